@@ -18,7 +18,7 @@ from roll.datasets.media import BLIND, check_text_alone
 from roll.datasets.messages import conversation_column, messages_in, told_in_text, with_nulls
 from roll.datasets.pictures.expansion import cut_media
 from roll.datasets.pictures.lengths import ShowsPictures, measured, missing_files
-from roll.datasets.pictures.placing import RowPictures, named_columns, num_pictures
+from roll.datasets.pictures.placing import RowPictures, media_columns, named_columns, num_pictures
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import Tool, calls_of_tools, plain, tools_in
@@ -103,7 +103,7 @@ class Columns:
         """The columns that a run reads of the row."""
         column = args.messages or conversation_column(row, self.prompt)
         texts = [self.prompt, self.query, self.response] if column is None else [column]
-        return [*texts, self.system, self.tools, *(named_columns(args) if self.sees else ())]
+        return [*texts, self.system, self.tools, *(media_columns(args) if self.sees else ())]
 
     def _answer(self, row: Row, tools: Sequence[Tool]) -> list[Message]:
         value = told_in_text(plain(row.value(self.response)))

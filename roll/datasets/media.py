@@ -31,7 +31,7 @@ _HELD = ("bytes", "path", "url", "image", "image_url", "video", "audio", "array"
 _BEGINNINGS = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"OggS", b"fLaC", b"ID3")
 TEXT_KINDS = ("text", "input_text", "output_text")
 """Types of parts that hold a text."""
-A_PICTURE = _MEDIA_NAMES["image"]
+A_PICTURE, A_VIDEO = _MEDIA_NAMES["image"], _MEDIA_NAMES["video"]
 UNREAD = "but runs read text only: the model would answer without it. Leave such rows out"
 BLIND = (
     "but the run's model does not see pictures: it would answer without them. Take one that does, leave such rows out"
@@ -64,7 +64,8 @@ def shown_in(row: Row, unread: str = UNREAD, in_messages: bool = True) -> str | 
     value alone, or in the parts of a message. A text in a column `image` counts where it names such a file, or where
     the row's texts have a placeholder; `python:3.11` in it is no picture.
 
-    `unread` says why it is wrong, and what to do. Without `in_messages`, pictures in parts of messages may stand there.
+    `unread` says why it is wrong, and what to do. Without `in_messages`, pictures and videos in parts of messages may
+    stand there.
     """
     for column, value in row.values.items():
         name = str(column)
@@ -83,13 +84,13 @@ def shown_in(row: Row, unread: str = UNREAD, in_messages: bool = True) -> str | 
     return None
 
 
-def _in_messages(value: Any, pictures_too: bool) -> str | None:
+def _in_messages(value: Any, all_of_them: bool) -> str | None:
     """Name the medium that a part of a message shows, in a column with messages."""
     for message in value if isinstance(value, list) else ():
         content = message.get("content", message.get("value")) if isinstance(message, Mapping) else None
         for part in content if isinstance(content, list) else ():
             what = part_medium(part) if isinstance(part, Mapping) else None
-            if what is not None and (pictures_too or what != A_PICTURE):
+            if what is not None and (all_of_them or what not in (A_PICTURE, A_VIDEO)):
                 return what
     return None
 

@@ -63,7 +63,7 @@ COMMUNICATORS_STAY = (
     "ZeRO's engine and Megatron's buckets hold as long as they live, and torch has no call that suspends one; "
     "NCCL_BUFFSIZE in system_envs makes them smaller"
 )
-NO_VIDEOS = "videos are not read yet"
+NO_VIDEOS = "frames are sized as pictures are, by image_min_pixels and image_max_pixels"
 ROLE_DECIDES = "the role decides what stands on top of the model (the critic gets a value head)"
 
 INERT: Mapping[str, Mapping[str, InertKey]] = {
@@ -170,14 +170,11 @@ INERT: Mapping[str, Mapping[str, InertKey]] = {
         ),
         "response": ignored(str, "solution", "Column with a demonstration.", "RLVR does not read demonstrations"),
         "eval_file_name": unread(str | None, None, "Evaluation file."),
-        "video_folder": planned(str | None, None, "Folder with videos."),
         "audio_folder": planned(str | None, None, "Folder with sound."),
         "custom_data_kwargs_func": planned(str | None, None, "Function that adds fields to a row."),
         "video_max_pixels": ignored(int, 4194304, "Largest frame.", NO_VIDEOS),
         "video_min_pixels": ignored(int, 3136, "Smallest frame.", NO_VIDEOS),
         "video_total_pixels": ignored(int, 12845056, "All frames of a video.", NO_VIDEOS),
-        "video_fps": ignored(float, 2.0, "Frames per second.", NO_VIDEOS),
-        "video_max_frames": ignored(int, 128, "Most frames.", NO_VIDEOS),
         "video_resize_chunk_frames": ignored(int, 64, "Frames resized at once.", NO_VIDEOS),
     },
     "GeneratingArgs": {

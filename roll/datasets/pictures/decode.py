@@ -33,6 +33,7 @@ NUM_TRIES = 3  # of what is elsewhere
 _OF_PLACE = "place:"  # before the digest of a picture whose pixels nobody has read
 _SECONDS_BETWEEN = 0.5
 _AT_ONCE = 4  # pictures that are decoded at once, of a rank's micro batch
+_UNSAID_MS = 100
 _DRAFTS_FROM = 4  # times the pixels that are wanted: a larger JPEG is decoded at a half, a quarter or an eighth
 _GREY_RANGES = (1.0, 255.0, 65_535.0, 2.0**31 - 1)
 _ORIENTATION = 0x0112
@@ -59,7 +60,9 @@ def measure(source: PictureSource, sizes: PictureSizes) -> Picture:
         height, width = sizes.size(from_height, from_width)
     except PictureError as error:
         raise _at(source, error) from error
-    place = hashlib.blake2b(f"{source.form} {source.place} {height} {width}".encode(), digest_size=16).hexdigest()
+    frame = "" if source.frame is None else f" {source.frame}"
+    named = f"{source.form} {source.place}{frame} {height} {width}"
+    place = hashlib.blake2b(named.encode(), digest_size=16).hexdigest()
     scale = (height / from_height, width / from_width)
     return Picture(_OF_PLACE + place, height, width, None, source, scale, sizes.resample)
 
@@ -114,6 +117,23 @@ def header_size(source: PictureSource) -> tuple[int, int]:
         raise _at(source, error) from error
 
 
+def frame_times(source: PictureSource) -> tuple[list[float], float]:
+    """Times at which the frames of an animation start, in seconds, and the end of the last one. One that does not say
+    how long it is shown counts a tenth of a second, as browsers have it. Raises PictureError."""
+    try:
+        with _stream(source) as stream:
+            image: Any = _opened(stream)
+            starts, at = list[float](), 0.0
+            for frame in range(getattr(image, "n_frames", 1)):
+                image.seek(frame)
+                image.load()
+                starts.append(at)
+                at += (image.info.get("duration") or _UNSAID_MS) / 1000
+    except Exception as error:
+        raise _at(source, error) from error
+    return starts, at
+
+
 def read_bytes(source: PictureSource) -> bytes:
     """The picture's file. Raises PictureError; what is elsewhere is tried three times."""
     try:
@@ -160,6 +180,8 @@ def _decoded(
 
     with _stream(source) as stream:
         image: Image.Image = _opened(stream)
+        if source.frame is not None:
+            image.seek(source.frame)
         turn = _turn(image)
         from_height, from_width = _upright(image, turn)
         height, width = size(from_height, from_width)

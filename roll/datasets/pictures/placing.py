@@ -1,32 +1,36 @@
-"""Finds the pictures of a row, and where they stand in its conversation.
+"""Finds the pictures and videos of a row, and where they stand in its conversation.
 
 - parts of messages show them: `{"type": "image", "image": ...}`, or `{"type": "image"}` for the next one of the column;
 - or texts of user and tool turns name them, one `<image>` for each picture of the column;
 - or nothing names them: then they come before the first user's text.
+
+`video` stands for `image` with videos, each of which becomes as many pictures as it has frames that are shown.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from roll.configs.sections.data import DataArgs
 from roll.datasets.loader import Row
 from roll.datasets.media import is_something, shown_in
-from roll.datasets.messages import PICTURE, SHOWING
+from roll.datasets.messages import PICTURE, SHOWING, VIDEO
 from roll.datasets.pictures.forms import PicturePlaces, pictures_in
+from roll.datasets.pictures.videos import FrameChoice, videos_in
 from roll.errors import ConfigError
 from roll.types.media import PictureSource
 
-PLACEHOLDER = "<image>"
+PLACEHOLDER, VIDEO_PLACEHOLDER = "<image>", "<video>"
 READABLE = "[picture]"
 COLUMNS = ("images", "image")
 """Columns that hold pictures where no key names one."""
-_UNREAD = (
-    "but runs read text and pictures only: the model would answer without it. Leave such rows out, or replace a "
-    "video by some of its frames: pictures in the column images, with one <image> in the text for each"
-)
+VIDEO_COLUMNS = ("videos", "video")
+"""The same of videos."""
+_UNREAD = "but runs read text, pictures and videos only: the model would answer without it. Leave such rows out"
 
 logger = logging.getLogger(__name__)
 Message = Mapping[str, Any]
@@ -38,122 +42,195 @@ def named_columns(args: DataArgs) -> tuple[str, ...]:
     return COLUMNS if args.image_key is None else (args.image_key,)
 
 
+def media_columns(args: DataArgs) -> tuple[str, ...]:
+    """Return the columns that pictures and videos are looked for in."""
+    return (*named_columns(args), *(VIDEO_COLUMNS if args.video_key is None else (args.video_key,)))
+
+
+Entries = list[list[PictureSource]]
+"""The pictures that each entry of a column becomes: one, or the frames of a video."""
+
+
+@dataclass(frozen=True)
+class _Medium:
+    """Pictures or videos: the type of their parts, the word for them, the word in texts, and where rows hold them."""
+
+    type: str
+    what: str
+    placeholder: str
+    columns: tuple[str, ...]
+    key: str  # that names another column
+    named: str | None  # by it
+    read: Callable[[Any, str, str], Entries]  # of a value, its place and the data file
+
+    @property
+    def columns_said(self) -> str:
+        return " or ".join(map(repr, self.columns))
+
+
 class RowPictures:
     """Finds the pictures of rows, and their places. `key`: the YAML path of `args`. Methods raise ConfigError."""
 
     def __init__(self, args: DataArgs, key: str):
-        self._args, self._key = args, key
-        self._names = named_columns(args)
+        self._key = key
         limits = {"min_pixels": args.image_min_pixels, "max_pixels": args.image_max_pixels}
-        self._places = PicturePlaces(args.image_folder, limits)
-        self._warned: set[str] = set()  # files
+        places = PicturePlaces(args.image_folder, limits)
+        of_videos = PicturePlaces(args.video_folder, limits)
+        choice = FrameChoice(args.video_fps, args.video_max_frames)
+        video_columns = VIDEO_COLUMNS if args.video_key is None else (args.video_key,)
+        self._media = (
+            _Medium(
+                PICTURE, "picture", PLACEHOLDER, named_columns(args), "image_key", args.image_key,
+                lambda value, where, file: [[source] for source in pictures_in(value, where, file, places)],
+            ),
+            _Medium(
+                VIDEO, "video", VIDEO_PLACEHOLDER, video_columns, "video_key", args.video_key,
+                lambda value, where, file: videos_in(value, where, file, of_videos, choice),
+            ),
+        )  # fmt: skip
+        self._warned: set[tuple[str, str]] = set()  # files, and what their texts show
 
     def problem(self, row: Row) -> str | None:
-        """Return the problem of a row with videos, sound, or pictures in another column than the one that is read."""
-        unread = f"{_UNREAD}, or name the column of pictures as {self._key}.image_key"
+        """Return the problem of a row with sound, or with pictures or videos in another column than the one that is
+        read."""
+        unread = (
+            f"{_UNREAD}, or name the column of pictures as {self._key}.image_key and that of videos as "
+            f"{self._key}.video_key"
+        )
         return shown_in(self.without(row), unread, in_messages=False)
 
     def without(self, row: Row) -> Row:
         """The row without its pictures, which go no further with it, and without columns that a run reads pictures of
-        where image_key names no other."""
-        return row.without((*self._names, *COLUMNS))
+        where no key names others."""
+        named = [name for medium in self._media for name in medium.columns]
+        return row.without((*named, *COLUMNS, *VIDEO_COLUMNS))
 
     def placed(self, row: Row, messages: Messages) -> tuple[Messages, tuple[PictureSource, ...]]:
-        """The conversation with a part {"type": "image"} where each picture stands, and the pictures in this order.
+        """The conversation with a part {"type": "image"} where each picture or frame stands, and these in this order.
         Messages that show nothing keep their texts."""
-        names = [name for name in self._names if is_something(row.value(name))]
-        if len(names) > 1:
-            raise ConfigError(
-                f"{row.where}: the columns {' and '.join(map(repr, names))} hold pictures, but only one is read. "
-                f"Name it in {self._key}.image_key"
-            )
-        held = [source for name in names for source in self._held(row, name)]
+        held = {medium.type: self._held(row, medium) for medium in self._media}
         if any(_shows(message) for message in messages):
             return self._of_parts(row, messages, held)
-        is_there = any(_has(row, name) for name in self._names)
-        if self._args.image_key is not None and not is_there:
+        for medium in self._media:
+            self._check_column(row, medium)
+        there = [medium for medium in self._media if any(_has(row, name) for name in medium.columns)]
+        self._warn_of_placeholders(row, messages, [medium for medium in self._media if medium not in there])
+        return self._of_texts(row, messages, there, held) if there else (messages, ())
+
+    def _held(self, row: Row, medium: _Medium) -> Entries:
+        names = [name for name in medium.columns if is_something(row.value(name))]
+        if len(names) > 1:
             raise ConfigError(
-                f"{row.where}: column {self._args.image_key!r} ({self._key}.image_key) is missing; the row has "
-                f"{', '.join(map(str, row.values)) or 'none'}. Write null where a row shows no picture"
+                f"{row.where}: the columns {' and '.join(map(repr, names))} hold {medium.what}s, but only one is read. "
+                f"Name it in {self._key}.{medium.key}"
             )
-        if is_there:
-            return self._of_texts(row, messages, held)
-        self._warn_of_placeholders(row, messages)
-        return messages, ()
+        return [
+            each for name in names for each in medium.read(row.value(name), f"{row.where}, column {name}", row.file)
+        ]
 
-    def _held(self, row: Row, name: str) -> list[PictureSource]:
-        return pictures_in(row.value(name), f"{row.where}, column {name}", row.file, self._places)
-
-    def _warn_of_placeholders(self, row: Row, messages: Messages) -> None:
-        """Logs the first row of each file that has a placeholder and no column of pictures."""
-        if row.file not in self._warned and _num_placeholders(messages):
-            self._warned.add(row.file)
-            logger.warning(
-                "%s: a text has %s, and the row has no column %s, so the word stays text. If another column holds "
-                "pictures, name it as %s.image_key.",
-                row.where,
-                PLACEHOLDER,
-                " or ".join(map(repr, self._names)),
-                self._key,
+    def _check_column(self, row: Row, medium: _Medium) -> None:
+        if medium.named is not None and not _has(row, medium.named):
+            raise ConfigError(
+                f"{row.where}: column {medium.named!r} ({self._key}.{medium.key}) is missing; the row has "
+                f"{', '.join(map(str, row.values)) or 'none'}. Write null where a row shows no {medium.what}"
             )
+
+    def _warn_of_placeholders(self, row: Row, messages: Messages, media: Sequence[_Medium]) -> None:
+        """Logs the first row of each file that has a placeholder and no column of what it stands for."""
+        for medium in media:
+            if (row.file, medium.type) not in self._warned and _num_placeholders(messages, medium.placeholder):
+                self._warned.add((row.file, medium.type))
+                logger.warning(
+                    "%s: a text has %s, and the row has no column %s, so the word stays text. If another column holds "
+                    "%ss, name it as %s.%s.",
+                    row.where,
+                    medium.placeholder,
+                    medium.columns_said,
+                    medium.what,
+                    self._key,
+                    medium.key,
+                )
 
     def _of_parts(
-        self, row: Row, messages: Messages, held: Sequence[PictureSource]
+        self, row: Row, messages: Messages, held: Mapping[str, Entries]
     ) -> tuple[Messages, tuple[PictureSource, ...]]:
-        if count := _num_placeholders(messages):
-            raise ConfigError(
-                f"{row.where}: the texts have {count} {PLACEHOLDER}, and parts of the messages show pictures, so that "
-                "none is left for the texts. Take the word out of the texts"
-            )
+        media = {medium.type: medium for medium in self._media}
+        for medium in self._media:
+            if count := _num_placeholders(messages, medium.placeholder):
+                if medium.type != PICTURE and not held[medium.type]:
+                    continue
+                raise ConfigError(
+                    f"{row.where}: the texts have {count} {medium.placeholder}, and parts of the messages show "
+                    f"{medium.what}s, so that none is left for the texts. Take the word out of the texts"
+                )
         pictures: list[PictureSource] = []
-        waiting = iter(held)
-        num_bare = 0
+        waiting = {kind: iter(shown) for kind, shown in held.items()}
+        num_bare = dict.fromkeys(held, 0)
         placed: list[Message] = []
         for number, message in enumerate(messages, start=1):
-            parts = message["content"] if _shows(message) else []
-            for place, part in enumerate(parts, start=1):
-                if part["type"] != PICTURE:
+            clean: list[Any] = []
+            for place, part in enumerate(message["content"] if _shows(message) else [], start=1):
+                if (medium := media.get(part["type"])) is None:
+                    clean.append(part)
                     continue
                 at = f"{row.where}, message {number}, part {place}"
-                shown = pictures_in(part["image"], at, row.file, self._places)
+                shown = medium.read(part[medium.type], at, row.file)
                 if len(shown) > 1:
-                    raise ConfigError(f"{at} holds {len(shown)} pictures; write a part for each")
-                num_bare += not shown
-                pictures += shown or [next(waiting, PictureSource("file", "", at))]
-            clean = [{"type": PICTURE} if part["type"] == PICTURE else part for part in parts]
-            placed.append({**message, "content": clean} if parts else message)
-        if num_bare != len(held):
-            raise ConfigError(
-                f"{row.where}: the messages have {num_bare} picture parts that name no picture, but the column "
-                f"{' or '.join(map(repr, self._names))} holds {len(held)} pictures. Write one such part per picture"
-            )
+                    raise ConfigError(f"{at} holds {len(shown)} {medium.what}s; write a part for each")
+                num_bare[medium.type] += not shown
+                (frames,) = shown or [next(waiting[medium.type], [PictureSource("file", "", at)])]
+                pictures += frames
+                clean += [{"type": PICTURE} for _ in frames]
+            placed.append({**message, "content": clean} if clean else message)
+        for medium in self._media:
+            if num_bare[medium.type] != len(held[medium.type]):
+                raise ConfigError(
+                    f"{row.where}: the messages have {num_bare[medium.type]} {medium.what} parts that name no "
+                    f"{medium.what}, but the column {medium.columns_said} holds {len(held[medium.type])} "
+                    f"{medium.what}s. Write one such part per {medium.what}"
+                )
         return tuple(placed), tuple(pictures)
 
     def _of_texts(
-        self, row: Row, messages: Messages, held: Sequence[PictureSource]
+        self, row: Row, messages: Messages, media: Sequence[_Medium], held: Mapping[str, Entries]
     ) -> tuple[Messages, tuple[PictureSource, ...]]:
-        count = _num_placeholders(messages)
-        if count not in (0, len(held)) or (count and not held):
-            raise ConfigError(
-                f"{row.where}: the texts have {count} {PLACEHOLDER}, but the column "
-                f"{' or '.join(map(repr, self._names))} holds {len(held)} pictures. Write one {PLACEHOLDER} per picture"
-            )
-        if not held:
-            return messages, ()
-        for number, message in enumerate(messages, start=1):
-            if message["role"] not in SHOWING and PLACEHOLDER in str(message.get("content")):
+        leading: list[PictureSource] = []  # of what no text names
+        waiting: dict[str, Iterator[list[PictureSource]]] = {}  # by the placeholder
+        for medium in media:
+            shown, count = held[medium.type], _num_placeholders(messages, medium.placeholder)
+            if count not in (0, len(shown)) or (count and not shown):
                 raise ConfigError(
-                    f"{row.where}: message {number} ({message['role']}) has {PLACEHOLDER} in its text, but only user "
-                    "and tool turns show pictures"
+                    f"{row.where}: the texts have {count} {medium.placeholder}, but the column {medium.columns_said} "
+                    f"holds {len(shown)} {medium.what}s. Write one {medium.placeholder} per {medium.what}"
                 )
-        if count:
-            return tuple(map(_split, messages)), tuple(held)
+            if not shown:
+                continue
+            _check_roles(row, messages, medium)
+            if count:
+                waiting[medium.placeholder] = iter(shown)
+            else:
+                leading += [source for frames in shown for source in frames]
+        if not waiting and not leading:
+            return messages, ()
+        pictures: list[PictureSource] = []
         first = next((place for place, message in enumerate(messages) if message["role"] == "user"), None)
-        if first is None:
-            raise ConfigError(f"{row.where}: the row has {len(held)} pictures and no user message to show them in")
-        text = str(messages[first]["content"])
-        parts = [*({"type": PICTURE} for _ in held), *_text_parts(text)]
-        return (*messages[:first], {**messages[first], "content": parts}, *messages[first + 1 :]), tuple(held)
+        if leading and first is None:
+            raise ConfigError(f"{row.where}: the row has {len(leading)} pictures and no user message to show them in")
+        placed: list[Message] = []
+        for place, message in enumerate(messages):
+            before = leading if place == first else []
+            pictures += before
+            placed.append(_split(message, before, waiting, pictures))
+        return tuple(placed), tuple(pictures)
+
+
+def _check_roles(row: Row, messages: Messages, medium: _Medium) -> None:
+    for number, message in enumerate(messages, start=1):
+        if message["role"] not in SHOWING and medium.placeholder in str(message.get("content")):
+            raise ConfigError(
+                f"{row.where}: message {number} ({message['role']}) has {medium.placeholder} in its text, but only "
+                f"user and tool turns show {medium.what}s"
+            )
 
 
 def _has(row: Row, name: str) -> bool:
@@ -184,12 +261,12 @@ def texts_of(value: Any) -> Iterator[str]:
             yield from texts_of(inner)
 
 
-def _num_placeholders(messages: Messages) -> int:
-    """How many placeholders stand in the texts of turns that may show pictures."""
+def _num_placeholders(messages: Messages, placeholder: str) -> int:
+    """How many of these placeholders stand in the texts of turns that may show pictures."""
     contents = [message.get("content") for message in messages if message["role"] in SHOWING]
     parts = [part for each in contents for part in (each if isinstance(each, list) else [each])]
     texts = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
-    return sum(str(text).count(PLACEHOLDER) for text in texts)
+    return sum(str(text).count(placeholder) for text in texts)
 
 
 def _read(part: Any) -> str:
@@ -201,21 +278,29 @@ def _read(part: Any) -> str:
 def _shows(message: Message) -> bool:
     content = message.get("content")
     return isinstance(content, list) and any(
-        isinstance(part, Mapping) and part.get("type") == PICTURE for part in content
+        isinstance(part, Mapping) and part.get("type") in (PICTURE, VIDEO) for part in content
     )
 
 
-def _split(message: Message) -> Message:
-    """Example: "<image>Find x." -> an image and the text "Find x."."""
+def _split(
+    message: Message,
+    before: Sequence[PictureSource],
+    waiting: Mapping[str, Iterator[list[PictureSource]]],
+    pictures: list[PictureSource],
+) -> Message:
+    """The message with parts in place of the placeholders that are `waiting`, whose pictures it adds to `pictures`, and
+    behind those `before` its text. Example: "<image>Find x." -> an image and the text "Find x."."""
     text = message.get("content")
-    if message["role"] not in SHOWING or not isinstance(text, str) or PLACEHOLDER not in text:
+    shows = message["role"] in SHOWING and isinstance(text, str) and any(word in text for word in waiting)
+    if not shows and not before:
         return message
-    first, *others = text.split(PLACEHOLDER)
-    parts = [*_text_parts(first)]
-    for piece in others:
-        parts += [{"type": PICTURE}, *_text_parts(piece)]
+    parts: list[dict[str, str]] = [{"type": PICTURE} for _ in before]
+    pattern = f"({'|'.join(map(re.escape, waiting))})" if waiting else "(?!)"
+    for piece in re.split(pattern, str(text)) if shows else [str(text)]:
+        if piece in waiting:
+            frames = next(waiting[piece])
+            pictures += frames
+            parts += [{"type": PICTURE} for _ in frames]
+        elif piece:
+            parts.append({"type": "text", "text": piece})
     return {**message, "content": parts}
-
-
-def _text_parts(text: str) -> list[dict[str, str]]:
-    return [{"type": "text", "text": text}] if text else []

@@ -1,5 +1,6 @@
 """vLLM on a CPU: a small model of every type gives the log-probs of transformers, before updates of its weights and
-after them, by the names and in the form that trainers send. Types that vLLM has on GPUs alone are refused by the plan."""
+after them, by the names and in the form that trainers send. Types that vLLM has on GPUs alone are refused by the
+plan."""
 
 from __future__ import annotations
 

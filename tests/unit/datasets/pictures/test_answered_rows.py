@@ -147,7 +147,7 @@ ROW = {"prompt": "<image>?", "images": ["a.png"], "answer": "1"}
         (ROW | {"answer": "<|image_pad|>"}, "the text holds <|image_pad|>"),
         ({"prompt": "<|image_pad|>", "answer": "1"}, "the text holds <|image_pad|>"),
         (ROW | {"answer": "see <image>"}, "message 2 (assistant) has <image> in its text"),
-        (ROW | {"videos": ["a.mp4"]}, "column 'videos' holds a video, but runs read text and pictures only"),
+        (ROW | {"videos": ["a.mp4"]}, "/a.mp4' is no folder, GIF or WebP, and files of other formats are not read"),
     ],
     ids=["count", "missing", "broken", "answer", "prompt", "named", "video"],
 )

@@ -162,7 +162,7 @@ def test_a_row_that_shows_nothing_is_read_as_ever(load: Loader) -> None:
         {"prompt": "31?", "level": 1},
         {"messages": [{"role": "user", "content": [{"text": "a"}, {"text": "b"}]}]},
         {"prompt": 'Write <image> and <img src="a.png"> in XML.'},
-        {"prompt": "<video>?", "videos": []},
+        {"prompt": "Write <video> in HTML."},
     ]
     sees = load.all(rows).tasks
     blind = load_tasks(DataArgs(file_name=(str(load.folder / "rows.jsonl"),)), KEY, DOMAINS, load.tokenizer, 500).tasks
@@ -203,8 +203,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "<|image_pad|>?"}, "the text holds <|image_pad|>"),
     ({"prompt": "<|video_pad|>?", "image": "a.png"}, "the text holds <|video_pad|>"),
     ({"prompt": "?", "images": [17]}, "a picture is a path, an address, base64 or bytes, and not int (17)"),
-    ({"prompt": "?", "videos": ["a.mp4"]}, "column 'videos' holds a video, but runs read text and pictures only"),
-    ({"prompt": "?", "audio": {"array": [0.0]}}, "column 'audio' holds sound, but runs read text and pictures only"),
+    ({"prompt": "?", "videos": ["a.mp4"]}, "/a.mp4' is no folder, GIF or WebP, and files of other formats"),
+    ({"prompt": "<video>?", "videos": []}, "the texts have 1 <video>, but the column 'videos' or 'video' holds 0"),
+    ({"prompt": "?", "audio": {"array": [0.0]}}, "column 'audio' holds sound, but runs read text, pictures and vid"),
     ({"prompt": "?", "image_1": ["a.png"]}, f"or name the column of pictures as {KEY}.image_key"),
     ({"messages": [{**USER, "images": ["a.png"]}]}, "message 1 (user) has 'images' beside its content, which"),
     ({"prompt": "?", "images": ["a.png"], "image": "b.png"}, f"Name it in {KEY}.image_key"),
@@ -217,7 +218,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": [{**IMAGE, "max_pixels": 784}]}]}, "message 1, part 1: max_pixels: 784"),
     ({"prompt": "?", "image": {"bytes": None, "path": "none.png"}}, "column image: there is no file"),
     ({"prompt": "?", "image": "QUJD" * 500}, "..."),
-    ({"messages": [{"role": "user", "content": [{"type": "video", "video": "a.mp4"}]}]}, "shows a video in a message"),
+    ({"messages": [{"role": "user", "content": [{"type": "video", "video": "a.mp4"}]}]}, "/a.mp4' is no folder, GIF"),
 ]  # fmt: skip
 
 
