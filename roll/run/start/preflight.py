@@ -310,7 +310,7 @@ def _sequence_head_problems(choice: Choice, model: Mapping[str, Any]) -> Iterato
             f"reward is one. Name a reward model with one label, or a causal language model.",
             (key,),
         )
-    elif model.get("pad_token_id") is None:
+    elif all(part.get("pad_token_id") is None for part in (model, model.get("text_config") or {})):
         yield Problem(
             f"{key}: config.json of {name} has no pad_token_id, which separates rows of a batch from their padding. "
             f"Set {choice.role.name}.model_args.model_config_kwargs.pad_token_id to the tokenizer's.",

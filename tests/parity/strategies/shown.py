@@ -176,7 +176,6 @@ def with_numbers(model_dir: Path, directory: Path, num_labels: int = 1, bias: bo
     config = json.loads((directory / "config.json").read_text())
     width = config["text_config"]["hidden_size"]
     config["id2label"] = {str(label): f"LABEL_{label}" for label in range(num_labels)}
-    config["pad_token_id"] = config["text_config"]["pad_token_id"]
     of = "Token" if bias else "Sequence"
     config["architectures"] = [
         name.replace("ForConditionalGeneration", f"For{of}Classification") for name in config["architectures"]

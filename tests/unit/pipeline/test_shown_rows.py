@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from roll.configs.checks.pictures import picture_problems, sight_problems
@@ -14,6 +15,7 @@ from roll.pipeline.distill.distill_config import DistillConfig
 from roll.pipeline.dpo.dpo_config import DPOConfig
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.rm.rm_config import RMConfig
+from roll.pipeline.rm.rm_pipeline import RMPipeline
 from roll.pipeline.rows.row_checks import local_rows, missing_files
 from roll.pipeline.rows.row_config import row_plan
 from roll.pipeline.sft.sft_config import SFTConfig
@@ -70,6 +72,27 @@ def test_the_files_are_looked_at_as_a_run_reads_them(model_dir: Path, tmp_path: 
 def test_heads_that_give_numbers_see_as_well() -> None:
     config = RMConfig.model_validate({"pretrain": "model", "num_gpus_per_node": 1, "reward_train": role()})
     assert list(picture_problems(config, "reward_train")) == []
+
+
+def test_a_reward_model_learns_from_pairs_with_pictures(model_dir: Path, tmp_path: Path) -> None:
+    """Each row ends behind its answer, with one token more at which the reward is read; pictures stay where they
+    are."""
+    (tmp_path / "a.png").write_bytes(png())
+    pair = {"prompt": "<image>?", "images": ["a.png"], "chosen": "1", "rejected": "22"}
+    text = {"prompt": "3?", "images": [], "chosen": "1", "rejected": "2"}
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (pair, text)))
+    learner = role(data_args={"file_name": str(tmp_path / "rows.jsonl"), "drop_last": False})
+    tree = {"pretrain": str(model_dir), "num_gpus_per_node": 1, "max_steps": 1, "output_dir": str(tmp_path / "run")}
+    config = RMConfig.model_validate(tree | {"reward_train": learner})
+    run = RMPipeline(config, row_plan(config))
+    run.prepare(None)
+    rows = run.source.rows
+    assert run.plan.shows_pictures and rows.media is not None
+    assert [len(media) for media in rows.media] == [1, 1, 0, 0]
+    ends = np.cumsum(rows.lengths) - 1
+    assert rows.response_mask.sum() == 4 and rows.response_mask[ends].all()
+    (first, *_), (second, *_) = rows.media[:2]
+    assert (first.start, first.length) == (second.start, second.length)
 
 
 def test_a_critic_and_a_reward_model_are_looked_at(model_dir: Path, tiny_model_dir: Path, tmp_path: Path) -> None:
