@@ -17,7 +17,7 @@ has its keys completed and explained by editors with a YAML language server (VS 
 
 
 def run(argv: Sequence[str]) -> list[str]:
-    """The schema as JSON. Raises ConfigError for a kind that is none."""
+    """Return the schema of a kind of run as JSON. Raises ConfigError for an unknown kind."""
     if argv and argv[0] in ("-h", "--help"):
         return [USAGE]
     if len(argv) != 1:

@@ -15,7 +15,7 @@ from roll.datasets.answers.turns import Encoded, Message, Turns
 from roll.datasets.encoding import cut_of, shortened
 from roll.datasets.loader import DataFile, DataSource, Row
 from roll.datasets.media import BLIND, check_text_alone
-from roll.datasets.messages import conversation_column, messages_in, told_in_text, with_nulls
+from roll.datasets.messages import conversation_column, messages_in, messages_of_text, with_nulls
 from roll.datasets.pictures.expansion import cut_media
 from roll.datasets.pictures.lengths import ShowsPictures, measured, missing_files
 from roll.datasets.pictures.placing import RowPictures, media_columns, named_columns, num_pictures
@@ -106,7 +106,7 @@ class Columns:
         return [*texts, self.system, self.tools, *(media_columns(args) if self.sees else ())]
 
     def _answer(self, row: Row, tools: Sequence[Tool]) -> list[Message]:
-        value = told_in_text(plain(row.value(self.response)))
+        value = messages_of_text(plain(row.value(self.response)))
         if calls := calls_of_tools(value, tools):
             return [{"role": "assistant", "content": "", "tool_calls": calls}]
         if isinstance(value, Mapping | list):
@@ -317,7 +317,7 @@ def prompt_in(row: Row, column: str, query: str | None, hint: str = "", sees: bo
     """The messages that ask, where a row has no conversation: a text, with more of it from the column `query`, or a
     list of messages, whose last one has the query behind it. `sees`: parts of them may show pictures. Raises
     ConfigError where there are none."""
-    value = told_in_text(plain(row.value(column)))
+    value = messages_of_text(plain(row.value(column)))
     if isinstance(value, list):
         messages = messages_in(value, row, column, "prompt_key", sees)
     else:

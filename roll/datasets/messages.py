@@ -89,9 +89,9 @@ def are_messages(value: object) -> bool:
     )
 
 
-def told_in_text(value: object) -> object:
-    """The messages that a text holds, any other value as it is: as JSON, as columns of CSV files have to, or as a
-    dialogue of hh-rlhf's form that ends where the assistant is asked."""
+def messages_of_text(value: object) -> object:
+    """Return the messages in a text, and any other value as it is. The text is JSON, as in a column of a CSV file, or a
+    dialogue as in hh-rlhf that ends with the assistant's turn still empty."""
     turns = transcript(value) if isinstance(value, str) else None
     if turns and len(turns) > 1 and turns[-1] == {"role": "assistant", "content": ""}:
         return turns[:-1]
@@ -104,10 +104,10 @@ def told_in_text(value: object) -> object:
     return parsed.value if not parsed.fault and are_messages(parsed.value) else value
 
 
-def with_nulls(value: object, told: object) -> list[Any]:
-    """The messages of a column, a message by itself being one, as they stand there: `told` of the whole is without
-    the nulls by which an empty content is known."""
-    held = value if isinstance(value, Mapping | list) else told
+def with_nulls(value: object, cleaned: object) -> list[Any]:
+    """Return the messages of a column as they are in the file, with its nulls, by which an empty content is known. A
+    single message is a list of one. `cleaned`: the same without nulls; used if `value` is a text."""
+    held = value if isinstance(value, Mapping | list) else cleaned
     return held if isinstance(held, list) else [held]
 
 

@@ -26,7 +26,7 @@ from roll.datasets.conversations import (
     with_system,
 )
 from roll.datasets.loader import Row
-from roll.datasets.messages import messages_in, told_in_text, transcript, with_nulls
+from roll.datasets.messages import messages_in, messages_of_text, transcript, with_nulls
 from roll.datasets.pictures.expansion import cut_media
 from roll.datasets.pictures.lengths import measured
 from roll.datasets.pictures.placing import RowPictures, media_columns, num_pictures
@@ -120,7 +120,7 @@ class PairColumns:
         self, row: Row, column: str, key: str, text: str | None, pictures: RowPictures | None
     ) -> tuple[list[Message], tuple[PictureSource, ...]]:
         """An answer alone, as a text or as messages, is that to the row's prompt; and the pictures that it shows."""
-        value = told_in_text(plain(row.value(column)))
+        value = messages_of_text(plain(row.value(column)))
         if isinstance(value, str):
             prompt = row.value(self.prompt)
             is_whole = prompt is None or (

@@ -12,7 +12,7 @@ from roll.configs.sections.data import DataArgs
 from roll.configs.tables.vision import VisionModel
 from roll.datasets.loader import Row
 from roll.datasets.media import BLIND, check_text_alone
-from roll.datasets.messages import are_messages, are_parts, conversation_column, messages_in, told_in_text
+from roll.datasets.messages import are_messages, are_parts, conversation_column, messages_in, messages_of_text
 from roll.datasets.pictures.placing import RowPictures, readable
 from roll.datasets.tool_calls import Tool, calls_in, plain, tools_in
 from roll.datasets.usual_columns import prompt_hint, truth_hint
@@ -225,7 +225,7 @@ class RowReader:
         prompt = row.value(column)
         if prompt is None or prompt == "":
             raise self._missing(row, column, "prompt", "the prompt")
-        if not isinstance(prompt, str) or told_in_text(prompt) is not prompt:
+        if not isinstance(prompt, str) or messages_of_text(prompt) is not prompt:
             if isinstance(prompt, str) or are_messages(prompt) or are_parts(plain(prompt)):
                 return self._conversation(row, column), False
             if isinstance(prompt, list):
@@ -236,7 +236,7 @@ class RowReader:
         return ({"role": "user", "content": prompt},), True
 
     def _conversation(self, row: Row, column: str) -> tuple[Message, ...]:
-        value = told_in_text(row.value(column))
+        value = messages_of_text(row.value(column))
         if value is None or value == "":
             raise self._missing(row, column, "messages", "the conversation")
         key = f"{self._key}.messages"

@@ -1,4 +1,4 @@
-"""`roll doctor`: what of this machine stands in the way of a run, and what to do about it."""
+"""`roll doctor`: what on this machine keeps a run from starting, and how to fix it."""
 
 from __future__ import annotations
 

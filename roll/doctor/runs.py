@@ -1,4 +1,4 @@
-"""A YAML against this machine: its plan and memory, what stands against a start, disks, network, the first rows."""
+"""A YAML against this machine: its plan and memory, what keeps it from starting, disks, network, the first rows."""
 
 from __future__ import annotations
 

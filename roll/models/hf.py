@@ -33,7 +33,7 @@ from roll.models.head_scores import (
     raw_logits,
 )
 from roll.models.lora import low_rank_part
-from roll.models.routers import balances
+from roll.models.routers import layer_balances
 from roll.models.sequences.layout import Padded, RowLayout
 from roll.models.sequences.tree import asked_once, rows_at
 from roll.models.teacher_targets import TeacherTargets, among_response_tokens, common, divergence, pack_top_k_targets
@@ -202,8 +202,8 @@ class TokenLogProbModel(nn.Module):
         places, positions = encoded.places, encoded.positions
         targets = input_ids[:, 1:].reshape(-1)[positions]
         if distillation is not None:
-            told_values = self._teacher_targets(rows_at(encoded.hidden, places), targets, distillation)
-            return (_of_all_ranks(told_values, positions, response_mask, layout),)
+            teacher_outputs = self._teacher_targets(rows_at(encoded.hidden, places), targets, distillation)
+            return (_of_all_ranks(teacher_outputs, positions, response_mask, layout),)
         more: dict[str, Any] = {}
         if teacher_targets is not None:
             more["teacher_targets"] = teacher_targets.at(among_response_tokens(response_mask[:, 1:], positions))
@@ -301,7 +301,7 @@ def _seen_before(backbone: Any, response_mask: torch.Tensor, layout: RowLayout, 
     balance = None
     if balanced:
         top_k = backbone.config.get_text_config().num_experts_per_tok
-        balance = balances(output.router_logits, top_k, layout.row_tokens(), layout.ranks)
+        balance = layer_balances(output.router_logits, top_k, layout.row_tokens(), layout.ranks)
     width = max(response_mask.shape[1] - 1, 1)
     places = layout.places(positions // width, positions % width)
     if layout.ranks is not None:

@@ -102,16 +102,16 @@ def load_model(
     gather: GatherParameters = lambda parameters: nullcontext(),
     *,
     empty: bool = False,
-    adapts: bool = False,
+    with_adapters: bool = False,
 ) -> LoadedModel:
     """The model of a role. `gather` makes partitioned parameters whole while they are written (ZeRO-3). `empty`: only
-    its form, on torch's meta device, from config.json alone. `adapts`: with the adapters that `args` ask for."""
+    its form, on torch's meta device, from config.json alone. `with_adapters`: with the adapters that `args` ask for."""
     if head in ("value", "reward"):
-        return load_critic(args, gather, empty, adapts, head)
-    return load_sequence_model(args, empty) if head == "sequence" else load_policy(args, empty, adapts)
+        return load_critic(args, gather, empty, with_adapters, head)
+    return load_sequence_model(args, empty) if head == "sequence" else load_policy(args, empty, with_adapters)
 
 
-def load_policy(args: ModelArgs, empty: bool = False, adapts: bool = False) -> LoadedModel:
+def load_policy(args: ModelArgs, empty: bool = False, with_adapters: bool = False) -> LoadedModel:
     """A causal language model that gives log-probs, of text alone or of text with pictures."""
     config = model_config(args)
     if (wrong := refusal(config.to_dict(), "lm", "model_name_or_path", args.model_name_or_path)) is not None:
@@ -120,7 +120,7 @@ def load_policy(args: ModelArgs, empty: bool = False, adapts: bool = False) -> L
     vision = vision_of(args)
     pretrained, _ = _load(AutoModelForCausalLM if vision is None else AutoModelForImageTextToText, args, config, empty)
     _check_head(pretrained)
-    adapters = _adapters(pretrained, args, "lm", empty) if adapts else None
+    adapters = _adapters(pretrained, args, "lm", empty) if with_adapters else None
     lm_head = _lm_head(pretrained)
     head = LogProbHead(lm_head, bend, args.fused_kernel_options)
     return _finish(TokenLogProbModel(_backbone(pretrained), head), pretrained, args, adapters, vision)
@@ -169,7 +169,7 @@ def load_critic(
     args: ModelArgs,
     gather: GatherParameters = lambda parameters: nullcontext(),
     empty: bool = False,
-    adapts: bool = False,
+    with_adapters: bool = False,
     head: Head = "value",
 ) -> LoadedModel:
     """A backbone with a value head (Hugging Face: token classification with one label), or a reward head (sequence
@@ -202,7 +202,7 @@ def load_critic(
         with gather(parameters), torch.no_grad():
             for parameter in parameters:
                 parameter.zero_()
-    adapters = _adapters(pretrained, args, head, empty) if adapts else None
+    adapters = _adapters(pretrained, args, head, empty) if with_adapters else None
     if adapters is not None and adapters.head:
         with gather(list(score.parameters())), torch.no_grad():
             for name, parameter in score.named_parameters():

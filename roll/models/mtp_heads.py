@@ -1,4 +1,4 @@
-"""Heads that predict further tokens (multi-token prediction), which a model's files may hold. transformers leaves them
+"""MTP heads (multi-token prediction), which a model's files may hold. transformers leaves them
 out when it loads a model; where they are not trained, they go with it as they are."""
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ class _Choice(TorchFunctionMode):
 # How evenly a Hugging Face mixture spreads its tokens over experts, from what its routers say.
 
 
-def balances(
+def layer_balances(
     router_logits: Sequence[torch.Tensor], top_k: int, counted: torch.Tensor, ranks: SequenceRanks | None = None
 ) -> torch.Tensor:
     """`layer_balance` of every layer [layers]. `router_logits` are [n, E] each, of the tokens of this rank; those that

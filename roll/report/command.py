@@ -132,8 +132,8 @@ def environment() -> Environment:
 def main_metrics(runs: Sequence[RunFiles], names: Collection[str]) -> list[str]:
     """Names of the metrics that tell best how the runs do, among those that exist and are not flat."""
     curves = dict.fromkeys(each for run in runs for each in run.curves)
-    further = [name for name in _MAIN if name not in curves and not _is_flat(runs, name)]
-    return [name for name in (*curves, *further) if name in names]
+    others = [name for name in _MAIN if name not in curves and not _is_flat(runs, name)]
+    return [name for name in (*curves, *others) if name in names]
 
 
 def _is_flat(runs: Sequence[RunFiles], name: str) -> bool:

@@ -308,13 +308,13 @@ class RLPipeline(Run):
             with self.timer("train_critic"), hold(clusters.critic.everything):
                 critic = clusters.critic.train(samples.critic, job, scores.per_token, report)
             metrics |= prefixed("critic", critic | _explained(critic))
-            self.records.learnt(clusters.critic.row_advantages)
+            self.records.add_advantages(clusters.critic.row_advantages)
         if clusters.critic is None or at.step >= self.config.critic_warmup:
             made = self.parts.actor_job(at, self.credit.actor_job(samples, credit))
             columns = {**scores.per_token, **scores.policy}
             with self.timer("train_actor"), hold(clusters.actor_train.everything):
                 learnt = clusters.actor_train.train(samples.policy, made.job, columns, report, made.rows)
-            self.records.learnt(clusters.actor_train.row_advantages)
+            self.records.add_advantages(clusters.actor_train.row_advantages)
             metrics |= self._actor_metrics(learnt, samples)
             metrics |= {**made.metrics, "actor/num_updates": float(made.job.num_updates * made.job.epochs)}
         return metrics

@@ -21,7 +21,7 @@ _FAMILIES = sorted(kind for kind, family in FAMILIES.items() if family.has_mtp_h
 
 
 def head_training_problems(choice: Choice) -> Iterator[Problem]:
-    """Finds what keeps a role that learns from training heads for further tokens."""
+    """Finds what keeps a role that learns from training MTP heads."""
     worker, key = choice.worker, _key(choice)
     mode = worker.mtp_training_mode
     if mode is None or not worker.trains_prediction_head:

@@ -145,7 +145,7 @@ def optimizer_from_key(role: str) -> str:
     return f"{role}.training_args.optimizer_from"
 
 
-def taken_optimizer_problems(choice: Choice) -> Iterator[Problem]:
+def optimizer_from_problems(choice: Choice) -> Iterator[Problem]:
     """Finds what keeps a role from beginning with the optimizer of another run, whatever the machine."""
     worker, key = choice.worker, optimizer_from_key(choice.role.name)
     source = worker.training_args.optimizer_from

@@ -70,7 +70,7 @@ def attention(model: Model, family: Family) -> Attention:
 def layer_weights(model: Model, family: Family, layer: int) -> Iterator[Weight]:
     """Every weight of a layer."""
     at, hidden = f"model.layers.{layer}", model["hidden_size"]
-    for norm in ("input_layernorm", "post_attention_layernorm", *family.further_norms):
+    for norm in ("input_layernorm", "post_attention_layernorm", *family.more_norms):
         yield Weight(f"{at}.{norm}.weight", (hidden,), "whole", layer, norm)
     parts = _latent_attention if family.is_latent else _attention
     yield from parts(model, family, layer, f"{at}.self_attn")
@@ -172,7 +172,7 @@ def _matrices(hidden: int, width: int) -> dict[str, tuple[int, int]]:
 class ModelShape:
     """`ffn_width` is what one token meets in a layer: of a mixture, the experts it goes to together. `ties_head`: the
     head is the embedding. A critic has a value head instead, a reward model one of some labels; neither is ever tied,
-    and `is_critic` says so of both. `mtp`: weights of the head for further tokens that files of the model have
+    and `is_critic` says so of both. `mtp`: weights of the MTP head that files of the model have
     behind its layers, which only those hold who train it."""
 
     weights: tuple[Weight, ...]

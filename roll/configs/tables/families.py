@@ -74,11 +74,11 @@ class Family:
     default_kv_heads: bool = True  # transformers has a number of its own where config.json has none; False: all heads
     is_latent: bool = False  # queries, keys and values through narrow layers (DeepSeek-V2, arXiv 2405.04434)
     fuses_gate_up: bool = False
-    further_norms: tuple[str, ...] = ()  # of a layer, beside those before attention and MLP, or of their outputs
+    more_norms: tuple[str, ...] = ()  # of a layer, beside those before attention and MLP, or of their outputs
     ties_head: bool = False  # the head is the embedding where config.json does not say
     has_sinks: bool = False  # in attention; sdpa and flash-attn 2 leave them out
     turns_part: bool = False  # rotary embeddings turn a part of each head, as partial_rotary_factor says
-    has_mtp_head: bool = False  # files may hold a head for further tokens, as the layer behind the last
+    has_mtp_head: bool = False  # files may hold an MTP head, as the layer behind the last
     names_in_files: Mapping[str, str] = field(default_factory=dict)  # of parts that transformers calls otherwise
     experts: Experts | None = None
     megatron: MegatronForm | None = None
@@ -172,7 +172,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "glm4": Family(
         "attention_bias", default_bias=True, head_dim=128, fuses_gate_up=True, turns_part=True,
-        further_norms=("post_self_attn_layernorm", "post_mlp_layernorm"),
+        more_norms=("post_self_attn_layernorm", "post_mlp_layernorm"),
         megatron=MegatronForm("glm4", _GATED, "a norm behind attention"),
     ),
     "glm4_moe": Family(
@@ -197,7 +197,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "gemma3_text": Family(
         "attention_bias", "attention_bias", norms_heads=True, head_dim=256, ties_head=True,
-        further_norms=("pre_feedforward_layernorm", "post_feedforward_layernorm"),
+        more_norms=("pre_feedforward_layernorm", "post_feedforward_layernorm"),
     ),
     "gpt_oss": Family(
         "attention_bias", "attention_bias", default_bias=True, head_dim=64, has_sinks=True,

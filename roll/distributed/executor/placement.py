@@ -72,12 +72,12 @@ _States = Mapping[_Part, frozenset[State]]
 
 
 class Placement:
-    """Moves states between devices and host memory where device mappings overlap. On disjoint devices it calls nobody.
+    """Moves states between devices and host memory where device mappings overlap. On disjoint devices it moves nothing.
 
-    States stay where they are until somebody else needs the room: two turns of the same role in a row move nothing.
-    Tenants, such as engines whose requests run ahead of training, get their devices back as soon as nobody holds them.
-    Where some parts of a tenant have to leave and others stay, these go on with the work of those; where all leave it
-    stands still.
+    States stay where they are until another role needs the room: two turns of the same role in a row move nothing.
+    Tenants, such as engines whose requests run ahead of training, get their devices back as soon as no claim holds
+    them. If some parts of a tenant (engines) leave their devices and others stay, those that stay take over the work;
+    if all leave, the work waits.
     """
 
     def __init__(self, occupants: Sequence[Occupant], background: Sequence[Tenant] = ()):
@@ -141,7 +141,7 @@ class Placement:
         self._call_back()
 
     def _call_back(self) -> None:
-        """Tenants come back to devices that are free."""
+        """Load the states of tenants onto devices that no claim holds."""
         if self._num_holds:
             return
         busy = frozenset().union(*self._reserved)

@@ -166,7 +166,7 @@ class EngineStrategy(GenerateStrategy):
 
     @abstractmethod
     async def _sample(self, flight: InFlight, name: str, request: GenerationRequest, index: int) -> Generation:
-        """One answer; `nothing()` if it is aborted before the engine has it."""
+        """One answer; `aborted_answer()` if it is aborted before the engine has it."""
 
     async def _reported(
         self, flight: InFlight, name: str, request: GenerationRequest, index: int, answered: Answered | None
@@ -214,8 +214,8 @@ class EngineStrategy(GenerateStrategy):
         """Called while held, and leaves the engine held."""
 
 
-def nothing() -> Generation:
-    """The answer to a sample that was aborted before it began."""
+def aborted_answer() -> Generation:
+    """Return the empty answer to a request that was aborted before the engine began it."""
     return Generation(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
 
 

@@ -12,7 +12,7 @@ from roll.configs.checks.training import (
     activation_offload_problems,
     compile_problems,
     fused_head_problems,
-    taken_optimizer_problems,
+    optimizer_from_problems,
 )
 from roll.configs.load.validate import validate
 from roll.configs.problems import Problem, nearest
@@ -97,7 +97,7 @@ _RULES: Mapping[Callable[[Choice], Iterator[Problem]], frozenset[str]] = {
     router_replay_problems: _LEARN,
     head_training_problems: _LEARN,
     activation_offload_problems: _LEARN,
-    taken_optimizer_problems: _LEARN,
+    optimizer_from_problems: _LEARN,
     _sequence_problems: _COMPUTE,
     compile_problems: _COMPUTE,
     fused_head_problems: _COMPUTE,

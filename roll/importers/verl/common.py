@@ -321,7 +321,7 @@ def checkpoint(section: str) -> Iterator[Row]:
     yield needless(f"{section}.use_fused_kernels", "log-probs never come from whole logits")
     yield needless(f"{section}.rollout_n", "rollout.n counts")
     yield needless(f"{section}.global_batch_info", "counts of an update are known before it")
-    yield needless(f"{section}.mtp.**", "model.mtp says what becomes of heads for further tokens")
+    yield needless(f"{section}.mtp.**", "model.mtp says what becomes of MTP heads")
     yield needless(f"{section}._target_", "classes of verl's")
 
 

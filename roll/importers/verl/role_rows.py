@@ -119,11 +119,11 @@ def _lora_keys(names: Any, rank: int, alpha: Any) -> CombinedKeys:
     return CombinedKeys(settings, f"{_ARGS}: lora_target {names}, lora_rank {rank}, lora_alpha {alpha} (docs/lora.md).")
 
 
-# verl's keys of heads for further tokens (multi-token prediction).
+# verl's keys of MTP heads (multi-token prediction).
 
 AT = f"{MODEL}.mtp"
 _KEYS = {"enable": False, "enable_train": False, "detach_encoder": False, "mtp_loss_scaling_factor": 0.1}
-_ENGINES = "engines load models without their heads for further tokens"
+_ENGINES = "engines load models without their MTP heads"
 
 MTP_ROWS: tuple[Row, ...] = (
     *(summed(f"{AT}.{key}", "mtp", default) for key, default in _KEYS.items()),
@@ -135,9 +135,9 @@ MTP_ROWS: tuple[Row, ...] = (
 def head_training(source: SourceLookup) -> CombinedKeys:
     """Converts MTP training of a policy on Megatron, the one trainer that supports it in both systems."""
     if not (source(f"{AT}.enable") and source(f"{AT}.enable_train")):
-        return CombinedKeys({}, "no head for further tokens is trained: those of the files are saved as they were.")
+        return CombinedKeys({}, "no MTP head is trained: those of the files are saved as they were.")
     if reason := _missing(source):
-        return CombinedKeys({}, "heads for further tokens are saved as they were.", lost={f"{AT}.enable_train": reason})
+        return CombinedKeys({}, "MTP heads are saved as they were.", lost={f"{AT}.enable_train": reason})
     mode, factor = (
         "standalone" if source(f"{AT}.detach_encoder") else "joint",
         source.amount(f"{AT}.mtp_loss_scaling_factor"),

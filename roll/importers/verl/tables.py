@@ -230,7 +230,7 @@ _NEWEST = (
     needless(f"{ROLLOUT}.full_determinism", "seed of the run counts"),
     lacks(f"{ROLLOUT}.router_config_path", "engines are chosen by load and session"),
     lacks(f"{ROLLOUT}.moe_load_balance_metrics_interval", "router/ metrics are of the trainer", 0),
-    needless(f"{ROLLOUT}.mtp", "model.mtp says what becomes of heads for further tokens"),
+    needless(f"{ROLLOUT}.mtp", "model.mtp says what becomes of MTP heads"),
     needless(f"{ROLLOUT}.qat", "actor.qat says whether weights are quantised"),
     changes("data.function_tool_path", "tools belong to agentic runs: custom_envs.<tag>.tool_wrapper"),
     *(

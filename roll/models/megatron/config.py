@@ -25,13 +25,13 @@ class Numbers:
     """Device and number format of a model.
 
     - `recompute`: whether activations are recomputed if no other setting says so
-    - `balances`: whether the load-balancing loss of a mixture is trained
+    - `trains_aux_loss`: whether the load-balancing loss of a mixture is trained
     """
 
     dtype: torch.dtype
     device: torch.device
     recompute: bool = False
-    balances: bool = False
+    trains_aux_loss: bool = False
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def _mixture(s: MegatronSettings, numbers: Numbers) -> dict[str, Any]:
         "moe_token_dispatcher_type": s.moe_token_dispatcher_type,
         "moe_grouped_gemm": s.moe_grouped_gemm,
         "moe_shared_expert_overlap": s.moe_shared_expert_overlap,
-        "moe_router_load_balancing_type": "aux_loss" if numbers.balances else "none",
+        "moe_router_load_balancing_type": "aux_loss" if numbers.trains_aux_loss else "none",
         "moe_aux_loss_coeff": 0.0,  # each update sets its own
         "moe_router_dtype": "fp32",
     }

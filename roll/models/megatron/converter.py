@@ -46,8 +46,8 @@ class Converter:
     def __init__(
         self, model: str, hf: PretrainedConfig, head: Head, dtype: torch.dtype, checkpoint: Path | None = None
     ):
-        """`checkpoint`: what `to_hf` is to convert. A head for further tokens is in it where it was trained; there is
-        none in what `to_megatron` writes."""
+        """Build the model. `checkpoint`: the folder that `to_hf` converts, which has an MTP head if one was trained.
+        `to_megatron` needs none, and writes no MTP head."""
         self.hf, self.model = hf, model
         self.head: Head = head
         family, settings = family_of(self.hf), MegatronSettings()

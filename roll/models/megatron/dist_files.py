@@ -95,7 +95,7 @@ def refuse_adapters(directory: Path) -> None:
 
 
 def has_prediction_head(directory: Path) -> bool:
-    """Whether a head for further tokens was trained with the model."""
+    """Whether an MTP head was trained with the model."""
     return any("prediction_head." in name for name in PlainReader(directory).read_metadata().state_dict_metadata)
 
 

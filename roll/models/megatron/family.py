@@ -248,7 +248,7 @@ def padded_vocab_size(vocab_size: int, tensor_parallel: int) -> int:
 # What a model family is to Megatron: its weights and its settings. Each is a file in `families`.
 
 EMBEDDING, HEAD = "embedding.word_embeddings.weight", "output_layer.weight"
-# Of the head that predicts further tokens. Beside the weights of an ordinary layer it has these.
+# Of the MTP head. Beside the weights of an ordinary layer it has these.
 PREDICTION_HEAD = re.compile(r"^prediction_head\.(?:layer\.)?")
 _OF_PREDICTION_HEAD: Mapping[str, Rule] = {
     "enorm.weight": Whole("enorm.weight"),

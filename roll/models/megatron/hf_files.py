@@ -97,7 +97,7 @@ def write_model(
     tensors: Iterable[tuple[str, torch.Tensor]],
 ) -> None:
     """Writes a directory that `from_pretrained` loads: config.json, the tensors, the other files of the start that
-    `args` name, and of a policy the head for further tokens that the start's weights hold, as it was there unless it is
+    `args` name, and of a policy the MTP head that the start's weights hold, as it was there unless it is
     among the tensors. What that head shares with the model is the model's. Memory stays at one file."""
     saved = copy.deepcopy(config)
     saved_class: Any = _KINDS[head]._model_mapping[type(config)]

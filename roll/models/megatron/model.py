@@ -189,7 +189,7 @@ def _have_two_embeddings(model: TokenModel) -> None:
 
 
 def embeddings_of_pipeline(chunks: Sequence[TokenModel]) -> list[nn.Parameter]:
-    """This rank's of the two that first and last stage have where a head for further tokens is trained, if that is
+    """This rank's of the two that first and last stage have where an MTP head is trained, if that is
     trained itself; at most one."""
     weights = [
         chunk.embedding.word_embeddings.weight

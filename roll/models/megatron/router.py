@@ -140,7 +140,7 @@ def mean_balance(chunks: Iterable[nn.Module], device: torch.device) -> float:
 
 class StageRoutes:
     """The routers of one run of layers, which are given their experts and tell them. `layers` counts the model's layers
-    with experts; that of a head for further tokens is none of them, and chooses for itself."""
+    with experts; that of an MTP head is none of them, and chooses for itself."""
 
     def __init__(self, model: nn.Module):
         routers = [module for module in model.modules() if isinstance(module, BalancingRouter)]

@@ -41,7 +41,7 @@ def local_name(name: str) -> str:
 
 def global_parameters(chunks: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
     """This rank's parameters under the names they have in the whole model: layers and experts counted over all ranks. A
-    head for further tokens is the layer behind the last, as it is in the model's files."""
+    MTP head is the layer behind the last, as it is in the model's files."""
     for chunk in chunks:
         model: Any = chunk
         while isinstance(getattr(model, "module", None), nn.Module):

@@ -118,7 +118,7 @@ def _derived(tree: ast.Module, answers: frozenset[str]) -> str | None:
 
 
 def _is_case(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> bool:
-    """Whether it is a TestCase, as far as can be seen; a base from elsewhere may be one."""
+    """Return whether a class may be a TestCase: a base that is not among `classes`, other than object, could be one."""
     for base in map(ast.unparse, node.bases):
         if base in classes and base != node.name:
             if _is_case(classes[base], classes):

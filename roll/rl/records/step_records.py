@@ -111,8 +111,8 @@ class StepRecords(StepPart):
         self.finish()
         return {}
 
-    def learnt(self, row_advantages: np.ndarray) -> None:
-        """Takes what the training gave to the rows of the step, as TrainBatch.row_advantages has it."""
+    def add_advantages(self, row_advantages: np.ndarray) -> None:
+        """Write the advantage of each row into its record. `row_advantages`: as in TrainBatch.row_advantages."""
         if self._waiting is not None:
             step, records, num_groups = self._waiting
             with_advantage = [self._with_advantage(record, row_advantages) for record in records]

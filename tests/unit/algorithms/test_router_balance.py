@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from roll.algorithms.moe_aux_loss import BalancedLoss, layer_balance, num_routed_tokens, with_balance
-from roll.models.routers import balances
+from roll.models.routers import layer_balances
 from roll.types.batch import LossScale, TokenOutputs
 from tests.parity.strategies.reference import BentLoss, rows
 
@@ -20,7 +20,7 @@ def test_it_is_n_times_the_sum_over_experts_of_share_times_mean_probability() ->
         for expert in range(4):
             mean[expert] += token[expert] / len(probabilities)
     want = len(probabilities) * 4 * sum(f * p for f, p in zip(share, mean, strict=True))
-    found = balances([logits, logits], 2, counted.nonzero()[:, 0])
+    found = layer_balances([logits, logits], 2, counted.nonzero()[:, 0])
     assert found.tolist() == pytest.approx([want, want], rel=1e-6)
     assert layer_balance(torch.tensor([2.0, 0.0]), torch.tensor([[0.8, 0.2], [0.6, 0.4]])).item() == pytest.approx(2.8)
 

@@ -271,7 +271,7 @@ def test_a_router_that_is_trained_in_full_beside_adapters_is_saved_with_its_bias
     """In the merged model, and in the adapter, which is a start for others."""
     chosen = {"lora_target": "q_proj", "additional_target": "mlp.gate"}
     args = model_args(glm_dir, **chosen)
-    model = load_policy(args, adapts=True)
+    model = load_policy(args, with_adapters=True)
     parameters = dict(model.module.named_parameters())
     weights = [(export.name, export.value(parameters.__getitem__, torch.float32)) for export in model.exports]
     trained = {model.hf_names[name]: value.detach() for name, value in parameters.items() if value.requires_grad}
@@ -280,7 +280,9 @@ def test_a_router_that_is_trained_in_full_beside_adapters_is_saved_with_its_bias
     assert before.keys() == after.keys()
     bias = "model.layers.1.mlp.gate.e_score_correction_bias"
     assert torch.equal(before[bias], after[bias])
-    started = load_policy(model_args(glm_dir, **chosen, adapter_name_or_path=str(tmp_path / "adapter")), adapts=True)
+    started = load_policy(
+        model_args(glm_dir, **chosen, adapter_name_or_path=str(tmp_path / "adapter")), with_adapters=True
+    )
     kept = started.pretrained.get_buffer(bias.replace("gate.", "gate.modules_to_save.default."))
     assert torch.equal(kept, before[bias])
 
@@ -298,7 +300,7 @@ def test_what_a_head_shares_with_the_model_is_saved_as_the_model_has_it(
     copies = {embedding: held["model.embed_tokens.weight"].clone(), output: held["lm_head.weight"] + 1}
     save_file(held | copies, start / "model.safetensors", metadata={"format": "pt"})
     args = model_args(start, **changes)
-    model = load_policy(args, adapts=bool(changes))
+    model = load_policy(args, with_adapters=bool(changes))
     parameters = dict(model.module.named_parameters())
     if not changes:
         for value in parameters.values():

@@ -29,7 +29,7 @@ def loaded(model_dir: Path, **more: Any) -> LoadedModel:
     settings = {"lora_target": "all-linear", "lora_rank": 2} | more
     args = ModelArgs.model_validate({"model_name_or_path": str(model_dir), "dtype": "fp32"} | settings)
     torch.manual_seed(0)
-    return load_model(args, "lm", adapts=True)
+    return load_model(args, "lm", with_adapters=True)
 
 
 def with_b(model: LoadedModel) -> LoadedModel:
@@ -205,7 +205,7 @@ def test_the_adapter_of_a_reward_model_has_its_head_for_peft_and_for_a_start(
 
     def reward_model(**more: Any) -> LoadedModel:
         given = {"model_name_or_path": str(tiny_model_dir), "dtype": "fp32", "lora_target": "q_proj", "lora_rank": 2}
-        return load_model(ModelArgs.model_validate(given | more), "reward", adapts=True)
+        return load_model(ModelArgs.model_validate(given | more), "reward", with_adapters=True)
 
     model = with_b(reward_model())
     torch.nn.init.normal_(model.pretrained.get_parameter("score.weight"))

@@ -134,7 +134,7 @@ class ResourceManager:
         ]
 
     def slots(self, place: RolePlace) -> list[AssignedSlot]:
-        """Seats of the workers of a role."""
+        """Slots of the workers of a role."""
         return [AssignedSlot(**vars(slot), host=self.nodes[slot.node]) for slot in place.workers]
 
     def scheduling(self, slot: WorkerSlot) -> PlacementGroupSchedulingStrategy:

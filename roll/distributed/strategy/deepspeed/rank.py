@@ -138,12 +138,12 @@ class DeepSpeedRank:
             timeout=timedelta(minutes=self.role.backend_timeout),
         )
 
-    def load_model(self, adapts: bool = False) -> LoadedModel:
-        """The role's model on this rank's device, with its adapters if it `adapts`; under ZeRO-3 this rank's part of
-        it."""
+    def load_model(self, with_adapters: bool = False) -> LoadedModel:
+        """Return the role's model on this rank's device, with its adapters if `with_adapters`. Under ZeRO-3 it is this
+        rank's part of the model."""
         torch.manual_seed(self.context.seed)
         with self._partitioned_loading():
-            model = load_model(self.role.model_args, self.context.head, self.gathered, adapts=adapts)
+            model = load_model(self.role.model_args, self.context.head, self.gathered, with_adapters=with_adapters)
         if not self.context.shows_pictures:
             model.freeze_tower()
         if model.adapters is not None:  # peft makes them in fp32, and ZeRO-3 would leave them so

@@ -75,7 +75,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
         from roll.distributed.strategy.deepspeed.rank import Offload
 
         self._has_one_group = one_group
-        self._model = self.rank.load_model(adapts=True)
+        self._model = self.rank.load_model(with_adapters=True)
         self._check_balance()
         args = self.role.training_args
         optimizer = optimizer_of(self._model.module, args, full_dimensions, one_group)

@@ -52,16 +52,16 @@ def load_shards(
     cut: Callable[[LoadedModel], None],
     place: torch.device,
     device: torch.device,
-    adapts: bool = False,
+    with_adapters: bool = False,
 ) -> LoadedModel:
     """The model with this rank's shards in it, in dtype `kept_in`. `cut` shards the empty form of the model; `place` is
-    where the shards lie, `device` the one that computes. `adapts`: with the adapters that `args` ask for; the weights
-    beside them, which no optimizer touches, are kept in model_args.dtype. Collective.
+    where the shards lie, `device` the one that computes. `with_adapters`: with the adapters that `args` ask for; the
+    weights beside them, which no optimizer touches, are kept in model_args.dtype. Collective.
 
     Every buffer comes from the rank that reads: those that no checkpoint holds (the frequencies of rotary embeddings)
     are numbers that the memory happened to contain otherwise.
     """
-    model = load_model(args, head, empty=True, adapts=adapts)
+    model = load_model(args, head, empty=True, with_adapters=with_adapters)
     for parameter in model.module.parameters():
         is_base = model.adapters is not None and not parameter.requires_grad
         parameter.data = parameter.data.to(DTYPES[args.dtype] if is_base else kept_in)
@@ -93,7 +93,7 @@ def make_room(module: nn.Module, place: torch.device, device: torch.device) -> N
 def _source(args: ModelArgs, head: Head, form: LoadedModel) -> LoadedModel:
     """The weights that the form wants. StrategyError if the checkpoint holds a weight of its own where config.json ties
     two: transformers, which reads config.json alone for the form, leaves them apart when it loads them."""
-    source = load_model(args, head, adapts=form.adapters is not None)
+    source = load_model(args, head, with_adapters=form.adapters is not None)
     if apart := sorted({*source.hf_names.values()} - {*form.hf_names.values()}):
         raise StrategyError(
             f"{args.model_name_or_path}: tie_word_embeddings is true in config.json, but the checkpoint has another "
@@ -162,9 +162,9 @@ class Fsdp2Rank:
         self._mesh = RankMesh.of(self.context.device.type, self.settings, self.context.world_size)
         torch.manual_seed(self.context.seed)
 
-    def load_model(self, kept_in: torch.dtype, adapts: bool = False) -> LoadedModel:
-        """The role's model, with its adapters if it `adapts`, this rank's shards of it in dtype `kept_in`; it computes
-        in model_args.dtype, in which weights beside adapters are kept."""
+    def load_model(self, kept_in: torch.dtype, with_adapters: bool = False) -> LoadedModel:
+        """Return the role's model with this rank's shards in dtype `kept_in`, and its adapters if `with_adapters`. It
+        computes in model_args.dtype, in which weights beside adapters are kept."""
         args = self.role.model_args
         place = torch.device("cpu") if self.settings.offload_policy else self.context.device
         self._model = load_shards(
@@ -175,7 +175,7 @@ class Fsdp2Rank:
             self._cut,
             place,
             self.context.device,
-            adapts,
+            with_adapters,
         )
         return self._model
 
@@ -203,7 +203,7 @@ class Fsdp2Rank:
         return self._model.module
 
     @property
-    def adapts(self) -> bool:
+    def has_adapters(self) -> bool:
         return self._model is not None and self._model.adapters is not None
 
     def shards(self) -> dict[str, nn.Parameter]:

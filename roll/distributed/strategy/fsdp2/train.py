@@ -181,7 +181,7 @@ def _local_moments(directory: Path, rank: int) -> Path:
 
 def _saved(rank: Fsdp2Rank, updater: Updater) -> Mapping[str, torch.Tensor]:
     """The weights; with adapters only what is trained."""
-    return updater.trained if rank.adapts else rank.shards()
+    return updater.trained if rank.has_adapters else rank.shards()
 
 
 def _layout(rank: Fsdp2Rank) -> dict[str, object]:
@@ -209,7 +209,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
     def setup(self) -> None:
         self.rank.start()
         self._groups = RankGroups.made(self.role, self.context)
-        self._model = self.rank.load_model(torch.float32, adapts=True)
+        self._model = self.rank.load_model(torch.float32, with_adapters=True)
         self._check_balance()
         self._updater = Updater(self.rank, self.role.training_args, self.plan)
         with self.rank.unsharded_weights():

@@ -306,5 +306,5 @@ def _separate_steps(optimizer: Any) -> None:
 
 
 def _tracker() -> Any:
-    """Megatron's own random states, one for each kind of parallelism."""
+    """Return the object with Megatron's random states, one for each kind of parallelism."""
     return get_cuda_rng_tracker()

@@ -96,7 +96,7 @@ class HeadRequest:
 def answer(
     model: TokenModel, hidden: torch.Tensor, mtp_hidden: torch.Tensor | None, ask: HeadRequest
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Hidden states [s, b, h] to [num_outputs, n]; with those of the head for further tokens, also the sum of its
+    """Hidden states [s, b, h] to [num_outputs, n]; with those of the MTP head, also the sum of its
     cross-entropies, over this rank's positions. Collective over the tensor-parallel ranks."""
     outputs = _outputs(model, hidden, ask)
     if mtp_hidden is None or ask.mtp is None:

@@ -78,7 +78,7 @@ class Passes:
         mtp: MtpLoss | None = None,
     ) -> MetricSums:
         """Leaves the summed gradients of all micro batches of all ranks where the optimizer takes them. `mtp`: that
-        of the head for further tokens, where it is trained."""
+        of the MTP head, where it is trained."""
         ask = partial(
             self._head_request,
             temperature=temperature,

@@ -181,11 +181,11 @@ class Model:
     shapes: Shapes
     ties_head: bool
     adapters: MegatronAdapters | None = None
-    head_plan: HeadPlan | None = None  # of the head for further tokens, where that is trained
+    head_plan: HeadPlan | None = None  # of the MTP head, where that is trained
 
     @property
     def head_is_apart(self) -> bool:
-        """The loss of the head for further tokens has a gradient for nothing else."""
+        """The loss of the MTP head has a gradient for nothing else."""
         return self.head_plan is not None and not self.head_plan.trains_trunk
 
     @property
@@ -208,13 +208,13 @@ class Model:
 
 def load_model(rank: MegatronRank, trains: bool = False) -> Model:
     """Builds this rank's part and fills it from the model's files; if it `trains`, with the role's adapters, the
-    load-balancing loss and the head for further tokens. Collective."""
+    load-balancing loss and the MTP head. Collective."""
     args = rank.role.model_args
     hf = model_config(args, num_labels=1) if rank.gives_values else model_config(args)
     family = family_of(hf)
     check_sizes(hf, rank.settings)
-    balances = trains and bool(args.moe_aux_loss_coef)
-    numbers = Numbers(DTYPES[args.dtype], rank.device, not args.disable_gradient_checkpointing, balances)
+    trains_aux_loss = trains and bool(args.moe_aux_loss_coef)
+    numbers = Numbers(DTYPES[args.dtype], rank.device, not args.disable_gradient_checkpointing, trains_aux_loss)
     config = transformer_config(hf, family, rank.settings, rank.passed_on, numbers)
     weights, shapes = WeightMap(family, rank.context.head), shapes_of(hf)
     with HfReader(str(args.model_name_or_path)) as reader:

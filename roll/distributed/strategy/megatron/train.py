@@ -89,7 +89,7 @@ class MegatronTrainStrategy(TrainStrategy):
         return sums, self._updater.step(self.context.role)
 
     def _mtp_loss(self, micro_batches: Sequence[MicroBatch]) -> MtpLoss | None:
-        """Collective where a head for further tokens is trained."""
+        """Collective where an MTP head is trained."""
         from roll.distributed.strategy.megatron.last_stage import MtpLoss
 
         if self.model.head_plan is None:
@@ -141,7 +141,7 @@ class MegatronTrainStrategy(TrainStrategy):
             yield bucket if is_wanted else []
 
     def _sent(self, whole: bool) -> set[str] | None:
-        """Names of what engines get, None: all. They have no place for a head for further tokens."""
+        """Names of what engines get, None: all. They have no place for an MTP head."""
         from roll.models.mtp_heads import is_of_prediction_head
 
         if whole and self.model.head_plan is None:

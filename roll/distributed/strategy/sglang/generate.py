@@ -20,8 +20,8 @@ from roll.distributed.strategy.engine_strategy import (
     EngineStrategy,
     InFlight,
     Samples,
+    aborted_answer,
     check_request,
-    nothing,
 )
 from roll.distributed.strategy.sglang.args import (
     REPACKS,
@@ -271,7 +271,7 @@ class SglangStrategy(EngineStrategy):
         except asyncio.CancelledError:
             if not flight.is_aborted:
                 raise
-            return nothing()
+            return aborted_answer()
         return to_generation(answers[-1], was_aborted=flight.is_aborted, route_reader=self._reported_routes)
 
     async def _while_alive(self, work: Coroutine[Any, Any, T]) -> T:

@@ -17,9 +17,9 @@ from roll.distributed.strategy.engine_strategy import (
     EngineStrategy,
     InFlight,
     Samples,
+    aborted_answer,
     check_request,
     check_sees,
-    nothing,
 )
 from roll.distributed.strategy.vllm.args import (
     ADAPTER_ID,
@@ -205,7 +205,7 @@ class VllmStrategy(EngineStrategy):
         answers: list[Any] = []
         for _ in range(_MOST_TRIES if request.media else 1):
             if flight.is_aborted:
-                return nothing()
+                return aborted_answer()
             async with self._failures():
                 prompt = await self._prompt(request)
                 parameters = to_vllm(request.sampling, index, self._vision.placeholders if self._vision else ())

@@ -41,8 +41,8 @@ def outcome_of(value: object, sides: Sequence[str] = ()) -> Outcome:
     if set(reward) != set(sides):
         raise ValueError(f"a reward is a number for each of {', '.join(sides)}, not {_shown(dict(reward))}")
     by_side = {side: checked_reward(reward[side]) for side in sides}
-    told = {f"reward_{side}": number for side, number in by_side.items()}
-    return Outcome(by_side[sides[0]], {**metrics, **told}, by_side)
+    by_name = {f"reward_{side}": number for side, number in by_side.items()}
+    return Outcome(by_side[sides[0]], {**metrics, **by_name}, by_side)
 
 
 def checked_reward(value: object) -> float:
