@@ -98,6 +98,10 @@ def _obstacles(worker: WorkerConfig) -> dict[str, tuple[object, str]]:
     if size != 1:
         key = "strategy_args.strategy_config.tensor_parallel_size"
         reasons[key] = (size, "adds up products in parts. Set it to 1")
+    zero = worker.strategy_config.get("zero_optimization")
+    if isinstance(zero, dict) and zero.get("stage") == 3 and args.dtype == "bf16":
+        why = "loads rotary frequencies in bf16. Use another stage, fsdp2 or fp32"
+        reasons["strategy_args.strategy_config.zero_optimization.stage"] = (3, why)
     if worker.use_torch_compile:
         reasons["use_torch_compile"] = (True, "uses different kernels for different shapes. Set it to false")
     if worker.use_prefix_sharing != "off":

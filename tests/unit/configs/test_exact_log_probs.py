@@ -47,6 +47,13 @@ def test_it_works_with_both_trainers() -> None:
             {"actor_train.strategy_args.strategy_config": {"tensor_parallel_size": 2}},
             "tensor_parallel_size: 2 adds up products in parts",
         ),
+        (
+            {
+                "actor_train.strategy_args.strategy_name": "deepspeed_train",
+                "actor_train.strategy_args.strategy_config": {"zero_optimization": {"stage": 3}},
+            },
+            "stage: 3 loads rotary frequencies in bf16",
+        ),
         ({"actor_train.use_torch_compile": True}, "use_torch_compile: True uses different kernels"),
         ({"actor_train.use_prefix_sharing": "auto"}, "use_prefix_sharing: auto adds up attention along the tree"),
         (
