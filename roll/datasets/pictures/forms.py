@@ -84,7 +84,7 @@ def pictures_in(value: Any, where: str, data_file: str, places: PicturePlaces) -
     `where` names the value in messages, and `data_file` is the file that it stands in. Raises ConfigError where
     something in it is no picture.
     """
-    value = _unpacked(value)
+    value = unpacked(value)
     several = isinstance(value, list | tuple) or is_array(value)
     found: list[PictureSource] = []
     for number, one in enumerate(flat(value)):
@@ -94,7 +94,7 @@ def pictures_in(value: Any, where: str, data_file: str, places: PicturePlaces) -
     return found
 
 
-def _unpacked(value: Any) -> Any:
+def unpacked(value: Any) -> Any:
     """A list or a mapping that stands as JSON in a text, as columns of CSV files have to; any other value as it is."""
     if not isinstance(value, str) or value.strip()[:1] not in ("[", "{"):
         return value

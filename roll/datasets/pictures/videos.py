@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 
 from roll.datasets.media import is_something
 from roll.datasets.pictures.decode import frame_times
-from roll.datasets.pictures.forms import PicturePlaces, pictures_in
+from roll.datasets.pictures.forms import PicturePlaces, pictures_in, unpacked
+from roll.datasets.pictures.stored import is_array
 from roll.datasets.remote import protocol_of
 from roll.errors import ConfigError, PictureError
 from roll.types.media import PictureSource
@@ -61,7 +62,8 @@ def videos_in(
     """The frames of each video of a value, in order: of one video, or of a list of them. A part of a message that names
     none holds none. `where` names the value in messages. Raises ConfigError where something in it is no video, or
     cannot be read."""
-    if isinstance(value, list | tuple):
+    value = unpacked(value)
+    if isinstance(value, list | tuple) or is_array(value):
         named = [(one, f"{where}[{number}]") for number, one in enumerate(value)]
     else:
         is_bare = isinstance(value, Mapping) and not any(is_something(value[key]) for key in value if key != "type")
@@ -72,7 +74,7 @@ def videos_in(
 def _frames(value: Any, where: str, data_file: str, places: PicturePlaces, choice: FrameChoice) -> list[PictureSource]:
     if isinstance(value, Mapping):
         value, choice = _of_mapping(value, where, choice)
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple) or is_array(value):
         frames = pictures_in(value, where, data_file, places)
         if not frames:
             raise ConfigError(f"{where}: the video has no frames")

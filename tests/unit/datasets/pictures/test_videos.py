@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 from PIL import Image
 
@@ -105,6 +107,19 @@ def test_videos_stand_where_the_row_says(load: Loader) -> None:
     ]  # fmt: skip
     assert task.prompt_text == prompt(f"1{two}{two}") and task.question == "1" + "[picture]" * 4
     assert not {"videos", "video"} & task.payload.keys()
+    told = load.one({"prompt": "?", "videos": json.dumps(listed)})  # as files of CSV have to
+    assert names(told) == ["a.png", "b.png"]
+
+
+def test_videos_of_parquet_files_are_read(load: Loader) -> None:
+    folder(load.folder / "clip", 2)
+    rows = [{"prompt": "<video>?", "videos": ["clip"]}, {"prompt": "31?", "videos": None}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), load.folder / "rows.parquet")
+    shown, text = load.of_file(load.folder / "rows.parquet").tasks
+    assert names(shown) == ["0.png", "1.png"] and text.pictures == ()
+    lists = [{"prompt": "?", "video": [["a.png", "b.png"]]}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(lists), load.folder / "lists.parquet")
+    assert names(load.of_file(load.folder / "lists.parquet").tasks[0]) == ["a.png", "b.png"]
 
 
 def test_keys_say_where_videos_are_and_how_many_frames_are_shown(load: Loader) -> None:
