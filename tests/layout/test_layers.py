@@ -10,7 +10,7 @@ import pytest
 
 from tests.layout.layers import ENGINES, PACKAGES, page_table
 from tests.layout.source import REPOSITORY, Module, modules, parse
-from tools.draw_packages import PICTURE, drawing
+from tools import draw_packages, draw_step
 
 ARCHITECTURE = REPOSITORY / "docs" / "architecture.md"
 
@@ -135,7 +135,17 @@ def test_the_page_shows_the_packages_as_they_are_here() -> None:
 
 def test_the_picture_of_the_packages_is_drawn_from_the_table() -> None:
     """Refresh it: python -m tools.draw_packages"""
-    assert PICTURE.read_text(encoding="utf-8") == drawing()
+    assert draw_packages.PICTURE.read_text(encoding="utf-8") == draw_packages.drawing()
+
+
+def test_the_picture_of_the_step_has_its_phases_in_their_order() -> None:
+    """Refresh it: python -m tools.draw_step"""
+    assert draw_step.PICTURE.read_text(encoding="utf-8") == draw_step.drawing()
+    text = (REPOSITORY / "roll/rl/pipeline.py").read_text(encoding="utf-8")
+    step = text[text.index("    def step(self") : text.index("    def hand_over(self")]
+    places = [step.index(f"self.{phase.method}(") for phase in draw_step.STEP]
+    assert places == sorted(places)
+    assert " -> ".join(phase.verb for phase in draw_step.STEP) in text
 
 
 def test_no_package_is_on_a_higher_layer_than_the_one_around_it() -> None:
