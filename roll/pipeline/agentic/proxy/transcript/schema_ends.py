@@ -18,9 +18,15 @@ def endless_part(schema: Mapping[str, Any]) -> str | None:
     """
     parts = _parts(schema)
     ending: set[int] = set()
-    while new := {key for key, (_, part) in parts.items() if key not in ending and _ends(part, schema, ending)}:
-        ending |= new
-    return next((place for key, (place, _) in parts.items() if key not in ending), None)
+    left, num_left = dict(parts), -1
+    while num_left != len(left):
+        num_left = len(left)
+        for key, (_, part) in list(left.items()):
+            if _ends(part, schema, ending):
+                ending.add(key)
+                del left[key]
+        left = dict(reversed(left.items()))  # whatever the order, a round or two settle most schemas
+    return next((place for key, (place, _) in parts.items() if key in left), None)
 
 
 def _parts(root: Mapping[str, Any]) -> dict[int, tuple[str, Mapping[str, Any]]]:
