@@ -109,9 +109,8 @@ async def serve(connection: Connection, given: argparse.Namespace) -> list[dict[
         cpu_s = time.process_time() - begin - engine.cpu_s
         wall = time.perf_counter() - wall
         assert all(one.num_answers == given.turns for one in sessions)
-        for one in sessions:
-            await endpoint.close(one)
-        del one, sessions
+        while sessions:
+            await endpoint.close(sessions.pop())
         gc.collect()
         memory = process.memory_info().rss / 2**20, float(len(gc.get_objects()))
         first = memory if number == 1 else first

@@ -197,7 +197,7 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             run_class="roll.pipeline.distill.distill_pipeline:DistillPipeline",
             batch="roll.pipeline.distill.distill_config:distill_rows",
             warnings=("roll.pipeline.distill.distill_config:distill_warnings",),
-            **(_ROWS | {"problems": (_FILES, "roll.pipeline.distill.distill_config:distill_problems")}),
+            **dict[str, Any](_ROWS, problems=(_FILES, "roll.pipeline.distill.distill_config:distill_problems")),
         ),
         PipelineSpec(
             "dpo",
@@ -205,12 +205,10 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             run_class="roll.pipeline.dpo.dpo_pipeline:DPOPipeline",
             batch="roll.pipeline.dpo.dpo_config:dpo_rows",
             warnings=(_PAIRS, "roll.pipeline.dpo.dpo_config:dpo_warnings"),
-            **(
-                _ROWS
-                | {
-                    "plan": "roll.pipeline.dpo.dpo_config:dpo_plan",
-                    "problems": (_FILES, "roll.pipeline.dpo.dpo_config:dpo_problems"),
-                }
+            **dict[str, Any](
+                _ROWS,
+                plan="roll.pipeline.dpo.dpo_config:dpo_plan",
+                problems=(_FILES, "roll.pipeline.dpo.dpo_config:dpo_problems"),
             ),
         ),
         PipelineSpec(

@@ -66,7 +66,9 @@ def refusals(directory: Path) -> dict[Column, str]:
     }
     refused: dict[Column, str] = {column: f"refused: {_reason(texts[0])}" for column, texts in said.items() if texts}
     kind = json.loads((directory / "config.json").read_text())["model_type"]
-    return refused | ({"vllm": f"refused: {VLLM_NOT_ON_CPU[kind]}"} if kind in VLLM_NOT_ON_CPU else {})
+    if kind in VLLM_NOT_ON_CPU:
+        refused["vllm"] = f"refused: {VLLM_NOT_ON_CPU[kind]}"
+    return refused
 
 
 def _reason(text: str) -> str:

@@ -101,7 +101,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     save(kind, tmp_path)
     loaded = load_policy(args_of(tmp_path).model_copy(update={"disable_gradient_checkpointing": True}))
     loaded.module.eval()
-    more = {"enable_prefix_caching": False} if kind in STATES else {}
+    more: dict[str, Any] = {"enable_prefix_caching": False} if kind in STATES else {}
     harness = EngineHarness("vllm", tmp_path, **more)
     yield Engine(harness, loaded)
     harness.close()
