@@ -149,8 +149,10 @@ class Adapters:
         named = get_peft_model_state_dict(self._peft, state_dict=state, save_embedding_layers=False)
         config = replace(self._peft.peft_config[_ADAPTER], base_model_name_or_path=base)
         if any(_EXPERTS in name for name, _ in self._peft.named_parameters()):
-            beside = sorted(config.target_modules)
-            config = _beside_experts(config, [*beside, *self._expert_names()], beside)
+            beside, of_experts = sorted(config.target_modules), self._expert_names()
+            if of_experts:  # peft allows its parameters no dropout
+                config = replace(config, target_modules=[*beside, *of_experts], lora_dropout=0.0)
+            config = _beside_experts(config, [*beside, *of_experts], beside)
             if self._matrices and self._peft.config.model_type == "qwen2_moe":
                 config = _fused_experts(config)
         for matrix in self._matrices:
