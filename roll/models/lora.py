@@ -24,7 +24,7 @@ from roll.configs.sections.model import ModelArgs
 from roll.configs.tables.roles import Head
 from roll.configs.tables.vision import SEES, VISION, names_part
 from roll.errors import StrategyError
-from roll.models.expert_lora import ExpertAdapters, ExpertMatrix, expert_matrices, matrices_of, put_on
+from roll.models.experts.lora import ExpertAdapters, ExpertMatrix, expert_matrices, matrices_of, put_on
 
 _ADAPTER = "default"  # peft's own name for the only one
 _PREFIX = "base_model.model."  # of names in peft's files

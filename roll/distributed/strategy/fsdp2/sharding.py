@@ -29,7 +29,7 @@ from roll.configs.strategies.fsdp2 import (
     shard_size,
 )
 from roll.errors import StrategyError
-from roll.models.expert_ranks import ExpertRanks, experts_of
+from roll.models.experts.ranks import ExpertRanks, experts_of
 from roll.models.hf import LogProbHead, ValueHead
 from roll.models.loading import LoadedModel
 

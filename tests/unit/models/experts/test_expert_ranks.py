@@ -10,7 +10,7 @@ from torch import nn
 from transformers import Qwen3MoeConfig
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts, Qwen3MoeForCausalLM
 
-from roll.models.expert_ranks import _computed, _Share, experts_of
+from roll.models.experts.ranks import _computed, _Share, experts_of
 
 
 def config(implementation: str) -> Qwen3MoeConfig:

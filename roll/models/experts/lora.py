@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from roll.errors import StrategyError
-from roll.models.expert_ranks import OWN_FORWARD, experts_of
+from roll.models.experts.ranks import OWN_FORWARD, experts_of
 
 A, B = "_lora_A", "_lora_B"  # end the names of the factors, which lie beside the weight that they are added to
 _WEIGHT = ".weight"
