@@ -23,7 +23,7 @@ from roll.importers.verl.common import ACTOR, MEGATRON, MODEL, TRAIN, validates
 from roll.models.multimodal import ONES_SHOWN
 
 ONLY_RLVR = "pictures are imported for RLVR runs alone"
-NO_VIDEOS = "videos and sound are not read yet"
+NO_VIDEOS = "video files and sound are not read, only frames as pictures (docs/pictures.md)"
 COLUMNS: Mapping[str, str] = {"data.image_key": "images", "data.video_key": "videos", "data.audio_key": "audios"}
 """Columns with their names by default."""
 _IMAGES = "data.image_key"
