@@ -286,8 +286,10 @@ def load_model(model_dir: Path) -> "PreTrainedModel":
 
 
 def _as_published(model: "PreTrainedModel") -> "Iterator[tuple[str, torch.Tensor]]":
-    """Yield the weights as trainers send them: those of the experts of Qwen3-VL-MoE with sides exchanged."""
+    """Yield the weights as trainers send them: those of the experts of Qwen3-VL-MoE with sides exchanged, and the
+    corrections of routers."""
     turns = model.config.model_type == "qwen3_vl_moe"
+    yield from ((name, buffer) for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias"))
     for name, parameter in model.named_parameters():
         yield name, parameter.detach().transpose(1, 2).contiguous() if turns and ".experts." in name else parameter
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from roll.configs.sections.algorithm import AlgorithmConfig
@@ -44,14 +44,18 @@ def picture_problems(config: RunConfig, learner: str, at: str | None = None) -> 
             )
 
 
-def sight_problems(config: RunConfig, vision: VisionModel | None, on_cpu: bool) -> Iterator[str]:
+def sight_problems(
+    config: RunConfig, vision: VisionModel | None, on_cpu: bool, of_text: Collection[str] = ()
+) -> Iterator[str]:
     """Yield the problems of a run whose rows show pictures to a model that sees like `vision`: roles whose attention is
-    causal, where tokens of a picture attend to later ones. `on_cpu`: the machine has no GPUs."""
+    causal, where tokens of a picture attend to later ones. `on_cpu`: the machine has no GPUs. `of_text`: roles whose
+    rows show none. Reward models, which may be of another family, are checked where they are loaded."""
     if vision is None or not vision.facts.looks_both_ways:
         return
     why = f"tokens of a picture attend to each other both ways in {vision.model_type}"
     for name, worker in config.model_roles.items():
-        if config.roles[name].is_apart:
+        role = config.roles[name]
+        if role.is_apart or role.head == "sequence" or name in of_text:
             continue
         if worker.packs_rows:
             yield (

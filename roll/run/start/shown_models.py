@@ -18,7 +18,7 @@ def check_shown(
     """Raises ConfigError where the run's rows show pictures and a role cannot take them: `learner` says how many tokens
     each has, and every model has to agree, but for reward models, which may read rows in their own way. `at`: the key
     that brings pictures; None: the rows of `learner`. `of_text`: roles whose rows show none."""
-    problems = [*picture_problems(config, learner, at), *sight_problems(config, vision, lacks_gpus(config))]
+    problems = [*picture_problems(config, learner, at), *sight_problems(config, vision, lacks_gpus(config), of_text)]
     for name, worker in config.model_roles.items():
         role = config.roles[name]
         if role.is_apart or name in of_text:

@@ -28,6 +28,7 @@ from roll.types.batch import MicroBatch, PairRows, Rows
 from roll.types.collate import pad
 from roll.types.media import Media, Picture, Shown
 from tests.helpers.pictures import marks_of, size_of, type_ids
+from tests.parity.megatron.models import corrections
 from tests.parity.strategies import reference
 
 SHAPES: dict[int, tuple[tuple[int, int], ...]] = {0: ((3, 2),), 4: ((1, 2), (2, 2)), 6: ((1, 1),)}
@@ -41,7 +42,7 @@ def save_tiny(directory: Path, arch: str) -> Path:
 
 def as_stored(weights: dict[str, np.ndarray], model_dir: Path) -> dict[str, np.ndarray]:
     """Weights of a mixture in the form of published models: experts one by one, or all of a layer with rows where
-    memory has columns. Others as they are."""
+    memory has columns; with what their routers add to scores. Others as they are."""
     config = AutoConfig.from_pretrained(model_dir)
     if config.model_type == "qwen3_vl_moe":
         return {name: weight.swapaxes(1, 2) if ".experts." in name else weight for name, weight in weights.items()}
@@ -50,7 +51,7 @@ def as_stored(weights: dict[str, np.ndarray], model_dir: Path) -> dict[str, np.n
     with torch.device("meta"):
         model = AutoModelForImageTextToText.from_config(config)
     apart = revert_weight_conversion(model, {name: torch.from_numpy(weight) for name, weight in weights.items()})
-    return {name: tensor.numpy() for name, tensor in apart.items()}
+    return {name: tensor.numpy() for name, tensor in apart.items()} | corrections(model_dir)
 
 
 @cache
