@@ -292,6 +292,7 @@ def _load(
     finally:
         transformers_logging.set_verbosity(verbosity)
     if is_deepspeed_zero3_enabled():
+        _restore_frequencies(pretrained)
         _check_turned(pretrained, args)
         # There transformers 5.19 keeps renamings of ancient checkpoints that it did not use; saving would undo them.
         pretrained._weight_conversions = _conversions(pretrained, args)
@@ -302,6 +303,18 @@ def _load(
         names = ", ".join(sorted(missing - set(may_lack))[:5])
         raise StrategyError(f"{args.model_name_or_path} lacks weights that its config.json asks for: {names}")
     return pretrained, missing
+
+
+def _restore_frequencies(pretrained: PreTrainedModel) -> None:
+    """Computes rotary frequencies anew in fp32: where weights are divided at once, DeepSpeed (0.19) makes every new
+    tensor one of the training's dtype, and transformers fills those. In bf16 angles are then off by up to 0.4 %."""
+    for module in pretrained.modules():
+        names = [name for name, _ in module.named_buffers(recurse=False) if name.endswith("inv_freq")]
+        if all(getattr(module, name).dtype == torch.float32 for name in names):
+            continue
+        for name in names:
+            module.register_buffer(name, getattr(module, name).float(), persistent=False)
+        pretrained._init_weights(module)
 
 
 def _conversions(pretrained: PreTrainedModel, args: ModelArgs) -> list[WeightTransform]:

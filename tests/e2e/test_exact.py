@@ -12,6 +12,10 @@ from tests.e2e.conftest import Run
 StartRun = Callable[..., Run]
 EXACT = ("+exact_log_probs=true", "eval_steps=-1")
 BF16 = ("actor_train.model_args.dtype=bf16", "actor_infer.model_args.dtype=bf16")
+ZERO3 = (
+    "actor_train.strategy_args.strategy_config.zero_optimization.stage=3",
+    "+actor_train.strategy_args.strategy_config.zero_optimization.memory_efficient_linear=false",
+)
 
 
 REFERENCE = (
@@ -37,6 +41,7 @@ def assert_exact(run: Run, steps: list[int]) -> None:
     [
         pytest.param(("tiny_sort",), id="deepspeed"),
         pytest.param(("tiny_sort_fsdp2",), id="fsdp2-two-ranks"),
+        pytest.param(("tiny_sort", *BF16, *ZERO3), id="zero3-bf16"),
         pytest.param(("tiny_sort_fsdp2", *BF16), id="fsdp2-two-ranks-bf16"),
     ],
 )

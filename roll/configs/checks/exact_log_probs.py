@@ -99,8 +99,9 @@ def _obstacles(worker: WorkerConfig) -> dict[str, tuple[object, str]]:
         key = "strategy_args.strategy_config.tensor_parallel_size"
         reasons[key] = (size, "adds up products in parts. Set it to 1")
     zero = worker.strategy_config.get("zero_optimization")
-    if isinstance(zero, dict) and zero.get("stage") == 3 and args.dtype == "bf16":
-        why = "loads rotary frequencies in bf16. Use another stage, fsdp2 or fp32"
+    divides = isinstance(zero, dict) and zero.get("stage") == 3 and zero.get("memory_efficient_linear") is not False
+    if divides and args.dtype == "bf16":
+        why = "adds biases after rounding products. Set memory_efficient_linear beside it to false"
         reasons["strategy_args.strategy_config.zero_optimization.stage"] = (3, why)
     if worker.use_torch_compile:
         reasons["use_torch_compile"] = (True, "uses different kernels for different shapes. Set it to false")

@@ -232,6 +232,13 @@ def kept_export(run: Run) -> dict[str, np.ndarray]:
         return {name: tensor.float().cpu().numpy().copy() for name, tensor in weights}
 
 
+def rotary_frequencies(run: Run) -> dict[str, np.ndarray]:
+    """Buffers of rotary embeddings, in the format that the trainer keeps them in."""
+    with trainer(run) as strategy:
+        buffers = dict(strategy.model.pretrained.named_buffers())
+        return {name: buffer.cpu().numpy() for name, buffer in buffers.items() if name.endswith("inv_freq")}
+
+
 def one_update(strategy: TrainStrategy, run: Run) -> dict[str, float]:
     batches = my_micro_batches(run, strategy.dp_rank, strategy.dp_size)
     return strategy.train_step(batches, run.loss, scale_of(run.rows()), TEMPERATURE)[1]  # type: ignore[arg-type]

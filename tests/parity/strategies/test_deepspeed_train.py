@@ -4,7 +4,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
 from tests.helpers.processes import RankPool
 from tests.parity.compare import assert_bf16_stays_near_fp32, assert_same_training, largest_difference
@@ -120,6 +123,19 @@ def test_bf16_training_stays_near_fp32_and_keeps_fp32_masters(
     )
     got = rank_pool(world_size).run(runs.train, run)[0]
     assert_bf16_stays_near_fp32(got, want)
+
+
+@pytest.mark.gate("3")
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_rotary_frequencies_are_those_of_transformers_in_bf16(
+    stage: int, rank_pool: Pools, tiny_tied_model_dir: Path
+) -> None:
+    """In fp32, to the bit. Where ZeRO-3 divides weights while they are loaded, DeepSpeed makes them bf16."""
+    want = dict(AutoModelForCausalLM.from_pretrained(tiny_tied_model_dir, dtype=torch.bfloat16).named_buffers())
+    run = Run(tiny_tied_model_dir, stage, model={"dtype": "bf16"})
+    got = rank_pool(2 if stage == 3 else 1).run(runs.rotary_frequencies, run)[0]
+    assert got and all(np.array_equal(want[name].numpy(), values) for name, values in got.items())
+    assert {values.dtype for values in got.values()} == {np.dtype(np.float32)}
 
 
 @pytest.mark.gate("3-2")

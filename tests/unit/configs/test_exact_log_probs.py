@@ -52,7 +52,7 @@ def test_it_works_with_both_trainers() -> None:
                 "actor_train.strategy_args.strategy_name": "deepspeed_train",
                 "actor_train.strategy_args.strategy_config": {"zero_optimization": {"stage": 3}},
             },
-            "stage: 3 loads rotary frequencies in bf16",
+            "stage: 3 adds biases after rounding products. Set memory_efficient_linear beside it to false",
         ),
         ({"actor_train.use_torch_compile": True}, "use_torch_compile: True uses different kernels"),
         ({"actor_train.use_prefix_sharing": "auto"}, "use_prefix_sharing: auto adds up attention along the tree"),
