@@ -21,7 +21,7 @@ from roll.importers.trinity.operators import INPUTS, OPERATOR_COMBINED_KEYS
 from roll.importers.trinity.pictures import pictures
 from roll.importers.trinity.rewards import REWARD_COMBINED_KEYS, REWARD_CONDITIONS
 from roll.importers.trinity.steps import STEP_COMBINED_KEYS, STEP_CONDITIONS, over_share
-from roll.importers.verl.combined_keys import estimator
+from roll.importers.verl.combined_keys import compared_kl, estimator
 from roll.importers.verl.common import ACTOR, CRITIC, MODEL, ROLLOUT
 from roll.utils.text import show
 
@@ -113,6 +113,9 @@ _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+_KL_COUNTS = ("ppo", "reinforceplusplus", "rloo")
+"""Algorithms whose advantages Trinity's trainer computes, which is where it reads a KL in the reward."""
+_KL_FN = f"{_TRINITY_ONLY}algorithm.kl_penalty_fn"
 _ENTROPIES = "clip_cov is near, which leaves tokens out by the covariance of log-prob and advantage"
 _LACKING: Mapping[str, str] = {
     "gigpo": "adv_estimator: gigpo with env_manager_cls: step credits the turns of agents (docs/algorithms.md)",
@@ -227,6 +230,15 @@ def _algorithm(source: SourceLookup) -> CombinedKeys:
                 translated(kind)
             except NotHere as reason:
                 lost[f"{_TRINITY_ONLY}algorithm.{key}"] = str(reason)
+    if source("algorithm.use_kl_in_reward"):
+        if name not in _KL_COUNTS:
+            lost.setdefault(
+                _KL_FN,
+                f"{name} reads no KL in the reward there, or compares it between answers, and here it counts token by "
+                f"token, as for {', '.join(_KL_COUNTS)}. Nearest: kl_loss_fn",
+            )
+        elif name == "rloo":
+            near = compared_kl(source)
     text = f"{name}: adv_estimator {settings['adv_estimator']}, loss {source(f'{ACTOR}.policy_loss.loss_mode')}, KL in "
     text += f"the loss {'on' if source(f'{ACTOR}.use_kl_loss') else 'off'}."
     if "force_disable_old_logprobs_recompute" in settings:

@@ -111,6 +111,9 @@ def clip_range(low: float, high: float) -> dict[str, Any]:
 
 
 _OF_GROUPS = ("grpo", "grpo_vectorized", "rloo", "opo")
+_BY_DEVIATION = ("grpo", "grpo_vectorized", "grpo_passk")
+_OTHERS_ONLY = ("rloo", "rloo_vectorized")
+_WITH_ITSELF = (*_OF_GROUPS, "reinforce_plus_plus_baseline")
 
 
 def estimator(source: SourceLookup) -> CombinedKeys:
@@ -118,14 +121,59 @@ def estimator(source: SourceLookup) -> CombinedKeys:
     name = source("algorithm.adv_estimator")
     if name in _OF_GROUPS and source.number_or_open(f"{ROLLOUT}.n") == 1:
         text = f"adv_estimator: reinforce: with rollout.n 1, {name} takes the reward itself there."
-        return CombinedKeys({"adv_estimator": "reinforce"}, text)
+        near = "The KL in the reward is that from a token on, where verl's is of the whole answer at every token."
+        return CombinedKeys({"adv_estimator": "reinforce"}, text, near if _has_kl(source) else "")
     made = words.estimator(name)
     value, near = (made.value, made.note) if isinstance(made, words.ApproximateValue) else (made, "")
     if name == "gdpo" and source("algorithm.use_kl_in_reward"):
         near = "the KL in the reward counts here, where it is no part that verl compares"
-    return CombinedKeys(
-        {"adv_estimator": value}, f"adv_estimator: {show(value)};" if near else f"adv_estimator: {show(value)}", near
+    changed = {}
+    if kl := compared_kl(source):
+        if _divides(source):
+            changed["algorithm.adv_estimator"] = kl
+        else:
+            near = kl
+    text = f"adv_estimator: {show(value)};" if near else f"adv_estimator: {show(value)}"
+    return CombinedKeys({"adv_estimator": value}, text, near, changes=changed)
+
+
+def compared_kl(source: SourceLookup) -> str:
+    """How credit differs where verl takes the KL off the reward of an answer before answers are compared; empty where
+    nothing is compared. Here KL comes off after the comparison, token by token.
+
+    Example: of rewards 1 and 0 with KL .2 and 0, rloo at coefficient 1 has .8 and -.8 in verl. Here the first token has
+    .8 and -1; the differences 0 and .2 are the KL of the other answer.
+    """
+    name = source("algorithm.adv_estimator")
+    if not _has_kl(source):
+        return ""
+    if _divides(source):
+        return (
+            f"{name} compares rewards of which the KL of the whole answer has been taken off in verl, and scales the "
+            "result. Here KL comes off afterwards, with kl_coef as its weight in every group, where in verl the weight "
+            "depends on the group, and groups of equal rewards learn from the KL alone. Nearest: a KL in the loss, "
+            "actor.use_kl_loss=true with algorithm.use_kl_in_reward=false"
+        )
+    if name not in (*_OTHERS_ONLY, *_WITH_ITSELF):
+        return ""
+    mean, kept = "group's mean KL", ""
+    if name in _OTHERS_ONLY:
+        mean, kept = "mean KL of the other answers", ", a baseline, which leaves the mean of the gradient as it is"
+    return (
+        "verl takes the KL of the whole answer off its reward before answers are compared, here the KL from a token on "
+        f"comes off afterwards: advantages are less by kl_coef x ({mean} - KL before the token){kept}"
     )
+
+
+def _has_kl(source: SourceLookup) -> bool:
+    """Whether a KL in the reward counts: a fixed coefficient of 0 leaves none."""
+    return bool(source("algorithm.use_kl_in_reward")) and source("algorithm.kl_ctrl.kl_coef") != 0
+
+
+def _divides(source: SourceLookup) -> bool:
+    """Whether an estimator scales what it has compared by numbers of the group."""
+    name = source("algorithm.adv_estimator")
+    return name == "gpg" or (name in _BY_DEVIATION and bool(source("algorithm.norm_adv_by_std_in_grpo")))
 
 
 def norms(source: SourceLookup) -> CombinedKeys:
@@ -133,8 +181,7 @@ def norms(source: SourceLookup) -> CombinedKeys:
     name = source("algorithm.adv_estimator")
     if name == "gae":
         return CombinedKeys({"whiten_advantages": True}, "whiten_advantages: true: verl whitens what GAE gives.")
-    by_deviation = ("grpo", "grpo_vectorized", "grpo_passk")
-    if name in by_deviation and not source("algorithm.norm_adv_by_std_in_grpo"):
+    if name in _BY_DEVIATION and not source("algorithm.norm_adv_by_std_in_grpo"):
         return CombinedKeys(
             {"norm_std_type": "none"}, "norm_std_type: none: advantages are not divided by the deviation."
         )

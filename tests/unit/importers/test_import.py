@@ -105,7 +105,8 @@ def test_the_other_systems_defaults_are_written_where_ours_differ() -> None:
 
 
 def test_a_value_that_is_not_here_says_what_stands_in_for_it() -> None:
-    found = imported("verl_ppo_fsdp.yaml", "algorithm.adv_estimator=gpg", "algorithm.adv_estimator=gpg")
+    words = ("algorithm.adv_estimator=gpg", "algorithm.use_kl_in_reward=false")
+    found = imported("verl_ppo_fsdp.yaml", *words)
     assert entry(found, "algorithm.adv_estimator") == (
         "approximated",
         "adv_estimator: 'gpg'; the factor counts groups whose rewards differ, as the paper does; verl rewards other "

@@ -384,3 +384,11 @@ def test_operators_of_dapo_tell_the_version_and_what_it_pays() -> None:
 def test_groups_whose_advantage_the_trainer_computes_are_grpo() -> None:
     assert imported("algorithm.algorithm_type=grpo_verl").tree["adv_estimator"] == "grpo"
     assert entry(imported("algorithm.algorithm_type=grpo_verl"), "algorithm.algorithm_type")[0] == "mapped"
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome"), [("grpo", "changes the run"), ("rloo", "approximated"), ("reinforceplusplus", "mapped")]
+)
+def test_a_kl_in_the_reward_counts_where_the_trainer_computes_advantages(kind: str, outcome: str) -> None:
+    found = imported(f"algorithm.algorithm_type={kind}", "algorithm.kl_penalty_fn=k1")
+    assert entry(found, "algorithm.kl_penalty_fn")[0] == outcome

@@ -97,7 +97,8 @@ def test_verl_before_02_has_a_kl_in_the_reward_and_no_dual_clip() -> None:
     old = of(f"{ACTOR}.fsdp_config.grad_offload=false", *words)
     assert (at(old, "init_kl_coef"), at(old, "add_token_level_kl"), at(old, "dual_clip_loss")) == (0.005, True, False)
     assert at(old, "reference.device_mapping") is not None
-    assert any("before 0.2" in note for note in old.notes) and old.is_as_meant
+    assert any("before 0.2" in note for note in old.notes)
+    assert of(f"{ACTOR}.fsdp_config.grad_offload=false", "algorithm.adv_estimator=gae", *words).is_as_meant
     without = of(f"{ACTOR}.fsdp_config.grad_offload=false", f"{ACTOR}.use_kl_loss=true")
     assert not at(without, "add_token_level_kl")
     new = of(f"{ACTOR}.ppo_micro_batch_size_per_gpu=4", "algorithm.use_kl_in_reward=false")
@@ -308,6 +309,29 @@ def test_one_answer_alone_is_its_own_advantage(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "more", "outcome"),
+    [
+        ("grpo", (), "changes the run"),
+        ("grpo_passk", (), "changes the run"),
+        ("gpg", (), "changes the run"),
+        ("grpo", ("algorithm.norm_adv_by_std_in_grpo=false",), "approximated"),
+        ("grpo", (f"{ROLLOUT}.n=1",), "approximated"),
+        ("rloo", (), "approximated"),
+        ("opo", (), "approximated"),
+        ("reinforce_plus_plus_baseline", (), "approximated"),
+        ("reinforce_plus_plus", (), "mapped"),
+        ("remax", (), "mapped"),
+        ("gae", (), "mapped"),
+        ("grpo", ("algorithm.kl_ctrl.kl_coef=0",), "mapped"),
+    ],
+)
+def test_a_kl_in_the_reward_is_part_of_what_verl_compares(name: str, more: tuple[str, ...], outcome: str) -> None:
+    words = ("algorithm.use_kl_in_reward=true", f"algorithm.adv_estimator={name}", *more)
+    assert entry(of(*words), "algorithm.adv_estimator")[0] == outcome
+    assert of(*words).is_as_meant == (outcome != "changes the run")
+
+
+@pytest.mark.parametrize(
     ("schedule", "ratio"),
     [("lr_decay_style=cosine", 0.1), ("warmup_style=cosine", 0.1), ("lr_decay_style=constant", None)],
 )
@@ -471,7 +495,7 @@ def test_the_choice_of_a_section_needs_no_other_key_of_it(word: str) -> None:
 def test_rewards_of_verl_before_02_are_asked_for_where_no_file_tells_them() -> None:
     words = (f"{ACTOR}.fsdp_config.grad_offload=false", "data.train_files=/d/mine.parquet")
     assert any("in its own main_ppo.py" in change for change in of(*words).changes)
-    assert of(*words, "custom_reward_function.path=mine.py").is_as_meant
+    assert of(*words, "custom_reward_function.path=mine.py", f"{ACTOR}.use_kl_loss=true").is_as_meant
 
 
 @pytest.mark.parametrize("key", ["reward_api=http://x", "sandbox_fusion.url=http://x", "reward_kwargs.mine=1"])
