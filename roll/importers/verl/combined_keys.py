@@ -323,9 +323,21 @@ def validation_sampling(source: SourceLookup) -> CombinedKeys:
     names = () if temperature else ("top_p", "top_k", "do_sample" if sampled else "temperature")
     why = "validation is greedy: " + ("val_kwargs.temperature is 0" if sampled else "val_kwargs.do_sample is off")
     idle = {f"{at}.{name}": why for name in names}
+    near = ""
+    if not sampled and not any(source.is_set(key) for key in (f"{ROLLOUT}.mode", f"{at}.do_sample")):
+        near = _MAY_SAMPLE if source.amount(f"{at}.temperature") else ""
+    if near:
+        del idle[f"{at}.temperature"]
     if sampled and not source(f"{at}.do_sample"):
         idle[f"{at}.do_sample"] = "rollout.mode is async: its loops sample at val_kwargs.temperature in any case"
-    return CombinedKeys(settings, text, idle=idle)
+    return CombinedKeys(settings, text, differences={f"{at}.temperature": near} if near else {}, idle=idle)
+
+
+_MAY_SAMPLE = (
+    "val_kwargs.do_sample is off by default, which verl before 0.7 reads. Since then rollout.mode is async by default, "
+    "whose loops sample at this temperature in any case: give actor_rollout_ref.rollout.mode=async after the file for "
+    "that"
+)
 
 
 def group_filter(source: SourceLookup) -> CombinedKeys:

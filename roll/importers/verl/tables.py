@@ -324,8 +324,18 @@ def verl_table(original: SourceKeys, script: Path | None = None) -> Table:
         return VERL_SFT
     values = {_known_as(key): value for key, value in original.keys}
     module = module_of(original.command.program) if original.command else ""
-    table = overlapping_table(VERL_RL, module, values)
+    table = overlapping_table(_of_version(original), module, values)
     return turns_table(table, values, script) if plays(values) else table
+
+
+_OF_0_7 = ("reward.", "trainer.v1.", "trainer.use_v1", ENGINE_GROUP)
+"""Keys and sections of versions in which rollout.mode is async by default."""
+
+
+def _of_version(original: SourceKeys) -> Table:
+    if not any(_is_below(key, newer) for key, _ in original.keys for newer in _OF_0_7):
+        return VERL_RL
+    return replace(VERL_RL, derived=lambda values: {f"{ROLLOUT}.mode": "async", **derived(values)})
 
 
 def verl_keys(original: SourceKeys) -> list[tuple[str, Any]]:

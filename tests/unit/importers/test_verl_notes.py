@@ -226,6 +226,24 @@ def test_validation_of_loops_samples_whatever_do_sample_says(mode: str | None, t
     assert ("rollout.mode is async" in told[1]) == (mode == "async")
 
 
+@pytest.mark.parametrize(
+    ("newer", "words", "temperature"),
+    [
+        (f"{ROLLOUT}.val_kwargs.top_p=0.8", (), 0.0),
+        ("reward.reward_manager.name=naive", (), 0.7),
+        ("model_engine=megatron", (), 0.7),
+        ("trainer.use_v1=false", (f"{ROLLOUT}.val_kwargs.do_sample=false",), 0.7),
+        ("reward.num_workers=8", (f"{ROLLOUT}.mode=sync",), 0.0),
+    ],
+)
+def test_loops_are_what_newer_versions_have_by_default(newer: str, words: tuple[str, ...], temperature: float) -> None:
+    key = f"{ROLLOUT}.val_kwargs.temperature"
+    found = of(newer, *words, f"{key}=0.7", "data.val_files=v.parquet")
+    assert at(found, "validation.generating_args")["temperature"] == temperature
+    unsaid = temperature == 0 and not words
+    assert ("before 0.7" in entry(found, key)[1]) == unsaid and (entry(found, key)[0] == "approximated") == unsaid
+
+
 FILTER = "algorithm.filter_groups"
 
 
