@@ -16,9 +16,12 @@ from roll.importers.verl.pictures import ONLY_RLVR
 
 _OWN_TOOL = "write it as a Tool of roll.envs.tools.base: tool_id: package.module:Class"
 _PICTURES = ("geo3k", "image", "zoom", "video", "crop")
-_RUNS_CODE = ("sandbox", "codeinterpreter", "code_interpreter", "python")
-_SEARCHES = ("search", "retriev")
-_CHECKS = ("gsm8k", "math")
+_SEARCHES = ("verl.tools.search_tool.SearchTool",)
+_RUNS_CODE = (
+    "verl.tools.sandbox_fusion_tools.SandboxFusionTool",
+    "recipe.retool.retool.CustomSandboxFusionTool",
+)
+_CHECKS = ("verl.tools.gsm8k_tool.Gsm8kTool", "verl.interactions.gsm8k_interaction.Gsm8kInteraction")
 
 
 @dataclass
@@ -63,7 +66,6 @@ def _add(tools: Tools, entry: Mapping[str, Any], section: str) -> None:
     name, config = path.rpartition(".")[2], entry.get("config")
     config = config if isinstance(config, Mapping) else {}
     lowered = name.lower()
-    is_theirs = path.partition(".")[0] in ("verl", "recipe", "examples")
     if "mcp" in lowered or config.get("type") == "mcp":
         tools.lost.append(
             f"{name or 'a tool'}: servers of the Model Context Protocol are called with env_manager_cls: tools, under "
@@ -71,12 +73,12 @@ def _add(tools: Tools, entry: Mapping[str, Any], section: str) -> None:
         )
     elif any(word in lowered for word in _PICTURES):
         tools.lost.append(f"{name}: {ONLY_RLVR}")
-    elif is_theirs and any(word in lowered for word in _SEARCHES):
+    elif path in _SEARCHES:
         _search(tools, name, config)
-    elif is_theirs and any(word in lowered for word in _RUNS_CODE):
+    elif path in _RUNS_CODE:
         tools.configs.append({"tool_id": "python_code", "tool_args": dict(_timeout(config, "default_timeout"))})
         tools.nears.append(f"{name}: python_code runs the program, in the sandbox of this machine.")
-    elif is_theirs and any(word in lowered for word in _CHECKS):
+    elif path in _CHECKS:
         tools.checks = True
     elif section != "tools" or not path:
         tools.lost.append(f"{path or 'a tool without class_name'} is not here; {_OWN_TOOL}")

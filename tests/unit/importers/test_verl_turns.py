@@ -107,6 +107,25 @@ def test_a_tool_of_ones_own_is_called_as_it_is(tmp_path: Path) -> None:
     assert imported(tmp_path, [RUNS], "data.need_tools_kwargs=true").is_as_meant
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "verl.tools.repo_tool.SearchFileTool",
+        "recipe.lab.tools.RetrieverTool",
+        "examples.lab.PythonTool",
+        "verl.tools.math_tool.MathTool",
+    ],
+)
+def test_a_tool_that_a_fork_has_put_among_those_of_verl_is_its_own(path: str, tmp_path: Path) -> None:
+    """The name of its class says nothing of what it does."""
+    found = imported(tmp_path, [{"class_name": path, "config": {"url": "http://h:1/x"}}], f"{TURNS}.traj_save_dir=/d")
+    (tool,) = at(found, "custom_envs.Training.tool_wrapper.tool_configs")
+    assert (tool["tool_id"], tool["tool_args"]["class_name"]) == ("verl", path)
+    assert at(found, "custom_envs.Training.env_type") == "roll_math"
+    assert entry(found, f"{TURNS}.traj_save_dir") == ("not available", "rollout_dump_dir has the answers")
+    assert found.is_as_meant, found.changes
+
+
 def test_an_interaction_of_ones_own_is_no_tool(tmp_path: Path) -> None:
     path = f"{TURNS}.interaction_config_path=tools.yaml"
     own = [{"name": "chat", "class_name": "my.interactions.Chat", "config": {}}]
