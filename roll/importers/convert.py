@@ -34,7 +34,7 @@ from roll.importers.rows import (
     Table,
     is_left_open,
 )
-from roll.importers.shell.script import Command, command_of, is_open, unbraced
+from roll.importers.shell.script import Command, command_of, is_open, is_output, unbraced, undated
 from roll.importers.verl.files import Composed, of_command, of_file
 from roll.utils.secrets import MASK, is_secret_key
 from roll.utils.text import show
@@ -43,6 +43,8 @@ Tree = dict[str, Any]
 _WRONG = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 """Errors raised when a value has another type than its key."""
 _SWITCHES = ("enable", "enabled")
+_OUTPUT = "the script takes it from a program, which an import does not run: give it after the file"
+_DATED = "the date that the script adds at its start is left out"
 _OPEN = "the script does not set it: set it in the YAML"
 _COUNT = re.compile(r"(length|steps|epochs|size)$")
 """Targets that take a number, without which nothing starts."""
@@ -206,7 +208,7 @@ class _Conversion:
         if value is None or value == "":
             return Entry(key, value, "asks for nothing", "empty: not given")
         try:
-            converted = row.via(value)
+            converted = row.via(undated(value))
         except NotHere as reason:
             return Entry(key, value, self._lost(reason), str(reason))
         except AsksNothing as reason:
@@ -220,7 +222,12 @@ class _Conversion:
         note, outcome = row.note, row.outcome
         if isinstance(converted, ApproximateValue):
             note, outcome, converted = converted.note, "approximated", converted.value
-        if is_open(value):
+        if is_output(value):
+            note, outcome = _DATED, "approximated"
+            if is_output(converted):
+                note = _OUTPUT
+                self._unresolved.add(known_as)
+        elif is_open(value):
             note, outcome = _OPEN, "approximated"
             if str(value).startswith("$((") or any(map(_COUNT.search, row.targets)):
                 self._unresolved.add(known_as)
@@ -247,6 +254,9 @@ class _Conversion:
         text = " ".join(filter(None, (made.text, near, row.note)))
         if not (made.settings or near):
             return Entry(key, value, "asks for nothing", text)
+        if is_output(value):
+            self._unresolved.add(known_as)
+            return Entry(key, value, "approximated", f"{text} {_OUTPUT}.")
         if is_open(value):
             return Entry(key, value, "approximated", f"{text} {_OPEN}.")
         return Entry(key, value, "approximated" if near else "mapped", text)

@@ -18,6 +18,8 @@ from roll.importers.shell.state import State
 from roll.importers.shell.syntax_tree import TreeReader
 
 _OVERRIDE = re.compile(r"(\+{0,2}|~)[A-Za-z_]\w*(\.[\w-]+)*=.*|~[A-Za-z_]\w*(\.[\w-]+)+", re.DOTALL)
+_OUTPUT = re.compile(r"\$\((?!\()|(?<!`)`[^`]+`(?!`)")
+_DATE = re.compile(r"[-_.]?(\$\(date\b[^()`]*\)|`date\b[^`]*`)")
 _OPEN = re.compile(r"\$(\d|\(|\{|`)|`")
 ANOTHER_COMMAND = "Not imported, another command: "
 _CONFIG = re.compile(r"--config[-_](name|path)(=|$)|-cn$")
@@ -70,6 +72,20 @@ class Command:
 def is_open(value: object) -> bool:
     """True for a text in which the script leaves something to the shell."""
     return isinstance(value, str) and _OPEN.search(value.replace("${oc.env:", "")) is not None
+
+
+def is_output(value: object) -> bool:
+    """True for a text with the output of a program that is not run, alone or in a list. A template of Jinja has none,
+    nor has a block of code between three backticks."""
+    if isinstance(value, list):
+        return any(map(is_output, value))
+    return isinstance(value, str) and not re.search(r"\{[{%]", value) and _OUTPUT.search(value) is not None
+
+
+def undated(value: Any) -> Any:
+    """The same without dates of the start, unless nothing else stands there. Example: "x-$(date +%m%d)" is "x"."""
+    rest = _DATE.sub("", value) if isinstance(value, str) else value
+    return rest or value
 
 
 def unbraced(value: Any) -> Any:

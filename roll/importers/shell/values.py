@@ -12,7 +12,7 @@ from roll.importers.shell.expansions import parameter
 from roll.importers.shell.filters import filtered
 from roll.importers.shell.quoted_parts import Damaged, end_of, expansion_end
 from roll.importers.shell.state import State, opened
-from roll.importers.shell.syntax_tree import Simple, TreeReader
+from roll.importers.shell.syntax_tree import Simple, Steps, TreeReader
 
 _PLAIN, _PLAIN_IN_QUOTES = re.compile(r"[^'\"$`\\]+"), re.compile(r"[^\"$`\\]+")
 _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", "'": "'", '"': '"'}
@@ -175,8 +175,8 @@ def _output(written: str, inside: str, state: State) -> str:
     programs = [node.arguments for _, node in steps if isinstance(node, Simple)]
     if len(programs) != len(steps) or not programs:
         return written
-    if len(programs) == 2 and programs[0][0] == "cd" and programs[1][0] == "pwd":
-        return _folder(programs[0][1:], state) or written
+    if (path := _first_path(steps, programs, state)) is not None:
+        return path or written
     if any(sign != "|" for sign, _ in steps[1:]):
         return written
     printed = _printed(programs[0], written, state)
@@ -188,6 +188,33 @@ def _output(written: str, inside: str, state: State) -> str:
         if text is None:
             return written
     return text.rstrip("\n")
+
+
+def _first_path(steps: Steps, programs: Sequence[Sequence[str]], state: State) -> str | None:
+    """Return the path that `cd PATH && pwd || realpath PATH || echo PATH` prints, of which each part may be missing:
+    the whole path, or what is written where only a run would tell; empty for one that is not known, None for another
+    list of programs."""
+    ways = list[tuple[str, tuple[str, ...]]]()
+    signs = [sign for sign, _ in steps[1:]] + [""]
+    at = 0
+    while at < len(programs):
+        name, *arguments = programs[at]
+        if name == "cd" and signs[at] not in ("||", "") and programs[at + 1][0] == "pwd":
+            at += 1
+        elif name not in (*_ABSOLUTE, "echo"):
+            return None
+        if signs[at] not in ("||", ""):
+            return None
+        ways.append((name, tuple(arguments)))
+        at += 1
+    if len(ways) == 1 and ways[0][0] != "cd":
+        return None  # a program by itself
+    paths = [[word for argument in arguments for word in words_of(argument, state)] for _, arguments in ways]
+    paths = [[word for word in path if not word.startswith("-")] for path in paths]
+    if any(path != paths[0] for path in paths) or len(paths[0]) != 1:
+        return ""
+    relative = paths[0][0] if ways[-1][0] == "echo" and "$(" not in paths[0][0] else ""
+    return _folder(ways[0][1], state) or relative
 
 
 def _printed(program_words: Sequence[str], written: str, state: State) -> str:

@@ -59,6 +59,12 @@ def test_words_are_those_of_a_shell(script: str, found: tuple[str, ...]) -> None
         ("$(cd $HOME/x && pwd)", "${oc.env:HOME}/x"),
         ("$(realpath ..)", "$(realpath ..)"),
         ("$(cd $(mktemp) && pwd)", "$(cd $(mktemp) && pwd)"),
+        ('$(cd "$HOME/m" 2>/dev/null && pwd || realpath "$HOME/m" 2>/dev/null || echo "$HOME/m")', "${oc.env:HOME}/m"),
+        ("$(cd org/m && pwd -P || echo org/m)", "org/m"),
+        ("$(realpath /m/x/../y || echo /m/x/../y)", "/m/y"),
+        ("$(realpath org/m || readlink -f org/m)", "$(realpath org/m || readlink -f org/m)"),
+        ("$(realpath /m || echo /n)", "$(realpath /m || echo /n)"),
+        ("$(cd /m && ls)", "$(cd /m && ls)"),
     ],
 )
 def test_a_script_knows_where_it_lies(words: str, found: str) -> None:
@@ -81,7 +87,27 @@ def test_a_value_that_only_a_shell_knows_is_no_reference_of_the_yaml(tmp_path: P
     script.write_text(f"D=$(find ${{X[0]}})\n{words} custom_reward_function.path=$D/f.py")
     found = imported_from(read(script))
     assert found.tree["rewards"]["verl"]["reward_args"]["path"] == "$(find $X[0])/f.py"
-    assert found.entries[-1].outcome == "approximated" and "set it in the YAML" in found.entries[-1].note
+    assert found.entries[-1].outcome == "approximated" and "give it after the file" in found.entries[-1].note
+    assert found.unresolved == ("custom_reward_function.path",)
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "is_as_meant"),
+    [
+        ("x-$(date +%m%d)", "x", True),
+        ("x_`date`/y", "x/y", True),
+        ("$(date +%s)", "$(date +%s)", False),
+        ("x-$(git rev-parse HEAD)", "x-$(git rev-parse HEAD)", False),
+        ("x-$2", "x-$2", True),
+    ],
+)
+def test_what_a_program_prints_is_asked_for(name: str, written: str, is_as_meant: bool, tmp_path: Path) -> None:
+    """A date of the start is left out; without one a name is the same but for it."""
+    script = tmp_path / "run.sh"
+    words = "python -m verl.trainer.main_ppo actor_rollout_ref.model.path=/m data.train_files=/d"
+    script.write_text(f"N={name}\n{words} custom_reward_function.path=/f.py trainer.experiment_name=$N")
+    found = imported_from(read(script))
+    assert found.tree["exp_name"] == written and found.is_as_meant == is_as_meant
 
 
 @pytest.mark.parametrize(
