@@ -80,7 +80,8 @@ class PrefixBudget:
         log_new = tokens.log_probs.detach()
         apart = (log_new.exp() - (log_new - log_ratio).exp()).abs() * mask
         counts = mask.sum(dim=1, keepdim=True)
-        weights = self.floor + (1 - self.floor) * (counts - mask.cumsum(dim=1)) / (counts - 1).clamp(min=1)
+        left = ((counts - mask.cumsum(dim=1)) / (counts - 1).clamp(min=1)).masked_fill(counts == 1, 1.0)
+        weights = self.floor + (1 - self.floor) * left
         weights = weights * mask
         spent = weights * apart
         before = self._budgets(apart, mask) * (weights.cumsum(dim=1) - weights) - (spent.cumsum(dim=1) - spent)

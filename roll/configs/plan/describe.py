@@ -148,12 +148,17 @@ def _tree_rows(plan: RunPlan, roles: Mapping[str, WorkerConfig]) -> Iterator[tup
 def _saved(plan: BatchPlan, role: str, worker: WorkerConfig) -> str:
     """Example: ", 4.5 x fewer tokens for 8 rows of 64 behind a prompt of 512", at the lengths of the YAML. Shorter
     responses, and the histories of episodes, save more. Empty where a micro batch holds one row of a group."""
-    train, size = plan.trains.get(role), plan.group_size
-    if train is None and not (worker.use_dynamic_batching_in_infer or worker.packed_tokens_in_infer):
-        size = min(size, worker.infer_batch_size)
-    if train is not None and not (worker.use_dynamic_batching_in_train or worker.packed_tokens_in_train):
-        size = min(size, train.micro_batch_size)
-    prompt, response = plan.prompt_length, plan.response_length
+    train, prompt, response = plan.trains.get(role), plan.prompt_length, plan.response_length
+    if train is None:
+        dynamic, most, rows = worker.use_dynamic_batching_in_infer, worker.max_tokens_per_microbatch_in_infer, None
+        packed, at_once = worker.packed_tokens_in_infer, worker.infer_batch_size
+    else:
+        dynamic, most = worker.use_dynamic_batching_in_train, worker.max_tokens_per_microbatch_in_train
+        packed, at_once = worker.packed_tokens_in_train, train.micro_batch_size
+        rows = train.micro_batch_size * train.accumulation  # of an update, on a rank
+    most_tokens = most if dynamic else packed
+    fits = max(1, (most_tokens - prompt) // response) if most_tokens else at_once
+    size = min(plan.group_size, fits, rows or fits)
     if size < 2:
         return ""
     factor = size * (prompt + response) / (prompt + size * response)

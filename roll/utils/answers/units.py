@@ -54,7 +54,11 @@ _FACTOR = re.compile(
 
 _NAMES = "|".join(
     sorted(
-        (*_BASES, *_COMPOUND, *(f"{prefix}{symbol}" for prefix in ("", *_PREFIXES) for symbol in _SYMBOLS)),
+        (
+            *(name for name in (*_BASES, *_COMPOUND) if len(name) < 4),
+            *(f"(?i:{name})" for name in (*_BASES, *_COMPOUND) if len(name) > 3),
+            *(f"{prefix}{symbol}" for prefix in ("", *_PREFIXES) for symbol in _SYMBOLS),
+        ),
         key=len,
         reverse=True,
     )
@@ -64,7 +68,6 @@ _INCHES = r"in(?:\.(?=\s|$)|(?=\s*(?:[,;:)$!?*^/]|\.?$|\.\s)))(?:\s?\^?\s?\{?[23
 _BEHIND = re.compile(
     rf"[\s~$*]{{0,4}}(?:\\(?:text|mathrm)\s*\{{\s*)?(?P<unit>(?:{_ONE}|{_INCHES})(?:\s*(?:/|\bper\s|\u00b7)\s*(?:{_ONE}))*)"
     r"(?:\s?\}?[\s$]{0,2}(?:\^\s?\{?(?P<power>-?[123])\}?|(?P<sign>[²³]))(?!\d))?"
-    r"(?!\s*[/\u00b7]\s*[A-Za-z])"  # not a part of a unit that is not known: kJ/mol
 )
 
 Unit = tuple[Fraction, frozenset[tuple[str, int]]]

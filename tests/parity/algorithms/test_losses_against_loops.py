@@ -450,6 +450,15 @@ def test_a_row_whose_first_tokens_have_used_up_the_budget_leaves_none_to_its_las
         assert gradient[0, :4].tolist() == pytest.approx(want) and not gradient[:, 4:].any() and not gradient[1].any()
 
 
+def test_the_only_token_of_a_row_weighs_as_a_first_one() -> None:
+    """It moved by .165, more than .15: it would learn with the weight .8 of a last token."""
+    log_probs = torch.tensor([[math.log(0.665)]], dtype=torch.float64, requires_grad=True)
+    mask = torch.ones(1, 1, dtype=torch.bool)
+    tokens = PolicyTokens(log_probs, log_probs.detach() - math.log(0.5), mask.double(), mask)
+    loss = PrefixBudget(0.15, 0.8, 0.02, 0.9, 1.0, 20.0)(tokens, MetricSums())
+    assert torch.autograd.grad(loss.sum(), [log_probs])[0].item() == 0.0
+
+
 def test_policy_metrics_equal_the_loop() -> None:
     rng = np.random.default_rng(3)
     batch = random_train_batch(rng, random_samples(rng, [5, 2, 8]))
