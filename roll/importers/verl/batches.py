@@ -19,6 +19,7 @@ from roll.importers.rows import (
     trainer,
 )
 from roll.importers.verl.common import ACTOR, CRITIC, MEGATRON, REF, ROLLOUT, has_critic, has_reference, strategy_of
+from roll.importers.verl.versions import IS_OLD
 
 _SECTIONS = {"actor_train": ACTOR, "reference": REF, "critic": CRITIC}
 MINI_BATCH = "ppo_mini_batch_size"
@@ -88,7 +89,7 @@ def batches(
             mini = source.size(f"{section}.{MINI_BATCH}", source.number(f"{ACTOR}.{MINI_BATCH}"))
             made = split(prompts * group, min(mini, prompts) * group, ranks, micro or 1)
             formula = f" = {MINI_BATCH} {mini} x {group}" if made.samples == mini * group else ""
-            if mini > prompts:
+            if mini > prompts and not source(IS_OLD):
                 too_many = f"{MINI_BATCH} {mini} is more than the {prompts} prompts of a step, which verl refuses."
         args = f"{role}.training_args"
         settings: dict[str, Any] = {

@@ -29,6 +29,9 @@ from roll.utils.text import show
 TRAIN, INFER = "actor_train", "actor_infer"
 PROFILES = "profiler_timeline and profiler_memory record a run here (docs/profiling.md)"
 OWN_CODE = "models are loaded without code of their own; one that needs it is refused when it is loaded"
+FILES_ONCE = "files are read once"
+OF_MODEL = "it must be a setting in the config.json of the model, which refuses another one as it loads"
+HIDDEN_NOISE = "noise in hidden states is a fork's, and no model here adds any"
 ITSELF = "roll does it by itself"
 TURNS = "roles that share devices take turns: what waits is in host memory anyway"
 
@@ -97,11 +100,18 @@ def steps(value: object) -> object:
     return value
 
 
+def rise(value: Any) -> Any:
+    """The share of a schedule in which its rate rises."""
+    share = words.number(value)
+    near = "the share is rounded up to a whole update here, down there"
+    return words.ApproximateValue(share, near) if share > 0 else share
+
+
 def optimizer(section: str, role: str, rate: float) -> Iterator[Row]:
     at, args = f"{section}.optim", f"{role}.training_args"
     need = "critic" if role == "critic" else ""
     yield to(f"{at}.lr", f"{args}.learning_rate", via=words.number, default=rate, needs=need)
-    yield to(f"{at}.lr_warmup_steps_ratio", f"{args}.warmup_ratio", via=words.number, needs=need)
+    yield to(f"{at}.lr_warmup_steps_ratio", f"{args}.warmup_ratio", via=rise, needs=need)
     yield summed(f"{at}.lr_warmup_steps", f"{role} rise", needs=need)
     yield to(f"{at}.weight_decay", f"{args}.weight_decay", via=words.number, default=0.01, needs=need)
     yield to(f"{at}.lr_scheduler_type", f"{args}.lr_scheduler_type", via=words.schedule, needs=need)
@@ -187,6 +197,14 @@ def _adam(value: object) -> object:
     return "adamw_torch"
 
 
+def model_dtype(key: str, learns: bool) -> Row:
+    """The row for the format in which weights are given to FSDP, and so to the optimizer."""
+    if not learns:
+        return lacks(key, "model_args.dtype is the format of the weights", "fp32", "float32", "bf16", "bfloat16")
+    note = "weights and states of the optimizer are fp32 here, there of this format: no update is lost to its rounding"
+    return Row(key, note=note, idle=(None, "fp32", "float32"), outcome="approximated")
+
+
 def fsdp(section: str, role: str, need: str, learns: bool) -> Iterator[Row]:
     at, config = f"{section}.fsdp_config", f"{role}.strategy_args.strategy_config"
     names = ["fsdp_size", "reshard_after_forward", "forward_prefetch"]
@@ -200,7 +218,7 @@ def fsdp(section: str, role: str, need: str, learns: bool) -> Iterator[Row]:
     yield to(f"{at}.mixed_precision.param_dtype", f"{role}.model_args.dtype", via=words.dtype, needs=need)
     yield to(f"{at}.mixed_precision.reduce_dtype", f"{config}.reduce_dtype", via=words.dtype, needs=need)
     yield lacks(f"{at}.mixed_precision.buffer_dtype", "buffers keep their format", "fp32")
-    yield lacks(f"{at}.model_dtype", "master weights are fp32 in any case", "fp32", "float32", "bf16", "bfloat16")
+    yield model_dtype(f"{at}.model_dtype", learns)
     yield to(f"{at}.dtype", f"{role}.model_args.dtype", via=words.dtype, needs=need)
     yield to(f"{at}.ulysses_sequence_parallel_size", f"{role}.model_args.ulysses_size", needs=need)
     yield lacks(f"{at}.use_orig_params", "FSDP2 always has the original parameters", False, True)

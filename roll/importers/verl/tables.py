@@ -19,7 +19,7 @@ from roll.importers.verl.common import (
     CRITIC,
     ENDS_SOONER,
     ENGINE_GROUP,
-    ITSELF,
+    FILES_ONCE,
     OWN_CODE,
     PROFILES,
     ROLLOUT,
@@ -109,7 +109,7 @@ _DATA = (
         needless(f"data.return_{what}", "messages, texts and tokens of a row are kept where something reads them")
         for what in ("raw_input_ids", "raw_chat", "full_prompt", "multi_modal_inputs")
     ),
-    needless("data.use_shm", ITSELF),
+    needless("data.use_shm", FILES_ONCE),
     lacks("data.trust_remote_code", OWN_CODE, False),
     changes("data.custom_cls.*", "rows of one's own become a file of rows: docs/data.md"),
     changes("data.sampler.*", "rows come shuffled, or in their order"),

@@ -81,6 +81,7 @@ def derived(values: Mapping[str, Any]) -> Mapping[str, Any]:
     if is_old(values):
         defaults |= {IS_OLD: True, f"{ACTOR}.clip_ratio_c": 0, f"{MODEL}.enable_gradient_checkpointing": False}
         defaults |= {f"{ACTOR}.entropy_coeff": 0.001, "data.filter_overlong_prompts": True}
+        defaults["trainer.resume_mode"] = "disable"
         defaults["algorithm.use_kl_in_reward"] = not values.get(f"{ACTOR}.use_kl_loss")
     return defaults
 

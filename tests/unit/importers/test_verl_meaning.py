@@ -504,6 +504,29 @@ def test_keys_of_rewards_count_beside_a_reward_model_that_is_off(key: str) -> No
     assert of("reward_model.enable=false", "reward_model.model.path=m", "reward_model.model.loss_type=ce").is_as_meant
 
 
+@pytest.mark.parametrize(("said", "outcome"), [("bf16", "approximated"), ("fp32", "asks for nothing")])
+def test_weights_of_the_optimizer_are_fp32_whatever_verl_gives_it(said: str, outcome: str) -> None:
+    key = "model.fsdp_config.model_dtype"
+    assert entry(tuned(f"{key}={said}"), key)[0] == outcome
+    key = f"{ACTOR}.fsdp_config.model_dtype"
+    assert entry(of(f"{key}={said}"), key)[0] == outcome
+
+
+def test_overrides_of_a_model_must_be_settings_of_its_own() -> None:
+    for made, at_ in ((of, f"{MODEL}.override_config"), (tuned, "model.override_config")):
+        found = made(f"{at_}.attention_dropout=0.1", f"{at_}.hidden_noise_std=0.1")
+        assert "refuses another one" in entry(found, f"{at_}.attention_dropout")[1]
+        assert entry(found, f"{at_}.hidden_noise_std")[0] == "changes the run"
+
+
+def test_more_prompts_of_an_update_than_of_a_step_were_allowed_before_02() -> None:
+    words, key = ("data.train_batch_size=64", f"{ACTOR}.ppo_mini_batch_size=256"), f"{ACTOR}.ppo_mini_batch_size"
+    old = of(*words, f"{ACTOR}.fsdp_config.grad_offload=false")
+    assert "verl refuses" not in entry(old, key)[1] and old.tree["resume_from_checkpoint"] is False
+    new = of(*words)
+    assert "verl refuses" in entry(new, key)[1] and new.tree["resume_from_checkpoint"] is True
+
+
 def test_sections_of_fine_tuning_ask_for_nothing_elsewhere() -> None:
     found = of("model.fsdp_config.model_dtype=bf16", "optim.lr=1e-5")
     assert entry(found, "model.fsdp_config.model_dtype")[0] == entry(found, "optim.lr")[0] == "asks for nothing"
