@@ -15,6 +15,9 @@ _REPLACED = re.compile(
 _SPECIAL = re.compile(r"[][\\.*^$&+?(){}|]")
 _NAMED = {r"\n": "\n", r"\t": "\t", "[:space:]": " \t\n", r"\\": "\\"}
 _CASES = {"upper": ("A-Z", "[:upper:]"), "lower": ("a-z", "[:lower:]")}
+_OF_BC = re.compile(r"[-+*/%^() \t\d]+(?:(?:[<>]=?|[!=]=)[-+*/%^() \t\d]+)?")
+_NOT_OF_BC = re.compile(r"\*\*|--|(?:^|[-+*/%^(<>=])[ \t]*\+", re.ASCII)
+"""Signs that mean something else to bc, or nothing."""
 _LINES_ALONE = ("wc", "head", "tail")
 """Filters that look at lines alone, of which a part may be open."""
 
@@ -45,7 +48,7 @@ def _joined(lines: Iterable[str]) -> str:
 
 
 def _wc(arguments: list[str], text: str) -> str | None:
-    counts = {"-l": text.count("\n"), "-w": len(text.split()), "-c": len(text)}
+    counts = {"-l": text.count("\n"), "-w": len(text.split()), "-c": len(text.encode())}
     return str(counts[arguments[0]]) if len(arguments) == 1 and arguments[0] in counts else None
 
 
@@ -123,7 +126,11 @@ def _grep(arguments: list[str], text: str) -> str | None:
 
 
 def _bc(arguments: list[str], text: str) -> str | None:
-    value = None if arguments else whole_number(text.strip(), {})
+    """The value of one sum of whole numbers by bc's rules: `^` is a power, and 010 is 10."""
+    written = text.strip()
+    if arguments or not _OF_BC.fullmatch(written) or _NOT_OF_BC.search(written):
+        return None
+    value = whole_number(re.sub(r"\b0+(?=\d)", "", written).replace("^", "**"), {})
     return None if value is None else str(value)
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from roll.errors import ConfigError
 from roll.importers.shell.commands import Walk
 from roll.importers.shell.quoted_parts import Damaged
-from roll.importers.shell.state import State
+from roll.importers.shell.state import State, opened
 from roll.importers.shell.syntax_tree import TreeReader
 
 _OVERRIDE = re.compile(r"(\+{0,2}|~)[A-Za-z_]\w*(\.[\w-]+)*=.*|~[A-Za-z_]\w*(\.[\w-]+)+", re.DOTALL)
@@ -127,9 +128,9 @@ def find_command(text: str, path: str = "the script", file: str = "", training: 
     except Damaged as error:
         raise ConfigError(f"{path}: {error}.") from None
     is_read = {name: name in text or (name == "SLURM_NNODES" and "scontrol" in text) for name in of_job}
-    if any(is_read.values()):
-        said = ", ".join(f"{name}={value}" for name, value in of_job.items() if is_read[name])
-        walk.state.note(f"From its #SBATCH lines: {said}.")
+    said = [f"{name}={value}" for name, value in of_job.items() if is_read[name] and value != opened(name)]
+    if said:
+        walk.state.note(f"From its #SBATCH lines: {', '.join(said)}.")
     commands = _with_overrides(walk)
     if not commands:
         raise ConfigError(
@@ -203,7 +204,7 @@ def _is_override(word: str) -> bool:
 
 # Variables that Slurm sets for a job, as far as the `#SBATCH` lines of its script say them.
 
-_JOB_LINE = re.compile(r"^#SBATCH[ \t]+(.*)$", re.MULTILINE)
+_JOB_LINE = re.compile(r"#SBATCH[ \t]+(.*)")
 _SHORT = {"-N": "nodes", "-n": "ntasks", "-G": "gpus", "-J": "job-name", "-c": "cpus-per-task"}
 _GPUS = re.compile(r"gpu(?::[\w.-]+?)?:(\d+)")
 _COUNT = re.compile(r"(?:[\w.-]+:)?(\d+)")
@@ -217,7 +218,8 @@ _VARIABLES = {
 
 
 def variables_of_job(text: str) -> dict[str, str]:
-    """Variables of a script's job by its `#SBATCH` lines; none without such a line.
+    """Variables of a script's job by its `#SBATCH` lines; none without such a line. The number of nodes that no line
+    tells stays open: `sbatch -N 4 FILE` may give it.
 
     Example: `#SBATCH --nodes=2` and `#SBATCH --gres=gpu:a100:4` are SLURM_NNODES 2 and SLURM_GPUS_ON_NODE 4.
     """
@@ -225,21 +227,27 @@ def variables_of_job(text: str) -> dict[str, str]:
     if not options:
         return {}
     found = {name: options["job-name"] for name in ("SLURM_JOB_NAME",) if "job-name" in options}
-    counts = {option: _COUNT.fullmatch(options.get(option, "1" if option == "nodes" else "")) for option in _VARIABLES}
+    counts = {option: _COUNT.fullmatch(options.get(option, "")) for option in _VARIABLES}
     found |= {name: count[1] for option, count in counts.items() if count for name in _VARIABLES[option]}
     if gpus := _GPUS.search(options.get("gres", "")):
         found["SLURM_GPUS_ON_NODE"] = gpus[1]
-    nodes, per_node = found.get("SLURM_NNODES"), found.get("SLURM_NTASKS_PER_NODE")
-    if nodes and per_node and "SLURM_NTASKS" not in found:
-        found |= dict.fromkeys(_VARIABLES["ntasks"], str(int(nodes) * int(per_node)))
+    tasks, per_node = (int(found.get(name, 0)) for name in ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"))
+    nodes = found.get("SLURM_NNODES", "")
+    if "nodes" not in options and tasks and per_node:
+        nodes = str(-(-tasks // per_node))
+    found |= {name: nodes or opened(name) for name in _VARIABLES["nodes"]}
+    if nodes and per_node and not tasks:
+        found |= dict.fromkeys(_VARIABLES["ntasks"], str(int(nodes) * per_node))
     return found
 
 
 def _options(text: str) -> dict[str, str]:
-    """Options by their long names. Example: `-N 2` is {"nodes": "2"}."""
+    """Options by their long names, of lines before the first command: no other counts. Example: `-N 2` is
+    {"nodes": "2"}."""
     options: dict[str, str] = {}
-    for line in _JOB_LINE.findall(text):
-        words = _in_line(line)
+    before = takewhile(lambda line: line.lstrip()[:1] in ("", "#"), text.split("\n"))
+    for match in filter(None, map(_JOB_LINE.match, before)):
+        words = _in_line(match[1])
         for i, word in enumerate(words):
             name, equals, value = word.partition("=")
             if word.startswith("--"):

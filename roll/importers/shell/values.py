@@ -182,7 +182,8 @@ def _output(written: str, inside: str, state: State) -> str:
     printed = _printed(programs[0], written, state)
     if printed == written:
         return written
-    text: str | None = printed if programs[0][:2] == ("echo", "-n") else f"{printed}\n"
+    is_cut = programs[0][0] == "echo" and "n" in "".join(_options_of_echo(programs[0][1:]))
+    text: str | None = printed if is_cut else f"{printed}\n"
     for words in programs[1:]:
         text = filtered([each for word in words for each in words_of(word, state)], text)
         if text is None:
@@ -243,9 +244,14 @@ def _printed(program_words: Sequence[str], written: str, state: State) -> str:
 
 def _echoed(values: Sequence[str], written: str) -> str:
     """Return what echo prints; `written` of one that reads escapes. Example: `-n a b` is "a b"."""
-    options = list(takewhile(lambda value: value in ("-n", "-e", "-E"), values))
+    options = _options_of_echo(values)
     text = " ".join(values[len(options) :])
-    return written if "-e" in options and "\\" in text else text
+    return written if "e" in "".join(options) and "\\" in text else text
+
+
+def _options_of_echo(values: Sequence[str]) -> list[str]:
+    """The first words that echo takes for options. Example: -ne of `-ne a -n`."""
+    return list(takewhile(re.compile(r"-[neE]+").fullmatch, values))
 
 
 def _nodes(state: State) -> str:

@@ -318,16 +318,28 @@ def test_nodes_of_a_job_can_be_counted_in_an_array() -> None:
     ("line", "found"),
     [
         ("#SBATCH -N2 --gpus-per-node=a100:4", ("2", "4")),
-        ("#SBATCH --time=1:00 --gres=gpu:2", ("1", "2")),
-        ("#SBATCH --nodes=2-4 --gres=gpu", ("${oc.env:N}", "${oc.env:G}")),
+        ("#SBATCH --time=1:00 --gres=gpu:2", ("${N}", "2")),
+        ("#SBATCH --nodes=2-4 --gres=gpu", ("${N}", "${oc.env:G}")),
+        ("#SBATCH --ntasks=16 --ntasks-per-node=8", ("2", "${oc.env:G}")),
+        ("#SBATCH --ntasks=17 --ntasks-per-node=8", ("3", "${oc.env:G}")),
+        ("#SBATCH -N 1-4 --ntasks=16 --ntasks-per-node=8", ("${N}", "${oc.env:G}")),
+        ("#!/bin/bash\n\n  # a run\n#SBATCH -N 2\r", ("2", "${oc.env:G}")),
+        ("#SBATCH -N 2\necho x\n#SBATCH -N 9", ("2", "${oc.env:G}")),
+        ("cat > job <<'EOF'\n#SBATCH -N 7\nEOF", ("${oc.env:N}", "${oc.env:G}")),
         ("# SBATCH --nodes=2", ("${oc.env:N}", "${oc.env:G}")),
-        ("#SBATCH --comment='it", ("1", "${oc.env:G}")),
+        ("#SBATCH --comment='it", ("${N}", "${oc.env:G}")),
     ],
 )
 def test_lines_of_slurm_are_read_as_it_reads_them(line: str, found: tuple[str, str]) -> None:
     words = overrides(f"{line}\npython x a.n=$SLURM_NNODES a.g=$SLURM_GPUS_ON_NODE")
-    expected = [each.replace(":N}", ":SLURM_NNODES}").replace(":G}", ":SLURM_GPUS_ON_NODE}") for each in found]
+    expected = [each.replace("N}", "SLURM_NNODES}").replace(":G}", ":SLURM_GPUS_ON_NODE}") for each in found]
     assert words == (f"a.n={expected[0]}", f"a.g={expected[1]}")
+
+
+def test_nodes_that_no_line_tells_have_no_default_within_a_job() -> None:
+    found = find_command("#SBATCH --gres=gpu:8\npython x a.n=${SLURM_NNODES:-1} a.g=$SLURM_GPUS_ON_NODE")
+    assert found.overrides == ("a.n=${SLURM_NNODES}", "a.g=8")
+    assert found.notes == ("From its #SBATCH lines: SLURM_GPUS_ON_NODE=8.",)
 
 
 @pytest.mark.parametrize(
@@ -345,6 +357,12 @@ def test_lines_of_slurm_are_read_as_it_reads_them(line: str, found: tuple[str, s
         ("echo a-b-c | sed 's/-/_/g'", "a_b_c"),
         ("echo a-b-c | sed s/-//", "ab-c"),
         ("echo 3 + 4 | bc", "7"),
+        ("echo '2^3' | bc", "8"),
+        ("echo '2^3^2 - 010*2' | bc", "492"),
+        ("echo '10>5' | bc", "1"),
+        ("echo -ne 0,1 | tr , '\n' | wc -l", "1"),
+        ("echo -en a,b", "a,b"),
+        ("echo é | wc -c", "3"),
         ("basename /x/Qwen.sh .sh | head -n 1", "Qwen"),
         ("echo a b | wc -w", "2"),
         ("echo  a   b | xargs", "a b"),
@@ -361,6 +379,7 @@ def test_programs_that_only_change_a_text_are_followed(program: str, found: str)
 @pytest.mark.parametrize(
     "program",
     ["nvidia-smi -L | wc -l", "echo $(ls) | tr a b", "echo a | sed 's/a*/b/'", "echo a | tr -s a", "echo a | cut -c 1",
+     "echo '2**3' | bc", "echo '2--3' | bc", "echo '1.5*2' | bc", "echo -ne 'a\\nb'",
      "echo a | awk '{print $0}'", "echo a | rev", "echo a | awk -F", "echo -e 'a\\nb' | wc -l", "tr a b <<< $L"],
 )  # fmt: skip
 def test_what_only_a_run_would_print_stays_open(program: str) -> None:
