@@ -155,15 +155,13 @@ _AGAIN = re.compile(r"[\s$*]*[,;(]\s*(?:i\.?e\.?|that\s+is|namely)[,:]?\s*[$*]*\
 _MORE_OF_NUMBER = re.compile(
     r"[\s$*]{0,4}(?:(?P<magnitude>(?:hundred|thousand|million|billion|dozen)\b)|[ap]\.?\s?m\b\.?)", re.IGNORECASE
 )
-_NEGATIVE = re.compile(
-    r"(?:\bnegative|(?:(?:\b(?:is|are|was|be|equals?|gives?|gets?|not|never)|n't)\b|[:=]|\A)[\s$*]*\bminus)[\s$*]*$",
-    re.IGNORECASE,
+_BEFORE_SIGN = (
+    r"(?:(?:\b(?:is|are|was|be|equals?|gives?|gets?|makes?|becomes?|remains?|leaves?|yields?|not|never|but|or|either)"
+    r"|'s|n't)\b|[:=]|\A)"
 )
-_SIGN_IN_WORDS = re.compile(
-    r"(\bnegative|(?:(?:\b(?:is|are|was|be|equals?|gives?|gets?|or|either|not|never)|n't)\b|[:=]|\A)[\s*]*\bminus)"
-    r"\s+(?=[\d.])",
-    re.IGNORECASE,
-)
+_NEGATIVE = re.compile(rf"(?:\bnegative|{_BEFORE_SIGN}[\s$*]*\bminus)[\s$*]*$", re.IGNORECASE)
+_SIGN_IN_WORDS = re.compile(rf"(\bnegative|{_BEFORE_SIGN}[\s*]*\bminus)\s+(?=[\d.])", re.IGNORECASE)
+_NO_SIGN = re.compile(r"\bnot\s+positive\s+(?=[\d.])", re.IGNORECASE)
 _NO_VALUE = re.compile(r"=|(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
 _TERMS_ALONE = re.compile(r"\A[^\d]*[A-Za-z)]\s*[-+*/^]\s*[A-Za-z(][^\d]*\Z")
 _LONG_WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{4,}")
@@ -188,7 +186,7 @@ def answer_in_prose(text: str) -> str | None:
     Examples: "it costs $1,234.50 in all." -> "1,234.50", "it is 4 or 5" -> "4 or 5", "it is not 5" -> "not 5",
     r"so it is $\sqrt{5}$" -> r"\sqrt{5}", "it is 3x+5" -> "3x+5", "The answer is x." -> "x"
     """
-    text = without_remarks(_SIGN_IN_WORDS.sub(_with_sign, _as_marked(text)))
+    text = without_remarks(_SIGN_IN_WORDS.sub(_with_sign, _NO_SIGN.sub("not ", _as_marked(text))))
     return (
         _listed(text)
         or tries(text)
