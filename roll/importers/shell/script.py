@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -21,6 +22,7 @@ from roll.importers.shell.syntax_tree import TreeReader
 _OVERRIDE = re.compile(r"(\+{0,2}|~)[A-Za-z_]\w*(\.[\w-]+)*=.*|~[A-Za-z_]\w*(\.[\w-]+)+", re.DOTALL)
 _OUTPUT = re.compile(r"\$\((?!\()|(?<!`)`[^`]+`(?!`)")
 _DATE = re.compile(r"[-_.]?(\$\(date\b[^()`]*\)|`date\b[^`]*`)")
+_EXPORT, _NAME = re.compile(r"^[ \t]*export[ \t]([^;&|\n]*)", re.MULTILINE), re.compile(r"(?<![\w$/{])[A-Z]\w*")
 _OPEN = re.compile(r"\$(\d|\(|\{|`)|`")
 ANOTHER_COMMAND = "Not imported, another command: "
 _CONFIG = re.compile(r"--config[-_](name|path)(=|$)|-cn$")
@@ -54,6 +56,8 @@ class Command:
     """How each of several commands of the same program differs from this one, in their order."""
     chosen: int = 0
     """The place of this one among them."""
+    exports: tuple[tuple[str, str], ...] = ()
+    """Variables that the script gives its programs, with their last values."""
 
     def flag(self, *names: str) -> str | None:
         """The value of --name=value or --name value."""
@@ -161,7 +165,13 @@ def find_command(text: str, path: str = "the script", file: str = "", training: 
         tuple(word for word in stray if start),
         tuple(_difference(more, words) for more in trainings) if len(trainings) > 1 else (),
         trainings.index(words),
+        tuple(_exported(walk.state, text)),
     )
+
+
+def _exported(state: State, text: str) -> Iterator[tuple[str, str]]:
+    names = dict.fromkeys(name for line in _EXPORT.findall(text) for name in _NAME.findall(line))
+    yield from ((name, value) for name in names if (value := state.variables.get(name)))
 
 
 def _with_overrides(walk: Walk) -> list[list[str]]:

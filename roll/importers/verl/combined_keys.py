@@ -275,6 +275,17 @@ def _reward_model(source: SourceLookup, at: str) -> CombinedKeys:
 
 
 _WITH_PROJECTS = ("wandb", "swanlab", "mlflow")
+TRACKER_VARIABLES: Mapping[str, tuple[str, str]] = {
+    "TENSORBOARD_DIR": ("tensorboard", "log_dir"),
+    "WANDB_DIR": ("wandb", "log_dir"),
+    "WANDB_ENTITY": ("wandb", "entity"),
+    "WANDB_MODE": ("wandb", "mode"),
+    "WANDB_PROJECT": ("wandb", ""),
+    "MLFLOW_TRACKING_URI": ("mlflow", "tracking_uri"),
+    "SWANLAB_LOG_DIR": ("swanlab", "log_dir"),
+}
+"""Variables that a script exports: the tracker that reads each in verl, and its setting in tracker_kwargs. A key of
+the table is its name with a dollar sign."""
 
 
 def board(source: SourceLookup) -> CombinedKeys:
@@ -284,8 +295,13 @@ def board(source: SourceLookup) -> CombinedKeys:
     settings: dict[str, Any] = {"track_with": names}
     project = source("trainer.project_name")
     kwargs = {name: {"project": project} for name in names if name in _WITH_PROJECTS}
-    settings |= {"tracker_kwargs": kwargs} if kwargs else {}
     idle = {} if kwargs else {"trainer.project_name": f"{', '.join(names)}: none of these has projects"}
+    for variable, (tracker, key) in TRACKER_VARIABLES.items():
+        if tracker not in names or not key:
+            idle[f"${variable}"] = f"no tracker is {tracker}" if key else "trainer.project_name counts"
+        elif source.is_set(f"${variable}"):
+            kwargs.setdefault(tracker, {})[key] = source(f"${variable}")
+    settings |= {"tracker_kwargs": kwargs} if kwargs else {}
     return CombinedKeys(settings, f"track_with: {', '.join(names)}.", near, idle=idle)
 
 

@@ -26,7 +26,7 @@ from roll.importers.rows import (
     to,
 )
 from roll.importers.verl.batches import gpus, leaves_gpus_open
-from roll.importers.verl.combined_keys import board
+from roll.importers.verl.combined_keys import TRACKER_VARIABLES, board
 from roll.importers.verl.common import (
     ENDS_SOONER,
     FILES_ONCE,
@@ -326,6 +326,10 @@ _ROWS: tuple[Row, ...] = (
     summed("trainer.project_name", "trackers", "gsm8k-sft"),
     to("trainer.experiment_name", "exp_name", default="test"),
     summed("trainer.logger", "trackers", ["console", "wandb"]),
+    *(
+        summed(f"${name}", "trackers", note=f"tracker_kwargs.{where}.{key}.")
+        for name, (where, key) in TRACKER_VARIABLES.items()
+    ),
     to("trainer.seed", "seed", default=1),
     to("trainer.save_freq", "save_steps", via=_every, default=-1),
     summed("trainer.test_freq", "validations", -1),

@@ -12,7 +12,8 @@ from typing import Any
 from roll.importers import rows as words
 from roll.importers.convert import SourceKeys
 from roll.importers.rows import Change, Row, Table, changes, lacks, needless, summed, to
-from roll.importers.verl.combined_keys import COMBINED_KEYS
+from roll.importers.shell.script import is_output, undated
+from roll.importers.verl.combined_keys import COMBINED_KEYS, TRACKER_VARIABLES
 from roll.importers.verl.common import (
     CONDITIONS,
     CORRECTION_ROWS,
@@ -157,6 +158,10 @@ _TRAINER = (
     summed("trainer.project_name", "trackers", "verl_examples"),
     to("trainer.experiment_name", "exp_name", default="gsm8k"),
     summed("trainer.logger", "trackers", ["console", "wandb"]),
+    *(
+        summed(f"${name}", "trackers", note=f"tracker_kwargs.{where}.{key}.")
+        for name, (where, key) in TRACKER_VARIABLES.items()
+    ),
     needless("trainer.log_val_generations", "rollout_dump_dir has answers of training and validation"),
     to("trainer.rollout_data_dir", "rollout_dump_dir", idle=(None,)),
     lacks("trainer.validation_data_dir", "rollout_dump_dir has answers of training and validation"),
@@ -353,7 +358,13 @@ def verl_keys(original: SourceKeys) -> list[tuple[str, Any]]:
             keys.append((f"--{flag}", int(value)))
         elif "$" in value:
             keys.append((known_as, value))
-    return keys
+    return keys + [(f"${name}", value) for name, value in _of_trackers(original) if not is_output(value)]
+
+
+def _of_trackers(original: SourceKeys) -> Iterator[tuple[str, Any]]:
+    """Yield the variables of trackers that the script exports."""
+    exports = original.command.exports if original.command else ()
+    yield from ((name, undated(value)) for name, value in exports if name in TRACKER_VARIABLES)
 
 
 _UNFILTERED = (
@@ -387,6 +398,9 @@ def verl_notes(original: SourceKeys) -> Iterator[str]:
     yield from program_notes(original.command.program if original.command else ())
     if values.get("algorithm.filter_groups.enable") is True and not _filters(original):
         yield _UNFILTERED
+    for name, value in _of_trackers(original):
+        if is_output(value):
+            yield f"{name} is taken from a program, and not read: tracker_kwargs.{'.'.join(TRACKER_VARIABLES[name])}."
     if _is_single(original) and "trainer.n_gpus_per_node" not in there:
         yield "torchrun without --nproc-per-node starts one process: 1 GPU."
     for flag, known_as in FLAGS.items():

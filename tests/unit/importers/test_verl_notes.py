@@ -244,6 +244,33 @@ def test_loops_are_what_newer_versions_have_by_default(newer: str, words: tuple[
     assert ("before 0.7" in entry(found, key)[1]) == unsaid and (entry(found, key)[0] == "approximated") == unsaid
 
 
+@pytest.mark.parametrize(
+    ("exported", "logger", "kwargs"),
+    [
+        ("TENSORBOARD_DIR=/logs/tb", "[console,tensorboard]", {"tensorboard": {"log_dir": "/logs/tb"}}),
+        ("TENSORBOARD_DIR=/logs/$(date +%F)", "tensorboard", {"tensorboard": {"log_dir": "/logs/"}}),
+        ("TENSORBOARD_DIR=/logs/$(id)", "tensorboard", None),
+        ("TENSORBOARD_DIR=/logs/tb", "console", None),
+        ("WANDB_DIR=/w WANDB_PROJECT=q", "wandb", {"wandb": {"project": "p", "log_dir": "/w"}}),
+        ("MLFLOW_TRACKING_URI=http://h", "mlflow", {"mlflow": {"project": "p", "tracking_uri": "http://h"}}),
+        ("SWANLAB_LOG_DIR=/s", "swanlab", {"swanlab": {"project": "p", "log_dir": "/s"}}),
+    ],
+)
+@pytest.mark.parametrize("trainer", ["main_ppo", "sft_trainer"])
+def test_variables_of_trackers_are_their_settings(
+    exported: str, logger: str, kwargs: object, trainer: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "run.sh"
+    words = "custom_reward_function.path=/f.py" if trainer == "main_ppo" else "data.max_length=8"
+    words = f"{words} trainer.logger={logger} trainer.project_name=p data.train_files=/d"
+    script.write_text(f"WANDB_ENTITY=me\nexport {exported}\npython -m verl.trainer.{trainer} {words}")
+    found = imported_from(read(script), "verl")
+    assert found.tree.get("tracker_kwargs") == kwargs
+    names = [entry.key for entry in found.entries if entry.key.startswith("$")]
+    assert names == [f"${word.partition('=')[0]}" for word in exported.split() if "id)" not in word and "=" in word]
+    assert any("is taken from a program" in note for note in found.notes) == ("id)" in exported)
+
+
 FILTER = "algorithm.filter_groups"
 
 
