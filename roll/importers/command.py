@@ -188,18 +188,22 @@ def _notes(original: SourceKeys, is_chosen: bool) -> list[str]:
 
 
 def _trainings(command: Command, is_chosen: bool) -> Iterator[str]:
-    """Yield notes about a script that trains more than once: each is a run of its own."""
+    """Yield notes about a script with several trainings: each is a run of its own."""
     number = len(command.trainings)
     if number > 1:
-        text = (
-            f"The script trains {number} times, and this is number {command.chosen + 1}. --training N imports another."
-        )
+        what = _TRAINS[command.runs].format(number)
+        text = f"The script {what}, and this is number {command.chosen + 1}. --training N imports another."
         yield text if is_chosen else Change(text)
     for i, difference in enumerate(command.trainings):
         if i != command.chosen:
             yield f"{_TRAINING}{i + 1}: {difference or 'fewer keys'}"
 
 
+_TRAINS = {
+    "all": "trains {} times",
+    "some": "trains up to {} times, as tests decide that only a run answers",
+    "one": "trains once, in one of {} branches of a test that only a run answers",
+}
 _COMMAND, _TRAINING = "The command: ", "--training "
 _STRAY = (
     "{0} begins a line of its own, and the line before ends without a backslash: to the shell it is another command, "

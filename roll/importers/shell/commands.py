@@ -104,6 +104,9 @@ _RUNS_TEXT = ("bash", "sh", "zsh")
 _MOST_COMMANDS = 200
 
 Verdict = bool | None | str
+Branches = tuple[tuple[Node, int], ...]
+"""Tests that nothing here decides, the outermost first, each with the number of the branch behind it.
+For other conditions the node is one that stands nowhere."""
 DONE = "done"
 """The verdict of a program: it is taken to do its work, and no test depends on it."""
 
@@ -118,15 +121,20 @@ class _Ends(Exception):
 
 @dataclass
 class Walk:
-    """`heeds_exit`: whether the script ends at an `exit` that its tests reach."""
+    """`heeds_exit`: whether the script ends at an `exit` that its tests reach; `taken`: branches to take where nothing
+    here decides them; `places`: where each of the commands stands, by its node and the branches around it."""
 
     state: State = field(default_factory=State)
     heeds_exit: bool = True
+    taken: Branches = ()
     commands: list[list[str]] = field(default_factory=list)
+    places: list[tuple[Node, Branches]] = field(default_factory=list)
     depth: int = 0
 
     def __post_init__(self) -> None:
         self._variables = Variables(self.state)
+        self._around: Branches = ()
+        self._at: Node = Group(())
 
     def script(self, steps: Steps) -> None:
         with suppress(_Ends):
@@ -158,18 +166,21 @@ class Walk:
             return all_of(None, known) if wanted else any_of(None, known)
         return self._node(node)
 
-    def _perhaps(self, node: Node) -> Verdict:
-        """Run a part that depends on a condition which cannot be decided here."""
+    def _perhaps(self, node: Node, test: Node | None = None, number: int = 0) -> Verdict:
+        """Run a part that depends on a condition which cannot be decided here. `number`: of the branch of a test."""
+        held, self._around = self._around, (*self._around, (test or Group(()), number))
         self._variables.undecided += 1
         try:
             return self._node(node)
         finally:
             self._variables.undecided -= 1
+            self._around = held
 
     def _node(self, node: Node) -> Verdict:
         self.state.step()
         match node:
             case Simple(words):
+                self._at = node
                 return self._simple(words)
             case Arithmetic(text):
                 return self._arithmetic(text)
@@ -197,32 +208,35 @@ class Walk:
         finally:
             self.state.variables, self.state.arrays = held
 
-    def _branch(self, body: Steps) -> Verdict:
-        return self._perhaps(Group(body))
+    def _branches(self, node: Node, bodies: Sequence[Steps]) -> Verdict:
+        """Go through branches of which nothing decides one, or through the one that is to be taken."""
+        for number, body in enumerate(bodies):
+            if any(test is node and number == chosen for test, chosen in self.taken):
+                return self._walk(body)
+        for number, body in enumerate(bodies):
+            self._perhaps(Group(body), node, number)
+        return None
 
     def _if(self, node: If) -> Verdict:
-        for test, body in node.branches:
+        for i, (test, body) in enumerate(node.branches):
             outcome = self._walk(test)
             if outcome is True:
                 return self._walk(body)
             if outcome is not False:
-                branches = node.branches[node.branches.index((test, body)) :]
-                for _, other in branches:
-                    self._branch(other)
-                self._branch(node.otherwise)
-                return None
+                return self._branches(node, [*(other for _, other in node.branches[i:]), node.otherwise])
         return self._walk(node.otherwise)
 
     def _case(self, node: Case) -> Verdict:
         value = text_of(node.word, self.state)
         is_open = "$" in value or len(value) > 4096
+        perhaps: list[Steps] = []
         for patterns, body in node.choices:
             texts = [text_of(pattern, self.state) for pattern in patterns]
             if is_open or any("$" in text for text in texts):
-                self._branch(body)
+                perhaps.append(body)
             elif any(fnmatch.fnmatchcase(value, text) for text in texts):
-                return self._walk(body)
-        return None
+                return self._branches(node, [*perhaps, body]) if perhaps else self._walk(body)
+        return self._branches(node, perhaps)
 
     def _for(self, node: For) -> Verdict:
         words = self.state.entries("@") if node.values is None else self._expanded(node.values)
@@ -230,7 +244,7 @@ class Walk:
             if node.name:
                 self.state.leave_open(node.name)
             if node.values is None or words or not node.name:
-                self._branch(node.body)
+                self._perhaps(Group(node.body))
             return DONE
         for word in words:
             self.state.assign(node.name, word)
@@ -240,7 +254,7 @@ class Walk:
     def _while(self, node: While) -> Verdict:
         outcome = self._walk(node.test)
         if outcome is not node.is_until:
-            self._branch(node.body)
+            self._perhaps(Group(node.body))
         return DONE
 
     def _arithmetic(self, text: str) -> Verdict:
@@ -308,6 +322,7 @@ class Walk:
         elif len(self.commands) < _MOST_COMMANDS:
             text = _script_in(words)
             self.commands.append(words)
+            self.places.append((self._at, self._around))
             if text is not None:
                 self._text(text)
         return DONE

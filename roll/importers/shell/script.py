@@ -9,15 +9,15 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import combinations, takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from roll.errors import ConfigError
-from roll.importers.shell.commands import Walk
+from roll.importers.shell.commands import Branches, Walk
 from roll.importers.shell.quoted_parts import Damaged
 from roll.importers.shell.state import State, opened
-from roll.importers.shell.syntax_tree import TreeReader
+from roll.importers.shell.syntax_tree import Steps, TreeReader
 
 _OVERRIDE = re.compile(r"(\+{0,2}|~)[A-Za-z_]\w*(\.[\w-]+)*=.*|~[A-Za-z_]\w*(\.[\w-]+)+", re.DOTALL)
 _OUTPUT = re.compile(r"\$\((?!\()|(?<!`)`[^`]+`(?!`)")
@@ -58,6 +58,8 @@ class Command:
     """The place of this one among them."""
     exports: tuple[tuple[str, str], ...] = ()
     """Variables that the script gives its programs, with their last values."""
+    runs: Literal["all", "some", "one"] = "all"
+    """How many of them the script runs: tests that nothing here decides may choose."""
 
     def flag(self, *names: str) -> str | None:
         """The value of --name=value or --name value."""
@@ -131,10 +133,6 @@ def find_command(text: str, path: str = "the script", file: str = "", training: 
             walk.state.note(_READ_ON)
     except Damaged as error:
         raise ConfigError(f"{path}: {error}.") from None
-    is_read = {name: name in text or (name == "SLURM_NNODES" and "scontrol" in text) for name in of_job}
-    said = [f"{name}={value}" for name, value in of_job.items() if is_read[name] and value != opened(name)]
-    if said:
-        walk.state.note(f"From its #SBATCH lines: {', '.join(said)}.")
     commands = _with_overrides(walk)
     if not commands:
         raise ConfigError(
@@ -150,6 +148,13 @@ def find_command(text: str, path: str = "the script", file: str = "", training: 
         if not 0 < training <= len(trainings):
             raise ConfigError(f"--training {training}: the trainings of {path} have the numbers 1 to {len(trainings)}.")
         words = trainings[training - 1]
+    chosen, places = trainings.index(words), [walk.places[_at(walk, each)] for each in trainings]
+    if training is not None:
+        walk, words = _in_its_branches(walk, words, Walk(State(dict(of_job), script=file), walk.heeds_exit), steps)
+    is_read = {name: name in text or (name == "SLURM_NNODES" and "scontrol" in text) for name in of_job}
+    said = [f"{name}={value}" for name, value in of_job.items() if is_read[name] and value != opened(name)]
+    if said:
+        walk.state.note(f"From its #SBATCH lines: {', '.join(said)}.")
     start = _start(words)
     rest = words[start:]
     program = words[:start]
@@ -164,14 +169,47 @@ def find_command(text: str, path: str = "the script", file: str = "", training: 
         tuple(dict.fromkeys([*_others(commands, trainings), *walk.state.notes])),
         tuple(word for word in stray if start),
         tuple(_difference(more, words) for more in trainings) if len(trainings) > 1 else (),
-        trainings.index(words),
+        chosen,
         tuple(_exported(walk.state, text)),
+        _runs([around for _, around in places]),
     )
 
 
 def _exported(state: State, text: str) -> Iterator[tuple[str, str]]:
     names = dict.fromkeys(name for line in _EXPORT.findall(text) for name in _NAME.findall(line))
     yield from ((name, value) for name in names if (value := state.variables.get(name)))
+
+
+def _at(walk: Walk, words: list[str]) -> int:
+    return next(i for i, each in enumerate(walk.commands) if each is words)
+
+
+def _in_its_branches(walk: Walk, words: list[str], again: Walk, steps: Steps) -> tuple[Walk, list[str]]:
+    """Walk again by the branches around a command, whose variables are known then; the same walk where it is not the
+    same number of commands."""
+    node, around = walk.places[_at(walk, words)]
+    again.taken = around
+    try:
+        again.script(steps)
+    except Damaged:  # the loops of these branches are too long
+        return walk, words
+    places = enumerate(walk.places)
+    before = [walk.commands[i] for i, (other, its) in places if other is node and not _exclude(around, its)]
+    after = [each for each, (other, _) in zip(again.commands, again.places, strict=True) if other is node]
+    if len(before) != len(after):
+        return walk, words
+    return again, next(new for old, new in zip(before, after, strict=True) if old is words)
+
+
+def _exclude(first: Branches, second: Branches) -> bool:
+    """Whether the branches of one test keep two commands from running both."""
+    return any(test is other and number != place for test, number in first for other, place in second)
+
+
+def _runs(places: list[Branches]) -> Literal["all", "some", "one"]:
+    if not any(places):
+        return "all"
+    return "one" if all(_exclude(first, second) for first, second in combinations(places, 2)) else "some"
 
 
 def _with_overrides(walk: Walk) -> list[list[str]]:

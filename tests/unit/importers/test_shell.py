@@ -427,3 +427,39 @@ def test_a_command_may_have_a_configuration_alone() -> None:
 @pytest.mark.parametrize("line", ['export "$1=$2"', 'declare "$1"="$2"', 'export "${1}=$2"'])
 def test_a_name_may_come_from_a_variable(line: str) -> None:
     assert overrides(f"f() {{ {line}; }}\nf n 5\npython x a.b=$n") == ("a.b=5",)
+
+
+BRANCHES = """if [ "$1" = grpo ]; then
+  LR=1
+  python -m x a.b=$LR a.c=1
+elif [ "$1" = ppo ]; then python -m x a.b=2
+else for i in 1 2; do python -m x a.b=$i; done; fi
+"""
+
+
+def test_a_training_of_a_branch_is_read_as_if_its_test_chose_it() -> None:
+    open_one, first, second = (
+        find_command(BRANCHES),
+        find_command(BRANCHES, training=1),
+        find_command(BRANCHES, "", "", 2),
+    )
+    assert open_one.overrides == ("a.b=${LR}", "a.c=1") and open_one.runs == "one" and len(open_one.trainings) == 3
+    assert first.overrides == ("a.b=1", "a.c=1") and first.chosen == 0 and first.notes == ()
+    assert second.overrides == ("a.b=2",) and second.runs == "one"
+    assert is_open(find_command(BRANCHES, training=3).overrides[0])  # two trainings in one
+
+
+@pytest.mark.parametrize(
+    ("script", "runs"),
+    [
+        ('case "$1" in a) python -m x a.b=1;; *) python -m x a.b=2;; esac', "one"),
+        ('if [ "$1" ]; then python -m x a.b=1; fi\npython -m x a.b=2', "some"),
+        ("python -m x a.b=1; python -m x a.b=2", "all"),
+        ('f() { python -m x "$@"; }; if [ "$1" = x ]; then f a.b=1; else f a.b=2; fi', "one"),
+        ('if [ "$1" = x ]; then python -m x a.b=1; fi\nif [ "$1" = x ]; then python -m x a.b=2; fi', "some"),
+        ('[ "$1" = x ] && if [ "$2" = y ]; then python -m x a.b=1; else python -m x a.b=2; fi', "one"),
+    ],
+)
+def test_trainings_exclude_each_other_in_branches_of_one_test(script: str, runs: str) -> None:
+    assert [find_command(script, training=i).overrides for i in (1, 2)] == [("a.b=1",), ("a.b=2",)]
+    assert find_command(script).runs == runs
