@@ -21,7 +21,6 @@ from roll.importers.verl.batches import (
 )
 from roll.importers.verl.common import (
     ACTOR,
-    CORRECTION_COMBINED_KEYS,
     CRITIC,
     OVERLONG,
     REF,
@@ -32,6 +31,7 @@ from roll.importers.verl.common import (
     template_variables,
     validates,
 )
+from roll.importers.verl.correction import CORRECTION_COMBINED_KEYS
 from roll.importers.verl.pictures import pictures
 from roll.importers.verl.reward_sources import WHOLE, rewards_by_source
 from roll.importers.verl.role_rows import adapters, head_training

@@ -23,11 +23,11 @@ from roll.importers.rows import (
 from roll.importers.verl import batches as counts
 from roll.importers.verl.common import (
     ACTOR,
-    CORRECTION_COMBINED_KEYS,
     ENDS_SOONER,
     ROLLOUT,
     schedule_of,
 )
+from roll.importers.verl.correction import CORRECTION_COMBINED_KEYS
 
 _PROGRAM = re.compile(
     r"((verl\.)?recipe|verl\.experimental)\.(one_step_off_policy|fully_async_policy)\.(main_ppo|\w*_main)"

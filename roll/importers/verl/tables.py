@@ -16,7 +16,6 @@ from roll.importers.shell.script import is_output, undated
 from roll.importers.verl.combined_keys import COMBINED_KEYS, TRACKER_VARIABLES
 from roll.importers.verl.common import (
     CONDITIONS,
-    CORRECTION_ROWS,
     CRITIC,
     ENDS_SOONER,
     ENGINE_GROUP,
@@ -29,6 +28,7 @@ from roll.importers.verl.common import (
     engine_group,
     thinking,
 )
+from roll.importers.verl.correction import CORRECTION_ROWS
 from roll.importers.verl.overlap import is_overlapping, overlapping_table
 from roll.importers.verl.pictures import PICTURE_ROWS, picture_notes
 from roll.importers.verl.role_rows import REWARD_ROWS, ROLE_ROWS
