@@ -72,7 +72,8 @@ def _engine_gpus(source: SourceLookup) -> tuple[int, int]:
 def _placement(source: SourceLookup) -> CombinedKeys:
     made = counts.placement(source)
     (nodes, per_node), (engine_nodes, engines) = [source.size(key) for key in counts.COUNTS], _engine_gpus(source)
-    shares = nodes == engine_nodes and (per_node + engines <= _USUAL_NODE or (nodes == 1 and per_node != engines))
+    usual = _USUAL_NODE if max(per_node, engines) <= _USUAL_NODE else 2 * _USUAL_NODE
+    shares = nodes == engine_nodes and per_node + engines <= usual
     size = per_node + engines if shares else max(per_node, engines)
     train = _devices(0, nodes, per_node, size)
     sample = _devices(per_node if shares else nodes * size, engine_nodes, engines, size)
