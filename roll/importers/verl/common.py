@@ -253,6 +253,8 @@ def balance(section: str, role: str) -> Callable[[SourceLookup], CombinedKeys]:
         of_kind, coefficient = source(kind), source.amount(weight, 0)
         if of_kind == "none":
             return CombinedKeys({}, "no loss of balance", idle={weight: f"{_BALANCE[0]} is none"})
+        if of_kind in _LOSSES and source.is_set(weight) and coefficient == 0:
+            return CombinedKeys({}, "no loss of balance")
         if of_kind not in (None, "aux_loss"):
             text = f"experts are balanced by aux_loss alone, whose weight is {role}.model_args.moe_aux_loss_coef"
             return CombinedKeys({}, "", changes=dict.fromkeys((kind, weight), text))
@@ -268,6 +270,7 @@ def balance(section: str, role: str) -> Callable[[SourceLookup], CombinedKeys]:
     return combine
 
 
+_LOSSES = ("aux_loss", "seq_aux_loss", "global_aux_loss")
 _BALANCE = ("moe_router_load_balancing_type", "moe_aux_loss_coeff")
 _OF_ROUTERS = {"moe_z_loss_coeff": 0, "moe_router_bias_update_rate": 0}
 """Further keys by which Megatron's routers learn beside the loss, with the values that turn them off."""

@@ -181,6 +181,8 @@ def test_engines_of_eight_bits_are_those_of_vllm(engine: str, value: str, outcom
         (("coeff=0.01", "type=none"), "asks for nothing", None),
         (("coeff=0", "type=aux_loss"), "asks for nothing", None),
         (("coeff=0.01", "type=seq_aux_loss"), "changes the run", None),
+        (("coeff=0", "type=seq_aux_loss"), "asks for nothing", None),
+        (("coeff=0", "type=sinkhorn"), "changes the run", None),
     ],
 )
 def test_the_loss_of_balance_has_its_weight(words: tuple[str, ...], outcome: str, weight: float | None) -> None:
