@@ -80,7 +80,8 @@ def _gpus_of(source: SourceLookup, at: str) -> int:
 
 
 def _opd(source: SourceLookup) -> CombinedKeys:
-    lost = {f"{_TRINITY_ONLY}{_AUXILIARY}.{at}.{name}": _JUDGES for at in _numbers(source) for name in _OF_TEACHER}
+    given = source.below(f"{_TRINITY_ONLY}{_AUXILIARY}")
+    lost = {f"{_TRINITY_ONLY}{_AUXILIARY}.{key}": _JUDGES for key in given if key.rpartition(".")[2] in _OF_TEACHER}
     if not distils(source):
         return CombinedKeys({}, "no distillation", lost=lost)
     more = {key: _MORE for key in lost if not key.startswith(f"{_TRINITY_ONLY}{_TEACHER}.")}
