@@ -13,7 +13,7 @@ from roll.configs.load.inert_keys import InertKey, inert_keys, known_keys
 from roll.configs.load.loader import compose_tree
 from roll.configs.load.overrides import references
 from roll.configs.problems import nearest
-from roll.configs.strategies.megatron_config import NOT_HERE
+from roll.configs.strategies.megatron_config import KNOWN, NOT_HERE
 from roll.errors import ConfigError
 from roll.importers.convert import Entry, Imported, SourceKeys, leaves
 from roll.importers.rows import CHANGES
@@ -178,7 +178,7 @@ def _is_nothing(key: str, value: Any) -> bool:
 def _known(here: str, node: dict[str, Any], key: str, annotation: Any, variables: set[str]) -> Iterator[Entry]:
     inner, value = nested_class(annotation), node[key]
     if key == "strategy_config" and isinstance(value, dict):
-        yield from _not_of_megatron(here, value)
+        yield from _not_of_megatron(here, value, is_megatron=str(node.get("strategy_name")).startswith("megatron"))
     if inner is None or not isinstance(value, dict | list):
         yield from _outcome_entries(here, value, "mapped", "the same here")
     elif isinstance(value, list):
@@ -197,14 +197,19 @@ def _known(here: str, node: dict[str, Any], key: str, annotation: Any, variables
         yield from _entries(inner, value, variables, here)
 
 
-def _not_of_megatron(here: str, config: dict[str, Any]) -> Iterator[Entry]:
-    """Takes settings of Megatron's that a plan refuses out of a strategy_config."""
+def _not_of_megatron(here: str, config: dict[str, Any], is_megatron: bool) -> Iterator[Entry]:
+    """Takes settings of Megatron's that a plan refuses out of a strategy_config: those of ROLL that are not here, and
+    of a strategy of Megatron's also keys that it does not know."""
     for at, part in ((here, config), (f"{here}.additional_configs", config.get("additional_configs"))):
         if not isinstance(part, dict):
             continue
-        for name in [name for name in part if name in NOT_HERE]:
-            value = part.pop(name)
-            yield Entry(f"{at}.{name}", value, CHANGES if value else "asks for nothing", NOT_HERE[name])
+        known = (*KNOWN, "additional_configs") if is_megatron else tuple(part)
+        for name in [name for name in part if name in NOT_HERE or name not in known]:
+            value, match = part.pop(name), nearest(str(name), KNOWN)
+            unknown = f"Megatron strategies have no such key; {f'the nearest is {match}' if match else 'none is near'}"
+            is_nothing = not value if name in NOT_HERE else value in _NOT_GIVEN
+            outcome = "asks for nothing" if is_nothing else CHANGES
+            yield from _outcome_entries(f"{at}.{name}", value, outcome, NOT_HERE.get(name, unknown))
 
 
 def _inert(here: str, node: dict[str, Any], key: str, inert: InertKey) -> Iterator[Entry]:

@@ -231,6 +231,7 @@ NOT_HERE: Mapping[str, str] = {
         "matrices are multiplied in model_args.dtype, and FP8 is not here; vLLM samples in FP8 with quantization: "
         "fp8_per_tensor in its strategy_config",
     ),
+    "moe_aux_loss_coeff": "the weight of the loss that balances experts is model_args.moe_aux_loss_coef here",
     "gdn_backend": "Megatron has no linear attention here; fsdp2_train and deepspeed_train take such models",
     "qsa_indexer_kl_coef": "models with an indexer that is trained beside them are not here",
 }

@@ -109,6 +109,25 @@ def test_what_a_plan_of_megatron_refuses_is_lost_in_the_import(tmp_path: Path, v
     assert any(change.startswith(at) for change in found.changes) == asks
 
 
+@pytest.mark.parametrize(
+    ("strategy", "config", "changes"),
+    [
+        ("megatron_train", {"sequence_parallell": True}, ("no such key; the nearest is sequence_parallel",)),
+        ("megatron_train", {"additional_configs": {"x_y": [1]}}, ("no such key; none is near",)),
+        ("megatron_infer", {"x_y": False, "x_z": None}, ("no such key; none is near",)),
+        ("megatron_train", {"moe_aux_loss_coeff": 0.1}, ("model_args.moe_aux_loss_coef here",)),
+        ("megatron_train", {"moe_aux_loss_coeff": 0, "sequence_parallel": True, "use_flash_attn": True}, ()),
+        ("deepspeed_train", {"train_batch_size": "auto"}, ()),
+    ],
+)
+def test_keys_that_a_strategy_of_megatron_does_not_know_are_lost(
+    tmp_path: Path, strategy: str, config: dict[str, Any], changes: tuple[str, ...]
+) -> None:
+    train = {**ROLL["actor_train"], "strategy_args": {"strategy_name": strategy, "strategy_config": config}}
+    found = imported(tmp_path, {**ROLL, "actor_train": train}).changes
+    assert len(found) == len(changes) and all(a in b for a, b in zip(changes, found, strict=True))
+
+
 def test_norms_that_the_grpo_of_roll_does_not_read_are_left_out(tmp_path: Path) -> None:
     said = {**ROLL, "adv_estimator": "grpo", "norm_mean_type": "batch", "norm_std_type": None}
     found = imported(tmp_path, said)
