@@ -35,7 +35,7 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
         ({"costs": {"train_tokens_per_s": 0}}, "train_tokens_per_s: 0 is not above 0"),
         ({"costs": {"beside": 0.5}}, "beside: 0.5 is not at least 1"),
         ({"costs": {"kv_tokens": 0}}, "kv_tokens: 0 is not above 0"),
-        ({"costs": {"decode_s": [[1, 2, 3]]}}, r"costs.decode_s is no list of \[running answers, seconds\]"),
+        ({"costs": {"decode_s": [[1, 2, 3]]}}, r"costs.decode_s is no list of \[running responses, seconds\]"),
         ({"costs": {"decode_s": [[2, 0.1], [1, 0.2]]}}, "not increasing numbers of running responses"),
         ({"costs": {"decode_s": [[1, 0.2], [2, 0.1]]}}, "not increasing seconds above 0"),
     ],

@@ -20,9 +20,9 @@ from roll.envs.tools.calculator import CalculatorTool
 from roll.envs.tools.search import SearchTool
 from roll.errors import EnvError
 from roll.pipeline.agentic.sample_forms import ChatEncoder
+from tests.unit.envs.test_questions import CORPUS
 from tests.unit.pipeline.agentic.parts import GO, Script, env_config, job, player
 from tests.unit.pipeline.agentic.test_episode import sampled
-from tests.unit.pipeline.agentic.test_questions import CORPUS
 
 CALL = "<calculator>6 * 7</calculator>"
 
@@ -71,7 +71,7 @@ def test_a_call_is_answered_with_its_result_and_is_no_action(encoder: ChatEncode
 
 
 def test_a_call_that_comes_to_nothing_is_told_and_costs_what_it_says() -> None:
-    echo = {"tool_id": "tests.unit.pipeline.agentic.test_tool_env:Echo", "tool_args": {"fails": True}}
+    echo = {"tool_id": "tests.unit.envs.tools.test_tool_env:Echo", "tool_args": {"fails": True}}
     env = build_env(with_tools(echo, tool_reward=0.5, tool_execute_error_reward=-0.7))
     env.reset(0)
     step = env.step("<echo>hm</echo>")

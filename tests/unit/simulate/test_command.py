@@ -17,7 +17,7 @@ from roll.simulate.simulation import candidates, frontier, search
 from roll.simulate.workload import LogNormal
 
 SMALL = ["--groups", "4", "--group_size", "2", "--cap", "400", "--devices", "2", "--steps", "2"]
-FOLDER = str(Path(__file__).resolve().parents[5] / "examples" / "tiny-sort")
+FOLDER = str(Path(__file__).resolve().parents[3] / "examples" / "tiny-sort")
 ACCUMULATED = "actor_train.training_args.gradient_accumulation_steps"
 TINY_SORT = ["--config_path", FOLDER, "--config_name", "tiny_sort"]
 

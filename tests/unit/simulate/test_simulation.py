@@ -15,7 +15,7 @@ from roll.simulate.setup import Costs, Devices, Setup
 from roll.simulate.simulation import Report, simulate
 from roll.simulate.workload import Delays, LogNormal
 from roll.utils.spans import write_chrome_trace
-from tests.unit.distributed.scheduler.simulate.schedules import AT_ONCE, Given, costs, setup
+from tests.unit.simulate.schedules import AT_ONCE, Given, costs, setup
 
 SYNC, ONE_AHEAD = RolloutBounds(1), RolloutBounds(1, ahead=1, max_staleness=1)
 

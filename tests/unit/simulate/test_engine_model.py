@@ -12,7 +12,7 @@ from roll.distributed.scheduler.event_loop import run_virtually
 from roll.simulate.engine_model import Answer, EngineModel
 from roll.simulate.setup import Costs
 from roll.utils.spans import Spans
-from tests.unit.distributed.scheduler.simulate.schedules import costs
+from tests.unit.simulate.schedules import costs
 
 Event = tuple[float, Callable[[EngineModel], None]]
 

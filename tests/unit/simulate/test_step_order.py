@@ -18,8 +18,8 @@ from roll.simulate.step_model import StepModel
 from roll.utils.spans import Spans
 from roll.utils.timing import Timer
 from tests.helpers.configs import config
-from tests.unit.distributed.scheduler.simulate.schedules import setup
 from tests.unit.rl.rollouts.test_filtered_step import Clusters, Engine, Prepared, Trainer, by_rank, group
+from tests.unit.simulate.schedules import setup
 
 Entered = tuple[str, ...]
 

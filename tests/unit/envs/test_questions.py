@@ -13,7 +13,7 @@ from roll.envs.questions import MathQuestions, QaQuestions, Questions, exact_mat
 from roll.envs.tools.search import Bm25, load_corpus
 from roll.errors import EnvError
 
-DATA = Path(__file__).parents[4] / "examples" / "questions"
+DATA = Path(__file__).parents[3] / "examples" / "questions"
 MATH, QA, CORPUS = (str(DATA / f"{name}.jsonl") for name in ("math", "qa", "corpus"))
 
 
