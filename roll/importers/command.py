@@ -150,7 +150,8 @@ def imported_from(
     kind = system or system_of(original)
     notes = [*_notes(original, is_chosen), *original.notes]
     if kind == "verl":
-        return convert(verl_keys(original), verl_table(original, source), [*notes, *verl_notes(original)])
+        notes = [*notes, *verl_notes(original)]
+        return convert(verl_keys(original), verl_table(original, source), notes, original.command is not None)
     if kind == "trinity":
         return import_trinity(with_trainer_config(original, source), notes)
     return convert_roll(original, source)

@@ -86,8 +86,11 @@ class Imported:
         return not self.changes and not self.unresolved
 
 
-def convert(keys: Iterable[tuple[str, Any]], table: Table, notes: Iterable[str] = ()) -> Imported:
-    """The import of the given keys by a table."""
+def convert(
+    keys: Iterable[tuple[str, Any]], table: Table, notes: Iterable[str] = (), of_script: bool = False
+) -> Imported:
+    """The import of the given keys by a table. `of_script`: what stands in backticks is the output of a program, and
+    in a YAML a text."""
     key_values = [(key, table.canonical(key), value) for key, value in keys]
     first: dict[str, tuple[str, Any]] = {}
     for key, known_as, value in key_values:
@@ -95,7 +98,7 @@ def convert(keys: Iterable[tuple[str, Any]], table: Table, notes: Iterable[str] 
         is_empty = held is not None and held[1] is None and value is not None
         if held is None or is_empty or _rank(table, key, known_as) < _rank(table, held[0], known_as):
             first[known_as] = (key, value)
-    return _Conversion(table, {known_as: value for known_as, (_, value) in first.items()}).run(
+    return _Conversion(table, {known_as: value for known_as, (_, value) in first.items()}, of_script).run(
         key_values, {known_as: key for known_as, (key, _) in first.items()}, tuple(notes)
     )
 
@@ -107,8 +110,8 @@ def _rank(table: Table, key: str, known_as: str) -> int:
 
 
 class _Conversion:
-    def __init__(self, table: Table, values: Mapping[str, Any]):
-        self._table = table
+    def __init__(self, table: Table, values: Mapping[str, Any], of_script: bool):
+        self._table, self._of_script = table, of_script
         row_defaults = {row.key: row.default for row in table.rows if row.default is not NOTHING}
         self._defaults = row_defaults | dict(table.derived(values))
         self._values = {key: self._with_defaults(value) for key, value in values.items()}
@@ -208,7 +211,7 @@ class _Conversion:
         if value is None or value == "":
             return Entry(key, value, "asks for nothing", "empty: not given")
         try:
-            converted = row.via(undated(value))
+            converted = row.via(undated(value) if self._of_script else value)
         except NotHere as reason:
             return Entry(key, value, self._lost(reason), str(reason))
         except AsksNothing as reason:
@@ -222,12 +225,12 @@ class _Conversion:
         note, outcome = row.note, row.outcome
         if isinstance(converted, ApproximateValue):
             note, outcome, converted = converted.note, "approximated", converted.value
-        if is_output(value):
+        if self._is_output(value):
             note, outcome = _DATED, "approximated"
             if is_output(converted):
                 note = _OUTPUT
                 self._unresolved.add(known_as)
-        elif is_open(value):
+        elif self._is_open(value):
             note, outcome = _OPEN, "approximated"
             if str(value).startswith("$((") or any(map(_COUNT.search, row.targets)):
                 self._unresolved.add(known_as)
@@ -254,12 +257,18 @@ class _Conversion:
         text = " ".join(filter(None, (made.text, near, row.note)))
         if not (made.settings or near):
             return Entry(key, value, "asks for nothing", text)
-        if is_output(value):
+        if self._is_output(value):
             self._unresolved.add(known_as)
             return Entry(key, value, "approximated", f"{text} {_OUTPUT}.")
-        if is_open(value):
+        if self._is_open(value):
             return Entry(key, value, "approximated", f"{text} {_OPEN}.")
         return Entry(key, value, "approximated" if near else "mapped", text)
+
+    def _is_output(self, value: Any) -> bool:
+        return self._of_script and is_output(value)
+
+    def _is_open(self, value: Any) -> bool:
+        return is_open(value) and (self._of_script or not is_output(value))
 
     def _sum(self, name: str) -> CombinedKeys | NotHere:
         if name not in self._sums:

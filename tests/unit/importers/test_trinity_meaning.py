@@ -392,3 +392,9 @@ def test_groups_whose_advantage_the_trainer_computes_are_grpo() -> None:
 def test_a_kl_in_the_reward_counts_where_the_trainer_computes_advantages(kind: str, outcome: str) -> None:
     found = imported(f"algorithm.algorithm_type={kind}", "algorithm.kl_penalty_fn=k1")
     assert entry(found, "algorithm.kl_penalty_fn")[0] == outcome
+
+
+def test_backticks_of_a_yaml_are_text() -> None:
+    found = imported(f"{TASKS}.format.system_prompt=Put code in `code` tags")
+    assert found.tree["actor_train"]["data_args"]["system_prompt"] == "Put code in `code` tags"
+    assert not found.unresolved and entry(found, f"{TASKS}.format.system_prompt")[0] == "mapped"
