@@ -219,7 +219,10 @@ def _strategies(source: SourceLookup) -> dict[str, Any]:
 
 def engine_arguments(source: SourceLookup) -> CombinedKeys:
     """The engine's share of memory and its own arguments, by its name for them."""
-    name = rollout_engine(source(f"{ROLLOUT}.name"))
+    try:
+        name = rollout_engine(source(f"{ROLLOUT}.name"))
+    except ChangesRun:  # reported with the name
+        return CombinedKeys({}, "an argument of an engine that is not here")
     spec = spec_of(str(name.value if isinstance(name, ApproximateValue) else name))
     config, at = dict[str, Any](), "actor_infer.strategy_args.strategy_config"
     if spec.share is None:

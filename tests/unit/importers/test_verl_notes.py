@@ -481,3 +481,10 @@ def test_groups_that_the_program_itself_would_not_filter_are_told(module: str, t
     command = find_command(f"python3 -m {module} {' '.join([*GRPO, *DATA])} algorithm.filter_groups.enable=True")
     found = imported_from(source_keys(Composed(), (), command), "verl")
     assert any("leaves algorithm.filter_groups alone" in note for note in found.notes) == told and found.is_as_meant
+
+
+def test_an_engine_that_is_not_here_is_named_once() -> None:
+    found = of(f"{ROLLOUT}.name=vllm_omni", f"{ROLLOUT}.gpu_memory_utilization=0.6")
+    (change,) = found.changes
+    assert change.startswith(f"{ROLLOUT}.name: there is no engine 'vllm_omni' here")
+    assert entry(found, f"{ROLLOUT}.gpu_memory_utilization")[0] == "asks for nothing"
