@@ -18,7 +18,14 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from roll.configs.checks.lora import EXPERTS_AND_RSLORA, FUSED_EXPERTS, PEFT, REFUSED_WORDS, other_form
+from roll.configs.checks.lora import (
+    EXPERTS_AND_RSLORA,
+    EXPERTS_WITHOUT_DOWN,
+    FUSED_EXPERTS,
+    PEFT,
+    REFUSED_WORDS,
+    other_form,
+)
 from roll.configs.memory.trained import ALL_LINEAR
 from roll.configs.sections.model import ModelArgs
 from roll.configs.tables.roles import Head
@@ -341,6 +348,9 @@ def _targets(
     adapted = matrices_of(chosen, matrices)
     if adapted and args.use_rslora:
         raise StrategyError(f"model_args.use_rslora: {EXPERTS_AND_RSLORA}")
+    names = {matrix.name for matrix in adapted}
+    if any(stem + "down_proj" not in names for name in names if (stem := name.removesuffix("gate_up_proj")) != name):
+        raise StrategyError(f"model_args.lora_target: {', '.join(args.lora_target)} {EXPERTS_WITHOUT_DOWN}")
     if not plain:
         raise StrategyError(
             "model_args.lora_target names layers of experts alone. Name one beside them, such as o_proj"

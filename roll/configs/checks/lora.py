@@ -41,9 +41,14 @@ _NEED_TARGET = ("adapter_name_or_path", "additional_target")
 _IDLE_WITHOUT = ("lora_rank", "lora_alpha", "use_rslora", "lora_dropout")
 _TIED = ("embed_tokens", "lm_head")
 _ONE_PARAMETER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("w1", "w3"))  # in Megatron
+_DOWN = {"up_proj": "down_proj", "w3": "w2"}
 EXPERTS_AND_RSLORA = (
     "true with adapters on the experts of a mixture, whose gate and up peft fuses as it loads them: it keeps alpha / "
     "r, not alpha / sqrt(r). Set it to false, and lora_alpha to as much more"
+)
+EXPERTS_WITHOUT_DOWN = (
+    "adapts gate and up of experts without down, which peft does not read: it would load the model without adapters on "
+    "its experts. Name all three, or down alone"
 )
 FUSED_EXPERTS: Mapping[str, tuple[str, ...]] = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 _PATTERNS = ("rank_pattern", "alpha_pattern")
@@ -156,8 +161,8 @@ def _experts(choice: Choice) -> Experts:
 def _expert_problems(
     chosen: Sequence[Weight], files: Mapping[str, str], args: ModelArgs, key: str
 ) -> Iterator[Problem]:
-    """Checks adapters of experts that transformers keeps in stacked matrices: gate and up are one of them, and peft
-    wants a layer beside them."""
+    """Checks adapters of experts that transformers keeps in stacked matrices: gate and up are one of them, which peft
+    reads beside down alone, and it wants a layer beside them."""
     of_experts = [renamed(weight.name.removesuffix(".weight"), files) for weight in chosen if weight.cut == "expert"]
     for partners in _ONE_PARAMETER[1:]:
         for layer in of_experts:
@@ -166,6 +171,11 @@ def _expert_problems(
                 text = f"{key}: {' and '.join(partners)} of experts are one matrix, and {', '.join(args.lora_target)}"
                 yield Problem(f"{text} names a part of it. Name both, or none.", (key,))
                 return
+    for layer in of_experts:
+        stem, _, last = layer.rpartition(".")
+        if last in _DOWN and f"{stem}.{_DOWN[last]}" not in of_experts:
+            yield Problem(f"{key}: {', '.join(args.lora_target)} {EXPERTS_WITHOUT_DOWN}.", (key,))
+            return
     if of_experts and len(of_experts) == len(chosen):
         text = f"{key}: {', '.join(args.lora_target)} names layers of experts alone. Name one beside them, such as"
         yield Problem(f"{text} o_proj.", (key,))

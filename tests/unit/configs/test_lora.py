@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from roll.configs.checks.lora import EXPERTS_AND_RSLORA, lora_model_problems, lora_problems, sent_adapter_model_problems
+from roll.configs.checks.lora import (
+    EXPERTS_AND_RSLORA,
+    EXPERTS_WITHOUT_DOWN,
+    lora_model_problems,
+    lora_problems,
+    sent_adapter_model_problems,
+)
 from roll.configs.memory import deepspeed, fsdp2, megatron
 from roll.configs.memory.model_shape import ModelShape, model_shape
 from roll.configs.memory.parts import RoleFacts
@@ -172,7 +178,13 @@ def shape_of(name: str, role: Role = ACTOR_TRAIN) -> ModelShape:
             "actor_train.model_args.lora_target: gate_proj, up_proj, down_proj names layers of experts alone. Name one "
             "beside them, such as o_proj.",
         ),
-        ({"lora_target": "gate_proj, up_proj, o_proj"}, "qwen3-30b-a3b", None),
+        (
+            {"lora_target": "gate_proj, up_proj, o_proj"},
+            "qwen3-30b-a3b",
+            f"actor_train.model_args.lora_target: gate_proj, up_proj, o_proj {EXPERTS_WITHOUT_DOWN}.",
+        ),
+        ({"lora_target": "down_proj, o_proj"}, "qwen3-30b-a3b", None),
+        ({"lora_target": "gate_proj, up_proj, down_proj, o_proj"}, "qwen3-30b-a3b", None),
         (
             {"lora_target": "down_proj, o_proj", "use_rslora": True},
             "qwen3-30b-a3b",

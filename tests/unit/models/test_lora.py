@@ -289,6 +289,17 @@ def test_experts_get_the_adapters_where_a_name_is_also_theirs(family: str, targe
         assert torch.equal(again(tokens).logits, want)
 
 
+@pytest.mark.parametrize(
+    ("family", "target"), [("qwen3_moe", "o_proj, gate_proj, up_proj"), ("mixtral", "o_proj, w1, w3")]
+)
+def test_gate_and_up_of_experts_without_down_are_refused(family: str, target: str, tmp_path: Path) -> None:
+    """peft would load the adapter with a warning, and with no adapters on the experts."""
+    AutoModelForCausalLM.from_config(models.config(family)).save_pretrained(tmp_path)
+    with pytest.raises(StrategyError, match=f"lora_target: {target} adapts gate and up of experts without down"):
+        loaded(tmp_path, lora_target=target)
+    assert loaded(tmp_path, lora_target="o_proj, w2" if family == "mixtral" else "o_proj, down_proj")
+
+
 def test_layers_that_are_all_trained_in_full_are_told_of(tiny_model_dir: Path) -> None:
     with pytest.raises(StrategyError, match="additional_target trains every layer in full that lora_target names"):
         loaded(tiny_model_dir, lora_target="q_proj, o_proj", additional_target="self_attn")
