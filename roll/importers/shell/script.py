@@ -21,7 +21,7 @@ from roll.importers.shell.syntax_tree import Steps, TreeReader
 
 _OVERRIDE = re.compile(r"(\+{0,2}|~)[A-Za-z_]\w*(\.[\w-]+)*=.*|~[A-Za-z_]\w*(\.[\w-]+)+", re.DOTALL)
 _OUTPUT = re.compile(r"\$\((?!\()|(?<!`)`[^`]+`(?!`)")
-_DATE = re.compile(r"[-_.]?(\$\(date\b[^()`]*\)|`date\b[^`]*`)")
+_DATE = re.compile(r"(?:(?:^|(?<=/)){0}[-_.]?|[-_.]?{0})".replace("{0}", r"(?:\$\(date\b[^()`]*\)|`date\b[^`]*`)"))
 _EXPORT, _NAME = re.compile(r"^[ \t]*export[ \t]([^;&|\n]*)", re.MULTILINE), re.compile(r"(?<![\w$/{])[A-Z]\w*")
 _OPEN = re.compile(r"\$(\d|\(|\{|`)|`")
 ANOTHER_COMMAND = "Not imported, another command: "
