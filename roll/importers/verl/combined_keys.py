@@ -156,7 +156,7 @@ def compared_kl(source: SourceLookup) -> str:
         )
     if name not in (*_OTHERS_ONLY, *_WITH_ITSELF):
         return ""
-    mean, kept = "group's mean KL", ""
+    mean, kept = f"group's mean KL{', weighted by length,' if name == 'opo' else ''}", ""
     if name in _OTHERS_ONLY:
         mean, kept = "mean KL of the other answers", ", a baseline, which leaves the mean of the gradient as it is"
     return (

@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from roll.algorithms.advantage import AdvantageSettings, group_advantages
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported, read
 from tests.unit.importers.test_import import entry
@@ -329,6 +331,24 @@ def test_a_kl_in_the_reward_is_part_of_what_verl_compares(name: str, more: tuple
     words = ("algorithm.use_kl_in_reward=true", f"algorithm.adv_estimator={name}", *more)
     assert entry(of(*words), "algorithm.adv_estimator")[0] == outcome
     assert of(*words).is_as_meant == (outcome != "changes the run")
+
+
+@pytest.mark.parametrize("name", ["rloo", "opo", "reinforce_plus_plus_baseline"])
+def test_credit_differs_by_the_kl_that_the_report_of_an_import_names(name: str) -> None:
+    """Compares per token what verl has, scores less the KL of whole answers and then the estimator, with the KL that
+    comes off afterwards. Before any whitening."""
+    rewards, kl, group = (
+        np.array([1.0, 0.0, 0.0]),
+        np.array([[0.2, 0.1], [0.0, 0.3], [0.4, 0.0]]),
+        np.zeros(3, np.int64),
+    )
+    settings, lengths = AdvantageSettings(name), np.full(3, 2)
+    there, _ = group_advantages(rewards - kl.sum(1), group, settings, lengths=lengths)
+    plain, _ = group_advantages(rewards, group, settings, lengths=lengths)
+    here = plain[:, None] - np.cumsum(kl[:, ::-1], axis=1)[:, ::-1]
+    before = np.cumsum(kl, axis=1) - kl
+    mean = (kl.sum() - kl.sum(1)) / 2 if name == "rloo" else np.full(3, kl.sum() / 3)
+    assert here == pytest.approx(there[:, None] - (mean[:, None] - before), abs=1e-6)  # float32
 
 
 @pytest.mark.parametrize(
