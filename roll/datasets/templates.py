@@ -107,6 +107,7 @@ PLAIN = "plain"
 _OF_TEXTS = (CHATML, EMPTY, BASE)
 _SHOWS = "shows some. Use native, if the tokenizer's own template writes them, or a Jinja file"
 _MARK = re.compile(r"<\|[a-z_]+\|>")
+_WRITES_ONE = "{{ messages[0]['content'] }} is the first"
 _PATH = re.compile(r".*/.*|.*\.(jinja2?|j2|txt|tmpl)", re.DOTALL)
 
 
@@ -142,26 +143,31 @@ def template_problem(name: str, key: str) -> str | None:
     if wrong is not None or name in FORMS or name == PLAIN:
         return wrong
     if is_text(name):
-        return _syntax_problem(name, f"{key}: line ")
+        return _source_problem(name, key, "line ")
     status = path_info(name)
     if not status.is_file:
         return f"{key}: {f'there is no Jinja file {name}' if status.kind == 'absent' else status.why}"
     try:
-        return _syntax_problem(status.path.read_text(encoding="utf-8"), f"{key}: {name}:")
+        return _source_problem(status.path.read_text(encoding="utf-8"), key, f"{name}:")
     except (OSError, UnicodeDecodeError) as error:
         return f"{key}: cannot read {name}: {error}"
 
 
-def _syntax_problem(source: str, before_line: str) -> str | None:
+def _source_problem(source: str, key: str, before_line: str) -> str | None:
+    """Return the problem of a template's text: its syntax, or that it reads no messages, so that every prompt is the
+    same."""
     from jinja2 import TemplateSyntaxError
+    from jinja2.nodes import Name
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     try:
-        ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"]).parse(source)
+        tree = ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols"]).parse(source)
     except TemplateSyntaxError as error:
         # `generation` is a tag that only transformers knows; it is checked when the template is used
-        return None if "generation" in str(error) else f"{before_line}{error.lineno}: {error.message}"
-    return None
+        return None if "generation" in str(error) else f"{key}: {before_line}{error.lineno}: {error.message}"
+    if any(each.name == "messages" for each in tree.find_all(Name)):
+        return None
+    return f"{key}: the template does not read messages: all prompts are the same. Write them: {_WRITES_ONE}"
 
 
 _SET_BY_ROWS = frozenset(

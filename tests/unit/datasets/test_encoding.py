@@ -148,7 +148,7 @@ def test_a_tokenizer_without_chat_template_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_template_that_fails_on_a_row_names_it(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
-    (tmp_path / "t.jinja").write_text("{{ raise_exception('no system message') }}")
+    (tmp_path / "t.jinja").write_text("{{ raise_exception('no system message') }}{{ messages }}")
     with pytest.raises(ConfigError, match="rows.jsonl:1: .*no system message"):
         load(tmp_path, tiny_tokenizer, [row("31")], template=str(tmp_path / "t.jinja"))
 

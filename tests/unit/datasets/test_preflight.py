@@ -69,6 +69,8 @@ def test_template_is_checked(tmp_path: Path) -> None:
     written = "{% for m in messages %}{{ m.content }}</think>{% endfor %}" + "{# " + "long " * 1000 + "#}"
     assert check(path, [GOOD], template=written) == []
     assert f"{KEY}.template: line 2: " in check(path, template="{% for m in messages %}\n{{ m.content }")[0]
+    assert f"{KEY}.template: the template does not read messages" in check(path, template="{{ nothing }}")[0]
+    assert check(path, [GOOD], template="{% set messages = messages[1:] %}{{ messages[0].content }}") == []
 
 
 def test_of_a_large_file_only_the_front_is_read(tmp_path: Path) -> None:
