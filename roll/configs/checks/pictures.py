@@ -62,7 +62,7 @@ def sight_problems(
                 f"{name}.use_sequence_packing: true, but the rows show pictures, and {why}, which packs do not do. Set "
                 "it to false; use_dynamic_batching_in_train and _in_infer keep padding small"
             )
-        elif on_cpu and spec_of(worker.strategy_name).is_causal_on_cpus:
+        elif on_cpu and Feature.TWO_WAY_ATTENTION_ON_CPU not in spec_of(worker.strategy_name).supports:
             yield (
                 f"{name}.strategy_args.strategy_name: {worker.strategy_name}, but the rows show pictures, and {why}, "
                 "which it does not do on a CPU. Use hf_infer"

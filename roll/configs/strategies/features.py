@@ -28,6 +28,7 @@ class Feature(StrEnum):
     MULTI_DEVICE_WORKER = "multi_device_worker"
     TRANSFORMERS_MODEL = "transformers_model"
     PICTURES = "pictures"
+    TWO_WAY_ATTENTION_ON_CPU = "two_way_attention_on_cpu"
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,9 @@ FEATURES: Mapping[Feature, FeatureRow] = {
     Feature.TRANSFORMERS_MODEL: FeatureRow("run the model of transformers", uses=("train", "score", "generate")),
     Feature.PICTURES: FeatureRow(
         "show pictures to its model", remedy="leave such rows out", uses=("train", "score", "generate")
+    ),
+    Feature.TWO_WAY_ATTENTION_ON_CPU: FeatureRow(
+        "let tokens of a picture attend to later ones on a CPU", uses=("train", "score", "generate")
     ),
 }
 """A new feature is a member above, a row here, and the strategies that have it in `table.py`."""

@@ -95,7 +95,6 @@ class StrategySpec:
     memory: Mapping[Use, str] = field(default_factory=dict)  # (RoleFacts) -> RankMemory
     size_keys: tuple[str, ...] = ()  # keys of strategy_config whose product is num_gpus_per_worker by default
     share: GpuShareKey | None = None
-    is_causal_on_cpus: bool = False  # its attention there, whatever the model's: tokens of a picture see earlier ones
     registry: ModelRegistry | None = None
     truncating_sampling_keys: tuple[str, ...] = (
         NARROWING  # sampling settings that change the distribution its log-probs are of

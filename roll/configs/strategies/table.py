@@ -22,7 +22,7 @@ _MEMORY = "roll.configs.memory"
 _SIZES = ("tensor_parallel_size", "tp_size", "pipeline_parallel_size", "pp_size")
 _TRANSFORMERS = frozenset({
     Feature.TRANSFORMERS_MODEL, Feature.SEQUENCE_PACKING, Feature.PREFIX_SHARING, Feature.TORCH_COMPILE,
-    Feature.FUSED_HEAD, Feature.PICTURES,
+    Feature.FUSED_HEAD, Feature.PICTURES, Feature.TWO_WAY_ATTENTION_ON_CPU,
 })  # fmt: skip
 _TRAINER = frozenset({Feature.LORA, Feature.OPTIMIZER_FROM, Feature.MOE_AUX_LOSS, Feature.ROUTER_REPLAY})
 _TRANSFORMERS_TRAINER = (
@@ -107,7 +107,6 @@ _SPECS = (
         problems="roll.distributed.strategy.vllm.args:problems",
         cpu_model_problems="roll.distributed.strategy.vllm.args:cpu_model_problems",
         warnings="roll.distributed.strategy.vllm.args:warnings",
-        is_causal_on_cpus=True,
         environment="roll.distributed.strategy.vllm.args:environment",
         registry=ModelRegistry(
             "vLLM",

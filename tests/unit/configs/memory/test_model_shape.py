@@ -72,7 +72,7 @@ def counted(model: dict[str, Any], head: Head = "lm") -> Counter[str]:
 
 
 def test_every_family_that_megatron_knows_is_known() -> None:
-    assert KNOWN.keys() == BY_MEGATRON.keys()
+    assert KNOWN.keys() >= BY_MEGATRON.keys()
 
 
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
