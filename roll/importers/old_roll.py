@@ -14,6 +14,7 @@ from roll.configs.load.loader import compose_tree
 from roll.configs.load.overrides import references
 from roll.configs.problems import nearest
 from roll.configs.strategies.megatron_config import KNOWN, NOT_HERE
+from roll.configs.strategies.table import spec_of
 from roll.errors import ConfigError
 from roll.importers.convert import Entry, Imported, SourceKeys, leaves
 from roll.importers.rows import CHANGES
@@ -178,7 +179,7 @@ def _is_nothing(key: str, value: Any) -> bool:
 def _known(here: str, node: dict[str, Any], key: str, annotation: Any, variables: set[str]) -> Iterator[Entry]:
     inner, value = nested_class(annotation), node[key]
     if key == "strategy_config" and isinstance(value, dict):
-        yield from _not_of_megatron(here, value, is_megatron=str(node.get("strategy_name")).startswith("megatron"))
+        yield from _not_of_megatron(here, value, _is_megatron(node.get("strategy_name")))
     if inner is None or not isinstance(value, dict | list):
         yield from _outcome_entries(here, value, "mapped", "the same here")
     elif isinstance(value, list):
@@ -195,6 +196,10 @@ def _known(here: str, node: dict[str, Any], key: str, annotation: Any, variables
                 yield from _outcome_entries(join(here, name), child, "mapped", "the same here")
     else:
         yield from _entries(inner, value, variables, here)
+
+
+def _is_megatron(strategy: Any) -> bool:
+    return isinstance(strategy, str) and spec_of(strategy).problems == "roll.configs.strategies.megatron:problems"
 
 
 def _not_of_megatron(here: str, config: dict[str, Any], is_megatron: bool) -> Iterator[Entry]:
