@@ -196,7 +196,7 @@ def _in_its_branches(walk: Walk, words: list[str], again: Walk, steps: Steps) ->
     places = enumerate(walk.places)
     before = [walk.commands[i] for i, (other, its) in places if other is node and not _exclude(around, its)]
     after = [each for each, (other, _) in zip(again.commands, again.places, strict=True) if other is node]
-    if len(before) != len(after):
+    if len(before) != len(after) or not any(each is words for each in before):  # loops, or a function in itself
         return walk, words
     return again, next(new for old, new in zip(before, after, strict=True) if old is words)
 

@@ -465,3 +465,9 @@ def test_a_training_of_a_branch_is_read_as_if_its_test_chose_it() -> None:
 def test_trainings_exclude_each_other_in_branches_of_one_test(script: str, runs: str) -> None:
     assert [find_command(script, training=i).overrides for i in (1, 2)] == [("a.b=1",), ("a.b=2",)]
     assert find_command(script).runs == runs
+
+
+def test_a_training_of_a_function_that_calls_itself_in_another_branch_is_read_as_it_stands() -> None:
+    body = 'if [ "$Q" = a ]; then python -m x a.b=$1; else if [ "$1" = 1 ]; then f 2; fi; fi'
+    found = find_command(f"f() {{ {body}; }}\nf 1\npython -m x a.b=9", training=2)
+    assert found.overrides == ("a.b=2",) and found.runs == "some"
