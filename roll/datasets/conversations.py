@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -276,9 +276,12 @@ class Reads(Protocol):
     def read(self, row: Row, args: DataArgs, key: str) -> ShowsPictures: ...
 
 
-def look_at_rows(args: DataArgs, key: str, columns: Reads, reach: bool = True) -> Iterator[str]:
+def look_at_rows(
+    args: DataArgs, key: str, columns: Reads, reach: bool = True, if_shown: Callable[[], Iterable[str]] = tuple
+) -> Iterator[str]:
     """Yield problems of the files that `data_args` name, and of the first rows of each file. Without `reach` only files
-    of this machine are looked at."""
+    of this machine are looked at. `if_shown`: what else is wrong where a row shows pictures."""
+    shows = False
     sources, problems = data_sources(args, key, reach)
     if reach:
         yield from problems
@@ -290,7 +293,9 @@ def look_at_rows(args: DataArgs, key: str, columns: Reads, reach: bool = True) -
         try:
             for row in islice(source.rows(), ROWS_LOOKED_AT):
                 try:
-                    wrong += missing_files(columns.read(row, args, key).pictures)
+                    pictures = columns.read(row, args, key).pictures
+                    shows |= bool(pictures)
+                    wrong += missing_files(pictures)
                 except ConfigError as error:
                     wrong += error.problems
         except ConfigError as error:
@@ -298,6 +303,7 @@ def look_at_rows(args: DataArgs, key: str, columns: Reads, reach: bool = True) -
         yield from wrong[:MOST_PROBLEMS]
         if len(wrong) > MOST_PROBLEMS:
             yield f"{key}.file_name: {source.name} has {len(wrong) - MOST_PROBLEMS} more problems of this sort"
+    yield from if_shown() if shows else ()
 
 
 def says_nothing(message: Message) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 
 from roll.configs.sections.data import DataArgs
@@ -28,13 +28,13 @@ def preflight(
     template: str | None = None,
     reach: bool = True,
     vision: VisionModel | None = None,
-    if_shown: Callable[[], Iterable[str]] = tuple,
+    if_shown: Callable[[Collection[str]], Iterable[str]] = tuple,
 ) -> list[str]:
     """Every problem with `data_args` (at YAML path `key`): one message each, with file, key and remedy.
 
     Files up to 16 MB are read whole; of a larger one the first 1000 rows, and the rest when the run loads it. What is
     elsewhere is fetched; without `reach` it is left out, and so are files that are not there. `vision`: the model, if
-    it sees pictures. `if_shown`: what else is wrong where a row shows some.
+    it sees pictures. `if_shown`: what else is wrong where rows of these domains show some.
     """
     name, at = template or args.template, "global_template" if template else f"{key}.template"
     problems = [template_problem(name, at) or variables_problem(name, args.template_kwargs, at)]
@@ -52,24 +52,24 @@ def preflight(
     lacking = _GroundTruths(key, domains)
     for source in sources:
         problems += _row_problems(source, reader, lacking)
-    beside = if_shown() if lacking.shows_pictures else ()
+    beside = if_shown(lacking.shown) if lacking.shown else ()
     return [p for p in [*problems, *lacking.problems(), *beside] if p]
 
 
 class _GroundTruths:
-    """Domains that have rows but no reference answer in any of them; and whether some row shows pictures."""
+    """Domains that have rows but no reference answer in any of them; and domains of which some row shows pictures."""
 
     def __init__(self, key: str, domains: Sequence[Domain]):
         self._key = key
         self._waiting = {domain.name for domain in domains if domain.some_ground_truth}
         self._first: dict[str, Row] = {}
-        self.shows_pictures = False
+        self.shown: set[str] = set()
 
     def see(self, example: Example, ground_truth: object) -> None:
         if ground_truth is not None:
             self._waiting.discard(example.domain)
         self._first.setdefault(example.domain, example.row)
-        self.shows_pictures |= bool(example.pictures)
+        self.shown |= {example.domain} if example.pictures else set()
         if missing := next(missing_files(example.pictures), None):
             raise ConfigError(missing)
 

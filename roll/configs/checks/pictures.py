@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from roll.configs.sections.algorithm import AlgorithmConfig
@@ -45,11 +45,37 @@ def picture_problems(config: RunConfig, learner: str, at: str | None = None) -> 
 
 
 def sight_problems(
-    config: RunConfig, vision: VisionModel | None, on_cpu: bool, of_text: Collection[str] = ()
+    config: RunConfig,
+    learner: str,
+    seen: Mapping[str, VisionModel | None],
+    on_cpu: bool,
+    of_text: Collection[str] = (),
 ) -> Iterator[str]:
-    """Yield the problems of a run whose rows show pictures to a model that sees like `vision`: roles whose attention is
-    causal, where tokens of a picture attend to later ones. `on_cpu`: the machine has no GPUs. `of_text`: roles whose
-    rows show none. Reward models, which may be of another family, are checked where they are loaded."""
+    """Yield the problems of a run whose rows show pictures with its models: roles whose model sees none, makes other
+    tokens of them than that of `learner`, or has causal attention where tokens of a picture attend to later ones.
+
+    `seen`: how the models of roles see; None: they do not. A role that is not in it is not looked at. `on_cpu`: the
+    machine has no GPUs. `of_text`: roles whose rows show none. Reward models may be of another family.
+    """
+    vision = seen.get(learner)
+    yield from _causal_problems(config, vision, on_cpu, of_text)
+    for name in config.model_roles:
+        role = config.roles[name]
+        if role.is_apart or name in of_text or name not in seen:
+            continue
+        if (model := seen[name]) is None:
+            yield f"{name}: the rows show pictures, which its model does not see. Take one that does"
+        elif role.head != "sequence" and vision is not None and not model.counts_as(vision):
+            yield (
+                f"{name}: the rows show pictures, of which its model makes other tokens ({model.sizes.unit}, id "
+                f"{model.image_token}) than that of {learner} ({vision.sizes.unit}, id "
+                f"{vision.image_token}). Take models of one family"
+            )
+
+
+def _causal_problems(
+    config: RunConfig, vision: VisionModel | None, on_cpu: bool, of_text: Collection[str]
+) -> Iterator[str]:
     if vision is None or not vision.facts.looks_both_ways:
         return
     why = f"tokens of a picture attend to each other both ways in {vision.model_type}"

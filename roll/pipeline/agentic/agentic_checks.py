@@ -26,7 +26,7 @@ from roll.pipeline.agentic.env_checks import (
     task_place_problems,
 )
 from roll.pipeline.agentic.tool_checks import tool_code_problems, tool_reports
-from roll.run.saving.model_files import read_vision
+from roll.run.saving.model_files import known_sight
 from roll.run.start.choose import lacks_gpus
 
 ENV_WORKERS = ("roll.pipeline.agentic.environment_worker.EnvironmentWorker",)
@@ -92,9 +92,10 @@ def machine_problems(config: AgenticConfig) -> list[Problem]:
     wrong = template_problem(args.template, key) or variables_problem(args.template, args.template_kwargs, key)
     problems = [] if wrong is None else [Problem(f"{wrong}.", (key,), "place")]
     if (manager := shows_pictures(config)) is not None:
-        vision = read_vision(config.actor_train.model_args)
-        texts = [blind_problem(manager, config)] if vision is None else []
-        texts += sight_problems(config, vision, lacks_gpus(config))
+        seen = known_sight(config.model_roles)
+        is_blind = "actor_train" in seen and seen["actor_train"] is None
+        texts = [blind_problem(manager, config)] if is_blind else []
+        texts += () if is_blind else sight_problems(config, "actor_train", seen, lacks_gpus(config))
         problems += [Problem(f"{text}.", (manager,), "place") for text in texts]
     return problems
 

@@ -11,13 +11,11 @@ from typing import Any, Protocol, cast
 
 import regex
 
-from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.features import Feature
-from roll.configs.strategies.table import feature_problem
 from roll.distributed.executor.pictures import PictureLoader
 from roll.distributed.executor.placement import Claim
 from roll.distributed.executor.step_rows import texts_at, texts_of
 from roll.errors import ConfigError, WorkerError
+from roll.pipeline.rlvr.reward_checks import judge_sight_problems
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.rewards.base import Reward, RewardInput, RewardOutcome, Score, has_form
 from roll.rewards.config import RewardConfig
@@ -144,21 +142,11 @@ def judge_sees(config: RewardConfig, text: JudgeText) -> bool:
 
 def check_judges(config: RLVRConfig, texts: Mapping[str, JudgeText], domains: Collection[str]) -> None:
     """Raises ConfigError where a judge on engines is to be shown the pictures of these domains, and cannot be."""
-    problems: list[str] = []
-    for domain, role in config.judge_of.items():
-        text, key = texts[role], f"rewards.{domain}.judge_sees_pictures"
-        if domain not in domains or (text.vision is None and not config.rewards[domain].judge_sees_pictures):
-            continue
-        choice = Choice(config.roles[role], config.sections[role])
-        if text.vision is None:
-            name = choice.worker.model_args.model_name_or_path
-            problems.append(f"{key}: true, but {role} is {name}, which sees no pictures. Take a model that does")
-        elif problem := feature_problem(choice, Feature.PICTURES, "rows with pictures", key):
-            problems.append(problem.text)
-        elif judge_sees(config.rewards[domain], text):
-            text.check_pictures(role)
-    if problems:
+    if problems := [*judge_sight_problems(config, {role: text.vision for role, text in texts.items()}, domains)]:
         raise ConfigError(*problems)
+    for domain, role in config.judge_of.items():
+        if domain in domains and judge_sees(config.rewards[domain], texts[role]):
+            texts[role].check_pictures(role)
 
 
 def _input(task: Task, attempt: Trajectory, text: str) -> RewardInput:

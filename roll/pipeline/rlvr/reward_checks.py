@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from urllib.parse import urlsplit
 
 from roll.configs.load.aliases import LLM_JUDGE
 from roll.configs.problems import Problem
 from roll.configs.sections.algorithm import engine_length
+from roll.configs.strategies.choice import Choice
+from roll.configs.strategies.features import Feature
 from roll.configs.strategies.model_numbers import text_part
+from roll.configs.strategies.table import feature_problem
+from roll.configs.tables.vision import VisionModel
 from roll.datasets.rows import Domain
 from roll.errors import describe
 from roll.pipeline.rlvr.rlvr_config import JUDGE, RLVRConfig
@@ -189,6 +193,23 @@ def engine_judge_problems(config: RLVRConfig) -> Iterator[Problem]:
                 f"{role}.device_mapping devices of its own.",
                 ("is_use_additional_prompts", f"rewards.{domain}.query_filter_config", f"{role}.device_mapping"),
             )
+
+
+def judge_sight_problems(
+    config: RLVRConfig, seen: Mapping[str, VisionModel | None], domains: Collection[str]
+) -> Iterator[str]:
+    """Yield the problems of judges on engines that are to be shown the pictures of these domains. `seen`: how the
+    models of judges see, None: not at all; without those that are not known."""
+    for domain, role in config.judge_of.items():
+        says, key = config.rewards[domain].judge_sees_pictures, f"rewards.{domain}.judge_sees_pictures"
+        if domain not in domains or role not in seen or (seen[role] is None and not says):
+            continue
+        choice = Choice(config.roles[role], config.sections[role])
+        if seen[role] is None:
+            name = choice.worker.model_args.model_name_or_path
+            yield f"{key}: true, but {role} is {name}, which sees no pictures. Take a model that does"
+        elif problem := feature_problem(choice, Feature.PICTURES, "rows with pictures", key):
+            yield problem.text
 
 
 def judge_length_problems(config: RLVRConfig) -> Iterator[Problem]:

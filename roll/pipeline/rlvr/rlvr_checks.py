@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from roll.configs.checks.pictures import picture_problems, sight_problems
 from roll.configs.checks.roles import REWARD as REWARD_SWITCHES
@@ -28,7 +28,7 @@ from roll.pipeline.rlvr.rlvr_config import REWARD, RLVRConfig, eval_set_problems
 from roll.rewards.chain import SHORT, parts_of
 from roll.rewards.config import BUILTINS, RewardConfig, RewardModelArgs
 from roll.run.operators.checks import missing_packages, operator_problems, user_function_problems
-from roll.run.saving.model_files import read_model_config, read_vision
+from roll.run.saving.model_files import known_sight, read_model_config, read_vision
 from roll.run.start.choose import lacks_gpus
 from roll.run.start.data_files import data_args_problems, data_args_warnings, missing_data_files, unknown_templates
 from roll.utils.imports import split
@@ -226,15 +226,30 @@ def _row_problems(config: RLVRConfig, reach: bool) -> Iterator[str]:
         domains = data_domains(config)
     except (ImportError, OSError, ValueError):  # code_problems says which reward it is, _verdict_problems which prompt
         return
-    sees = read_vision(config.actor_train.model_args)
-    problems = [*picture_problems(config, "actor_train"), *sight_problems(config, sees, lacks_gpus(config))]
-    waiting = iter(problems)  # told once, with the first rows that show some
+    told: set[str] = set()
+
+    def told_once(shown: Collection[str]) -> Iterator[str]:
+        for text in _shown_problems(config, shown):
+            if text not in told:
+                told.add(text)
+                yield text
 
     for at, args in data_args_of(config).items() if domains else ():  # without any no row has one
         if args.operators:  # which may leave rows out: the run reads what they leave before it starts anything
             continue
         vision = read_vision(config.actor_train.model_args, args)
-        yield from preflight(args, at, domains, config.global_template, reach, vision, lambda: waiting)
+        yield from preflight(args, at, domains, config.global_template, reach, vision, told_once)
+
+
+def _shown_problems(config: RLVRConfig, domains: Collection[str]) -> Iterator[str]:
+    """Yield the problems of rows of these domains that show pictures, as far as the models that are here say."""
+    from roll.pipeline.rlvr.reward_checks import judge_sight_problems
+
+    of_text = config.scorers_without(domains)
+    seen = known_sight(config.model_roles)
+    yield from picture_problems(config, "actor_train")
+    yield from sight_problems(config, "actor_train", seen, lacks_gpus(config), of_text)
+    yield from judge_sight_problems(config, known_sight(config.judge_roles), domains)
 
 
 def _reward_problems(config: RLVRConfig) -> Iterator[Problem]:

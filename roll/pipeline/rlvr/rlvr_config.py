@@ -1,6 +1,6 @@
 """Settings of an RLVR run: prompts with verifiable answers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -246,6 +246,10 @@ class RLVRConfig(AlgorithmConfig):
         """The reward models that are started, by role."""
         used = set(self.scorer_of.values())
         return {name: worker for name, worker in self.sections.items() if name in used}
+
+    def scorers_without(self, domains: Collection[str]) -> set[str]:
+        """The reward models that score none of these domains."""
+        return set(self.scorer_roles) - {self.scorer_of.get(domain) for domain in domains}
 
     @property
     def domains(self) -> tuple[str, ...]:

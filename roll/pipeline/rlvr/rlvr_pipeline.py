@@ -133,8 +133,7 @@ class RLVRPipeline(RLPipeline):
         """Whether a task shows pictures. Raises ConfigError where a role cannot take them."""
         domains = {task.domain for task in tasks if task.pictures}
         if domains:
-            of_text = set(self.config.scorer_roles) - {self.config.scorer_of.get(domain) for domain in domains}
-            check_shown(self.config, "actor_train", self.vision, of_text=of_text)
+            check_shown(self.config, "actor_train", self.vision, of_text=self.config.scorers_without(domains))
             check_judges(self.config, self.judge_texts, domains)
         return bool(domains)
 

@@ -4,12 +4,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, cast
 
+from roll.configs.checks.pictures import picture_problems, sight_problems
 from roll.configs.problems import Problem
 from roll.pipeline.rows.row_config import PairConfig, RowConfig
 from roll.run.operators.checks import missing_packages, operator_problems, user_function_problems
 from roll.run.operators.choice import Places, dry_report
 from roll.run.operators.row import ReadTexts
-from roll.run.saving.model_files import read_vision
+from roll.run.saving.model_files import known_sight, read_vision
+from roll.run.start.choose import lacks_gpus
 from roll.run.start.data_files import data_args_problems, has_files, missing_rows
 from roll.run.start.load import unread_keys
 from roll.utils.imports import resolve
@@ -47,8 +49,14 @@ def local_rows(config: RowConfig) -> Iterator[str]:
 def _row_problems(config: RowConfig, reach: bool) -> Iterator[str]:
     from roll.datasets.conversations import look_at_rows  # torch: only where there is something to read
 
+    waiting = _shown_problems(config)  # told once, with the first rows that show some
     for at, args in config.data_args.items():
-        yield from look_at_rows(args, at, _columns(config), reach)
+        yield from look_at_rows(args, at, _columns(config), reach, lambda: waiting)
+
+
+def _shown_problems(config: RowConfig) -> Iterator[str]:
+    yield from picture_problems(config, config.learner)
+    yield from sight_problems(config, config.learner, known_sight(config.model_roles), lacks_gpus(config))
 
 
 def operator_reports(config: RowConfig) -> Iterator[str | Problem]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from roll.configs.checks.lora import other_form
 from roll.configs.problems import Problem
+from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.data import DataArgs
 from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies.choice import Choice
@@ -32,6 +33,15 @@ def read_vision(args: ModelArgs, data: DataArgs | None = None) -> VisionModel | 
     vision = vision_model(model, processor.get("image_processor", processor))
     limits = (None, None) if data is None else (data.image_min_pixels, data.image_max_pixels)
     return None if vision is None else vision.with_limits(*limits)
+
+
+def known_sight(workers: Mapping[str, WorkerConfig]) -> dict[str, VisionModel | None]:
+    """Return how the models of these roles see pictures, None: not at all; without those that are not here."""
+    return {
+        role: read_vision(worker.model_args)
+        for role, worker in workers.items()
+        if read_model_config(worker.model_args)[0] is not None
+    }
 
 
 def _read(name: str | None, what: str = "config.json") -> tuple[Mapping[str, Any] | None, str]:

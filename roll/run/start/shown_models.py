@@ -17,20 +17,16 @@ def check_shown(
 ) -> None:
     """Raises ConfigError where the run's rows show pictures and a role cannot take them: `learner` says how many tokens
     each has, and every model has to agree, but for reward models, which may read rows in their own way. `at`: the key
-    that brings pictures; None: the rows of `learner`. `of_text`: roles whose rows show none."""
-    problems = [*picture_problems(config, learner, at), *sight_problems(config, vision, lacks_gpus(config), of_text)]
-    for name, worker in config.model_roles.items():
-        role = config.roles[name]
-        if role.is_apart or name in of_text:
-            continue
-        model = vision if name == learner else vision_of(worker.model_args)
-        if model is None:
-            problems.append(f"{name}: the rows show pictures, which its model does not see. Take one that does")
-        elif role.head != "sequence" and vision is not None and not model.counts_as(vision):
-            problems.append(
-                f"{name}: the rows show pictures, of which its model makes other tokens ({model.sizes.unit}, id "
-                f"{model.image_token}) than that of {learner} ({vision.sizes.unit}, id "
-                f"{vision.image_token}). Take models of one family"
-            )
+    that brings pictures; None: the rows of `learner`. `of_text`: roles whose rows show none. A plan asks the same
+    questions of the files that are here."""
+    seen = {
+        name: vision if name == learner else vision_of(worker.model_args)
+        for name, worker in config.model_roles.items()
+        if not config.roles[name].is_apart and name not in of_text
+    }
+    problems = [
+        *picture_problems(config, learner, at),
+        *sight_problems(config, learner, seen, lacks_gpus(config), of_text),
+    ]
     if problems:
         raise ConfigError(*problems)

@@ -11,8 +11,11 @@ from roll.configs.checks.pictures import picture_problems, sight_problems
 from roll.configs.sections.model import ModelArgs
 from roll.errors import ConfigError
 from roll.models.vision.files import vision_of
+from roll.pipeline.agentic.agentic_checks import machine_problems
+from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.distill.distill_config import DistillConfig
 from roll.pipeline.dpo.dpo_config import DPOConfig
+from roll.pipeline.rlvr.rlvr_checks import local_rows as rlvr_rows
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.rm.rm_config import RMConfig
 from roll.pipeline.rm.rm_pipeline import RMPipeline
@@ -24,6 +27,7 @@ from roll.run.start.shown_models import check_shown
 from tests.helpers.configs import config as rlvr
 from tests.helpers.pictures import make_model_dir
 from tests.unit.datasets.pictures.files import png
+from tests.unit.pipeline.agentic.test_config import tree
 
 ROW = {"instruction": "<image>?", "images": ["a.png"], "output": "1"}
 
@@ -151,17 +155,17 @@ def test_packs_and_vllm_on_a_cpu_are_refused_where_pictures_look_both_ways(tmp_p
     vision = vision_of(ModelArgs(model_name_or_path=str(gemma)))
     packs = sft(gemma, tmp_path, ROW)
     packs = packs.model_copy(update={"sft_train": packs.sft_train.model_copy(update={"use_sequence_packing": True})})
-    (problem,) = sight_problems(packs, vision, on_cpu=True)
+    (problem,) = sight_problems(packs, "sft_train", {"sft_train": vision}, on_cpu=True)
     assert problem.startswith(
         "sft_train.use_sequence_packing: true, but the rows show pictures, and tokens of a picture attend to each "
         "other both ways in gemma3, which packs do not do. Set it to false"
     )
     with pytest.raises(ConfigError, match=r"sft_train\.use_sequence_packing: true"):
         check_shown(packs, "sft_train", vision)
-    assert not list(sight_problems(sft(gemma, tmp_path, ROW), vision, on_cpu=True))
-    (engine,) = sight_problems(rlvr_with("vllm", gemma), vision, on_cpu=True)
+    assert not list(sight_problems(sft(gemma, tmp_path, ROW), "sft_train", {"sft_train": vision}, on_cpu=True))
+    (engine,) = sight_problems(rlvr_with("vllm", gemma), "actor_train", {"actor_train": vision}, on_cpu=True)
     assert engine.startswith("actor_infer.strategy_args.strategy_name: vllm, but") and engine.endswith("Use hf_infer")
-    assert not list(sight_problems(rlvr_with("vllm", gemma), vision, on_cpu=False))
+    assert not list(sight_problems(rlvr_with("vllm", gemma), "actor_train", {"actor_train": vision}, on_cpu=False))
 
 
 def rlvr_with(engine: str, model: Path) -> RLVRConfig:
@@ -175,3 +179,70 @@ def test_the_reference_of_dpo_is_looked_at_as_well(model_dir: Path, tiny_model_d
     config = DPOConfig.model_validate(tree | {"reference": reference})
     with pytest.raises(ConfigError, match="^reference: the rows show pictures, which its model does not see"):
         check_shown(config, "actor_train", vision_of(config.actor_train.model_args))
+
+
+JUDGED = {
+    "reward": "llm_judge",
+    "judge_model_type": "inference",
+    "judge_prompt": "{response}?",
+    "judge_sees_pictures": True,
+    **role("hf_infer", 5),
+}
+
+
+def test_a_plan_says_of_models_what_the_run_would(model_dir: Path, tiny_model_dir: Path, tmp_path: Path) -> None:
+    """It reads the config.json of each role; of a model that is not here it says nothing."""
+    other = make_model_dir(tmp_path, "qwen3_vl")
+    (tmp_path / "a.png").write_bytes(png())
+    file = tmp_path / "rl.jsonl"
+
+    def problems(critic: object, judge: object, **row: object) -> list[str]:
+        rewards = {
+            "seen": JUDGED | {"model_args": {"model_name_or_path": str(judge)}},
+            "text": {"reward": "exact_match"},
+        }
+        rows = [{"prompt": "?", "tag": "seen", "ground_truth": "1"} | row, {"prompt": "?", "tag": "text", **row}]
+        file.write_text("".join(json.dumps({"ground_truth": "1"} | each) + "\n" for each in rows))
+        learner = role(data_args={"file_name": str(file)})
+        tree = {"pretrain": str(model_dir), "adv_estimator": "gae", "rewards": rewards, "actor_train": learner}
+        made = rlvr(tree | {"critic": {**role(device=4), "model_args": {"model_name_or_path": str(critic)}}})
+        return list(rlvr_rows(made))
+
+    shown = {"images": ["a.png"]}
+    assert problems(model_dir, model_dir, **shown) == problems("not/here", "not/here", **shown) == []
+    assert problems(tiny_model_dir, tiny_model_dir) == []  # no row shows any
+    assert problems(tiny_model_dir, model_dir, **shown) == [
+        "critic: the rows show pictures, which its model does not see. Take one that does"
+    ]
+    (critic,) = problems(other, model_dir, **shown)
+    assert critic.startswith("critic: the rows show pictures, of which its model makes other tokens")
+    (judge,) = problems(model_dir, tiny_model_dir, **shown)
+    assert judge.startswith("rewards.seen.judge_sees_pictures: true, but rewards.seen is ")
+
+
+def test_a_plan_looks_at_references_as_the_run_does(model_dir: Path, tiny_model_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png())
+    pair = {"prompt": "<image>?", "images": ["a.png"], "chosen": "1", "rejected": "22"}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(pair) + "\n")
+    learner = role(data_args={"file_name": str(tmp_path / "rows.jsonl")})
+    reference = role("hf_infer", 1, model_args={"model_name_or_path": str(tiny_model_dir)})
+    tree = {"pretrain": str(model_dir), "num_gpus_per_node": 2, "actor_train": learner, "reference": reference}
+    (problem,) = local_rows(DPOConfig.model_validate(tree))
+    assert problem == "reference: the rows show pictures, which its model does not see. Take one that does"
+
+
+def test_a_plan_of_episodes_looks_at_every_model(model_dir: Path, tiny_model_dir: Path) -> None:
+    def problems(policy: Path, critic: object) -> list[str]:
+        changes = {
+            "pretrain": str(policy),
+            "custom_envs.Lake.env_manager_cls": "vl_trajectory",
+            "adv_estimator": "gae",
+            "critic": {**role(device=4), "model_args": {"model_name_or_path": str(critic)}},
+        }
+        return [problem.text for problem in machine_problems(AgenticConfig.model_validate(tree(changes)))]
+
+    assert problems(model_dir, model_dir) == problems(model_dir, "not/here") == []
+    (critic,) = problems(model_dir, tiny_model_dir)
+    assert critic.startswith("critic: the rows show pictures, which its model does not see")
+    (policy,) = problems(tiny_model_dir, model_dir)
+    assert "takes text alone" in policy
