@@ -39,7 +39,7 @@ def test_one_that_trains_on_text_goes_on_with_a_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    model = {"model_type": "llama4", "text_config": TEXT, "vision_config": {"depth": 1}}
+    model = {"model_type": "gemma4", "text_config": TEXT, "vision_config": {"depth": 1}}
     assert plan(tmp_path, model, {"prompt": "1+1"}) == 0
     said = capsys.readouterr().out
     assert said.count("this run shows it text: all of it is loaded") == 1 and said.rstrip().endswith("The plan works.")
