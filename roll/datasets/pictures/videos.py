@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 import os
 import re
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from roll.datasets.media import is_something
 from roll.datasets.pictures.decode import frame_times
-from roll.datasets.pictures.forms import PicturePlaces, pictures_in, unpacked
+from roll.datasets.pictures.forms import KEYS, PicturePlaces, pictures_in, unpacked
 from roll.datasets.pictures.stored import is_array
 from roll.datasets.remote import protocol_of
 from roll.errors import ConfigError, PictureError
@@ -26,27 +25,35 @@ from roll.utils.text import show
 _KEYS = ("video", "video_url", "url", "path", "file")
 _SAMPLED_BY = ("fps", "max_frames")
 """Keys by which a video says how it is sampled, in place of the run's."""
+_OF_PICTURES = tuple(key for key in KEYS if key not in _KEYS)
 _PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 _ANIMATED = (".gif", ".webp")
 _MOST_CHARACTERS = 200
+_MOST_FPS = 1e6  # files tell times in milliseconds, so that no frame is left out
 T = TypeVar("T")
 _WAY_OUT = "Write its frames to a folder (ffmpeg -i a.mp4 -vf fps=2 a/%06d.png) and name the folder, or list the frames"
 
 
 @dataclass(frozen=True)
 class FrameChoice:
-    """Choice of a video's frames: so many a second, where the video says when each is, and at most so many."""
+    """Choice of a video's frames: so many a second, where the video says when each is, and at most so many. No frame
+    is chosen twice."""
 
     fps: float
     max_frames: int
 
     def of_times(self, starts: Sequence[float], seconds: float) -> list[int]:
-        """Frames that are there every 1 / fps seconds, by when each starts.
+        """Frames that are there every 1 / fps seconds, by when each starts. One that stays longer is one picture.
 
         Example: at 2 a second, of frames that start at 0, .3, .6 and .9 and end at 1.2: 0, 1 and 3.
         """
-        count = max(1, math.ceil(round(seconds * self.fps, 3)))
-        return self.of_frames([bisect_right(starts, number / self.fps + 1e-6) - 1 for number in range(count)])
+        fps = min(self.fps, _MOST_FPS)
+        count = max(1, math.ceil(round(seconds * fps, 3)))
+        # A frame is there at one of these times if the first of them after its start comes before the next frame.
+        firsts = [max(0, math.ceil(round((start - 1e-6) * fps, 6))) for start in starts]
+        ends = [*firsts[1:], count]
+        shown = zip(range(len(starts)), firsts, ends, strict=True)
+        return self.of_frames([frame for frame, first, end in shown if first < min(end, count)])
 
     def of_frames(self, frames: Sequence[T]) -> list[T]:
         """All of these, or as many as there may be at equal distances, the first and the last among them."""
@@ -88,6 +95,12 @@ def _frames(value: Any, where: str, data_file: str, places: PicturePlaces, choic
 def _of_mapping(value: Mapping[str, Any], where: str, choice: FrameChoice) -> tuple[Any, FrameChoice]:
     """Return the video that a mapping names, and the choice of its frames."""
     held = [key for key in _KEYS if is_something(value.get(key))]
+    if not held and (key := next((key for key in _OF_PICTURES if is_something(value.get(key))), None)) is not None:
+        raise ConfigError(
+            f"{where}: {key} holds a file's contents or a picture, and a video is no picture and is not read from "
+            "contents. The frames of one video stand in a list of their own, inside the list; a video itself is "
+            "written to a file, whose path stands here"
+        )
     if len(held) != 1:
         named = " and ".join(held) or "none"
         raise ConfigError(f"{where}: name one video, under the key {' or '.join(_KEYS[:3])}; {named} is there")
@@ -99,7 +112,7 @@ def _of_mapping(value: Mapping[str, Any], where: str, choice: FrameChoice) -> tu
         )
     own = {key: value[key] for key in _SAMPLED_BY if value.get(key) is not None}
     for key, number in own.items():
-        if isinstance(number, bool) or not isinstance(number, int | float) or number <= 0:
+        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
             raise ConfigError(f"{where}: {key}: {show(number)} is no number above 0")
     choice = FrameChoice(float(own.get("fps", choice.fps)), max(1, int(own.get("max_frames", choice.max_frames))))
     inner = value[held[0]]
@@ -121,14 +134,14 @@ def _of_path(text: str, where: str, data_file: str, places: PicturePlaces, choic
             PictureSource("file", os.path.join(source.place, name), f"{where}, {name}")
             for name in choice.of_frames(names)
         ]
+    if not os.path.isfile(source.place):
+        raise ConfigError(f"{where}: there is no file or folder {place}")
     if not source.place.lower().endswith(_ANIMATED):
         if source.place.lower().endswith(_PICTURES):
             why = "is a picture, and no video; the frames of one video stand in a list of their own, inside the list"
         else:
             why = f"is no folder, GIF or WebP, and files of other formats are not read. {_WAY_OUT}"
         raise ConfigError(f"{where}: {place} {why}")
-    if not os.path.isfile(source.place):
-        raise ConfigError(f"{where}: there is no file or folder {place}")
     try:
         starts, seconds = frame_times(source)
     except PictureError as error:

@@ -48,7 +48,10 @@ def folder(path: Path, count: int) -> Path:
     [
         ([0.0, 0.3, 0.6, 0.9], 1.2, 2.0, 9, [0, 1, 3]),  # at 0, 0.5 and 1.0
         ([0.0, 0.1, 0.2, 0.3], 0.4, 10.0, 9, [0, 1, 2, 3]),
-        ([0.0, 0.5], 1.0, 4.0, 9, [0, 0, 1, 1]),  # a frame that stays is seen again
+        ([0.0, 0.5], 1.0, 4.0, 9, [0, 1]),  # a frame that stays is shown once
+        ([0.0, 60.0, 120.0], 180.0, 2.0, 128, [0, 1, 2]),
+        ([0.0], 20.0, 2.0, 9, [0]),
+        ([0.0, 0.1, 0.2, 0.3, 0.4], 1e5, 1e300, 3, [0, 2, 4]),
         ([0.0], 0.05, 2.0, 9, [0]),
         ([0.0, 0.1, 0.2, 0.3, 0.4], 0.5, 10.0, 3, [0, 2, 4]),
         ([0.0, 0.1, 0.2, 0.3, 0.4], 0.5, 10.0, 1, [0]),
@@ -141,7 +144,7 @@ def test_keys_say_where_videos_are_and_how_many_frames_are_shown(load: Loader) -
         (["a.mp4"], "a.mp4' is no folder, GIF or WebP, and files of other formats are not read. Write its frames to a"),
         (["https://host/a.gif"], "'https://host/a.gif' is no video on this machine"),
         (["a.png"], "a.png' is a picture, and no video; the frames of one video stand in a list of their own"),
-        (["none"], "none' is no folder, GIF or WebP"),
+        (["none"], "there is no file or folder '"),
         (["none.gif"], "there is no file or folder"),
         (["empty"], "holds no pictures"),
         (["broken.gif"], "column videos[0]: "),
@@ -149,6 +152,14 @@ def test_keys_say_where_videos_are_and_how_many_frames_are_shown(load: Loader) -
         ([7], "a video is a path, or a list of pictures, and not int"),
         ([{"type": "video", "video": "b.gif", "nframes": 4}], "nframes: 4 is not read of a video; only fps and max_f"),
         ([{"type": "video", "video": "b.gif", "fps": 0}], "fps: 0 is no number above 0"),
+        ([{"video": "b.gif", "fps": float("inf")}], "fps: inf is no number above 0"),
+        ([{"video": "b.gif", "fps": float("nan")}], "fps: nan is no number above 0"),
+        ([{"video": "b.gif", "max_frames": float("nan")}], "max_frames: nan is no number above 0"),
+        ([{"bytes": "R0lGOD"}], "column videos[0]: bytes holds a file's contents or a picture"),
+        (
+            [{"image": "a.png"}, {"image": "a.png"}],
+            "The frames of one video stand in a list of their own, inside the l",
+        ),
         ([{"video": "b.gif", "path": "b.gif"}], "name one video, under the key"),
         ([[17]], "a picture is a path, an address, base64 or bytes"),
         (["b.gif", "b.gif"], "the texts have 1 <video>, but the column 'videos' or 'video' holds 2 videos"),
@@ -157,6 +168,7 @@ def test_keys_say_where_videos_are_and_how_many_frames_are_shown(load: Loader) -
 )
 def test_what_is_no_video_is_refused_with_its_place(videos: Any, complaint: str, load: Loader) -> None:
     (load.folder / "empty").mkdir()
+    (load.folder / "a.mp4").write_bytes(b"film")
     animation(load.folder / "b.gif", [0, 90, 180], 500)
     (load.folder / "broken.gif").write_bytes(png()[:200])
     message = load.refused({"prompt": "<video>?", "videos": videos})
