@@ -28,7 +28,7 @@ def preflight(
     template: str | None = None,
     reach: bool = True,
     vision: VisionModel | None = None,
-    if_shown: Callable[[Collection[str]], Iterable[str]] = tuple,
+    if_shown: Callable[[Collection[str]], Iterable[str]] = lambda _: (),
 ) -> list[str]:
     """Every problem with `data_args` (at YAML path `key`): one message each, with file, key and remedy.
 

@@ -134,10 +134,11 @@ def _of_path(text: str, where: str, data_file: str, places: PicturePlaces, choic
             PictureSource("file", os.path.join(source.place, name), f"{where}, {name}")
             for name in choice.of_frames(names)
         ]
-    if not os.path.isfile(source.place):
+    ending = os.path.splitext(source.place)[1].lower()
+    if not os.path.isfile(source.place) and ending in ("", *_PICTURES):  # of other files the format is told first
         raise ConfigError(f"{where}: there is no file or folder {place}")
-    if not source.place.lower().endswith(_ANIMATED):
-        if source.place.lower().endswith(_PICTURES):
+    if ending not in _ANIMATED:
+        if ending in _PICTURES:
             why = "is a picture, and no video; the frames of one video stand in a list of their own, inside the list"
         else:
             why = f"is no folder, GIF or WebP, and files of other formats are not read. {_WAY_OUT}"
