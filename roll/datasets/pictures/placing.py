@@ -157,11 +157,10 @@ class RowPictures:
         media = {medium.type: medium for medium in self._media}
         for medium in self._media:
             if count := _num_placeholders(messages, medium.placeholder):
-                if medium.type != PICTURE and not held[medium.type]:
-                    continue
                 raise ConfigError(
-                    f"{row.where}: the texts have {count} {medium.placeholder}, and parts of the messages show "
-                    f"{medium.what}s, so that none is left for the texts. Take the word out of the texts"
+                    f"{row.where}: the texts have {count} {medium.placeholder}, but parts of the messages show "
+                    f"pictures or videos, and then words in texts name none. Write a part of the type {medium.type} in "
+                    "the word's place, or take the word out"
                 )
         pictures: list[PictureSource] = []
         waiting = {kind: iter(shown) for kind, shown in held.items()}
@@ -187,7 +186,7 @@ class RowPictures:
                 raise ConfigError(
                     f"{row.where}: the messages have {num_bare[medium.type]} {medium.what} parts that name no "
                     f"{medium.what}, but the column {medium.columns_said} holds {len(held[medium.type])} "
-                    f"{medium.what}s. Write one such part per {medium.what}"
+                    f"{medium.what}s. Write one such part per {medium.what} of the column, or leave the column out"
                 )
         return tuple(placed), tuple(pictures)
 

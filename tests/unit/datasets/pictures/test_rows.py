@@ -214,7 +214,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": [{**IMAGE, "type": "text", "text": "b"}]}]}, "holds 'text' too, which"),
     ({"messages": [{"role": "user", "content": [{"image": "a.png", "score": 1}]}]}, "a picture and holds 'score' too"),
     ({"prompt": "?", "images": [{"path": "a.png", "url": "b.png"}]}, "the keys url and path name a picture each"),
-    ({"messages": [{"role": "user", "content": [IMAGE, {"text": "<image>?"}]}]}, "the texts have 1 <image>, and parts"),
+    ({"messages": [{"role": "user", "content": [IMAGE, {"text": "<image>?"}]}]}, "the texts have 1 <image>, but parts"),
     ({"messages": [{"role": "user", "content": [{**IMAGE, "max_pixels": 784}]}]}, "message 1, part 1: max_pixels: 784"),
     ({"prompt": "?", "image": {"bytes": None, "path": "none.png"}}, "column image: there is no file"),
     ({"prompt": "?", "image": "QUJD" * 500}, "..."),

@@ -189,6 +189,21 @@ def test_roles_and_other_media_are_refused_as_ever(load: Loader) -> None:
     assert "column 'videos' holds a video" in load.refused({"prompt": "?", "videos": ["b.gif"]})
 
 
+def test_words_beside_parts_are_refused(load: Loader) -> None:
+    """With a column of videos, and without one."""
+    folder(load.folder / "clip", 2)
+    image, text = {"type": "image", "image": "a.png"}, {"type": "text", "text": "Then <video>"}
+    clip = {"type": "video", "video": "clip"}
+    for parts, more in (([image, text], {"videos": ["clip"]}), ([image, text], {}), ([clip, text], {})):
+        message = load.refused({"messages": [{"role": "user", "content": parts}], **more})
+        assert "the texts have 1 <video>, but parts of the messages show pictures or videos" in message
+        assert "Write a part of the type video in the word's place" in message
+    named = [{"role": "user", "content": [image, {"type": "text", "text": "?"}]}]
+    message = load.refused({"messages": named, "videos": ["clip"]})
+    assert "0 video parts that name no video, but the column 'videos' or 'video' holds 1 videos" in message
+    assert message.count("Write one such part per video of the column, or leave the column out") == 1
+
+
 def test_a_frame_that_is_gone_is_reported(tmp_path: Path, load: Loader) -> None:
     folder(load.folder / "clip", 2)
     task = load.one({"prompt": "?", "videos": ["clip"]})
