@@ -36,7 +36,9 @@ class Picture:
     """A picture as models take it: upright, RGB on white, its sides multiples of what the model cuts it into.
 
     - `digest`: the name of its pixels, or of its place, where its header alone was read
-    - `pixels`: uint8 [height, width, 3], or an opaque handle on such an array elsewhere; None: not decoded yet
+    - `pixels`: uint8 [height, width, 3], or an opaque handle on such an array elsewhere; None: not decoded yet. Where
+      `small` says so, uint8 [squares + 1, small, small, 3]: its squares, row after row, and the small copy
+    - `small`: side of the small copy of the whole picture behind several squares, made of the file's pixels; 0: none
     - `resample`: PIL's number of the filter that made it of its file's pixels
     - `scale`: how much larger it is than in its file, (vertically, horizontally), for tasks that speak of pixels
     """
@@ -48,6 +50,7 @@ class Picture:
     source: PictureSource | None = None
     scale: tuple[float, float] = (1.0, 1.0)
     resample: int = 3
+    small: int = 0
 
     @property
     def is_here(self) -> bool:
@@ -123,6 +126,7 @@ def media_fields(media: Media) -> list[dict[str, Any]]:
                 "size": [picture.height, picture.width],
                 "scale": list(picture.scale),
                 "resample": picture.resample,
+                "small": picture.small,
                 "source": asdict(picture.source),
                 "span": [shown.start, shown.length],
             }
@@ -141,6 +145,7 @@ def media_of(fields: Sequence[Mapping[str, Any]]) -> Media:
                 source=PictureSource(**entry["source"]),
                 scale=tuple(entry["scale"]),
                 resample=entry["resample"],
+                small=entry["small"],
             ),
             *entry["span"],
         )

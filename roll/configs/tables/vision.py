@@ -160,6 +160,11 @@ class PictureSizes:
         return height // self.factor * (width // self.factor)
 
     @property
+    def small(self) -> int:
+        """Side of the small copy that comes behind a picture's squares; 0: it has none."""
+        return 0
+
+    @property
     def most_tokens(self) -> int:
         """No picture has more. A thin one, or one that had to grow, may have more than `max_pixels` alone would say."""
         most, least = self.max_pixels / self.factor**2, max(1, self.min_pixels) / self.factor**2
@@ -212,6 +217,10 @@ class SquareSizes(PictureSizes):
             if off < best_off or (off == best_off and is_filled):
                 best, best_off = (rows, columns), off
         return best[0] * self.factor, best[1] * self.factor
+
+    @property
+    def small(self) -> int:
+        return self.factor
 
     @property
     def most_squares(self) -> int:

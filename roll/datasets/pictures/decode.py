@@ -45,11 +45,10 @@ _SIDEWAYS = (2, 4, 5, 6)  # those of PIL's that swap height and width
 def decode(source: PictureSource, sizes: PictureSizes) -> Picture:
     """The picture as the model takes it. Raises PictureError."""
     try:
-        pixels, scale = _decoded(source, sizes.size, sizes.resample)
+        pixels, (height, width), scale = _decoded(source, sizes.size, sizes.resample, sizes.small)
     except Exception as error:  # of whatever PIL does with a broken file
         raise _at(source, error) from error
-    height, width, _ = pixels.shape
-    return Picture(digest_of(pixels), height, width, pixels, source, scale, sizes.resample)
+    return Picture(digest_of(pixels), height, width, pixels, source, scale, sizes.resample, sizes.small)
 
 
 def measure(source: PictureSource, sizes: PictureSizes) -> Picture:
@@ -64,7 +63,7 @@ def measure(source: PictureSource, sizes: PictureSizes) -> Picture:
     named = f"{source.form} {source.place}{frame} {height} {width}"
     place = hashlib.blake2b(named.encode(), digest_size=16).hexdigest()
     scale = (height / from_height, width / from_width)
-    return Picture(_OF_PLACE + place, height, width, None, source, scale, sizes.resample)
+    return Picture(_OF_PLACE + place, height, width, None, source, scale, sizes.resample, sizes.small)
 
 
 def with_pixels(picture: Picture) -> Picture:
@@ -83,7 +82,7 @@ def with_pixels(picture: Picture) -> Picture:
         return picture.height, picture.width
 
     try:
-        pixels, _ = _decoded(source, size, picture.resample)
+        pixels, _, _ = _decoded(source, size, picture.resample, picture.small)
     except Exception as error:
         raise _at(source, error) from error
     if not picture.digest.startswith(_OF_PLACE) and digest_of(pixels) != picture.digest:
@@ -164,18 +163,19 @@ def small_copy(source: PictureSource, most_pixels: int) -> np.ndarray:
 
 
 def digest_of(pixels: np.ndarray) -> str:
-    """The name of uint8 pixels [height, width, 3]: 32 hexadecimal digits."""
-    height, width, _ = pixels.shape
-    digest = hashlib.blake2b(f"{height} {width}".encode(), digest_size=16)
+    """The name of uint8 pixels [..., height, width, 3]: 32 hexadecimal digits."""
+    digest = hashlib.blake2b(" ".join(map(str, pixels.shape[:-1])).encode(), digest_size=16)
     digest.update(np.ascontiguousarray(pixels).data)
     return digest.hexdigest()
 
 
 def _decoded(
-    source: PictureSource, size: Callable[[int, int], tuple[int, int]], resample: int
-) -> tuple[np.ndarray, tuple[float, float]]:
-    """The pixels, and how much larger they are than the file's. `size`: of the result, by the file's height and
-    width; `resample`: PIL's number of the filter."""
+    source: PictureSource, size: Callable[[int, int], tuple[int, int]], resample: int, small: int
+) -> tuple[np.ndarray, tuple[int, int], tuple[float, float]]:
+    """The pixels, height and width of the result, and how much larger it is than in the file. `size`: of the result, by
+    the file's height and width; `resample`: PIL's number of the filter; `small`: side of the squares that it is cut
+    into, and of the copy behind several of them. Pixels of the file's own size are not cut here: a copy made of them
+    later is the same."""
     from PIL import Image
 
     with _stream(source) as stream:
@@ -188,9 +188,14 @@ def _decoded(
         _draft(image, *((width, height) if turn in _SIDEWAYS else (height, width)))
         image.load()
         rgb = _rgb(image if turn is None else image.transpose(Image.Transpose(turn)))
+    pixels = np.array(rgb, np.uint8)
     if rgb.size != (width, height):
-        rgb = rgb.resize((width, height), Image.Resampling(resample))
-    return np.array(rgb, np.uint8), (height / from_height, width / from_width)
+        pixels = np.array(rgb.resize((width, height), Image.Resampling(resample)), np.uint8)
+        if small and height * width > small**2:
+            cut = pixels.reshape(height // small, small, width // small, small, 3).swapaxes(1, 2)
+            copy = np.array(rgb.resize((small, small), Image.Resampling(resample)), np.uint8)
+            pixels = np.concatenate([cut.reshape(-1, small, small, 3), copy[None]])
+    return pixels, (height, width), (height / from_height, width / from_width)
 
 
 def _at(source: PictureSource, error: Exception) -> PictureError:

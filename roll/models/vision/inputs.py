@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from roll.configs.tables.vision import VisionModel
 from roll.types.media import Media, Picture, Shown, pictures_of
@@ -27,21 +26,26 @@ def patches(picture: Picture, model: VisionModel) -> torch.Tensor:
 
 
 def squares(picture: Picture, model: VisionModel) -> torch.Tensor:
-    """The squares of a picture, float32 [squares, 3, side, side], as the processors of Gemma-3 and InternVL make them
-    of a picture that they need not resize."""
+    """The squares of a picture, float32 [squares, 3, side, side], as the processors of Gemma-3 and InternVL make
+    them."""
     mean, std = (255 * torch.tensor(values, dtype=torch.float32)[:, None, None] for values in (model.mean, model.std))
     return (cut(picture, model.sizes.factor).float() - mean) / std
 
 
 def cut(picture: Picture, side: int) -> torch.Tensor:
     """The squares of a picture, uint8 [squares, 3, side, side]: row after row, and behind several of them the whole
-    picture in the size of one. Families with several squares resize by cubes."""
+    picture in the size of one, which is made of the file's pixels."""
+    if picture.array.ndim == 4:  # cut where it was decoded
+        return torch.from_numpy(np.array(picture.array)).permute(0, 3, 1, 2)
     pixels = torch.from_numpy(np.array(picture.array)).permute(2, 0, 1)
     rows, columns = picture.height // side, picture.width // side
     tiles = pixels.view(3, rows, side, columns, side).permute(1, 3, 0, 2, 4).reshape(-1, 3, side, side)
     if len(tiles) == 1:
         return tiles
-    return torch.cat([tiles, functional.interpolate(pixels[None], (side, side), mode="bicubic", antialias=True)])
+    from PIL import Image
+
+    small = Image.fromarray(picture.array).resize((side, side), Image.Resampling(picture.resample))
+    return torch.cat([tiles, torch.from_numpy(np.array(small)).permute(2, 0, 1)[None]])
 
 
 def positions(length: int, media: Media, model: VisionModel) -> np.ndarray:

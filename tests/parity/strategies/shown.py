@@ -143,12 +143,21 @@ def hf_inputs(model_dir: Path, row: MicroBatch) -> dict[str, torch.Tensor]:
     if not media:
         return {}
     (media,) = all_decoded([media])
-    processor = AutoImageProcessor.from_pretrained(model_dir)
+    # Pictures are resized by PIL here; torchvision rounds otherwise, by a level of 255.
+    processor = AutoImageProcessor.from_pretrained(model_dir, backend="pil")
     more = {"crop_to_patches": True} if vision(model_dir).model_type == "internvl" else {}  # by its whole processor
-    images = [Image.fromarray(shown.picture.array) for shown in media]
+    images = [_image(shown.picture) for shown in media]
     given = processor(images=images, return_tensors="pt", **more)
     pixels = {name: tensor for name, tensor in given.items() if name not in ("num_crops", "num_patches")}
     return pixels | type_ids(vision(model_dir), row.input_ids, media)
+
+
+def _image(picture: Picture) -> Image.Image:
+    """The picture of the model's size, or the file, where it is cut into squares already."""
+    if picture.array.ndim == 3:
+        return Image.fromarray(picture.array)
+    assert picture.source is not None
+    return Image.open(picture.source.place)
 
 
 # Models that see and give numbers: a linear layer on the backbone of transformers' whole model.

@@ -1,11 +1,20 @@
 """The size that a picture becomes, against transformers' own arithmetic."""
 
+import json
+from pathlib import Path
+
 import pytest
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from roll.configs.tables.vision import MOST_RATIO, PictureSizes, SquareSizes, vision_model
+from roll.datasets.pictures.decode import all_decoded, decode, measure, with_pixels
 from roll.errors import ConfigError, PictureError
+from roll.models.vision.inputs import squares
+from roll.types.media import PictureSource, Shown, media_fields, media_of
+from tests.unit.datasets.pictures.files import pixels
 
 SIDES = st.integers(1, 9000)
 
@@ -76,6 +85,36 @@ def test_squares_are_those_of_internvl(height: int, width: int, side: int, most:
     assert found == (rows * side, columns * side) == sizes.size(*found)
     count = rows * columns
     assert sizes.num_tokens(*found) == 256 * (count + (count > 1)) <= sizes.most_tokens
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "count"), [(200, 150, 13), (640, 480, 13), (333, 97, 13), (61, 57, 1), (112, 56, 3)]
+)
+def test_squares_of_a_file_are_those_of_transformers(width: int, height: int, count: int, tmp_path: Path) -> None:
+    """The small copy behind them is made of the file's pixels too, not of the squares'. Compares with the processor
+    that resizes by PIL; that of torchvision rounds otherwise, by one level of 255."""
+    from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+
+    config = {"model_type": "internvl", "vision_config": {"image_size": 56, "patch_size": 14}}
+    model = vision_model(config, {})
+    assert model is not None
+    image = Image.fromarray(pixels(height, width))
+    image.save(tmp_path / "a.png")
+    processor = GotOcr2ImageProcessorPil(
+        size={"height": 56, "width": 56}, crop_to_patches=True, image_mean=model.mean, image_std=model.std
+    )
+    expected = processor(images=[image], return_tensors="pt")["pixel_values"]
+    source = PictureSource("file", str(tmp_path / "a.png"), "here")
+    picture = decode(source, model.sizes)
+    made = squares(picture, model)
+    assert made.shape == expected.shape == (count, 3, 56, 56)
+    assert (made - expected).abs().max() < 1e-5
+    later = with_pixels(measure(source, model.sizes))
+    (kept,) = all_decoded([media_of(json.loads(json.dumps(media_fields((Shown(picture, 0, count),)))))])
+    for again in (later, kept[0].picture):
+        assert torch.equal(squares(again, model), made) and (again.height, again.width) == model.sizes.size(
+            height, width
+        )
 
 
 def test_a_picture_of_gemma_is_one_square_of_any_shape() -> None:
