@@ -42,9 +42,14 @@ def named_columns(args: DataArgs) -> tuple[str, ...]:
     return COLUMNS if args.image_key is None else (args.image_key,)
 
 
+def video_columns(args: DataArgs) -> tuple[str, ...]:
+    """Return the columns that videos are looked for in."""
+    return VIDEO_COLUMNS if args.video_key is None else (args.video_key,)
+
+
 def media_columns(args: DataArgs) -> tuple[str, ...]:
     """Return the columns that pictures and videos are looked for in."""
-    return (*named_columns(args), *(VIDEO_COLUMNS if args.video_key is None else (args.video_key,)))
+    return (*named_columns(args), *video_columns(args))
 
 
 Entries = list[list[PictureSource]]
@@ -77,14 +82,13 @@ class RowPictures:
         places = PicturePlaces(args.image_folder, limits)
         of_videos = PicturePlaces(args.video_folder, limits)
         choice = FrameChoice(args.video_fps, args.video_max_frames)
-        video_columns = VIDEO_COLUMNS if args.video_key is None else (args.video_key,)
         self._media = (
             _Medium(
                 PICTURE, "picture", PLACEHOLDER, named_columns(args), "image_key", args.image_key,
                 lambda value, where, file: [[source] for source in pictures_in(value, where, file, places)],
             ),
             _Medium(
-                VIDEO, "video", VIDEO_PLACEHOLDER, video_columns, "video_key", args.video_key,
+                VIDEO, "video", VIDEO_PLACEHOLDER, video_columns(args), "video_key", args.video_key,
                 lambda value, where, file: videos_in(value, where, file, of_videos, choice),
             ),
         )  # fmt: skip

@@ -4,18 +4,22 @@ import codecs
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
+from typing import Any
 
 from roll.configs.problems import Problem
 from roll.configs.sections.data import DataArgs
 from roll.datasets.loader import ENDINGS, DataFile, DataSource
-from roll.datasets.media import shown_in
-from roll.datasets.pictures.placing import RowPictures
+from roll.datasets.media import is_something, shown_in
+from roll.datasets.messages import VIDEO
+from roll.datasets.pictures.placing import RowPictures, named_columns, video_columns
 from roll.datasets.sources import DEFAULT_SPLIT, NotHere, data_sources, has_ending, lacking_packages, names_data_set
 from roll.datasets.templates import template_problem
 from roll.errors import ConfigError
 
 _VALIDATED = ("validation.", "eval_sets.")
 _ROWS_LOOKED_AT = 8
+_ROWS_OF_VIDEOS = 1000
+_OF_VIDEOS = ("video_fps", "video_max_frames")
 _MOST_BLANK_BYTES = 4096  # a file with more is taken to hold rows
 
 
@@ -58,8 +62,38 @@ def data_args_warnings(places: Mapping[str, DataArgs]) -> Iterator[str]:
                 f"{at}.{', '.join(names)} {'does' if len(names) == 1 else 'do'} nothing here: file_name names files, "
                 "and only data sets have splits."
             )
+        yield from _idle_video_keys(args, at)
         for name, count in _repeated(args, at).items():
             yield f"{at}.file_name stands for {name} {count} times, so its rows are there {count} times."
+
+
+def _idle_video_keys(args: DataArgs, at: str) -> Iterator[str]:
+    """Yield a warning where keys of videos are set and no row at the beginning of any file has one. Files that are
+    elsewhere, or have to be read whole, may have some."""
+    keys = [key for key in _OF_VIDEOS if args.value(key) != type(args).model_fields[key].default]
+    sources, problems = data_sources(args, at, reach=False) if keys else ([], [])
+    if not sources or problems or not all(map(_is_read_by_row, sources)):
+        return
+    columns = video_columns(args)
+    try:
+        for source in sources:
+            for row in islice(source.without_pictures(named_columns(args)).rows(), _ROWS_OF_VIDEOS):
+                if any(is_something(row.value(name)) for name in columns) or _has_video_part(row.values):
+                    return
+    except ConfigError:
+        return  # a run says what is wrong with it
+    yield (
+        f"{at}.{', '.join(keys)} {'does' if len(keys) == 1 else 'do'} nothing here: none of the first "
+        f"{_ROWS_OF_VIDEOS} rows of a file shows a video (column {' or '.join(columns)}, or a part of a message)."
+    )
+
+
+def _has_video_part(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return value.get("type") == VIDEO or any(map(_has_video_part, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_video_part, value))
+    return isinstance(value, str) and f'"{VIDEO}"' in value  # a conversation as JSON
 
 
 def _repeated(args: DataArgs, at: str) -> Mapping[str, int]:
@@ -94,7 +128,7 @@ def has_files(places: Mapping[str, DataArgs]) -> bool:
 def _first_medium(source: DataSource, pictures: RowPictures | None) -> str | None:
     """Return the problem of the first of a file's first rows that shows pictures, video or sound (with `pictures`, of
     other media than these)."""
-    if not isinstance(source, DataFile) or not source.path.is_file() or source.path.suffix == ".json":
+    if not _is_read_by_row(source):
         return None
     try:
         for row in islice(source.rows(), _ROWS_LOOKED_AT):
@@ -104,6 +138,10 @@ def _first_medium(source: DataSource, pictures: RowPictures | None) -> str | Non
     except ConfigError:
         pass  # a run says what is wrong with it
     return None
+
+
+def _is_read_by_row(source: DataSource) -> bool:
+    return isinstance(source, DataFile) and source.path.is_file() and source.path.suffix != ".json"
 
 
 def _is_empty(source: DataSource) -> bool:
