@@ -80,6 +80,6 @@ def assert_bf16_stays_near_fp32(got: Trace, want: Trace) -> None:
 def assert_within(got: Trace, seen: proof.Differences) -> None:
     for name in ("gradients", "weights", "norm", "log_probs"):
         difference = getattr(seen, name)
-        assert difference is None or difference.seen < difference.tolerance, name
+        assert difference is None or difference.seen < difference.tolerance, (name, difference)
     assert got.case is not None
     proof.record(got.case, seen)
