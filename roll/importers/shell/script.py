@@ -243,7 +243,10 @@ def _difference(more: list[str], words: list[str]) -> str:
 
 
 def _start(words: list[str]) -> int:
-    return next((i for i, word in enumerate(words) if _is_override(word)), len(words))
+    """The first override, behind the program: words before it such as PYTHONUNBUFFERED=1 are its environment."""
+    is_program = (word == "-m" or (word.endswith(".py") and not _is_override(word)) for word in words)
+    program = next((i for i, found in enumerate(is_program) if found), 0)
+    return next((i for i in range(program, len(words)) if _is_override(words[i])), len(words))
 
 
 def _is_override(word: str) -> bool:

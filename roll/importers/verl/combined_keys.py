@@ -393,7 +393,7 @@ def _other_metric(source: SourceLookup) -> str:
     return f"Filters here look at rewards, where there they look at {metric}."
 
 
-_MANAGERS = ("naive", "dapo", "prime", "gdpo")
+_MANAGERS = ("naive", "dapo", "prime", "gdpo", "remote")
 """Classes that call the reward of a row for one answer at a time."""
 
 

@@ -379,6 +379,24 @@ def _filters(original: SourceKeys) -> bool:
     return not module.startswith("verl.trainer.main_ppo")
 
 
+def _of_generation_batches(values: Mapping[str, Any], reads_filter: bool) -> Iterator[str]:
+    """Yield what data.gen_batch_size decides in the recipe of DAPO beside the filter."""
+    prompts, generated = values.get("data.train_batch_size"), values.get("data.gen_batch_size")
+    if not reads_filter or not isinstance(generated, int) or generated == prompts:
+        return
+    if values.get("algorithm.filter_groups.enable") is not True:
+        yield Change(
+            f"data.gen_batch_size is {generated}: without the filter of groups, DAPO's recipe trains on all of them, "
+            f"and data.train_batch_size counts no more. Give data.train_batch_size={generated} after the file."
+        )
+    elif values.get("trainer.total_training_steps") is None:
+        yield (
+            f"There an epoch has at most rows / {generated} steps (data.gen_batch_size), since what a step generates "
+            f"beyond its prompts is thrown away; here it has rows / {prompts}. trainer.total_training_steps after the "
+            "file sets the number of steps."
+        )
+
+
 def _is_single(original: SourceKeys) -> bool:
     """True for fine-tuning under a torchrun that is not told how many processes to start: it starts one."""
     command = original.command
@@ -398,6 +416,7 @@ def verl_notes(original: SourceKeys) -> Iterator[str]:
     yield from program_notes(original.command.program if original.command else ())
     if values.get("algorithm.filter_groups.enable") is True and not _filters(original):
         yield _UNFILTERED
+    yield from _of_generation_batches(values, _filters(original))
     for name, value in _of_trackers(original):
         if is_output(value):
             yield f"{name} is taken from a program, and not read: tracker_kwargs.{'.'.join(TRACKER_VARIABLES[name])}."

@@ -16,6 +16,9 @@ _OLD = (
     "data.return_raw_input_ids",
 )
 """Keys of verl before 0.2; those of later versions tell more."""
+_REMOVED = (f"{ACTOR}.fsdp_config.grad_offload", "data.return_raw_input_ids")
+"""Keys of these that no later version takes."""
+_MANAGER = "reward_model.reward_manager"  # came shortly before 0.2
 _NEW = (
     "algorithm.use_kl_in_reward",
     f"{ACTOR}.ppo_micro_batch_size_per_gpu",
@@ -23,7 +26,7 @@ _NEW = (
     f"{ACTOR}.clip_ratio_c",
     f"{ROLLOUT}.mode",
     f"{ROLLOUT}.multi_turn.enable",
-    "reward_model.reward_manager",
+    _MANAGER,
 )
 IS_OLD = "before 0.2"
 """A default that stands for the version, and for no key."""
@@ -71,7 +74,8 @@ def sft_defaults(values: Mapping[str, Any]) -> Mapping[str, Any]:
 def is_old(values: Mapping[str, Any]) -> bool:
     """True for keys of verl before 0.2, where every run without a KL in the loss has one in the reward."""
     keys = {key for key, value in values.items() if value is not None}
-    return any(key in keys for key in _OLD) and not any(key in keys for key in _NEW)
+    new = keys.intersection(_NEW)
+    return (bool(keys.intersection(_OLD)) and not new) or (bool(keys.intersection(_REMOVED)) and new <= {_MANAGER})
 
 
 def derived(values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -91,6 +95,13 @@ def version_notes(values: Mapping[str, Any]) -> Iterator[str]:
     for key in _NEEDED:
         if values.get(key) == "":
             yield Change(f"{key} is empty: what it names is set outside of the script. Give it after the file.")
+    for length in ("prompt_length", "response_length"):
+        whole, own = values.get(f"data.max_{length}"), values.get(f"{ROLLOUT}.{length}")
+        if isinstance(own, int) and own != whole and (whole is None or isinstance(whole, int)):
+            yield Change(
+                f"{ROLLOUT}.{length} is {own}, and data.max_{length} {'not given' if whole is None else whole}: "
+                f"engines there sample by the first. Give data.max_{length}={own} after the file."
+            )
     if is_old(values):
         yield (
             "Read as verl before 0.2, by its keys: a KL in the reward (kl_ctrl.kl_coef) unless actor.use_kl_loss, "

@@ -488,3 +488,36 @@ def test_an_engine_that_is_not_here_is_named_once() -> None:
     (change,) = found.changes
     assert change.startswith(f"{ROLLOUT}.name: there is no engine 'vllm_omni' here")
     assert entry(found, f"{ROLLOUT}.gpu_memory_utilization")[0] == "asks for nothing"
+
+
+def test_lengths_of_engines_that_differ_from_those_of_the_data_are_another_run() -> None:
+    longer = of("data.max_response_length=2048", f"{ROLLOUT}.response_length=10240")
+    assert any("Give data.max_response_length=10240 after the file" in change for change in longer.changes)
+    assert not of("data.max_response_length=2048", f"{ROLLOUT}.response_length=2048").changes
+
+
+def test_a_manager_of_remote_workers_asks_a_function_for_one_answer_at_a_time() -> None:
+    assert of("reward_model.reward_manager=remote", "custom_reward_function.path=mine.py").is_as_meant
+
+
+def test_keys_that_later_versions_lack_tell_the_version_beside_a_reward_manager() -> None:
+    words = (f"+{ACTOR}.fsdp_config.grad_offload=False", "reward_model.reward_manager=naive")
+    assert any("before 0.2" in note for note in of(*words).notes)
+    small = (f"{ACTOR}.ppo_micro_batch_size=8", "reward_model.reward_manager=naive")
+    assert not any("before 0.2" in note for note in of(*small).notes), "later versions take it, too"
+
+
+@pytest.mark.parametrize(("filters", "is_as_meant"), [("true", True), ("false", False)])
+def test_prompts_that_the_recipe_of_dapo_generates_count_without_its_filter(filters: str, is_as_meant: bool) -> None:
+    words = ["data.gen_batch_size=384", "data.train_batch_size=128", f"algorithm.filter_groups.enable={filters}"]
+    command = find_command(f"python3 -m recipe.dapo.main_dapo {' '.join([*GRPO, *DATA, *words])}")
+    found = imported_from(source_keys(Composed(), (), command), "verl")
+    told = [*found.changes, *found.notes]
+    assert any("rows / 384 steps" in each for each in told) is is_as_meant
+    assert any("Give data.train_batch_size=384" in each for each in told) is not is_as_meant
+
+
+@pytest.mark.parametrize("before", ["", "env ", "ray job submit -- env ", "ray job submit -- "])
+def test_variables_before_a_program_are_its_environment(before: str) -> None:
+    command = find_command(f"{before}PYTHONUNBUFFERED=1 python3 -m verl.trainer.main_ppo data.train_batch_size=8")
+    assert command.overrides == ("data.train_batch_size=8",)
