@@ -44,9 +44,6 @@ TYPES: dict[str, dict[str, Any]] = {
     "falcon_h1": _MAMBA | {"mamba_d_ssm": 64, "mamba_d_head": 16},
     "gemma3_text": _WINDOW | {"query_pre_attn_scalar": 32},
     "glm4_moe": _ROUTED,
-    "granitemoehybrid": _MAMBA
-    | {"num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 64}
-    | {"layer_types": ["mamba", "attention"]},
     "hunyuan_v1_moe": {"num_experts": 4, "moe_topk": 2},
     "ministral": {"sliding_window": 16},
     "olmo3": _WINDOW,
