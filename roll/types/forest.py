@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,6 +15,18 @@ from roll.types.packing import pair_work, work
 _NODE = 16  # tokens that cost as much as a node: its calls of a kernel in each layer
 LEAST_SAVED = 32  # tokens that sharing a node has to save
 _LEAST_FACTOR = 1.1  # by which a tree has to be cheaper than its rows
+
+
+class Part(NamedTuple):
+    """A part of the attention of a forest: slice i of `queries` sees slice i of `keys`, all of it, or causally.
+
+    Spans are int64 [slices, 2], start and stop of the tokens.
+    """
+
+    queries: np.ndarray
+    keys: np.ndarray
+    is_causal: bool
+    is_first: bool  # no part before has these queries
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,27 @@ class Forest:
                 strict=True,
             )
         )
+
+    @cached_property
+    def parts(self) -> list[Part]:
+        """The attention of all tokens, node by node: its tokens are keys for themselves (causal) and for its
+        descendants, which are right behind it and see every one of them."""
+        return [
+            Part(np.array([[first, stop_]]), np.array([[start, stop]]), is_causal, is_root)
+            for start, stop, end, is_root in self.nodes
+            for first, stop_, is_causal in ((start, stop, True), (stop, end, False))
+            if first < stop_
+        ]
+
+    @cached_property
+    def levels(self) -> list[Part]:
+        """The same in as few parts as there are levels: what nodes see of themselves, and what descendants see of the
+        nodes of each level, of which none is below another."""
+        nodes = np.stack([self.start[:-1], self.start[1:]], 1)
+        below = np.stack([self.start[1:], self.end], 1)
+        has_children = below[:, 0] < below[:, 1]
+        levels = [(self.level == level) & has_children for level in range(int(self.level.max()))]
+        return [Part(nodes, nodes, True, True), *(Part(below[at], nodes[at], False, False) for at in levels)]
 
     @cached_property
     def longest(self) -> int:

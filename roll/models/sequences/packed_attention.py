@@ -23,9 +23,8 @@ from roll.models.sequences.pack import Pack
 from roll.models.sequences.ranks import SequenceRanks
 from roll.models.sequences.states import reset_states, state_layers
 from roll.models.sequences.tree import tree_or_pack
-from roll.models.sequences.tree_attention import tree_attention
+from roll.models.sequences.tree_attention import TreeParts, tree_attention
 from roll.platforms.table import platform_of
-from roll.types.forest import Forest
 
 PACKED_ATTENTION = "roll_packed"
 _KERNEL_KNOWS_GROUPS = "enable_gqa" in signature(varlen_attn).parameters
@@ -76,13 +75,13 @@ def packed_attention(
     cu_seq_lens_q: torch.Tensor | None = None,
     max_length_q: int = 0,
     sequence_ranks: SequenceRanks | None = None,
-    forest: Forest | None = None,
+    tree_parts: TreeParts | None = None,
     **kwargs: object,
 ) -> tuple[torch.Tensor, None]:
     """Query [1, heads, N, D] with keys and values [1, groups, N, D] -> [1, N, heads, D]. `attention_mask`: what `reach`
-    said of this layer. Where ranks share the pack, N are this rank's tokens; with a `forest`, the tokens of that.
+    said of this layer. Where ranks share the pack, N are this rank's tokens; with `tree_parts`, the tokens of a forest.
     StrategyError for whatever would see other tokens than in a row of its own."""
-    if (cu_seq_lens_q is None and forest is None) or not isinstance(attention_mask, int):
+    if (cu_seq_lens_q is None and tree_parts is None) or not isinstance(attention_mask, int):
         raise refusal(f"{type(module).__name__} does not learn where the rows of a pack begin")
     if sliding_window is not None and sliding_window != attention_mask:
         raise refusal(f"{type(module).__name__} has a window of {sliding_window}, its mask one of {attention_mask}")
@@ -92,10 +91,10 @@ def packed_attention(
         raise refusal(f"{type(module).__name__} computes with {' and '.join(forms)}")
     if key.shape[2] != query.shape[2]:
         raise refusal(f"{type(module).__name__} has {key.shape[2]} keys for {query.shape[2]} tokens")
-    if forest is not None:
-        if 0 < attention_mask < forest.longest:
-            raise tree_refusal(f"a layer sees {attention_mask} tokens back, and a row has {forest.longest}")
-        return tree_attention(query, key, value, forest, scaling), None
+    if tree_parts is not None:
+        if 0 < attention_mask < tree_parts.longest:
+            raise tree_refusal(f"a layer sees {attention_mask} tokens back, and a row has {tree_parts.longest}")
+        return tree_attention(query, key, value, tree_parts, scaling), None
     assert cu_seq_lens_q is not None
     if sequence_ranks is not None:
         query, key, value = _some_heads(query, key, value, sequence_ranks)

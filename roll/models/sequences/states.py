@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from roll.models.sequences.attention import refusal
 
-_OF_PACKS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "sequence_ranks", "forest")
+_OF_PACKS = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "sequence_ranks", "tree_parts")
 _SHORTEST = 2 / 3  # a row beside the longest that it is laid out with: at most half as much padding as tokens
 
 

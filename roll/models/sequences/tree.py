@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from roll.models.sequences.layout import UNKNOWN, RowLayout
 from roll.models.sequences.pack import Pack
+from roll.models.sequences.tree_attention import TreeParts
 from roll.types.forest import LEAST_SAVED, Forest, forest_of
 
 _BITS = 32  # of a token's id, beside its place
@@ -38,8 +40,12 @@ class Tree(RowLayout):
             "input_ids": self.input_ids,
             "position_ids": self.position_ids,
             "use_cache": False,
-            "forest": self.forest,
+            "tree_parts": self.parts,
         }
+
+    @cached_property
+    def parts(self) -> TreeParts:
+        return TreeParts(self.forest, self.input_ids.device)
 
     def places(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         return self.all_places.index_select(0, self.first.index_select(0, rows) + columns)

@@ -2,92 +2,333 @@
 each other.
 
 The tokens of a node see each other causally; its descendants, which are one slice, see all of it. Each is a call of a
-flash kernel, and a token's results of several calls are merged by their log-sum-exp, as Ring Attention merges those of
-several devices (arXiv 2310.01889). Backward, every call gets the merged output and log-sum-exp, so its probabilities
-are the final ones.
+kernel, or many of them are one, and a token's results of several calls are merged by their log-sum-exp, as Ring
+Attention merges those of several devices (arXiv 2310.01889). Backward, every call gets the merged output and
+log-sum-exp, so its probabilities are the final ones.
+
+The kernels are private to torch. They take and return [n, heads, D] and log-sum-exps [heads, n] here, whatever their
+own layout is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from roll.types.forest import Forest
+from roll.types.forest import Forest, Part
 
-_forward: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-_backward: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+_CPU_FORWARD: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+_CPU_BACKWARD: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+_FLASH_FORWARD: Any = torch.ops.aten._flash_attention_forward
+_FLASH_BACKWARD: Any = torch.ops.aten._flash_attention_backward
+_EFFICIENT_FORWARD: Any = torch.ops.aten._efficient_attention_forward
+_EFFICIENT_BACKWARD: Any = torch.ops.aten._efficient_attention_backward
+_WIDEST_FLASH = 256  # D
+_MULTIPLE = 8  # of D: what a GPU's kernels take in any type, 16 bytes at a time
+_LSE_MULTIPLE = 32  # queries, in the log-sum-exps of the efficient kernel
+
+_Places = slice | torch.Tensor
+
+
+@dataclass(frozen=True)
+class TreeParts:
+    """The calls of a kernel that compute the attention of a forest's tokens, made once for all layers."""
+
+    forest: Forest
+    device: torch.device
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest row."""
+        return self.forest.longest
+
+    @cached_property
+    def by_node(self) -> list[Call]:
+        return [Call(part, self.device) for part in self.forest.parts]
+
+    @cached_property
+    def by_level(self) -> list[Call]:
+        return [Call(part, self.device) for part in self.forest.levels]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: queries, and the keys that they see."""
+
+    part: Part
+    device: torch.device
+
+    @property
+    def is_causal(self) -> bool:
+        return self.part.is_causal
+
+    @cached_property
+    def queries(self) -> _Places:
+        """Places of the queries among the tokens: a slice, or int64 [n]."""
+        return _places(self.part.queries, self.device)
+
+    @cached_property
+    def keys(self) -> _Places:
+        return _places(self.part.keys, self.device)
+
+    @cached_property
+    def starts(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Starts of the slices of queries, and of keys, among those of the call, int32 [slices + 1]."""
+        counts = (np.diff(spans)[:, 0] for spans in (self.part.queries, self.part.keys))
+        first, second = (torch.from_numpy(np.append(0, n.cumsum())).int().to(self.device) for n in counts)
+        return first, second
+
+    @cached_property
+    def longest(self) -> tuple[int, int]:
+        """Lengths of the longest slice of queries, and of keys."""
+        first, second = (int(np.diff(spans).max()) for spans in (self.part.queries, self.part.keys))
+        return first, second
+
+    @cached_property
+    def padded(self) -> torch.Tensor:
+        """Places of the queries if every slice is as long as `_LSE_MULTIPLE` wants it, int64 [n]."""
+        counts = np.diff(self.part.queries)[:, 0]
+        room = _round_up(self.longest[0], _LSE_MULTIPLE)
+        gaps = np.arange(len(counts)) * room - (counts.cumsum() - counts)
+        return torch.from_numpy(np.arange(counts.sum()) + np.repeat(gaps, counts)).to(self.device)
+
+
+def _places(spans: np.ndarray, device: torch.device) -> _Places:
+    """The tokens of spans [slices, 2], one behind the other."""
+    starts, stops = spans.T
+    if (starts[1:] == stops[:-1]).all():
+        return slice(int(starts[0]), int(stops[-1]))
+    counts = stops - starts
+    gaps = starts - (counts.cumsum() - counts)
+    return torch.from_numpy(np.arange(counts.sum()) + np.repeat(gaps, counts)).to(device)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """`forward`: query, key, value, call and scale -> output and log-sum-exp. `backward`: the gradient of the output,
+    query, key, value, merged output and log-sum-exp, call and scale -> gradients of query, key and value."""
+
+    forward: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Call, float], tuple[torch.Tensor, torch.Tensor]]
+    backward: Callable[..., tuple[torch.Tensor, ...]]
+    takes_many: bool  # slices of any length in one call
+    multiple: int = 1  # of D
+
+
+def _cpu_forward(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    heads_first = (part.transpose(0, 1)[None] for part in (query, key, value))
+    out, lse = _CPU_FORWARD(*heads_first, 0.0, call.is_causal, scale=scale)
+    return out[0].transpose(0, 1), lse[0]
+
+
+def _cpu_backward(
+    gradient: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    call: Call,
+    scale: float,
+) -> tuple[torch.Tensor, ...]:
+    heads_first = (part.transpose(0, 1)[None] for part in (gradient, query, key, value, out))
+    pulls = _CPU_BACKWARD(*heads_first, lse[None], 0.0, call.is_causal, scale=scale)
+    return tuple(pull[0].transpose(0, 1) for pull in pulls)
+
+
+def _flash_longest(call: Call) -> tuple[int, int]:
+    # Rows of one query take a path of its own, for decoding. The numbers only bound the kernel's grid.
+    return max(2, call.longest[0]), call.longest[1]
+
+
+def _flash_forward(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    out, lse, *_ = _FLASH_FORWARD(
+        query, key, value, *call.starts, *_flash_longest(call), 0.0, call.is_causal, False, scale=scale
+    )
+    return out, lse
+
+
+def _flash_backward(
+    gradient: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    call: Call,
+    scale: float,
+) -> tuple[torch.Tensor, ...]:
+    state = torch.zeros(2, dtype=torch.uint64, device=query.device)  # of dropout, which there is none of
+    return _FLASH_BACKWARD(
+        gradient, query, key, value, out, lse.contiguous(), *call.starts, *_flash_longest(call), 0.0, call.is_causal,
+        state, state, scale=scale,
+    )  # fmt: skip
+
+
+def _efficient_forward(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    key, value = (_for_all_heads(part, query.shape[1]) for part in (key, value))
+    out, lse, *_ = _EFFICIENT_FORWARD(
+        query[None], key[None], value[None], None, *call.starts, *call.longest, 0.0, int(call.is_causal), True,
+        scale=scale,
+    )  # fmt: skip
+    return out[0], lse.transpose(0, 1).flatten(1).index_select(1, call.padded)  # it was [slices, heads, padded]
+
+
+def _efficient_backward(
+    gradient: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    call: Call,
+    scale: float,
+) -> tuple[torch.Tensor, ...]:
+    heads, groups, slices = query.shape[1], key.shape[1], len(call.part.queries)
+    key, value = (_for_all_heads(part, heads) for part in (key, value))
+    # Padding sees nothing: exp(score - inf) is 0.
+    padded = lse.new_full((heads, slices * _round_up(call.longest[0], _LSE_MULTIPLE)), float("inf"))
+    padded = padded.index_copy_(1, call.padded, lse).view(heads, slices, -1).transpose(0, 1).contiguous()
+    state = torch.zeros((), dtype=torch.int64, device=query.device)  # of dropout, which there is none of
+    pulls = _EFFICIENT_BACKWARD(
+        gradient[None], query[None], key[None], value[None], None, out[None], *call.starts, *call.longest, padded, 0.0,
+        state, state, int(call.is_causal), False, scale=scale,
+    )  # fmt: skip
+    of_query, *others = (pull[0] for pull in pulls[:3])
+    return of_query, *(pull.unflatten(1, (groups, -1)).sum(2) for pull in others)
+
+
+def _for_all_heads(part: torch.Tensor, heads: int) -> torch.Tensor:
+    return part if part.shape[1] == heads else part.repeat_interleave(heads // part.shape[1], 1)
+
+
+_CPU = Kernel(_cpu_forward, _cpu_backward, takes_many=False)
+_FLASH = Kernel(_flash_forward, _flash_backward, takes_many=True, multiple=_MULTIPLE)
+_EFFICIENT = Kernel(_efficient_forward, _efficient_backward, takes_many=True, multiple=_MULTIPLE)
+
+
+def kernel_for(query: torch.Tensor, width: int) -> Kernel:
+    """The kernel of this device and type, for heads as wide as this."""
+    if query.device.type == "cpu":
+        return _CPU
+    return _FLASH if query.dtype != torch.float32 and width <= _WIDEST_FLASH else _EFFICIENT
 
 
 def tree_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, forest: Forest, scaling: float | None = None
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, parts: TreeParts, scaling: float | None = None
 ) -> torch.Tensor:
-    """Attention of the N tokens of a forest on a CPU. Query [1, heads, N, D] with keys and values [1, groups, N, D] ->
+    """Attention of the N tokens of a forest. Query [1, heads, N, D] with keys and values [1, groups, N, D] ->
     [1, N, heads, D]. Values may have another width than keys."""
     width = value.shape[-1]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    wide = max(width, query.shape[-1])  # the kernel takes one width
-    query, key, value = (functional.pad(part, (0, wide - part.shape[-1])) for part in (query, key, value))
-    output: torch.Tensor = _Parts.apply(query, key, value, forest, scale)  # type: ignore[assignment]
-    return output[..., :width]
+    wide = max(width, query.shape[-1])  # the kernels take one width
+    kernel = kernel_for(query, wide)
+    wide = _round_up(wide, kernel.multiple)
+    query, key, value = (_widened(part, wide)[0].transpose(0, 1) for part in (query, key, value))
+    calls = parts.by_level if kernel.takes_many else parts.by_node
+    output: torch.Tensor = _Parts.apply(query, key, value, kernel, calls, scale)  # type: ignore[assignment]
+    return output[None, ..., :width]
+
+
+def _widened(part: torch.Tensor, width: int) -> torch.Tensor:
+    return part if part.shape[-1] == width else functional.pad(part, (0, width - part.shape[-1]))
 
 
 class _Parts(torch.autograd.Function):
+    """Query [N, heads, D] with keys and values [N, groups, D] -> [N, heads, D]."""
+
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, forest: Forest, scale: float
+        ctx: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kernel: Kernel,
+        calls: list[Call],
+        scale: float,
     ) -> torch.Tensor:
-        _, heads, tokens, width = query.shape
-        whole = query.new_empty(1, tokens, heads, width, dtype=_sums(query)).transpose(1, 2)
-        lse = whole.new_empty(1, heads, tokens)
-        for start, stop, end, is_root in forest.nodes:
-            # A node's tokens are keys for themselves (causal), and for its descendants. These are right behind it in
-            # the order and see every one of them (not causal).
-            for first, last, causal in ((start, stop, True), (stop, end, False)):
-                if first == last:
-                    continue
-                span = slice(start, stop)
-                out, part = _forward(
-                    query[:, :, first:last], key[:, :, span], value[:, :, span], 0.0, causal, scale=scale
-                )
-                into, sums = whole[:, :, first:last], lse[:, :, first:last]
-                if is_root:  # nothing is there yet: what a token has from its ancestors comes in their order
-                    into.copy_(out)
-                    sums.copy_(part)
-                    continue
-                # A token's attention is one softmax over all its ancestors, computed in parts. Each part is weighted by
-                # its share of the sum of exponentials: exp(lse of the part - lse of all so far).
-                total = torch.logaddexp(sums, part)
-                into.mul_((sums - total).exp_()[..., None]).add_(out * (part - total).exp_()[..., None])
-                sums.copy_(total)
-        output = whole.to(query.dtype)
+        if len(calls) == 1:  # it has all tokens
+            output, lse = kernel.forward(query, key, value, calls[0], scale)
+        else:
+            output, lse = _merged(query, key, value, kernel, calls, scale)
         ctx.save_for_backward(query, key, value, output, lse)
-        ctx.forest, ctx.scale = forest, scale
-        return output.transpose(1, 2)
+        ctx.kernel, ctx.calls, ctx.scale = kernel, calls, scale
+        return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         query, key, value, output, lse = ctx.saved_tensors
-        gradient = gradient.contiguous().transpose(1, 2)
+        gradient = gradient.contiguous()
+        if len(ctx.calls) == 1:
+            pulls = ctx.kernel.backward(gradient, query, key, value, output, lse, ctx.calls[0], ctx.scale)
+            return *pulls, None, None, None
         pulls = tuple(torch.zeros_like(part, dtype=_sums(part)) for part in (query, key, value))
-        for start, stop, end, _ in ctx.forest.nodes:
-            span = slice(start, stop)
-            for first, last, causal in ((start, stop, True), (stop, end, False)):
-                if first == last:
-                    continue
-                seen_by = slice(first, last)
-                gradients = _backward(
-                    gradient[:, :, seen_by], query[:, :, seen_by], key[:, :, span], value[:, :, span],
-                    output[:, :, seen_by], lse[:, :, seen_by], 0.0, causal, scale=ctx.scale,
-                )  # fmt: skip
-                for pull, part, where in zip(pulls, gradients, (seen_by, span, span), strict=True):
-                    pull[:, :, where].add_(part)
-        return *(pull.to(query.dtype) for pull in pulls), None, None
+        for call in ctx.calls:
+            gradients = ctx.kernel.backward(
+                _at(gradient, call.queries), _at(query, call.queries), _at(key, call.keys), _at(value, call.keys),
+                _at(output, call.queries), _at(lse, call.queries, 1), call, ctx.scale,
+            )  # fmt: skip
+            for pull, part, where in zip(pulls, gradients, (call.queries, call.keys, call.keys), strict=True):
+                if isinstance(where, slice):
+                    pull[where].add_(part)
+                else:
+                    pull.index_add_(0, where, part.to(pull.dtype))
+        return *(pull.to(query.dtype) for pull in pulls), None, None, None
+
+
+def _merged(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, kernel: Kernel, calls: list[Call], scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and log-sum-exp over all calls."""
+    whole = query.new_empty(query.shape, dtype=_sums(query))
+    lse = whole.new_empty(query.shape[1::-1])
+    for call in calls:
+        out, part = kernel.forward(_at(query, call.queries), _at(key, call.keys), _at(value, call.keys), call, scale)
+        into, sums = _at(whole, call.queries), _at(lse, call.queries, 1)
+        if call.part.is_first:
+            into.copy_(out)
+            sums.copy_(part)
+        else:
+            # A token's attention is one softmax over all its ancestors, computed in parts. Each part is weighted by
+            # its share of the sum of exponentials: exp(lse of the part - lse of all so far).
+            total = torch.logaddexp(sums, part)
+            into.mul_(_of_tokens((sums - total).exp_())).add_(out * _of_tokens((part - total).exp_()))
+            sums.copy_(total)
+        if not isinstance(call.queries, slice):  # they are copies
+            whole.index_copy_(0, call.queries, into)
+            lse.index_copy_(1, call.queries, sums)
+    return whole.to(query.dtype), lse
+
+
+def _at(part: torch.Tensor, where: _Places, dim: int = 0) -> torch.Tensor:
+    """A view of a slice, a copy of places."""
+    if isinstance(where, slice):
+        return part[where] if dim == 0 else part[:, where]
+    return part.index_select(dim, where)
+
+
+def _of_tokens(weights: torch.Tensor) -> torch.Tensor:
+    """[heads, n] -> [n, heads, 1]."""
+    return weights.t()[..., None]
 
 
 def _sums(part: torch.Tensor) -> torch.dtype:
     """Results of several calls add up in fp32 at least, and are rounded once."""
     return torch.promote_types(part.dtype, torch.float32)
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple

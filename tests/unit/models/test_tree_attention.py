@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from roll.models.sequences import tree_attention as subject
-from roll.models.sequences.tree_attention import tree_attention
+from roll.models.sequences.tree_attention import TreeParts, tree_attention
 from roll.types.forest import Forest, forest_of
 from tests.unit.types.test_forest import Rows, random_rows
 
+CPU = torch.device("cpu")
 Parts = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -50,7 +51,7 @@ def errors(rows: Rows, dtype: torch.dtype, **sizes: int) -> list[float]:
     """Largest difference of each result, in parts of its largest entry."""
     forest = forest_of(rows, least_saved=0)
     parts = inputs(forest, dtype, **sizes)
-    got = results(lambda given: tree_attention(*given, forest), parts)
+    got = results(lambda given: tree_attention(*given, TreeParts(forest, CPU)), parts)
     want = results(lambda given: dense(*given, rows, forest), parts)
     return [float((a - b).abs().max() / b.abs().max()) for a, b in zip(got, want, strict=True)]
 
@@ -86,13 +87,15 @@ def test_sixteen_levels_in_bf16_stay_within_its_rounding() -> None:
 def test_its_gradient_is_that_of_its_output() -> None:
     forest = forest_of(random_rows(5)[:6], least_saved=0)
     parts = inputs(forest, torch.float64, heads=2, groups=1, width=4, values=4)
-    assert torch.autograd.gradcheck(lambda q, k, v: tree_attention(q, k, v, forest), parts, nondet_tol=1e-9)
+    assert torch.autograd.gradcheck(
+        lambda q, k, v: tree_attention(q, k, v, TreeParts(forest, CPU)), parts, nondet_tol=1e-9
+    )
 
 
 @pytest.mark.parametrize("fault", ["own part not causal", "descendants see nothing", "keys get nothing from below"])
 def test_faults_show(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    forward: Any = subject._forward
-    backward: Any = subject._backward
+    forward: Any = subject._CPU_FORWARD
+    backward: Any = subject._CPU_BACKWARD
 
     def wrong_forward(query: Any, key: Any, value: Any, dropout: float, causal: bool, **more: Any) -> Any:
         out, lse = forward(query, key, value, dropout, causal and fault != "own part not causal", **more)
@@ -103,17 +106,17 @@ def test_faults_show(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
         lost = fault == "keys get nothing from below" and not given[7]
         return pull, of_key * (not lost), of_value
 
-    monkeypatch.setattr(subject, "_forward", wrong_forward)
-    monkeypatch.setattr(subject, "_backward", wrong_backward)
+    monkeypatch.setattr(subject, "_CPU_FORWARD", wrong_forward)
+    monkeypatch.setattr(subject, "_CPU_BACKWARD", wrong_backward)
     assert max(errors(chain(3), torch.float64)) > 1e-2
 
 
 def test_torchs_kernel_is_as_it_is_used() -> None:
     """Private to torch, and pinned here: an update that changes it fails this test first."""
     query, key = torch.randn(1, 4, 5, 8), torch.randn(1, 2, 3, 8)
-    out, lse = subject._forward(query, key, key, 0.0, False, scale=0.5)
+    out, lse = subject._CPU_FORWARD(query, key, key, 0.0, False, scale=0.5)
     scores = query @ key.repeat_interleave(2, 1).transpose(-1, -2) * 0.5
     assert lse.shape == (1, 4, 5) and lse.dtype == torch.float32
     torch.testing.assert_close(lse, scores.logsumexp(-1))
-    pulls = subject._backward(out, query, key, key, out, lse, 0.0, False, scale=0.5)
+    pulls = subject._CPU_BACKWARD(out, query, key, key, out, lse, 0.0, False, scale=0.5)
     assert [pull.shape for pull in pulls] == [query.shape, key.shape, key.shape]

@@ -267,10 +267,11 @@ def test_a_strategy_does_not_start_with_attention_that_is_wrong(
     use_packed_attention(model.pretrained, is_shared=True)
     attend = packed_attention.tree_attention
 
-    def wrong(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, forest: Any, scaling: Any) -> torch.Tensor:
+    def wrong(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, parts: Any, scaling: Any) -> torch.Tensor:
+        forest = parts.forest
         node = int((forest.level == forest.level.max()).argmax())
         ends = {"keys of a sibling": plus_one(forest.end, node), "no branches": forest.start[1:]}[fault]
-        return attend(query, key, value, replace(forest, end=ends), scaling)
+        return attend(query, key, value, replace(parts, forest=replace(forest, end=ends)), scaling)
 
     if fault == "positions twice as far":
         plain = packed_attention.tree_or_pack

@@ -1,0 +1,283 @@
+"""Attention in parts by the kernels of GPUs, which take rows of any length: slow stand-ins of theirs on a CPU, in plain
+torch, with their arguments, layouts and demands as torch's sources have them."""
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from roll.models.sequences import tree_attention as subject
+from roll.models.sequences.tree_attention import Call, TreeParts, tree_attention
+from roll.types.forest import forest_of
+from tests.unit.models.test_tree_attention import CPU, chain, dense, inputs, results
+from tests.unit.types.test_forest import Rows, random_rows, rows_of
+
+Span = tuple[slice, slice]
+KERNELS = {"flash": subject._FLASH, "efficient": subject._EFFICIENT}
+
+
+def spans(starts: tuple[torch.Tensor, torch.Tensor], longest: tuple[int, int], tokens: tuple[int, int]) -> list[Span]:
+    """The slices of queries and keys, after what the kernels take for granted."""
+    for each, most, number in zip(starts, longest, tokens, strict=True):
+        assert each.dtype == torch.int32 and each.is_contiguous() and each[0] == 0 and each[-1] == number
+        assert int(each.diff().min()) > 0 and int(each.diff().max()) <= most
+    queries, keys = ([slice(*pair) for pair in pairwise(each.tolist())] for each in starts)
+    return list(zip(queries, keys, strict=True))
+
+
+def scores(query: torch.Tensor, key: torch.Tensor, span: Span, causal: bool, scale: float) -> torch.Tensor:
+    """[heads, queries, keys]; causal from the upper left corner."""
+    heads = query.shape[1]
+    key = key[span[1]].repeat_interleave(heads // key.shape[1], 1)
+    found = torch.einsum("qhd,khd->hqk", query[span[0]], key) * scale
+    return found.masked_fill(~torch.ones_like(found, dtype=torch.bool).tril(), -torch.inf) if causal else found
+
+
+def attend(query: Any, key: Any, value: Any, where: list[Span], causal: bool, scale: float) -> tuple[Any, Any]:
+    """Output [n, heads, D] and log-sum-exp [heads, n]."""
+    out, lse = torch.full_like(query, torch.nan), query.new_full(query.shape[1::-1], torch.nan)
+    for span in where:
+        each = scores(query, key, span, causal, scale)
+        seen = value[span[1]].repeat_interleave(query.shape[1] // value.shape[1], 1)
+        out[span[0]] = torch.einsum("hqk,khd->qhd", each.softmax(-1), seen)
+        lse[:, span[0]] = each.logsumexp(-1)
+    return out, lse
+
+
+def pull_back(
+    gradient: Any, query: Any, key: Any, value: Any, out: Any, lse: Any, where: list[Span], causal: bool, scale: float
+) -> list[torch.Tensor]:
+    """Gradients by the chances exp(score - lse); output and log-sum-exp may be of more keys than these."""
+    pulls = [torch.zeros_like(part) for part in (query, key, value)]
+    groups = key.shape[1]
+    for span in where:
+        seen = value[span[1]].repeat_interleave(query.shape[1] // groups, 1)
+        chances = (scores(query, key, span, causal, scale) - lse[:, span[0], None]).exp()
+        pull, mine = gradient[span[0]], out[span[0]]
+        bend = torch.einsum("qhd,khd->hqk", pull, seen) - (pull * mine).sum(-1).t()[..., None]
+        bend = chances * bend * scale
+        others = key[span[1]].repeat_interleave(query.shape[1] // groups, 1)
+        pulls[0][span[0]] = torch.einsum("hqk,khd->qhd", bend, others)
+        for found, each in zip(
+            pulls[1:],
+            (torch.einsum("hqk,qhd->khd", bend, query[span[0]]), torch.einsum("hqk,qhd->khd", chances, pull)),
+            strict=True,
+        ):
+            found[span[1]] = each.unflatten(1, (groups, -1)).sum(2)
+    return pulls
+
+
+def check_widths(*parts: torch.Tensor) -> None:
+    assert all(part.stride(-1) == 1 and part.shape[-1] % 8 == 0 for part in parts)
+
+
+def flash_forward(
+    query: Any, key: Any, value: Any, starts: Any, key_starts: Any, longest: int, longest_key: int,
+    dropout: float, causal: bool, debug: bool, *, scale: float,
+) -> tuple[Any, ...]:  # fmt: skip
+    assert dropout == 0 and not debug and longest > 1, "rows of one query are for decoding"
+    check_widths(query, key, value)
+    where = spans((starts, key_starts), (longest, longest_key), (len(query), len(key)))
+    return *attend(query, key, value, where, causal, scale), None, None, None
+
+
+def flash_backward(
+    gradient: Any, query: Any, key: Any, value: Any, out: Any, lse: Any, starts: Any, key_starts: Any, longest: int,
+    longest_key: int, dropout: float, causal: bool, state: Any, unused: Any, *, scale: float,
+) -> list[torch.Tensor]:  # fmt: skip
+    assert lse.is_contiguous(), "the kernel reads its memory"
+    assert dropout == 0 and isinstance(state, torch.Tensor) and isinstance(unused, torch.Tensor) and longest > 1
+    check_widths(query, key, value)
+    where = spans((starts, key_starts), (longest, longest_key), (len(query), len(key)))
+    return pull_back(gradient, query, key, value, out, lse, where, causal, scale)
+
+
+def efficient_forward(
+    query: Any, key: Any, value: Any, bias: None, starts: Any, key_starts: Any, longest: int, longest_key: int,
+    dropout: float, mask: int, with_lse: bool, *, scale: float,
+) -> tuple[Any, ...]:  # fmt: skip
+    assert dropout == 0 and bias is None and with_lse and mask in (0, 1) and len(query) == len(key) == 1
+    assert query.shape[2] == key.shape[2] == value.shape[2] and longest <= query.shape[1]
+    check_widths(query, key, value)
+    where = spans((starts, key_starts), (longest, longest_key), (query.shape[1], key.shape[1]))
+    out, lse = attend(query[0], key[0], value[0], where, mask == 1, scale)
+    padded = lse.new_full((len(where), query.shape[2], -(-longest // 32) * 32), torch.inf)
+    for each, (rows, _) in zip(padded, where, strict=True):
+        each[:, : rows.stop - rows.start] = lse[:, rows]
+    return out[None], padded, None, None, longest, longest_key
+
+
+def efficient_backward(
+    gradient: Any, query: Any, key: Any, value: Any, bias: None, out: Any, starts: Any, key_starts: Any, longest: int,
+    longest_key: int, padded: Any, dropout: float, seed: Any, offset: Any, mask: int, of_bias: bool, *, scale: float,
+) -> tuple[Any, ...]:  # fmt: skip
+    assert bias is None and not of_bias and isinstance(seed, torch.Tensor) and isinstance(offset, torch.Tensor)
+    assert query.shape[2] == key.shape[2] == value.shape[2] and longest <= query.shape[1]
+    where = spans((starts, key_starts), (longest, longest_key), (query.shape[1], key.shape[1]))
+    assert padded.shape == (len(where), query.shape[2], -(-longest // 32) * 32) and padded.is_contiguous()
+    lse = torch.cat([each[:, : rows.stop - rows.start] for each, (rows, _) in zip(padded, where, strict=True)], 1)
+    assert int(padded.isinf().sum()) == padded.numel() - lse.numel()
+    pulls = pull_back(gradient[0], query[0], key[0], value[0], out[0], lse, where, mask == 1, scale)
+    return *(pull[None] for pull in pulls), None
+
+
+STAND_INS: dict[str, Callable[..., Any]] = {
+    "_FLASH_FORWARD": flash_forward,
+    "_FLASH_BACKWARD": flash_backward,
+    "_EFFICIENT_FORWARD": efficient_forward,
+    "_EFFICIENT_BACKWARD": efficient_backward,
+}
+
+
+@pytest.fixture(params=list(KERNELS))
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    for name, stand_in in STAND_INS.items():
+        monkeypatch.setattr(subject, name, stand_in)
+    monkeypatch.setattr(subject, "kernel_for", lambda query, width: KERNELS[request.param])
+    yield request.param
+
+
+def errors(rows: Rows, dtype: torch.dtype, **sizes: int) -> list[float]:
+    """Largest difference of each result, in parts of its largest entry."""
+    forest = forest_of(rows, least_saved=0)
+    given = inputs(forest, dtype, **sizes)
+    got = results(lambda parts: tree_attention(*parts, TreeParts(forest, CPU)), given)
+    want = results(lambda parts: dense(*parts, rows, forest), given)
+    return [float((a - b).abs().max() / b.abs().max()) for a, b in zip(got, want, strict=True)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_levels_of_random_forests_are_the_rows_alone(seed: int, kernel: str) -> None:
+    rows = random_rows(seed)
+    assert max(errors(rows, torch.float64)) < 1e-12
+    assert max(errors(rows, torch.float32)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [{"heads": 4, "groups": 4}, {"heads": 6, "groups": 1}, {"width": 8, "values": 5}, {"width": 6, "values": 19}],
+    ids=["own heads", "one group", "narrow values", "wide values"],
+)
+def test_heads_and_widths_of_any_number(sizes: dict[str, int], kernel: str) -> None:
+    """Widths are filled up to what the kernels take."""
+    assert max(errors(random_rows(3), torch.float64, **sizes)) < 1e-12
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        rows_of("abcdef", "abcdef", "abc"),
+        rows_of("abc", "abd", "e"),
+        rows_of("ab", "ac"),
+        rows_of("abc", "abd", "xyz", "xyw", "q"),
+        rows_of("a" * 40 + "b" * 70, "a" * 40 + "c", "a" * 40 + "d" * 33),
+        chain(16),
+    ],
+    ids=["one node", "a token alone", "one token each", "two trees and a row", "beyond a tile of 32", "16 levels"],
+)
+def test_forests_at_the_edges(rows: Rows, kernel: str) -> None:
+    assert max(errors(rows, torch.float64)) < 1e-12
+
+
+def test_a_group_is_two_calls_and_an_episode_one(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where descendants and keys are one slice, nothing is copied."""
+    made: list[Call] = []
+    forward = KERNELS[kernel].forward
+    noted = subject.Kernel(
+        lambda *given: (made.append(given[3]), forward(*given))[1], KERNELS[kernel].backward, True, multiple=8
+    )
+    monkeypatch.setattr(subject, "kernel_for", lambda query, width: noted)
+    for rows, count in (
+        (rows_of("abcde", "abfgh", "abijk"), 2),
+        (rows_of("ab", "abcd", "abcdef"), 1),
+        (rows_of("abc", "abd", "xyz", "xyw"), 2),
+        (chain(8), 8),
+    ):
+        made.clear()
+        errors(rows, torch.float32)
+        assert len(made) == count
+    made.clear()
+    errors(rows_of("abcde", "abfgh", "abijk"), torch.float32)
+    assert [call.queries for call in made] == [slice(0, 11), slice(2, 11)]
+    assert [call.keys for call in made] == [slice(0, 11), slice(0, 2)]
+
+
+def test_parts_by_level_are_the_pairs_of_parts_by_node() -> None:
+    """Every pair of a query and a key that it sees, once."""
+
+    def pairs(parts: Any) -> list[tuple[int, int]]:
+        found = []
+        for part in parts:
+            for (first, last), (start, stop) in zip(part.queries.tolist(), part.keys.tolist(), strict=True):
+                seen = np.ones((last - first, stop - start), bool)
+                found += [(first + q, start + k) for q, k in np.argwhere(np.tril(seen) if part.is_causal else seen)]
+        return sorted(found)
+
+    for seed in range(30):
+        forest = forest_of(random_rows(seed), least_saved=0)
+        assert pairs(forest.levels) == pairs(forest.parts) and len(set(pairs(forest.levels))) == len(
+            pairs(forest.parts)
+        )
+
+
+@pytest.mark.parametrize(
+    "fault",
+    ["own part not causal", "a level is lost", "log-sum-exps of other queries", "keys of the first node", "own output"],
+)
+def test_faults_show(fault: str, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is off by far more than rounding: a wrong mask, a merge without a level, results that go to other tokens, a
+    gather of other keys, a backward pass by the output of the part alone."""
+    right = KERNELS[kernel]
+
+    def forward(query: Any, key: Any, value: Any, call: Call, scale: float) -> tuple[Any, Any]:
+        if fault == "keys of the first node" and not call.is_causal:
+            key = key[:1].expand_as(key).contiguous()
+        if fault == "own part not causal" and call.is_causal:
+            part = call.part._replace(is_causal=False)
+            call = Call(part, call.device)
+        out, lse = right.forward(query, key, value, call, scale)
+        if fault == "a level is lost" and not call.is_causal:
+            lse = lse - 100
+        return out, lse.roll(1, 1) if fault == "log-sum-exps of other queries" else lse
+
+    def backward(gradient: Any, query: Any, key: Any, value: Any, out: Any, lse: Any, call: Call, scale: float) -> Any:
+        if fault == "own output":
+            out, lse = right.forward(query, key, value, call, scale)
+        return right.backward(gradient, query, key, value, out, lse, call, scale)
+
+    monkeypatch.setattr(subject, "kernel_for", lambda query, width: subject.Kernel(forward, backward, True, 8))
+    assert max(errors(chain(3), torch.float64)) > 1e-2
+
+
+@pytest.mark.parametrize(("dtype", "width", "name"), [("float32", 64, "efficient"), ("bfloat16", 64, "flash")])
+def test_torchs_kernels_take_what_they_are_given(dtype: str, width: int, name: str) -> None:
+    """By their shapes alone, on no device: names and order of the arguments, and the shape of the log-sum-exps."""
+    forest = forest_of(random_rows(3), least_saved=0)
+    parts = TreeParts(forest, torch.device("meta"))
+    query, key, value = (
+        torch.empty(forest.num_tokens, heads, width, dtype=getattr(torch, dtype), device="meta") for heads in (4, 2, 2)
+    )
+    assert subject.kernel_for(query, width) is KERNELS[name]
+    call = parts.by_level[0]
+    out, lse = KERNELS[name].forward(query, key, value, call, 0.5)
+    assert out.shape == query.shape and lse.shape == (4, forest.num_tokens) and lse.dtype == torch.float32
+    if name == "flash":  # torch's stand-in for the other one lacks an argument
+        pulls = KERNELS[name].backward(out, query, key, value, out, lse, call, 0.5)
+        assert [pull.shape for pull in pulls] == [query.shape, key.shape, value.shape]
+
+
+def test_the_efficient_kernels_backward_pass_has_the_arguments_that_it_is_given() -> None:
+    given = [part for part in subject._EFFICIENT_BACKWARD.default._schema.arguments if not part.kwarg_only]
+    assert [part.name for part in given] == [
+        "grad_out_", "query", "key", "value", "bias", "out", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q",
+        "max_seqlen_k", "logsumexp", "dropout_p", "philox_seed", "philox_offset", "custom_mask_type",
+        "bias_requires_grad",
+    ]  # fmt: skip
+
+
+def test_wide_heads_are_not_for_flash() -> None:
+    query = torch.empty(1, dtype=torch.bfloat16, device="meta")
+    assert subject.kernel_for(query, 256) is subject._FLASH and subject.kernel_for(query, 257) is subject._EFFICIENT
