@@ -42,6 +42,7 @@ class Platform:
     worker_variables: Mapping[str, str] = field(default_factory=dict, hash=False)  # of workers with devices
     has_ipc: bool = False  # a process can open a tensor in another's device memory
     has_flash_attention: bool = False  # torch's own, with packed rows and causal_lower_right
+    has_tree_attention: bool = False  # kernels whose results of several calls can be merged: use_prefix_sharing
     has_wide_products: bool = False  # torch.mm(out_dtype=): fp32 products of bf16 factors
 
     @property
@@ -165,6 +166,7 @@ CUDA = Platform(
     worker_variables={"NCCL_CUMEM_ENABLE": "1", "NCCL_NVLS_ENABLE": "2"},
     has_ipc=True,
     has_flash_attention=True,
+    has_tree_attention=True,
     has_wide_products=True,
 )
 """NVIDIA GPUs."""
@@ -177,6 +179,7 @@ ROCM = replace(
     allocator_variables=("PYTORCH_HIP_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
     # RCCL reads NCCL's variables. These are SGLang's values: RCCL has neither cuMem nor NVLink's multicast by default.
     worker_variables={"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"},
+    has_tree_attention=False,  # AOTriton's kernels have log-sum-exps of another form, and have never been tried
     has_wide_products=False,  # torch documents them for CUDA alone
 )
 """AMD GPUs: a torch built for HIP calls them cuda, and RCCL nccl."""
@@ -215,6 +218,7 @@ CPU = CpuPlatform(
     ray_resource="",
     device_files="",
     interface_variables=_GLOO,
+    has_tree_attention=True,
 )
 
 PLATFORMS: Mapping[str, Platform] = {platform.name: platform for platform in (*ACCELERATORS, CPU)}

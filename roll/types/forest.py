@@ -12,9 +12,19 @@ import numpy as np
 
 from roll.types.packing import pair_work, work
 
-_NODE = 16  # tokens that cost as much as a node: its calls of a kernel in each layer
 LEAST_SAVED = 32  # tokens that sharing a node has to save
 _LEAST_FACTOR = 1.1  # by which a tree has to be cheaper than its rows
+
+
+class CallCosts(NamedTuple):
+    """Costs of the calls of attention in every layer, in tokens of a short row."""
+
+    node: int = 0
+    level: int = 0  # below the first, of a tree
+
+
+ON_CPUS = CallCosts(node=16)  # measured at a hidden size of 256
+ON_GPUS = CallCosts(level=1024)  # by arithmetic: some 30 launches, forward and backward, in layers of a 0.5B
 
 
 class Part(NamedTuple):
@@ -91,16 +101,17 @@ class Forest:
         """Tokens of the longest row."""
         return int(self.depth.max()) + 1
 
-    def costs(self) -> np.ndarray:
-        """Cost of every node [K], in tokens of a short row: its matrices, its attention, its calls."""
-        lengths = np.diff(self.start)
-        return lengths + pair_work(lengths**2 / 2 + lengths * self.depth[self.start[:-1]]) + _NODE
+    def costs(self, calls: CallCosts) -> np.ndarray:
+        """Cost of every tree, in tokens of a short row: its matrices, its attention, its calls."""
+        lengths, roots = np.diff(self.start), np.flatnonzero(self.level == 0)
+        nodes = lengths + pair_work(lengths**2 / 2 + lengths * self.depth[self.start[:-1]]) + calls.node
+        return np.add.reduceat(nodes, roots) + np.maximum.reduceat(self.level, roots) * calls.level
 
 
-def forest_of(keys: Sequence[np.ndarray], by_cost: bool = False, least_saved: int = LEAST_SAVED) -> Forest:
+def forest_of(keys: Sequence[np.ndarray], calls: CallCosts | None = None, least_saved: int = LEAST_SAVED) -> Forest:
     """The forest of B rows. `keys[i]` [tokens, ...] holds all that a token is computed with: tokens are shared where
     these and all before them are equal, of one dtype in all rows. A branching that saves less than
-    `least_saved` tokens is not made; `by_cost`: rows that are not cheaper as a tree stand alone.
+    `least_saved` tokens is not made; by the costs of `calls`, rows that are not cheaper as a tree stand alone.
 
     A function of the rows alone: ranks with the same rows have the same forest.
     """
@@ -109,7 +120,7 @@ def forest_of(keys: Sequence[np.ndarray], by_cost: bool = False, least_saved: in
     order, shared = in_order(keys)
     _lower_small(shared, counts[order], least_saved)
     forest = _laid_out(order, shared, counts)
-    if by_cost and _lower_dear(forest, order, shared, counts):
+    if calls is not None and _lower_dear(forest, order, shared, counts, calls):
         forest = _laid_out(order, shared, counts)
     _check(forest, keys, counts)
     return forest
@@ -151,14 +162,12 @@ def _lower_small(shared: np.ndarray, counts: np.ndarray, least_saved: int) -> No
         spans += [(begin + 1, last, here) for begin, last in children]
 
 
-def _lower_dear(forest: Forest, order: np.ndarray, shared: np.ndarray, counts: np.ndarray) -> bool:
+def _lower_dear(forest: Forest, order: np.ndarray, shared: np.ndarray, counts: np.ndarray, calls: CallCosts) -> bool:
     """Parts the rows of trees that do not pay. True if there are some."""
-    tree_of_node = np.cumsum(forest.level == 0) - 1
-    tree_costs = np.bincount(tree_of_node, forest.costs())
     # A row that shares nothing with the one before it begins a new tree.
     tree_of_row = np.cumsum(shared == 0) - 1  # in the order, in which trees stand one after the other
-    flat_costs = np.bincount(tree_of_row, work(counts[order]) + _NODE)
-    dear = flat_costs < _LEAST_FACTOR * tree_costs
+    flat_costs = np.bincount(tree_of_row, work(counts[order]) + calls.node)
+    dear = flat_costs < _LEAST_FACTOR * forest.costs(calls)
     parted = dear[tree_of_row] & (shared > 0)
     shared[parted] = 0
     return bool(parted.any())

@@ -8,6 +8,8 @@ from roll.configs.strategies.table import spec_of
 from roll.platforms.table import ACCELERATORS, CUDA, NPU, PLATFORMS, machine_platform
 from roll.utils.imports import is_installed
 
+NO_TREES = "prefix sharing works on NVIDIA's GPUs and on CPUs"
+
 
 def on_gpus_here() -> bool:
     """True if this machine has devices of any platform but the CPU's."""
@@ -25,8 +27,8 @@ def platform_problems(choice: Choice) -> Iterator[Problem]:
     if kernel != "torch" and platform is not CUDA:
         key = f"{name}.model_args.fused_kernel_options.impl_backend"
         refusals[key] = f"{kernel}: its kernels are for NVIDIA's GPUs. Use torch"
-    if worker.use_prefix_sharing == "on" and worker.device_mapping is not None and platform.is_accelerator:
-        refusals[f"{name}.use_prefix_sharing"] = "on: prefix sharing works on CPUs only. Set it to off"
+    if worker.use_prefix_sharing == "on" and worker.device_mapping is not None and not platform.has_tree_attention:
+        refusals[f"{name}.use_prefix_sharing"] = f"on: {NO_TREES}. Set it to off"
     if worker.use_torch_compile and platform is NPU:
         why = "torch.compile has no compiler for Ascend without torchair, which roll does not use"
         refusals[f"{name}.use_torch_compile"] = f"true: {why}. Set it to false"

@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from roll.configs.checks.platforms import on_gpus_here
+from roll.configs.checks.platforms import NO_TREES
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
 from roll.configs.strategies.table import feature_problem
+from roll.platforms.table import machine_platform
 
 
 def prefix_sharing_problems(choice: Choice) -> Iterator[Problem]:
@@ -25,10 +26,12 @@ def prefix_sharing_problems(choice: Choice) -> Iterator[Problem]:
 
 
 def prefix_sharing_machine_problems(choice: Choice) -> Iterator[Problem]:
-    """Finds a role that would share prefixes on GPUs, where the run is this machine's."""
-    worker, key, is_here = choice.worker, f"{choice.role.name}.use_prefix_sharing", choice.platform == "auto"
-    if worker.use_prefix_sharing == "on" and worker.device_mapping is not None and is_here and on_gpus_here():
-        text = f"{key}: on: prefix sharing works on CPUs only, and this machine has GPUs."
+    """Finds a role that would share prefixes on devices without kernels for it, where the run is this machine's."""
+    worker, key = choice.worker, f"{choice.role.name}.use_prefix_sharing"
+    if worker.use_prefix_sharing != "on" or worker.device_mapping is None or choice.platform != "auto":
+        return
+    if not (platform := machine_platform()).has_tree_attention:
+        text = f"{key}: on: {NO_TREES}, and this machine has devices of platform {platform.name}."
         yield Problem(f"{text} Set it to off.", (key, f"{choice.role.name}.device_mapping"), "machine")
 
 

@@ -349,8 +349,8 @@ class WorkerConfig(Settings):
         "off",
         "Rows of a micro batch that begin alike (responses to one prompt, turns of an episode) as one tree: what "
         "they have in common is computed once, in training and when scoring, with the same numbers. on: wherever it "
-        "saves tokens. auto: where it saves time, and off for a role that cannot. On CPUs, for models whose layers "
-        "attend to whole rows (docs/trainers.md).",
+        "saves tokens. auto: where it saves time, and off for a role that cannot. On NVIDIA's GPUs and CPUs, for "
+        "models whose layers attend to whole rows (docs/trainers.md).",
     )
 
     router_replay: RouterReplayConfig = setting({}, "Experts of a mixture, chosen once for a step.")

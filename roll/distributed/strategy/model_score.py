@@ -35,6 +35,7 @@ from roll.models.sequences.ranks import SequenceRanks
 from roll.models.sequences.tree import tree_or_pack
 from roll.models.teacher_targets import StudentOutputs, TeacherHead, targets_of
 from roll.models.vision.inputs import PictureInputs
+from roll.platforms.table import platform_of
 from roll.types.batch import MicroBatch, TokenOutputs
 from roll.types.media import Media
 
@@ -305,8 +306,8 @@ class ModelScoreStrategy(ScoreStrategy):
                 raise tree_refusal("rows show pictures, which trees do not hold")
             for key, why in obstacles(self.role, isinstance(self, TrainStrategy)).items():
                 raise tree_refusal(f"{key}: {why}")
-            if self.context.device.type != "cpu":
-                raise tree_refusal(f"it runs on {self.context.device.type}, and prefix sharing works on CPUs only")
+            if not (platform := platform_of(self.context.device)).has_tree_attention:
+                raise tree_refusal(f"it runs on {platform.name}, which has no kernels for it")
             use_packed_attention(pretrained, is_shared=True)
             with self._ready_to_score(), self._without_dropout():
                 check_packs(self.model, self.context.device)

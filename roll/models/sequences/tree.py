@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from roll.models.sequences.layout import UNKNOWN, RowLayout
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.tree_attention import TreeParts
-from roll.types.forest import LEAST_SAVED, Forest, forest_of
+from roll.types.forest import LEAST_SAVED, ON_CPUS, ON_GPUS, Forest, forest_of
 
 _BITS = 32  # of a token's id, beside its place
 
@@ -74,7 +74,8 @@ def tree_or_pack(
     What a token is computed with is its id and, where they are given, its experts: `routes` int16 [B, T, layers, k].
     """
     pack = Pack.of(input_ids, counts)
-    forest = forest_of(_keys(input_ids, counts, routes), by_cost, least_saved)
+    calls = None if not by_cost else ON_CPUS if input_ids.device.type == "cpu" else ON_GPUS
+    forest = forest_of(_keys(input_ids, counts, routes), calls, least_saved)
     if forest.num_tokens == pack.num_tokens:
         return pack
     device = input_ids.device

@@ -39,7 +39,7 @@ def said(platform: str, changes: dict[str, Any]) -> list[str]:
         ({ENGINE: {"strategy_name": "sglang"}}, f"{ENGINE}.strategy_name: sglang: roll knows SGLang on GPUs and CPUs"),
         ({KERNEL: "cut_cross_entropy"}, f"{KERNEL}: cut_cross_entropy: its kernels are for NVIDIA's GPUs. Use torch"),
         ({"actor_train.use_torch_compile": True}, "actor_train.use_torch_compile: true: torch.compile has no compiler"),
-        ({"actor_train.use_prefix_sharing": "on"}, "actor_train.use_prefix_sharing: on: prefix sharing works on CPUs"),
+        ({"actor_train.use_prefix_sharing": "on"}, "actor_train.use_prefix_sharing: on: prefix sharing works on NV"),
         (
             {ENGINE: {"strategy_name": "vllm", "strategy_config": {"quantization": "fp8"}}},
             f"{ENGINE}.strategy_config.quantization: 'fp8': vLLM-Ascend reads weights that were quantised for it",
@@ -69,7 +69,8 @@ def test_amds_gpus_do_what_nvidias_do_but_for_kernels_of_others() -> None:
     assert said("rocm", {TRAINER: {"strategy_name": "megatron_train"}, ENGINE: {"strategy_name": "sglang"}}) == []
     assert len(said("rocm", {KERNEL: "cut_cross_entropy"})) == len(said("cpu", {KERNEL: "cut_cross_entropy"})) == 1
     assert said("cuda", {KERNEL: "cut_cross_entropy"}) == []
-    assert said("cpu", {"actor_train.use_prefix_sharing": "on"}) == []
+    shared = {"actor_train.use_prefix_sharing": "on"}
+    assert len(said("rocm", shared)) == 1 and said("cpu", shared) == said("cuda", shared) == []
 
 
 def test_packages_of_ascend_are_looked_for_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies import packing
 from roll.configs.strategies.choice import Choice
 from roll.configs.tables.roles import ROLES
+from roll.platforms.table import CUDA, ROCM
 from roll.run.start.preflight import choices
 from tests.helpers.configs import config, problems
 
@@ -66,14 +67,17 @@ def test_a_plain_role_may_share_and_one_that_scores_has_no_dropout() -> None:
     assert list(obstacles(worker, learns=True)) == ["model_args.lora_dropout"] and not obstacles(worker, learns=False)
 
 
-def test_gpus_are_refused_where_the_machine_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_without_kernels_are_refused_where_the_machine_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device_mapping counts slots where there are none."""
     found = [made for made in choices(config(SHARED)) if made.role.learns]
     assert [list(prefix_sharing_machine_problems(made)) for made in found] == [[]]
-    monkeypatch.setattr("roll.configs.checks.prefix_sharing.on_gpus_here", lambda: True)
+    monkeypatch.setattr("roll.configs.checks.prefix_sharing.machine_platform", lambda: CUDA)
+    assert list(prefix_sharing_machine_problems(found[0])) == []
+    monkeypatch.setattr("roll.configs.checks.prefix_sharing.machine_platform", lambda: ROCM)
     (problem,) = prefix_sharing_machine_problems(found[0])
     assert problem.text.startswith(
-        "actor_train.use_prefix_sharing: on: prefix sharing works on CPUs only, and this machine"
+        "actor_train.use_prefix_sharing: on: prefix sharing works on NVIDIA's GPUs and on CPUs, and this machine has "
+        "devices of platform rocm."
     )
     others = choices(config({"actor_train.use_prefix_sharing": "auto"}))
     assert [list(prefix_sharing_machine_problems(made)) for made in others] == [[]] * len(others)

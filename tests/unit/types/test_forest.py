@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from roll.types.forest import Forest, forest_of
+from roll.types.forest import ON_CPUS, ON_GPUS, CallCosts, Forest, forest_of
 from roll.types.packing import work
 
 Rows = list[np.ndarray]
@@ -105,12 +105,13 @@ def test_a_branching_inside_a_shared_prompt_falls_back_to_the_prompt() -> None:
 
 
 def test_costs_are_tokens_pairs_and_nodes() -> None:
-    """A prompt of 512 with 8 answers of 64: 9 nodes, 1024 tokens."""
+    """A prompt of 512 with 8 answers of 64: 9 nodes, 1024 tokens, a level below the first."""
     prompt = np.zeros(512, np.int64)
     forest = forest_of([np.concatenate([prompt, np.full(64, at + 1)]) for at in range(8)])
     pairs = 512**2 / 2 + 8 * (64**2 / 2 + 64 * 512)
-    assert forest.costs().sum() == pytest.approx(1024 + pairs * 2 / 24_576 + 9 * 16)
-    assert work(np.array([512]))[0] == pytest.approx(forest.costs()[0] - 16)
+    assert forest.costs(CallCosts(node=16)) == pytest.approx([1024 + pairs * 2 / 24_576 + 9 * 16])
+    assert forest.costs(CallCosts(level=1000)) == pytest.approx([1024 + pairs * 2 / 24_576 + 1000])
+    assert forest_of([prompt]).costs(CallCosts()) == pytest.approx(work(np.array([512])))
 
 
 def test_by_cost_rows_that_gain_little_stand_alone() -> None:
@@ -119,7 +120,18 @@ def test_by_cost_rows_that_gain_little_stand_alone() -> None:
     rows = [np.concatenate([begin, np.full(960, at)]) for at in (1, 2)]
     rows += [np.append(group, at) for at in range(4)]
     assert forest_of(rows).num_tokens == 40 + 2 * 960 + 304
-    assert forest_of(rows, by_cost=True).num_tokens == 2000 + 304
+    assert forest_of(rows, ON_CPUS).num_tokens == 2000 + 304
+
+
+def test_levels_cost_on_gpus_what_few_tokens_do_not_save() -> None:
+    """A launch costs a GPU as much as many tokens: a short group stands alone there, a long one does not, and turns of
+    an episode, which are one node, cost no level."""
+    for length, by_node, by_level in ((300, 304, 1204), (600, 604, 604)):
+        rows = [np.append(np.full(length, 9), at) for at in range(4)]
+        assert forest_of(rows, ON_CPUS).num_tokens == by_node
+        assert forest_of(rows, ON_GPUS).num_tokens == by_level
+    turns = np.arange(100)
+    assert forest_of([turns[:40], turns], ON_GPUS).num_tokens == 100
 
 
 def test_rows_with_keys_of_several_numbers_part_where_any_differs() -> None:
