@@ -64,6 +64,22 @@ PACKED_ROWS = {
     "gradient_gap": Limit(f"{_BF16}, relative to the largest", most=0.03),
     "flash_kernels": Limit("forward and backward", least=1, cuda_only=True),
 }
+_FP32 = "fp32, products of three TF32 ones or better; a single TF32 product would make it 5e-4"
+TREE_ATTENTION = {
+    "output_gap_bf16": Limit(f"{_BF16}, on up to 16 levels; tokens of a sibling are off by about 1", most=0.03),
+    "gradient_gap_bf16": Limit(f"{_BF16}, relative to the largest", most=0.03),
+    "output_gap_fp32": Limit(_FP32, most=5e-5),
+    "gradient_gap_fp32": Limit(_FP32, most=5e-5),
+    "flash_kernels": Limit("forward and backward", least=2, cuda_only=True),
+}
+PREFIX_SHARING = {
+    "gradient_error_to_packed": Limit("both against fp32: parts of attention are rounded once more", most=1.3),
+    "gradient_difference": Limit("trees against packs, relative, both in bf16", most=0.1),
+    "time_packed_to_tree_512_64": Limit(
+        "4.5 times fewer tokens; below 1.5 it would not be worth it", least=1.5, cuda_only=True
+    ),
+    "time_packed_to_tree_256_256": Limit("1.8 times fewer tokens, two calls a layer", least=1.1, cuda_only=True),
+}
 LONG_ROW = {
     "math_kernels": Limit("that kernel keeps all scores: 2 GB a copy for 16k tokens", most=0),
     "flash_kernels": Limit("forward and backward", least=1),

@@ -31,12 +31,14 @@ def trains(
     """Two updates with a trip to host memory between them, against two without; three against the reference; one after
     a checkpoint, against one without. `adapts`: of adapters instead of the weights. `mixture`: of a model with
     experts."""
+    from tests.parity.strategies.forks import forks
     from tests.parity.strategies.reference import LEARNING_RATE, BentLoss, rows, train_reference
 
+    given = forks() if "shares" in settings else rows()
     model_dir = mixture_of(place.directory) if mixture else place.tiny_model()
     adapter = adapter_of(model_dir, place.directory) if adapts else None
     num_ranks = num_ranks or len(place.devices)
-    want = train_reference(model_dir, rows(), BentLoss(), [LEARNING_RATE] * 3, adapter=adapter)
+    want = train_reference(model_dir, given, BentLoss(), [LEARNING_RATE] * 3, adapter=adapter)
     run = run_of(kind, model_dir, settings, lora_settings(adapter) if adapter else None)
     with ranks_of(place, kind, num_ranks) as pool:
         # First, in fresh processes: nothing else is on their devices.
@@ -187,8 +189,9 @@ def difference(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> float:
 
 def run_of(kind: Kind, model_dir: Path, settings: dict[str, Any], model: dict[str, Any] | None = None) -> Any:
     of_model = {name: value for name, value in settings.items() if name == "enable_activation_offload"}
-    run = helpers_of(kind).Run(model_dir, model=(model or {}) | of_model, packs=settings.get("packs", False))
-    own = {name: value for name, value in settings.items() if name != "packs" and name not in of_model}
+    layout = {name: value for name, value in settings.items() if name in ("packs", "shares")}
+    run = helpers_of(kind).Run(model_dir, model=(model or {}) | of_model, **layout)
+    own = {name: value for name, value in settings.items() if name not in layout and name not in of_model}
     if kind == "megatron":
         return replace(run, megatron=own)
     if kind == "fsdp2":

@@ -1,0 +1,287 @@
+"""Rows that begin alike, as trees: their attention against each row alone, and a trainer's gradients and time against
+those of packed rows."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch.distributed.tensor import DTensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from roll.utils.files import read_object
+from tests.gpu.check import Figures
+from tests.gpu.checks.kernels import _operations
+from tests.gpu.checks.trainers import helpers_of, run_of
+from tests.gpu.place import Place
+
+Rows = list[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Rows of a micro batch: `count` groups of `size` answers to a prompt, or episodes of as many turns, in whose later
+    turns the first `thought` tokens of an answer are not seen. `prompt`: of a group, or what a turn adds."""
+
+    prompt: int
+    answer: int
+    size: int = 8
+    count: int = 1
+    turns: bool = False
+    thought: int = 0
+
+    def rows(self, vocab_size: int) -> Iterator[tuple[np.ndarray, int]]:
+        """Tokens of each row, and how many of them at the end were sampled."""
+        chance = np.random.default_rng(0)
+        for _ in range(self.count):
+            history = np.zeros(0, np.int64)
+            for at in range(self.size):
+                if self.turns or at == 0:
+                    history = np.append(history, chance.integers(3, vocab_size, self.prompt))
+                answer = chance.integers(3, vocab_size, self.answer)
+                yield np.append(history, answer), self.answer
+                if self.turns:
+                    history = np.append(history, answer[self.thought :])
+
+
+# Attention.
+
+_HEADS, _GROUPS = 8, 2
+_FORESTS = {
+    "cuda": (
+        Shape(512, 64, count=2),
+        Shape(300, 1),
+        Shape(96, 64, size=16, turns=True, thought=32),
+        Shape(192, 64, turns=True),
+    ),
+    "cpu": (Shape(64, 8, count=2), Shape(30, 1), Shape(12, 8, size=16, turns=True, thought=4)),
+}
+_WIDTHS = (64, 128, 20, 288)  # the last two: one that no kernel takes, and one that flash does not
+
+
+def tree_attention(place: Place) -> Figures:
+    """Attention of forests, random ones among them, in bf16 and fp32, with grouped heads of several widths, against
+    each row alone in fp64: outputs and gradients, as a share of the largest entry. Then its time in bf16 for four
+    groups, against that of packed rows."""
+    generator = np.random.default_rng(1)
+    forests = [[row for row, _ in shape.rows(1000)] for shape in _FORESTS[place.device]]
+    forests += [_random_rows(generator, 400 if place.on_cuda else 40) for _ in range(6)]
+    gaps = {f"{what}_gap_{dtype}": 0.0 for dtype in ("bf16", "fp32") for what in ("output", "gradient")}
+    names: set[str] = set()
+    for number, rows in enumerate(forests):
+        for dtype in (torch.bfloat16, torch.float32):
+            width = _WIDTHS[number % len(_WIDTHS)]
+            off = _gaps(rows, width, dtype, place.device)
+            short = "bf16" if dtype == torch.bfloat16 else "fp32"
+            print(f"forest {number}, width {width}, {short}: output and gradients off by {off}", flush=True)
+            gaps[f"output_gap_{short}"] = max(gaps[f"output_gap_{short}"], off[0])
+            gaps[f"gradient_gap_{short}"] = max(gaps[f"gradient_gap_{short}"], *off[1:])
+    names |= _operations(partial(_gaps, forests[0], 64, torch.bfloat16, place.device))
+    kernels = {"flash_kernels": float(sum("flash_attention" in name for name in names))}
+    return gaps | kernels | _seconds_of_attention(place)
+
+
+def _random_rows(generator: np.random.Generator, most: int) -> Rows:
+    """Copies, beginnings and continuations of each other, on many levels."""
+    rows: Rows = [generator.integers(0, 9, most)]
+    for _ in range(11):
+        base = rows[int(generator.integers(len(rows)))]
+        kept = base[: int(generator.integers(len(base) + 1))]
+        rows.append(np.append(kept, generator.integers(0, 9, int(generator.integers(not len(kept), most)))))
+    return rows
+
+
+def _gaps(rows: Rows, width: int, dtype: torch.dtype, device: str) -> list[float]:
+    """Of the output, and of the gradients of query, key and value."""
+    from roll.models.sequences.tree_attention import TreeParts, tree_attention
+    from roll.types.forest import forest_of
+
+    forest = forest_of(rows, least_saved=0)
+    torch.manual_seed(0)
+    given = [torch.randn(1, forest.num_tokens, heads, width) for heads in (_HEADS, _GROUPS, _GROUPS)]
+    pull = torch.randn(forest.num_tokens, _HEADS, width, device=device, dtype=dtype)
+
+    def leaves(of: torch.dtype) -> list[torch.Tensor]:
+        """As a model's layers have them: views of [1, N, heads, D]."""
+        return [part.to(device, dtype).to(of).transpose(1, 2).detach().requires_grad_() for part in given]
+
+    mine, exact = leaves(dtype), leaves(torch.float64)
+    output = tree_attention(mine[0], mine[1], mine[2], TreeParts(forest, torch.device(device)))[0]
+    got = [output.detach(), *torch.autograd.grad(output, mine, pull)]
+    alone = torch.zeros(pull.shape, dtype=torch.float64, device=device)
+    found = [torch.zeros_like(part) for part in exact]
+    done = np.zeros(forest.num_tokens, bool)
+    for first, row in zip(forest.first, rows, strict=True):
+        places = forest.places[first : first + len(row)]
+        new = torch.from_numpy(np.flatnonzero(~done[places])).to(device)  # each token counts in one row
+        done[places] = True
+        at = torch.from_numpy(places).to(device)
+        query, key, value = (part.index_select(2, at) for part in exact)
+        of_row = scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)[0].transpose(0, 1)
+        alone[at[new]] = of_row[new].detach()
+        slopes = torch.autograd.grad(of_row[new], exact, pull[at[new]].double())
+        for total, slope in zip(found, slopes, strict=True):
+            total.add_(slope)
+    want = [alone, *found]
+    return [float((a - b).abs().max() / b.abs().max()) for a, b in zip(got, want, strict=True)]
+
+
+def _seconds_of_attention(place: Place) -> dict[str, float]:
+    """Forward and backward, of four groups with 14 heads and 2 key-value heads of 64."""
+    from roll.models.sequences.packed_attention import packed_attention
+    from roll.models.sequences.tree_attention import TreeParts
+    from roll.types.forest import forest_of
+
+    shape = Shape(512, 64, count=4) if place.on_cuda else Shape(64, 8)
+    rows = [row for row, _ in shape.rows(1000)]
+    forest = forest_of(rows)
+    starts = torch.tensor([0, *np.cumsum([len(row) for row in rows])], dtype=torch.int32, device=place.device)
+    ways: dict[str, tuple[int, dict[str, Any]]] = {
+        "packed": (int(starts[-1]), {"cu_seq_lens_q": starts, "max_length_q": max(map(len, rows))}),
+        "tree": (forest.num_tokens, {"tree_parts": TreeParts(forest, torch.device(place.device))}),
+    }
+    figures: dict[str, float] = {}
+    for name, (tokens, layout) in ways.items():
+        parts = [
+            torch.randn(1, tokens, heads, 64, device=place.device, dtype=torch.bfloat16).transpose(1, 2)
+            for heads in (14, 2, 2)
+        ]
+        query, key, value = (part.requires_grad_() for part in parts)
+        pull = torch.randn(1, tokens, 14, 64, device=place.device, dtype=torch.bfloat16)
+
+        def passes(
+            query: Any = query, key: Any = key, value: Any = value, pull: Any = pull, layout: Any = layout
+        ) -> object:
+            output, _ = packed_attention(torch.nn.Identity(), query, key, value, 0, **layout)
+            return torch.autograd.grad(output, (query, key, value), pull)
+
+        passes()
+        figures[f"{name}_ms"] = (
+            1e3 * min(_seconds(lambda passes=passes: [passes() for _ in range(10)]) for _ in range(3)) / 10
+        )
+    return figures | {"attention_packed_to_tree": figures["packed_ms"] / figures["tree_ms"]}
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    def wait() -> None:
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+
+    wait()
+    started = time.perf_counter()
+    work()
+    wait()
+    return time.perf_counter() - started
+
+
+# A trainer.
+
+_SHAPES = {
+    "cuda": {
+        "512_64": Shape(512, 64, count=4),
+        "256_256": Shape(256, 256, count=4),
+        "episodes": Shape(192, 128, count=2, turns=True, thought=64),
+    },
+    "cpu": {
+        "512_64": Shape(128, 16),
+        "256_256": Shape(64, 64),
+        "episodes": Shape(48, 32, turns=True, thought=16),
+    },
+}
+_NUM_TIMED = 5
+
+
+def prefix_sharing(place: Place) -> Figures:
+    """fsdp2_train on one device, a 0.5B in bf16 with gradient checkpointing: rows that begin alike with
+    `use_prefix_sharing: on` and as packs, in the same process. Gradients by their distance from those of packs in fp32,
+    and the time of updates in turns."""
+    model_dir = place.large_model()
+    with place.ranks(1) as pool:
+        return pool.run(_against_packs, model_dir, _SHAPES[place.device])[0]
+
+
+def _against_packs(model_dir: Path, shapes: dict[str, Shape]) -> dict[str, float]:
+    """One rank."""
+    from roll.models.sequences.tree import tree_or_pack
+    from tests.parity.strategies.reference import BentLoss, scale_of
+
+    words = int(read_object(model_dir / "config.json")["vocab_size"])
+    batches = {name: _batch(shape, words) for name, shape in shapes.items()}
+    figures: dict[str, float] = {"gradient_difference": 0.0, "gradient_error_to_packed": 0.0}
+    with _trainer(model_dir, "fp32", "off") as exact:
+        wanted = {name: _gradients(exact, batch) for name, batch in batches.items()}
+    with ExitStack() as stack:
+        packed, tree = (stack.enter_context(_trainer(model_dir, "bf16", shares)) for shares in ("off", "on"))
+        for name, batch in batches.items():
+            plain, shared = (_gradients(strategy, batch) for strategy in (packed, tree))
+            errors = [_distance(found, wanted[name]) for found in (plain, shared)]
+            print(f"{name}: gradients of packs and trees are off by {errors}", flush=True)
+            ratio, apart = errors[1] / errors[0], _distance(shared, plain)
+            figures["gradient_error_to_packed"] = max(figures["gradient_error_to_packed"], ratio)
+            figures["gradient_difference"] = max(figures["gradient_difference"], apart)
+            scale, taken = scale_of([batch]), {"packed": [], "tree": []}
+            for _ in range(_NUM_TIMED + 1):
+                for way, strategy in (("packed", packed), ("tree", tree)):
+                    update = partial(strategy.train_step, [batch], BentLoss(), scale, 1.0)
+                    taken[way].append(_seconds(update))
+            medians = {way: statistics.median(seconds[1:]) for way, seconds in taken.items()}
+            layout = tree_or_pack(batch.input_ids, batch.lengths - 1)
+            tokens = layout.input_ids.shape[1]
+            print(f"{name}: {int((batch.lengths - 1).sum())} -> {tokens} tokens, seconds {taken}", flush=True)
+            figures[f"tokens_{name}"] = int((batch.lengths - 1).sum()) / tokens
+            figures[f"time_packed_to_tree_{name}"] = medians["packed"] / medians["tree"]
+            figures[f"tree_s_{name}"] = medians["tree"]
+    return figures
+
+
+def _trainer(model_dir: Path, dtype: str, shares: str) -> Any:
+    of_model = {"dtype": dtype, "disable_gradient_checkpointing": False}
+    run = run_of("fsdp2", model_dir, {"packs": True, "shares": shares}, of_model)
+    return helpers_of("fsdp2").trainer(replace(run, training={"learning_rate": 1e-6}))
+
+
+def _batch(shape: Shape, words: int) -> Any:
+    from roll.types.batch import MicroBatch
+
+    rows = list(shape.rows(words))
+    size = len(rows), max(len(row) for row, _ in rows)
+    ids, mask = torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.bool)
+    for at, (row, sampled) in enumerate(rows):
+        ids[at, : len(row)] = torch.from_numpy(row)
+        mask[at, len(row) - sampled : len(row)] = True
+    chance = torch.Generator().manual_seed(0)
+    return MicroBatch(
+        input_ids=ids,
+        lengths=torch.tensor([len(row) for row, _ in rows]),
+        response_mask=mask,
+        loss_weights=torch.ones(len(rows)),
+        rollout_log_probs=torch.full(size, -12.0) * mask,
+        advantages=(torch.rand(size, generator=chance) * 2 - 1) * mask,
+        returns=torch.zeros(size),
+    )
+
+
+def _gradients(strategy: Any, batch: Any) -> list[torch.Tensor]:
+    """Of a forward and backward pass, fp32 on the CPU."""
+    from tests.parity.strategies.reference import BentLoss, scale_of
+
+    module, loss = strategy.model.module, BentLoss()
+    here = batch.to(strategy.context.device)
+    loss(strategy._outputs(module, here, loss, 1.0), here, scale_of([batch]))[0].backward()
+    grads = [cast(DTensor, each.grad).to_local().float().cpu() for each in module.parameters() if each.grad is not None]
+    module.zero_grad()
+    return grads
+
+
+def _distance(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
+    """Norm of the difference by the norm."""
+    off = sum(float((a - b).double().square().sum()) for a, b in zip(found, wanted, strict=True))
+    return (off / sum(float(b.double().square().sum()) for b in wanted)) ** 0.5
