@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from roll.configs.base import Settings, holds_mapping, join, nested_class
 from roll.configs.load.aliases import AROUND, DROPPED, RENAMED, holds_teachers
@@ -20,6 +20,7 @@ from roll.importers.convert import Entry, Imported, SourceKeys, leaves
 from roll.importers.rows import CHANGES
 from roll.run.kind import kind_of
 from roll.run.spec import PIPELINES
+from roll.utils.imports import resolve
 from roll.utils.text import short, show
 
 _SIGNS = ("actor_train", "actor_infer", "rollout_batch_size", "sft_train", "student", "custom_envs")
@@ -27,6 +28,24 @@ _SIGNS = ("actor_train", "actor_infer", "rollout_batch_size", "sft_train", "stud
 _ASKING = ("max_samples", "interleave_probs", "user_prompt_format", "reward_template")
 """Keys that are dropped here and choose rows, their shares or what the policy reads in ROLL."""
 _NOT_GIVEN = (None, "None", "", {}, [])
+_FORMATS = "mixed_precision"
+"""A section of fsdp2 for keys that may also stand beside it."""
+_OF_FSDP2: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("wrap_embeddings", "wrap_lm_output"),
+        "embedding and head are gathered by themselves, unless they are one weight",
+    ),
+    "moe_experts": "the experts of a block are gathered with it",
+    "efsdp_size": "further ranks hold copies of experts, as fsdp_size says",
+    "moe_use_grouped_mm": "experts compute as transformers has it",
+    "use_batched_model_update": "weights travel in buckets: model_update_buffer_size_mb",
+    "apply_tiled_mlp": "recomputation bounds what a layer keeps",
+    "tiled_num_shards": "recomputation bounds what a layer keeps",
+    "cast_forward_inputs": "inputs of a block get its number format in any case",
+    "async_save_ckpt": "a checkpoint is whole when the next step begins",
+    "apply_expert_patch": "experts compute as transformers has it",
+}
+"""Keys of ROLL's FSDP2 that are not here, and cost memory or time alone."""
 _OF_SPEED = ("apply_loss_scale", "router_name", "router_config", "backend_name", "backend_config")
 """Keys that are not here and change no number."""
 
@@ -180,6 +199,7 @@ def _known(here: str, node: dict[str, Any], key: str, annotation: Any, variables
     inner, value = nested_class(annotation), node[key]
     if key == "strategy_config" and isinstance(value, dict):
         yield from _not_of_megatron(here, value, _is_megatron(node.get("strategy_name")))
+        yield from _not_of_settings(here, value, _settings_of(node.get("strategy_name")))
     if inner is None or not isinstance(value, dict | list):
         yield from _outcome_entries(here, value, "mapped", "the same here")
     elif isinstance(value, list):
@@ -215,6 +235,33 @@ def _not_of_megatron(here: str, config: dict[str, Any], is_megatron: bool) -> It
             is_nothing = not value if name in NOT_HERE else value in _NOT_GIVEN
             outcome = "asks for nothing" if is_nothing else CHANGES
             yield from _outcome_entries(f"{at}.{name}", value, outcome, NOT_HERE.get(name, unknown))
+
+
+def _settings_of(strategy: Any) -> type[Settings] | None:
+    """The class that the settings of a strategy must fit, if it has one."""
+    path = spec_of(strategy).settings if isinstance(strategy, str) else ""
+    return cast("type[Settings]", resolve(path)) if path else None
+
+
+def _not_of_settings(here: str, config: dict[str, Any], cls: type[Settings] | None) -> Iterator[Entry]:
+    """Takes settings out of a strategy_config that the class of the strategy's settings does not know."""
+    if cls is None:
+        return
+    known = known_keys(cls)
+    for name in [name for name in config if name not in (*known, _FORMATS)]:
+        value = config.pop(name)
+        if name in _OF_FSDP2:
+            outcome = "not available" if value not in (*_NOT_GIVEN, False) else "asks for nothing"
+            yield from _outcome_entries(f"{here}.{name}", value, outcome, _OF_FSDP2[name])
+            continue
+        match = nearest(str(name), known)
+        unknown = f"no such key of this strategy; {f'the nearest is {match}' if match else 'none is near'}"
+        outcome = "not available" if value in _NOT_GIVEN else CHANGES
+        yield from _outcome_entries(f"{here}.{name}", value, outcome, unknown)
+    for name, value in config.items():
+        inner = cls if name == _FORMATS else nested_class(known[name])
+        if inner is not None and isinstance(value, dict):
+            yield from _not_of_settings(f"{here}.{name}", value, inner)
 
 
 def _inert(here: str, node: dict[str, Any], key: str, inert: InertKey) -> Iterator[Entry]:

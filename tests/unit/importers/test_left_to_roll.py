@@ -118,9 +118,14 @@ def test_what_a_plan_of_megatron_refuses_is_lost_in_the_import(tmp_path: Path, v
         ("megatron_train", {"moe_aux_loss_coeff": 0.1}, ("model_args.moe_aux_loss_coef here",)),
         ("megatron_train", {"moe_aux_loss_coeff": 0, "sequence_parallel": True, "use_flash_attn": True}, ()),
         ("deepspeed_train", {"train_batch_size": "auto"}, ()),
+        ("fsdp2_train", {"fsdp_sise": 2}, ("no such key of this strategy; the nearest is fsdp_size",)),
+        ("fsdp2_train", {"wrap_policy": {"min_num_parms": 2}}, ("the nearest is min_num_params",)),
+        ("fsdp2_train", {"mixed_precision": {"x_y": "bf16"}}, ("none is near",)),
+        ("fsdp2_train", {"mixed_precision": {"param_dtype": "bf16"}, "wrap_policy": {"moe_experts": ["X"]}}, ()),
+        ("fsdp2_train", {"fsdp_size": -1, "tiled_num_shards": 4, "apply_expert_patch": False}, ()),
     ],
 )
-def test_keys_that_a_strategy_of_megatron_does_not_know_are_lost(
+def test_keys_that_a_strategy_does_not_know_are_lost(
     tmp_path: Path, strategy: str, config: dict[str, Any], changes: tuple[str, ...]
 ) -> None:
     train = {**ROLL["actor_train"], "strategy_args": {"strategy_name": strategy, "strategy_config": config}}
