@@ -245,7 +245,13 @@ class _Conversion:
         made = self._sum(row.sum)
         if isinstance(made, NotHere):
             self._noted_sums.add(row.sum)
-            return Entry(key, value, self._lost(made), str(made))
+            reason = str(made)
+            if isinstance(made, LeftOpen) and made.key != known_as:
+                self._lost(made)
+                made = LeftOpen(known_as, value) if is_left_open(value) else made
+                waits = f"it counts as soon as {made.key} is given, which the script leaves open"
+                reason = str(made) if made.key == known_as else waits
+            return Entry(key, value, self._lost(made), reason)
         if known_as in made.changes:
             return Entry(key, value, CHANGES, made.changes[known_as])
         if known_as in made.lost:
@@ -346,7 +352,7 @@ def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
 YAML_ENDINGS = (".yaml", ".yml")
 _MOST_REFERENCES = 50
 _PLAIN_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
-_OF_ENVIRONMENT = re.compile(r"\$\{oc\.env:[^{}]*\}")
+_OF_ENVIRONMENT = re.compile(r"\$\{oc\.env:([^{},]*)[^{}]*\}")
 
 
 @dataclass(frozen=True)
@@ -381,15 +387,28 @@ def read(path: Path | None, overrides: Sequence[str] = (), training: int | None 
 
 
 def source_keys(found: Composed, overrides: Sequence[str] = (), command: Command | None = None) -> SourceKeys:
-    """Collect the keys of files, of a command's words and of overrides."""
+    """Collect the keys of files, of a command's words and of overrides. What they take from the environment has the
+    value that the script gives it."""
     tree = found.tree
     words = [(*command.overrides,) if command else (), tuple(overrides)]
     groups = [text for texts in words for text in texts if _chooses(text, [*words[0], *words[1]])]
     own = [[text for text in texts if text not in groups and not _is_hydras(text)] for texts in words]
     taken = [text for texts in (_engine(groups), *own) for text in _changed(tree, texts)]
+    tree = _with_environment(tree, command.environment if command else {})
     of_hydra = [text.lstrip("+~").partition("=") for texts in words for text in texts if _is_hydras(text)]
     keys = (*_resolved(tree), *((key, value) for key, _, value in of_hydra))
     return SourceKeys(tree, keys, command, tuple(taken), tuple(groups), tuple(found.bases), tuple(found.notes))
+
+
+def _with_environment(node: Any, variables: Mapping[str, str]) -> Any:
+    """Put the values of variables that a script sets in place of `${oc.env:NAME}` and `${oc.env:NAME,default}`."""
+    if isinstance(node, dict):
+        return {key: _with_environment(value, variables) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_with_environment(value, variables) for value in node]
+    if not isinstance(node, str):
+        return node
+    return _OF_ENVIRONMENT.sub(lambda found: variables.get(found[1].strip(), found[0]), node)
 
 
 def _chooses(text: str, texts: Sequence[str]) -> bool:

@@ -49,7 +49,7 @@ class LeftOpen(NotHere):
     """A key whose value a script leaves to its shell."""
 
     def __init__(self, key: str, value: Any):
-        super().__init__(f"{key}: {value} is not set. Set it: {key}=... after the file")
+        super().__init__(f"{value} is not set. Give {key}=... after the file")
         self.key = key
 
 
@@ -432,6 +432,12 @@ def aggregation(value: Any) -> Any:
             "seq-mean-token-sum",
             "the same divided by the rows of the update with a response: Adam's steps do not change, max_grad_norm "
             "meets a gradient that is so many times smaller; a KL or entropy beside it keeps its weight",
+        )
+    if value == "token-mean":
+        return ApproximateValue(
+            value,
+            "a mean over all tokens of an update, as on verl's engines (trainer.use_legacy_worker_impl: disable); its "
+            "older workers take the mean of each micro batch, which weighs by its rows",
         )
     return word({name: name for name in AGGREGATIONS}, "loss_agg_mode")(value)
 

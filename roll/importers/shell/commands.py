@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from roll.importers.shell.arithmetic import whole_number
 from roll.importers.shell.conditions import all_of, any_of, negated, verdict
@@ -30,6 +31,7 @@ from roll.importers.shell.values import text_of, words_of
 # The variables that a script sets, as far as the script alone decides them.
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=(.*)", re.DOTALL)
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _DECIDES = "stands in an if or a loop and is not followed"
 
 
@@ -43,7 +45,10 @@ class Variables:
     local: set[str] = field(default_factory=set)
 
     def declare(self, words: tuple[str, ...]) -> None:
+        exports = words[0] == "export" or any(re.fullmatch(r"-\w*x\w*", word) for word in words[1:])
         for word in words[1:]:
+            if exports and (name := _NAME.match(word)):
+                self.state.exported.add(name[0])
             if ASSIGNMENT.fullmatch(word):
                 self.assign(word, is_local=words[0] in ("local", "declare", "typeset"))
             elif "$" in word and (made := ASSIGNMENT.fullmatch(text_of(word, self.state))):  # "$name=$value"
@@ -122,19 +127,22 @@ class _Ends(Exception):
 @dataclass
 class Walk:
     """`heeds_exit`: whether the script ends at an `exit` that its tests reach; `taken`: branches to take where nothing
-    here decides them; `places`: where each of the commands stands, by its node and the branches around it."""
+    here decides them; `places`: where each of the commands stands, by its node and the branches around it;
+    `environments`: the variables that the script gives each of them."""
 
     state: State = field(default_factory=State)
     heeds_exit: bool = True
     taken: Branches = ()
     commands: list[list[str]] = field(default_factory=list)
     places: list[tuple[Node, Branches]] = field(default_factory=list)
+    environments: list[dict[str, str]] = field(default_factory=list)
     depth: int = 0
 
     def __post_init__(self) -> None:
         self._variables = Variables(self.state)
         self._around: Branches = ()
         self._at: Node = Group(())
+        self._before: dict[str, str] = {}  # variables that stand before the command that runs
 
     def script(self, steps: Steps) -> None:
         with suppress(_Ends):
@@ -146,25 +154,34 @@ class Walk:
         self.depth += 1
         try:
             before: Verdict = True
+            test: Node = Group(())
             for sign, node in steps:
-                before = self._joined(sign, before, node)
+                before, test = self._joined(sign, before, test, node)
             return before
         finally:
             self.depth -= 1
 
-    def _joined(self, sign: str, before: Verdict, node: Node) -> Verdict:
+    def _joined(self, sign: str, before: Verdict, test: Node, node: Node) -> tuple[Verdict, Node]:
+        """Run a part of a list, and return the verdict so far with the test that it hangs on, if nothing decides it.
+
+        Example: behind `[ -f x ]`, a program behind && is in its first branch, and one behind || in its second.
+        """
         if sign not in ("&&", "||"):
-            return self._node(node)
+            return self._node(node), node
         wanted = sign == "&&"
         decided = True if before == DONE else before
-        if decided is (not wanted):
-            return before
         if decided is None:
-            after = self._perhaps(node)
-            known = None if after == DONE else after
-            assert not isinstance(known, str)
-            return all_of(None, known) if wanted else any_of(None, known)
-        return self._node(node)
+            decided = next((not number for other, number in self.taken if other is test), None)
+            before = None
+        if decided is (not wanted):
+            return before, test
+        after = self._perhaps(node, test, int(not wanted)) if decided is None else self._node(node)
+        if before is not None:
+            return after, node
+        if after == DONE:  # behind || one of both has done its work
+            return (None if wanted else DONE), test
+        assert not isinstance(after, str)
+        return (all_of if wanted else any_of)(None, after), node
 
     def _perhaps(self, node: Node, test: Node | None = None, number: int = 0) -> Verdict:
         """Run a part that depends on a condition which cannot be decided here. `number`: of the branch of a test."""
@@ -276,7 +293,17 @@ class Walk:
             for word in words:
                 self._variables.assign(word)
             return DONE
-        return self._run(words[start:])
+        held, self._before = self._before, {**self._before, **dict(self._set(word) for word in words[:start])}
+        try:
+            return self._run(words[start:])
+        finally:
+            self._before = held
+
+    def _set(self, word: str) -> tuple[str, str]:
+        """Return a variable and its value, which stand before a command. Example: `A=1 python x.py`."""
+        match = ASSIGNMENT.fullmatch(word)
+        assert match is not None
+        return match[1], text_of(match[4], self.state)
 
     def _run(self, words: tuple[str, ...]) -> Verdict:
         if words[0] == "!":
@@ -323,6 +350,7 @@ class Walk:
             text = _script_in(words)
             self.commands.append(words)
             self.places.append((self._at, self._around))
+            self.environments.append({**self.state.environment(), **self._before})
             if text is not None:
                 self._text(text)
         return DONE
@@ -336,12 +364,16 @@ class Walk:
             self.state.arguments = self.state.arguments[int(words[0]) if words and words[0].isdecimal() else 1 :]
         elif name == "set" and words[:1] == ["--"]:
             self.state.arguments = words[1:]
+        elif name == "set" and _exports(words) is not None:
+            self.state.exports_all = _exports(words) is True
 
     def _call(self, name: str, arguments: list[str]) -> Verdict:
         held, local = self.state.arguments, dict(self.state.variables)
         self.state.arguments = arguments
         names = self._variables.local
-        self._variables.local = set()
+        self._variables.local = set(self._before)
+        for each, value in self._before.items():
+            self.state.assign(each, value)
         try:
             return self._walk(self.state.functions[name])
         except _Ends as end:
@@ -367,6 +399,17 @@ class Walk:
                 raise
             self.state.note(f"The script in {text[:60]} cannot be read: {error}.")
             return DONE
+
+
+def _exports(words: list[str]) -> bool | None:
+    """Whether words of `set` export what is set from here on; None where they say nothing of it."""
+    for before, word in pairwise(["", *words]):
+        for sign, exports in (("-", True), ("+", False)):
+            if re.fullmatch(rf"[{sign}]\w*a\w*", word) or (
+                word == "allexport" and re.fullmatch(rf"[{sign}]\w*o", before)
+            ):
+                return exports
+    return None
 
 
 def _script_in(words: list[str]) -> str | None:

@@ -5,11 +5,12 @@ What only a shell could say - other programs' output, arguments of the script, w
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import combinations, takewhile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise, takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,17 +18,18 @@ from roll.errors import ConfigError
 from roll.importers.shell.commands import Branches, Walk
 from roll.importers.shell.quoted_parts import Damaged
 from roll.importers.shell.state import State, opened
-from roll.importers.shell.syntax_tree import Steps, TreeReader
+from roll.importers.shell.syntax_tree import Node, Steps, TreeReader
 
 _OVERRIDE = re.compile(r"(\+{0,2}|~)[A-Za-z_]\w*(\.[\w-]+)*=.*|~[A-Za-z_]\w*(\.[\w-]+)+", re.DOTALL)
 _OUTPUT = re.compile(r"\$\((?!\()|(?<!`)`[^`]+`(?!`)")
 _DATE = re.compile(r"(?:(?:^|(?<=/)){0}[-_.]?|[-_.]?{0})".replace("{0}", r"(?:\$\(date\b[^()`]*\)|`date\b[^`]*`)"))
-_EXPORT, _NAME = re.compile(r"^[ \t]*export[ \t]([^;&|\n]*)", re.MULTILINE), re.compile(r"(?<![\w$/{])[A-Z]\w*")
+_VARIABLE = re.compile(r"([A-Z_][A-Z0-9_]*)=(.*)", re.DOTALL)
 _OPEN = re.compile(r"\$(\d|\(|\{|`)|`")
 ANOTHER_COMMAND = "Not imported, another command: "
 _CONFIG = re.compile(r"--config[-_](name|path)(=|$)|-cn$")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)+|\S+\.py")
 _MOST_SHOWN = 5
+_MOST_WALKS = 12  # through branches that are not decided
 _MOST_BYTES = 1 << 20
 _READ_ON = (
     "As it is read here, the script ends at an exit before its command: one of its tests looks for what only a run "
@@ -56,8 +58,8 @@ class Command:
     """How each of several commands of the same program differs from this one, in their order."""
     chosen: int = 0
     """The place of this one among them."""
-    exports: tuple[tuple[str, str], ...] = ()
-    """Variables that the script gives its programs, with their last values."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that the script gives its program."""
     runs: Literal["all", "some", "one"] = "all"
     """How many of them the script runs: tests that nothing here decides may choose."""
 
@@ -122,83 +124,134 @@ def command_of(path: Path, training: int | None = None) -> Command:
 
 def find_command(text: str, path: str = "the script", file: str = "", training: int | None = None) -> Command:
     """The same of a text. `file`: the whole path that the script has, which it may ask for."""
+    of_job = variables_of_job(text)
     try:
         steps = TreeReader(text.replace("\r\n", "\n")).script()
-        of_job = variables_of_job(text)
         walk = Walk(State(dict(of_job), script=file))
         walk.script(steps)
-        if not _with_overrides(walk):
+        if not any(map(_asks, walk.commands)):
             walk = Walk(State(dict(of_job), script=file), heeds_exit=False)
             walk.script(steps)
             walk.state.note(_READ_ON)
     except Damaged as error:
         raise ConfigError(f"{path}: {error}.") from None
-    commands = _with_overrides(walk)
+    commands = [words for words in walk.commands if _asks(words)]
     if not commands:
         raise ConfigError(
             f"{path} has no command with key=value words, such as `python -m ... data.x=1`, or with --config-name."
         )
     stray = [word for words in commands if not _start(words) for word in words if _is_override(word)]
-    commands = [words for words in commands if _start(words)] or commands
-    words = max(commands, key=lambda words: sum(map(_is_override, words)))
-    trainings = [
-        more for i, more in enumerate(commands) if _program(more) == _program(words) and more not in commands[:i]
-    ]
+    has_program = any(map(_start, commands))
+    found = _by_branches(walk, lambda: Walk(State(dict(of_job), script=file), walk.heeds_exit), steps)
+    found = [each for each in found if _asks(each.line) and (_start(each.line) or not has_program)]
+    chosen = max(found, key=lambda each: sum(map(_is_override, each.line)))
+    trainings = list[_Placed]()
+    for each in found:
+        if _program(each.line) == _program(chosen.line) and each.line not in [more.line for more in trainings]:
+            trainings.append(each)
     if training is not None:
         if not 0 < training <= len(trainings):
             raise ConfigError(f"--training {training}: the trainings of {path} have the numbers 1 to {len(trainings)}.")
-        words = trainings[training - 1]
-    chosen, places = trainings.index(words), [walk.places[_at(walk, each)] for each in trainings]
-    if training is not None:
-        walk, words = _in_its_branches(walk, words, Walk(State(dict(of_job), script=file), walk.heeds_exit), steps)
+        chosen = trainings[training - 1]
+    words, state = chosen.line, chosen.walk.state
     is_read = {name: name in text or (name == "SLURM_NNODES" and "scontrol" in text) for name in of_job}
     said = [f"{name}={value}" for name, value in of_job.items() if is_read[name] and value != opened(name)]
     if said:
-        walk.state.note(f"From its #SBATCH lines: {', '.join(said)}.")
+        state.note(f"From its #SBATCH lines: {', '.join(said)}.")
     start = _start(words)
     rest = words[start:]
     program = words[:start]
-    if not start and (before := walk.commands[: walk.commands.index(words)]) and _module(before[-1]):
+    if not start and (before := chosen.walk.commands[: chosen.at]) and _module(before[-1]):
         program = before[-1]
-        walk.state.note(_CUT_OFF.format(" ".join(program)))
+        state.note(_CUT_OFF.format(" ".join(program)))
+    others = [each for each in found if each.line not in [more.line for more in trainings]]
     return Command(
         tuple(program),
         tuple(word for word in rest if _is_override(word)),
         tuple(word for word in rest if word.startswith("-")),
         tuple(word for word in rest if not _is_override(word) and not word.startswith("-")),
-        tuple(dict.fromkeys([*_others(commands, trainings), *walk.state.notes])),
+        tuple(dict.fromkeys([*map(_other, others), *state.notes])),
         tuple(word for word in stray if start),
-        tuple(_difference(more, words) for more in trainings) if len(trainings) > 1 else (),
-        chosen,
-        tuple(_exported(walk.state, text)),
-        _runs([around for _, around in places]),
+        tuple(_difference(each.line, words) for each in trainings) if len(trainings) > 1 else (),
+        trainings.index(chosen),
+        {**chosen.walk.environments[chosen.at], **dict(_passed_on(words))},
+        _runs([each.around for each in trainings]),
     )
 
 
-def _exported(state: State, text: str) -> Iterator[tuple[str, str]]:
-    names = dict.fromkeys(name for line in _EXPORT.findall(text) for name in _NAME.findall(line))
-    yield from ((name, value) for name in names if (value := state.variables.get(name)))
+@dataclass(frozen=True)
+class _Placed:
+    """A command of a walk, by its place in it; `around`: tests that nothing here decides, with the branches in which it
+    stands. The walk took them, if it was possible."""
+
+    line: list[str]
+    walk: Walk
+    at: int
+    around: Branches
 
 
-def _at(walk: Walk, words: list[str]) -> int:
-    return next(i for i, each in enumerate(walk.commands) if each is words)
+def _by_branches(walk: Walk, new: Callable[[], Walk], steps: Steps) -> list[_Placed]:
+    """Return the commands of a walk in their order; those that only run in some branch of a test as a walk finds them
+    that takes this branch: with its variables, and as often as its loops run."""
+    found, again = list[_Placed](), dict[Branches, Walk | None]()
+    for at, (node, around) in enumerate(walk.places):
+        as_it_is = [_Placed(walk.commands[at], walk, at, around)]
+        if around and _asks(walk.commands[at]):
+            if around not in again:
+                again[around] = _in_branches(new(), around, steps) if len(again) < _MOST_WALKS else None
+            found += _again(walk, at, node, around, again[around]) or as_it_is
+        else:
+            found += as_it_is
+    return found
 
 
-def _in_its_branches(walk: Walk, words: list[str], again: Walk, steps: Steps) -> tuple[Walk, list[str]]:
-    """Walk again by the branches around a command, whose variables are known then; the same walk where it is not the
-    same number of commands."""
-    node, around = walk.places[_at(walk, words)]
-    again.taken = around
+def _in_branches(walk: Walk, around: Branches, steps: Steps) -> Walk | None:
+    """Walk through these branches; None where their loops are too long, or where they are two of one test, in a
+    function that calls itself."""
+    if _exclude(around, around):
+        return None
+    walk.taken = around
     try:
-        again.script(steps)
-    except Damaged:  # the loops of these branches are too long
-        return walk, words
-    places = enumerate(walk.places)
-    before = [walk.commands[i] for i, (other, its) in places if other is node and not _exclude(around, its)]
-    after = [each for each, (other, _) in zip(again.commands, again.places, strict=True) if other is node]
-    if len(before) != len(after) or not any(each is words for each in before):  # loops, or a function in itself
-        return walk, words
-    return again, next(new for old, new in zip(before, after, strict=True) if old is words)
+        walk.script(steps)
+    except Damaged:
+        return None
+    return walk
+
+
+def _again(walk: Walk, at: int, node: Node, around: Branches, again: Walk | None) -> list[_Placed]:
+    """Return what a command is in the walk that takes its branches; nothing where that cannot be told."""
+    if again is None:
+        return []
+    before = [i for i, (other, its) in enumerate(walk.places) if other is node and not _exclude(around, its)]
+    after = [i for i, (other, _) in enumerate(again.places) if other is node]
+    if len(before) == len(after):
+        after = [after[before.index(at)]]
+    elif len(before) > 1:  # a function in several places, and loops
+        return []
+    return [_Placed(again.commands[i], again, i, around) for i in after]
+
+
+def _passed_on(words: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield variables that a starter of programs gives its program.
+
+    Example: of `env A=1 python x.py` it is A, of `ray job submit --runtime-env-json='{"env_vars": {"B": "2"}}'` B.
+    """
+    for before, word in pairwise(["", *words]):
+        name, _, value = word.partition("=")
+        text = word if before == "--runtime-env-json" else value if name == "--runtime-env-json" else ""
+        given = _of_ray(text) if text else {}
+        yield from ((str(key), str(value)) for key, value in given.items())
+    yield from (
+        (match[1], match[2]) for word in words[: _start(words)] if (match := _VARIABLE.fullmatch(word)) is not None
+    )
+
+
+def _of_ray(text: str) -> Mapping[str, Any]:
+    try:
+        variables = json.loads(text)["env_vars"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return variables if isinstance(variables, dict) else {}
 
 
 def _exclude(first: Branches, second: Branches) -> bool:
@@ -212,14 +265,14 @@ def _runs(places: list[Branches]) -> Literal["all", "some", "one"]:
     return "one" if all(_exclude(first, second) for first, second in combinations(places, 2)) else "some"
 
 
-def _with_overrides(walk: Walk) -> list[list[str]]:
-    return [words for words in walk.commands if any(_is_override(word) or _CONFIG.match(word) for word in words)]
+def _asks(words: list[str]) -> bool:
+    """Whether a command has words of a configuration."""
+    return any(_is_override(word) or _CONFIG.match(word) for word in words)
 
 
-def _others(commands: list[list[str]], trainings: list[list[str]]) -> list[str]:
-    """A note for each command of another program."""
-    others = [more for more in commands if more not in trainings]
-    return [f"{ANOTHER_COMMAND}{' '.join(more[: _start(more)])} ..." for more in others]
+def _other(each: _Placed) -> str:
+    """A note about a command of another program."""
+    return f"{ANOTHER_COMMAND}{' '.join(each.line[: _start(each.line)])} ..."
 
 
 def _program(words: list[str]) -> str:

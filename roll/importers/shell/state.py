@@ -21,6 +21,10 @@ class State:
     """Arguments of a function; None of the script, which gets those of whoever runs it."""
     script: str = ""
     """Path of the script's file, which `$0` and `BASH_SOURCE` name; empty where only its text is known."""
+    exported: set[str] = field(default_factory=set)
+    """Names of variables that programs of the script get."""
+    exports_all: bool = False
+    """Whether every variable that is set from here on is exported: `set -a`."""
     notes: list[str] = field(default_factory=list)
     made: int = 0
     steps: int = 0
@@ -38,6 +42,8 @@ class State:
 
     def assign(self, name: str, value: str) -> None:
         self.spend(len(value))
+        if self.exports_all:
+            self.exported.add(name)
         self.variables[name] = value
         self.arrays.pop(name, None)
 
@@ -78,6 +84,11 @@ class State:
             return f"${{oc.env:{name}}}"
         self.note(f"${name} is not set in the script and treated as empty.")
         return ""
+
+    def environment(self) -> dict[str, str]:
+        """Return the exported variables that the script sets."""
+        self.spend(0, len(self.exported))
+        return {name: self.variables[name] for name in sorted(self.exported) if name in self.variables}
 
     def entries(self, name: str) -> list[str]:
         """Return the entries of an array; a variable counts as one entry, and one that is not set as none."""

@@ -11,6 +11,7 @@ from roll.importers.rows import (
     ApproximateValue,
     ChangesRun,
     CombinedKeys,
+    LeftOpen,
     SourceLookup,
     devices,
     rollout_engine,
@@ -28,6 +29,7 @@ _NO_BATCHES = (
     "command that starts it, or give data.train_batch_size after the file"
 )
 COUNTS = ("trainer.nnodes", "trainer.n_gpus_per_node")
+_OURS: Mapping[str, str] = dict(zip(COUNTS, ("num_nodes", "num_gpus_per_node"), strict=True))
 
 
 def leaves_gpus_open(source: SourceLookup) -> bool:
@@ -189,6 +191,8 @@ def token_batches(role: str, section: str, switch: str, most: str, kind: str) ->
 
 def placement(source: SourceLookup) -> CombinedKeys:
     """verl's roles share all GPUs and take turns."""
+    if leaves_gpus_open(source):
+        return _partly_placed(source)
     nodes, per_node = source.size("trainer.nnodes"), source.size("trainer.n_gpus_per_node")
     everything = devices(0, nodes * per_node)
     roles = ["actor_train", "actor_infer"]
@@ -202,6 +206,16 @@ def placement(source: SourceLookup) -> CombinedKeys:
         f"{nodes * per_node // together} of them."
     )
     return CombinedKeys(settings, text)
+
+
+def _partly_placed(source: SourceLookup) -> CombinedKeys:
+    """Return what is known of the devices where a script leaves their number open."""
+    known = {key: source.size(key) for key in COUNTS if source.number_or_open(key) is not None}
+    asked = {key: str(LeftOpen(key, source(key))) for key in COUNTS if key not in known}
+    settings = {_OURS[key]: number for key, number in known.items()} | _strategies(source)
+    text = " ".join(f"{_OURS[key]}: {number}." for key, number in known.items())
+    near = f"The roles get their devices as soon as {' and '.join(asked)} {'is' if len(asked) == 1 else 'are'} given."
+    return CombinedKeys(settings, text, near, lost=asked)
 
 
 def _strategies(source: SourceLookup) -> dict[str, Any]:

@@ -279,13 +279,30 @@ TRACKER_VARIABLES: Mapping[str, tuple[str, str]] = {
     "TENSORBOARD_DIR": ("tensorboard", "log_dir"),
     "WANDB_DIR": ("wandb", "log_dir"),
     "WANDB_ENTITY": ("wandb", "entity"),
+    "WANDB_JOB_TYPE": ("wandb", "job_type"),
     "WANDB_MODE": ("wandb", "mode"),
+    "WANDB_NAME": ("wandb", ""),
+    "WANDB_NOTES": ("wandb", "notes"),
     "WANDB_PROJECT": ("wandb", ""),
+    "WANDB_RUN_GROUP": ("wandb", "group"),
+    "WANDB_TAGS": ("wandb", "tags"),
     "MLFLOW_TRACKING_URI": ("mlflow", "tracking_uri"),
     "SWANLAB_LOG_DIR": ("swanlab", "log_dir"),
+    "SWANLAB_MODE": ("swanlab", "mode"),
+    "SWANLAB_WORKSPACE": ("swanlab", "workspace"),
 }
-"""Variables that a script exports: the tracker that reads each in verl, and its setting in tracker_kwargs. A key of
-the table is its name with a dollar sign."""
+"""Variables that a script gives its program: the tracker that reads each in verl, and its setting in tracker_kwargs;
+without one, a key of verl's counts. A key of the table is its name with a dollar sign."""
+OF_MACHINES: Mapping[str, str] = {
+    "WANDB_API_KEY": "wandb",
+    "WANDB_BASE_URL": "wandb",
+    "SWANLAB_API_KEY": "swanlab",
+    "SWANLAB_API_HOST": "swanlab",
+    "MLFLOW_TRACKING_USERNAME": "mlflow",
+    "MLFLOW_TRACKING_PASSWORD": "mlflow",
+}
+"""Variables of trackers that do not belong into a YAML."""
+_INSTEAD = {"WANDB_NAME": "trainer.experiment_name counts", "WANDB_PROJECT": "trainer.project_name counts"}
 
 
 def board(source: SourceLookup) -> CombinedKeys:
@@ -298,9 +315,10 @@ def board(source: SourceLookup) -> CombinedKeys:
     idle = {} if kwargs else {"trainer.project_name": f"{', '.join(names)}: none of these has projects"}
     for variable, (tracker, key) in TRACKER_VARIABLES.items():
         if tracker not in names or not key:
-            idle[f"${variable}"] = f"no tracker is {tracker}" if key else "trainer.project_name counts"
+            idle[f"${variable}"] = _INSTEAD[variable] if not key else f"no tracker is {tracker}"
         elif source.is_set(f"${variable}"):
-            kwargs.setdefault(tracker, {})[key] = source(f"${variable}")
+            value = source(f"${variable}")
+            kwargs.setdefault(tracker, {})[key] = str(value).split(",") if key == "tags" else value
     settings |= {"tracker_kwargs": kwargs} if kwargs else {}
     return CombinedKeys(settings, f"track_with: {', '.join(names)}.", near, idle=idle)
 

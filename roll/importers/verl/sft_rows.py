@@ -16,6 +16,7 @@ from roll.importers.rows import (
     NotHere,
     Row,
     SourceLookup,
+    Split,
     Table,
     changes,
     devices,
@@ -49,6 +50,7 @@ from roll.importers.verl.common import (
     thinking,
 )
 from roll.importers.verl.pictures import COLUMNS, NO_VIDEOS, ONLY_RLVR
+from roll.importers.verl.versions import AVERAGES_PASSES
 
 ROLE = "sft_train"
 _ARGS, _MODEL, _DATA = f"{ROLE}.training_args", f"{ROLE}.model_args", f"{ROLE}.data_args"
@@ -81,9 +83,21 @@ def _batches(source: SourceLookup) -> CombinedKeys:
         f"{_ARGS}.gradient_accumulation_steps": made.passes,
     }
     settings |= {f"{_MODEL}.ulysses_size": together} if together > 1 and not _is_on_megatron(source) else {}
-    return CombinedKeys(
-        settings, f"{rows} rows in every step: {made.text} ({gpus(source)} GPUs / {together}).", made.near
-    )
+    near = f"{made.near} {_weights(source, made)}".strip()
+    return CombinedKeys(settings, f"{rows} rows in every step: {made.text} ({gpus(source)} GPUs / {together}).", near)
+
+
+def _weights(source: SourceLookup, made: Split) -> str:
+    """How rows weigh in a step of verl's fine-tuning on FSDP alone; empty where they do as here."""
+    if not source(AVERAGES_PASSES) or made.passes * made.ranks == 1:
+        return ""
+    if not source("data.balance_dp_token"):
+        whose = f"each of the {made.passes * made.ranks} micro batches of a step weighs the same"
+    elif made.passes > 1:
+        whose = f"each of the {made.passes} passes of a step weighs the same"
+    else:
+        return ""
+    return f"There {whose}, however many tokens it learns; here every token does."
 
 
 def tokens(longest: Callable[[SourceLookup], int]) -> Callable[[SourceLookup], CombinedKeys]:
@@ -168,6 +182,11 @@ def _not_never(value: Any) -> Any:
 def _resume(source: SourceLookup) -> CombinedKeys:
     mode, path = source("trainer.resume_mode"), source("trainer.resume_from_path")
     value = {"auto": True, "disable": False}.get(str(mode), path)
+    if value is None and mode is None and source("trainer.resume_path") is None:
+        near = (
+            "By default verl resumes since it has trainer.resume_mode, and starts anew before. Give it after the file."
+        )
+        return CombinedKeys({"resume_from_checkpoint": False}, "resume_from_checkpoint: false.", near)
     if value is None:
         return CombinedKeys({}, "not given")
     return CombinedKeys({"resume_from_checkpoint": value}, f"resume_from_checkpoint: {value}.")
@@ -266,7 +285,7 @@ _ROWS: tuple[Row, ...] = (
     changes("data.chat_template", "data_args.template takes the path of a file with it"),
     changes("data.custom_cls.*", "rows of one's own become a file of rows: docs/data.md"),
     changes("data.*_max_samples", "all rows are read; data_args.split takes a part of a data set of the hub", -1),
-    needless("data.balance_dp_token", "rows are divided over ranks by work"),
+    needless("data.balance_dp_token", "every token of a step weighs the same, on whatever rank it is"),
     needless("data.use_shm", FILES_ONCE),
     needless("data.num_workers", "rows are read as they are needed"),
     summed("data.use_dynamic_bsz", "tokens", False),

@@ -13,7 +13,7 @@ from roll.importers import rows as words
 from roll.importers.convert import SourceKeys
 from roll.importers.rows import Change, Row, Table, changes, lacks, needless, summed, to
 from roll.importers.shell.script import is_output, undated
-from roll.importers.verl.combined_keys import COMBINED_KEYS, TRACKER_VARIABLES
+from roll.importers.verl.combined_keys import COMBINED_KEYS, OF_MACHINES, TRACKER_VARIABLES
 from roll.importers.verl.common import (
     CONDITIONS,
     CRITIC,
@@ -325,10 +325,10 @@ def verl_table(original: SourceKeys, script: Path | None = None) -> Table:
     program = " ".join(original.command.program) if original.command else ""
     is_sft = "sft_trainer" in program or any(key in keys for key in _OF_SFT)
     is_rl = any(key.startswith("actor_rollout_ref.") for key in keys)
-    if is_sft and not is_rl:
-        return VERL_SFT
-    values = {_known_as(key): value for key, value in original.keys}
     module = module_of(original.command.program) if original.command else ""
+    if is_sft and not is_rl:
+        return replace(VERL_SFT, derived=sft_defaults(module))
+    values = {_known_as(key): value for key, value in original.keys}
     table = overlapping_table(_of_version(original), module, values)
     return turns_table(table, values, script) if plays(values) else table
 
@@ -362,9 +362,16 @@ def verl_keys(original: SourceKeys) -> list[tuple[str, Any]]:
 
 
 def _of_trackers(original: SourceKeys) -> Iterator[tuple[str, Any]]:
-    """Yield the variables of trackers that the script exports."""
-    exports = original.command.exports if original.command else ()
-    yield from ((name, undated(value)) for name, value in exports if name in TRACKER_VARIABLES)
+    """Yield the variables of trackers that the script gives its program."""
+    variables = original.command.environment if original.command else {}
+    yield from ((name, undated(variables[name])) for name in TRACKER_VARIABLES if variables.get(name))
+
+
+def _unwritten(original: SourceKeys, logger: Any) -> Iterator[str]:
+    """Yield a note about variables of trackers that are in the script and no setting of a run."""
+    variables = original.command.environment if original.command else {}
+    if names := [name for name, tracker in OF_MACHINES.items() if variables.get(name) and tracker in str(logger)]:
+        yield f"The script exports {', '.join(names)}, which no YAML should hold: export it where the run starts."
 
 
 _UNFILTERED = (
@@ -417,6 +424,7 @@ def verl_notes(original: SourceKeys) -> Iterator[str]:
     if values.get("algorithm.filter_groups.enable") is True and not _filters(original):
         yield _UNFILTERED
     yield from _of_generation_batches(values, _filters(original))
+    yield from _unwritten(original, values.get("trainer.logger"))
     for name, value in _of_trackers(original):
         if is_output(value):
             yield f"{name} is taken from a program, and not read: tracker_kwargs.{'.'.join(TRACKER_VARIABLES[name])}."
@@ -468,5 +476,5 @@ VERL_SFT = replace(
     SFT,
     rows=tuple(SAVES if row.key == SAVES.key else row for row in SFT.rows),
     canonical=lambda key: _OF_ENGINE.get(key, _known_as(key)),
-    derived=sft_defaults,
+    derived=sft_defaults(),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from roll.importers.rows import Change
@@ -28,6 +28,8 @@ _NEW = (
     f"{ROLLOUT}.multi_turn.enable",
     _MANAGER,
 )
+AVERAGES_PASSES = "the loss is a mean of means"
+"""A default that stands for verl's fine-tuning on FSDP alone, and for no key."""
 IS_OLD = "before 0.2"
 """A default that stands for the version, and for no key."""
 _BEFORE_0_3 = "trainer.val_generations_to_log_to_wandb"
@@ -61,14 +63,36 @@ _OF_ENGINES: Mapping[str, Any] = {
 """Defaults of the fine-tuning on engines, `verl.trainer.sft_trainer`, which replaced that on FSDP alone."""
 
 
-def sft_defaults(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Defaults of fine-tuning that depend on its version: the newer one names its model in model.path, learns
-    conversations, and has an optimizer's section with other defaults."""
+_SINCE_RESUME = (
+    "trainer.resume_from_path",
+    "trainer.device",
+    "optim.lr_warmup_steps_ratio",
+    "trainer.profile_interval",
+)
+"""Keys of fine-tuning that came with or after trainer.resume_mode, whose default is auto."""
+
+
+def sft_defaults(module: str = "") -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+    """Return defaults of fine-tuning that depend on its program: `sft_trainer` runs on engines, learns conversations,
+    and has an optimizer's section with other defaults than `fsdp_sft_trainer`, which it replaced. Where the module does
+    not tell, the keys do: the newer one names its model in model.path."""
+
+    def defaults(values: Mapping[str, Any]) -> Mapping[str, Any]:
+        is_newer = _is_on_engines(module, values)
+        resumes = any(key in _SINCE_RESUME or key.startswith(("trainer.checkpoint.", "checkpoint.")) for key in values)
+        older = {AVERAGES_PASSES: True, **({"trainer.resume_mode": "auto"} if resumes else {})}
+        return {**WHOLE_STEPS, **(_OF_ENGINES if is_newer else older)}
+
+    return defaults
+
+
+def _is_on_engines(module: str, values: Mapping[str, Any]) -> bool:
+    name = module.rpartition(".")[2]
+    if "sft_trainer" in name:
+        return "fsdp" not in name
     signs = ("model.path", "data.pad_mode", "data.ignore_input_ids_mismatch")
-    is_newer = (
-        any(key in signs or key.startswith("engine.") for key in values) and "model.partial_pretrain" not in values
-    )
-    return {**WHOLE_STEPS, **(_OF_ENGINES if is_newer else {})}
+    is_newer = any(key in signs or key.startswith("engine.") for key in values)
+    return is_newer and "model.partial_pretrain" not in values
 
 
 def is_old(values: Mapping[str, Any]) -> bool:

@@ -435,20 +435,16 @@ BRANCHES = """if [ "$1" = grpo ]; then
   LR=1
   python -m x a.b=$LR a.c=1
 elif [ "$1" = ppo ]; then python -m x a.b=2
-else for i in 1 2; do python -m x a.b=$i; done; fi
+else for i in 3 4; do python -m x a.b=$i; done; fi
 """
 
 
 def test_a_training_of_a_branch_is_read_as_if_its_test_chose_it() -> None:
-    open_one, first, second = (
-        find_command(BRANCHES),
-        find_command(BRANCHES, training=1),
-        find_command(BRANCHES, "", "", 2),
-    )
-    assert open_one.overrides == ("a.b=${LR}", "a.c=1") and open_one.runs == "one" and len(open_one.trainings) == 3
-    assert first.overrides == ("a.b=1", "a.c=1") and first.chosen == 0 and first.notes == ()
-    assert second.overrides == ("a.b=2",) and second.runs == "one"
-    assert is_open(find_command(BRANCHES, training=3).overrides[0])  # two trainings in one
+    longest = find_command(BRANCHES)
+    assert longest.overrides == ("a.b=1", "a.c=1") and longest.runs == "some" and len(longest.trainings) == 4
+    found = [find_command(BRANCHES, training=i + 1) for i in range(4)]
+    assert [each.overrides for each in found] == [("a.b=1", "a.c=1"), ("a.b=2",), ("a.b=3",), ("a.b=4",)]
+    assert all(each.chosen == i and each.notes == () for i, each in enumerate(found))
 
 
 @pytest.mark.parametrize(

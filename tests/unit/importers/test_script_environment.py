@@ -1,0 +1,159 @@
+"""What a script gives its program beside its words: variables, and the branches of tests around it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.importers.command import imported_from
+from roll.importers.convert import Imported, read
+from roll.importers.shell.script import find_command
+from tests.unit.importers.test_import import entry
+
+RUN = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo"
+
+
+def of_script(text: str, place: Path) -> Imported:
+    path = place / "run.sh"
+    path.write_text(text)
+    return imported_from(read(path), source=path)
+
+
+@pytest.mark.parametrize(
+    "script, environment",
+    [
+        ("export A=1 B\nB=2\nC=3\npython x a.b=1", {"A": "1", "B": "2"}),
+        ("A=1 B='x y' python x a.b=1", {"A": "1", "B": "x y"}),
+        ("export A=1\nA=2 python x a.b=1 && A=3 python y a.b=1 a.c=1", {"A": "3"}),
+        ("set -a\nA=1\nset +a\nB=2\npython x a.b=1", {"A": "1"}),
+        ("set -eo allexport\nA=1\npython x a.b=1", {"A": "1"}),
+        ("declare -x A=1\ntypeset -r B=2\npython x a.b=1", {"A": "1"}),
+        ("run() { python x a.b=$1; }\nA=1 run 2", {"A": "1"}),
+        ("A=1 bash -c 'export B=2; python x a.b=1'", {"A": "1", "B": "2"}),
+        ("env -u C A=1 python3 -m x.y a.b=1", {"A": "1"}),
+        (
+            'ray job submit --runtime-env-json=\'{"env_vars": {"A": "1", "B": 2}}\' -- python3 -m x.y a.b=1',
+            {"A": "1", "B": "2"},
+        ),
+        ("ray job submit --runtime-env-json '{\"env_vars\": [1]}' -- python3 -m x.y a.b=1", {}),
+        ("ray job submit --runtime-env-json '{\"env_vars\"' -- python3 -m x.y a.b=1", {}),
+        ("python x a.b=1\nexport A=1", {}),
+    ],
+)
+def test_a_program_gets_what_is_exported_before_it(script: str, environment: dict[str, str]) -> None:
+    assert find_command(script).environment == environment
+
+
+def test_variables_before_a_function_are_its_own_while_it_runs() -> None:
+    found = find_command("N=1\nrun() { python x a.b=$N; }\nN=2 run\npython x a.b=$N a.c=1", training=1)
+    assert found.overrides == ("a.b=2",)
+    assert find_command("N=1\nrun() { :; }\nN=2 run\npython x a.b=$N").overrides == ("a.b=1",)
+
+
+@pytest.mark.parametrize(
+    "line, value",
+    [
+        ("export M=/m\n{} actor_rollout_ref.model.path='${oc.env:M}/x'", "/m/x"),
+        ("M=/m {} actor_rollout_ref.model.path='${oc.env:M,/other}'", "/m"),
+        ("M=/m\n{} actor_rollout_ref.model.path='${oc.env:M}'", "${oc.env:M}"),
+        ("export M=$HOME/m\n{} actor_rollout_ref.model.path='${oc.env:M}'", "${oc.env:HOME}/m"),
+    ],
+)
+def test_a_word_that_reads_the_environment_gets_what_the_script_exports(line: str, value: str, tmp_path: Path) -> None:
+    assert of_script(line.replace("{}", RUN), tmp_path).tree["pretrain"] == value
+
+
+def test_so_does_a_configuration_beside_the_script(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults: [ppo_trainer]\ntrainer: {nnodes: '${oc.env:NODES}'}\n")
+    found = of_script(f"export NODES=2\n{RUN} --config-name=mine data.train_files=x", tmp_path)
+    assert found.tree["num_nodes"] == 2 and not found.unresolved
+
+
+@pytest.mark.parametrize(
+    "script, key, value",
+    [
+        ("export SWANLAB_MODE=local\n{} trainer.logger=swanlab", "swanlab.mode", "local"),
+        ("SWANLAB_WORKSPACE=w {} trainer.logger=[console,swanlab]", "swanlab.workspace", "w"),
+        ("WANDB_MODE=offline {} trainer.logger=wandb", "wandb.mode", "offline"),
+        ("export WANDB_RUN_GROUP=g\n{} trainer.logger=wandb", "wandb.group", "g"),
+        ("export WANDB_TAGS=a,b\n{} trainer.logger=wandb", "wandb.tags", ["a", "b"]),
+    ],
+)
+def test_trackers_get_the_variables_of_a_script(script: str, key: str, value: Any, tmp_path: Path) -> None:
+    tracker, _, name = key.partition(".")
+    assert of_script(script.replace("{}", RUN), tmp_path).tree["tracker_kwargs"][tracker][name] == value
+
+
+def test_keys_of_trackers_are_told_and_not_written(tmp_path: Path) -> None:
+    found = of_script(f"export WANDB_API_KEY=secret\n{RUN} trainer.logger=wandb", tmp_path)
+    assert any("WANDB_API_KEY, which no YAML should hold" in note for note in found.notes)
+    assert "secret" not in str(found)
+
+
+def test_what_counts_with_an_open_key_says_so_and_is_written(tmp_path: Path) -> None:
+    found = of_script(f"{RUN} trainer.nnodes=$N trainer.n_gpus_per_node=4 {KL}", tmp_path)
+    assert found.unresolved == ("trainer.nnodes",)
+    assert entry(found, "trainer.nnodes")[1] == "${oc.env:N} is not set. Give trainer.nnodes=... after the file"
+    outcome, note = entry(found, "trainer.n_gpus_per_node")
+    assert outcome == "approximated" and "as soon as trainer.nnodes is given" in note
+    assert found.tree["num_gpus_per_node"] == 4
+    assert found.tree["reference"]["strategy_args"]["strategy_name"] == "fsdp2_infer"
+
+
+def test_all_open_keys_of_a_sum_are_asked_for_at_once(tmp_path: Path) -> None:
+    found = of_script(
+        f"{RUN} data.train_batch_size=$B actor_rollout_ref.rollout.n=$N actor_rollout_ref.actor.ppo_mini_batch_size=8",
+        tmp_path,
+    )
+    assert found.unresolved == ("actor_rollout_ref.rollout.n", "data.train_batch_size")
+    assert entry(found, "actor_rollout_ref.rollout.n")[1].startswith("${oc.env:N} is not set")
+    mini = entry(found, "actor_rollout_ref.actor.ppo_mini_batch_size")
+    assert mini[1] == "it counts as soon as data.train_batch_size is given, which the script leaves open"
+
+
+KL = "actor_rollout_ref.actor.use_kl_loss=true"
+
+
+@pytest.mark.parametrize(
+    "script, runs",
+    [
+        ("[ -f x ] && python x a.b=1 || python x a.b=2", "one"),
+        ("[ -f x ] || python x a.b=1 && python x a.b=2", "some"),
+        ("[ -f x ] && [ -f y ] && python x a.b=1 || python x a.b=2", "one"),
+        ("[ -f x ] && python x a.b=1 && [ -f y ] || python x a.b=2", "some"),
+        ("[ -f x ] && python x a.b=1\npython x a.b=2", "some"),
+        ("[ -f x ] && python x a.b=1\n[ -f x ] || python x a.b=2", "some"),
+        ("[ -f x ] || false && python x a.b=1 || python x a.b=2", "one"),
+        ("true && python x a.b=1; python x a.b=2", "all"),
+    ],
+)
+def test_how_many_trainings_of_a_list_run(script: str, runs: str) -> None:
+    assert find_command(script).runs == runs
+
+
+def test_a_training_behind_a_test_is_read_as_if_its_test_had_chosen_it() -> None:
+    script = "[ -f x ] && N=1 || N=2\n[ -f x ] && { M=3; python x a.b=$M; } || { M=4; python x a.b=$M; }"
+    assert find_command(script, training=1).overrides == ("a.b=3",)
+    assert find_command(script, training=2).overrides == ("a.b=4",)
+
+
+@pytest.mark.parametrize(
+    "script, overrides",
+    [
+        ("if [ -f x ]; then\n N=1; python x a.b=$N\nelse\n N=2; python x a.b=$N\nfi", ["a.b=1", "a.b=2"]),
+        (
+            "if [ -f x ]; then\n for i in 1 2; do python x a.b=$i; done\nelse\n python x a.b=3\nfi",
+            ["a.b=1", "a.b=2", "a.b=3"],
+        ),
+        (
+            "case $1 in a) N=1; run=y;; b) N=2; for i in 5 6; do python x a.b=$N a.c=$i; done;; esac",
+            ["a.b=2 a.c=5", "a.b=2 a.c=6"],
+        ),
+        ("run() { python x a.b=$1; }\n[ -f x ] && run 1 || run 2\nrun 3", ["a.b=1", "a.b=2", "a.b=3"]),
+        ("if [ -f x ]; then N=1; if [ -f y ]; then M=2; python x a.b=$N a.c=$M; fi; fi", ["a.b=1 a.c=2"]),
+    ],
+)
+def test_a_training_has_the_variables_and_the_loops_of_its_branch(script: str, overrides: list[str]) -> None:
+    found = [" ".join(find_command(script, training=i + 1).overrides) for i in range(len(overrides))]
+    assert found == overrides
+    assert len(find_command(script).trainings) == (len(overrides) if len(overrides) > 1 else 0)
