@@ -267,6 +267,18 @@ def _alone(name: str, path: str, code: str, function: str, **more: Any) -> Check
     return Check(name, path, code, f"{HERE}.{function}", **more)
 
 
+def _families(name: str, of_which: str, expected_s: float, **arguments: Any) -> Check:
+    return Check(
+        name=name,
+        path=f"{of_which}, padded and packed, fp32 and bf16, and sampled by hf_infer: log-probs and gradients of HF",
+        code="roll/models/",
+        function=f"{HERE}.families:computes",
+        arguments=arguments,
+        limits=limits.FAMILIES,
+        expected_s=expected_s,
+    )
+
+
 CHECKS: tuple[Check, ...] = (
     *(_deepspeed(f"zero{stage}", f"ZeRO {stage}", {"stage": stage}) for stage in range(3)),
     _deepspeed("zero3", "ZeRO 3", _STAGE_3),
@@ -317,6 +329,8 @@ CHECKS: tuple[Check, ...] = (
         "kernels:packed_rows",
         limits=limits.PACKED_ROWS,
     ),
+    _families("families", "16 types of models", expected_s=40),
+    _families("families-rest", "all other types of models", kinds="rest", expected_s=90),
     _alone(
         "tree-attention",
         "rows that begin alike as trees, bf16 and fp32, grouped heads: attention gives what each row gives alone",
@@ -413,6 +427,7 @@ CHECKS: tuple[Check, ...] = (
 """In the order in which they run: what is quick and most likely to find something comes first."""
 
 FIRST = (
+    "families",
     "packed-attention",
     "tree-attention",
     "train-fsdp2",

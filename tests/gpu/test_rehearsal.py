@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from roll.models.sequences import packed_attention
 from roll.utils.imports import resolve
 from tests.gpu.__main__ import main
 from tests.gpu.check import Check, judge
-from tests.gpu.checks import handover
+from tests.gpu.checks import families, handover
 from tests.gpu.place import Place
 from tests.gpu.report import Report
 from tests.gpu.table import CHECKS
@@ -51,3 +53,16 @@ def test_a_handover_of_the_weights_of_before_is_noticed(tmp_path: Path) -> None:
     figures = handover.hands_over(place, **check.arguments, publish=handover.publish_weights_of_before)
     wrong = judge(check, figures, "cpu")
     assert [each.split(" ")[0] for each in wrong] == ["gap_to_moved", "log_prob_gap_max"]
+
+
+def test_a_window_that_packs_leave_out_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check = next(check for check in CHECKS if check.name == "families")
+    place = Place("cpu", ("0",), tmp_path)
+    assert all("num_packed" in wrong for wrong in judge(check, families.computes(place, ["mistral"]), "cpu"))
+
+    def all_before(length: int, window: int, device: torch.device) -> torch.Tensor:
+        return torch.ones(length, length, dtype=torch.bool, device=device).tril()
+
+    monkeypatch.setattr(packed_attention, "_band", all_before)
+    wrong = judge(check, families.computes(place, ["mistral"]), "cpu")
+    assert {"log_prob_gap_max", "gradient_gap"} <= {each.split(" ")[0] for each in wrong}
