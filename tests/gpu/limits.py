@@ -42,6 +42,17 @@ ENGINE_MEMORY = {
     "same_after_sleep_fraction": Limit("the weights come back as they were", least=1),
     "left_asleep_fraction": Limit("contexts, graphs, communicators: 2 GB of 40", most=0.15, cuda_only=True),
 }
+VLLM_MEMORY = ENGINE_MEMORY | {
+    "to_bare": Limit(
+        "of the tokens per second of the same AsyncLLM, with the same parameters", least=0.95, cuda_only=True
+    )
+}
+QUANTISED_ENGINE = {
+    "log_prob_gap_before": Limit("three bits of a mantissa, random weights", most=0.1),
+    "log_prob_gap_after": Limit("the same, of the weights that were sent", most=0.1),
+    "gap_to_moved": Limit("of means; weights of before would make it 1", most=0.4),
+    "moved_mean": Limit("else old weights would not show in the gap", least=0.1),
+}
 RUN = {
     "log_prob_gap_mean": Limit(
         "bf16 kernels round differently (CPUs: 0.002 to 0.004); old weights: over 0.05", most=0.01

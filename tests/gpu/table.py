@@ -139,7 +139,7 @@ def _engine_memory(engine: str, tp: int) -> Check:
         code=f"strategy/{engine}/generate.py",
         function=f"{HERE}.memory:engine_turns",
         arguments={"engine": engine, "tp": tp},
-        limits=limits.ENGINE_MEMORY,
+        limits=limits.VLLM_MEMORY if engine == "vllm" else limits.ENGINE_MEMORY,
         gpus=tp,
         packages=(engine,),
         limit_s=420,
@@ -162,7 +162,7 @@ def _run(engine: str, name: str, form: str, devices: tuple[list[int], list[int]]
         packages=("deepspeed", *[engine] * (engine != "hf_infer")),
         limit_s=420,
         expected_s=60 if engine == "hf_infer" else 150,
-        alone=engine != "hf_infer",
+        alone=engine == "sglang",
     )
 
 
@@ -259,7 +259,6 @@ def _learns(name: str, engine: str, config: str, steps: int, *overrides: str) ->
         packages=("deepspeed", *[engine] * (engine != "hf_infer")),
         limit_s=420,
         expected_s=120 if engine == "hf_infer" else 200,
-        alone=engine != "hf_infer",
     )
 
 
@@ -389,6 +388,17 @@ CHECKS: tuple[Check, ...] = (
     _updates("1.5b"),
     _updates("1.5b", compiled=True),
     *(_engine_memory(engine, tp) for engine in ("vllm", "sglang") for tp in (1, 2)),
+    _alone(
+        "engine-vllm-fp8",
+        "vllm, quantization: fp8_per_tensor: log-probs of HF before and after an update of its weights",
+        "strategy/vllm/worker_extension.py",
+        "memory:engine_quantised",
+        arguments={"quantization": "fp8_per_tensor"},
+        limits=limits.QUANTISED_ENGINE,
+        packages=("vllm",),
+        limit_s=420,
+        expected_s=100,
+    ),
     _handover("fsdp2", "fsdp2", {}),
     _handover("zero3", "deepspeed", {"stage": 3}, "deepspeed"),
     _handover("megatron", "megatron", {}, "megatron"),
@@ -421,7 +431,8 @@ CHECKS: tuple[Check, ...] = (
         "tiny_sort_vllm",
         12,
         "actor_train.training_args.gradient_accumulation_steps=4",
-        "actor_infer.strategy_args.strategy_config.gpu_memory_utilization=0.2",
+        "actor_infer.strategy_args.strategy_config.gpu_memory_utilization=0.1",
+        "+actor_infer.strategy_args.strategy_config.kv_cache_memory_bytes=1000000000",
     ),
 )
 """In the order in which they run: what is quick and most likely to find something comes first."""

@@ -11,10 +11,11 @@ from roll.models.sequences import packed_attention
 from roll.utils.imports import resolve
 from tests.gpu.__main__ import main
 from tests.gpu.check import Check, judge
-from tests.gpu.checks import families, handover
+from tests.gpu.checks import families, handover, memory
 from tests.gpu.place import Place
 from tests.gpu.report import Report
 from tests.gpu.table import CHECKS
+from tests.helpers import engines
 
 
 def rehearse(out: Path, *arguments: str) -> dict[str, str]:
@@ -66,3 +67,15 @@ def test_a_window_that_packs_leave_out_is_noticed(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(packed_attention, "_band", all_before)
     wrong = judge(check, families.computes(place, ["mistral"]), "cpu")
     assert {"log_prob_gap_max", "gradient_gap"} <= {each.split(" ")[0] for each in wrong}
+
+
+@pytest.mark.slow
+def test_an_engine_that_keeps_its_old_weights_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("vllm", reason="vllm is not installed")
+    check = next(check for check in CHECKS if check.name == "engine-vllm-fp8")
+
+    async def send_nothing(*args: Any) -> None: ...
+
+    monkeypatch.setattr(engines.EngineHarness, "send", send_nothing)
+    figures = memory.engine_quantised(Place("cpu", ("0",), tmp_path), **check.arguments)
+    assert "gap_to_moved" in {each.split(" ")[0] for each in judge(check, figures, "cpu")}

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import statistics
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,8 @@ from tests.gpu.checks.trainers import Kind, difference, go_and_come_back, held_b
 from tests.gpu.place import Place
 
 _TOKENS = {"cuda": (4, 512), "cpu": (4, 32)}  # rows of a rank's update, tokens of each
-_ANSWERS = {"cuda": (256, 64), "cpu": (8, 8)}  # and tokens of each
+_ANSWERS = {"cuda": (256, 128), "cpu": (8, 8)}  # and tokens of each
+_ROUNDS = 4
 
 
 def trainer_turns(place: Place, kind: Kind, settings: dict[str, Any]) -> Figures:
@@ -182,11 +186,7 @@ def engine_turns(place: Place, engine: str, tp: int = 1) -> Figures:
         np.abs(answer.log_probs - forward_log_probs(harness.model, request.prompt_ids, answer.token_ids))
         for request, (answer,) in zip(greedy, first, strict=True)
     ]
-    many = [harness.request(prompt(20), num_answers, max_new_tokens=num_tokens) for _ in range(2)]
-    harness.generate(many[0], timeout_s=200)  # whatever is compiled at first use
-    started = time.monotonic()
-    harness.generate(many[1], timeout_s=200)
-    seconds = time.monotonic() - started
+    speeds = _speeds(harness, num_answers, num_tokens)
 
     def used_bytes() -> int:
         return free_before - torch.cuda.mem_get_info()[0] if place.on_cuda else 0
@@ -204,5 +204,107 @@ def engine_turns(place: Place, engine: str, tp: int = 1) -> Figures:
         "used_fraction": used / total,
         "left_asleep_gb": asleep / 1e9,
         "left_asleep_fraction": asleep / max(used, 1),
-        "tokens_per_s": num_answers * num_tokens / seconds,
+    } | speeds
+
+
+def _speeds(harness: Any, num_answers: int, num_tokens: int) -> dict[str, float]:
+    """Sampled tokens per second, medians of rounds in turns. Of vLLM also those of its own AsyncLLM, which the strategy
+    runs, with the same parameters, and without a seed for each sample."""
+    from tests.helpers.engines import prompt
+
+    prompt_ids = prompt(20)
+
+    def by_roll(number: int) -> None:
+        request = harness.request(prompt_ids, num_answers, max_new_tokens=num_tokens, seed=number)
+        harness.generate(request, timeout_s=200)
+
+    def by_vllm(number: int, is_seeded: bool) -> None:
+        harness.run(_bare_answers(harness.engine._engine, prompt_ids, num_answers, num_tokens, number, is_seeded), 200)
+
+    ways: dict[str, Callable[[int], None]] = {"tokens_per_s": by_roll}
+    if harness.name == "vllm":
+        ways |= {
+            "bare_tokens_per_s": partial(by_vllm, is_seeded=True),
+            "unseeded_tokens_per_s": partial(by_vllm, is_seeded=False),
+        }
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(_ROUNDS):
+        for name, way in ways.items():
+            started = time.monotonic()
+            way(number)
+            seconds[name].append(time.monotonic() - started)
+    # the first round compiles whatever is compiled at first use
+    speeds = {name: num_answers * num_tokens / statistics.median(each[1:]) for name, each in seconds.items()}
+    if "bare_tokens_per_s" in speeds:
+        speeds["to_bare"] = speeds["tokens_per_s"] / speeds["bare_tokens_per_s"]
+    return speeds
+
+
+async def _bare_answers(
+    engine: Any, prompt_ids: Any, num_answers: int, num_tokens: int, seed: int, is_seeded: bool
+) -> None:
+    """Answers of a user of vLLM: requests to the engine, each awaited."""
+    from vllm.inputs import tokens_input
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+    async def answer(index: int) -> None:
+        parameters = SamplingParams(
+            max_tokens=num_tokens,
+            ignore_eos=True,
+            logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            seed=1000 * seed + index if is_seeded else None,
+        )
+        name = f"bare-{is_seeded}-{seed}-{index}"
+        async for output in engine.generate(tokens_input(prompt_ids.tolist()), parameters, name):
+            assert len(output.outputs[0].token_ids) == num_tokens
+
+    await asyncio.gather(*(answer(index) for index in range(num_answers)))
+
+
+def engine_quantised(place: Place, quantization: str) -> Figures:
+    """vLLM in bf16 whose matrices are quantised as they arrive: log-probs of Hugging Face in fp32 before an update and
+    after one, in whose place the old weights would be off by `moved_mean`. In a rehearsal nothing is quantised."""
+    import numpy as np
+
+    from tests.helpers.engines import EngineHarness, changed_model, forward_log_probs, prompt
+
+    on_gpu = {
+        "quantization": quantization,
+        "max_model_len": 512,
+        "max_num_seqs": 64,
+        "gpu_memory_utilization": 0.1,
+        "kv_cache_memory_bytes": 1 << 30,
+    }
+    model_dir = place.tiny_model(hidden_size=256 if place.on_cuda else 128, tie_word_embeddings=False)
+    harness = EngineHarness("vllm", model_dir, device=place.device, dtype="bf16", **(on_gpu if place.on_cuda else {}))
+
+    def gaps() -> tuple[float, float]:
+        """Means, to the weights that the engine should have, and to those of before the update."""
+        asked = [harness.request(prompt(length), max_new_tokens=32) for length in (17, 40, 60, 90)]
+        answers = [(request.prompt_ids, answer) for request in asked for (answer,) in harness.generate(request)]
+        found = [
+            float(
+                np.concatenate(
+                    [np.abs(each.log_probs - forward_log_probs(model, ids, each.token_ids)) for ids, each in answers]
+                ).mean()
+            )
+            for model in (harness.model, before)
+        ]
+        return found[0], found[1]
+
+    before = harness.model
+    first, _ = gaps()
+    harness.model = changed_model(model_dir, 1).bfloat16()
+    harness.run(harness.send(harness.model.named_parameters(), "memory", place.directory), timeout_s=100)
+    harness.model.float()
+    after, to_old = gaps()
+    harness.close()
+    return {
+        "log_prob_gap_before": first,
+        "log_prob_gap_after": after,
+        "moved_mean": to_old,
+        "gap_to_moved": after / to_old,
     }
