@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,7 +17,7 @@ from roll.importers.convert import Entry, Imported, SourceKeys, convert, read
 from roll.importers.old_roll import convert_roll, is_roll
 from roll.importers.options import SYSTEMS, argument_parser
 from roll.importers.rows import Change, Outcome
-from roll.importers.shell.script import Command, is_open
+from roll.importers.shell.script import Command, is_open, unbraced
 from roll.importers.trinity.old_keys import with_trainer_config
 from roll.importers.trinity.tables import import_trinity, is_trinity
 from roll.importers.verl.tables import is_verl, verl_keys, verl_notes, verl_table
@@ -151,10 +152,30 @@ def imported_from(
     notes = [*_notes(original, is_chosen), *original.notes]
     if kind == "verl":
         notes = [*notes, *verl_notes(original)]
-        return convert(verl_keys(original), verl_table(original, source), notes, original.command is not None)
+        made = convert(verl_keys(original), verl_table(original, source), notes, original.command is not None)
+        return _with_others(made, original.command.perhaps if original.command else ())
     if kind == "trinity":
         return import_trinity(with_trainer_config(original, source), notes)
     return convert_roll(original, source)
+
+
+def _with_others(imported: Imported, perhaps: Sequence[str]) -> Imported:
+    """The same with the values that keys have if tests of the script go another way."""
+    others = [(key.lstrip("+"), str(unbraced(value))) for key, _, value in (word.partition("=") for word in perhaps)]
+    entries, keys = list[Entry](), {entry.key for entry in imported.entries}
+    for entry in imported.entries:
+        values = [value for key, value in others if key == entry.key]
+        if values:
+            text = f"{entry.note}. {_OTHERWISE} {' or '.join(values)}".replace("..", ".")
+            entry = replace(entry, note=text, outcome=_LESS.get(entry.outcome, entry.outcome))
+        entries.append(entry)
+    words = [f"{key}={value}" for key, value in others if key not in keys]
+    notes = (*imported.notes, *([f"{_OTHERWISE} {', '.join(words)}"] if words else []))
+    return replace(imported, entries=tuple(entries), notes=notes)
+
+
+_OTHERWISE = "If a test that only a run answers goes another way, the script gives"
+_LESS: Mapping[Outcome, Outcome] = {"mapped": "approximated", "asks for nothing": "approximated"}
 
 
 def system_of(original: SourceKeys) -> str:

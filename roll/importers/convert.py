@@ -45,7 +45,7 @@ _WRONG = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 _SWITCHES = ("enable", "enabled")
 _OUTPUT = "the script takes it from a program, which an import does not run: give it after the file"
 _DATED = "the date that the script adds at its start is left out"
-_OPEN = "the script does not set it: set it in the YAML"
+_OPEN = "the script leaves it open: set it in the YAML"
 _COUNT = re.compile(r"(length|steps|epochs|size)$")
 """Targets that take a number, without which nothing starts."""
 _NOT_GIVEN: tuple[Any, ...] = (None, "", {}, [])
@@ -219,7 +219,7 @@ class _Conversion:
         except _WRONG:
             if is_left_open(value):
                 self._unresolved.add(known_as)
-                text = f"the script does not set it: set {' and '.join(row.targets)} in the YAML"
+                text = f"the script leaves it open: set {' and '.join(row.targets)} in the YAML"
                 return Entry(key, value, "not available", text)
             return Entry(key, value, CHANGES, f"{show(value)} is not a valid value of this key")
         note, outcome = row.note, row.outcome
@@ -352,6 +352,7 @@ def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
 YAML_ENDINGS = (".yaml", ".yml")
 _MOST_REFERENCES = 50
 _PLAIN_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+_VARIABLE = re.compile(r"([A-Z_][A-Z0-9_]*)=(.*)", re.DOTALL)
 _OF_ENVIRONMENT = re.compile(r"\$\{oc\.env:([^{},]*)[^{}]*\}")
 
 
@@ -372,29 +373,38 @@ class SourceKeys:
 
 
 def read(path: Path | None, overrides: Sequence[str] = (), training: int | None = None) -> SourceKeys:
-    """The keys of a YAML, or of the command in a shell script, and of overrides. `training`: which of several commands
-    of a script; None takes the longest. Raises ConfigError for what cannot be read."""
+    """The keys of a YAML, or of the command in a shell script, and of overrides. Words such as `N=4` set variables of
+    its environment. `training`: which of several commands of a script; None takes the longest. Raises ConfigError for
+    what cannot be read."""
     command, composed = None, Composed()
+    given = [match for match in map(_VARIABLE.fullmatch, overrides) if match is not None] if path else []
+    variables = {match[1]: match[2] for match in given}
+    overrides = [word for word in overrides if word not in [match[0] for match in given]]
     if training is not None and (path is None or path.suffix in YAML_ENDINGS):
         raise ConfigError("--training chooses among the commands of a script, and there is none.")
     if path is not None and path.suffix in YAML_ENDINGS:
         tree = read_yaml(path)
         composed = of_file(path, tree) or Composed(tree)
     elif path is not None:
-        command = command_of(path, training)
+        command = command_of(path, training, variables)
         composed = of_command(command, path)
-    return source_keys(composed, overrides, command)
+    return source_keys(composed, overrides, command, variables)
 
 
-def source_keys(found: Composed, overrides: Sequence[str] = (), command: Command | None = None) -> SourceKeys:
+def source_keys(
+    found: Composed,
+    overrides: Sequence[str] = (),
+    command: Command | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> SourceKeys:
     """Collect the keys of files, of a command's words and of overrides. What they take from the environment has the
-    value that the script gives it."""
+    value that the script gives it, or that of `variables`."""
     tree = found.tree
     words = [(*command.overrides,) if command else (), tuple(overrides)]
     groups = [text for texts in words for text in texts if _chooses(text, [*words[0], *words[1]])]
     own = [[text for text in texts if text not in groups and not _is_hydras(text)] for texts in words]
     taken = [text for texts in (_engine(groups), *own) for text in _changed(tree, texts)]
-    tree = _with_environment(tree, command.environment if command else {})
+    tree = _with_environment(tree, {**(variables or {}), **(command.environment if command else {})})
     of_hydra = [text.lstrip("+~").partition("=") for texts in words for text in texts if _is_hydras(text)]
     keys = (*_resolved(tree), *((key, value) for key, _, value in of_hydra))
     return SourceKeys(tree, keys, command, tuple(taken), tuple(groups), tuple(found.bases), tuple(found.notes))

@@ -45,11 +45,15 @@ class ChangesRun(NotHere):
     """The same of a value without which the run is not the one that its author meant."""
 
 
+_OF_ENVIRONMENT = re.compile(r"\$\{oc\.env:([A-Z_][A-Z0-9_]*)\}")
+
+
 class LeftOpen(NotHere):
     """A key whose value a script leaves to its shell."""
 
     def __init__(self, key: str, value: Any):
-        super().__init__(f"{value} is not set. Give {key}=... after the file")
+        names = [f"{name}=... or " for name in _OF_ENVIRONMENT.findall(str(value))]
+        super().__init__(f"{value} is left open. Give {''.join(names)}{key}=... after the file")
         self.key = key
 
 
@@ -437,7 +441,8 @@ def aggregation(value: Any) -> Any:
         return ApproximateValue(
             value,
             "a mean over all tokens of an update, as on verl's engines (trainer.use_legacy_worker_impl: disable); its "
-            "older workers take the mean of each micro batch, which weighs by its rows",
+            "older workers take the mean of each micro batch, which weighs by its rows: of one row it is "
+            "seq-mean-token-mean",
         )
     return word({name: name for name in AGGREGATIONS}, "loss_agg_mode")(value)
 

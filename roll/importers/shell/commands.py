@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -12,7 +12,7 @@ from itertools import pairwise
 from roll.importers.shell.arithmetic import whole_number
 from roll.importers.shell.conditions import all_of, any_of, negated, verdict
 from roll.importers.shell.quoted_parts import DEEPEST, Damaged
-from roll.importers.shell.state import State
+from roll.importers.shell.state import State, opened
 from roll.importers.shell.syntax_tree import (
     Arithmetic,
     Case,
@@ -32,6 +32,7 @@ from roll.importers.shell.values import text_of, words_of
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=(.*)", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_OF_TABLE = re.compile(r"\[(.*?)\]=(.*)", re.DOTALL)
 _DECIDES = "stands in an if or a loop and is not followed"
 
 
@@ -46,7 +47,10 @@ class Variables:
 
     def declare(self, words: tuple[str, ...]) -> None:
         exports = words[0] == "export" or any(re.fullmatch(r"-\w*x\w*", word) for word in words[1:])
+        is_table = any(re.fullmatch(r"-\w*A\w*", word) for word in words[1:])
         for word in words[1:]:
+            if is_table and (name := _NAME.match(word)):
+                self.state.tables.setdefault(name[0], {})
             if exports and (name := _NAME.match(word)):
                 self.state.exported.add(name[0])
             if ASSIGNMENT.fullmatch(word):
@@ -62,6 +66,10 @@ class Variables:
             self.local.add(name)
         if self.undecided:
             self.write(name, value, is_known=False)
+            if index and name in self.state.tables:
+                self.state.tables[name].setdefault(text_of(index[1:-1], self.state), opened(name))
+        elif name in self.state.tables:
+            self._of_table(name, index, adds == "+", value)
         elif index is not None:
             self._entry(name, index[1:-1], text_of(value, self.state))
         elif value.startswith("(") and value.endswith(")"):
@@ -73,6 +81,18 @@ class Variables:
         else:
             text = text_of(value, self.state)
             self.state.assign(name, (self.state.known(name) or "") + text if adds else text)
+
+    def _of_table(self, name: str, index: str | None, adds: bool, value: str) -> None:
+        """Set an entry of an array by names, or all: `P[a]=1`, `P=([a]=1 [b]=2)`."""
+        held = self.state.tables[name]
+        if index is not None:
+            key = text_of(index[1:-1], self.state)
+            held[key] = (held.get(key, "") if adds else "") + text_of(value, self.state)
+        elif value.startswith("(") and value.endswith(")"):
+            entries = filter(None, map(_OF_TABLE.fullmatch, _written(value[1:-1])))
+            made = {text_of(each[1], self.state): text_of(each[2], self.state) for each in entries}
+            self.state.tables[name] = {**held, **made} if adds else made
+        self.state.spend(len(value))
 
     def _entry(self, name: str, index: str, value: str) -> None:
         place = whole_number(index, self.state.variables)
@@ -90,23 +110,33 @@ class Variables:
 
 
 def _entries(inside: str, state: State) -> list[str]:
-    """Words of an array as it is written, one after the other."""
+    """Words of an array, one after the other."""
+    return [word for written in _written(inside) for word in _spent(words_of(written, state), state)]
+
+
+def _spent(words: list[str], state: State) -> list[str]:
+    state.spend(0)
+    return words
+
+
+def _written(inside: str) -> Iterator[str]:
+    """Yield the words of an array as they stand in the script."""
     reader = TreeReader(inside)
-    entries: list[str] = []
     while True:
         reader.skip(newlines=True)
         if reader.at >= len(inside):
-            return entries
+            return
         written = reader.word()
         reader.at += not written
-        entries += words_of(written, state) if written else []
-        state.spend(0)
+        if written:
+            yield written
 
 
 _DECLARING = ("export", "local", "declare", "readonly", "typeset")
 _CHANGE = re.compile(r"\s*([A-Za-z_]\w*)\s*(?:(\+\+|--)|([-+*/%]?)=(?!=)(.*))\s*", re.DOTALL)
 _RUNS_TEXT = ("bash", "sh", "zsh")
 _MOST_COMMANDS = 200
+_MOST_TIMES = 100  # of a loop that counts
 
 Verdict = bool | None | str
 Branches = tuple[tuple[Node, int], ...]
@@ -128,7 +158,8 @@ class _Ends(Exception):
 class Walk:
     """`heeds_exit`: whether the script ends at an `exit` that its tests reach; `taken`: branches to take where nothing
     here decides them; `places`: where each of the commands stands, by its node and the branches around it;
-    `environments`: the variables that the script gives each of them."""
+    `environments`: the variables that the script gives each of them; `open_branches`: tests that nothing decided, with
+    their branches."""
 
     state: State = field(default_factory=State)
     heeds_exit: bool = True
@@ -136,6 +167,7 @@ class Walk:
     commands: list[list[str]] = field(default_factory=list)
     places: list[tuple[Node, Branches]] = field(default_factory=list)
     environments: list[dict[str, str]] = field(default_factory=list)
+    open_branches: dict[tuple[int, int], Branches] = field(default_factory=dict)
     depth: int = 0
 
     def __post_init__(self) -> None:
@@ -175,6 +207,8 @@ class Walk:
             before = None
         if decided is (not wanted):
             return before, test
+        if decided is None:
+            self._leaves_open(test, int(not wanted))
         after = self._perhaps(node, test, int(not wanted)) if decided is None else self._node(node)
         if before is not None:
             return after, node
@@ -216,14 +250,15 @@ class Walk:
         return DONE
 
     def _apart(self, body: Steps) -> Verdict:
-        held = dict(self.state.variables), dict(self.state.arrays)
-        self.state.spend(len(held[0]) + len(held[1]))
+        tables = {name: dict(entries) for name, entries in self.state.tables.items()}
+        held = dict(self.state.variables), dict(self.state.arrays), tables
+        self.state.spend(len(held[0]) + len(held[1]) + sum(map(len, tables.values())))
         try:
             return self._walk(body)
         except _Ends:
             return None
         finally:
-            self.state.variables, self.state.arrays = held
+            self.state.variables, self.state.arrays, self.state.tables = held
 
     def _branches(self, node: Node, bodies: Sequence[Steps]) -> Verdict:
         """Go through branches of which nothing decides one, or through the one that is to be taken."""
@@ -231,8 +266,12 @@ class Walk:
             if any(test is node and number == chosen for test, chosen in self.taken):
                 return self._walk(body)
         for number, body in enumerate(bodies):
+            self._leaves_open(node, number)
             self._perhaps(Group(body), node, number)
         return None
+
+    def _leaves_open(self, test: Node, number: int) -> None:
+        self.open_branches[id(test), number] = (*self._around, (test, number))
 
     def _if(self, node: If) -> Verdict:
         for i, (test, body) in enumerate(node.branches):
@@ -255,12 +294,30 @@ class Walk:
                 return self._branches(node, [*perhaps, body]) if perhaps else self._walk(body)
         return self._branches(node, perhaps)
 
+    def _counts(self, node: For) -> Verdict:
+        """Run a loop such as `for ((i = 0; i < 3; i++))`, once if nothing here says how often."""
+        first, test, step = (part.strip() for part in [*node.control.split(";"), "", ""][:3])
+        if first:
+            self._arithmetic(first)
+        goes_on = self._arithmetic(test) if test else None
+        times = 0
+        while goes_on is True and not self._variables.undecided and times < _MOST_TIMES:
+            self._walk(node.body)
+            self._arithmetic(step)
+            goes_on, times = self._arithmetic(test), times + 1
+        if goes_on is not False:
+            for change in filter(None, map(_CHANGE.fullmatch, (first, step))):
+                self.state.assign(change[1], opened(change[1]))
+            self._perhaps(Group(node.body))
+        return DONE
+
     def _for(self, node: For) -> Verdict:
+        if not node.name:
+            return self._counts(node)
         words = self.state.entries("@") if node.values is None else self._expanded(node.values)
-        if not node.name or not words or any("$" in word for word in words) or self._variables.undecided:
-            if node.name:
-                self.state.leave_open(node.name)
-            if node.values is None or words or not node.name:
+        if not words or any("$" in word for word in words) or self._variables.undecided:
+            self.state.leave_open(node.name)
+            if node.values is None or words:
                 self._perhaps(Group(node.body))
             return DONE
         for word in words:
@@ -360,6 +417,7 @@ class Walk:
             for each in words:
                 self.state.variables.pop(each, None)
                 self.state.arrays.pop(each, None)
+                self.state.tables.pop(each, None)
         elif name == "shift" and self.state.arguments is not None:
             self.state.arguments = self.state.arguments[int(words[0]) if words and words[0].isdecimal() else 1 :]
         elif name == "set" and words[:1] == ["--"]:

@@ -27,6 +27,8 @@ def parameter(inside: str, state: State, expand: Expand) -> tuple[list[str], boo
     sign, name, index, rest = form[1], form[2], (form[3] or "")[1:-1], form[4]
     if sign == "#" or (name == "#" and not rest):
         return [_length(state, "@" if name == "#" else name, index)], False
+    if sign == "!" and index in ("@", "*") and not rest:
+        return _names(state, name), index == "@"
     if sign == "!":
         pointed = state.known(name) or ""
         if index or rest or not re.fullmatch(r"\w+", pointed):
@@ -35,7 +37,7 @@ def parameter(inside: str, state: State, expand: Expand) -> tuple[list[str], boo
     if name in ("@", "*") or index in ("@", "*"):
         return _several(state, name, rest, expand), "@" in (name, index)
     if index:
-        value = _entry(state, name, index)
+        value = _entry(state, name, expand(index))
     else:
         value = state.known(name)
     return [_changed(state, name, value, rest, expand)], False
@@ -50,7 +52,14 @@ def _length(state: State, name: str, index: str) -> str:
     return opened(name) if "$" in value else str(len(value))
 
 
+def _names(state: State, name: str) -> list[str]:
+    """Return the names of an array's entries, which are numbers without `declare -A`."""
+    return list(state.tables[name]) if name in state.tables else [str(i) for i in range(len(state.entries(name)))]
+
+
 def _entry(state: State, name: str, index: str) -> str | None:
+    if name in state.tables:
+        return opened(name) if "$" in index else state.tables[name].get(index)
     place = whole_number(index, state.variables)
     values = state.entries(name)
     if place is None:

@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations, pairwise, takewhile
 from pathlib import Path
 from typing import Any, Literal
@@ -62,6 +63,8 @@ class Command:
     """Variables that the script gives its program."""
     runs: Literal["all", "some", "one"] = "all"
     """How many of them the script runs: tests that nothing here decides may choose."""
+    perhaps: tuple[str, ...] = ()
+    """Further key=value words that it has if a test that nothing here decides goes another way."""
 
     def flag(self, *names: str) -> str | None:
         """The value of --name=value or --name value."""
@@ -106,9 +109,9 @@ def unbraced(value: Any) -> Any:
     return re.sub(r"\$\{(?!oc\.env:)([^{}]*)\}?", r"$\1", value) if isinstance(value, str) else value
 
 
-def command_of(path: Path, training: int | None = None) -> Command:
+def command_of(path: Path, training: int | None = None, variables: Mapping[str, str] | None = None) -> Command:
     """The command of a script with the most key=value words, or the one of this number among those of its program.
-    Raises ConfigError if there is none."""
+    `variables`: those of its environment. Raises ConfigError if there is none."""
     try:
         with path.open("rb") as stream:
             data = stream.read(_MOST_BYTES + 1)
@@ -119,18 +122,29 @@ def command_of(path: Path, training: int | None = None) -> Command:
         raise ConfigError(f"{path} is neither a YAML nor a text.") from None
     if len(data) > _MOST_BYTES:
         raise ConfigError(f"{path} is larger than {_MOST_BYTES >> 20} MiB, too large for a script that starts a run.")
-    return find_command(text, str(path), str(path.absolute()), training)
+    return find_command(text, str(path), str(path.absolute()), training, variables)
 
 
-def find_command(text: str, path: str = "the script", file: str = "", training: int | None = None) -> Command:
+def find_command(
+    text: str,
+    path: str = "the script",
+    file: str = "",
+    training: int | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Command:
     """The same of a text. `file`: the whole path that the script has, which it may ask for."""
     of_job = variables_of_job(text)
+
+    def new(heeds_exit: bool = True) -> Walk:
+        given = dict(variables or {})
+        return Walk(State({**of_job, **given}, script=file, exported=set(given)), heeds_exit)
+
     try:
         steps = TreeReader(text.replace("\r\n", "\n")).script()
-        walk = Walk(State(dict(of_job), script=file))
+        walk = new()
         walk.script(steps)
         if not any(map(_asks, walk.commands)):
-            walk = Walk(State(dict(of_job), script=file), heeds_exit=False)
+            walk = new(heeds_exit=False)
             walk.script(steps)
             walk.state.note(_READ_ON)
     except Damaged as error:
@@ -142,7 +156,8 @@ def find_command(text: str, path: str = "the script", file: str = "", training: 
         )
     stray = [word for words in commands if not _start(words) for word in words if _is_override(word)]
     has_program = any(map(_start, commands))
-    found = _by_branches(walk, lambda: Walk(State(dict(of_job), script=file), walk.heeds_exit), steps)
+    again = partial(new, walk.heeds_exit)
+    found = _by_branches(walk, again, steps)
     found = [each for each in found if _asks(each.line) and (_start(each.line) or not has_program)]
     chosen = max(found, key=lambda each: sum(map(_is_override, each.line)))
     trainings = list[_Placed]()
@@ -155,7 +170,8 @@ def find_command(text: str, path: str = "the script", file: str = "", training: 
         chosen = trainings[training - 1]
     words, state = chosen.line, chosen.walk.state
     is_read = {name: name in text or (name == "SLURM_NNODES" and "scontrol" in text) for name in of_job}
-    said = [f"{name}={value}" for name, value in of_job.items() if is_read[name] and value != opened(name)]
+    left = {name: value for name, value in of_job.items() if name not in (variables or {}) and value != opened(name)}
+    said = [f"{name}={value}" for name, value in left.items() if is_read[name]]
     if said:
         state.note(f"From its #SBATCH lines: {', '.join(said)}.")
     start = _start(words)
@@ -176,6 +192,7 @@ def find_command(text: str, path: str = "the script", file: str = "", training: 
         trainings.index(chosen),
         {**chosen.walk.environments[chosen.at], **dict(_passed_on(words))},
         _runs([each.around for each in trainings]),
+        tuple(dict.fromkeys(_perhaps(walk, chosen, again, steps))),
     )
 
 
@@ -203,6 +220,20 @@ def _by_branches(walk: Walk, new: Callable[[], Walk], steps: Steps) -> list[_Pla
         else:
             found += as_it_is
     return found
+
+
+def _perhaps(walk: Walk, chosen: _Placed, new: Callable[[], Walk], steps: Steps) -> Iterator[str]:
+    """Yield key=value words that the chosen command has in branches of tests which nothing here decides, and not in the
+    walk that it is of."""
+    node = chosen.walk.places[chosen.at][0]
+    same = [i for i, (other, _) in enumerate(chosen.walk.places) if other is node]
+    branches = [each for each in walk.open_branches.values() if not _exclude((*chosen.around, *each), each)]
+    for each in [each for each in branches if each[-1] not in chosen.around][:_MOST_WALKS]:
+        again = _in_branches(new(), tuple(dict.fromkeys((*chosen.around, *each))), steps)
+        after = [i for i, (other, _) in enumerate(again.places) if other is node] if again else []
+        if again and len(after) == len(same):
+            words = again.commands[after[same.index(chosen.at)]]
+            yield from (word for word in words if _is_override(word) and word not in chosen.line)
 
 
 def _in_branches(walk: Walk, around: Branches, steps: Steps) -> Walk | None:

@@ -16,6 +16,8 @@ _WORD = 64  # bytes of a word beside its characters
 class State:
     variables: dict[str, str] = field(default_factory=dict)
     arrays: dict[str, list[str]] = field(default_factory=dict)
+    tables: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Arrays whose entries have names: `declare -A`."""
     functions: dict[str, Steps] = field(default_factory=dict)
     arguments: list[str] | None = None
     """Arguments of a function; None of the script, which gets those of whoever runs it."""
@@ -71,6 +73,8 @@ class State:
             )
         if name in self.arrays:
             return next(iter(self.arrays[name]), "")
+        if name in self.tables:
+            return self.tables[name].get("0", "")
         return self.variables.get(name)
 
     def value(self, name: str) -> str:
@@ -96,6 +100,8 @@ class State:
             return list(self.arguments or [])
         if name in self.arrays:
             return self.arrays[name]
+        if name in self.tables:
+            return list(self.tables[name].values())
         value = self.known(name)
         return [] if value is None else [value]
 

@@ -37,9 +37,12 @@ class If:
 
 @dataclass(frozen=True)
 class For:
+    """A loop over words, over arguments (`values` None), or, without a name, by the three sums of `control`."""
+
     name: str
     values: tuple[str, ...] | None
     body: Steps
+    control: str = ""
 
 
 @dataclass(frozen=True)
@@ -189,16 +192,18 @@ class TreeReader(WordReader):
         start = self.at
         self.at += len(self._peek())
         self.skip()
-        name = self.word()
+        name, control, first = self.word(), "", self.at
         if not name:  # (( ... ; ... ))
             self.at = self.substitution(start, lambda: end_of_brackets(self.text, self.at))
+            control = self.text[first + 2 : self.at - 2]
         self.skip(newlines=True)
         words: list[str] | None = None
         if self._peek() == "in":
             self.at += 2
             words = self.tokens()
         self.skip(newlines=True)
-        return For(name, None if words is None else tuple(words), self._body("do", ("done",), "done"))
+        body = self._body("do", ("done",), "done")
+        return For(name, None if words is None else tuple(words), body, control)
 
     def _case(self) -> Case:
         start = self.at

@@ -19,7 +19,17 @@ from roll.importers.rows import (
     split,
     trainer,
 )
-from roll.importers.verl.common import ACTOR, CRITIC, MEGATRON, REF, ROLLOUT, has_critic, has_reference, strategy_of
+from roll.importers.verl.common import (
+    ACTOR,
+    CRITIC,
+    MEGATRON,
+    REF,
+    ROLLOUT,
+    has_critic,
+    has_reference,
+    no_ratio,
+    strategy_of,
+)
 from roll.importers.verl.versions import IS_OLD
 
 _SECTIONS = {"actor_train": ACTOR, "reference": REF, "critic": CRITIC}
@@ -59,7 +69,8 @@ def micro_batch(source: SourceLookup, section: str, names: tuple[str, ...], rank
         if source(f"{section}.{name}_per_gpu") is not None:
             return source.number(f"{section}.{name}_per_gpu")
         if source(f"{section}.{name}") is not None:
-            return max(1, source.number(f"{section}.{name}") // ranks)
+            answers = source.size(f"{ROLLOUT}.n") if source(IS_OLD) and section in (ACTOR, REF, ROLLOUT) else 1
+            return max(1, source.number(f"{section}.{name}") // ranks) * answers
     return None
 
 
@@ -91,8 +102,8 @@ def batches(
             mini = source.size(f"{section}.{MINI_BATCH}", source.number(f"{ACTOR}.{MINI_BATCH}"))
             made = split(prompts * group, min(mini, prompts) * group, ranks, micro or 1)
             formula = f" = {MINI_BATCH} {mini} x {group}" if made.samples == mini * group else ""
-            if mini > prompts and not source(IS_OLD):
-                too_many = f"{MINI_BATCH} {mini} is more than the {prompts} prompts of a step, which verl refuses."
+            if mini > prompts:
+                too_many = _too_many(source, mini, prompts)
         args = f"{role}.training_args"
         settings: dict[str, Any] = {
             f"{args}.per_device_train_batch_size": made.micro,
@@ -110,6 +121,17 @@ def batches(
         return CombinedKeys(settings, text, near.strip())
 
     return combine
+
+
+def _too_many(source: SourceLookup, mini: int, prompts: int) -> str:
+    """Say what verl makes of a mini batch that is larger than a step."""
+    said = f"{MINI_BATCH} {mini} is more than the {prompts} prompts of a step"
+    if not (source(IS_OLD) or source(f"{ACTOR}.use_dynamic_bsz")):
+        return f"{said}, which verl refuses."
+    return (
+        f"{said}: verl makes one update, and takes {prompts} / {mini} of its loss. Adam's steps do not depend on that; "
+        "max_grad_norm meets a gradient that is so much larger here."
+    )
 
 
 def _open_ranks(source: SourceLookup, role: str, prompts: int, group: int) -> CombinedKeys:
@@ -137,17 +159,23 @@ def updates_per_step(
     return count
 
 
+_OR_BY_RATIO = "For verl's workers on FSDP; its engines (0.7 and later) take 0 as not given, and lr_warmup_steps_ratio."
+
+
 def warmup(role: str, updates: Callable[[SourceLookup], int]) -> Callable[[SourceLookup], CombinedKeys]:
     """The rise of a learning rate, which verl's schedules make once per step, and those of here once per update."""
     key, written = f"{role}.training_args.warmup_steps", f"{_SECTIONS[role]}.optim.lr_warmup_steps"
 
     def combine(source: SourceLookup) -> CombinedKeys:
-        steps = source.number(written, 0)
-        if steps <= 0:
-            return CombinedKeys({}, "not given")
+        steps = source.number(written, -1)
+        if steps < 0:
+            return CombinedKeys({}, "less than 0: lr_warmup_steps_ratio counts")
+        if steps == 0:
+            return CombinedKeys({}, "no warm-up", _OR_BY_RATIO if no_ratio(source, _SECTIONS[role]) else "")
         num = updates(source)
         shared = f" = {steps} steps x {num} updates" if num > 1 else ""
-        return CombinedKeys({key: steps * num}, f"{key}: {steps * num}{shared}.")
+        near = "There the rate rises with each step, here with each update." if num > 1 else ""
+        return CombinedKeys({key: steps * num}, f"{key}: {steps * num}{shared}.", near)
 
     return combine
 

@@ -111,7 +111,7 @@ def optimizer(section: str, role: str, rate: float) -> Iterator[Row]:
     at, args = f"{section}.optim", f"{role}.training_args"
     need = "critic" if role == "critic" else ""
     yield to(f"{at}.lr", f"{args}.learning_rate", via=words.number, default=rate, needs=need)
-    yield to(f"{at}.lr_warmup_steps_ratio", f"{args}.warmup_ratio", via=rise, needs=need)
+    yield to(f"{at}.lr_warmup_steps_ratio", f"{args}.warmup_ratio", via=rise, needs=f"{role} ratio")
     yield summed(f"{at}.lr_warmup_steps", f"{role} rise", needs=need)
     yield to(f"{at}.weight_decay", f"{args}.weight_decay", via=words.number, default=0.01, needs=need)
     yield to(f"{at}.lr_scheduler_type", f"{args}.lr_scheduler_type", via=words.schedule, needs=need)
@@ -440,6 +440,17 @@ def _falls(section: str) -> Condition:
     return condition
 
 
+def no_ratio(source: SourceLookup, section: str) -> str:
+    """Why the share of a warm-up does not count: a number of steps does. 0 steps are none for workers on FSDP, and not
+    given for Megatron's."""
+    key = f"{section}.optim.lr_warmup_steps"
+    if not source.is_set(key) or not source(f"{section}.optim.lr_warmup_steps_ratio"):
+        return ""
+    steps = source.number(key)
+    is_given = steps > 0 or (steps == 0 and strategy_of(source, section) != MEGATRON)
+    return f"lr_warmup_steps: {steps} counts" if is_given else ""
+
+
 def runs_on(section: str, megatron: bool) -> Condition:
     """Build a condition: a role trains with Megatron, or it does not."""
 
@@ -501,6 +512,8 @@ CONDITIONS: Mapping[str, Condition] = {
     "validation": validates,
     "filter": _filters,
     "epochs": counts_epochs,
+    "actor_train ratio": lambda source: no_ratio(source, ACTOR),
+    "critic ratio": lambda source: has_critic(source) or no_ratio(source, CRITIC),
     "actor cosine": _is_cosine(ACTOR),
     "critic cosine": lambda source: has_critic(source) or _is_cosine(CRITIC)(source),
     "actor falls": _falls(ACTOR),

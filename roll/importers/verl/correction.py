@@ -37,6 +37,7 @@ CORRECTION_ROWS: tuple[Row, ...] = (
     *(summed(f"{_AT}.rollout_rs{name}", "rejection") for name in ("", "_threshold", "_threshold_lower")),
     to(f"{_AT}.bypass_mode", "force_disable_old_logprobs_recompute", idle=(None, False)),
     Row(f"{_AT}.rollout_is_batch_normalize", idle=(None, False), outcome="approximated", note=_NOT_NORMED),
+    changes(f"{_AT}.use_policy_gradient", "the policy loss is pg_variant: vanilla has neither ratio nor clip", False),
     changes(f"{_AT}.loss_type", "the policy loss is pg_variant", "ppo_clip"),
     changes(f"{_AT}.**", "train_infer_correction has other weights and filters", False),
 )

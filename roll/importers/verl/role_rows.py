@@ -321,7 +321,7 @@ ROLLOUT_ROWS: tuple[Row, ...] = (
     summed(f"{ROLLOUT}.do_sample", "sampling", True),
     to(f"{ROLLOUT}.ignore_eos", f"{INFER}.generating_args.ignore_eos", idle=(False,)),
     summed(f"{ROLLOUT}.n", "actor batches", 1),
-    needless(f"{ROLLOUT}.prompt_length", "data.max_prompt_length counts"),
+    needless(f"{ROLLOUT}.prompt_length", "room for prompts, of which data.max_prompt_length says how long they are"),
     needless(f"{ROLLOUT}.response_length", "data.max_response_length counts"),
     to(f"{ROLLOUT}.dtype", f"{INFER}.model_args.dtype", via=words.dtype),
     to(f"{ROLLOUT}.max_num_seqs", "max_running_requests", default=1024, note="answers in flight per engine"),

@@ -221,8 +221,10 @@ def _validations(source: SourceLookup) -> CombinedKeys:
     if not source("data.val_files"):
         return CombinedKeys({"eval_steps": -1}, "eval_steps: -1: there are no data.val_files")
     steps = _ONLY_AT_THE_END if steps == -1 else steps
-    said = "the last step alone" if steps == _ONLY_AT_THE_END else str(steps)
-    return CombinedKeys({"eval_steps": steps, "val_before_train": False}, f"eval_steps: {said}.")
+    said, near = str(steps), ""
+    if steps == _ONLY_AT_THE_END:
+        said, near = "the last step alone", "Verl before 0.5, which has no such key, validates after each epoch."
+    return CombinedKeys({"eval_steps": steps, "val_before_train": False}, f"eval_steps: {said}.", near)
 
 
 _CONDITIONS: Mapping[str, Condition] = {

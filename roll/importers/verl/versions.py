@@ -6,7 +6,17 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from roll.importers.rows import Change
-from roll.importers.verl.common import ACTOR, MODEL, REF, ROLLOUT, SPLITS, strategy_of_group
+from roll.importers.verl.common import (
+    ACTOR,
+    CRITIC,
+    ENGINE_GROUP,
+    MEGATRON,
+    MODEL,
+    REF,
+    ROLLOUT,
+    SPLITS,
+    strategy_of_group,
+)
 
 _OLD = (
     f"{ACTOR}.fsdp_config.grad_offload",
@@ -34,10 +44,38 @@ IS_OLD = "before 0.2"
 """A default that stands for the version, and for no key."""
 _BEFORE_0_3 = "trainer.val_generations_to_log_to_wandb"
 """A key that 0.3 gave another name, log_val_generations."""
+_SINCE_0_3 = (
+    "algorithm.use_kl_in_reward",
+    "algorithm.norm_adv_by_std_in_grpo",
+    "algorithm.filter_groups.",
+    "algorithm.rollout_",
+    f"{ACTOR}.loss_agg_mode",
+    f"{ACTOR}.clip_ratio_",
+    f"{ACTOR}.policy_loss.",
+    f"{ACTOR}.checkpoint.",
+    f"{ACTOR}.fsdp_config.forward_prefetch",
+    f"{ROLLOUT}.mode",
+    f"{ROLLOUT}.multi_turn.",
+    f"{ROLLOUT}.val_kwargs.",
+    f"{ROLLOUT}.engine_kwargs.",
+    f"{ROLLOUT}.agent.",
+    f"{MODEL}.lora_",
+    f"{MODEL}.use_fused_kernels",
+    "data.return_raw_chat",
+    "reward_model.overlong_buffer.",
+    "reward_model.reward_kwargs.",
+    "trainer.log_val_generations",
+    "trainer.v1.",
+    "reward.",
+    ENGINE_GROUP,
+)
+"""Keys, and beginnings of keys, that came with 0.3 or later."""
 _NEEDED = (f"{MODEL}.path", "model.partial_pretrain", "data.train_files")
 _KLS = ("algorithm.use_kl_in_reward", f"{ACTOR}.use_kl_loss")
 _SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size")
 _SIZES += ("context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size", "sequence_parallel")
+_OF_MEGATRON = tuple(f"{section}.{MEGATRON}." for section in (ACTOR, REF, CRITIC))
+"""Sections that verl's configuration of FSDP has not: with a key of them no other runs."""
 _INHERITED = (
     "ulysses_sequence_parallel_size",
     *(f"megatron.{name}" for name in _SIZES),
@@ -105,6 +143,8 @@ def is_old(values: Mapping[str, Any]) -> bool:
 def derived(values: Mapping[str, Any]) -> Mapping[str, Any]:
     defaults = {f"{REF}.{name}": values.get(f"{ACTOR}.{name}") for name in _INHERITED}
     defaults = {key: value for key, value in defaults.items() if value is not None}
+    if any(key.startswith(_OF_MEGATRON) and value is not None for key, value in values.items()):
+        defaults[f"{ACTOR}.strategy"] = MEGATRON
     defaults |= {**WHOLE_STEPS, **strategy_of_group(values)}
     if is_old(values):
         defaults |= {IS_OLD: True, f"{ACTOR}.clip_ratio_c": 0, f"{MODEL}.enable_gradient_checkpointing": False}
@@ -119,13 +159,13 @@ def version_notes(values: Mapping[str, Any]) -> Iterator[str]:
     for key in _NEEDED:
         if values.get(key) == "":
             yield Change(f"{key} is empty: what it names is set outside of the script. Give it after the file.")
-    for length in ("prompt_length", "response_length"):
-        whole, own = values.get(f"data.max_{length}"), values.get(f"{ROLLOUT}.{length}")
-        if isinstance(own, int) and own != whole and (whole is None or isinstance(whole, int)):
-            yield Change(
-                f"{ROLLOUT}.{length} is {own}, and data.max_{length} {'not given' if whole is None else whole}: "
-                f"engines there sample by the first. Give data.max_{length}={own} after the file."
-            )
+    whole, own = values.get("data.max_response_length"), values.get(f"{ROLLOUT}.response_length")
+    if isinstance(own, int) and own != whole and (whole is None or isinstance(whole, int)):
+        yield Change(
+            f"{ROLLOUT}.response_length is {own}, and data.max_response_length "
+            f"{'not given' if whole is None else whole}: engines there sample by the first. Give "
+            f"data.max_response_length={own} after the file."
+        )
     if is_old(values):
         yield (
             "Read as verl before 0.2, by its keys: a KL in the reward (kl_ctrl.kl_coef) unless actor.use_kl_loss, "
@@ -138,12 +178,17 @@ def version_notes(values: Mapping[str, Any]) -> Iterator[str]:
             "reward, since then it is none; entropy_coeff was 0.001, since then it is 0. Say which: "
             "algorithm.use_kl_in_reward=true or false, and actor_rollout_ref.actor.entropy_coeff, behind the file."
         )
-    elif (
-        values.get(_BEFORE_0_3) is not None
-        and values.get(f"{ACTOR}.entropy_coeff") is None
-        and all(values.get(key) is None for key in ("algorithm.use_kl_in_reward", f"{ACTOR}.loss_agg_mode"))
-    ):
+    elif values.get(f"{ACTOR}.entropy_coeff") is None and (key := _before_0_3(values)):
         yield Change(
-            f"{_BEFORE_0_3} is a key of verl before 0.3, where entropy_coeff was 0.001; since then it is 0. Say which: "
-            "actor_rollout_ref.actor.entropy_coeff=0.001 or 0, behind the file."
+            f"{key} is a key of verl before 0.3, where entropy_coeff was 0.001 and there was no dual clip; since then "
+            "they are 0 and clip_ratio_c 3. Say which: actor_rollout_ref.actor.entropy_coeff=0.001 with "
+            "actor_rollout_ref.actor.clip_ratio_c=0, or entropy_coeff=0, after the file."
         )
+
+
+def _before_0_3(values: Mapping[str, Any]) -> str:
+    """Return a key that tells of a version before 0.3, if no key tells of a later one."""
+    given = [key for key, value in values.items() if value is not None]
+    if any(key == newer or (newer[-1:] in "._" and key.startswith(newer)) for key in given for newer in _SINCE_0_3):
+        return ""
+    return next((key for key in (_BEFORE_0_3, "algorithm.kl_ctrl.kl_coef") if key in given), "")

@@ -93,7 +93,9 @@ def test_keys_of_trackers_are_told_and_not_written(tmp_path: Path) -> None:
 def test_what_counts_with_an_open_key_says_so_and_is_written(tmp_path: Path) -> None:
     found = of_script(f"{RUN} trainer.nnodes=$N trainer.n_gpus_per_node=4 {KL}", tmp_path)
     assert found.unresolved == ("trainer.nnodes",)
-    assert entry(found, "trainer.nnodes")[1] == "${oc.env:N} is not set. Give trainer.nnodes=... after the file"
+    assert (
+        entry(found, "trainer.nnodes")[1] == "${oc.env:N} is left open. Give N=... or trainer.nnodes=... after the file"
+    )
     outcome, note = entry(found, "trainer.n_gpus_per_node")
     assert outcome == "approximated" and "as soon as trainer.nnodes is given" in note
     assert found.tree["num_gpus_per_node"] == 4
@@ -106,7 +108,7 @@ def test_all_open_keys_of_a_sum_are_asked_for_at_once(tmp_path: Path) -> None:
         tmp_path,
     )
     assert found.unresolved == ("actor_rollout_ref.rollout.n", "data.train_batch_size")
-    assert entry(found, "actor_rollout_ref.rollout.n")[1].startswith("${oc.env:N} is not set")
+    assert entry(found, "actor_rollout_ref.rollout.n")[1].startswith("${oc.env:N} is left open")
     mini = entry(found, "actor_rollout_ref.actor.ppo_mini_batch_size")
     assert mini[1] == "it counts as soon as data.train_batch_size is given, which the script leaves open"
 
@@ -157,3 +159,52 @@ def test_a_training_has_the_variables_and_the_loops_of_its_branch(script: str, o
     found = [" ".join(find_command(script, training=i + 1).overrides) for i in range(len(overrides))]
     assert found == overrides
     assert len(find_command(script).trainings) == (len(overrides) if len(overrides) > 1 else 0)
+
+
+@pytest.mark.parametrize(
+    "script, overrides",
+    [
+        ("declare -A P\nP[a]=/x\nP[b]=/y\nD=${D:-b}\npython x a.b=${P[$D]} a.c=${P[z]:-q}", ["a.b=/y a.c=q"]),
+        ("declare -A P=([a]=1 ['b c']='2 3')\npython x a.n=${#P[@]} \"a.k=${!P[*]}\"", ["a.n=2 a.k=a b c"]),
+        ("declare -A P\nP+=([a]=1)\nP[a]+=2\npython x a.b=${P[a]}", ["a.b=12"]),
+        ("declare -A P\n[ -f x ] && P[a]=1\npython x a.b=${P[a]}", ["a.b=${P}"]),
+        ('A=(x y)\npython x "a.b=${!A[*]}"', ["a.b=0 1"]),
+        ("for ((i=1; i<=2; i++)); do python x a.b=$i; done", ["a.b=1", "a.b=2"]),
+        ("N=3\nfor (( s = 10 ; s < 10 * N ; s += 10 )) ; do\npython x a.b=$s\ndone", ["a.b=10", "a.b=20"]),
+        ("for ((i=1; i<=N; i++)); do python x a.b=$i; done", ["a.b=${i}"]),
+        ("for ((;;)); do python x a.b=$i; done", ["a.b="]),
+        ("for ((i=0; i<100000; i++)); do :; done\npython x a.b=1", ["a.b=1"]),
+    ],
+)
+def test_arrays_by_names_and_loops_that_count_are_followed(script: str, overrides: list[str]) -> None:
+    found = [" ".join(find_command(script, training=i + 1).overrides) for i in range(len(overrides))]
+    assert found == overrides
+
+
+def test_values_of_other_branches_are_told(tmp_path: Path) -> None:
+    script = (
+        "LR=1e-6\nARGS=()\nif [ -f x ]; then LR=2e-6; ARGS+=(trainer.nnodes=2)\nelif [ $1 = q ]; then LR=3e-6; fi\n"
+        f"[ -d /m ] && M=/m/q || M=q\n{RUN} actor_rollout_ref.actor.optim.lr=$LR actor_rollout_ref.model.path=$M $ARGS"
+    )
+    found = of_script(script.replace("$ARGS", '"${ARGS[@]}"'), tmp_path)
+    outcome, note = entry(found, "actor_rollout_ref.actor.optim.lr")
+    assert outcome == "approximated" and note.endswith("goes another way, the script gives 2e-6 or 3e-6")
+    assert entry(found, "actor_rollout_ref.model.path")[1].endswith("the script gives /m/q or q")
+    assert any(note.endswith("the script gives trainer.nnodes=2") for note in found.notes)
+
+
+def test_branches_without_a_word_of_the_command_say_nothing() -> None:
+    assert find_command("if [ -f x ]; then echo a; else N=2; fi\npython x a.b=1").perhaps == ()
+
+
+def test_variables_of_a_script_are_given_after_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(
+        f"M=${{M:-q}}\nL=3\n{RUN} actor_rollout_ref.rollout.n=$N trainer.nnodes=$((N * L)) trainer.logger=$M"
+    )
+    found = imported_from(read(path, ["N=2", "L=5", "M=wandb", "trainer.total_epochs=7"]), source=path)
+    assert found.tree["num_return_sequences_in_group"] == 2 and found.tree["num_nodes"] == 6
+    assert found.tree["track_with"] == ["wandb"] and found.tree["num_train_epochs"] == 7
+    yaml = tmp_path / "mine.yaml"
+    yaml.write_text("algorithm: {adv_estimator: grpo}\nactor_rollout_ref: {rollout: {n: '${oc.env:N}'}}\n")
+    assert imported_from(read(yaml, ["N=2"])).tree["num_return_sequences_in_group"] == 2

@@ -446,6 +446,83 @@ def test_a_key_of_an_older_version_asks_for_the_entropy_that_has_another_default
 
 
 @pytest.mark.parametrize(
+    ("word", "asks"),
+    [
+        ("trainer.total_epochs=2", True),
+        (f"{ACTOR}.entropy_coeff=0", False),
+        (f"{ACTOR}.clip_ratio_high=0.28", False),
+        (f"{ROLLOUT}.val_kwargs.n=4", False),
+        (f"{MODEL}.lora_rank=32", False),
+        ("algorithm.use_kl_in_reward=false", False),
+    ],
+)
+def test_a_coefficient_of_the_kl_in_the_reward_beside_one_in_the_loss_is_of_an_older_version(
+    word: str, asks: bool
+) -> None:
+    """Examples of verl before 0.3 have both, where entropy_coeff was 0.001 and no ratio had a second clip."""
+    found = of(f"{ACTOR}.use_kl_loss=true", "algorithm.kl_ctrl.kl_coef=0.001", word)
+    assert any("kl_coef is a key of verl before 0.3" in change for change in found.changes) == asks
+
+
+def test_a_mini_batch_above_the_step_is_a_smaller_loss_with_dynamic_batches() -> None:
+    words = ("data.train_batch_size=16", f"{ACTOR}.ppo_mini_batch_size=256")
+    assert "which verl refuses" in entry(of(*words), f"{ACTOR}.ppo_mini_batch_size")[1]
+    outcome, note = entry(of(*words, f"{ACTOR}.use_dynamic_bsz=true"), f"{ACTOR}.ppo_mini_batch_size")
+    assert outcome == "approximated" and "takes 16 / 256 of its loss" in note and "refuses" not in note
+
+
+def test_more_room_for_prompts_is_no_longer_prompt() -> None:
+    found = of("data.max_prompt_length=512", f"{ROLLOUT}.prompt_length=1024")
+    assert found.is_as_meant and found.tree["prompt_length"] == 512
+
+
+def test_a_key_of_megatron_tells_who_trains() -> None:
+    found = of(f"{ACTOR}.megatron.tensor_model_parallel_size=2")
+    assert at(found, "actor_train.strategy_args.strategy_name") == "megatron_train"
+    assert at(found, "actor_train.strategy_args.strategy_config.tensor_model_parallel_size") == 2
+    assert at(of(f"{ACTOR}.strategy=fsdp2", f"{ACTOR}.megatron.x_y=2"), "actor_train.strategy_args.strategy_name") == (
+        "fsdp2_train"
+    )
+
+
+def test_a_policy_gradient_without_a_clip_is_refused_as_a_loss() -> None:
+    found = of("algorithm.rollout_correction.use_policy_gradient=true")
+    assert any("the policy loss is pg_variant" in change for change in found.changes)
+
+
+@pytest.mark.parametrize(
+    ("words", "steps", "ratio"),
+    [
+        (("=0",), None, None),
+        (("=0", "_ratio=0.1"), None, None),
+        (("=-1", "_ratio=0.1"), None, 0.1),
+        (("=5", "_ratio=0.1"), 5, None),
+    ],
+)
+def test_a_number_of_warm_up_steps_counts_before_a_share(
+    words: tuple[str, ...], steps: int | None, ratio: float | None
+) -> None:
+    """verl's workers on FSDP take the share only where the number is less than 0."""
+    found = of(*(f"{ACTOR}.optim.lr_warmup_steps{word}" for word in words), *UPDATE_A_STEP)
+    args = at(found, "actor_train.training_args")
+    assert (args.get("warmup_steps"), args.get("warmup_ratio")) == (steps, ratio)
+    given = entry(found, f"{ACTOR}.optim.lr_warmup_steps")
+    assert (
+        given[0] == ("approximated" if words == ("=0", "_ratio=0.1") else given[0]) and "not given" not in given[1][:9]
+    )
+
+
+def test_megatron_takes_a_share_of_warm_up_beside_0_steps() -> None:
+    found = of(
+        f"{ACTOR}.strategy=megatron", f"{ACTOR}.optim.lr_warmup_steps=0", f"{ACTOR}.optim.lr_warmup_steps_ratio=0.1"
+    )
+    assert at(found, "actor_train.training_args.warmup_ratio") == 0.1
+
+
+UPDATE_A_STEP = ("data.train_batch_size=512", f"{ACTOR}.ppo_mini_batch_size=512")
+
+
+@pytest.mark.parametrize(
     ("words", "updates"),
     [
         (("data.train_batch_size=512", f"{ACTOR}.ppo_mini_batch_size=32"), 160),
@@ -458,7 +535,8 @@ def test_a_warm_up_of_steps_is_one_of_their_updates(words: tuple[str, ...], upda
     """verl's schedules move once per step, whatever updates it has; those of here with each update."""
     found = of(*words, f"{ACTOR}.optim.lr_warmup_steps=10")
     assert at(found, "actor_train.training_args.warmup_steps") == updates
-    assert entry(found, f"{ACTOR}.optim.lr_warmup_steps")[0] == "mapped"
+    outcome, note = entry(found, f"{ACTOR}.optim.lr_warmup_steps")
+    assert (outcome == "mapped") == (updates == 10) and ("rises with each step" in note) == (updates != 10)
 
 
 def test_a_critic_warms_up_over_its_own_updates() -> None:
