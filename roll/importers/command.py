@@ -17,7 +17,7 @@ from roll.importers.convert import Entry, Imported, SourceKeys, convert, read
 from roll.importers.old_roll import convert_roll, is_roll
 from roll.importers.options import SYSTEMS, argument_parser
 from roll.importers.rows import Change, Outcome
-from roll.importers.shell.script import Command, is_open, unbraced
+from roll.importers.shell.script import Command, is_open, unbraced, undated
 from roll.importers.trinity.old_keys import with_trainer_config
 from roll.importers.trinity.tables import import_trinity, is_trinity
 from roll.importers.verl.tables import is_verl, verl_keys, verl_notes, verl_table
@@ -265,7 +265,7 @@ def _open_texts(imported: Imported) -> list[str]:
 
 
 def _leaves_open(entry: Entry) -> bool:
-    return any(map(is_open, entry.value if isinstance(entry.value, list) else [entry.value]))
+    return any(is_open(undated(value)) for value in (entry.value if isinstance(entry.value, list) else [entry.value]))
 
 
 _ANOTHER = "This YAML is not the run that its author meant: see above. --lossy accepts it."

@@ -138,6 +138,8 @@ _RUNS_TEXT = ("bash", "sh", "zsh")
 _MOST_COMMANDS = 200
 _MOST_TIMES = 100  # of a loop that counts
 
+_OF_LOOPS = ("break", "continue")
+
 Verdict = bool | None | str
 Branches = tuple[tuple[Node, int], ...]
 """Tests that nothing here decides, the outermost first, each with the number of the branch behind it.
@@ -147,7 +149,7 @@ DONE = "done"
 
 
 class _Ends(Exception):
-    """The script, or one of its functions."""
+    """The script, one of its functions, a loop or a round of it."""
 
     def __init__(self, what: str):
         super().__init__(what)
@@ -174,6 +176,7 @@ class Walk:
         self._variables = Variables(self.state)
         self._around: Branches = ()
         self._at: Node = Group(())
+        self._may_break = False
         self._before: dict[str, str] = {}  # variables that stand before the command that runs
 
     def script(self, steps: Steps) -> None:
@@ -302,14 +305,28 @@ class Walk:
         goes_on = self._arithmetic(test) if test else None
         times = 0
         while goes_on is True and not self._variables.undecided and times < _MOST_TIMES:
-            self._walk(node.body)
+            held, self._may_break = self._may_break, False
+            is_left = self._leaves_loop(node.body)
+            may_break, self._may_break = self._may_break, held
+            if is_left:
+                return DONE
             self._arithmetic(step)
-            goes_on, times = self._arithmetic(test), times + 1
+            goes_on, times = None if may_break else self._arithmetic(test), times + 1
         if goes_on is not False:
             for change in filter(None, map(_CHANGE.fullmatch, (first, step))):
                 self.state.assign(change[1], opened(change[1]))
             self._perhaps(Group(node.body))
         return DONE
+
+    def _leaves_loop(self, body: Steps) -> bool:
+        """Run the body of a loop once, and tell whether it ends with a `break`."""
+        try:
+            self._walk(body)
+        except _Ends as end:
+            if end.what not in _OF_LOOPS:
+                raise
+            return end.what == "break"
+        return False
 
     def _for(self, node: For) -> Verdict:
         if not node.name:
@@ -322,7 +339,8 @@ class Walk:
             return DONE
         for word in words:
             self.state.assign(node.name, word)
-            self._walk(node.body)
+            if self._leaves_loop(node.body):
+                break
         return DONE
 
     def _while(self, node: While) -> Verdict:
@@ -384,8 +402,11 @@ class Walk:
             return name != "false"
         if name == "exit" and not self.heeds_exit:
             return DONE
-        if name in ("exit", "return") and not self._variables.undecided:
+        if name in (*_OF_LOOPS, "exit", "return") and not self._variables.undecided:
             raise _Ends(name)
+        if name == "break":
+            self._may_break = True
+            return DONE
         if name in self.state.functions and self.depth <= DEEPEST:
             return self._call(name, words[1:])
         if name == "eval":
@@ -403,7 +424,7 @@ class Walk:
             self.state.leave_open(words[2])
         elif name in ("set", "shift", "unset"):
             self._of_shell(name, words[1:])
-        elif len(self.commands) < _MOST_COMMANDS:
+        elif len(self.commands) < _MOST_COMMANDS * (1 + any("=" in word for word in words)):
             text = _script_in(words)
             self.commands.append(words)
             self.places.append((self._at, self._around))
@@ -435,7 +456,7 @@ class Walk:
         try:
             return self._walk(self.state.functions[name])
         except _Ends as end:
-            if end.what == "exit":
+            if end.what != "return":
                 raise
             return None
         finally:

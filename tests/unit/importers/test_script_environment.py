@@ -174,6 +174,11 @@ def test_a_training_has_the_variables_and_the_loops_of_its_branch(script: str, o
         ("for ((i=1; i<=N; i++)); do python x a.b=$i; done", ["a.b=${i}"]),
         ("for ((;;)); do python x a.b=$i; done", ["a.b="]),
         ("for ((i=0; i<100000; i++)); do :; done\npython x a.b=1", ["a.b=1"]),
+        ("for ((i=0; i<90; i++)); do nc $i; sleep 1; ls; done\npython x a.b=1", ["a.b=1"]),
+        ("for ((i=1; i<=3; i++)); do if nc -z h; then break; fi; python x a.b=$i; done", ["a.b=1", "a.b=${i}"]),
+        ("for ((i=1; i<=9; i++)); do [ $i -eq 3 ] && break; python x a.b=$i; done", ["a.b=1", "a.b=2"]),
+        ("for i in 1 2 3; do if [ $i = 2 ]; then continue; fi; python x a.b=$i; done", ["a.b=1", "a.b=3"]),
+        ("for ((i=0; i<120; i++)); do nc -z h && break; [ $i -eq 119 ] && exit 1; done\npython x a.b=1", ["a.b=1"]),
     ],
 )
 def test_arrays_by_names_and_loops_that_count_are_followed(script: str, overrides: list[str]) -> None:
