@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -166,8 +166,8 @@ def _with_others(imported: Imported, perhaps: Sequence[str]) -> Imported:
     for entry in imported.entries:
         values = [value for key, value in others if key == entry.key]
         if values:
-            text = f"{entry.note}. {_OTHERWISE} {' or '.join(values)}".replace("..", ".")
-            entry = replace(entry, note=text, outcome=_LESS.get(entry.outcome, entry.outcome))
+            text = f"{entry.note.removesuffix('.')}. {_OTHERWISE} {' or '.join(values)}"
+            entry = replace(entry, note=text, outcome="approximated" if entry.outcome == "mapped" else entry.outcome)
         entries.append(entry)
     words = [f"{key}={value}" for key, value in others if key not in keys]
     notes = (*imported.notes, *([f"{_OTHERWISE} {', '.join(words)}"] if words else []))
@@ -175,7 +175,6 @@ def _with_others(imported: Imported, perhaps: Sequence[str]) -> Imported:
 
 
 _OTHERWISE = "If a test that only a run answers goes another way, the script gives"
-_LESS: Mapping[Outcome, Outcome] = {"mapped": "approximated", "asks for nothing": "approximated"}
 
 
 def system_of(original: SourceKeys) -> str:

@@ -352,7 +352,7 @@ def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
 YAML_ENDINGS = (".yaml", ".yml")
 _MOST_REFERENCES = 50
 _PLAIN_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
-_VARIABLE = re.compile(r"([A-Z_][A-Z0-9_]*)=(.*)", re.DOTALL)
+_VARIABLE = re.compile(r"([A-Z_][A-Z0-9_]*|[1-9])=(.*)", re.DOTALL)
 _OF_ENVIRONMENT = re.compile(r"\$\{oc\.env:([^{},]*)[^{}]*\}")
 
 
@@ -374,8 +374,8 @@ class SourceKeys:
 
 def read(path: Path | None, overrides: Sequence[str] = (), training: int | None = None) -> SourceKeys:
     """The keys of a YAML, or of the command in a shell script, and of overrides. Words such as `N=4` set variables of
-    its environment. `training`: which of several commands of a script; None takes the longest. Raises ConfigError for
-    what cannot be read."""
+    its environment, and `1=x` its arguments. `training`: which of several commands of a script; None takes the longest.
+    Raises ConfigError for what cannot be read."""
     command, composed = None, Composed()
     given = [match for match in map(_VARIABLE.fullmatch, overrides) if match is not None] if path else []
     variables = {match[1]: match[2] for match in given}

@@ -45,7 +45,7 @@ class ChangesRun(NotHere):
     """The same of a value without which the run is not the one that its author meant."""
 
 
-_OF_ENVIRONMENT = re.compile(r"\$\{oc\.env:([A-Z_][A-Z0-9_]*)\}")
+_OF_ENVIRONMENT = re.compile(r"\$\{(?:oc\.env:)?((?<=:)[A-Z_][A-Z0-9_]*|(?<=\{)[1-9])\}")
 
 
 class LeftOpen(NotHere):

@@ -132,12 +132,15 @@ def find_command(
     training: int | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> Command:
-    """The same of a text. `file`: the whole path that the script has, which it may ask for."""
+    """The same of a text. `file`: the whole path that the script has, which it may ask for. `variables`: what its
+    environment has, and its arguments by their numbers."""
     of_job = variables_of_job(text)
 
     def new(heeds_exit: bool = True) -> Walk:
-        given = dict(variables or {})
-        return Walk(State({**of_job, **given}, script=file, exported=set(given)), heeds_exit)
+        given = {name: value for name, value in (variables or {}).items() if not name.isdecimal()}
+        numbers = [int(name) for name in variables or {} if name.isdecimal()]
+        arguments = [(variables or {}).get(str(i + 1), "") for i in range(max(numbers))] if numbers else None
+        return Walk(State({**of_job, **given}, {}, {}, {}, arguments, file, exported=set(given)), heeds_exit)
 
     try:
         steps = TreeReader(text.replace("\r\n", "\n")).script()

@@ -171,7 +171,7 @@ def warmup(role: str, updates: Callable[[SourceLookup], int]) -> Callable[[Sourc
         if steps < 0:
             return CombinedKeys({}, "less than 0: lr_warmup_steps_ratio counts")
         if steps == 0:
-            return CombinedKeys({}, "no warm-up", _OR_BY_RATIO if no_ratio(source, _SECTIONS[role]) else "")
+            return CombinedKeys({}, "no warm-up.", _OR_BY_RATIO if no_ratio(source, _SECTIONS[role]) else "")
         num = updates(source)
         shared = f" = {steps} steps x {num} updates" if num > 1 else ""
         near = "There the rate rises with each step, here with each update." if num > 1 else ""

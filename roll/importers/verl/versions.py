@@ -61,7 +61,9 @@ _SINCE_0_3 = (
     f"{ROLLOUT}.agent.",
     f"{MODEL}.lora_",
     f"{MODEL}.use_fused_kernels",
-    "data.return_raw_chat",
+    *("data.return_raw_chat", "data.custom_cls.", "data.sampler.", "data.datagen.", "data.apply_chat_template_kwargs."),
+    *("algorithm.use_pf_ppo", "algorithm.gdpo_", "distillation.", "transfer_queue.", "ray_init.", "ray_kwargs."),
+    "trainer.device",
     "reward_model.overlong_buffer.",
     "reward_model.reward_kwargs.",
     "trainer.log_val_generations",
@@ -70,6 +72,7 @@ _SINCE_0_3 = (
     ENGINE_GROUP,
 )
 """Keys, and beginnings of keys, that came with 0.3 or later."""
+_ESTIMATORS_BEFORE_0_3 = (None, "gae", "grpo", "rloo", "remax", "reinforce_plus_plus")
 _NEEDED = (f"{MODEL}.path", "model.partial_pretrain", "data.train_files")
 _KLS = ("algorithm.use_kl_in_reward", f"{ACTOR}.use_kl_loss")
 _SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size")
@@ -190,5 +193,7 @@ def _before_0_3(values: Mapping[str, Any]) -> str:
     """Return a key that tells of a version before 0.3, if no key tells of a later one."""
     given = [key for key, value in values.items() if value is not None]
     if any(key == newer or (newer[-1:] in "._" and key.startswith(newer)) for key in given for newer in _SINCE_0_3):
+        return ""
+    if values.get("algorithm.adv_estimator") not in _ESTIMATORS_BEFORE_0_3:
         return ""
     return next((key for key in (_BEFORE_0_3, "algorithm.kl_ctrl.kl_coef") if key in given), "")

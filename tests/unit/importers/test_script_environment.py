@@ -210,6 +210,10 @@ def test_variables_of_a_script_are_given_after_the_file(tmp_path: Path) -> None:
     found = imported_from(read(path, ["N=2", "L=5", "M=wandb", "trainer.total_epochs=7"]), source=path)
     assert found.tree["num_return_sequences_in_group"] == 2 and found.tree["num_nodes"] == 6
     assert found.tree["track_with"] == ["wandb"] and found.tree["num_train_epochs"] == 7
+    path.write_text(f"case $1 in a) N=1;; b) N=2;; esac\n{RUN} actor_rollout_ref.rollout.n=$N trainer.nnodes=$2")
+    found = imported_from(read(path, ["1=b", "2=4"]), source=path)
+    assert found.tree["num_return_sequences_in_group"] == 2 and found.tree["num_nodes"] == 4
+    assert entry(imported_from(read(path)), "trainer.nnodes")[1].startswith("${2} is left open. Give 2=... or trainer.")
     yaml = tmp_path / "mine.yaml"
     yaml.write_text("algorithm: {adv_estimator: grpo}\nactor_rollout_ref: {rollout: {n: '${oc.env:N}'}}\n")
     assert imported_from(read(yaml, ["N=2"])).tree["num_return_sequences_in_group"] == 2

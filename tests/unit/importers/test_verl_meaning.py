@@ -454,6 +454,8 @@ def test_a_key_of_an_older_version_asks_for_the_entropy_that_has_another_default
         (f"{ROLLOUT}.val_kwargs.n=4", False),
         (f"{MODEL}.lora_rank=32", False),
         ("algorithm.use_kl_in_reward=false", False),
+        ("algorithm.adv_estimator=opo", False),
+        ("trainer.device=npu", False),
     ],
 )
 def test_a_coefficient_of_the_kl_in_the_reward_beside_one_in_the_loss_is_of_an_older_version(
