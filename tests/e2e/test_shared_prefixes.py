@@ -129,19 +129,16 @@ def test_episodes_that_ran_ahead_teach_the_same_as_trees(start_lake: StartLake, 
     apart, shared = (start_lake(f"mock-{way}", way, *record, "+rollout_mock.mode=mock") for way in ("off", "on"))
     for step in (1, 2, 3):
         assert_same_step(shared, apart, step)
-        assert_same_step(sampled, shared, step, compares_metrics=False)
         assert sampled.metrics[step]["goodput/prefix_sharing_factor"] > 1.8
 
 
-def assert_same_step(run: Run, apart: Run, step: int, compares_metrics: bool = True) -> None:
+def assert_same_step(run: Run, apart: Run, step: int) -> None:
     """Weights after the step within 1e-6, where a step moves them by up to 1e-3; its metrics, but for what the engine's
     rounding shows in."""
     files = [r.output_dir / f"checkpoints/step_{step:06d}/hf_model/model.safetensors" for r in (run, apart)]
     shared, alone = (load_file(file) for file in files)
     assert shared.keys() == alone.keys()
     assert max(float((weight - alone[name]).abs().max()) for name, weight in shared.items()) < 1e-6
-    if not compares_metrics:
-        return
     outside = ("time/", "system/", "train_infer/", *MEASURED, "actor/prefix_sharing_factor")
     rows = [{n: v for n, v in r.metrics[step].items() if not n.startswith(outside)} for r in (run, apart)]
     assert rows[0].keys() == rows[1].keys() >= {"actor/grad_norm", "actor/pg_loss", "rollout/reward_mean"}
