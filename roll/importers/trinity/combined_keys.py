@@ -115,6 +115,8 @@ _ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
 
 _KL_COUNTS = ("ppo", "reinforceplusplus", "rloo")
 """Algorithms whose advantages Trinity's trainer computes, which is where it reads a KL in the reward."""
+_KL_MAYBE = ("asymre", "grpo_verl")
+"""Algorithms of which some versions compute advantages of groups in the trainer."""
 _KL_FN = f"{_TRINITY_ONLY}algorithm.kl_penalty_fn"
 _ENTROPIES = "clip_cov is near, which leaves tokens out by the covariance of log-prob and advantage"
 _LACKING: Mapping[str, str] = {
@@ -164,7 +166,7 @@ def algorithm_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     if in_loss is not None:
         defaults |= {f"{ACTOR}.use_kl_loss": in_loss != "none"}
         defaults |= {f"{ACTOR}.kl_loss_type": in_loss} if in_loss != "none" else {}
-    if in_reward not in (None, "none"):
+    if in_reward not in (None, "none") and str(values.get(_TYPE, "grpo")) in (*_KL_COUNTS, *_KL_MAYBE):
         defaults |= {"algorithm.use_kl_in_reward": True, "algorithm.kl_penalty": in_reward}
     for name in ("temperature", "top_p", "top_k"):
         if (value := values.get(f"{_TRINITY_ONLY}model.{name}")) is not None:
@@ -230,20 +232,22 @@ def _algorithm(source: SourceLookup) -> CombinedKeys:
                 translated(kind)
             except NotHere as reason:
                 lost[f"{_TRINITY_ONLY}algorithm.{key}"] = str(reason)
-    if source("algorithm.use_kl_in_reward"):
-        if name not in _KL_COUNTS:
-            lost.setdefault(
-                _KL_FN,
-                f"{name} reads no KL in the reward there, or compares it between answers, and here it counts token by "
-                f"token, as for {', '.join(_KL_COUNTS)}. Nearest: kl_loss_fn",
-            )
-        elif name == "rloo":
-            near = compared_kl(source)
+    idle = dict[str, str]()
+    if source("algorithm.use_kl_in_reward") and name in _KL_MAYBE:
+        lost.setdefault(
+            _KL_FN,
+            f"older versions of {name} compare rewards less the KL, and newer ones read none; here it counts token by "
+            f"token, as for {', '.join(_KL_COUNTS)}. Nearest: kl_loss_fn",
+        )
+    elif source("algorithm.use_kl_in_reward") and name == "rloo":
+        near = compared_kl(source)
+    elif source(_KL_FN) not in (None, "none") and name not in _KL_COUNTS:
+        idle[_KL_FN] = f"{name} reads no KL in the reward: its advantages are not computed by the trainer there"
     text = f"{name}: adv_estimator {settings['adv_estimator']}, loss {source(f'{ACTOR}.policy_loss.loss_mode')}, KL in "
     text += f"the loss {'on' if source(f'{ACTOR}.use_kl_loss') else 'off'}."
     if "force_disable_old_logprobs_recompute" in settings:
         text += " Ratios are to the engine's log-probs (force_disable_old_logprobs_recompute)."
-    return CombinedKeys(settings, text, near, changes=lost)
+    return CombinedKeys(settings, text, near, changes=lost, idle=idle)
 
 
 def _entropy(source: SourceLookup) -> CombinedKeys:

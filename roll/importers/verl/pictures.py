@@ -26,7 +26,11 @@ ONLY_RLVR = "pictures are imported for RLVR runs alone"
 NO_VIDEOS = "video files and sound are not read, only frames as pictures (docs/pictures.md)"
 COLUMNS: Mapping[str, str] = {"data.image_key": "images", "data.video_key": "videos", "data.audio_key": "audios"}
 """Columns with their names by default."""
-_IMAGES = "data.image_key"
+_IMAGES, _VIDEOS = "data.image_key", "data.video_key"
+_FRAMES = (
+    "data_args.video_key: its frames are shown, of a folder of pictures, a list of them, or an animated GIF or WebP; "
+    "files such as MP4 are not read: take their frames out first (docs/pictures.md)"
+)
 _SIZES = "data.mm_processor_kwargs"
 _OF_SIZE = ("min_pixels", "max_pixels")
 _SEES = re.compile(
@@ -116,6 +120,8 @@ def pictures(source: SourceLookup) -> CombinedKeys:
     values: dict[str, Any] = {}
     if source.is_set(_IMAGES) and not is_whole:
         values["image_key"] = source(_IMAGES)
+    if source.is_set(_VIDEOS) and not is_whole:
+        values["video_key"] = source(_VIDEOS)
     values |= {
         f"image_{size}": source.size(f"{_SIZES}.{size}") for size in _OF_SIZE if source.is_set(f"{_SIZES}.{size}")
     }
@@ -126,7 +132,7 @@ def pictures(source: SourceLookup) -> CombinedKeys:
     others = [key for key in _picture_keys(source) if key in COLUMNS and key != _IMAGES]
     if is_whole:
         return CombinedKeys(settings, text, idle=dict.fromkeys(others, "the name of a column that is not asked for"))
-    return CombinedKeys(settings, text, changes=dict.fromkeys(others, NO_VIDEOS))
+    return CombinedKeys(settings, text, changes={key: _FRAMES if key == _VIDEOS else NO_VIDEOS for key in others})
 
 
 def no_pictures(source: SourceLookup) -> CombinedKeys:

@@ -343,7 +343,7 @@ _ROWS: tuple[Row, ...] = (
     summed("trainer.n_gpus_per_node", "placement", 8),
     to("trainer.total_epochs", "num_train_epochs", default=4, needs="epochs"),
     to("data.drop_last", f"{_DATA}.drop_last"),
-    to("trainer.total_training_steps", "max_steps", idle=(None,), note=ENDS_SOONER),
+    to("trainer.total_training_steps", "max_steps", idle=(None,), note=ENDS_SOONER, outcome="approximated"),
     summed("trainer.project_name", "trackers", "gsm8k-sft"),
     to("trainer.experiment_name", "exp_name", default="test"),
     summed("trainer.logger", "trackers", ["console", "wandb"]),

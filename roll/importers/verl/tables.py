@@ -154,7 +154,7 @@ _TRAINER = (
         needs="epochs",
         note="the run counts its steps when it knows its rows: epochs x whole batches of them",
     ),
-    to("trainer.total_training_steps", "max_steps", idle=(None,), note=ENDS_SOONER),
+    to("trainer.total_training_steps", "max_steps", idle=(None,), note=ENDS_SOONER, outcome="approximated"),
     summed("trainer.project_name", "trackers", "verl_examples"),
     to("trainer.experiment_name", "exp_name", default="gsm8k"),
     summed("trainer.logger", "trackers", ["console", "wandb"]),

@@ -11,6 +11,7 @@ import yaml
 
 from roll.configs.load.yaml_file import read_yaml
 from roll.errors import ConfigError
+from roll.importers.rows import files
 from roll.importers.verl.files import beside
 from roll.importers.verl.pictures import ONLY_RLVR
 
@@ -39,26 +40,31 @@ class Tools:
         return any(tool["tool_id"] == "search" for tool in self.configs)
 
 
-def tools_of(written: str, script: Path | None, section: str) -> Tools:
-    """Read the tools of a file; `section` is `tools` or `interaction`. One that is not there, or says something else,
-    has lost them all."""
+def tools_of(written: Any, script: Path | None, section: str) -> Tools:
+    """Read the tools of a file, or of several; `section` is `tools` or `interaction`. A file that is not there, or says
+    something else, has lost them all."""
     tools = Tools()
+    for name in files(written):
+        _read(tools, name, script, section)
+    return tools
+
+
+def _read(tools: Tools, written: str, script: Path | None, section: str) -> None:
     path = beside(written, script)
     if path is None:
         tools.lost.append(f"{written.rpartition('/')[2]} is not here: put it beside the script and import again")
-        return tools
+        return
     try:
         tree = read_yaml(path)
     except (ConfigError, OSError, yaml.YAMLError) as error:
         tools.lost.append(f"{path.name} cannot be read: {error}")
-        return tools
+        return
     entries = tree.get(section)
     if not isinstance(entries, list) or not entries:
         tools.lost.append(f"{path.name} has no list `{section}`")
-        return tools
+        return
     for entry in entries:
         _add(tools, entry if isinstance(entry, Mapping) else {}, section)
-    return tools
 
 
 def _add(tools: Tools, entry: Mapping[str, Any], section: str) -> None:

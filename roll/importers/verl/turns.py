@@ -49,9 +49,9 @@ def plays(values: Mapping[str, Any]) -> bool:
 
 def turns_table(table: Table, values: Mapping[str, Any], script: Path | None) -> Table:
     """The table of the same run in episodes; what a file of tools says is read beside the script."""
-    tools = {key: tools_of(str(values[key]), script, "tools") for key in TOOL_FILES if values.get(key)}
+    tools = {key: tools_of(values[key], script, "tools") for key in TOOL_FILES if values.get(key)}
     if values.get(_INTERACTIONS):
-        tools[_INTERACTIONS] = tools_of(str(values[_INTERACTIONS]), script, "interaction")
+        tools[_INTERACTIONS] = tools_of(values[_INTERACTIONS], script, "interaction")
     sums = {"episodes": _Episodes(tools), "lengths": _lengths, "filter": without_equal_groups}
     sums["pictures"] = no_pictures
     return of_episodes(table, _ROWS, sums, asks_rows=True)

@@ -79,7 +79,8 @@ def test_a_whole_configuration_leaves_the_column_to_its_default() -> None:
     """A row without the named column would stop the run; verl's defaults name it for rows of text as well."""
     found = of(*SEES, "data.image_key=images", "data.video_key=videos")
     assert found.is_as_meant and "image_key" not in found.tree["actor_train"]["data_args"]
-    assert not of(*SEES, "data.image_key=images", "data.video_key=clips").is_as_meant
+    clips = of(*SEES, "data.image_key=images", "data.video_key=clips")
+    assert not clips.is_as_meant and at(clips, "actor_train.data_args.video_key") == "clips"
 
 
 @pytest.mark.parametrize(

@@ -387,11 +387,19 @@ def test_groups_whose_advantage_the_trainer_computes_are_grpo() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "outcome"), [("grpo", "changes the run"), ("rloo", "approximated"), ("reinforceplusplus", "mapped")]
+    ("kind", "outcome", "counts"),
+    [
+        ("grpo", "asks for nothing", False),
+        ("opmd", "asks for nothing", False),
+        ("asymre", "changes the run", True),
+        ("rloo", "approximated", True),
+        ("reinforceplusplus", "mapped", True),
+    ],
 )
-def test_a_kl_in_the_reward_counts_where_the_trainer_computes_advantages(kind: str, outcome: str) -> None:
+def test_a_kl_in_the_reward_counts_where_the_trainer_computes_advantages(kind: str, outcome: str, counts: bool) -> None:
     found = imported(f"algorithm.algorithm_type={kind}", "algorithm.kl_penalty_fn=k1")
     assert entry(found, "algorithm.kl_penalty_fn")[0] == outcome
+    assert found.tree["add_token_level_kl"] == counts
 
 
 def test_backticks_of_a_yaml_are_text() -> None:

@@ -40,6 +40,14 @@ def imported(folder: Path, tools: list[dict[str, Any]] | None, *words: str, sect
     return imported_from(read(folder / "run.sh", words), source=folder / "run.sh")
 
 
+def test_tools_of_several_files_are_those_of_all(tmp_path: Path) -> None:
+    (tmp_path / "more.yaml").write_text(yaml.safe_dump({"tools": [SEARCHES]}))
+    found = imported(tmp_path, [RUNS], f"{TURNS}.tool_config_path=[tools.yaml,more.yaml,gone.yaml]")
+    configs = at(found, "custom_envs.Training")["tool_wrapper"]["tool_configs"]
+    assert [tool["tool_id"] for tool in configs] == ["python_code", "search"]
+    assert any("gone.yaml is not here" in change for change in found.changes)
+
+
 def test_a_tool_that_checks_answers_is_a_question_with_several_tries(tmp_path: Path) -> None:
     """64 prompts x 8 answers are 512 episodes, updates of 32 x 8 = 256 = 4 x 8 x 8 ranks."""
     found = imported(tmp_path, [CHECKS], f"{TURNS}.max_assistant_turns=4", "data.train_files=/d/gsm8k/train.parquet")
