@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -26,7 +26,7 @@ from roll.importers.shell.syntax_tree import (
     TreeReader,
     While,
 )
-from roll.importers.shell.values import text_of, words_of
+from roll.importers.shell.values import divided, text_of, words_of
 
 # The variables that a script sets, as far as the script alone decides them.
 
@@ -176,7 +176,7 @@ class Walk:
         self._variables = Variables(self.state)
         self._around: Branches = ()
         self._at: Node = Group(())
-        self._may_break = False
+        self._may_break, self._given = False, ""
         self._before: dict[str, str] = {}  # variables that stand before the command that runs
 
     def script(self, steps: Steps) -> None:
@@ -233,8 +233,8 @@ class Walk:
     def _node(self, node: Node) -> Verdict:
         self.state.step()
         match node:
-            case Simple(words):
-                self._at = node
+            case Simple(words, given):
+                self._at, self._given = node, given
                 return self._simple(words)
             case Arithmetic(text):
                 return self._arithmetic(text)
@@ -302,21 +302,30 @@ class Walk:
         first, test, step = (part.strip() for part in [*node.control.split(";"), "", ""][:3])
         if first:
             self._arithmetic(first)
-        goes_on = self._arithmetic(test) if test else None
-        times = 0
-        while goes_on is True and not self._variables.undecided and times < _MOST_TIMES:
+        if self._repeats(node.body, lambda: self._arithmetic(test) if test else None, lambda: self._arithmetic(step)):
+            return DONE
+        for change in filter(None, map(_CHANGE.fullmatch, (first, step))):
+            self.state.assign(change[1], opened(change[1]))
+        self._perhaps(Group(node.body))
+        return DONE
+
+    def _repeats(self, body: Steps, goes_on: Callable[[], Verdict], step: Callable[[], object]) -> bool:
+        """Run the body of a loop as often as its test holds; False where nothing here tells how often that is."""
+        for _ in range(_MOST_TIMES):
+            verdict = goes_on()
+            if verdict is False:
+                return True
+            if verdict is not True or self._variables.undecided:
+                return False
             held, self._may_break = self._may_break, False
-            is_left = self._leaves_loop(node.body)
+            is_left = self._leaves_loop(body)
             may_break, self._may_break = self._may_break, held
             if is_left:
-                return DONE
-            self._arithmetic(step)
-            goes_on, times = None if may_break else self._arithmetic(test), times + 1
-        if goes_on is not False:
-            for change in filter(None, map(_CHANGE.fullmatch, (first, step))):
-                self.state.assign(change[1], opened(change[1]))
-            self._perhaps(Group(node.body))
-        return DONE
+                return True
+            if may_break:
+                return False
+            step()
+        return False
 
     def _leaves_loop(self, body: Steps) -> bool:
         """Run the body of a loop once, and tell whether it ends with a `break`."""
@@ -344,8 +353,11 @@ class Walk:
         return DONE
 
     def _while(self, node: While) -> Verdict:
-        outcome = self._walk(node.test)
-        if outcome is not node.is_until:
+        def goes_on() -> Verdict:
+            outcome = self._walk(node.test)
+            return (outcome is not node.is_until) if isinstance(outcome, bool) else None
+
+        if not self._repeats(node.body, goes_on, lambda: None):
             self._perhaps(Group(node.body))
         return DONE
 
@@ -417,9 +429,7 @@ class Walk:
             for text in words[1:]:
                 self._arithmetic(text)
         elif name in ("read", "mapfile", "readarray", "getopts"):
-            for each in words[1:]:
-                if each.isidentifier():
-                    self.state.leave_open(each)
+            self._reads(name, words[1:])
         elif name == "printf" and words[1:2] == ["-v"] and words[2:]:
             self.state.leave_open(words[2])
         elif name in ("set", "shift", "unset"):
@@ -432,6 +442,30 @@ class Walk:
             if text is not None:
                 self._text(text)
         return DONE
+
+    def _reads(self, name: str, words: list[str]) -> None:
+        """Set variables to what stands behind `<<<`, or leave them open.
+
+        Example: `IFS=',' read -ra A <<< "0,1"` makes A an array of 0 and 1.
+        """
+        names = [word for word in words if word.isidentifier()]
+        text = text_of(self._given, self.state) if self._given else "$"
+        options = "".join(word[1:] for word in words if word.startswith("-"))
+        is_whole = name == "read" and set(options) <= {"r", "a"}
+        is_lines = name in ("mapfile", "readarray") and options == "t"
+        if not names or "$" in text or "`" in text or self._variables.undecided or not (is_whole or is_lines):
+            for each in names:
+                self.state.assign(each, opened(each))
+            return
+        signs = self._before.get("IFS", self.state.separators)
+        parts = text.split("\n") if is_lines else divided(text.split("\n")[0], signs)
+        if is_lines or "a" in options:
+            self.state.assign_array(names[0], parts)
+            return
+        for i, each in enumerate(names):
+            last = i == len(names) - 1
+            sign = signs[:1] or " "
+            self.state.assign(each, sign.join(parts[i:]) if last else next(iter(parts[i : i + 1]), ""))
 
     def _of_shell(self, name: str, words: list[str]) -> None:
         if name == "unset":

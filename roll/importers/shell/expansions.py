@@ -47,7 +47,8 @@ def _length(state: State, name: str, index: str) -> str:
     if name in ("@", "*"):
         return opened("#") if state.arguments is None else str(len(state.arguments))
     if index in ("@", "*"):
-        return str(len(state.entries(name)))
+        entries = state.entries(name)
+        return opened(name) if entries == [opened(name)] else str(len(entries))
     value = state.value(name)
     return opened(name) if "$" in value else str(len(value))
 

@@ -59,6 +59,8 @@ def _tr(arguments: list[str], text: str) -> str | None:
     for before, after, change in (("lower", "upper", str.upper), ("upper", "lower", str.lower)):
         if not options and len(sets) == 2 and sets[0] in _CASES[before] and sets[1] in _CASES[after]:
             return change(text)
+    if options in (["-cd"], ["-dc"]) and len(sets) == 1 and "-" not in sets[0][1:-1] and "[" not in sets[0]:
+        return "".join(char for char in text if char in sets[0])
     if any("-" in each[1:-1] or "[" in each for each in sets):
         return None
     if options == ["-d"] and len(sets) == 1:
@@ -107,7 +109,12 @@ def _awk(arguments: list[str], text: str) -> str | None:
     return _joined(next(iter(each[place(each) - 1 : place(each)]), "") for each in parts)
 
 
+_ALL_BUT = re.compile(r"s/\[\^([^]\\/^-])\]//g")
+
+
 def _sed(arguments: list[str], text: str) -> str | None:
+    if len(arguments) == 1 and (kept := _ALL_BUT.fullmatch(arguments[0])):
+        return _each(lambda line: "".join(char for char in line if char == kept[1]), text)
     match = _REPLACED.fullmatch(arguments[0]) if len(arguments) == 1 else None
     if match is None or not match["old"] or _SPECIAL.search(match["old"].removesuffix("$") + match["new"]):
         return None
@@ -119,7 +126,9 @@ def _sed(arguments: list[str], text: str) -> str | None:
 
 
 def _grep(arguments: list[str], text: str) -> str | None:
-    """Each place of a plain text on a line of its own."""
+    """Each place of a plain text on a line of its own, or the number of lines with one."""
+    if len(arguments) == 2 and arguments[0] == "-c" and (arguments[1] == "." or not _SPECIAL.search(arguments[1])):
+        return str(sum(bool(line) if arguments[1] == "." else arguments[1] in line for line in text.splitlines()))
     if len(arguments) != 2 or arguments[0] != "-o" or not arguments[1] or _SPECIAL.search(arguments[1]):
         return None
     return _joined([arguments[1]] * text.count(arguments[1]))

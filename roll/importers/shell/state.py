@@ -89,6 +89,12 @@ class State:
         self.note(f"${name} is not set in the script and treated as empty.")
         return ""
 
+    @property
+    def separators(self) -> str:
+        """Signs between words: blanks, unless the script sets IFS."""
+        value = self.variables.get("IFS")
+        return " \t\n" if value is None or "$" in value else value
+
     def environment(self) -> dict[str, str]:
         """Return the exported variables that the script sets."""
         self.spend(0, len(self.exported))

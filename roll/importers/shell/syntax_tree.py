@@ -15,6 +15,8 @@ from roll.importers.shell.tokens import WordReader
 @dataclass(frozen=True)
 class Simple:
     arguments: tuple[str, ...]
+    given: str = ""
+    """The text that it reads: the word behind `<<<`."""
 
 
 @dataclass(frozen=True)
@@ -262,7 +264,7 @@ class TreeReader(WordReader):
         words = self.tokens()
         if not words and self.at < len(self.text) and self.text[self.at] in "()":
             self.at += 1
-        return Simple(tuple(words)) if words else None
+        return Simple(tuple(words), self.given) if words else None
 
     def _close(self, sign: str, start: int) -> None:
         self.skip(newlines=True)

@@ -68,7 +68,7 @@ class _Expansion:
             self._add([re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[0]), inner)], is_quoted=True)
         elif char in "$`":
             pieces, is_whole = self._expanded(in_quotes=False)
-            self._add(pieces if is_whole or not self._splits else _split(pieces))
+            self._add(pieces if is_whole or not self._splits else _split(pieces, self._state.separators))
         else:
             self._add([self._run(_PLAIN)])
 
@@ -139,8 +139,18 @@ def _inner(text: str, state: State, in_quotes: bool) -> str:
     return text_of('"' + text.replace('"', "") + '"', state)
 
 
-def _split(pieces: Sequence[str]) -> list[str]:
-    return [word for piece in pieces for word in (_at_blanks(piece) or [""])]
+def _split(pieces: Sequence[str], signs: str) -> list[str]:
+    return [word for piece in pieces for word in (divided(piece, signs) or [""])]
+
+
+def divided(text: str, signs: str) -> list[str]:
+    """Divide a text at signs that stand between words. Example: `0,1` by a comma is 0 and 1."""
+    if not signs.strip():
+        return _at_blanks(text)
+    if "$" in text or "`" in text:
+        return [text]
+    parts = re.split("[" + re.escape(signs) + "]", text)
+    return parts if parts[-1] else parts[:-1]
 
 
 def _at_blanks(text: str) -> list[str]:
@@ -173,18 +183,21 @@ def _output(written: str, inside: str, state: State) -> str:
     except Damaged:
         return written
     programs = [node.arguments for _, node in steps if isinstance(node, Simple)]
+    given = next((node.given for _, node in steps[:1] if isinstance(node, Simple)), "")
     if len(programs) != len(steps) or not programs:
         return written
     if (path := _first_path(steps, programs, state)) is not None:
         return path or written
     if any(sign != "|" for sign, _ in steps[1:]):
         return written
-    printed = _printed(programs[0], written, state)
-    if printed == written:
-        return written
-    is_cut = programs[0][0] == "echo" and "n" in "".join(_options_of_echo(programs[0][1:]))
-    text: str | None = printed if is_cut else f"{printed}\n"
-    for words in programs[1:]:
+    text: str | None = f"{text_of(given, state)}\n"
+    if not given:
+        printed = _printed(programs[0], written, state)
+        if printed == written:
+            return written
+        is_cut = programs[0][0] == "printf" or "n" in "".join(_options_of_echo(programs[0][1:]))
+        text = printed if is_cut and programs[0][0] in ("echo", "printf") else f"{printed}\n"
+    for words in programs if given else programs[1:]:
         text = filtered([each for word in words for each in words_of(word, state)], text)
         if text is None:
             return written
@@ -225,13 +238,22 @@ def _printed(program_words: Sequence[str], written: str, state: State) -> str:
         return _nodes(state) or written
     if program == "pwd":
         return opened("oc.env:PWD")
-    if program not in ("echo", "expr", "basename", "dirname", *_ABSOLUTE) or not arguments:
+    if program in _PYTHONS and len(arguments) == 2 and arguments[0] == "-c":
+        return _of_python(text_of(arguments[1], state)) or written
+    if program == "awk" and len(arguments) == 1 and (sum := _OF_AWK.fullmatch(text_of(arguments[0], state))):
+        value = whole_number(sum[1], {})
+        return written if value is None or "/" in sum[1] else str(value)
+    if program not in ("echo", "expr", "basename", "dirname", "printf", "seq", *_ABSOLUTE) or not arguments:
         return written
     if program in _ABSOLUTE:
         return _folder(arguments, state) or written
     values = [word for argument in arguments for word in words_of(argument, state) if argument != "--"]
     if program == "echo":
         return _echoed(values, written)
+    if program == "printf":
+        return _formatted(values, written)
+    if program == "seq":
+        return _counted(values) or written
     if program == "expr":
         return _of_expr(values) or written
     whole = values[0].rstrip("/") if values else ""
@@ -240,6 +262,58 @@ def _printed(program_words: Sequence[str], written: str, state: State) -> str:
     if program == "dirname":
         return written if "/" not in whole and "$" in whole else whole.rpartition("/")[0] or "."
     return whole.rpartition("/")[2].removesuffix(values[1] if values[1:] else "")
+
+
+_PYTHONS = ("python", "python3")
+_OF_AWK = re.compile(r"\s*BEGIN\s*\{\s*print\s+([-+*/%()\d\s]+?)\s*;?\s*\}\s*")
+_SUM_OF_PYTHON = re.compile(r"\s*print\(\s*((?:[-+*%()\d\s]|//)+?)\s*\)\s*;?\s*")
+_LENGTH_OF_PYTHON = re.compile(r"""\s*print\(len\((['"])([^'"\\]*)\1\.split\((['"])([^'"\\]+)\3\)\)\)\s*""")
+_FORMAT = re.compile(r"%(0?\d*)([sd%])")
+
+
+def _of_python(text: str) -> str:
+    """Return what a line of Python prints: a sum of whole numbers, or the length of a divided text; else empty."""
+    if counted := _LENGTH_OF_PYTHON.fullmatch(text):
+        return str(len(counted[2].split(counted[4])))
+    sum = _SUM_OF_PYTHON.fullmatch(text)
+    value = whole_number(sum[1].replace("//", "/"), {}) if sum else None
+    return "" if value is None else str(value)
+
+
+def _formatted(values: Sequence[str], written: str) -> str:
+    """Return what printf prints of texts and whole numbers. Example: `%02d_%s` of 7 and a is 07_a."""
+    form, rest = values[0] if values else "", list(values[1:])
+    signs = _FORMAT.findall(form)
+    wanted = sum(kind != "%" for _, kind in signs)
+    if "%" in _FORMAT.sub("", form) or len(rest) > wanted or "$" in "".join(rest):
+        return written
+    texts = list[str]()
+    for width, kind in signs:
+        text = "%" if kind == "%" else rest.pop(0) if rest else ""
+        if kind == "d" and not re.fullmatch(r"-?\d+", text):
+            return written
+        texts.append(text.zfill(int(width)) if width[:1] == "0" else text.rjust(int(width or 0)))
+    made = iter(texts)
+    return _FORMAT.sub(lambda _: next(made), re.sub(r"\\n$", "\n", form))
+
+
+def _counted(values: Sequence[str]) -> str:
+    """Return what seq prints. Example: `-s, 0 2` is 0,1,2."""
+    words = list(values)
+    sign = "\n"
+    if words[:1] == ["-s"] and words[1:]:
+        sign, words = words[1], words[2:]
+    elif words[:1] and words[0].startswith("-s"):
+        sign, words = words[0][2:], words[1:]
+    if not 0 < len(words) < 4 or not all(re.fullmatch(r"-?\d{1,4}", word) for word in words):
+        return ""
+    numbers = [int(word) for word in words]
+    first = numbers[0] if numbers[1:] else 1
+    step = numbers[1] if numbers[2:] else 1
+    last = numbers[-1]
+    if not step:
+        return ""
+    return sign.join(map(str, range(first, last + (1 if step > 0 else -1), step)))
 
 
 def _echoed(values: Sequence[str], written: str) -> str:

@@ -217,3 +217,38 @@ def test_variables_of_a_script_are_given_after_the_file(tmp_path: Path) -> None:
     yaml = tmp_path / "mine.yaml"
     yaml.write_text("algorithm: {adv_estimator: grpo}\nactor_rollout_ref: {rollout: {n: '${oc.env:N}'}}\n")
     assert imported_from(read(yaml, ["N=2"])).tree["num_return_sequences_in_group"] == 2
+
+
+@pytest.mark.parametrize(
+    "line, value",
+    [
+        ("N=$(awk -F',' '{print NF}' <<< \"$G\")", "4"),
+        ("IFS=',' read -ra A <<< \"$G\"\nN=${#A[@]}-${A[1]}", "4-5"),
+        ("IFS=, read -r a b <<< $G\nN=$a:$b", "3:5,7,9"),
+        ("mapfile -t A <<< $'x\\ny'\nN=${A[1]}", "y"),
+        ('read -ra A <<< "$U"\nN=${#A[@]}', "${A}"),
+        ("N=1\nread -p 'which? ' N", "${N}"),
+        ("IFS=','\nset -- $G\nN=$#", "4"),
+        ("OLD=$IFS; IFS=,; A=($G); IFS=$OLD; B=(1 2); N=${#A[@]}${#B[@]}", "42"),
+        ("N=$(echo $G | tr ',' '\\n' | grep -c .)", "4"),
+        ("N=$(($(echo $G | tr -cd ',' | wc -c) + 1))", "4"),
+        ("N=$(echo \"$G\" | sed 's/[^,]//g' | wc -c)", "4"),
+        ("N=$(python3 -c \"print(len('$G'.split(',')))\")", "4"),
+        ("N=$(python -c 'print(4 * 8 // 3)')", "10"),
+        ("N=$(python -c 'import x; print(4)')", "$(python -c 'import x; print(4)')"),
+        ("N=$(awk 'BEGIN {print 3*4}')", "12"),
+        ("N=$(awk 'BEGIN {print 3/4}')", "$(awk 'BEGIN {print 3/4}')"),
+        ("N=$(printf '%s_%02d' a 7)", "a_07"),
+        ("N=$(printf '%.1f' 7)", "$(printf '%.1f' 7)"),
+        ("N=$(seq -s, 0 3)", "0,1,2,3"),
+        ("N=$(bc <<< '2^3 * 2')", "16"),
+        ("N=0; for i in $(seq 2 2 6); do N=$((N + i)); done", "12"),
+        ("N=1; while [ $N -lt 20 ]; do N=$((N * 2)); done", "32"),
+        ("N=1; until [ $N -ge 20 ]; do N=$((N * 3)); done", "27"),
+        ("N=1; while true; do N=2; [ -f x ] && break; done", "2"),
+        ("N=1; while :; do N=2; break; done", "2"),
+        ("N=7; while [[ $# -gt 0 ]]; do case $1 in --n) N=$2; shift 2;; esac; done", "7"),
+    ],
+)
+def test_what_programs_and_loops_make_of_texts_is_read(line: str, value: str) -> None:
+    assert find_command(f'G=3,5,7,9\n{line}\npython x "a.b=$N"').overrides == (f"a.b={value}",)
