@@ -134,7 +134,10 @@ def _mfu(usages: Sequence[RoleUsage], sizes: Sizes, wall_s: float, num_devices: 
             continue
         busy = sum(len(w.devices) * w.usage.wall_s * w.usage.fraction(*_busy_states(role, w)) for w in role.workers)
         passes = {method: TRAINING_PASSES if method == "train" else 1 for method in role.work}
-        flops = {m: passes[m] * forward_flops(shape, work.tokens, work.pairs) for m, work in role.work.items()}
+        flops = {
+            m: passes[m] * forward_flops(shape, work.computed_tokens, work.computed_pairs)
+            for m, work in role.work.items()
+        }
         if role.use == "generate":
             tokens = sum(_count(role, name) for name in ("prompt_tokens", "sampled_tokens", "other_tokens"))
             flops["sample"] = forward_flops(shape, tokens, _count(role, "pairs"))

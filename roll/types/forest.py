@@ -16,6 +16,18 @@ LEAST_SAVED = 32  # tokens that sharing a node has to save
 _LEAST_FACTOR = 1.1  # by which a tree has to be cheaper than its rows
 
 
+class SharedWork(NamedTuple):
+    """Work of a pass over rows that begin alike: their tokens, how many of them were computed, and how many fewer pairs
+    of a token with itself or an earlier one."""
+
+    row_tokens: int = 0
+    tokens: int = 0
+    saved_pairs: int = 0
+
+    def plus(self, other: SharedWork) -> SharedWork:
+        return SharedWork(*(one + another for one, another in zip(self, other, strict=True)))
+
+
 class CallCosts(NamedTuple):
     """Costs of the calls of attention in every layer, in tokens of a short row."""
 
@@ -100,6 +112,10 @@ class Forest:
     def longest(self) -> int:
         """Tokens of the longest row."""
         return int(self.depth.max()) + 1
+
+    def shared_work(self) -> SharedWork:
+        depths = [int((each + 1).sum()) for each in (self.depth, self.depth[self.places])]
+        return SharedWork(len(self.places), self.num_tokens, depths[1] - depths[0])
 
     def costs(self, calls: CallCosts) -> np.ndarray:
         """Cost of every tree, in tokens of a short row: its matrices, its attention, its calls."""

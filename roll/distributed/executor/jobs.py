@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -14,7 +14,7 @@ from roll.algorithms.masking import ZeroGradientRows
 from roll.algorithms.objectives import CovarianceChoice
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.types.columns import token_indices
-from roll.types.forest import in_order
+from roll.types.forest import SharedWork, in_order
 from roll.types.metrics import MetricSums
 from roll.types.packing import micro_batches_by_count, micro_batches_by_tokens, packs, split_to
 
@@ -50,12 +50,13 @@ class TrainRequest:
 class TrainReport:
     """Report of one rank about its updates: sums to be merged over ranks, and values that are global already: numbers
     of the last update, and the number of tokens in all updates, each counted once. `advantages`: of the rows of
-    its shard, as TrainBatch.row_advantages has them; None without credit."""
+    its shard, as TrainBatch.row_advantages has them; None without credit. `shared`: its work where prefixes are."""
 
     sums: MetricSums
     last: dict[str, float]
     num_tokens: int = 0
     advantages: np.ndarray | None = None
+    shared: SharedWork = field(default_factory=SharedWork)
 
 
 # Per-token scores between the workers that computed them and the workers that train on them.

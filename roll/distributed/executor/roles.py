@@ -109,9 +109,12 @@ class ScoreCluster:
         """A number per label of the head for each row, float32 [rows, labels], without gradient."""
         spans = [np.arange(*((p[0].start, p[0].stop) if p else (0,))) for p in spread([rows.lengths], self.dp_size)]
         handles = [ray.put(rows.select(span)) for span in spans]
-        self._note("score_rows", rows.lengths)
+        noted = self._note("score_rows", rows.lengths)
         replies = self.cluster.call_ranks("score_rows", [(self._limits, handles[info.dp_rank]) for info in self.info])
-        of_rank = {info.dp_rank: scores for info, scores in zip(self.info, replies, strict=True)}
+        of_rank = {}
+        for info, (scores, shared) in zip(self.info, replies, strict=True):
+            of_rank[info.dp_rank] = scores
+            noted.shared = noted.shared.plus(shared)
         return np.concatenate([of_rank[rank] for rank, span in enumerate(spans) if len(span)])
 
     def take_work(self) -> dict[str, Work]:
@@ -159,10 +162,11 @@ class ScoreCluster:
             handles = [samples.shards[shard].handle for shard, _ in pieces]
             per_rank.append((*arguments, [chosen for _, chosen in pieces], *handles))
         row_lengths = (lengths[shard][chosen] for pieces in work for shard, chosen in pieces)
-        self._note(method, np.concatenate([lengths[0][:0], *row_lengths]))
+        noted = self._note(method, np.concatenate([lengths[0][:0], *row_lengths]))
         counts = [kinds * (len(inputs) - len(arguments) - 1) for inputs in per_rank]
         calls, values = self.cluster.start_split(method, counts, per_rank)
-        calls.result()
+        for shared in calls.result():
+            noted.shared = noted.shared.plus(shared)
         first_of = {info.dp_rank: rank for rank, info in reversed(list(enumerate(self.info)))}
         by_kind: list[list[ScorePiece]] = [[] for _ in range(kinds)]
         for dp_rank, pieces in enumerate(work):
@@ -244,7 +248,8 @@ class TrainCluster(ScoreCluster):
         metrics = MetricSums().merge(report.sums for report in reports).result() | reports[0].last
         work = self._note("train", lengths, job.epochs)
         work.learnt += reports[0].num_tokens
-        work.sharing = metrics.get("prefix_sharing_factor")
+        for report in reports:
+            work.shared = work.shared.plus(report.shared)
         self._keep_advantages(samples, reports)
         return metrics
 

@@ -12,6 +12,7 @@ from ray.exceptions import RayError
 
 from roll.configs.tables.roles import Use
 from roll.distributed.executor.processes.cluster import Cluster, fetch
+from roll.types.forest import SharedWork
 from roll.utils.worker_usage import TraceOptions, Usage
 
 _LIMIT_S = 5.0  # a worker that hangs is found by others; it is left out here
@@ -31,14 +32,26 @@ class WorkerUsage:
 @dataclass
 class Work:
     """Rows that a role computed. `pairs`: of a token with itself or an earlier one, as attention computes them.
-    `learnt`: tokens in the loss, counted once for all epochs. `sharing`: tokens of the rows by those computed for them;
-    None where rows share none."""
+    `learnt`: tokens in the loss, counted once for all epochs. `shared`: what prefixes that rows share have saved."""
 
     rows: int = 0
     tokens: int = 0
     pairs: float = 0.0
     learnt: int = 0
-    sharing: float | None = None
+    shared: SharedWork = field(default_factory=SharedWork)
+
+    @property
+    def sharing(self) -> float | None:
+        """Tokens of the rows by those computed for them; None where rows share none."""
+        return self.shared.row_tokens / self.shared.tokens if self.shared.tokens else None
+
+    @property
+    def computed_tokens(self) -> int:
+        return self.tokens - (self.shared.row_tokens - self.shared.tokens)
+
+    @property
+    def computed_pairs(self) -> float:
+        return self.pairs - self.shared.saved_pairs
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ from roll.types.batch import (
 )
 from roll.types.collate import RowTable, assemble, pad, unpad
 from roll.types.columns import token_indices
+from roll.types.forest import SharedWork
 from roll.types.metrics import MetricSums
 from roll.utils.files import naming_full_disk
 from roll.utils.imports import resolve
@@ -91,45 +92,49 @@ class ScoreWorker:
         chosen: Sequence[np.ndarray],
         *shards: Rows,
     ) -> tuple[Any, ...]:
-        """Scores the chosen rows of each shard. Returns (None, flat float32 array of the first shard, of the second,
-        ...); with routes, behind them the experts that tokens went to, int16 [tokens, layers, k] of each shard."""
+        """Scores the chosen rows of each shard. Returns (SharedWork, flat float32 array of the first shard, of the
+        second, ...); with routes, behind them the experts that tokens went to, int16 [tokens, layers, k] of each
+        shard."""
         parts = _parts(chosen, shards)
         if not parts:
             self._forward(kind, [], temperature)  # a sharded engine needs all its ranks
-            return (None,)
+            return (SharedWork(),)
         batch = type(parts[0]).concatenate(parts)
         groups = _cut(self.strategy, batch, np.arange(len(batch)), limits)
         outputs = self._forward(kind, _padded(self.strategy, batch, groups, limits), temperature)
         ends = np.cumsum([part.num_tokens for part in parts])[:-1]
         flats = [_in_row_order(of_kind, groups, batch.lengths) for of_kind in outputs]
-        return (None, *(part for flat in flats for part in np.split(flat, ends)))
+        return (self.strategy.take_shared_work(), *(part for flat in flats for part in np.split(flat, ends)))
 
     def compute_teacher_targets(
         self, distillation: Distillation, limits: BatchLimits, chosen: Sequence[np.ndarray], *shards: Rows
     ) -> tuple[Any, ...]:
-        """Compute a teacher's targets for the response tokens of each shard: float32 [tokens, numbers of each]."""
+        """Compute a teacher's targets for the response tokens of each shard: (SharedWork, float32 [tokens, numbers of
+        each], ...)."""
         parts = _parts(chosen, shards)
         if not parts:
             self.strategy.teacher_targets([], distillation)
-            return (None,)
+            return (SharedWork(),)
         batch = type(parts[0]).concatenate(parts)
         groups = _cut(self.strategy, batch, np.arange(len(batch)), limits)
         targets = self.strategy.teacher_targets(_padded(self.strategy, batch, groups, limits), distillation)
         flat = np.concatenate([values.numpy() for values in targets])
         ends = np.cumsum([part.response_lengths.sum() for part in parts])
-        return (None, *np.split(_reordered(flat, groups, batch.response_lengths), ends[:-1]))
+        flats = np.split(_reordered(flat, groups, batch.response_lengths), ends[:-1])
+        return (self.strategy.take_shared_work(), *flats)
 
     def teacher_head(self, distillation: Distillation) -> TeacherHead | None:
         return self.strategy.teacher_head(distillation)
 
-    def score_rows(self, limits: BatchLimits, rows: Rows) -> np.ndarray:
+    def score_rows(self, limits: BatchLimits, rows: Rows) -> tuple[np.ndarray, SharedWork]:
         """Numbers of these rows, float32 [rows, labels]."""
         if not len(rows):
             self.strategy.row_scores([])  # a sharded engine needs all its ranks
-            return np.zeros((0, 0), np.float32)
+            return np.zeros((0, 0), np.float32), SharedWork()
         groups = _cut(self.strategy, rows, np.arange(len(rows)), limits)
         outputs = self.strategy.row_scores(_padded(self.strategy, rows, groups, limits))
-        return np.concatenate([output.numpy() for output in outputs])[np.argsort(np.concatenate(groups))]
+        scores = np.concatenate([output.numpy() for output in outputs])[np.argsort(np.concatenate(groups))]
+        return scores, self.strategy.take_shared_work()
 
     def _forward(self, kind: Score, batches: Sequence[MicroBatch], temperature: float) -> list[list[torch.Tensor]]:
         """Run the forward passes and return one or two kinds of scores for every micro batch."""
@@ -217,9 +222,11 @@ class TrainWorker(ScoreWorker):
                 update, last = self._update(request, batch, chunk, count, scale, more)
                 sums.merge([update])
                 sums.add("grad_norm", last["grad_norm"], 1.0)
+        if (shared := self.strategy.take_shared_work()).tokens:
+            sums.add("prefix_sharing_factor", shared.row_tokens, shared.tokens)
         last_metrics = {name: last[name] for name in last if name != "grad_norm"}
         num_tokens = sum(scale.all_tokens for scale in scales)
-        return TrainReport(sums.to_floats(), last_metrics, num_tokens, advantages)
+        return TrainReport(sums.to_floats(), last_metrics, num_tokens, advantages, shared)
 
     def save_checkpoint(self, directory: Path) -> None:
         with naming_full_disk(directory):
@@ -307,8 +314,6 @@ class TrainWorker(ScoreWorker):
         groups = _cut(self.strategy, rows_of(batch), rows, limits, count)
         padded = [*_padded(self.strategy, batch, groups, limits), *more]
         sums, values = self.strategy.train_step(padded, request.job.loss, scale, request.job.temperature)
-        if self.strategy.shares_prefixes:
-            sums.add("prefix_sharing_factor", *self.strategy.counted_prefixes())
         return sums.to_floats(), values
 
 

@@ -18,6 +18,7 @@ from roll.distributed.weights.bucket import BucketSource, GroupSpec, WeightBucke
 from roll.errors import StrategyError
 from roll.models.teacher_targets import TeacherHead
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
+from roll.types.forest import SharedWork
 from roll.types.metrics import MetricSums
 from roll.types.rollout import Answered, Generation, GenerationRequest
 
@@ -114,6 +115,10 @@ class ScoreStrategy(Strategy):
         Collective."""
         raise StrategyError(f"{type(self).__name__} hands over no head; logits_topk above 0 needs none")
 
+    def take_shared_work(self) -> SharedWork:
+        """Work on rows that begin alike since the last call, where prefixes are shared."""
+        return SharedWork()
+
     def row_scores(self, micro_batches: Sequence[MicroBatch]) -> list[torch.Tensor]:
         """Numbers of whole rows without gradient, float32 [B, labels] per micro batch, on the CPU. StrategyError if the
         model has no sequence-classification head."""
@@ -124,10 +129,6 @@ class ScoreStrategy(Strategy):
 
 class TrainStrategy(ScoreStrategy):
     """A backend that learns."""
-
-    def counted_prefixes(self) -> tuple[int, int]:
-        """Tokens of the rows that were trained on since the last call, and how many of them were computed."""
-        return 0, 0
 
     def set_teacher_head(self, distillation: Distillation, head: TeacherHead | None) -> None:
         """Prepares for micro batches with a teacher's targets. `head`: the teacher's, if the targets are hidden

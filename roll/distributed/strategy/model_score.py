@@ -32,11 +32,12 @@ from roll.models.sequences.layout import Padded, RowLayout, computed
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.packed_attention import check_packs, check_trees, tree_refusal, use_packed_attention
 from roll.models.sequences.ranks import SequenceRanks
-from roll.models.sequences.tree import tree_or_pack
+from roll.models.sequences.tree import Tree, tree_or_pack
 from roll.models.teacher_targets import StudentOutputs, TeacherHead, targets_of
 from roll.models.vision.inputs import PictureInputs
 from roll.platforms.table import platform_of
 from roll.types.batch import MicroBatch, TokenOutputs
+from roll.types.forest import SharedWork
 from roll.types.media import Media
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class ModelScoreStrategy(ScoreStrategy):
     _replay: RouterReplay | None = None  # of a mixture, where experts are to be those of another pass
     _shares_prefixes = False  # rows that begin alike are a tree
     _window: int | None = None  # tokens that some layer sees back, where that is not all
-    _trained_tokens = (0, 0)  # of rows, and computed of them
+    _shared_work = SharedWork()
     _activations: ActivationOffload | None = None  # where they wait in host memory
 
     @property
@@ -74,9 +75,9 @@ class ModelScoreStrategy(ScoreStrategy):
     def shares_prefixes(self) -> bool:
         return self._shares_prefixes
 
-    def counted_prefixes(self) -> tuple[int, int]:
-        counted, self._trained_tokens = self._trained_tokens, (0, 0)
-        return counted
+    def take_shared_work(self) -> SharedWork:
+        work, self._shared_work = self._shared_work, SharedWork()
+        return work
 
     def base_log_probs(self, micro_batches: Sequence[MicroBatch], temperature: float) -> list[TokenOutputs]:
         if self.model.adapters is None:
@@ -187,10 +188,6 @@ class ModelScoreStrategy(ScoreStrategy):
         self, forward: Callable[..., Any], batch: MicroBatch, loss: Loss, temperature: float
     ) -> TokenOutputs:
         layout, balanced = self._layout(batch), "balance" in loss.needs
-        if self._shares_prefixes:
-            rows, computed_ones = self._trained_tokens
-            num_tokens = layout.arguments["input_ids"].numel()
-            self._trained_tokens = (rows + len(layout.row_tokens()), computed_ones + num_tokens)
         if "values" in loss.needs:
             self._check_critic()
             outputs = forward(batch.input_ids, batch.response_mask, layout, balanced)
@@ -260,9 +257,15 @@ class ModelScoreStrategy(ScoreStrategy):
     def _tree(self, batch: MicroBatch, counts: torch.Tensor) -> RowLayout:
         routes = batch.routes if self._replay is not None else None
         is_free = self.role.use_prefix_sharing == "auto"
+        layout: Tree | Pack
         if is_free and self._window is not None and int(counts.max()) > self._window:
-            return Pack.of(batch.input_ids, counts)
-        return tree_or_pack(batch.input_ids, counts, routes, by_cost=is_free)
+            layout = Pack.of(batch.input_ids, counts)
+        else:
+            layout = tree_or_pack(batch.input_ids, counts, routes, by_cost=is_free)
+        num_tokens = int(counts.sum())
+        work = layout.forest.shared_work() if isinstance(layout, Tree) else SharedWork(num_tokens, num_tokens)
+        self._shared_work = self._shared_work.plus(work)
+        return layout
 
     def _batches(self, micro_batches: Sequence[MicroBatch]) -> Iterator[MicroBatch]:
         """Micro batches on the device, with those that keep ranks in step. The weights are ready to score meanwhile."""

@@ -291,8 +291,8 @@ def balanced(run: Run) -> Balanced:
 def assert_shared(strategy: TrainStrategy) -> None:
     """Of a strategy that is to share beginnings: it did, in the updates since the last call."""
     if strategy.shares_prefixes:
-        of_rows, computed = strategy.counted_prefixes()
-        assert computed < 0.75 * of_rows
+        work = strategy.take_shared_work()
+        assert work.tokens < 0.75 * work.row_tokens and work.saved_pairs > 0
 
 
 @contextmanager

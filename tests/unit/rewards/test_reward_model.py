@@ -64,7 +64,7 @@ class OneProcess:
         self.worker.setup()
 
     def row_scores(self, rows: Rows) -> np.ndarray:
-        return self.worker.score_rows(BatchLimits(3), rows)
+        return self.worker.score_rows(BatchLimits(3), rows)[0]
 
 
 def group(tokenizer: PreTrainedTokenizerFast, question: str, *answers: str, domain: str = "chat") -> TrajectoryGroup:

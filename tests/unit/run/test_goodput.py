@@ -7,6 +7,7 @@ from roll.configs.memory.passes import forward_flops, matrix_elements
 from roll.configs.tables.roles import Use
 from roll.distributed.executor.usage import RoleUsage, Work, WorkerUsage
 from roll.run.accounting import Sizes, UsefulTokens, goodput_metrics
+from roll.types.forest import SharedWork
 from roll.utils.worker_usage import Usage
 
 NOTHING = Sizes({})
@@ -66,7 +67,7 @@ def test_tokens_are_counted_by_the_window_and_by_the_time_that_was_spent_on_them
             "train",
             worker(0, (0,), {"train": 2.0, "score": 1.0, "idle": 7.0}),
             worker(1, (1,), {"train": 4.0, "score": 1.0, "idle": 5.0}),
-            train=Work(rows=40, tokens=3000, learnt=1000, sharing=2.5),
+            train=Work(rows=40, tokens=3000, learnt=1000, shared=SharedWork(3000, 1200)),
             score=Work(rows=40, tokens=1500),
         ),
         role(
@@ -88,6 +89,19 @@ def test_tokens_are_counted_by_the_window_and_by_the_time_that_was_spent_on_them
     assert metrics["rollout/recomputed_tokens"] == 70
     assert metrics["memory/actor_infer_host_bytes"] == 20
     assert not [name for name in metrics if "mfu" in name], "of no known model"
+
+
+def test_prefixes_that_rows_share_are_computed_and_counted_once() -> None:
+    """Rows of 3000 tokens of which 1200 are computed, and a third of their pairs: the operations of these."""
+    shape, shared = tiny_shape(), SharedWork(2800, 1000, 60_000)
+    work = Work(rows=40, tokens=3000, pairs=90_000.0, learnt=1000, shared=shared)
+    trainer = role("actor_train", "train", worker(0, (0,), {"train": 10.0}), train=work, score=work)
+    metrics = goodput_metrics([trainer], Sizes({"actor_train": shape}, peak=1e6), 10.0)
+    once = forward_flops(shape, 1200, 30_000)
+    assert metrics["mfu/actor_train_fraction"] == pytest.approx(4 * once / (10 * 1e6))
+    assert metrics["goodput/mfu_fraction"] == pytest.approx(3 * once / (10 * 1e6))
+    assert metrics["throughput/actor_train/train_tokens_per_s"] == pytest.approx(300), "tokens of rows"
+    assert metrics["goodput/prefix_sharing_factor"] == pytest.approx(2.8)
 
 
 def test_on_devices_shared_in_part_each_device_is_busy_with_whoever_works_there() -> None:

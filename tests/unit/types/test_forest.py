@@ -104,6 +104,20 @@ def test_a_branching_inside_a_shared_prompt_falls_back_to_the_prompt() -> None:
     assert forest.num_tokens == 40 + 3 + 3 + 1 and forest.level.tolist() == [0, 1, 1, 1]
 
 
+def test_work_of_shared_prefixes_is_their_tokens_and_pairs() -> None:
+    """Rows of 3 and 4 tokens share 2: 5 of 7 tokens, and 3 of 6 + 10 pairs once instead of twice."""
+    assert forest_of([np.array([5, 6, 4]), np.array([5, 6, 7, 8])], least_saved=0).shared_work() == (7, 5, 3)
+    for seed in range(10):
+        rows = random_rows(seed)
+        forest = forest_of(rows, least_saved=0)
+        pairs = 0
+        for part in forest.parts:
+            for (first, last), (start, stop) in zip(part.queries.tolist(), part.keys.tolist(), strict=True):
+                pairs += (last - first) * (last - first + 1) // 2 if part.is_causal else (last - first) * (stop - start)
+        of_rows = sum(len(row) * (len(row) + 1) // 2 for row in rows)
+        assert forest.shared_work() == (sum(map(len, rows)), forest.num_tokens, of_rows - pairs)
+
+
 def test_costs_are_tokens_pairs_and_nodes() -> None:
     """A prompt of 512 with 8 answers of 64: 9 nodes, 1024 tokens, a level below the first."""
     prompt = np.zeros(512, np.int64)

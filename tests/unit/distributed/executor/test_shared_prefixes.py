@@ -5,7 +5,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.distributed.executor.worker import TrainWorker
@@ -30,9 +29,6 @@ class Trees:
         self.trained = batches
         return MetricSums(), {}
 
-    def counted_prefixes(self) -> tuple[int, int]:
-        return 300, 120
-
 
 def worker(shares: bool, others: Sequence[float] = (1, 3)) -> TrainWorker:
     made = TrainWorker.__new__(TrainWorker)
@@ -52,24 +48,20 @@ def rows() -> Rows:
     )
 
 
-def update(
-    made: TrainWorker, limits: BatchLimits, count: int, chosen: np.ndarray | None = None
-) -> tuple[list[list[int]], MetricSums]:
+def update(made: TrainWorker, limits: BatchLimits, count: int, chosen: np.ndarray | None = None) -> list[list[int]]:
     """The first tokens of each micro batch's rows, sorted, which tell the groups apart."""
     request: Any = SimpleNamespace(limits=limits, job=SimpleNamespace(loss=None, temperature=1.0))
-    sums, _ = made._update(request, rows(), np.arange(8) if chosen is None else chosen, count, LossScale(1, 1), [])
+    made._update(request, rows(), np.arange(8) if chosen is None else chosen, count, LossScale(1, 1), [])
     trained = made.strategy.trained  # type: ignore[attr-defined]
-    return [sorted(batch.input_ids[:, 0].tolist()) for batch in trained], sums
+    return [sorted(batch.input_ids[:, 0].tolist()) for batch in trained]
 
 
-def test_an_update_keeps_groups_together_and_says_how_much_they_shared() -> None:
+def test_an_update_keeps_groups_together() -> None:
     """Prompts of two groups begin with two numbers. By lengths alone, which are equal, they are mixed."""
-    batches, sums = update(worker(True), BatchLimits(4), 2)
+    batches = update(worker(True), BatchLimits(4), 2)
     assert all(len(set(batch)) == 1 for batch in batches) and len(batches) == 2
-    total, count = sums.means["prefix_sharing_factor"]
-    assert total / count == pytest.approx(2.5)
-    mixed, none = update(worker(False), BatchLimits(4), 2)
-    assert all(len(set(batch)) == 2 for batch in mixed) and "prefix_sharing_factor" not in none.means
+    mixed = update(worker(False), BatchLimits(4), 2)
+    assert all(len(set(batch)) == 2 for batch in mixed)
 
 
 def test_ranks_agree_on_the_number_of_micro_batches_by_computed_tokens() -> None:
@@ -88,5 +80,5 @@ def test_idle_rows_are_left_out_before_the_others_become_trees() -> None:
     moving, counts = worker(True, (1, 1))._without_zero_gradient_rows(chunks, idle, rows(), limits)
     assert [chunk.tolist() for chunk in moving] == [[0, 2, 4, 6], [1]] and counts == [1, 1]
     assert worker(False, (1, 1))._without_zero_gradient_rows(chunks, idle, rows(), limits)[1] == [2, 1]
-    batches, _ = update(worker(True), limits, counts[0], moving[0])
+    batches = update(worker(True), limits, counts[0], moving[0])
     assert len(batches) == 1 and len(batches[0]) == 4
