@@ -23,7 +23,7 @@ from roll.models.sequences.pack import Pack
 from roll.models.sequences.ranks import SequenceRanks
 from roll.models.sequences.states import reset_states, state_layers
 from roll.models.sequences.tree import tree_or_pack
-from roll.models.sequences.tree_attention import TreeParts, tree_attention
+from roll.models.sequences.tree_attention import WIDEST_FLASH, TreeParts, of_one_width, tree_attention
 from roll.platforms.table import platform_of
 
 PACKED_ATTENTION = "roll_packed"
@@ -98,7 +98,8 @@ def packed_attention(
     assert cu_seq_lens_q is not None
     if sequence_ranks is not None:
         query, key, value = _some_heads(query, key, value, sequence_ranks)
-    if query.dtype != torch.float32 and platform_of(query.device).has_flash_attention:
+    fits = query.dtype != torch.float32 and max(query.shape[-1], value.shape[-1]) <= WIDEST_FLASH
+    if fits and platform_of(query.device).has_flash_attention:
         q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))
         output = attend_by_kernel(q, k, v, cu_seq_lens_q, max_length_q, scaling, attention_mask)[None]
     else:
@@ -159,8 +160,10 @@ def attend_by_kernel(
     window: int = 0,
 ) -> torch.Tensor:
     """Query [N, heads, D] with keys and values [N, groups, D] in fp16 or bf16 -> [N, heads, D]: torch's flash kernel
-    for rows of any length, which a GPU has. `starts`: of each row, and N. torch below 2.12 wants as many key-value
-    heads as heads."""
+    for rows of any length, which a GPU has. Values may have another width than keys. `starts`: of each row, and N.
+    torch below 2.12 wants as many key-value heads as heads."""
+    width, scale = value.shape[-1], query.shape[-1] ** -0.5 if scaling is None else scaling
+    query, key, value = of_one_width(query, key, value)
     has_groups = query.shape[1] != key.shape[1]
     if has_groups and not _KERNEL_KNOWS_GROUPS:
         key, value = (part.repeat_interleave(query.shape[1] // part.shape[1], 1) for part in (key, value))
@@ -173,12 +176,12 @@ def attend_by_kernel(
         starts,
         longest,
         longest,
-        scale=scaling,
+        scale=scale,
         window_size=(window - 1 if window else -1, 0),
         **groups,
     )
     assert isinstance(output, torch.Tensor)
-    return output
+    return output[..., :width]
 
 
 def tree_refusal(why: str) -> StrategyError:

@@ -30,7 +30,7 @@ _FLASH_FORWARD: Any = torch.ops.aten._flash_attention_forward
 _FLASH_BACKWARD: Any = torch.ops.aten._flash_attention_backward
 _EFFICIENT_FORWARD: Any = torch.ops.aten._efficient_attention_forward
 _EFFICIENT_BACKWARD: Any = torch.ops.aten._efficient_attention_backward
-_WIDEST_FLASH = 256  # D
+WIDEST_FLASH = 256  # D
 _MULTIPLE = 8  # of D: what a GPU's kernels take in any type, 16 bytes at a time
 _LSE_MULTIPLE = 32  # queries, in the log-sum-exps of the efficient kernel
 
@@ -223,7 +223,7 @@ def kernel_for(query: torch.Tensor, width: int) -> Kernel:
     """The kernel of this device and type, for heads as wide as this."""
     if query.device.type == "cpu":
         return _CPU
-    return _FLASH if query.dtype != torch.float32 and width <= _WIDEST_FLASH else _EFFICIENT
+    return _FLASH if query.dtype != torch.float32 and width <= WIDEST_FLASH else _EFFICIENT
 
 
 def tree_attention(
@@ -233,17 +233,22 @@ def tree_attention(
     [1, N, heads, D]. Values may have another width than keys."""
     width = value.shape[-1]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    wide = max(width, query.shape[-1])  # the kernels take one width
-    kernel = kernel_for(query, wide)
-    wide = _round_up(wide, kernel.multiple)
-    query, key, value = (_widened(part, wide)[0].transpose(0, 1) for part in (query, key, value))
+    kernel = kernel_for(query, max(width, query.shape[-1]))
+    query, key, value = (part[0].transpose(0, 1) for part in of_one_width(query, key, value, kernel.multiple))
     calls = parts.by_level if kernel.takes_many else parts.by_node
     output: torch.Tensor = _Parts.apply(query, key, value, kernel, calls, scale)  # type: ignore[assignment]
     return output[None, ..., :width]
 
 
-def _widened(part: torch.Tensor, width: int) -> torch.Tensor:
-    return part if part.shape[-1] == width else functional.pad(part, (0, width - part.shape[-1]))
+def of_one_width(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, multiple: int = _MULTIPLE
+) -> list[torch.Tensor]:
+    """Query, key and value [..., D] with zeros behind them: kernels take one width, and multiples of some number."""
+    width = _round_up(max(query.shape[-1], value.shape[-1]), multiple)
+    return [
+        part if part.shape[-1] == width else functional.pad(part, (0, width - part.shape[-1]))
+        for part in (query, key, value)
+    ]
 
 
 class _Parts(torch.autograd.Function):

@@ -1,5 +1,5 @@
-"""Attention in parts by the kernels of GPUs, which take rows of any length: slow stand-ins of theirs on a CPU, in plain
-torch, with their arguments, layouts and demands as torch's sources have them."""
+"""Attention in parts, and of packs, by the kernels of GPUs, which take rows of any length: slow stand-ins of theirs on
+a CPU, in plain torch, with their arguments, layouts and demands as torch's sources have them."""
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from roll.models.sequences import packed_attention
 from roll.models.sequences import tree_attention as subject
 from roll.models.sequences.tree_attention import Call, TreeParts, tree_attention
+from roll.platforms.table import CUDA
 from roll.types.forest import forest_of
 from tests.unit.models.test_tree_attention import CPU, chain, dense, inputs, results
 from tests.unit.types.test_forest import Rows, random_rows, rows_of
@@ -281,3 +283,33 @@ def test_the_efficient_kernels_backward_pass_has_the_arguments_that_it_is_given(
 def test_wide_heads_are_not_for_flash() -> None:
     query = torch.empty(1, dtype=torch.bfloat16, device="meta")
     assert subject.kernel_for(query, 256) is subject._FLASH and subject.kernel_for(query, 257) is subject._EFFICIENT
+
+
+@pytest.mark.parametrize(("width", "values", "by_kernel"), [(24, 16, True), (12, 20, True), (264, 8, False)])
+def test_packs_of_heads_of_any_width(width: int, values: int, by_kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values may be narrower than keys, as latent attention has them; heads that flash does not take go row by row."""
+    calls: list[int] = []
+
+    def varlen(
+        query: Any, key: Any, value: Any, starts: Any, key_starts: Any, longest: int, longest_key: int,
+        *, scale: float, window_size: tuple[int, int], **more: Any,
+    ) -> torch.Tensor:  # fmt: skip
+        assert query.shape[-1] == key.shape[-1] == value.shape[-1] and window_size == (-1, 0)
+        check_widths(query, key, value)
+        calls.append(query.shape[-1])
+        where = spans((starts, key_starts), (longest, longest_key), (len(query), len(key)))
+        return attend(query, key, value, where, True, scale)[0]
+
+    monkeypatch.setattr(packed_attention, "varlen_attn", varlen)
+    monkeypatch.setattr(packed_attention, "platform_of", lambda device: CUDA)
+    generator = torch.Generator().manual_seed(0)
+    sizes = ((4, width), (2, width), (2, values))
+    query, key, value = (
+        torch.randn(1, heads, 12, each, generator=generator, dtype=torch.float64) for heads, each in sizes
+    )
+    starts = torch.tensor([0, 7, 12], dtype=torch.int32)
+    output, _ = packed_attention.packed_attention(
+        torch.nn.Identity(), query, key, value, 0, cu_seq_lens_q=starts, max_length_q=7
+    )
+    assert bool(calls) is by_kernel
+    torch.testing.assert_close(output, packed_attention._row_by_row(query, key, value, starts, None, 0))
