@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -101,10 +102,12 @@ def _plain(weight: torch.Tensor) -> torch.Tensor:
 # A Hugging Face model by torch.compile: its blocks, which are many of one form, and the arithmetic of its head.
 
 
-def compile_model(model: LoadedModel) -> None:
+def compile_model(model: LoadedModel, keeps_products: bool = False) -> None:
     """Compiles the model's blocks, once for all lengths of rows. Only a block's forward function is compiled, so that
     the hooks of FSDP2 and checkpointing stay as they are. Attention within a pack depends on the rows' lengths and
-    stays torch's own kernels; layers with states, which go through rows in steps, stay as they are."""
+    stays torch's own kernels; layers with states, which go through rows in steps, stay as they are. `keeps_products`:
+    what is computed again in the backward pass is the compiler's choice, which keeps the results of matrix products and
+    joins the rest with kernels of the backward pass. Whole blocks are not computed again then."""
     names = set(model.pretrained._no_split_modules or ())
     blocks = [m for m in model.pretrained.modules() if names & {kind.__name__ for kind in type(m).__mro__}]
     if not blocks:
@@ -112,6 +115,11 @@ def compile_model(model: LoadedModel) -> None:
             f"use_torch_compile: transformers does not say which modules of {type(model.pretrained).__name__} are its "
             "blocks. Set it to false"
         )
+    if keeps_products:
+        model.pretrained.gradient_checkpointing_disable()
+        # Else it keeps factors of products as well: outputs of norms and of activation functions.
+        partition: Any = import_module("torch._functorch.config")
+        partition.ban_recompute_materialized_backward = False
     allow_many_forms()
     compile_it: Any = torch.compile
     for block in blocks:

@@ -41,6 +41,7 @@ from roll.models.hub import local_model
 from roll.models.lora import Adapters, Exported, add_adapters, plain_name
 from roll.models.mtp_heads import mtp_heads, shared_copies
 from roll.models.multimodal import refusal
+from roll.models.recomputation import checkpoint_blocks
 from roll.models.sequences.attention import attention_options
 from roll.models.sequences.states import state_layers
 from roll.models.vision.files import vision_of
@@ -412,9 +413,8 @@ def _finish(
     own_names = {id(parameter): name for name, parameter in pretrained.named_parameters()}
     hf_names = {name: own_names[id(parameter)] for name, parameter in module.named_parameters()}
     if not args.disable_gradient_checkpointing and pretrained.supports_gradient_checkpointing:
-        reentrant = bool(args.gradient_checkpointing_use_reentrant)
-        pretrained.gradient_checkpointing_enable({"use_reentrant": reentrant})
-        if reentrant and adapters is not None:
+        checkpoint_blocks(pretrained, args)
+        if args.gradient_checkpointing_use_reentrant and adapters is not None:
             # It recomputes only for an input that wants a gradient, which that of frozen embeddings does not.
             pretrained.enable_input_require_grads()
     for name, child in module.named_modules():

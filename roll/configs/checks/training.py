@@ -69,7 +69,33 @@ def activation_offload_problems(choice: Choice) -> Iterator[Problem]:
         yield Problem(text, (key, other))
 
 
-# `model_args.disable_gradient_checkpointing` before anything starts.
+# `model_args.recompute_granularity` and `disable_gradient_checkpointing` before anything starts.
+
+
+def recompute_problems(choice: Choice) -> Iterator[Problem]:
+    """Finds what keeps a role that learns from computing a part of its activations again."""
+    args, key = choice.worker.model_args, f"{choice.role.name}.model_args.recompute_granularity"
+    value = args.recompute_granularity
+    if "recompute_granularity" not in args.model_fields_set:
+        return
+    if problem := feature_problem(choice, Feature.SELECTIVE_RECOMPUTE, value):
+        yield problem
+        return
+    others = {
+        "disable_gradient_checkpointing": args.disable_gradient_checkpointing
+        and "nothing is computed again. Remove one of the two",
+        "gradient_checkpointing_use_reentrant": value == "selective"
+        and args.gradient_checkpointing_use_reentrant
+        and "that form of checkpointing computes whole blocks again. Set it to false",
+        "enable_activation_offload": value == "selective"
+        and args.enable_activation_offload
+        and "the products that are kept stay on the device. Use full, or set it to false",
+    }
+    for name, why in others.items():
+        if why:
+            other = f"{choice.role.name}.model_args.{name}"
+            yield Problem(f"{key}: {value} with {other}: true: {why}.", (key, other))
+
 
 # Types whose classes in transformers (5.x) cannot compute activations again.
 WITHOUT_CHECKPOINTING = frozenset(

@@ -174,7 +174,7 @@ def _activations(facts: RoleFacts, settings: MegatronSettings, sizes: ParallelSi
     layers = shape.num_layers / sizes.pipeline
     one = layer_bytes(shape, size, sizes.tensor, by_position)
     recomputed, again = _recomputed(facts, settings, layers)
-    stored = recomputed * saved_bytes(shape, size, True, sizes.tensor, by_position) + (layers - recomputed) * one
+    stored = recomputed * saved_bytes(shape, size, "full", sizes.tensor, by_position) + (layers - recomputed) * one
     in_flight = _in_flight(facts, settings, sizes, index)
     tokens = facts.train_tokens / sizes.context
     return (Part("activations", tokens * (in_flight * stored + again * one), True),)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from roll.configs.memory.model_shape import ModelShape
 from roll.configs.memory.parts import Part, RoleFacts
 from roll.configs.sections.cluster import WorkerConfig
-from roll.configs.sections.model import LOGITS_PER_CHUNK_OF_SHARES, LOGITS_PER_CHUNK_ON_GPUS
+from roll.configs.sections.model import LOGITS_PER_CHUNK_OF_SHARES, LOGITS_PER_CHUNK_ON_GPUS, Recomputed
 
 _FP32 = 4
 _CHUNK_COPIES = 4  # of a chunk in fp32: logits, their exponentials, the gradient, and one on the way
@@ -31,11 +31,24 @@ def layer_bytes(shape: ModelShape, dtype_bytes: int, tensor: int = 1, by_positio
     return between / (tensor if by_position else 1) + (attention + mlp + routed) / tensor
 
 
+def product_bytes(shape: ModelShape, dtype_bytes: int) -> float:
+    """Bytes per token of a layer's input and of the results of its matrix products and its attention.
+
+    Example: Qwen2.5-7B in bf16: 2 x (3 x 3584 + 4608 + 3584 + 2 x 18,944) = 114 kB, where `layer_bytes` are 234 kB.
+    """
+    outside = (2 + max(1, shape.experts_per_token)) * shape.hidden_size  # input, result of attention, of the experts
+    attention = shape.attention.projected + shape.attention.mixed
+    return dtype_bytes * (outside + attention + 2 * shape.ffn_width)
+
+
 def saved_bytes(
-    shape: ModelShape, dtype_bytes: int, recomputes: bool, tensor: int = 1, by_position: bool = False
+    shape: ModelShape, dtype_bytes: int, recomputed: Recomputed, tensor: int = 1, by_position: bool = False
 ) -> float:
-    """Bytes per token of a layer between its forward and its backward pass. Recomputed layers keep their input only."""
-    if recomputes:
+    """Bytes per token of a layer between its forward and its backward pass. Layers that are recomputed in full keep
+    their input only."""
+    if recomputed == "selective":
+        return product_bytes(shape, dtype_bytes)
+    if recomputed == "full":
         return dtype_bytes * shape.hidden_size / (tensor if by_position else 1)
     return layer_bytes(shape, dtype_bytes, tensor, by_position)
 
@@ -46,12 +59,16 @@ def training_parts(facts: RoleFacts) -> tuple[Part, ...]:
     time."""
     shape, size = facts.shape, facts.dtype_bytes
     args = facts.worker.model_args
-    recomputes = not args.disable_gradient_checkpointing
     there = min(2, shape.num_layers) if args.enable_activation_offload else shape.num_layers
-    stored = there * saved_bytes(shape, size, recomputes)
-    again = layer_bytes(shape, size) if recomputes else 0
+    stored = there * saved_bytes(shape, size, args.recomputed)
+    again = {"nothing": 0, "full": layer_bytes(shape, size), "selective": _rest(shape, size)}[args.recomputed]
     activations = Part("activations", facts.train_tokens * (stored + again), True)
     return (activations, *head_parts(shape, facts.train_tokens, size, logits=_logits(facts)))
+
+
+def _rest(shape: ModelShape, dtype_bytes: int) -> float:
+    """Bytes per token of what a layer needs beside the products that it has kept."""
+    return max(0.0, layer_bytes(shape, dtype_bytes) - product_bytes(shape, dtype_bytes))
 
 
 def waiting_parts(facts: RoleFacts) -> tuple[Part, ...]:
@@ -59,7 +76,7 @@ def waiting_parts(facts: RoleFacts) -> tuple[Part, ...]:
     args = facts.worker.model_args
     if not args.enable_activation_offload:
         return ()
-    stored = saved_bytes(facts.shape, facts.dtype_bytes, not args.disable_gradient_checkpointing)
+    stored = saved_bytes(facts.shape, facts.dtype_bytes, args.recomputed)
     num_bytes = facts.train_tokens * facts.shape.num_layers * stored
     return (Part("activations (enable_activation_offload)", num_bytes, True),)
 

@@ -33,6 +33,7 @@ Hub = Annotated[
 ]
 
 
+Recomputed = Literal["nothing", "full", "selective"]
 LOGITS_PER_CHUNK = 2**23  # of some columns of the vocabulary: a small tile is as fast, and stays in a CPU's cache
 LOGITS_PER_CHUNK_ON_GPUS = 2**26  # the same on a GPU: each tile costs about 20 launches, whatever its size
 LOGITS_PER_CHUNK_OF_SHARES = 2**26  # of some tokens: each costs a pass over the head's gradient
@@ -74,6 +75,13 @@ class ModelArgs(Settings):
     )
     gradient_checkpointing_use_reentrant: bool | None = setting(
         None, "Which of torch's two checkpointing forms to use. None: the non-reentrant one."
+    )
+    recompute_granularity: Literal["full", "selective"] = setting(
+        "full",
+        "With deepspeed_train and fsdp2_train: what gradient checkpointing computes again. full: whole blocks, from "
+        "their inputs. selective: all but matrix products and attention, whose results are kept; faster, and about "
+        "half the memory of keeping everything. With use_torch_compile the compiler chooses, by the same rule. "
+        "megatron_train has strategy_config.recompute_granularity. See docs/memory.md.",
     )
     enable_activation_offload: bool = setting(
         False,
@@ -135,6 +143,11 @@ class ModelArgs(Settings):
         "With lora_target: directory (as peft writes it) or hub id of the adapters to start from. Default: new ones, "
         "which add 0. The keys above must be those it was made with.",
     )
+
+    @property
+    def recomputed(self) -> Recomputed:
+        """Return what a trainer on transformers computes again in its backward pass."""
+        return "nothing" if self.disable_gradient_checkpointing else self.recompute_granularity
 
     @property
     def has_lora(self) -> bool:

@@ -19,6 +19,7 @@ class Feature(StrEnum):
     ROUTE_REPORTS = "route_reports"
     MTP_TRAINING = "mtp_training"
     ACTIVATION_OFFLOAD = "activation_offload"
+    SELECTIVE_RECOMPUTE = "selective_recompute"
     TORCH_COMPILE = "torch_compile"
     FUSED_HEAD = "fused_head"
     TEACHER_HIDDEN_STATES = "teacher_hidden_states"
@@ -72,6 +73,12 @@ FEATURES: Mapping[Feature, FeatureRow] = {
     Feature.MTP_TRAINING: FeatureRow("train MTP heads", "mtp_training_mode", "set it to disabled", uses=("train",)),
     Feature.ACTIVATION_OFFLOAD: FeatureRow(
         "move activations to host memory", "model_args.enable_activation_offload", uses=("train",)
+    ),
+    Feature.SELECTIVE_RECOMPUTE: FeatureRow(
+        "keep matrix products and compute the rest again",
+        "model_args.recompute_granularity",
+        "remove it (megatron_train has strategy_config.recompute_granularity)",
+        uses=("train",),
     ),
     Feature.TORCH_COMPILE: FeatureRow("compile its model", "use_torch_compile"),
     Feature.FUSED_HEAD: FeatureRow(

@@ -27,9 +27,9 @@ _ON_DEVICES = _PROCESSES | {
     "strategy_args", "model_args", "device_mapping", "num_gpus_per_worker", "backend_timeout",
 }  # fmt: skip
 _TRAINING_MODEL = {
-    "disable_gradient_checkpointing", "gradient_checkpointing_use_reentrant", "enable_activation_offload",
-    "freeze_module_prefix", "lora_target", "lora_rank", "lora_alpha", "use_rslora", "lora_dropout",
-    "additional_target", "adapter_name_or_path",
+    "disable_gradient_checkpointing", "gradient_checkpointing_use_reentrant", "recompute_granularity",
+    "enable_activation_offload", "freeze_module_prefix", "lora_target", "lora_rank", "lora_alpha", "use_rslora",
+    "lora_dropout", "additional_target", "adapter_name_or_path",
 }  # fmt: skip
 TOKENIZER = "model_args.tokenizer_path"
 _MODEL = frozenset(f"model_args.{key}" for key in ModelArgs.model_fields) - {TOKENIZER}

@@ -297,7 +297,7 @@ class ModelScoreStrategy(ScoreStrategy):
         if self.role.model_args.enable_activation_offload:
             self._activations = ActivationOffload(self.model.module)
         if self.role.use_torch_compile:
-            compile_model(self.model)
+            compile_model(self.model, keeps_products=self.role.model_args.recomputed == "selective")
 
     def _share_prefixes(self) -> None:
         """Has rows that begin alike computed as a tree. StrategyError for a role that is to, and cannot."""

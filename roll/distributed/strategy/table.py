@@ -13,6 +13,7 @@ from roll.configs.checks.training import (
     compile_problems,
     fused_head_problems,
     optimizer_from_problems,
+    recompute_problems,
 )
 from roll.configs.load.validate import validate
 from roll.configs.problems import Problem, nearest
@@ -97,6 +98,7 @@ _RULES: Mapping[Callable[[Choice], Iterator[Problem]], frozenset[str]] = {
     router_replay_problems: _LEARN,
     head_training_problems: _LEARN,
     activation_offload_problems: _LEARN,
+    recompute_problems: _LEARN,
     optimizer_from_problems: _LEARN,
     _sequence_problems: _COMPUTE,
     compile_problems: _COMPUTE,

@@ -134,7 +134,7 @@ RULES = (
             "max_running_requests", "router_args*", "*.infer_batch_size", "*dynamic_batching*",
             "*.max_tokens_per_microbatch*", "*.sequence_length_round*", "*.use_sequence_packing",
             "*.use_prefix_sharing", "*.ulysses_size", "*.sequence_packing_args*", "*.attn_implementation",
-            "*gradient_checkpointing*", "*enable_activation_offload",
+            "*gradient_checkpointing*", "*model_args.recompute_granularity", "*enable_activation_offload",
         )
     ),
     Rule("*", "applied", "read from the YAML in every step"),

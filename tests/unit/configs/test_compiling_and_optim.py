@@ -23,6 +23,7 @@ NAME, SETTINGS = (f"actor_train.strategy_args.strategy_{key}" for key in ("name"
 EIGHT_BIT = {"actor_train.training_args.optim": "adamw_8bit"}
 COMPILED, MUON = {"actor_train.use_torch_compile": True}, {"actor_train.training_args.optim": "muon"}
 OFFLOADED = {"actor_train.model_args.enable_activation_offload": True}
+SELECTIVE = {"actor_train.model_args.recompute_granularity": "selective"}
 STAGE_3 = {f"{SETTINGS}.zero_optimization.stage": 3}
 
 
@@ -43,6 +44,32 @@ STAGE_3 = {f"{SETTINGS}.zero_optimization.stage": 3}
         (
             OFFLOADED | COMPILED,
             "actor_train.model_args.enable_activation_offload: true with actor_train.use_torch_compile: true, whose ",
+        ),
+        (
+            SELECTIVE | {NAME: "megatron_train"},
+            "actor_train.model_args.recompute_granularity: selective with megatron_train, which does not keep matrix "
+            "products and compute the rest again. Supported by: deepspeed_train, fsdp2_train. Use one of them, or "
+            "remove it (megatron_train has strategy_config.recompute_granularity).",
+        ),
+        (
+            SELECTIVE | OFFLOADED,
+            "actor_train.model_args.recompute_granularity: selective with actor_train.model_args.enable_activation_"
+            "offload: true: the products that are kept stay on the device. Use full, or set it to false.",
+        ),
+        (
+            SELECTIVE | {"actor_train.model_args.gradient_checkpointing_use_reentrant": True},
+            "actor_train.model_args.recompute_granularity: selective with actor_train.model_args.gradient_"
+            "checkpointing_use_reentrant: true: that form",
+        ),
+        (
+            SELECTIVE | {"actor_train.model_args.disable_gradient_checkpointing": True},
+            "actor_train.model_args.recompute_granularity: selective with actor_train.model_args.disable_gradient_"
+            "checkpointing: true: nothing is computed again. Remove one of the two.",
+        ),
+        (
+            SELECTIVE | STAGE_3,
+            f"actor_train.model_args.recompute_granularity: selective with {SETTINGS}.zero_optimization.stage: 3, "
+            "whose layers add biases to products that are kept. Set memory_efficient_linear: false beside it.",
         ),
         (
             MUON,
@@ -75,6 +102,11 @@ STAGE_3 = {f"{SETTINGS}.zero_optimization.stage": 3}
         "zero-3",
         "offload-megatron",
         "offload-compiled",
+        "selective-megatron",
+        "selective-offload",
+        "selective-reentrant",
+        "selective-nothing",
+        "selective-zero-3",
         "muon-bf16",
         "muon-megatron",
         "muon-offload",

@@ -1,0 +1,98 @@
+"""What a trained model keeps between its two passes, against what a plan says of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from roll.configs.memory.model_shape import ModelShape, model_shape
+from roll.configs.memory.passes import layer_bytes, product_bytes, saved_bytes
+from roll.configs.sections.model import ModelArgs
+from roll.models.execution import compile_model
+from roll.models.loading import LoadedModel, load_policy
+from roll.models.recomputation import _may_be_kept
+from roll.models.sequences.pack import Pack
+from roll.models.sequences.packed_attention import use_packed_attention
+from roll.utils.files import read_object
+
+ROWS, LENGTH = 4, 201
+TOKENS = ROWS * (LENGTH - 1)
+
+
+@pytest.fixture(scope="module")
+def wide_dir(make_tiny_model_dir: Callable[..., Path]) -> Path:
+    """Products of at least 128 terms, so that none is too cheap to be kept."""
+    return make_tiny_model_dir(hidden_size=128, num_heads=4, num_kv_heads=2)
+
+
+def loaded(model_dir: Path, **of_args: Any) -> LoadedModel:
+    model = load_policy(ModelArgs(model_name_or_path=str(model_dir), dtype="fp32", **of_args))
+    use_packed_attention(model.pretrained)
+    return model
+
+
+def forward(model: LoadedModel) -> torch.Tensor:
+    ids = torch.randint(3, 290, (ROWS, LENGTH), generator=torch.Generator().manual_seed(0))
+    pack = Pack.scored(ids, torch.full((ROWS,), LENGTH))
+    return model.pretrained.base_model(**pack.arguments).last_hidden_state
+
+
+def kept_bytes(model: LoadedModel) -> int:
+    """Bytes that were allocated in a forward pass, and not freed by its end."""
+    forward(model).sum().backward()  # what is allocated once, and the compiler
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        hidden = forward(model)
+    assert hidden.requires_grad
+    events: Any = profiled.profiler.kineto_results.events()  # type: ignore[union-attr]
+    return sum(event.nbytes() for event in events if event.name() == "[memory]")
+
+
+def shape_of(model_dir: Path) -> ModelShape:
+    shape, why_not = model_shape(read_object(model_dir / "config.json"))
+    assert shape is not None, why_not
+    return shape
+
+
+def measured(model: LoadedModel, full: int, shape: ModelShape) -> float:
+    """Bytes per token and layer beyond those of a model that is recomputed in full."""
+    return (kept_bytes(model) - full) / TOKENS / shape.num_layers
+
+
+def test_what_selective_recomputation_keeps_is_what_the_plan_says(wide_dir: Path) -> None:
+    """To the byte, but for a number per head and token that attention keeps. All that layers keep is twice as much."""
+    shape, full = shape_of(wide_dir), kept_bytes(loaded(wide_dir))
+    planned = product_bytes(shape, 4) - saved_bytes(shape, 4, "full")
+    of_heads = 4 * 4
+    selective = measured(loaded(wide_dir, recompute_granularity="selective"), full, shape)
+    assert selective == pytest.approx(planned + of_heads)
+    everything = measured(loaded(wide_dir, disable_gradient_checkpointing=True), full, shape)
+    assert 1.7 < everything / selective < 2.2
+    assert everything == pytest.approx(layer_bytes(shape, 4) - saved_bytes(shape, 4, "full"), rel=0.35)
+
+
+@pytest.mark.slow
+def test_a_compiled_model_keeps_about_as_much_and_learns_the_same(wide_dir: Path) -> None:
+    """By inductor and the machine's C++ compiler. On a CPU the rows of attention are joined: one tensor more."""
+    shape, full = shape_of(wide_dir), kept_bytes(loaded(wide_dir))
+    model, plain = loaded(wide_dir, recompute_granularity="selective"), loaded(wide_dir)
+    compile_model(model, keeps_products=True)
+    planned = product_bytes(shape, 4) - saved_bytes(shape, 4, "full")
+    assert 0.9 < measured(model, full, shape) / planned < 1.15
+    pull = torch.randn(128, generator=torch.Generator().manual_seed(1))
+    for each in (model, plain):
+        each.module.zero_grad()
+        (forward(each) * pull).sum().backward()
+    for (name, ours), theirs in zip(model.module.named_parameters(), plain.module.parameters(), strict=True):
+        assert ours.grad is not None and theirs.grad is not None
+        assert float((ours.grad - theirs.grad).norm() / theirs.grad.norm()) < 1e-5, name
+
+
+def test_products_and_attention_are_kept_and_nothing_that_writes_to_others_memory() -> None:
+    aten: Any = torch.ops.aten
+    assert _may_be_kept(aten.mm.default) and _may_be_kept(aten.addmm.default)
+    assert _may_be_kept(aten._scaled_dot_product_flash_attention.default)
+    assert _may_be_kept(torch.ops.torch_attn._varlen_attn.default)
+    assert not _may_be_kept(aten.mm.out) and not _may_be_kept(aten.bmm.default) and not _may_be_kept(aten.silu.default)
