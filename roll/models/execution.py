@@ -102,12 +102,16 @@ def _plain(weight: torch.Tensor) -> torch.Tensor:
 # A Hugging Face model by torch.compile: its blocks, which are many of one form, and the arithmetic of its head.
 
 
-def compile_model(model: LoadedModel, keeps_products: bool = False) -> None:
+def compile_model(model: LoadedModel, keeps_products: bool = False, follows_attention: bool = False) -> None:
     """Compiles the model's blocks, once for all lengths of rows. Only a block's forward function is compiled, so that
-    the hooks of FSDP2 and checkpointing stay as they are. Attention within a pack depends on the rows' lengths and
-    stays torch's own kernels; layers with states, which go through rows in steps, stay as they are. `keeps_products`:
-    what is computed again in the backward pass is the compiler's choice, which keeps the results of matrix products and
-    joins the rest with kernels of the backward pass. Whole blocks are not computed again then."""
+    the hooks of FSDP2 and checkpointing stay as they are. Layers with states, which go through rows in steps, stay as
+    they are.
+
+    - `keeps_products`: what is computed again in the backward pass is the compiler's choice, which keeps the results of
+      matrix products and joins the rest with kernels of the backward pass. Whole blocks are not computed again then.
+    - `follows_attention`: packed rows are one call of a kernel, which is a part of the block's graph. Otherwise what
+      runs depends on the rows' lengths, and the graph ends before it.
+    """
     names = set(model.pretrained._no_split_modules or ())
     blocks = [m for m in model.pretrained.modules() if names & {kind.__name__ for kind in type(m).__mro__}]
     if not blocks:
@@ -124,7 +128,8 @@ def compile_model(model: LoadedModel, keeps_products: bool = False) -> None:
     compile_it: Any = torch.compile
     for block in blocks:
         block.forward = compile_it(block.forward, dynamic=True)
-    AttentionInterface.register(PACKED_ATTENTION, torch.compiler.disable(packed_attention))
+    attention = packed_attention if follows_attention else torch.compiler.disable(packed_attention)
+    AttentionInterface.register(PACKED_ATTENTION, attention)
     for layer in state_layers(model.pretrained):
         layer.forward = torch.compiler.disable(layer.forward)
     if isinstance(model.module, TokenLogProbModel):

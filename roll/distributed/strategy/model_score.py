@@ -24,13 +24,19 @@ from roll.models.exact.check import check_exact, make_exact
 from roll.models.exact.rows import ExactRows
 from roll.models.execution import ActivationOffload, compile_model
 from roll.models.hf import SequenceModel, TokenLogProbModel, TokenValueModel
-from roll.models.loading import LoadedModel
+from roll.models.loading import DTYPES, LoadedModel
 from roll.models.lora import Exported
 from roll.models.routers import RouterReplay, check_routers
 from roll.models.sequences.attention import refusal
 from roll.models.sequences.layout import Padded, RowLayout, computed
 from roll.models.sequences.pack import Pack
-from roll.models.sequences.packed_attention import check_packs, check_trees, tree_refusal, use_packed_attention
+from roll.models.sequences.packed_attention import (
+    check_packs,
+    check_trees,
+    tree_refusal,
+    use_packed_attention,
+    uses_kernel,
+)
 from roll.models.sequences.ranks import SequenceRanks
 from roll.models.sequences.tree import Tree, tree_or_pack
 from roll.models.teacher_targets import StudentOutputs, TeacherHead, targets_of
@@ -297,7 +303,13 @@ class ModelScoreStrategy(ScoreStrategy):
         if self.role.model_args.enable_activation_offload:
             self._activations = ActivationOffload(self.model.module)
         if self.role.use_torch_compile:
-            compile_model(self.model, keeps_products=self.role.model_args.recomputed == "selective")
+            args = self.role.model_args
+            is_one_call = not self._shares_prefixes and self.sequence_ranks is None
+            compile_model(
+                self.model,
+                keeps_products=args.recomputed == "selective",
+                follows_attention=is_one_call and uses_kernel(DTYPES[args.dtype], self.context.device),
+            )
 
     def _share_prefixes(self) -> None:
         """Has rows that begin alike computed as a tree. StrategyError for a role that is to, and cannot."""

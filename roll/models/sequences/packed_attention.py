@@ -27,7 +27,7 @@ from roll.models.sequences.tree_attention import WIDEST_FLASH, TreeParts, of_one
 from roll.platforms.table import platform_of
 
 PACKED_ATTENTION = "roll_packed"
-_KERNEL_KNOWS_GROUPS = "enable_gqa" in signature(varlen_attn).parameters
+_ASKS_ABOUT_GROUPS = "enable_gqa" in signature(varlen_attn).parameters
 
 
 def use_packed_attention(model: PreTrainedModel, is_shared: bool = False) -> None:
@@ -98,8 +98,7 @@ def packed_attention(
     assert cu_seq_lens_q is not None
     if sequence_ranks is not None:
         query, key, value = _some_heads(query, key, value, sequence_ranks)
-    fits = query.dtype != torch.float32 and max(query.shape[-1], value.shape[-1]) <= WIDEST_FLASH
-    if fits and platform_of(query.device).has_flash_attention:
+    if uses_kernel(query.dtype, query.device, max(query.shape[-1], value.shape[-1])):
         q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))
         output = attend_by_kernel(q, k, v, cu_seq_lens_q, max_length_q, scaling, attention_mask)[None]
     else:
@@ -150,6 +149,12 @@ def _band(length: int, window: int, device: torch.device) -> torch.Tensor:
     return torch.ones(length, length, dtype=torch.bool, device=device).tril().triu(1 - window)
 
 
+def uses_kernel(dtype: torch.dtype, device: torch.device, width: int = 0) -> bool:
+    """True if rows of any length, with heads as wide as this, go through one kernel, and not one after the other.
+    torch.compile follows it into its graph."""
+    return dtype != torch.float32 and width <= WIDEST_FLASH and platform_of(device).has_flash_attention
+
+
 def attend_by_kernel(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -160,14 +165,11 @@ def attend_by_kernel(
     window: int = 0,
 ) -> torch.Tensor:
     """Query [N, heads, D] with keys and values [N, groups, D] in fp16 or bf16 -> [N, heads, D]: torch's flash kernel
-    for rows of any length, which a GPU has. Values may have another width than keys. `starts`: of each row, and N.
-    torch below 2.12 wants as many key-value heads as heads."""
+    for rows of any length, which a GPU has. Values may have another width than keys. `starts`: of each row, and N."""
     width, scale = value.shape[-1], query.shape[-1] ** -0.5 if scaling is None else scaling
     query, key, value = of_one_width(query, key, value)
-    has_groups = query.shape[1] != key.shape[1]
-    if has_groups and not _KERNEL_KNOWS_GROUPS:
-        key, value = (part.repeat_interleave(query.shape[1] // part.shape[1], 1) for part in (key, value))
-    groups: dict[str, Any] = {"enable_gqa": has_groups} if _KERNEL_KNOWS_GROUPS else {}
+    # Below 2.12 torch does not compare the numbers of heads, and its kernel knows groups all the same.
+    groups: dict[str, Any] = {"enable_gqa": query.shape[1] != key.shape[1]} if _ASKS_ABOUT_GROUPS else {}
     output = varlen_attn(
         query,
         key,
