@@ -29,7 +29,7 @@ SCORER = {
 TRAINER_MEMORY = {
     "held_to_planned": Limit("what a dry run calls certain; buffers and rounding on top", 0.9, 1.35),
     "left_on_device_fraction": Limit(_LEFT, most=0.05, cuda_only=True),
-    "device_given_back_fraction": Limit("by the driver: what others can have", least=0.85, cuda_only=True),
+    "device_given_back_fraction": Limit("what torch lets go of: others can have it", least=0.85, cuda_only=True),
     "grad_norm_after_trip": Limit(_HOOKS, least=ABOVE_0),
     "moved_after_trip": Limit("the weights go on learning", least=1e-5),
 }
@@ -168,4 +168,7 @@ HANDOVER_LARGE = _CONTROL | {
         most=0.5,
         cuda_only=True,
     ),
+}
+HANDOVER_OF_ADAPTERS = HANDOVER_LARGE | {
+    "peak_to_planned": Limit("the plan of the update phase, in torch's own count", 0.9, 1.1, cuda_only=True),
 }

@@ -30,6 +30,16 @@ SHAPE_OF_ONE_AND_A_HALF_BILLION = {
     "vocab_size": 151_936,
 }
 """Qwen2.5-1.5B's: 1,544 million parameters."""
+SHAPE_OF_SEVEN_BILLION = {
+    "hidden_size": 3584,
+    "intermediate_size": 18_944,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "vocab_size": 152_064,
+    "tie_word_embeddings": False,
+}
+"""Qwen2.5-7B's: 7,616 million parameters."""
 SHAPE_OF_A_REHEARSAL = {
     "hidden_size": 128,
     "intermediate_size": 384,
@@ -70,9 +80,10 @@ class Place:
         return save_pretrained(self.directory / "model", build_model(tokenizer, **shape), tokenizer)
 
     def shape(self, of_model: dict[str, int]) -> dict[str, Any]:
-        """Settings of a Qwen2 with tied embeddings in this shape; in a tiny one in a rehearsal."""
+        """Settings of a Qwen2 in this shape, with tied embeddings unless it says otherwise; in a tiny one in a
+        rehearsal."""
         shape = of_model if self.on_cuda else SHAPE_OF_A_REHEARSAL
-        return shape | {"max_position_embeddings": 32_768, "tie_word_embeddings": True}
+        return {"max_position_embeddings": 32_768, "tie_word_embeddings": True} | shape
 
     def large_model(self, of_model: dict[str, int] = SHAPE_OF_HALF_A_BILLION) -> Path:
         """Random Qwen2 in bf16; a tiny one in a rehearsal."""

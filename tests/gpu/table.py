@@ -114,7 +114,6 @@ def _trainer_memory(name: str, code: str, kind: str, settings: dict[str, Any]) -
         limits=limits.FSDP2_MEMORY if kind == "fsdp2" else limits.TRAINER_MEMORY,
         most_gpus=2,
         packages=(kind,) * (kind != "fsdp2"),
-        alone=True,
     )
 
 
@@ -222,17 +221,25 @@ def _invariant_run() -> Check:
 
 
 def _handover(name: str, kind: str, settings: dict[str, Any], *packages: str, **more: Any) -> Check:
-    """A trainer of this kind and hf_infer, without Ray. `more`: `adapts` or `large`."""
-    large = more.get("large", False)
-    form = "0.5B in bf16: seconds of a GB" if large else "fp32: the sampler has the trainer's weights"
+    """A trainer of this kind and hf_infer, without Ray. `more`: `adapts` or `size`."""
+    size = more.get("size", "tiny")
+    form = {
+        "tiny": "fp32: the sampler has the trainer's weights",
+        "0.5b": "0.5B in bf16: seconds of a GB",
+        "7b": "7B in bf16, LoRA: seconds of a GB, memory as planned,",
+    }[size]
+    of_size = {"tiny": limits.HANDOVER, "0.5b": limits.HANDOVER_LARGE, "7b": limits.HANDOVER_OF_ADAPTERS}
     return Check(
         name=f"ipc-{name}",
         path=f"{kind}_train ({name}) and hf_infer in turns on one GPU, weights by CUDA IPC, {form} after three updates",
         code="executor/weights/sender.py, weights/transport.py",
         function=f"{HERE}.handover:hands_over",
         arguments={"kind": kind, "settings": settings} | more,
-        limits=limits.HANDOVER_LARGE if large else limits.HANDOVER,
+        limits=of_size[size],
         packages=packages,
+        expected_s=120 if size == "7b" else 45,
+        limit_s=300,
+        alone=size == "7b",
     )
 
 
@@ -403,7 +410,8 @@ CHECKS: tuple[Check, ...] = (
     _handover("zero3", "deepspeed", {"stage": 3}, "deepspeed"),
     _handover("megatron", "megatron", {}, "megatron"),
     _handover("lora-fsdp2", "fsdp2", {}, "peft", adapts=True),
-    _handover("fsdp2-0.5b", "fsdp2", {}, large=True),
+    _handover("fsdp2-0.5b", "fsdp2", {}, size="0.5b"),
+    _handover("lora-7b", "fsdp2", {}, "peft", adapts=True, size="7b"),
     _run("hf_infer", "shared-memory", _IPC, _ONE),
     *(_run_after("hf_infer", trainer) for trainer in _TRAINERS),
     _run_after("hf_infer", "fsdp2", adapts=True),

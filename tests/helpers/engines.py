@@ -9,6 +9,7 @@ import threading
 from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -56,7 +57,7 @@ def open_zmq_sockets() -> list[str]:
 
 
 class EngineHarness:
-    """One engine, started. `weights` are what it should have now."""
+    """One engine, started."""
 
     def __init__(
         self,
@@ -76,7 +77,6 @@ class EngineHarness:
         self.name = name
         self.model_dir = model_dir
         self.loop = asyncio.new_event_loop()
-        self.model = load_model(model_dir)
         self.version = 0
         self._num_requests = 0
         self._group: Any = None
@@ -91,6 +91,11 @@ class EngineHarness:
         )
         self.engine.setup()
         self.run(self.engine.start(), timeout_s=600)  # seconds, unless the machine is busy
+
+    @cached_property
+    def model(self) -> "PreTrainedModel":
+        """In fp32, with the weights that the engine should have; loaded when it is first asked for."""
+        return load_model(self.model_dir)
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float = 60) -> T:
         return self.loop.run_until_complete(asyncio.wait_for(work, timeout_s))

@@ -12,29 +12,41 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
+from roll.configs.memory.parts import total
 from roll.types.batch import MicroBatch
 from roll.types.rollout import Generation
+from roll.utils.files import read_object
 from tests.gpu.check import Figures
 from tests.gpu.checks import trainers
+from tests.gpu.checks.memory import planned_memory, random_rows
 from tests.gpu.checks.trainers import Kind, held_bytes
-from tests.gpu.place import Place
+from tests.gpu.place import SHAPE_OF_HALF_A_BILLION, SHAPE_OF_SEVEN_BILLION, Place
 
 _UPDATES = 3
 _PROMPTS, _NEW_TOKENS = 8, 24
 _START_LIMIT_S, _LIMIT_S = 150.0, 220.0
-_BUCKET_BYTES = {False: 200_000, True: 256 << 20}  # by whether the model is large: several buckets
+_FEW_BYTES, _MANY_BYTES = 200_000, 256 << 20  # of a bucket: several for a model
 _LARGE_MODEL_RATE = 3e-4  # a wide model moves further with a step of every weight: bf16 would then round more
+_ADAPTERS = {"lora_target": "all-linear", "lora_rank": 16, "lora_alpha": 32}
+_ADAPTER_RATE = 3e-3
+_ROWS = {"cuda": (4, 1025), "cpu": (4, 33)}  # of an update of 7B, and their tokens
+
+Size = Literal["tiny", "0.5b", "7b"]
 _COPIES = 10  # to measure a copy by
+
+
+_SHAPES = {"0.5b": SHAPE_OF_HALF_A_BILLION, "7b": SHAPE_OF_SEVEN_BILLION}
 
 
 @dataclass(frozen=True)
 class _Handover:
-    """What both processes know. `address`: of the socket at which the sampler takes calls."""
+    """What both processes know. `address`: of the socket at which the sampler takes calls. `rows`: of an update, and
+    the tokens of each; None: those of the parity tests."""
 
     kind: Kind
     run: Any
@@ -42,6 +54,7 @@ class _Handover:
     device: str
     bucket_bytes: int
     address: str
+    rows: tuple[int, int] | None
 
 
 Publish = Callable[[Any, Any, "_Sampler", _Handover, int], None]
@@ -52,21 +65,26 @@ def hands_over(
     kind: Kind,
     settings: dict[str, Any],
     adapts: bool = False,
-    large: bool = False,
+    size: Size = "tiny",
     publish: Publish | None = None,
 ) -> Figures:
     """Three updates; after each the sampler's answers, and what the trainer says of them. `moved` is how far an update
     moves log-probs of the same tokens: a gap of that size would be old weights. `publish` replaces `publish_weights`,
     for a test that this check can fail."""
-    model_dir = place.large_model() if large else place.tiny_model()
-    dtype = "bf16" if large else "fp32"
-    adapter = trainers.adapter_of(model_dir, place.directory) if adapts else None
-    model = {"dtype": dtype} | (trainers.lora_settings(adapter) if adapter else {})
-    run = trainers.run_of(kind, model_dir, settings, model)
-    if large:
-        run = replace(run, training={"learning_rate": _LARGE_MODEL_RATE})
     address = str(Path(tempfile.mkdtemp(prefix="h-")) / "socket")
-    both = _Handover(kind, run, dtype, place.device, _BUCKET_BYTES[large], address)
+    if size == "tiny":
+        model_dir = place.tiny_model()
+        adapter = trainers.adapter_of(model_dir, place.directory) if adapts else None
+        model = {"dtype": "fp32"} | (trainers.lora_settings(adapter) if adapter else {})
+        run = trainers.run_of(kind, model_dir, settings, model)
+        both = _Handover(kind, run, "fp32", place.device, _FEW_BYTES, address, None)
+    else:
+        model_dir = place.large_model(_SHAPES[size])
+        model = {"dtype": "bf16"} | (_ADAPTERS if adapts else {})
+        run = trainers.run_of(kind, model_dir, settings, model)
+        run = replace(run, training={"learning_rate": _ADAPTER_RATE if adapts else _LARGE_MODEL_RATE})
+        rows = _ROWS[place.device] if size == "7b" else None
+        both = _Handover(kind, run, "bf16", place.device, _MANY_BYTES, address, rows)
     with trainers.ranks_of(place, kind, 1) as training, place.ranks(1) as sampling, ThreadPoolExecutor(2) as threads:
         calls = [
             threads.submit(training.run, _train, both, publish or publish_weights, timeout_s=_LIMIT_S),
@@ -81,7 +99,18 @@ def hands_over(
             "; ".join(f"{who}: {e}" for who, e in zip(("trainer", "sampler"), errors, strict=True) if e)
         )
     found: dict[str, float] = calls[0].result()[0]
+    if both.rows:
+        planned = _planned_bytes(both)
+        found |= {"planned_gb": planned / 1e9, "peak_to_planned": found["peak_gb"] * 1e9 / planned}
     return found
+
+
+def _planned_bytes(both: _Handover) -> float:
+    """What a dry run says of the trainer in an update, without contexts and communicators, which torch does not
+    count."""
+    assert both.rows is not None
+    memory = planned_memory(both.kind, both.run, 1, both.rows[0] * both.rows[1])
+    return sum(total(parts) for parts in memory.states.values()) + total(memory.passes["training"])
 
 
 # The trainer's process, which says what happens when.
@@ -97,12 +126,17 @@ def _train(both: _Handover, publish: Publish) -> dict[str, float]:
         sender = WeightSender(0, device)
         gaps, moved, seconds, norms = [], [], [], []
         left, sampler_left = [], []
-        held = sampler_held = sync_bytes = 0
+        held = sampler_held = sync_bytes = peak = 0
+        update = _update_of(both, strategy)
         rows: list[MicroBatch] = []
         for version in range(_UPDATES + 1):
             if version:
                 before = _log_probs(strategy, rows)
-                norms.append(module.one_update(strategy, both.run)["grad_norm"])
+                if device.type == "cuda":
+                    torch.cuda.reset_peak_memory_stats()
+                norms.append(update())
+                if device.type == "cuda":
+                    peak = max(peak, torch.cuda.max_memory_allocated())
                 held = max(held, held_bytes(device))
                 moved.append(np.abs(_log_probs(strategy, rows) - before))
             strategy.offload_states(ALL_STATES - {State.WEIGHTS})
@@ -144,7 +178,19 @@ def _train(both: _Handover, publish: Publish) -> dict[str, float]:
         "export_s_per_gb": export / (sync_bytes / 1e9),
         "copy_s_per_gb": copy / (sync_bytes / 1e9),
         "sync_to_copy": whole / copy,
+        "peak_gb": peak / 1e9,
     }
+
+
+def _update_of(both: _Handover, strategy: Any) -> Callable[[], float]:
+    """An update, which returns the norm of its gradient."""
+    if both.rows is None:
+        return lambda: trainers.helpers_of(both.kind).one_update(strategy, both.run)["grad_norm"]
+    from tests.parity.strategies.reference import BentLoss, scale_of
+
+    vocab_size = int(read_object(both.run.model_dir / "config.json")["vocab_size"])
+    batches = [random_rows(*both.rows, vocab_size, 0, num_prompt=both.rows[1] // 2)]
+    return lambda: strategy.train_step(batches, BentLoss(), scale_of(batches), 1.0)[1]["grad_norm"]
 
 
 def publish_weights(strategy: Any, sender: Any, sampler: _Sampler, both: _Handover, version: int) -> None:

@@ -84,7 +84,7 @@ def _live_bytes(device: torch.device) -> int:
 
 
 def _turn(kind: Kind, model_dir: Path, settings: dict[str, Any], tokens: tuple[int, int]) -> dict[str, float]:
-    """One rank. Device-wide figures are the driver's: what other processes could have."""
+    """One rank. What it gives back is what torch lets go of: other processes can have it."""
     from transformers import AutoConfig
 
     from tests.parity.strategies.reference import BentLoss, scale_of
@@ -106,13 +106,13 @@ def _turn(kind: Kind, model_dir: Path, settings: dict[str, Any], tokens: tuple[i
         held = _live_bytes(device)
         if on_cuda:
             torch.cuda.empty_cache()
-        free = torch.cuda.mem_get_info()[0] if on_cuda else 0
+        reserved = torch.cuda.memory_reserved() if on_cuda else 0
         started = time.monotonic()
         if on_cuda:
             from roll.distributed.strategy.base import ALL_STATES
 
             strategy.offload_states(ALL_STATES)
-            away, given_back = held_bytes(device), torch.cuda.mem_get_info()[0] - free
+            away, given_back = held_bytes(device), reserved - torch.cuda.memory_reserved()
             strategy.load_states(ALL_STATES)
             torch.cuda.synchronize()
         else:
