@@ -25,7 +25,7 @@ def experts_of(root: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def _is_experts(module: nn.Module) -> bool:
-    return type(getattr(module, "num_experts", None)) is int and hasattr(module, "_is_expert_parallel")
+    return type(getattr(module, "num_experts", None)) is int and hasattr(module, "is_concatenated")
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,15 @@ def test_the_experts_of_every_sparse_layer_are_found() -> None:
     assert [name for name, _ in experts_of(model)] == ["model.layers.1.mlp.experts"]
 
 
+def test_the_experts_of_transformers_5_17_are_found() -> None:
+    """They know nothing of ranks, which those of 5.19 do."""
+    with torch.device("meta"):
+        model = Qwen3MoeForCausalLM(config("eager"))
+    for module in model.modules():
+        vars(module).pop("_is_expert_parallel", None)
+    assert [name for name, _ in experts_of(model)] == ["model.layers.1.mlp.experts"]
+
+
 @pytest.mark.parametrize("implementation", ["eager", "grouped_mm"])
 def test_a_rank_computes_with_its_own_weights(implementation: str) -> None:
     """The last two of four experts are the first two of the rank that has them."""
