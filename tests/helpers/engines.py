@@ -192,10 +192,11 @@ class EngineHarness:
         from roll.distributed.weights.bucket import MemoryBucket, index_bucket, write_bucket
         from roll.distributed.weights.transport import SharedSegment
 
-        segment = SharedSegment.create(f"roll-test-{os.getpid()}-{self.version}", 2 * BUCKET_BYTES)
+        indices = [index_bucket(bucket) for bucket in buckets]
+        largest = max(index.num_bytes for index in indices)
+        segment = SharedSegment.create(f"roll-test-{os.getpid()}-{self.version}", largest)
         try:
-            for bucket in buckets:
-                index = index_bucket(bucket)
+            for bucket, index in zip(buckets, indices, strict=True):
                 write_bucket(segment.flat, bucket, index)
                 await self.engine.import_weights(MemoryBucket(index, segment.name))
                 segment.flat.fill_(255)  # whatever the engine keeps of it would be NaN

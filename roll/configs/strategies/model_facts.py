@@ -102,9 +102,10 @@ VLLM_NOT_ON_CPU: Mapping[str, str] = dict.fromkeys(DELTA_RULES, "its kernels for
     "deepseek_v32": "it has no sparse attention there",
     "ernie4_5_moe": "its router there leaves out the correction of experts",
     "glm_moe_dsa": "it has no sparse attention there",
-    "gpt_oss": "it computes another model there once weights were updated",
     "jamba": "it has no selective scan there",
     "kimi_linear": "its layers need CUTLASS",
+    "lfm2": "its kernel for rotary embeddings turns other heads there",
+    "lfm2_moe": "its kernel for rotary embeddings turns other heads there",
     "minimax_m2": "its router there has no sigmoid without groups of experts",
 }
 """Types that vLLM 0.32 does not start on a CPU, or computes otherwise there, and why: tests/parity/families/

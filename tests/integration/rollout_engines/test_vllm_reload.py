@@ -2,6 +2,7 @@
 The engine around them is in the contract suite."""
 
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,6 +58,10 @@ def quantised_online() -> Any:
 Update = Callable[[dict[str, torch.Tensor]], list[str]]
 
 
+def config_of(kind: str) -> Any:
+    return SimpleNamespace(hf_text_config=SimpleNamespace(model_type=kind))
+
+
 @pytest.fixture
 def model() -> Any:
     return quantised_online()
@@ -68,7 +73,7 @@ def update(model: Any, monkeypatch: pytest.MonkeyPatch) -> Update:
     from roll.distributed.strategy.vllm import worker_extension
 
     monkeypatch.setattr(worker_extension, "decode_source", lambda source: source)
-    config: Any = None  # only layers of attention ask it
+    config = config_of("llama")
     layerwise = worker_extension.LayerwiseUpdate(model, config, torch.device("cpu"), 0)
     monkeypatch.setattr(layerwise._receiver, "read", lambda source: source.items())
 
@@ -113,8 +118,7 @@ def test_sinks_that_a_model_copies_itself_are_updated(monkeypatch: pytest.Monkey
     place = model.attn.sinks.data_ptr()
     monkeypatch.setattr(worker_extension, "decode_source", lambda source: source)
     monkeypatch.setattr(worker_extension, "get_tensor_model_parallel_rank", lambda: 1)
-    config: Any = None
-    layerwise = worker_extension.LayerwiseUpdate(model, config, torch.device("cpu"), 1)
+    layerwise = worker_extension.LayerwiseUpdate(model, config_of("gpt_oss"), torch.device("cpu"), 1)
     monkeypatch.setattr(layerwise._receiver, "read", lambda source: source.items())
     for factor in (1.0, 2.0):
         layerwise.begin(whole=True)
@@ -124,6 +128,52 @@ def test_sinks_that_a_model_copies_itself_are_updated(monkeypatch: pytest.Monkey
         assert model.attn.sinks.tolist() == [2 * factor, 3 * factor]
         assert model.attn.weight.unique().tolist() == [factor]
     assert model.attn.sinks.data_ptr() == place
+
+
+class WithExperts(nn.Module):
+    """As vLLM's gpt-oss without quantisation: experts of a layer that come as one tensor are copied past its loaders,
+    single ones are not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts: Any = nn.Module()
+        weight: Any = nn.Parameter(torch.zeros(2, 4, 3))
+        weight.weight_loader = self.load_one
+        self.experts.w2_weight = weight
+
+    def load_one(self, param: Any, value: torch.Tensor, expert: int) -> None:
+        param.data[expert].copy_(value.t())
+
+    def load_weights(self, weights: Named) -> set[str]:
+        own: Any = self.experts.w2_weight
+        for name, value in weights:
+            if name.endswith("experts.down_proj"):
+                own.copy_(value.permute(0, 2, 1))
+            else:
+                own.weight_loader(own, value, int(name.split(".")[5]))
+        return {"experts.w2_weight"}
+
+
+@pytest.mark.parametrize(("kind", "lost"), [("gpt_oss", []), ("llama", ["experts.w2_weight (lost by vllm)"])])
+def test_what_a_model_copies_past_the_update_comes_in_another_form_or_is_named(
+    kind: str, lost: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engines of gpt-oss sampled with the experts of their first weights for ever, and nobody said so."""
+    from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
+
+    from roll.distributed.strategy.vllm import worker_extension
+
+    model = WithExperts().requires_grad_(False)
+    record_metadata_for_reloading(model)
+    monkeypatch.setattr(worker_extension, "decode_source", lambda source: source)
+    layerwise = worker_extension.LayerwiseUpdate(model, config_of(kind), torch.device("cpu"), 0)
+    monkeypatch.setattr(layerwise._receiver, "read", lambda source: source.items())
+    for factor in (1.0, 2.0):
+        sent = factor * torch.arange(24.0).reshape(2, 3, 4)
+        layerwise.begin(whole=True)
+        layerwise.add({"model.layers.0.mlp.experts.down_proj": sent})
+        assert layerwise.finish() == lost
+        assert torch.equal(model.experts.w2_weight, sent.permute(0, 2, 1) * (not lost))
 
 
 WEIGHTS = {

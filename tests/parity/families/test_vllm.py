@@ -32,6 +32,9 @@ _MIXTURE: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_int
 _ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "n_shared_experts": 1}
 _ROUTED |= {"first_k_dense_replace": 1, "n_group": 1, "topk_group": 1}
 _MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_n_groups": 1}
+_MAMBA_2: dict[str, Any] = {"mamba_num_heads": 4, "mamba_head_dim": 32, "ssm_state_size": 16, "n_groups": 1}
+_MAMBA_2 |= {"layers_block_type": ["linear_attention", "full_attention", "mlp"]}
+_MAMBA_2 |= {"time_step_min": 1e-30}  # transformers lets no time step be shorter; vLLM does
 _WINDOW: dict[str, Any] = {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}
 
 _PLAIN = (
@@ -44,8 +47,13 @@ TYPES: dict[str, dict[str, Any]] = {
     "falcon_h1": _MAMBA | {"mamba_d_ssm": 64, "mamba_d_head": 16},
     "gemma3_text": _WINDOW | {"query_pre_attn_scalar": 32},
     "glm4_moe": _ROUTED,
+    "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16},
+    "granitemoehybrid": _MAMBA
+    | {"num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 64}
+    | {"layer_types": ["mamba", "attention"]},
     "hunyuan_v1_moe": {"num_experts": 4, "moe_topk": 2},
     "ministral": {"sliding_window": 16},
+    "nemotron_h": _MAMBA_2,
     "olmo3": _WINDOW,
     "qwen2_moe": _MIXTURE | {"shared_expert_intermediate_size": 64},
     "qwen3_moe": _MIXTURE | {"decoder_sparse_step": 1},

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 _PREFIX = "base_model.model."
 _A, _B = ".lora_A.weight", ".lora_B.weight"
 _SINKS = ".sinks"
+_STACKED = tuple(f".mlp.experts.{name}_proj{end}" for name in ("gate_up", "down") for end in ("", "_bias"))
+"""Ends of the names of gpt-oss's experts, all of a layer in one tensor."""
 
 
 class AdapterUpdate:
@@ -108,8 +110,9 @@ class LayerwiseUpdate:
     """New weights for a vLLM model, layer by layer, into the memory of the old ones.
 
     vLLM keeps what it is given until a layer is complete, and a layer may spread over several buckets: what it still
-    waits with at the end of one is copied. Sinks of attention its models copy themselves, into the form without memory
-    that a layer has meanwhile (vLLM 0.32: gpt_oss.py, mimo_v2.py), so they are copied again at the end.
+    waits with at the end of one is copied. Some weights vLLM's models copy themselves, into the form without memory
+    that a layer has meanwhile (vLLM 0.32): sinks of attention (gpt_oss.py, mimo_v2.py), which are copied again at the
+    end, and gpt-oss's experts where all of a layer are one tensor, so each expert comes alone.
     """
 
     def __init__(
@@ -127,6 +130,8 @@ class LayerwiseUpdate:
         self._device = device
         self._missing: set[str] = set()
         self._sinks: dict[str, torch.Tensor] = {}  # of this update, by vLLM's names
+        self._stacks_experts = model_config.hf_text_config.model_type == "gpt_oss"
+        self._loaded: set[str] = set()  # in this update, by vLLM's names
         self._is_open = False
         self._is_whole = True
         self._unfinished: dict[str, int] = {}  # numbers that came for layers which a whole update leaves incomplete
@@ -143,7 +148,7 @@ class LayerwiseUpdate:
         if self._is_open:  # the last update broke off: vLLM must forget the parts it collected
             self._close()
         self._is_whole = whole
-        self._sinks = {}
+        self._sinks, self._loaded = {}, set()
         # Tied weights have two names, of which the model lists and loads the first.
         second_names = self._parameter_names() - {name for name, _ in self._model.named_parameters()}
         initialize_layerwise_reload(self._model)
@@ -168,12 +173,14 @@ class LayerwiseUpdate:
             weights = self._adapters.take(weights)
         if not weights:
             return
+        if self._stacks_experts:
+            weights = [each for name, tensor in weights for each in _single_experts(name, tensor)]
         load_weights: Any = self._model.load_weights
         with torch.device(self._device):
-            self._missing -= load_weights(iter([each for each in weights if not each[0].endswith(_SINKS)]))
+            self._loaded |= load_weights(iter([each for each in weights if not each[0].endswith(_SINKS)]))
             for name, sinks in [each for each in weights if each[0].endswith(_SINKS)]:
                 (own_name,) = load_weights(iter([(name, sinks)]))
-                self._missing.discard(own_name)
+                self._loaded.add(own_name)
                 self._sinks[own_name] = sinks.clone()
         self._keep_what_waits({tensor.untyped_storage().data_ptr() for _, tensor in weights})
         platform_of(self._device).synchronize(self._device)  # the source may be overwritten once this returns
@@ -192,7 +199,8 @@ class LayerwiseUpdate:
 
     def finish(self) -> list[str]:
         """Names of parameters that were not sent, and had to be; they keep their old values. Unless the update is
-        whole, these are layers of which only a part came."""
+        whole, these are layers of which only a part came. Parameters that vLLM loaded past its update are among them:
+        their new values are lost."""
         missing = [] if self._adapters is None else self._adapters.finish()
         if self._is_open:
             missing += self._finish_weights()
@@ -202,14 +210,25 @@ class LayerwiseUpdate:
     def _finish_weights(self) -> set[str]:
         unfinished = {name: info.load_numel for name, info in self._waiting().items()}
         if self._is_whole:
-            self._unfinished, missing = unfinished, self._missing
+            self._unfinished, missing = unfinished, self._missing - self._loaded
         else:
             missing = {name for name, numel in unfinished.items() if numel != self._unfinished.get(name)}
+        missing |= {f"{name} (lost by vllm)" for name in self._lost()}
         self._close()
         for name, sinks in self._sinks.items():  # one of each head; this rank has some of them
             own = self._model.get_parameter(name)
             own.data.copy_(sinks.narrow(0, get_tensor_model_parallel_rank() * len(own), len(own)))
         return missing
+
+    def _lost(self) -> set[str]:
+        """Names of parameters that a model says it loaded, and copied itself into the form without memory that a layer
+        has until it is complete."""
+        lost: set[str] = set()
+        for prefix, module in self._model.named_modules():
+            kept = {name for name, _ in get_layerwise_info(module).loaded_weights}
+            without_memory = {name for name, own in module.named_parameters(recurse=False) if own.is_meta} - kept
+            lost |= {f"{prefix}.{name}".replace(".base_layer.", ".") for name in without_memory}
+        return lost & self._loaded - self._sinks.keys()
 
     def _close(self) -> None:
         """Finish the update: modules that received nothing keep their weights, without a warning."""
@@ -242,6 +261,17 @@ class LayerwiseUpdate:
         for module in self._model.modules():
             if isinstance(module, ParallelLMHead):
                 module.quant_method.process_weights_after_loading(module)
+
+
+def _single_experts(name: str, tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    """The tensor under its name, or one of each expert for gpt-oss's experts of a layer.
+
+    Example: layers.0.mlp.experts.down_proj of 4 experts -> layers.0.mlp.experts.0.down_proj, ... .3.down_proj
+    """
+    if not name.endswith(_STACKED):
+        return [(name, tensor)]
+    of_layer, _, matrix = name.rpartition(".")
+    return [(f"{of_layer}.{expert}.{matrix}", own) for expert, own in enumerate(tensor)]
 
 
 def _copied(value: Any, sources: set[int]) -> Any:
