@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from tests.e2e.conftest import Run
+from tests.parity.megatron import models
 
 StartRun = Callable[..., Run]
 EXACT = ("+exact_log_probs=true", "eval_steps=-1")
@@ -54,6 +56,28 @@ def test_log_probs_are_equal_in_every_step_and_after_a_resume(
     assert_exact(run, [1, 2, 3])
     later = ("max_steps=5", "save_steps=-1", "resume_from_checkpoint=true")
     assert_exact(start_run(sort_data, name, *EXACT, *more, *later, name="exact"), [1, 2, 3, 4, 5])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(("tiny_sort", *ZERO3), id="zero3"),
+        pytest.param(("tiny_sort_fsdp2", *BF16), id="fsdp2-two-ranks-bf16"),
+    ],
+)
+def test_experts_of_a_mixture_are_exact_in_every_step(
+    sort_data: Path, start_run: StartRun, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """Weights are drawn, so rewards say little: entropy and the load-balancing loss move them."""
+    tokenizer = AutoTokenizer.from_pretrained(sort_data / "model")
+    model = models.make(tmp_path / "mixture", "qwen3_moe", vocab_size=len(tokenizer))
+    tokenizer.save_pretrained(model)
+    moved = ("entropy_loss_coef=0.1", "+actor_train.model_args.moe_aux_loss_coef=0.01", f"pretrain={model}")
+    name, *more = options
+    run = start_run(sort_data, name, *EXACT, *more, *moved, "max_steps=3", "save_steps=-1")
+    assert_exact(run, [1, 2, 3])
+    assert run.metrics[3]["actor/moe_aux_loss"] > 0
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from roll.configs.problems import Problem
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.model_facts import OWN_ATTENTION, STATES
+from roll.configs.strategies.model_facts import EXACT_MIXTURES, OWN_ATTENTION, STATES
 from roll.configs.strategies.model_numbers import ATTENTION_CAP, attention_cap, text_part, type_of, unpacked
 from roll.configs.strategies.packing import unpackable_layers
 from roll.configs.strategies.sequence_parallel import CHANGING_ROPE, rope_kinds
@@ -64,8 +64,9 @@ def exact_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[P
         return
     reasons = {
         "layers that carry a state from token to token": type_of(text) in STATES,
-        "experts, and the sizes of their products depend on other rows": has_experts(model)
-        and text.get("enable_moe_block", True),
+        "experts, which exact passes do not know of this type": has_experts(model)
+        and text.get("enable_moe_block", True)
+        and type_of(text) not in EXACT_MIXTURES,
         f"a soft cap on attention ({ATTENTION_CAP})": attention_cap(text) is not None,
         unpacked(text): bool(unpacked(text)),
         "attention of its own": type_of(text) in OWN_ATTENTION,
@@ -98,9 +99,12 @@ def _obstacles(worker: WorkerConfig) -> dict[str, tuple[object, str]]:
     if size != 1:
         key = "strategy_args.strategy_config.tensor_parallel_size"
         reasons[key] = (size, "adds up products in parts. Set it to 1")
+    if (size := worker.strategy_config.get("ep_size", 1)) != 1:
+        key = "strategy_args.strategy_config.ep_size"
+        reasons[key] = (size, "sends tokens to the experts of other ranks. Set it to 1")
     zero = worker.strategy_config.get("zero_optimization")
     divides = isinstance(zero, dict) and zero.get("stage") == 3 and zero.get("memory_efficient_linear") is not False
-    if divides and args.dtype == "bf16":
+    if divides:
         why = "adds biases after rounding products. Set memory_efficient_linear beside it to false"
         reasons["strategy_args.strategy_config.zero_optimization.stage"] = (3, why)
     if worker.use_torch_compile:
@@ -117,5 +121,8 @@ def _obstacles(worker: WorkerConfig) -> dict[str, tuple[object, str]]:
             "is not the exact attention. Remove it",
         )
     if worker.router_replay.is_on:
-        reasons["router_replay.mode"] = (worker.router_replay.mode, "is for mixtures, which are not exact. Disable it")
+        reasons["router_replay.mode"] = (
+            worker.router_replay.mode,
+            "gives experts that trainer and engine choose alike. Disable it",
+        )
     return reasons

@@ -143,6 +143,16 @@ OWN_ATTENTION: frozenset[str] = frozenset(("codegen", "gpt_neo", "gptj"))
 """Types whose attention transformers does not let be replaced. It takes packs, by their positions, but no trees, no
 parts of sequences, and is not exact."""
 
+EXACT_MIXTURES: frozenset[str] = frozenset(
+    (
+        *("afmoe", "aria_text", "axk1", "cohere2_moe", "deepseek_v2", "deepseek_v3", "dots1", "ernie4_5_moe"),
+        *("exaone_moe", "flex_olmo", "glm4_moe", "glm4_moe_lite", "granitemoe"),
+        *("granitemoeshared", "hunyuan_v1_moe", "hy_v3", "laguna", "mellum", "minimax_m2", "minimax_m3_vl_text"),
+        *("mixtral", "olmoe", "phimoe", "qwen3_moe", "solar_open"),
+    )
+)
+"""Types whose experts exact passes compute one after the other (roll/models/exact/experts.py)."""
+
 UNSAMPLED: Mapping[str, str] = (
     dict.fromkeys(POSITION_BIAS, "biases by distance (ALiBi), which do not know a batch's padding")
     | dict.fromkeys(

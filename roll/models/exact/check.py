@@ -8,6 +8,7 @@ from torch import nn
 
 from roll.errors import StrategyError
 from roll.models.exact.attention import exact_refusal, use_exact_attention
+from roll.models.exact.experts import use_exact_experts
 from roll.models.exact.rows import ExactRows
 from roll.models.exact.sizes import WHOLE
 from roll.models.hf import TokenLogProbModel
@@ -27,8 +28,8 @@ def make_exact(model: LoadedModel) -> None:
     pretrained = model.pretrained
     if state_layers(pretrained):
         raise exact_refusal("it has layers with states")
-    if any(name.endswith(".experts") for name, _ in pretrained.named_modules()):
-        raise exact_refusal("it has experts, and the sizes of their products depend on other rows")
+    if reason := use_exact_experts(pretrained):
+        raise exact_refusal(reason)
     text = pretrained.config.get_text_config().to_dict()
     rotary = (text.get("rope_parameters") or {}).get("rope_type")
     if rotary in _MOVING_ROTARY:

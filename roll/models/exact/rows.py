@@ -99,10 +99,10 @@ class ExactRows(RowLayout):
         return self.pack.row_tokens()
 
     def of_tokens(self, routes: torch.Tensor) -> torch.Tensor:
-        raise AssertionError("mixtures are refused")
+        raise AssertionError("router_replay is refused")
 
     def of_rows(self, routes: torch.Tensor, input_ids: torch.Tensor) -> torch.Tensor:
-        raise AssertionError("mixtures are refused")
+        raise AssertionError("router_replay is refused")
 
 
 def filled(ids: torch.Tensor, positions: torch.Tensor, num_tokens: int, attention: ExactPass) -> dict[str, Any]:

@@ -65,7 +65,9 @@ def expert_matrices(pretrained: PreTrainedModel) -> dict[str, ExpertMatrix]:
         if not own.endswith((A, B))
     ]
     # What becomes of numbers in the places of the matrices says which of them a name in the files is.
-    numbers = {name: torch.arange(_shape(w)[0] * parts, device="cpu").view(-1, parts, 1) for name, w, parts in weights}
+    numbers = {
+        name: torch.arange(whole_shape(w)[0] * parts, device="cpu").view(-1, parts, 1) for name, w, parts in weights
+    }
     places: dict[str, dict[int, str]] = {name: {} for name in numbers}
     for name, numbered in numbers.items():
         for layer, found in revert_weight_conversion(pretrained, {name: numbered}).items():
@@ -103,7 +105,7 @@ class ExpertAdapters:
     def __init__(self, experts: nn.Module, names: Sequence[str], rank: int, scale: float, dropout: float):
         self.names, self.rank, self.scale, self.is_on = frozenset(names), rank, scale, True
         for name in names:
-            count, rows, columns = _shape(experts.get_parameter(name))
+            count, rows, columns = whole_shape(experts.get_parameter(name))
             parts = 2 if name == "gate_up_proj" else 1
             a, b = torch.empty(count, parts * rank, columns), torch.zeros(count, rows, rank)
             experts.register_parameter(f"{name}{A}", nn.Parameter(a.uniform_(-1, 1).div_(math.sqrt(columns))))
@@ -159,6 +161,6 @@ def put_on(
     return list(made())
 
 
-def _shape(weight: nn.Parameter) -> tuple[int, ...]:
+def whole_shape(weight: nn.Parameter) -> tuple[int, ...]:
     """Shape of the whole weight, which ZeRO-3 has divided."""
     return tuple(getattr(weight, "ds_shape", weight.shape))

@@ -47,9 +47,12 @@ def test_it_works_with_both_trainers() -> None:
             {"actor_train.strategy_args.strategy_config": {"tensor_parallel_size": 2}},
             "tensor_parallel_size: 2 adds up products in parts",
         ),
+        ({"actor_train.strategy_args.strategy_config": {"ep_size": 2}}, "ep_size: 2 sends tokens to the experts"),
         (
             {
                 "actor_train.strategy_args.strategy_name": "deepspeed_train",
+                "actor_train.model_args.dtype": "fp32",
+                "actor_infer.model_args.dtype": "fp32",
                 "actor_train.strategy_args.strategy_config": {"zero_optimization": {"stage": 3}},
             },
             "stage: 3 adds biases after rounding products. Set memory_efficient_linear beside it to false",
@@ -79,8 +82,8 @@ def of_model(role: str, model: dict[str, Any]) -> list[str]:
     ("model", "why"),
     [
         (
-            {"model_type": "qwen3_moe", "num_experts": 8},
-            "experts, and the sizes of their products depend on other rows",
+            {"model_type": "longcat_flash", "num_experts": 8},
+            "experts, which exact passes do not know of this type",
         ),
         ({"model_type": "kimi", "text_config": {"n_routed_experts": 8}}, "experts"),
         ({"model_type": "falcon_h1"}, "layers that carry a state from token to token"),
@@ -101,14 +104,16 @@ def test_models_that_are_not_exact_are_refused_before_they_are_loaded(model: dic
     assert of_model("actor_infer", model) == of_model("critic", model) == [], "said of the trainer's, and not exact"
 
 
-def test_models_of_whole_attention_and_of_windows_are_exact() -> None:
+def test_models_of_whole_attention_of_windows_and_of_experts_are_exact() -> None:
     window = {"model_type": "gemma3_text", "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4}
     yarn = {"model_type": "qwen3", "rope_scaling": {"rope_type": "yarn", "factor": 2.0}}
-    assert [of_model("actor_train", model) for model in ({"model_type": "llama"}, window, yarn)] == [[], [], []]
+    mixture = {"model_type": "qwen3_moe", "num_experts": 8}
+    exact = ({"model_type": "llama"}, window, yarn, mixture)
+    assert [of_model("actor_train", model) for model in exact] == [[]] * 4
 
 
 def test_the_plan_reads_the_model_and_says_it_once(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3_moe", "num_experts": 8}))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "doge", "num_experts": 8}))
     for exact in (True, False):
         report = machine_report(config(EXACT | {"pretrain": str(tmp_path), "exact_log_probs": exact}))
         assert sum("exact_log_probs" in problem.text for problem in report.problems) == int(exact)

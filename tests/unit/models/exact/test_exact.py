@@ -23,9 +23,10 @@ from transformers import (
 
 from roll.distributed.strategy.hf.exact_decoder import ExactDecoder
 from roll.errors import StrategyError
-from roll.models.exact import attention, sizes
+from roll.models.exact import attention, experts, sizes
 from roll.models.exact.attention import exact_attention, use_exact_attention
 from roll.models.exact.check import check_exact, make_exact
+from roll.models.exact.experts import use_exact_experts
 from roll.models.exact.rows import ExactCache, ExactPart, ExactPass, ExactRows, filled
 from roll.models.hf import LogProbHead, TokenLogProbModel
 from roll.models.loading import LoadedModel
@@ -44,11 +45,18 @@ _SHAPE: dict[str, object] = {
     "initializer_range": 0.1,
 }
 _WINDOW: dict[str, object] = {"sliding_window": 40, "layer_types": ["sliding_attention", "full_attention"]}
+_EXPERTS: dict[str, object] = {
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 44,
+    "head_dim": 16,
+}
 FAMILIES: dict[str, PretrainedConfig] = {
     "qwen2": Qwen2Config(**_SHAPE),  # type: ignore[arg-type]
     "llama": LlamaConfig(**_SHAPE),  # type: ignore[arg-type]
     "qwen3": Qwen3Config(head_dim=16, **_SHAPE),  # type: ignore[arg-type]
     "gemma3": Gemma3TextConfig(head_dim=32, **_WINDOW, **_SHAPE),  # type: ignore[arg-type]
+    "qwen3_moe": Qwen3MoeConfig(**_EXPERTS, **_SHAPE),  # type: ignore[arg-type]
 }
 
 
@@ -63,6 +71,7 @@ class _Tried:
         self.mask = torch.arange(self.ids.shape[1]) < _LENGTHS[:, None]
         if exact:
             use_exact_attention(self.model)
+            assert use_exact_experts(self.model) is None
             self.module.head.exact = True
 
     def scores(self, chosen: Sequence[int], temperature: float = _TEMPERATURE, entropy: bool = False) -> torch.Tensor:
@@ -191,13 +200,17 @@ _DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        (Qwen3MoeConfig(num_experts=4, head_dim=16, moe_intermediate_size=16, **_SHAPE), "it has experts"),  # type: ignore[arg-type]
+        (Qwen3MoeConfig(**_SHAPE | _EXPERTS | {"num_experts": 6}), "mlp.experts has 6 experts, which is not a mul"),  # type: ignore[arg-type]
+        (
+            Qwen3MoeConfig(**_SHAPE | _EXPERTS | {"moe_intermediate_size": 42}),  # type: ignore[arg-type]
+            "mlp.experts has 42 numbers in an expert, which is not a multiple of 4",
+        ),
         (Lfm2Config(full_attn_idxs=[1], **_SHAPE), "it has layers with states"),  # type: ignore[arg-type]
         (LlamaConfig(rope_parameters=_DYNAMIC, **_SHAPE), "rope_type dynamic"),  # type: ignore[arg-type]
         (Qwen2Config(**_SHAPE | {"intermediate_size": 182}), "gate_proj is 182 wide, which is not a multiple of 4"),  # type: ignore[arg-type]
         (GPTJConfig(vocab_size=_VOCABULARY, n_embd=64, n_layer=1, n_head=4, rotary_dim=8), "has attention of its own"),
     ],
-    ids=["experts", "states", "rope", "width", "own attention"],
+    ids=["experts", "narrow experts", "states", "rope", "width", "own attention"],
 )
 def test_models_that_are_not_exact_are_refused_when_they_are_loaded(config: PretrainedConfig, why: str) -> None:
     model = AutoModelForCausalLM.from_config(config)
@@ -244,6 +257,16 @@ def test_products_of_few_rows_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sizes, "multiple_of_tokens", lambda: 1)
         monkeypatch.setattr("roll.models.hf.multiple_of_tokens", lambda: 1)
         assert tried.differing([2], whole) > 0
+
+
+def test_experts_of_few_tokens_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What transformers computes: as many rows as tokens chose the expert."""
+    tried = _Tried("qwen3_moe")
+    with torch.no_grad():
+        whole = tried.scores(_ALL)
+        assert tried.differing([1], whole) == 0
+        monkeypatch.setattr(experts, "multiple_of_tokens", lambda: 1)
+        assert tried.differing([1], whole) > 0
 
 
 def test_neighbours_that_leak_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
