@@ -387,15 +387,17 @@ def _filters(original: SourceKeys) -> bool:
 
 
 def _of_generation_batches(values: Mapping[str, Any], reads_filter: bool) -> Iterator[str]:
-    """Yield what data.gen_batch_size decides in the recipe of DAPO beside the filter."""
+    """Yield what data.gen_batch_size decides beside the filter of groups: it is the batch of the loader."""
     prompts, generated = values.get("data.train_batch_size"), values.get("data.gen_batch_size")
-    if not reads_filter or not isinstance(generated, int) or generated == prompts:
+    if not isinstance(generated, int) or generated == prompts:
         return
     if values.get("algorithm.filter_groups.enable") is not True:
         yield Change(
-            f"data.gen_batch_size is {generated}: without the filter of groups, DAPO's recipe trains on all of them, "
-            f"and data.train_batch_size counts no more. Give data.train_batch_size={generated} after the file."
+            f"data.gen_batch_size is {generated}: without the filter of groups, verl trains on all of them, and "
+            f"data.train_batch_size counts no more. Give data.train_batch_size={generated} after the file."
         )
+    elif not reads_filter:
+        yield f"A step of verl's main_ppo trains on all {generated} prompts of data.gen_batch_size, which it generates."
     elif values.get("trainer.total_training_steps") is None:
         yield (
             f"There an epoch has at most rows / {generated} steps (data.gen_batch_size), since what a step generates "

@@ -532,7 +532,7 @@ def test_fine_tuning_on_megatron_has_its_sizes_and_its_least_rate(place: Path) -
 def test_what_words_of_a_command_leave_open_is_noted(place: Path) -> None:
     script = """torchrun --nproc_per_node=$1 -m verl.trainer.sft_trainer --config-name=mine data.max_length=64 \\
         optim.lr=$rate_of_loop data.train_batch_size=$((2**5)) trainer.seed=$((1 << 3))"""
-    path = written(f"for rate_of_loop in $(seq 2); do\n{script}\ndone", place)
+    path = written(f"for rate_of_loop in $(ls); do\n{script}\ndone", place)
     found = imported_from(read(path), source=path)
     assert "trainer.n_gpus_per_node" in found.unresolved
     assert any("--config-name mine has keys of its own" in change for change in found.changes)

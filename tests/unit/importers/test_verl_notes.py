@@ -517,6 +517,15 @@ def test_prompts_that_the_recipe_of_dapo_generates_count_without_its_filter(filt
     assert any("Give data.train_batch_size=384" in each for each in told) is not is_as_meant
 
 
+@pytest.mark.parametrize(("filters", "is_as_meant"), [("true", True), ("false", False)])
+def test_prompts_that_main_ppo_generates_are_those_that_it_trains_on(filters: str, is_as_meant: bool) -> None:
+    words = ["data.gen_batch_size=384", "data.train_batch_size=128", f"algorithm.filter_groups.enable={filters}"]
+    command = find_command(f"python3 -m verl.trainer.main_ppo {' '.join([*GRPO, *DATA, *words])}")
+    found = imported_from(source_keys(Composed(), (), command), "verl")
+    assert any("trains on all 384 prompts" in note for note in found.notes) is is_as_meant
+    assert any("Give data.train_batch_size=384" in change for change in found.changes) is not is_as_meant
+
+
 @pytest.mark.parametrize("before", ["", "env ", "ray job submit -- env ", "ray job submit -- "])
 def test_variables_before_a_program_are_its_environment(before: str) -> None:
     command = find_command(f"{before}PYTHONUNBUFFERED=1 python3 -m verl.trainer.main_ppo data.train_batch_size=8")
