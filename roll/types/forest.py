@@ -40,15 +40,17 @@ ON_GPUS = CallCosts(level=1024)  # by arithmetic: some 30 launches, forward and 
 
 
 class Part(NamedTuple):
-    """A part of the attention of a forest: slice i of `queries` sees slice i of `keys`, all of it, or causally.
+    """A part of the attention of a forest: slice i of `queries` sees slice i of `keys`.
 
-    Spans are int64 [slices, 2], start and stop of the tokens.
+    Spans are int64 [spans, 2], start and stop of the tokens.
     """
 
     queries: np.ndarray
     keys: np.ndarray
-    is_causal: bool
+    is_causal: bool  # else queries see all of their slice of keys
     is_first: bool  # no part before has these queries
+    window: int = 0  # causal, but keys of a slice end where its queries do, and each sees so many; 0: no such part
+    num_keys: np.ndarray | None = None  # int64 [slices]: of each slice, where keys have several spans; None: one each
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,28 @@ class Forest:
         has_children = below[:, 0] < below[:, 1]
         levels = [(self.level == level) & has_children for level in range(int(self.level.max()))]
         return [Part(nodes, nodes, True, True), *(Part(below[at], nodes[at], False, False) for at in levels)]
+
+    def windows(self, window: int) -> list[Part]:
+        """The attention of tokens that see so many tokens, themselves included, node by node: keys are those of a node,
+        and behind their ancestors those that its first token sees."""
+        parts: list[Part] = []
+        path: list[
+            tuple[int, int, int]
+        ] = []  # from the root: start and stop of each ancestor, and its descendants' end
+        for start, stop, end, _ in self.nodes:
+            while path and path[-1][2] <= start:
+                path.pop()
+            spans, missing = [(start, stop)], window - 1
+            for first, last, _ in reversed(path):
+                if missing <= 0:
+                    break
+                spans.append((max(first, last - missing), last))
+                missing -= last - first
+            keys = np.array(spans[::-1])
+            count = np.array([np.sum(keys[:, 1] - keys[:, 0])])
+            parts.append(Part(np.array([[start, stop]]), keys, False, True, window, count))
+            path.append((start, stop, end))
+        return parts
 
     @cached_property
     def longest(self) -> int:

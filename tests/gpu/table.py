@@ -339,7 +339,7 @@ CHECKS: tuple[Check, ...] = (
     _families("families-rest", "all other types of models", kinds="rest", expected_s=90),
     _alone(
         "tree-attention",
-        "rows that begin alike as trees, bf16 and fp32, grouped heads: attention gives what each row gives alone",
+        "rows that begin alike as trees, bf16 and fp32, windows and grouped heads: attention of each row alone",
         "roll/models/sequences/tree_attention.py",
         "trees:tree_attention",
         limits=limits.TREE_ATTENTION,

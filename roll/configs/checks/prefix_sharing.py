@@ -1,7 +1,6 @@
 """`use_prefix_sharing` of a role: what it cannot do with it, before anything starts."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from roll.configs.checks.platforms import NO_TREES
 from roll.configs.problems import Problem
@@ -49,22 +48,3 @@ def obstacles(worker: WorkerConfig, learns: bool) -> Mapping[str, str]:
     if worker.use_torch_compile:
         reasons["use_torch_compile"] = "with which prefix sharing is not tested"
     return reasons
-
-
-def window_problems(choice: Choice, text: Mapping[str, Any]) -> Iterator[Problem]:
-    """Finds layers that see back less far than rows are long, by the config.json of the model (of its text part)."""
-    window = window_of(text)
-    if choice.worker.use_prefix_sharing == "on" and window is not None and window < choice.longest:
-        key, model_key = f"{choice.role.name}.use_prefix_sharing", f"{choice.role.name}.model_args.model_name_or_path"
-        yield Problem(
-            f"{key}: on with {choice.worker.model_args.model_name_or_path}, which has layers with a window of {window} "
-            f"tokens, and rows have up to {choice.longest}. Set it to off.",
-            (key, model_key),
-        )
-
-
-def window_of(text: Mapping[str, Any]) -> int | None:
-    """How many tokens back some layer of a model sees, where that is not all."""
-    window, layers = text.get("sliding_window"), text.get("layer_types")
-    slides = "sliding_attention" in layers if layers else text.get("use_sliding_window", True)
-    return window if slides and isinstance(window, int) and window > 0 else None

@@ -4,7 +4,6 @@ the model is loaded (roll/models/sequences/packed_attention.py)."""
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from roll.configs.checks.prefix_sharing import window_problems
 from roll.configs.problems import Problem
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_facts import OWN_ATTENTION, STATES
@@ -47,6 +46,5 @@ def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem
                 f"{values[1]}; use_dynamic_batching_in_train and _in_infer keep padding small.",
                 (key, f"{choice.role.name}.model_args.model_name_or_path"),
             )
-    yield from window_problems(choice, text)
     yield from head_problems(choice, text)
     yield from rope_problems(choice, text)

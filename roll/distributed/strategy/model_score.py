@@ -13,7 +13,7 @@ from torch import nn
 
 from roll.algorithms.distillation import Distillation
 from roll.algorithms.loss import Loss
-from roll.configs.checks.prefix_sharing import obstacles, window_of
+from roll.configs.checks.prefix_sharing import obstacles
 from roll.configs.sections.cluster import WorkerConfig
 from roll.datasets.pictures.decode import all_decoded
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, TrainStrategy
@@ -59,7 +59,6 @@ class ModelScoreStrategy(ScoreStrategy):
     _student_outputs: StudentOutputs | None = None  # of one that learns from a teacher
     _replay: RouterReplay | None = None  # of a mixture, where experts are to be those of another pass
     _shares_prefixes = False  # rows that begin alike are a tree
-    _window: int | None = None  # tokens that some layer sees back, where that is not all
     _shared_work = SharedWork()
     _activations: ActivationOffload | None = None  # where they wait in host memory
 
@@ -263,11 +262,7 @@ class ModelScoreStrategy(ScoreStrategy):
     def _tree(self, batch: MicroBatch, counts: torch.Tensor) -> RowLayout:
         routes = batch.routes if self._replay is not None else None
         is_free = self.role.use_prefix_sharing == "auto"
-        layout: Tree | Pack
-        if is_free and self._window is not None and int(counts.max()) > self._window:
-            layout = Pack.of(batch.input_ids, counts)
-        else:
-            layout = tree_or_pack(batch.input_ids, counts, routes, by_cost=is_free)
+        layout = tree_or_pack(batch.input_ids, counts, routes, by_cost=is_free)
         num_tokens = int(counts.sum())
         work = layout.forest.shared_work() if isinstance(layout, Tree) else SharedWork(num_tokens, num_tokens)
         self._shared_work = self._shared_work.plus(work)
@@ -314,8 +309,7 @@ class ModelScoreStrategy(ScoreStrategy):
     def _share_prefixes(self) -> None:
         """Has rows that begin alike computed as a tree. StrategyError for a role that is to, and cannot."""
         pretrained = self.model.pretrained
-        config = pretrained.config.get_text_config()
-        attention, self._window = config._attn_implementation, window_of(config.to_dict())
+        attention = pretrained.config.get_text_config()._attn_implementation
         try:
             if self.context.shows_pictures:
                 raise tree_refusal("rows show pictures, which trees do not hold")

@@ -92,9 +92,7 @@ def packed_attention(
     if key.shape[2] != query.shape[2]:
         raise refusal(f"{type(module).__name__} has {key.shape[2]} keys for {query.shape[2]} tokens")
     if tree_parts is not None:
-        if 0 < attention_mask < tree_parts.longest:
-            raise tree_refusal(f"a layer sees {attention_mask} tokens back, and a row has {tree_parts.longest}")
-        return tree_attention(query, key, value, tree_parts, scaling), None
+        return tree_attention(query, key, value, tree_parts, scaling, attention_mask), None
     assert cu_seq_lens_q is not None
     if sequence_ranks is not None:
         query, key, value = _some_heads(query, key, value, sequence_ranks)

@@ -50,12 +50,28 @@ class TreeParts:
         return self.forest.longest
 
     @cached_property
-    def by_node(self) -> list[Call]:
-        return [Call(part, self.device) for part in self.forest.parts]
+    def _calls(self) -> dict[tuple[bool, int], list[Call]]:
+        return {}
 
-    @cached_property
-    def by_level(self) -> list[Call]:
-        return [Call(part, self.device) for part in self.forest.levels]
+    def calls(self, together: bool, window: int = 0) -> list[Call]:
+        """The calls of a kernel that takes one slice of queries, or many `together`. `window`: tokens that each sees,
+        itself and those before it; 0 is all of its row."""
+        window = window if window < self.longest else 0
+        if (together, window) not in self._calls:
+            if window:
+                parts = self.forest.windows(window)
+                parts = [_joined(parts)] if together else parts
+            else:
+                parts = self.forest.levels if together else self.forest.parts
+            self._calls[together, window] = [Call(part, self.device) for part in parts]
+        return self._calls[together, window]
+
+
+def _joined(parts: list[Part]) -> Part:
+    """Parts of nodes with a window as one."""
+    queries, keys = (np.concatenate(spans) for spans in zip(*(part[:2] for part in parts), strict=True))
+    counts = [part.num_keys for part in parts if part.num_keys is not None]
+    return parts[0]._replace(queries=queries, keys=keys, num_keys=np.concatenate(counts))
 
 
 @dataclass(frozen=True)
@@ -69,6 +85,16 @@ class Call:
     def is_causal(self) -> bool:
         return self.part.is_causal
 
+    @property
+    def window(self) -> int:
+        return self.part.window
+
+    @cached_property
+    def _counts(self) -> tuple[np.ndarray, np.ndarray]:
+        """Queries and keys of each slice."""
+        queries, keys = (np.diff(spans)[:, 0] for spans in (self.part.queries, self.part.keys))
+        return queries, keys if self.part.num_keys is None else self.part.num_keys
+
     @cached_property
     def queries(self) -> _Places:
         """Places of the queries among the tokens: a slice, or int64 [n]."""
@@ -81,23 +107,31 @@ class Call:
     @cached_property
     def starts(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Starts of the slices of queries, and of keys, among those of the call, int32 [slices + 1]."""
-        counts = (np.diff(spans)[:, 0] for spans in (self.part.queries, self.part.keys))
-        first, second = (torch.from_numpy(np.append(0, n.cumsum())).int().to(self.device) for n in counts)
+        first, second = (torch.from_numpy(np.append(0, n.cumsum())).int().to(self.device) for n in self._counts)
         return first, second
 
     @cached_property
     def longest(self) -> tuple[int, int]:
         """Lengths of the longest slice of queries, and of keys."""
-        first, second = (int(np.diff(spans).max()) for spans in (self.part.queries, self.part.keys))
+        first, second = (int(counts.max()) for counts in self._counts)
         return first, second
 
     @cached_property
     def padded(self) -> torch.Tensor:
         """Places of the queries if every slice is as long as `_LSE_MULTIPLE` wants it, int64 [n]."""
-        counts = np.diff(self.part.queries)[:, 0]
+        counts = self._counts[0]
         room = _round_up(self.longest[0], _LSE_MULTIPLE)
         gaps = np.arange(len(counts)) * room - (counts.cumsum() - counts)
         return torch.from_numpy(np.arange(counts.sum()) + np.repeat(gaps, counts)).to(self.device)
+
+    def band(self, dtype: torch.dtype) -> torch.Tensor | None:
+        """Numbers to add to the scores of the only slice, [queries, keys]; None without a window."""
+        if not self.window:
+            return None
+        queries, keys = self.longest
+        sees = torch.ones(queries, keys, dtype=torch.bool, device=self.device)
+        sees = sees.tril(keys - queries).triu(keys - queries - self.window + 1)
+        return torch.zeros(queries, keys, dtype=dtype, device=self.device).masked_fill_(~sees, float("-inf"))
 
 
 def _places(spans: np.ndarray, device: torch.device) -> _Places:
@@ -125,7 +159,7 @@ def _cpu_forward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     heads_first = (part.transpose(0, 1)[None] for part in (query, key, value))
-    out, lse = _CPU_FORWARD(*heads_first, 0.0, call.is_causal, scale=scale)
+    out, lse = _CPU_FORWARD(*heads_first, 0.0, call.is_causal, attn_mask=call.band(query.dtype), scale=scale)
     return out[0].transpose(0, 1), lse[0]
 
 
@@ -140,7 +174,8 @@ def _cpu_backward(
     scale: float,
 ) -> tuple[torch.Tensor, ...]:
     heads_first = (part.transpose(0, 1)[None] for part in (gradient, query, key, value, out))
-    pulls = _CPU_BACKWARD(*heads_first, lse[None], 0.0, call.is_causal, scale=scale)
+    band = call.band(query.dtype)
+    pulls = _CPU_BACKWARD(*heads_first, lse[None], 0.0, call.is_causal, attn_mask=band, scale=scale)
     return tuple(pull[0].transpose(0, 1) for pull in pulls)
 
 
@@ -149,11 +184,25 @@ def _flash_longest(call: Call) -> tuple[int, int]:
     return max(2, call.longest[0]), call.longest[1]
 
 
+def _flash_window(call: Call) -> dict[str, int]:
+    """Arguments of a window, which counts from the lower right corner."""
+    return {"window_size_left": call.window - 1, "window_size_right": 0} if call.window else {}
+
+
 def _flash_forward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     out, lse, *_ = _FLASH_FORWARD(
-        query, key, value, *call.starts, *_flash_longest(call), 0.0, call.is_causal, False, scale=scale
+        query,
+        key,
+        value,
+        *call.starts,
+        *_flash_longest(call),
+        0.0,
+        call.is_causal,
+        False,
+        scale=scale,
+        **_flash_window(call),
     )
     return out, lse
 
@@ -171,8 +220,13 @@ def _flash_backward(
     state = torch.zeros(2, dtype=torch.uint64, device=query.device)  # of dropout, which there is none of
     return _FLASH_BACKWARD(
         gradient, query, key, value, out, lse.contiguous(), *call.starts, *_flash_longest(call), 0.0, call.is_causal,
-        state, state, scale=scale,
+        state, state, scale=scale, **_flash_window(call),
     )  # fmt: skip
+
+
+def _efficient_mask(call: Call) -> int:
+    """Number of the kernel's mask: causal from the lower right corner, from the upper left one, or none."""
+    return 2 if call.window else int(call.is_causal)
 
 
 def _efficient_forward(
@@ -180,8 +234,8 @@ def _efficient_forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     key, value = (_for_all_heads(part, query.shape[1]) for part in (key, value))
     out, lse, *_ = _EFFICIENT_FORWARD(
-        query[None], key[None], value[None], None, *call.starts, *call.longest, 0.0, int(call.is_causal), True,
-        scale=scale,
+        query[None], key[None], value[None], None, *call.starts, *call.longest, 0.0, _efficient_mask(call), True,
+        scale=scale, window_size=call.window or None,
     )  # fmt: skip
     return out[0], lse.transpose(0, 1).flatten(1).index_select(1, call.padded)  # it was [slices, heads, padded]
 
@@ -204,7 +258,7 @@ def _efficient_backward(
     state = torch.zeros((), dtype=torch.int64, device=query.device)  # of dropout, which there is none of
     pulls = _EFFICIENT_BACKWARD(
         gradient[None], query[None], key[None], value[None], None, out[None], *call.starts, *call.longest, padded, 0.0,
-        state, state, int(call.is_causal), False, scale=scale,
+        state, state, _efficient_mask(call), False, scale=scale, window_size=call.window or None,
     )  # fmt: skip
     of_query, *others = (pull[0] for pull in pulls[:3])
     return of_query, *(pull.unflatten(1, (groups, -1)).sum(2) for pull in others)
@@ -227,15 +281,21 @@ def kernel_for(query: torch.Tensor, width: int) -> Kernel:
 
 
 def tree_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, parts: TreeParts, scaling: float | None = None
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    parts: TreeParts,
+    scaling: float | None = None,
+    window: int = 0,
 ) -> torch.Tensor:
     """Attention of the N tokens of a forest. Query [1, heads, N, D] with keys and values [1, groups, N, D] ->
-    [1, N, heads, D]. Values may have another width than keys."""
+    [1, N, heads, D]. Values may have another width than keys. `window`: tokens that each sees, itself and those before
+    it; 0 is all of its row."""
     width = value.shape[-1]
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     kernel = kernel_for(query, max(width, query.shape[-1]))
     query, key, value = (part[0].transpose(0, 1) for part in of_one_width(query, key, value, kernel.multiple))
-    calls = parts.by_level if kernel.takes_many else parts.by_node
+    calls = parts.calls(kernel.takes_many, window)
     output: torch.Tensor = _Parts.apply(query, key, value, kernel, calls, scale)  # type: ignore[assignment]
     return output[None, ..., :width]
 
@@ -264,8 +324,8 @@ class _Parts(torch.autograd.Function):
         calls: list[Call],
         scale: float,
     ) -> torch.Tensor:
-        if len(calls) == 1:  # it has all tokens
-            output, lse = kernel.forward(query, key, value, calls[0], scale)
+        if len(calls) == 1:  # it has all queries
+            output, lse = kernel.forward(query, _at(key, calls[0].keys), _at(value, calls[0].keys), calls[0], scale)
         else:
             output, lse = _merged(query, key, value, kernel, calls, scale)
         ctx.save_for_backward(query, key, value, output, lse)
@@ -277,7 +337,7 @@ class _Parts(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         query, key, value, output, lse = ctx.saved_tensors
         gradient = gradient.contiguous()
-        if len(ctx.calls) == 1:
+        if len(ctx.calls) == 1 and isinstance(ctx.calls[0].keys, slice):
             pulls = ctx.kernel.backward(gradient, query, key, value, output, lse, ctx.calls[0], ctx.scale)
             return *pulls, None, None, None
         pulls = tuple(torch.zeros_like(part, dtype=_sums(part)) for part in (query, key, value))

@@ -3,6 +3,7 @@ those of packed rows."""
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -68,20 +69,21 @@ _WIDTHS = (64, 128, 20, 288)  # the last two: one that no kernel takes, and one 
 
 
 def tree_attention(place: Place) -> Figures:
-    """Attention of forests, random ones among them, in bf16 and fp32, with grouped heads of several widths, against
-    each row alone in fp64: outputs and gradients, as a share of the largest entry. Then its time in bf16 for four
-    groups, against that of packed rows."""
+    """Attention of forests, random ones among them, in bf16 and fp32, with and without a window, with grouped heads of
+    several widths, against each row alone in fp64: outputs and gradients, as a share of the largest entry. Then its
+    time in bf16 for four groups, against that of packed rows."""
     generator = np.random.default_rng(1)
     forests = [[row for row, _ in shape.rows(1000)] for shape in _FORESTS[place.device]]
     forests += [_random_rows(generator, 400 if place.on_cuda else 40) for _ in range(6)]
     gaps = {f"{what}_gap_{dtype}": 0.0 for dtype in ("bf16", "fp32") for what in ("output", "gradient")}
     names: set[str] = set()
     for number, rows in enumerate(forests):
-        for dtype in (torch.bfloat16, torch.float32):
+        for dtype, window in itertools.product((torch.bfloat16, torch.float32), (0, 100 if place.on_cuda else 10)):
             width = _WIDTHS[number % len(_WIDTHS)]
-            off = _gaps(rows, width, dtype, place.device)
+            off = _gaps(rows, width, dtype, place.device, window)
             short = "bf16" if dtype == torch.bfloat16 else "fp32"
-            print(f"forest {number}, width {width}, {short}: output and gradients off by {off}", flush=True)
+            what = f"forest {number}, width {width}, window {window}, {short}"
+            print(f"{what}: output and gradients off by {off}", flush=True)
             gaps[f"output_gap_{short}"] = max(gaps[f"output_gap_{short}"], off[0])
             gaps[f"gradient_gap_{short}"] = max(gaps[f"gradient_gap_{short}"], *off[1:])
     names |= _operations(partial(_gaps, forests[0], 64, torch.bfloat16, place.device))
@@ -99,7 +101,7 @@ def _random_rows(generator: np.random.Generator, most: int) -> Rows:
     return rows
 
 
-def _gaps(rows: Rows, width: int, dtype: torch.dtype, device: str) -> list[float]:
+def _gaps(rows: Rows, width: int, dtype: torch.dtype, device: str, window: int = 0) -> list[float]:
     """Of the output, and of the gradients of query, key and value."""
     from roll.models.sequences.tree_attention import TreeParts, tree_attention
     from roll.types.forest import forest_of
@@ -114,7 +116,7 @@ def _gaps(rows: Rows, width: int, dtype: torch.dtype, device: str) -> list[float
         return [part.to(device, dtype).to(of).transpose(1, 2).detach().requires_grad_() for part in given]
 
     mine, exact = leaves(dtype), leaves(torch.float64)
-    output = tree_attention(mine[0], mine[1], mine[2], TreeParts(forest, torch.device(device)))[0]
+    output = tree_attention(mine[0], mine[1], mine[2], TreeParts(forest, torch.device(device)), window=window)[0]
     got = [output.detach(), *torch.autograd.grad(output, mine, pull)]
     alone = torch.zeros(pull.shape, dtype=torch.float64, device=device)
     found = [torch.zeros_like(part) for part in exact]
@@ -125,7 +127,8 @@ def _gaps(rows: Rows, width: int, dtype: torch.dtype, device: str) -> list[float
         done[places] = True
         at = torch.from_numpy(places).to(device)
         query, key, value = (part.index_select(2, at) for part in exact)
-        of_row = scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)[0].transpose(0, 1)
+        sees = torch.ones(len(row), len(row), dtype=torch.bool, device=device).tril().triu(1 - (window or len(row)))
+        of_row = scaled_dot_product_attention(query, key, value, attn_mask=sees, enable_gqa=True)[0].transpose(0, 1)
         alone[at[new]] = of_row[new].detach()
         slopes = torch.autograd.grad(of_row[new], exact, pull[at[new]].double())
         for total, slope in zip(found, slopes, strict=True):

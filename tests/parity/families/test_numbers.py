@@ -129,10 +129,8 @@ def forked() -> tuple[torch.Tensor, torch.Tensor]:
 def test_rows_that_begin_alike_score_and_learn_as_the_model_does_or_are_refused_in_the_plan(
     kind: str, tmp_path: Path
 ) -> None:
-    """As one tree, under windows that hold a row; each row alone by transformers' own forward pass."""
-    config = tiny_config(kind)
-    holds = {key: 64 for key in ("sliding_window", "window_size") if isinstance(getattr(config, key, None), int)}
-    directory, (lengths, ids) = save_tiny(kind, tmp_path, **holds), forked()
+    """As one tree; each row alone by transformers' own forward pass."""
+    directory, (lengths, ids) = save_tiny(kind, tmp_path), forked()
     loaded = load_policy(args_of(directory).model_copy(update={"disable_gradient_checkpointing": True}))
     if problems(directory, "actor_train", shares=True):
         with pytest.raises(FAILURES):

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, Gemma3TextConfig
 
 from roll.types.forest import forest_of
-from tests.helpers.processes import RankError, RankPool
+from tests.helpers.processes import RankPool
 from tests.parity.compare import assert_same_training
 from tests.parity.megatron import models
 from tests.parity.strategies import balance, runs
@@ -122,14 +122,15 @@ def test_the_balance_of_a_mixture_counts_the_tokens_of_rows(trainer: str, rank_p
     assert got[0].moe_aux_loss == pytest.approx(want.moe_aux_loss, rel=1e-5)
 
 
-@pytest.mark.parametrize("trainer", ["fsdp2-x1"])
-def test_windows_end_the_setup_with_on_and_leave_auto_to_packs(
-    trainer: str, rank_pool: Pools, tiny_model_dir: Path, tmp_path: Path
+@pytest.mark.gate("fsdp2-x1-on")
+@pytest.mark.parametrize("shares_", ["on", "auto"])
+@pytest.mark.parametrize("trainer", ["fsdp2-x1", "zero2-x2"])
+def test_windows_shorter_than_rows_equal_torch_adamw(
+    trainer: str, shares_: str, rank_pool: Pools, tiny_model_dir: Path, tmp_path: Path
 ) -> None:
+    """Every token sees 5."""
     save_windowed(tiny_model_dir, tmp_path, 5)
     world_size, given = TRAINERS[trainer]
-    with pytest.raises(RankError, match="use_prefix_sharing does not work with this model: a layer sees 5 tokens back"):
-        rank_pool(world_size).run(runs.fresh_export, Run(tmp_path, shares="on", **given))
     want = train_reference(tmp_path, forks(), BentLoss(), [LEARNING_RATE] * 3)
-    run = Run(tmp_path, shares="auto", **given)
+    run = Run(tmp_path, shares=shares_, **given)
     assert_same_training(rank_pool(world_size).run(runs.train, run)[0], want)

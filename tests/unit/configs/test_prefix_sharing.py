@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.checks.prefix_sharing import obstacles, prefix_sharing_machine_problems, window_of
+from roll.configs.checks.prefix_sharing import obstacles, prefix_sharing_machine_problems
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies import packing
 from roll.configs.strategies.choice import Choice
@@ -100,11 +100,6 @@ def choice(mode: str, longest: int = 100) -> Choice:
             {"model_type": "qwen3_next", "layer_types": ["linear_attention", "full_attention"]},
             "which has layers that carry a state from token to token, through whole rows",
         ),
-        ({"model_type": "mistral", "sliding_window": 99}, "layers with a window of 99 tokens, and rows have up to 100"),
-        (
-            {"text_config": {"sliding_window": 64, "layer_types": ["sliding_attention", "full_attention"]}},
-            "layers with a window of 64 tokens, and rows have up to 100",
-        ),
     ],
 )
 def test_models_whose_rows_would_be_other_ones_are_refused_before_they_are_loaded(
@@ -115,13 +110,5 @@ def test_models_whose_rows_would_be_other_ones_are_refused_before_they_are_loade
     assert list(packing.model_problems(choice("auto"), model)) == []
 
 
-def test_windows_that_hold_a_row_are_no_hindrance() -> None:
-    window = {"sliding_window": 100}
-    assert list(packing.model_problems(choice("on"), window)) == []
-    for model, seen in (
-        (window, 100),
-        (window | {"use_sliding_window": False}, None),
-        (window | {"layer_types": ["full_attention"]}, None),
-        ({"sliding_window": None}, None),
-    ):
-        assert window_of(model) == seen
+def test_windows_are_no_hindrance() -> None:
+    assert list(packing.model_problems(choice("on"), {"model_type": "mistral", "sliding_window": 99})) == []

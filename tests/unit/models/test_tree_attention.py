@@ -27,12 +27,14 @@ def inputs(
     return query, key, value
 
 
-def dense(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rows: Rows, forest: Forest) -> torch.Tensor:
-    """A token sees those of its rows that do not come after it."""
+def dense(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rows: Rows, forest: Forest, window: int = 0
+) -> torch.Tensor:
+    """A token sees those of its rows that do not come after it, in a `window` so many."""
     sees = np.zeros((forest.num_tokens, forest.num_tokens), bool)
     for first, row in zip(forest.first, rows, strict=True):
         places = forest.places[first : first + len(row)]
-        sees[np.ix_(places, places)] |= np.tril(np.ones((len(row), len(row)), bool))
+        sees[np.ix_(places, places)] |= np.triu(np.tril(np.ones((len(row), len(row)), bool)), 1 - (window or len(row)))
     each = query.shape[1] // key.shape[1]
     key, value = (part.double().repeat_interleave(each, 1) for part in (key, value))
     scores = query.double() @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
@@ -47,12 +49,12 @@ def results(attend: Callable[[Parts], torch.Tensor], parts: Parts) -> list[torch
     return [part.detach().double() for part in (output, *gradients)]
 
 
-def errors(rows: Rows, dtype: torch.dtype, **sizes: int) -> list[float]:
+def errors(rows: Rows, dtype: torch.dtype, window: int = 0, **sizes: int) -> list[float]:
     """Largest difference of each result, in parts of its largest entry."""
     forest = forest_of(rows, least_saved=0)
     parts = inputs(forest, dtype, **sizes)
-    got = results(lambda given: tree_attention(*given, TreeParts(forest, CPU)), parts)
-    want = results(lambda given: dense(*given, rows, forest), parts)
+    got = results(lambda given: tree_attention(*given, TreeParts(forest, CPU), window=window), parts)
+    want = results(lambda given: dense(*given, rows, forest, window), parts)
     return [float((a - b).abs().max() / b.abs().max()) for a, b in zip(got, want, strict=True)]
 
 
@@ -67,6 +69,17 @@ def test_outputs_and_gradients_of_random_forests(seed: int) -> None:
     rows = random_rows(seed)
     assert max(errors(rows, torch.float64)) < 1e-12
     assert max(errors(rows, torch.float32)) < 1e-5
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, 9])
+@pytest.mark.parametrize("seed", range(8))
+def test_windows_of_any_length(seed: int, window: int) -> None:
+    """Of one token: its own value. Longer than a row: all of it."""
+    rows = random_rows(seed)
+    if window > 1:
+        assert max(errors(rows, torch.float64, window)) < 1e-12
+    assert errors(rows, torch.float64, window)[0] < 1e-12
+    assert max(errors(chain(6), torch.float32, 5)) < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import torch
 
 from roll.models.sequences import packed_attention
 from roll.models.sequences import tree_attention as subject
-from roll.models.sequences.tree_attention import Call, TreeParts, tree_attention
+from roll.models.sequences.tree_attention import Call, TreeParts
 from roll.platforms.table import CUDA
 from roll.types.forest import forest_of
-from tests.unit.models.test_tree_attention import CPU, chain, dense, inputs, results
+from tests.unit.models.test_tree_attention import chain, errors
 from tests.unit.types.test_forest import Rows, random_rows, rows_of
 
 Span = tuple[slice, slice]
@@ -30,19 +30,27 @@ def spans(starts: tuple[torch.Tensor, torch.Tensor], longest: tuple[int, int], t
     return list(zip(queries, keys, strict=True))
 
 
-def scores(query: torch.Tensor, key: torch.Tensor, span: Span, causal: bool, scale: float) -> torch.Tensor:
-    """[heads, queries, keys]; causal from the upper left corner."""
+def scores(
+    query: torch.Tensor, key: torch.Tensor, span: Span, causal: bool, scale: float, window: int = 0
+) -> torch.Tensor:
+    """[heads, queries, keys]; causal from the upper left corner, a window from the lower right one."""
     heads = query.shape[1]
     key = key[span[1]].repeat_interleave(heads // key.shape[1], 1)
     found = torch.einsum("qhd,khd->hqk", query[span[0]], key) * scale
-    return found.masked_fill(~torch.ones_like(found, dtype=torch.bool).tril(), -torch.inf) if causal else found
+    sees, corner = torch.ones_like(found, dtype=torch.bool), found.shape[2] - found.shape[1]
+    if window:
+        assert not causal
+        sees = sees.tril(corner).triu(corner + 1 - window)
+    return found.masked_fill(~(sees.tril() if causal else sees), -torch.inf)
 
 
-def attend(query: Any, key: Any, value: Any, where: list[Span], causal: bool, scale: float) -> tuple[Any, Any]:
+def attend(
+    query: Any, key: Any, value: Any, where: list[Span], causal: bool, scale: float, window: int = 0
+) -> tuple[Any, Any]:
     """Output [n, heads, D] and log-sum-exp [heads, n]."""
     out, lse = torch.full_like(query, torch.nan), query.new_full(query.shape[1::-1], torch.nan)
     for span in where:
-        each = scores(query, key, span, causal, scale)
+        each = scores(query, key, span, causal, scale, window)
         seen = value[span[1]].repeat_interleave(query.shape[1] // value.shape[1], 1)
         out[span[0]] = torch.einsum("hqk,khd->qhd", each.softmax(-1), seen)
         lse[:, span[0]] = each.logsumexp(-1)
@@ -50,14 +58,23 @@ def attend(query: Any, key: Any, value: Any, where: list[Span], causal: bool, sc
 
 
 def pull_back(
-    gradient: Any, query: Any, key: Any, value: Any, out: Any, lse: Any, where: list[Span], causal: bool, scale: float
+    gradient: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    out: Any,
+    lse: Any,
+    where: list[Span],
+    causal: bool,
+    scale: float,
+    window: int = 0,
 ) -> list[torch.Tensor]:
     """Gradients by the chances exp(score - lse); output and log-sum-exp may be of more keys than these."""
     pulls = [torch.zeros_like(part) for part in (query, key, value)]
     groups = key.shape[1]
     for span in where:
         seen = value[span[1]].repeat_interleave(query.shape[1] // groups, 1)
-        chances = (scores(query, key, span, causal, scale) - lse[:, span[0], None]).exp()
+        chances = (scores(query, key, span, causal, scale, window) - lse[:, span[0], None]).exp()
         pull, mine = gradient[span[0]], out[span[0]]
         bend = torch.einsum("qhd,khd->hqk", pull, seen) - (pull * mine).sum(-1).t()[..., None]
         bend = chances * bend * scale
@@ -78,34 +95,38 @@ def check_widths(*parts: torch.Tensor) -> None:
 
 def flash_forward(
     query: Any, key: Any, value: Any, starts: Any, key_starts: Any, longest: int, longest_key: int,
-    dropout: float, causal: bool, debug: bool, *, scale: float,
+    dropout: float, causal: bool, debug: bool, *, scale: float, window_size_left: int = -1, window_size_right: int = 0,
 ) -> tuple[Any, ...]:  # fmt: skip
     assert dropout == 0 and not debug and longest > 1, "rows of one query are for decoding"
     check_widths(query, key, value)
     where = spans((starts, key_starts), (longest, longest_key), (len(query), len(key)))
-    return *attend(query, key, value, where, causal, scale), None, None, None
+    assert window_size_right == 0
+    return *attend(query, key, value, where, causal, scale, window_size_left + 1), None, None, None
 
 
 def flash_backward(
     gradient: Any, query: Any, key: Any, value: Any, out: Any, lse: Any, starts: Any, key_starts: Any, longest: int,
     longest_key: int, dropout: float, causal: bool, state: Any, unused: Any, *, scale: float,
+    window_size_left: int = -1, window_size_right: int = 0,
 ) -> list[torch.Tensor]:  # fmt: skip
     assert lse.is_contiguous(), "the kernel reads its memory"
     assert dropout == 0 and isinstance(state, torch.Tensor) and isinstance(unused, torch.Tensor) and longest > 1
     check_widths(query, key, value)
     where = spans((starts, key_starts), (longest, longest_key), (len(query), len(key)))
-    return pull_back(gradient, query, key, value, out, lse, where, causal, scale)
+    assert window_size_right == 0
+    return pull_back(gradient, query, key, value, out, lse, where, causal, scale, window_size_left + 1)
 
 
 def efficient_forward(
     query: Any, key: Any, value: Any, bias: None, starts: Any, key_starts: Any, longest: int, longest_key: int,
-    dropout: float, mask: int, with_lse: bool, *, scale: float,
+    dropout: float, mask: int, with_lse: bool, *, scale: float, window_size: int | None,
 ) -> tuple[Any, ...]:  # fmt: skip
-    assert dropout == 0 and bias is None and with_lse and mask in (0, 1) and len(query) == len(key) == 1
+    assert dropout == 0 and bias is None and with_lse and len(query) == len(key) == 1
     assert query.shape[2] == key.shape[2] == value.shape[2] and longest <= query.shape[1]
     check_widths(query, key, value)
     where = spans((starts, key_starts), (longest, longest_key), (query.shape[1], key.shape[1]))
-    out, lse = attend(query[0], key[0], value[0], where, mask == 1, scale)
+    assert (mask == 2) is (window_size is not None) and mask in (0, 1, 2)
+    out, lse = attend(query[0], key[0], value[0], where, mask == 1, scale, window_size or 0)
     padded = lse.new_full((len(where), query.shape[2], -(-longest // 32) * 32), torch.inf)
     for each, (rows, _) in zip(padded, where, strict=True):
         each[:, : rows.stop - rows.start] = lse[:, rows]
@@ -115,6 +136,7 @@ def efficient_forward(
 def efficient_backward(
     gradient: Any, query: Any, key: Any, value: Any, bias: None, out: Any, starts: Any, key_starts: Any, longest: int,
     longest_key: int, padded: Any, dropout: float, seed: Any, offset: Any, mask: int, of_bias: bool, *, scale: float,
+    window_size: int | None,
 ) -> tuple[Any, ...]:  # fmt: skip
     assert bias is None and not of_bias and isinstance(seed, torch.Tensor) and isinstance(offset, torch.Tensor)
     assert query.shape[2] == key.shape[2] == value.shape[2] and longest <= query.shape[1]
@@ -122,7 +144,8 @@ def efficient_backward(
     assert padded.shape == (len(where), query.shape[2], -(-longest // 32) * 32) and padded.is_contiguous()
     lse = torch.cat([each[:, : rows.stop - rows.start] for each, (rows, _) in zip(padded, where, strict=True)], 1)
     assert int(padded.isinf().sum()) == padded.numel() - lse.numel()
-    pulls = pull_back(gradient[0], query[0], key[0], value[0], out[0], lse, where, mask == 1, scale)
+    assert (mask == 2) is (window_size is not None) and mask in (0, 1, 2)
+    pulls = pull_back(gradient[0], query[0], key[0], value[0], out[0], lse, where, mask == 1, scale, window_size or 0)
     return *(pull[None] for pull in pulls), None
 
 
@@ -142,20 +165,20 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     yield request.param
 
 
-def errors(rows: Rows, dtype: torch.dtype, **sizes: int) -> list[float]:
-    """Largest difference of each result, in parts of its largest entry."""
-    forest = forest_of(rows, least_saved=0)
-    given = inputs(forest, dtype, **sizes)
-    got = results(lambda parts: tree_attention(*parts, TreeParts(forest, CPU)), given)
-    want = results(lambda parts: dense(*parts, rows, forest), given)
-    return [float((a - b).abs().max() / b.abs().max()) for a, b in zip(got, want, strict=True)]
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_levels_of_random_forests_are_the_rows_alone(seed: int, kernel: str) -> None:
     rows = random_rows(seed)
     assert max(errors(rows, torch.float64)) < 1e-12
     assert max(errors(rows, torch.float32)) < 1e-5
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, 40])
+@pytest.mark.parametrize("seed", range(6))
+def test_windows_are_one_call(seed: int, window: int, kernel: str) -> None:
+    """Keys of a node are its own and those of its ancestors that its first token sees."""
+    for rows in (random_rows(seed), chain(6), rows_of("a" * 30 + "b" * 40, "a" * 30 + "c", "a" * 30 + "d" * 33)):
+        found = errors(rows, torch.float64, window)
+        assert (max(found) if window > 1 else found[0]) < 1e-12, "one token sees itself: no gradient but of its value"
 
 
 @pytest.mark.parametrize(
@@ -263,7 +286,7 @@ def test_torchs_kernels_take_what_they_are_given(dtype: str, width: int, name: s
         torch.empty(forest.num_tokens, heads, width, dtype=getattr(torch, dtype), device="meta") for heads in (4, 2, 2)
     )
     assert subject.kernel_for(query, width) is KERNELS[name]
-    call = parts.by_level[0]
+    call = parts.calls(True)[0]
     out, lse = KERNELS[name].forward(query, key, value, call, 0.5)
     assert out.shape == query.shape and lse.shape == (4, forest.num_tokens) and lse.dtype == torch.float32
     if name == "flash":  # torch's stand-in for the other one lacks an argument

@@ -124,9 +124,9 @@ def scores_and_gradients(
     return [part.detach() for part in (log_probs, entropy, *more)], gradients(model, loss)
 
 
-@pytest.fixture(scope="module", params=["full", "norms", "mixture"])
+@pytest.fixture(scope="module", params=["full", "norms", "window", "window-in-some-layers", "mixture"])
 def any_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    """Qwen2, Gemma-3 with windows that hold a row, and a mixture."""
+    """Qwen2, Gemma-3 with windows that hold a row, Mistral and Gemma-3 with windows of 4 tokens, and a mixture."""
     longer = Gemma3TextConfig(**SHAPE, head_dim=8, sliding_window=64, **HALVES)
     config = TAKEN.get(request.param, longer)
     return taking_trees(loaded(saved(config, tmp_path_factory.mktemp("model"))))
@@ -204,14 +204,6 @@ def test_bf16_trees_stay_within_bf16_rounding(tmp_path: Path) -> None:
     assert float((got - want).abs().mean()) < 0.03
 
 
-def test_a_window_shorter_than_a_row_is_refused(tmp_path: Path) -> None:
-    model = loaded(saved(TAKEN["window-in-some-layers"], tmp_path))
-    use_packed_attention(model.pretrained)
-    ids, mask = batch()
-    with pytest.raises(StrategyError, match="use_prefix_sharing does not work .* sees 4 tokens back, and a row has 11"):
-        model.module(ids, mask, layout=tree())
-
-
 FAULTS: dict[str, Callable[[Tree, int], Tree]] = {
     "sibling seen": lambda tree, node: with_forest(tree, end=plus_one(tree.forest.end, node)),
     "branch lost": lambda tree, node: replace(tree, all_places=without_branch(tree, node)),
@@ -267,11 +259,11 @@ def test_a_strategy_does_not_start_with_attention_that_is_wrong(
     use_packed_attention(model.pretrained, is_shared=True)
     attend = packed_attention.tree_attention
 
-    def wrong(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, parts: Any, scaling: Any) -> torch.Tensor:
+    def wrong(query: Any, key: Any, value: Any, parts: Any, *more: Any) -> torch.Tensor:
         forest = parts.forest
         node = int((forest.level == forest.level.max()).argmax())
         ends = {"keys of a sibling": plus_one(forest.end, node), "no branches": forest.start[1:]}[fault]
-        return attend(query, key, value, replace(parts, forest=replace(forest, end=ends)), scaling)
+        return attend(query, key, value, replace(parts, forest=replace(forest, end=ends)), *more)
 
     if fault == "positions twice as far":
         plain = packed_attention.tree_or_pack
