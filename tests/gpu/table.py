@@ -117,14 +117,14 @@ def _trainer_memory(name: str, code: str, kind: str, settings: dict[str, Any]) -
     )
 
 
-def _updates(size: str, compiled: bool = False) -> Check:
-    how = ", use_torch_compile" if compiled else ""
+def _updates(size: str, compiled: bool = False, recompute: str = "full") -> Check:
+    how = ", use_torch_compile" * compiled + f", recompute_granularity {recompute}" * (recompute != "full")
     return Check(
-        name=f"mfu-{size}{'-compiled' * compiled}",
+        name=f"mfu-{size}{f'-{recompute}' * (recompute != 'full')}{'-compiled' * compiled}",
         path=f"fsdp2_train, {size.upper()} on one GPU, bf16, packs of 16k{how}: speed by its peak, memory as planned",
         code="distributed/strategy/fsdp2/",
         function=f"{HERE}.speed:updates",
-        arguments={"size": size, "compiled": compiled},
+        arguments={"size": size, "compiled": compiled, "recompute": recompute},
         limits=limits.UPDATES,
         expected_s=110 if compiled else 75,
         alone=True,
@@ -394,6 +394,9 @@ CHECKS: tuple[Check, ...] = (
     _updates("0.5b"),
     _updates("1.5b"),
     _updates("1.5b", compiled=True),
+    _updates("1.5b", recompute="selective"),
+    _updates("1.5b", compiled=True, recompute="selective"),
+    _updates("0.5b", compiled=True, recompute="selective"),
     *(_engine_memory(engine, tp) for engine in ("vllm", "sglang") for tp in (1, 2)),
     _alone(
         "engine-vllm-fp8",
@@ -457,7 +460,7 @@ FIRST = (
     "score-hf",
     "ipc-fsdp2",
     "ipc-fsdp2-0.5b",
-    "mfu-0.5b",
+    "mfu-1.5b-selective-compiled",
     "prefix-sharing",
     "memory-fsdp2",
     "engine-vllm-tp1",
@@ -466,6 +469,6 @@ FIRST = (
     "train-megatron-distributed",
     "head-tiles",
     "weight-copies",
-    "mfu-1.5b",
+    "mfu-0.5b-selective-compiled",
 )
 """What tells most about a machine, in this order: where time is short (--minutes) these come first."""

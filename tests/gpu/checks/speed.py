@@ -57,16 +57,17 @@ class Sizes:
 _SIZES = {"cuda": Sizes(2, 8, 2049), "cpu": Sizes(2, 4, 33)}
 
 
-def updates(place: Place, size: str, compiled: bool = False) -> Figures:
+def updates(place: Place, size: str, compiled: bool = False, recompute: str = "full") -> Figures:
     """Updates of fsdp2_train on one device: rows packed, gradient checkpointing on, bf16 with fp32 master weights,
-    `compiled` by use_torch_compile. Then those of a plain loop over the same tokens with the same loss, in the same
-    process. Operations that checkpointing or the head repeat are not counted."""
+    `compiled` by use_torch_compile, `recompute` its recompute_granularity. Then those of a plain loop over the same
+    tokens with the same loss, in the same process. Operations that checkpointing or the head repeat are not counted."""
     peak = _peak(place)
     model_dir = place.large_model(_SHAPES[size])
     sizes = _SIZES[place.device]
-    planned = planned_bytes(model_dir, sizes)
+    run = replace(_run(model_dir, recompute), compiled=compiled)
+    planned = planned_bytes(run, sizes)
     with place.ranks(1) as pool:
-        ours = pool.run(_our_updates, model_dir, sizes, compiled)[0]
+        ours = pool.run(_our_updates, run, sizes)[0]
         plain = pool.run(_plain_updates, model_dir, sizes)[0]
     flops = update_flops(read_object(model_dir / "config.json"), sizes)
     return {
@@ -103,14 +104,14 @@ def update_flops(config: dict[str, Any], sizes: Sizes) -> float:
     return TRAINING_PASSES * forward_flops(shape, sizes.tokens, sizes.pairs)
 
 
-def planned_bytes(model_dir: Path, sizes: Sizes) -> float:
+def planned_bytes(run: Any, sizes: Sizes) -> float:
     """What a dry run says of a training pass. Without contexts and communicators, which torch does not count either."""
-    memory = planned_memory("fsdp2", _run(model_dir), 1, sizes.batch_tokens)
+    memory = planned_memory("fsdp2", run, 1, sizes.batch_tokens)
     return sum(total(parts) for parts in memory.states.values()) + total(memory.passes["training"])
 
 
-def _run(model_dir: Path) -> Any:
-    of_model = {"dtype": "bf16", "disable_gradient_checkpointing": False}
+def _run(model_dir: Path, recompute: str = "full") -> Any:
+    of_model = {"dtype": "bf16", "disable_gradient_checkpointing": False, "recompute_granularity": recompute}
     run = run_of("fsdp2", model_dir, {"packs": True}, of_model)
     return replace(run, training={"learning_rate": 1e-6}, max_norm=1.0)
 
@@ -124,15 +125,14 @@ class _Timed:
     grad_norm: float
 
 
-def _our_updates(model_dir: Path, sizes: Sizes, compiled: bool) -> _Timed:
+def _our_updates(run: Any, sizes: Sizes) -> _Timed:
     """One rank."""
     from tests.parity.strategies.reference import BentLoss, scale_of
 
-    run = replace(_run(model_dir), compiled=compiled)
-    batches = _batches(model_dir, sizes)
+    batches = _batches(run.model_dir, sizes)
     scale = scale_of(batches)
     with helpers_of("fsdp2").trainer(run) as strategy:
-        return _timed(lambda: strategy.train_step(batches, BentLoss(), scale, 1.0)[1]["grad_norm"])
+        return _timed(lambda: strategy.train_step(batches, BentLoss(), scale, 1.0)[1]["grad_norm"], True)
 
 
 def _plain_updates(model_dir: Path, sizes: Sizes) -> _Timed:
@@ -169,7 +169,7 @@ def _plain_updates(model_dir: Path, sizes: Sizes) -> _Timed:
         optimizer.zero_grad()
         return norm
 
-    return _timed(update)
+    return _timed(update, False)
 
 
 def _batches(model_dir: Path, sizes: Sizes) -> list[Any]:
@@ -180,7 +180,7 @@ def _batches(model_dir: Path, sizes: Sizes) -> list[Any]:
     ]
 
 
-def _timed(update: Callable[[], float]) -> _Timed:
+def _timed(update: Callable[[], float], is_profiled: bool) -> _Timed:
     on_cuda = torch.cuda.is_initialized()
     norms = [update() for _ in range(_NUM_WARM_UPS)]
     if on_cuda:
@@ -188,7 +188,8 @@ def _timed(update: Callable[[], float]) -> _Timed:
     seconds = [_seconds(update, on_cuda) for _ in range(_NUM_TIMED)]
     peak_bytes = torch.cuda.max_memory_allocated() if on_cuda else 0
     print(f"seconds {seconds}, peak {peak_bytes / 1e9:.3f} GB", flush=True)  # whatever becomes of the profile
-    _print_operations(update, on_cuda)
+    if is_profiled:
+        _print_operations(update, on_cuda)
     return _Timed(statistics.median(seconds), peak_bytes, norms[0])
 
 

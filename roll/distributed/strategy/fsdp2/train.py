@@ -71,8 +71,7 @@ class Updater:
         if not math.isfinite(norm):
             raise not_finite(role, norm)
         if 0 < self._max_norm < norm + _EPSILON:
-            for gradient in gradients:
-                gradient.mul_(self._max_norm / (norm + _EPSILON))
+            torch.ops.aten._foreach_mul_.Scalar(gradients, self._max_norm / (norm + _EPSILON))
         with self.moments_at_work():
             self.optimizer.step()
         self.schedule.step()
