@@ -21,6 +21,19 @@ SHARING_TRAINER = {
 }
 """Under the distributed optimizer no rank has whole gradients."""
 TRAINER = {"gradient_difference": Limit("fp32 without TF32, sums of a few hundred terms", most=2e-5)} | SHARING_TRAINER
+ADAPTED_EXPERTS = {
+    "gradient_difference": TRAINER["gradient_difference"],
+    "weight_difference": Limit(_STEPS, most=1e-4),
+    "grad_norm_difference": Limit("relative, fp32", most=1e-3),
+    "bf16_gradient_gap": Limit("bf16 against fp32, of all together (CPUs: 0.02)", most=0.1),
+    "bf16_log_prob_gap_max": Limit(f"{_BF16}; adapters that are left out are off by more than 1", most=0.2),
+}
+REPLAYED = {
+    "wrong_rows": Limit("experts are told and obeyed", most=0),
+    "log_prob_gap_max": Limit("fp32, log-probs of about 6", most=1e-4),
+    "gradient_difference": TRAINER["gradient_difference"],
+    "given_others": Limit("else there would be nothing to obey", least=1),
+}
 SCORER = {
     "log_prob_gap_max": Limit("fp32, log-probs of about 6", most=1e-4),
     "trip_difference": Limit("the same kernels on the same weights", most=ABOVE_0),

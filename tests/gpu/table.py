@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from tests.gpu import limits
-from tests.gpu.check import Check
+from tests.gpu.check import Check, Limit
 
 HERE = "tests.gpu.checks"
 _TP2: dict[str, Any] = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
@@ -75,6 +76,18 @@ def _mixture(name: str, kind: str, settings: dict[str, Any], *packages: str, gpu
         gpus=gpus,
         most_gpus=2,
         packages=packages,
+    )
+
+
+def _of_mixtures(name: str, function: str, form: str, bounds: Mapping[str, Limit]) -> Check:
+    return Check(
+        name=name,
+        path=f"fsdp2_train, rows packed, {form}: gradients equal one process's on a CPU",
+        code="roll/models/experts/",
+        function=f"{HERE}.mixtures:{function}",
+        arguments={"family": "qwen3_moe", "settings": {"packs": True}},
+        limits=bounds,
+        packages=("peft",),
     )
 
 
@@ -312,6 +325,8 @@ CHECKS: tuple[Check, ...] = (
     _mixture("fsdp2-ep2", "fsdp2", {"packs": True, "ep_size": 2}, gpus=2),
     _mixture("megatron-moe", "megatron", {}, "megatron"),
     _mixture("megatron-moe-grouped", "megatron", {"moe_grouped_gemm": True}, "megatron"),
+    _of_mixtures("lora-experts", "adapts_experts", "LoRA on every expert, fp32 and bf16", limits.ADAPTED_EXPERTS),
+    _of_mixtures("router-replay", "replays", "experts that are given, and told", limits.REPLAYED),
     _scorer("hf", "strategy/hf/score.py", "hf_infer", {}),
     _scorer(
         "zero0", "strategy/deepspeed/score.py", "deepspeed_infer", {"zero_optimization": {"stage": 0}}, "deepspeed"

@@ -16,6 +16,7 @@ from tests.gpu.place import Place
 from tests.gpu.report import Report
 from tests.gpu.table import CHECKS
 from tests.helpers import engines
+from tests.parity.strategies.reference import BentLoss
 
 
 def rehearse(out: Path, *arguments: str) -> dict[str, str]:
@@ -79,3 +80,19 @@ def test_an_engine_that_keeps_its_old_weights_is_noticed(tmp_path: Path, monkeyp
     monkeypatch.setattr(engines.EngineHarness, "send", send_nothing)
     figures = memory.engine_quantised(Place("cpu", ("0",), tmp_path), **check.arguments)
     assert "gap_to_moved" in {each.split(" ")[0] for each in judge(check, figures, "cpu")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "broken", "wrong"),
+    [
+        ("lora-experts", {"training": {"learning_rate": 2e-3}}, "weight_difference"),
+        ("router-replay", {"loss": BentLoss(0.5)}, "gradient_difference"),
+    ],
+)
+def test_other_updates_of_mixtures_are_noticed(name: str, broken: dict[str, Any], wrong: str, tmp_path: Path) -> None:
+    check = next(check for check in CHECKS if check.name == name)
+    arguments = {**check.arguments, "settings": {**check.arguments["settings"], **broken}}
+    function: Any = resolve(check.function)
+    found = judge(check, function(Place("cpu", ("0",), tmp_path), **arguments), "cpu")
+    assert wrong in {each.split(" ")[0] for each in found}
