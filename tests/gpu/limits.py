@@ -110,8 +110,8 @@ FAMILIES = {
     ),
     "gradient_gap": Limit("fp32, of the worst weight, relative (CPUs: 4e-5, gemma4_text 6e-4)", most=5e-3),
     "sampled_gap_max": Limit("fp32 without TF32 (CPUs: 2e-5)", most=3e-4),
-    "bf16_gap_to_plain": Limit("what transformers loses by bf16 on a CPU is 1 (CPUs: 0.6 to 1.4)", most=2),
-    "bf16_gradient_to_plain": Limit("the same, of the gradients (CPUs: 0.5 to 2.1)", most=4),
+    "bf16_gap_to_plain": Limit("what transformers loses by bf16 on a CPU is 1 (CPUs: 0.6 to 1.2)", most=2),
+    "bf16_gradient_to_plain": Limit("the same, of the gradients (CPUs: 0.5 to 2.9)", most=4),
     "num_packed": Limit("most types take packs", least=10),
 }
 LONG_ROW = {

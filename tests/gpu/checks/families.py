@@ -137,11 +137,13 @@ def _rows() -> list[torch.Tensor]:
 
 def _by_transformers(kind: str, directory: Path, dtype: torch.dtype) -> _Pass:
     """Each row alone on a CPU, with nothing of the model left out."""
-    from tests.parity.families.models import right_model
+    from transformers import AutoModelForCausalLM
+
+    from tests.parity.families.models import RIGHT
     from tests.parity.families.test_numbers import log_probs
 
-    right: Any = right_model(kind, directory)
-    model = right.to(dtype)
+    attention = RIGHT.get(kind, "eager")
+    model = AutoModelForCausalLM.from_pretrained(directory, attn_implementation=attention, dtype=dtype).eval()
     found = torch.cat([log_probs(model, row) for row in _rows()])
     found.mean().backward()
     return _Pass(found.detach(), _gradients(model))
