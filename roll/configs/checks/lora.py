@@ -118,20 +118,21 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
     weights = list(linear(shape, experts))
     layers = [renamed(weight.name.removesuffix(".weight"), files) for weight in weights]
     there = sorted({layer.rpartition(".")[2] for layer in layers})
-    for word in args.lora_target:
-        if word != ALL_LINEAR and not any(ends_with(layer, word) for layer in layers):
-            text = f"{key}: no linear layer of the model is named {word}. It has {', '.join(there)}"
-            mixture = shape.experts_per_token and experts == "none"
-            why = f" (with {choice.worker.strategy_name} the experts of a mixture get no adapters;" if mixture else ""
-            others = ", ".join(strategies_with(Feature.LORA_EXPERTS, choice.role.use))
-            why += f" with {others} they do)" if mixture else ""
-            yield Problem(f"{text}{why}, or write {ALL_LINEAR}.", (key,))
+    asked = [word for word in args.lora_target if word != ALL_LINEAR]
+    unknown = [word for word in asked if not any(ends_with(layer, word) for layer in layers)]
+    for word in unknown:
+        text = f"{key}: no linear layer of the model is named {word}. It has {', '.join(there)}"
+        mixture = shape.experts_per_token and experts == "none"
+        why = f" (with {choice.worker.strategy_name} the experts of a mixture get no adapters;" if mixture else ""
+        others = ", ".join(strategies_with(Feature.LORA_EXPERTS, choice.role.use))
+        why += f" with {others} they do)" if mixture else ""
+        yield Problem(f"{text}{why}, or write {ALL_LINEAR}.", (key,))
     chosen = adapted(shape, args, experts)
     if args.use_rslora and any(weight.cut == "expert" for weight in chosen):
         rslora = f"{choice.role.name}.model_args.use_rslora"
         yield Problem(f"{rslora}: {EXPERTS_AND_RSLORA}.", (rslora, key))
-    if experts == "named":
-        yield from _expert_problems(chosen, files, args, key)
+    if not unknown:
+        yield from _expert_problems(chosen, files, args, key, experts)
     named = [weight for weight in weights if is_target(weight, args.lora_target, experts)]
     if named and not chosen:
         is_free = any(not is_frozen(weight, args.frozen_prefixes) for weight in named)
@@ -159,26 +160,40 @@ def _experts(choice: Choice) -> Experts:
 
 
 def _expert_problems(
-    chosen: Sequence[Weight], files: Mapping[str, str], args: ModelArgs, key: str
+    chosen: Sequence[Weight], files: Mapping[str, str], args: ModelArgs, key: str, experts: Experts
 ) -> Iterator[Problem]:
-    """Checks adapters of experts that transformers keeps in stacked matrices: gate and up are one of them, which peft
-    reads beside down alone, and it wants a layer beside them."""
-    of_experts = [renamed(weight.name.removesuffix(".weight"), files) for weight in chosen if weight.cut == "expert"]
+    """Checks adapters of experts, whatever trains them: peft reads them as those of transformers' stacked matrices, all
+    experts of a layer in one, gate and up together, and these beside down alone. Put on by peft, they need a layer
+    beside them."""
+    of_experts = [weight for weight in chosen if weight.cut == "expert"]
+    names = [renamed(weight.name.removesuffix(".weight"), files) for weight in of_experts]
+    for weight in of_experts:
+        numbers = [_expert_of(word) for word in args.lora_target if is_target(weight, (word,), experts)]
+        if None not in numbers and len(set(numbers)) < weight.count:
+            text = f"{key}: {', '.join(args.lora_target)} names {len(set(numbers))} of {weight.count} experts"
+            yield Problem(f"{text}, and peft reads adapters of all alone. Name them without a number.", (key,))
+            return
     for partners in _ONE_PARAMETER[1:]:
-        for layer in of_experts:
+        for layer in names:
             last = layer.rpartition(".")[2]
-            if last in partners and any(layer.removesuffix(last) + other not in of_experts for other in partners):
+            if last in partners and any(layer.removesuffix(last) + other not in names for other in partners):
                 text = f"{key}: {' and '.join(partners)} of experts are one matrix, and {', '.join(args.lora_target)}"
                 yield Problem(f"{text} names a part of it. Name both, or none.", (key,))
                 return
-    for layer in of_experts:
+    for layer in names:
         stem, _, last = layer.rpartition(".")
-        if last in _DOWN and f"{stem}.{_DOWN[last]}" not in of_experts:
+        if last in _DOWN and f"{stem}.{_DOWN[last]}" not in names:
             yield Problem(f"{key}: {', '.join(args.lora_target)} {EXPERTS_WITHOUT_DOWN}.", (key,))
             return
-    if of_experts and len(of_experts) == len(chosen):
+    if experts == "named" and of_experts and len(of_experts) == len(chosen):
         text = f"{key}: {', '.join(args.lora_target)} names layers of experts alone. Name one beside them, such as"
         yield Problem(f"{text} o_proj.", (key,))
+
+
+def _expert_of(word: str) -> str | None:
+    """The number of the expert that a target names; None: it names all of them. Example: experts.7.w1 -> 7."""
+    number = f".{word}".split(".")[-2]
+    return number if number.isdigit() else None
 
 
 def _in_full_problems(

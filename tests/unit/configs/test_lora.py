@@ -253,8 +253,9 @@ def test_one_weight_of_embedding_and_head_cannot_be_trained_in_full() -> None:
     ]
 
 
-def test_experts_are_linear_layers_of_megatron() -> None:
-    changes = {"strategy_args": {"strategy_name": "megatron_train"}, "model_args": {"lora_target": "gate_proj"}}
+@pytest.mark.parametrize("target", ["down_proj", "gate_proj, up_proj, down_proj", "all-linear"])
+def test_experts_are_linear_layers_of_megatron(target: str) -> None:
+    changes = {"strategy_args": {"strategy_name": "megatron_train"}, "model_args": {"lora_target": target}}
     worker = config({f"actor_train.{key}": value for key, value in changes.items()}).actor_train
     assert not list(lora_model_problems(Choice(ACTOR_TRAIN, worker), model("qwen3-30b-a3b")))
 
@@ -268,9 +269,14 @@ LACKS, PART = "no module of the model that has weights", "are one parameter in M
 @pytest.mark.parametrize(
     ("changes", "args", "said"),
     [
-        ({}, {"lora_target": "experts.7.gate_proj"}, None),
+        ({}, {"lora_target": "gate_proj"}, "lora_target: gate_proj and up_proj of experts are one matrix, and gate_pr"),
+        ({}, {"lora_target": "gate_proj, up_proj, o_proj"}, f"gate_proj, up_proj, o_proj {EXPERTS_WITHOUT_DOWN}."),
+        ({}, {"lora_target": "experts.7.down_proj"}, "lora_target: experts.7.down_proj names 1 of 128 experts, and p"),
+        ({}, {"lora_target": [f"experts.{number}.down_proj" for number in range(128)]}, None),
         ({}, {"lora_target": "experts.gate_proj"}, "lora_target: no linear layer of the model is named experts.g"),
-        (MIXTRAL, {"lora_target": "block_sparse_moe.experts.7.w1, w2"}, None),
+        (MIXTRAL, {"lora_target": "block_sparse_moe.experts.7.w1, w2"}, "names 1 of 128 experts, and peft reads "),
+        (MIXTRAL, {"lora_target": "block_sparse_moe.experts.7.w2, w2"}, None),
+        (MIXTRAL, {"lora_target": "w1, o_proj"}, "w1 and w3 of experts are one matrix, and w1, o_proj names a part"),
         (MIXTRAL, {"lora_target": "gate_proj"}, "gate_proj. It has k_proj, o_proj, q_proj, v_proj, w1, "),
         ({}, {"lora_target": "lm_head"}, "lora_target: no linear layer of the model is named lm_head."),
         (GPT_OSS, {"additional_target": "self_attn"}, f"{LACKS} of its own is named self_attn."),
