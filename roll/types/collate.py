@@ -258,12 +258,16 @@ def pad(batch: Rows | TrainBatch, rows: np.ndarray, round_to: int = 1) -> MicroB
     )
 
 
-def _routes(batch: Rows | TrainBatch, tokens: np.ndarray, inside: np.ndarray) -> torch.Tensor | None:
-    """Return the experts chosen by the latest forward pass, or else those of the rollout, as int16 [B, T, layers,
+def routes_of(batch: Rows | TrainBatch) -> np.ndarray | None:
+    """Return the experts chosen by the latest forward pass, or else those of the rollout, as int16 [tokens, layers,
     k]."""
     source = rows_of(batch)
     sampled = source.routes if isinstance(source, SampledRows) else None
-    routes = batch.routes if isinstance(batch, TrainBatch) and batch.routes is not None else sampled
+    return batch.routes if isinstance(batch, TrainBatch) and batch.routes is not None else sampled
+
+
+def _routes(batch: Rows | TrainBatch, tokens: np.ndarray, inside: np.ndarray) -> torch.Tensor | None:
+    routes = routes_of(batch)
     if routes is None:
         return None
     out = np.full((*inside.shape, *routes.shape[1:]), -1, np.int16)

@@ -148,6 +148,15 @@ class Forest:
         return np.add.reduceat(nodes, roots) + np.maximum.reduceat(self.level, roots) * calls.level
 
 
+def token_keys(ids: np.ndarray, routes: np.ndarray | None) -> np.ndarray:
+    """All that a token is computed with: its id, and its experts where they are given, int16 [..., layers, k]. Of ids
+    [...] int32 the same, or with experts int16 [..., numbers]."""
+    ids = ids.astype(np.int32, copy=False)
+    if routes is None:
+        return ids
+    return np.concatenate([ids[..., None].view(np.int16), routes.reshape(*ids.shape, -1)], axis=-1)
+
+
 def forest_of(keys: Sequence[np.ndarray], calls: CallCosts | None = None, least_saved: int = LEAST_SAVED) -> Forest:
     """The forest of B rows. `keys[i]` [tokens, ...] holds all that a token is computed with: tokens are shared where
     these and all before them are equal, of one dtype in all rows. A branching that saves less than

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -164,10 +164,15 @@ def micro_batches(lengths: np.ndarray, rows: np.ndarray, limits: BatchLimits, at
 
 
 def tree_micro_batches(
-    keys: Sequence[np.ndarray], rows: np.ndarray, limits: BatchLimits, at_least: int = 1
+    keys: Sequence[np.ndarray],
+    rows: np.ndarray,
+    limits: BatchLimits,
+    at_least: int = 1,
+    computed: Callable[[Sequence[np.ndarray]], int] | None = None,
 ) -> list[np.ndarray]:
     """Micro batches of rows that may share prefixes, by their tokens: `keys[i]` are those of rows[i]. Those that
     begin alike stand together, and a limit by tokens counts what a micro batch computes; padding there is none.
+    `computed`: how many tokens that is, where it is not each distinct one.
 
     Example: rows of 5 tokens, four of which all have in common, are 8 tokens: one micro batch of at most 8.
     """
@@ -182,7 +187,24 @@ def tree_micro_batches(
             middle = (low + high) // 2
             even = _cuts(lengths, shared, middle)
             low, high, cuts = (low, middle, even) if len(even) <= len(cuts) else (middle, high, cuts)
-    return split_to(np.split(rows[order], cuts), min(max(limits.at_least, at_least), len(rows)))
+    batches = np.split(order, cuts)
+    if limits.max_tokens is not None and computed is not None:
+        batches = [part for batch in batches for part in _fitting(keys, batch, limits.max_tokens, computed)]
+    return split_to([rows[batch] for batch in batches], min(max(limits.at_least, at_least), len(rows)))
+
+
+def _fitting(
+    keys: Sequence[np.ndarray], batch: np.ndarray, max_tokens: int, computed: Callable[[Sequence[np.ndarray]], int]
+) -> Iterator[np.ndarray]:
+    """The rows of a micro batch in parts that compute at most `max_tokens`: small beginnings are not shared."""
+    while len(batch):
+        fits, fails = 1, len(batch) + 1  # so many rows; a longer row stands alone
+        most = len(batch)
+        while fails - fits > 1:
+            fits, fails = (most, fails) if computed([keys[i] for i in batch[:most]]) <= max_tokens else (fits, most)
+            most = (fits + fails) // 2
+        yield batch[:fits]
+        batch = batch[fits:]
 
 
 def _cuts(lengths: np.ndarray, shared: np.ndarray, max_tokens: int) -> list[int]:

@@ -40,9 +40,9 @@ from roll.types.batch import (
     TrainBatch,
     rows_of,
 )
-from roll.types.collate import RowTable, assemble, pad, unpad
+from roll.types.collate import RowTable, assemble, pad, routes_of, unpad
 from roll.types.columns import token_indices
-from roll.types.forest import SharedWork
+from roll.types.forest import SharedWork, token_keys
 from roll.types.metrics import MetricSums
 from roll.utils.files import naming_full_disk
 from roll.utils.imports import resolve
@@ -204,11 +204,11 @@ class TrainWorker(ScoreWorker):
         if job.zero_gradient_rows is not None:
             assert isinstance(batch, TrainBatch), "without credit no row is idle"
             idle = job.zero_gradient_rows.find(batch)
-            chunks, counts = self._without_zero_gradient_rows(chunks, idle, samples, request.limits)
+            chunks, counts = self._without_zero_gradient_rows(chunks, idle, batch, request.limits)
             idle[np.concatenate(chunks)] = False  # these are computed, and speak for themselves
             sums.merge([job.zero_gradient_rows.metrics(batch.samples, idle, job.epochs)])
         elif self.strategy.shares_prefixes:
-            counts = self._most_needed(samples, chunks, request.limits)
+            counts = self._most_needed(batch, chunks, request.limits)
         if job.choice is not None:
             assert isinstance(batch, TrainBatch), "tokens are chosen by the credit they got"
             at = (self.strategy.all_reduce_sum, self.strategy.dp_rank, self.strategy.dp_size)
@@ -283,21 +283,22 @@ class TrainWorker(ScoreWorker):
         ]
 
     def _without_zero_gradient_rows(
-        self, chunks: Sequence[np.ndarray], idle: np.ndarray, rows: Rows, limits: BatchLimits
+        self, chunks: Sequence[np.ndarray], idle: np.ndarray, batch: Rows | TrainBatch, limits: BatchLimits
     ) -> tuple[list[np.ndarray], list[int]]:
         """The rows of each update that its loss has to see, and their number of micro batches. Every rank takes part in
         every update, with an idle row if it has no other."""
-        moving = [without_zero_gradient_rows(chunk, idle, rows.lengths, 1) for chunk in chunks]
-        counts = self._most_needed(rows, moving, limits)
+        lengths = rows_of(batch).lengths
+        moving = [without_zero_gradient_rows(chunk, idle, lengths, 1) for chunk in chunks]
+        counts = self._most_needed(batch, moving, limits)
         return [
-            without_zero_gradient_rows(c, idle, rows.lengths, count) for c, count in zip(chunks, counts, strict=True)
+            without_zero_gradient_rows(c, idle, lengths, count) for c, count in zip(chunks, counts, strict=True)
         ], counts
 
-    def _most_needed(self, rows: Rows, chunks: Sequence[np.ndarray], limits: BatchLimits) -> list[int]:
+    def _most_needed(self, batch: Rows | TrainBatch, chunks: Sequence[np.ndarray], limits: BatchLimits) -> list[int]:
         """Micro batches of each update: as many as the rank with the most needs. Collective."""
         # A sum in which each rank fills its own row is a gather; the maximum per update follows from it.
         needed = np.zeros((self.strategy.dp_size, len(chunks)))
-        needed[self.strategy.dp_rank] = [len(_cut(self.strategy, rows, chunk, limits)) for chunk in chunks]
+        needed[self.strategy.dp_rank] = [len(_cut(self.strategy, batch, chunk, limits)) for chunk in chunks]
         of_ranks = np.array(self.strategy.all_reduce_sum(needed.ravel().tolist())).reshape(needed.shape)
         return [round(most) for most in of_ranks.max(axis=0)]
 
@@ -311,21 +312,22 @@ class TrainWorker(ScoreWorker):
         more: Sequence[MicroBatch],
     ) -> tuple[MetricSums, dict[str, float]]:
         limits = request.limits
-        groups = _cut(self.strategy, rows_of(batch), rows, limits, count)
+        groups = _cut(self.strategy, batch, rows, limits, count)
         padded = [*_padded(self.strategy, batch, groups, limits), *more]
         sums, values = self.strategy.train_step(padded, request.job.loss, scale, request.job.temperature)
         return sums.to_floats(), values
 
 
 def _cut(
-    strategy: ScoreStrategy, batch: Rows, rows: np.ndarray, limits: BatchLimits, at_least: int = 1
+    strategy: ScoreStrategy, batch: Rows | TrainBatch, rows: np.ndarray, limits: BatchLimits, at_least: int = 1
 ) -> list[np.ndarray]:
     """These rows in micro batches, by their lengths, or by their tokens where they may share them."""
+    of_rows = rows_of(batch)
     if not strategy.shares_prefixes or limits.together > 1:
-        return micro_batches(batch.lengths, rows, limits, at_least)
-    ends = np.cumsum(batch.lengths)
-    keys = [batch.input_ids[ends[row] - batch.lengths[row] : ends[row]] for row in rows]
-    return tree_micro_batches(keys, rows, limits, at_least)
+        return micro_batches(of_rows.lengths, rows, limits, at_least)
+    keys, ends = token_keys(of_rows.input_ids, routes_of(batch)), np.cumsum(of_rows.lengths)
+    of_each = [keys[ends[row] - of_rows.lengths[row] : ends[row]] for row in rows]
+    return tree_micro_batches(of_each, rows, limits, at_least, strategy.computed_tokens)
 
 
 def _padded(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import torch
 
 from roll.algorithms.distillation import Distillation
@@ -89,6 +90,10 @@ class ScoreStrategy(Strategy):
     def shares_prefixes(self) -> bool:
         """True where rows of a micro batch that begin alike are computed as a tree. From `setup` on."""
         return False
+
+    def computed_tokens(self, keys: Sequence[np.ndarray]) -> int:
+        """Number of tokens that a micro batch of these rows computes (`token_keys` of each)."""
+        return sum(map(len, keys))
 
     @abstractmethod
     def log_probs(

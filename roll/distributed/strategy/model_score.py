@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -38,12 +39,12 @@ from roll.models.sequences.packed_attention import (
     uses_kernel,
 )
 from roll.models.sequences.ranks import SequenceRanks
-from roll.models.sequences.tree import Tree, tree_or_pack
+from roll.models.sequences.tree import Tree, call_costs, tree_or_pack
 from roll.models.teacher_targets import StudentOutputs, TeacherHead, targets_of
 from roll.models.vision.inputs import PictureInputs
 from roll.platforms.table import platform_of
 from roll.types.batch import MicroBatch, TokenOutputs
-from roll.types.forest import SharedWork
+from roll.types.forest import SharedWork, forest_of
 from roll.types.media import Media
 
 logger = logging.getLogger(__name__)
@@ -79,6 +80,12 @@ class ModelScoreStrategy(ScoreStrategy):
     @property
     def shares_prefixes(self) -> bool:
         return self._shares_prefixes
+
+    def computed_tokens(self, keys: Sequence[np.ndarray]) -> int:
+        if not self._shares_prefixes:
+            return super().computed_tokens(keys)
+        by_cost = self.role.use_prefix_sharing == "auto"
+        return forest_of(keys, call_costs(self.context.device) if by_cost else None).num_tokens
 
     def take_shared_work(self) -> SharedWork:
         work, self._shared_work = self._shared_work, SharedWork()

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from roll.models.sequences.layout import UNKNOWN, RowLayout
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.tree_attention import TreeParts
-from roll.types.forest import LEAST_SAVED, ON_CPUS, ON_GPUS, Forest, forest_of
+from roll.types.forest import LEAST_SAVED, ON_CPUS, ON_GPUS, CallCosts, Forest, forest_of, token_keys
 
 _BITS = 32  # of a token's id, beside its place
 
@@ -62,6 +62,11 @@ class Tree(RowLayout):
         return rows.cpu()
 
 
+def call_costs(device: torch.device) -> CallCosts:
+    """Costs of the calls of a tree's attention on a device."""
+    return ON_CPUS if device.type == "cpu" else ON_GPUS
+
+
 def tree_or_pack(
     input_ids: torch.Tensor,
     counts: torch.Tensor,
@@ -74,7 +79,7 @@ def tree_or_pack(
     What a token is computed with is its id and, where they are given, its experts: `routes` int16 [B, T, layers, k].
     """
     pack = Pack.of(input_ids, counts)
-    calls = None if not by_cost else ON_CPUS if input_ids.device.type == "cpu" else ON_GPUS
+    calls = call_costs(input_ids.device) if by_cost else None
     forest = forest_of(_keys(input_ids, counts, routes), calls, least_saved)
     if forest.num_tokens == pack.num_tokens:
         return pack
@@ -87,12 +92,8 @@ def tree_or_pack(
 
 
 def _keys(input_ids: torch.Tensor, counts: torch.Tensor, routes: torch.Tensor | None) -> list[np.ndarray]:
-    ids, ends = input_ids.cpu().numpy().astype(np.int32), counts.tolist()
-    if routes is None:
-        return [row[:end] for row, end in zip(ids, ends, strict=True)]
-    experts = routes.cpu().numpy().reshape(*ids.shape, -1)
-    together = np.concatenate([ids[..., None].view(np.int16), experts], axis=-1)
-    return [row[:end] for row, end in zip(together, ends, strict=True)]
+    keys = token_keys(input_ids.cpu().numpy(), None if routes is None else routes.cpu().numpy())
+    return [row[:end] for row, end in zip(keys, counts.tolist(), strict=True)]
 
 
 def asked_once(places: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

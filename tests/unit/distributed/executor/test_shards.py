@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -197,18 +199,31 @@ def test_a_limit_by_tokens_counts_those_that_are_computed() -> None:
     assert [len(batch) for batch in tree_micro_batches(keys, np.arange(8), BatchLimits(1, max_tokens=1))] == [1] * 8
 
 
+def shared_tokens(keys: Sequence[np.ndarray]) -> int:
+    return forest_of(keys).num_tokens
+
+
+def test_beginnings_that_are_too_small_to_share_count_in_every_row() -> None:
+    """Four pairs of rows of 25 tokens, 15 of which both have: 140 distinct tokens, and 200 that are computed."""
+    keys, limits = groups_of(2, 2, 2, 2, prompt=15), BatchLimits(1, max_tokens=140)
+    assert [len(batch) for batch in tree_micro_batches(keys, np.arange(8), limits)] == [8]
+    batches = tree_micro_batches(keys, np.arange(8), limits, computed=shared_tokens)
+    assert [len(batch) for batch in batches] == [5, 3] and sorted(np.concatenate(batches)) == [*range(8)]
+
+
 @given(
     sizes=st.lists(st.integers(1, 5), min_size=1, max_size=5),
+    prompt=st.sampled_from([0, 5, 20, 40]),
     limits=st.sampled_from([BatchLimits(3), BatchLimits(1, max_tokens=90), BatchLimits(1, max_tokens=200, packs=True)]),
     at_least=st.integers(1, 6),
 )
 def test_tree_micro_batches_hold_every_row_once_within_their_limits(
-    sizes: list[int], limits: BatchLimits, at_least: int
+    sizes: list[int], prompt: int, limits: BatchLimits, at_least: int
 ) -> None:
-    keys, rows = groups_of(*sizes), np.arange(sum(sizes)) + 7
-    batches = tree_micro_batches(keys, rows, limits, at_least)
+    keys, rows = groups_of(*sizes, prompt=prompt), np.arange(sum(sizes)) + 7
+    batches = tree_micro_batches(keys, rows, limits, at_least, shared_tokens)
     assert sorted(np.concatenate(batches).tolist()) == rows.tolist() and len(batches) >= min(at_least, len(rows))
     for batch in batches:
         assert len(batch) <= limits.num_rows or limits.max_tokens is not None
         if limits.max_tokens is not None and len(batch) > 1:
-            assert computed_tokens(keys, batch - 7) <= limits.max_tokens
+            assert shared_tokens([keys[row] for row in batch - 7]) <= limits.max_tokens

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from roll.distributed.executor.blueprint import BatchLimits
-from roll.distributed.executor.worker import TrainWorker
-from roll.types.batch import LossScale, MicroBatch, Rows
+from roll.distributed.executor.worker import TrainWorker, _cut
+from roll.types.batch import LossScale, MicroBatch, Rows, SampledRows
+from roll.types.forest import forest_of
 from roll.types.metrics import MetricSums
 from tests.unit.distributed.executor.test_shards import groups_of
 
@@ -28,6 +29,9 @@ class Trees:
     def train_step(self, batches: list[MicroBatch], *more: Any) -> tuple[MetricSums, dict[str, float]]:
         self.trained = batches
         return MetricSums(), {}
+
+    def computed_tokens(self, keys: Sequence[np.ndarray]) -> int:
+        return forest_of(keys).num_tokens
 
 
 def worker(shares: bool, others: Sequence[float] = (1, 3)) -> TrainWorker:
@@ -69,6 +73,19 @@ def test_ranks_agree_on_the_number_of_micro_batches_by_computed_tokens() -> None
     limits, chunks = BatchLimits(1, max_tokens=200, packs=True), [np.arange(8), np.arange(8)]
     assert worker(True)._most_needed(rows(), chunks, limits) == [1, 3]
     assert worker(False)._most_needed(rows(), chunks, limits) == [2, 3]
+
+
+def test_rows_whose_recorded_experts_differ_part_where_they_do() -> None:
+    """In the first token of every other row: two trees for each group, of 60 tokens each where one has 80."""
+    plain, limits = rows(), BatchLimits(1, max_tokens=160)
+    routes = np.zeros((plain.num_tokens, 2, 2), np.int16)
+    routes[np.cumsum(plain.lengths)[2::4] - plain.lengths[2::4]] = 1
+    routes[np.cumsum(plain.lengths)[3::4] - plain.lengths[3::4]] = 1
+    zeros, versions = np.zeros(plain.num_tokens, np.float32), np.zeros(plain.num_tokens, np.int32)
+    sampled = SampledRows(**vars(plain), rollout_log_probs=zeros, policy_versions=versions, routes=routes)
+    strategy: Any = Trees(True)
+    assert [len(batch) for batch in _cut(strategy, plain, np.arange(8), limits)] == [8]
+    assert [len(batch) for batch in _cut(strategy, sampled, np.arange(8), limits)] == [4, 4]
 
 
 def test_idle_rows_are_left_out_before_the_others_become_trees() -> None:

@@ -1,0 +1,44 @@
+"""How many tokens a micro batch of a Hugging Face strategy computes, before it is cut."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from roll.configs.sections.cluster import WorkerConfig
+from roll.distributed.strategy.hf.score import HfScoreStrategy
+from roll.models.sequences.layout import computed
+from roll.types.batch import MicroBatch
+from roll.types.forest import SharedWork
+from tests.unit.distributed.executor.test_shards import groups_of
+
+
+def strategy(sharing: str) -> Any:
+    made: Any = HfScoreStrategy.__new__(HfScoreStrategy)
+    made.role = WorkerConfig(use_prefix_sharing=sharing)  # type: ignore[arg-type]
+    made.context = SimpleNamespace(device=torch.device("cpu"))
+    made._shares_prefixes, made._shared_work = sharing != "off", SharedWork()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("sharing", "prompt", "want"),
+    [
+        ("off", 40, 400),
+        ("on", 40, 2 * 40 + 8 * 10),
+        ("auto", 40, 2 * 40 + 8 * 10),
+        ("on", 2, 8 * 12),  # 6 tokens that a prompt of 2 would save are too few
+    ],
+)
+def test_tokens_are_those_of_the_layout(sharing: str, prompt: int, want: int) -> None:
+    """Rows of two groups. The layout leaves out the last token of each row."""
+    rows = groups_of(4, 4, prompt=prompt)
+    assert strategy(sharing).computed_tokens(rows) == want
+    if sharing == "off":
+        return
+    ids = torch.tensor([row.tolist() for row in rows])
+    lengths = torch.full((8,), ids.shape[1])
+    batch = MicroBatch(ids, lengths, torch.ones_like(ids, dtype=torch.bool), torch.ones(8))
+    layout = strategy(sharing)._tree(batch, computed(lengths))
+    assert layout.arguments["input_ids"].numel() == want - 8
