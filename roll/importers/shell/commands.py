@@ -176,7 +176,7 @@ class Walk:
         self._variables = Variables(self.state)
         self._around: Branches = ()
         self._at: Node = Group(())
-        self._may_break, self._given = False, ""
+        self._may_break, self._here_string = False, ""
         self._before: dict[str, str] = {}  # variables that stand before the command that runs
 
     def script(self, steps: Steps) -> None:
@@ -233,8 +233,8 @@ class Walk:
     def _node(self, node: Node) -> Verdict:
         self.state.step()
         match node:
-            case Simple(words, given):
-                self._at, self._given = node, given
+            case Simple(words, here_string):
+                self._at, self._here_string = node, here_string
                 return self._simple(words)
             case Arithmetic(text):
                 return self._arithmetic(text)
@@ -449,7 +449,7 @@ class Walk:
         Example: `IFS=',' read -ra A <<< "0,1"` makes A an array of 0 and 1.
         """
         names = [word for word in words if word.isidentifier()]
-        text = text_of(self._given, self.state) if self._given else "$"
+        text = text_of(self._here_string, self.state) if self._here_string else "$"
         options = "".join(word[1:] for word in words if word.startswith("-"))
         is_whole = name == "read" and set(options) <= {"r", "a"}
         is_lines = name in ("mapfile", "readarray") and options == "t"

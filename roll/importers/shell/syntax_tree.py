@@ -15,7 +15,7 @@ from roll.importers.shell.tokens import WordReader
 @dataclass(frozen=True)
 class Simple:
     arguments: tuple[str, ...]
-    given: str = ""
+    here_string: str = ""
     """The text that it reads: the word behind `<<<`."""
 
 
@@ -264,7 +264,7 @@ class TreeReader(WordReader):
         words = self.tokens()
         if not words and self.at < len(self.text) and self.text[self.at] in "()":
             self.at += 1
-        return Simple(tuple(words), self.given) if words else None
+        return Simple(tuple(words), self.here_string) if words else None
 
     def _close(self, sign: str, start: int) -> None:
         self.skip(newlines=True)

@@ -23,13 +23,13 @@ class WordReader:
     at: int = 0
     pending: list[tuple[str, bool]] = field(default_factory=list)
     """Ends of the here-documents that begin behind this line, and whether tabs before them count."""
-    given: str = ""
+    here_string: str = ""
     """The text that the last command reads, as it is written behind `<<<`."""
 
     def tokens(self) -> list[str]:
         """Words up to the end of the command. Within [[ ]], operators are words too."""
         found: list[str] = []
-        self.given = ""
+        self.here_string = ""
         while True:
             self.skip()
             in_test = bool(found) and found[0] == "[[" and found[-1] != "]]"
@@ -67,7 +67,7 @@ class WordReader:
         if sign in ("<<", "<<-"):
             self.pending.append((re.sub(r"['\"\\]", "", word), sign == "<<-"))
         elif sign == "<<<":
-            self.given = word
+            self.here_string = word
 
     def skip(self, newlines: bool = False) -> None:
         while self.at < len(self.text):

@@ -183,7 +183,7 @@ def _output(written: str, inside: str, state: State) -> str:
     except Damaged:
         return written
     programs = [node.arguments for _, node in steps if isinstance(node, Simple)]
-    given = next((node.given for _, node in steps[:1] if isinstance(node, Simple)), "")
+    given = next((node.here_string for _, node in steps[:1] if isinstance(node, Simple)), "")
     if len(programs) != len(steps) or not programs:
         return written
     if (path := _first_path(steps, programs, state)) is not None:
