@@ -9,6 +9,7 @@ import torch
 
 from roll.algorithms.kl import KLEstimator, estimate_kl
 from roll.algorithms.normalize import AllReduceSum, whiten
+from roll.algorithms.token_baselines import TokenGroups, path_variances, token_baselines
 from roll.configs.tables.estimators import estimator_of
 from roll.types.batch import SampleBatch, TokenScores, TrainBatch
 from roll.types.columns import run_starts, sum_rows, token_indices
@@ -117,6 +118,7 @@ class RowCredit:
     row_weights: np.ndarray | None = None
     turn_values: TurnValues | None = None
     teacher_weights: np.ndarray | None = None
+    groups: TokenGroups | None = None
 
     def of(self, rows: np.ndarray) -> RowCredit:
         """Return the credit of these rows, in this order."""
@@ -126,6 +128,7 @@ class RowCredit:
             row_weights=None if self.row_weights is None else _take(self.row_weights, rows),
             turn_values=None if self.turn_values is None else self.turn_values.of(rows),
             teacher_weights=None if self.teacher_weights is None else _take(self.teacher_weights, rows),
+            groups=None if self.groups is None else self.groups.of(rows),
         )
 
     def assign(
@@ -142,6 +145,7 @@ class RowCredit:
             self.row_weights,
             turn_values,
             self.teacher_weights,
+            self.groups,
         )
 
 
@@ -158,6 +162,7 @@ def assign_credit(
     row_weights: np.ndarray | None = None,
     turn_values: np.ndarray | None = None,
     teacher_weights: np.ndarray | None = None,
+    groups: TokenGroups | None = None,
 ) -> tuple[TrainBatch, MetricSums]:
     """Compute the returns, advantages and weights that a loss needs, for this rank's rows. Collective if something is
     whitened: a rank without rows takes part too.
@@ -171,7 +176,8 @@ def assign_credit(
        spread over its tokens; nothing but the discounted KL comes on top, and row values are not looked at.
     3. Estimators with a critic: generalised advantages from `scores.values`, and returns = advantages + values. All
        others: discounted sum of the rewards from the token on, which with gamma 1 and rewards at the end only is the
-       row value at every token.
+       row value at every token. With `groups` less the mean of the group at that token, weighted by W of
+       `path_variances`.
     4. Whiten over all ranks' response tokens. With `teacher_weights`, one per row, add weight * (log-prob of the
        teacher - old log-prob) to each token's own advantage: minus a one-sample estimate of KL(old || teacher), which
        no other token's credit has a part in (on-policy distillation). With `teacher_share` the token's part of the
@@ -222,6 +228,9 @@ def assign_credit(
         row_rewards = rewards[last] if len(rewards) else np.zeros(len(lengths))
         advantages = broadcast_returns(row_rewards, lengths, settings.gamma)
 
+    if groups is not None:
+        weights = _path_variances(scores, tokens, lengths, settings.estimator)
+        advantages = advantages - token_baselines(advantages, weights, lengths, groups, all_reduce_sum)
     if turn_values is not None:
         advantages = advantages + _spread_turns(turn_values, original, samples, tokens)
 
@@ -295,6 +304,12 @@ def _without_old(
     is_old = lag > max_lag
     metrics.add("masked_stale_fraction", float(is_old.sum()), float(samples.response_mask.sum()))
     return replace(samples, response_mask=samples.response_mask & ~is_old), np.where(is_old, 0, lag)
+
+
+def _path_variances(scores: TokenScores, tokens: np.ndarray, lengths: np.ndarray, name: str) -> np.ndarray:
+    if scores.old_log_probs is None or scores.halved_log_probs is None:
+        raise ValueError(f"adv_estimator {name} needs old log-probs, and those at half the temperature")
+    return path_variances(scores.old_log_probs[tokens], scores.halved_log_probs[tokens], lengths)
 
 
 def _kl_to_reference(

@@ -14,6 +14,7 @@ import torch
 from roll.algorithms.advantage import group_advantages
 from roll.algorithms.credit import assign_credit
 from roll.algorithms.loss import Loss, SupervisedLoss
+from roll.algorithms.token_baselines import TokenGroups
 from roll.commands.options import explain_parser
 from roll.commands.table import main
 from roll.configs.load.validate import validate
@@ -100,6 +101,8 @@ RATIOS = ((1.0, 1.5), (1.0, 0.5, 1.0), (1.4,), (0.7, 1.0))
 """p_new / p_old of every token of the four answers."""
 OLD, VALUE, LONGEST, GREEDY = 0.5, 0.4, 4, 1.0
 """p_old of every token; what a critic says of every state; the longest answer there can be; the greedy one's reward."""
+SQUARES = 0.5
+"""Sum of the squared probabilities of the vocabulary, at every token."""
 PARTS = ((1.0, 0.0), (0.0, 0.0), (0.0, 0.0), (0.5, 0.5))
 """Two parts of the reward of every answer, for estimators that compare each by itself."""
 RARE, RARE_OLD = (1, 1), 0.25
@@ -145,8 +148,12 @@ def worked(name: str) -> Worked:
     old = np.full(samples.num_tokens, np.log(OLD), np.float32)
     if choice is not None:
         old[samples.lengths[: RARE[0]].sum() + RARE[1]] = np.log(RARE_OLD)
-    scores = TokenScores(old_log_probs=old, values=critic)
-    batch, _ = assign_credit(samples, scores, values, credit_settings(config, 0.0), list)
+    groups = (
+        TokenGroups.of_rows(samples.group_ids, samples.response_lengths) if config.estimator.weighs_tokens else None
+    )
+    halved = np.full(samples.num_tokens, 2 * np.log(OLD) - np.log(SQUARES), np.float32)
+    scores = TokenScores(old_log_probs=old, halved_log_probs=halved, values=critic)
+    batch, _ = assign_credit(samples, scores, values, credit_settings(config, 0.0), list, groups=groups)
     if choice is not None:
         batch = replace(batch, chosen=choice.find(batch, [np.arange(len(samples))], list))
     loss, micro = policy_loss(config, build_plan(config)), pad(batch, np.arange(len(samples)))
@@ -233,6 +240,7 @@ def _explained(preset: Preset) -> Iterator[str]:
     row = estimator_of(preset.settings["adv_estimator"])
     more = f", a critic says {VALUE:g} of every state" if row.needs_critic else ""
     more += f", the greedy response has reward {GREEDY:g}" if row.needs_greedy else ""
+    more += f", the squares of all p sum to {SQUARES:g}" if row.weighs_tokens else ""
     if row.needs_parts:
         more += f", the parts of the rewards are {' and '.join(str(list(part)) for part in zip(*PARTS, strict=True))}"
     if policy_form_of(preset.settings.get("pg_variant", "ppo")).needs_old_log_probs:

@@ -319,6 +319,11 @@ _KL: Mapping[str, str] = {
     "low_var_kl": "k3",
     "k3": "k3",
 }
+_OF_TOKENS = ApproximateValue(
+    "optimal_token_baseline",
+    "behind the second-longest response of a group there is no baseline, as in newer versions of verl; in older ones "
+    "the longest is compared with itself there. Weights of train_infer_correction do not count in baselines",
+)
 _ESTIMATORS: Mapping[str, str | ApproximateValue] = {
     "gae": "gae",
     "grpo": "grpo",
@@ -334,18 +339,13 @@ _ESTIMATORS: Mapping[str, str | ApproximateValue] = {
         "gpg", "the factor counts groups whose rewards differ, as the paper does; verl rewards other than 0"
     ),
     "gdpo": "gdpo",
+    **dict.fromkeys(("optimal_token_baseline", "tir_optimal_token_baseline"), _OF_TOKENS),
     "asymre": "asymre",
     "reinforce": "reinforce",
     "raft": "raft",
     "opmd": "opmd",
 }
-_OF_TOKENS = (
-    "its baselines weigh tokens by the sum of squared probabilities, which no strategy computes; opo is near, whose "
-    "baseline weighs answers by their lengths"
-)
 _LACKING = {
-    "optimal_token_baseline": _OF_TOKENS,
-    "tir_optimal_token_baseline": _OF_TOKENS,
     "codapo": "it weighs answers by their confidence and by how hard their task is; difficulty_loss_weight does the "
     "latter",
 }

@@ -76,6 +76,8 @@ def token_scores(
                 scores["old_log_probs"], scores["routes"] = actor.log_probs_and_routes(samples.policy, temperature)
             else:
                 scores["old_log_probs"] = actor.log_probs(samples.policy, temperature)
+            if plan.old_log_probs.halves:
+                scores["halved_log_probs"] = actor.log_probs(samples.policy, temperature / 2)
     if needs_reference and clusters.reference is not None:
         with timer("ref_log_probs"), hold(clusters.reference.everything):
             scores["ref_log_probs"] = clusters.reference.log_probs(samples.policy, temperature)

@@ -13,6 +13,7 @@ from roll.algorithms.advantage import group_advantages
 from roll.algorithms.credit import CreditSettings, RowCredit, TurnValues
 from roll.algorithms.loss import PolicyLoss
 from roll.algorithms.normalize import RunningMoments
+from roll.algorithms.token_baselines import TokenGroups
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.distributed.executor.jobs import TrainJob
@@ -45,7 +46,9 @@ class StepCredit:
             row_values, turn_values = np.zeros(len(meta)), None
         weights, weight_metrics = self.row_weights(meta)
         taught = settings.teacher_weights(self.config, meta.domains)
-        credit = RowCredit(self.token_settings(step), row_values, weights, turn_values, taught)
+        of_groups = self.config.estimator.weighs_tokens and not self.config.is_pure_opd
+        groups = TokenGroups.of_rows(meta.group_ids, meta.response_lengths) if of_groups else None
+        credit = RowCredit(self.token_settings(step), row_values, weights, turn_values, taught, groups)
         return credit, metrics | weight_metrics
 
     def token_settings(self, step: int) -> CreditSettings:

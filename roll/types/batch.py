@@ -146,6 +146,7 @@ class TokenScores:
     None."""
 
     old_log_probs: Annotated[np.ndarray | None, per_token(np.float32)] = None
+    halved_log_probs: Annotated[np.ndarray | None, per_token(np.float32)] = None  # the same at half the temperature
     ref_log_probs: Annotated[np.ndarray | None, per_token(np.float32)] = None
     values: Annotated[np.ndarray | None, per_token(np.float32)] = None
     teacher_log_probs: Annotated[np.ndarray | None, per_token(np.float32)] = None

@@ -204,6 +204,12 @@ def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         )
     if config.estimator.needs_parts:
         yield from _part_problems(config)
+    if config.estimator.weighs_tokens and config.force_disable_old_logprobs_recompute:
+        yield Problem(
+            f"adv_estimator: {config.adv_estimator} weighs tokens by log-probs of the trainer, which "
+            "force_disable_old_logprobs_recompute leaves out. Remove that key, or choose rloo.",
+            ("adv_estimator", "force_disable_old_logprobs_recompute"),
+        )
     if config.skip_idle_rows:
         yield from _zero_gradient_row_problems(config)
     if config.enable_old_logprobs_recompute and config.force_disable_old_logprobs_recompute:

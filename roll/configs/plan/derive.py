@@ -1,6 +1,6 @@
 """Facts that follow from the settings: which passes over the rows this run needs, and why."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from roll.configs.sections.algorithm import AlgorithmConfig
@@ -21,6 +21,7 @@ class OldLogProbs:
     source: Literal["update", "pass", "rollout"]
     reason: str
     reports_routes: bool = False  # and which experts tokens go to
+    halves: bool = False  # and a further pass at half the temperature
 
 
 def compares_within_groups(config: AlgorithmConfig) -> bool:
@@ -62,6 +63,10 @@ def weighs_importance(config: AlgorithmConfig) -> bool:
 def old_log_probs(config: AlgorithmConfig, updates_per_step: int) -> OldLogProbs:
     """The source of old log-probs for this many updates per step. A correction compares them with the rollout's, and
     the update's own serve as well for that as those of a pass under the same weights."""
+    return replace(_source(config, updates_per_step), halves=config.estimator.weighs_tokens)
+
+
+def _source(config: AlgorithmConfig, updates_per_step: int) -> OldLogProbs:
     if config.actor_train.router_replay.tells:
         return OldLogProbs(
             "pass", "router_replay R2 trains with the experts that this pass chooses", reports_routes=True
@@ -83,6 +88,8 @@ def _why_old_log_probs_are_needed(config: AlgorithmConfig, updates_per_step: int
         return "the KL in the reward needs them before training"
     if config.distils:
         return "advantages compare the teacher's log-probs with them"
+    if config.estimator.weighs_tokens:
+        return f"adv_estimator {config.adv_estimator} weighs tokens by them"
     if config.policy_form.needs_old_log_probs:
         return f"pg_variant {config.policy_form.name} chooses tokens of a whole update by them"
     if updates_per_step > 1:

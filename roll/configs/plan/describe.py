@@ -281,6 +281,8 @@ def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, 
         yield "greedy", f"{plan.num_groups} further greedy responses, one per prompt, with which rewards are compared"
     if config.has_training:
         yield "old log-probs", f"{_OLD[plan.old_log_probs.source]}: {plan.old_log_probs.reason}"
+    if config.has_training and plan.old_log_probs.halves:
+        yield "baselines", "of each token, by one more pass at half the temperature"
     yield from _async_rows(config, plan)
     if config.is_in_parts:
         other = "train trains on them" if config.has_rollouts else "explore samples them"

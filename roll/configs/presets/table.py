@@ -211,6 +211,18 @@ _ROWS = (
         beside="exactly one update per step, without a KL and an entropy term",
     ),
     Preset(
+        "optimal_token_baseline",
+        "the estimator of this name in verl 0.7",
+        {"adv_estimator": "optimal_token_baseline", "pg_variant": "ppo", "pg_clip": 0.2, "loss_agg_mode": "token-mean"},
+        (
+            "w of a token = 1 - 2 p + the sum of p^2 over the vocabulary; W = the sum of w up to the token",
+            "B = the sum of W x reward / the sum of W, over the responses of the group at this token",
+            "A = reward - B; B = 0 where no other response of the group is so long",
+            CLIP,
+            "loss of an update = the mean over its tokens",
+        ),
+    ),
+    Preset(
         "gpg",
         "GPG, arXiv 2504.02546",
         {"adv_estimator": "gpg", "pg_variant": "vanilla", "loss_agg_mode": "token-mean"},

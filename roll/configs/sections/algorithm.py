@@ -118,11 +118,13 @@ class AlgorithmConfig(OnPolicyDistillation):
         "How credit is computed: a name, or a function of your own as package.module:function (docs/"
         "adding_an_estimator.md). grpo: reward against its group's mean and deviation. rloo: against the mean of the "
         "others in its group. remax: against a greedy response to the same prompt, sampled in addition. opo: against "
-        "its group's mean weighted by length. gdpo: each part of the reward that gdpo_reward_keys names against its "
-        "group, then their sum, whitened. gpg: against its group's mean, over the share of samples in groups whose "
-        "rewards differ. grpo_passk: the lead of a group's best over its second. asymre: against its group's mean plus "
-        "asymre_baseline_shift. raft: 1 for samples to learn, 0 for others. opmd: against opmd_baseline. reinforce and "
-        "its ++ forms: discounted reward. gae: with a critic. gigpo, step_reinforce and agentic_reinforce are for "
+        "its group's mean weighted by length. optimal_token_baseline: each token against the mean of its group at that "
+        "token, weighted by how much gradients vary up to it. gdpo: each part of the reward that gdpo_reward_keys "
+        "names against its group, then their sum, whitened. gpg: against its group's mean, over the share of samples "
+        "in groups whose rewards differ. grpo_passk: the lead of a group's best over its second. asymre: against its "
+        "group's mean plus asymre_baseline_shift. raft: 1 for samples to learn, 0 for others. opmd: against "
+        "opmd_baseline. reinforce and its ++ forms: discounted reward. gae: with a critic. gigpo, step_reinforce and "
+        "agentic_reinforce are for "
         "agentic runs. Default: gae when a critic is given, grpo otherwise.",
     )
     adv_args: dict[str, Any] = setting({}, "Keyword arguments of an adv_estimator of your own.")

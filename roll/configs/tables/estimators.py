@@ -43,6 +43,8 @@ class Estimator:
     """Compares with the greedy answer to the same prompt, which the rollout samples beside the group."""
     needs_parts: bool = False
     """Compares parts of a reward, which `gdpo_reward_keys` names, each by itself."""
+    weighs_tokens: bool = False
+    """Compares returns of tokens within groups, by log-probs at the temperature of the run and at half of it."""
     needs_critic: bool = False
     """Token advantages are GAE's, with the values of a critic; else the discounted sum of what follows."""
     whitens: bool = False
@@ -82,6 +84,7 @@ _ROWS = (
     Estimator("rloo", mean="leave_one_out"),
     Estimator("remax", function="roll.algorithms.advantage:remax", needs_greedy=True),
     Estimator("opo", function="roll.algorithms.advantage:opo", needs_groups=True),
+    Estimator("optimal_token_baseline", needs_groups=True, weighs_tokens=True),
     Estimator(
         "gdpo",
         function="roll.algorithms.advantage:gdpo",

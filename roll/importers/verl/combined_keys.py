@@ -110,6 +110,7 @@ def clip_range(low: float, high: float) -> dict[str, Any]:
     return {"use_pg_clip_range": True, "pg_clip_low": low, "pg_clip_high": high}
 
 
+_OF_TOKENS = ("optimal_token_baseline", "tir_optimal_token_baseline")
 _OF_GROUPS = ("grpo", "grpo_vectorized", "rloo", "opo")
 _BY_DEVIATION = ("grpo", "grpo_vectorized", "grpo_passk")
 _OTHERS_ONLY = ("rloo", "rloo_vectorized")
@@ -119,7 +120,7 @@ _WITH_ITSELF = (*_OF_GROUPS, "reinforce_plus_plus_baseline")
 def estimator(source: SourceLookup) -> CombinedKeys:
     """The estimator; one that compares answers takes the reward itself in verl where there is one answer alone."""
     name = source("algorithm.adv_estimator")
-    if name in _OF_GROUPS and source.number_or_open(f"{ROLLOUT}.n") == 1:
+    if name in (*_OF_GROUPS, *_OF_TOKENS) and source.number_or_open(f"{ROLLOUT}.n") == 1:
         text = f"adv_estimator: reinforce: with rollout.n 1, {name} takes the reward itself there."
         near = "The KL in the reward is that from a token on, where verl's is of the whole answer at every token."
         return CombinedKeys({"adv_estimator": "reinforce"}, text, near if _has_kl(source) else "")

@@ -297,6 +297,14 @@ def _algorithm_problems(config: AgenticConfig) -> Iterator[Problem]:
             f"{TRAJECTORY}, or choose another estimator.",
             ("adv_estimator", at),
         )
+    if config.estimator.weighs_tokens and steps:
+        at = f"custom_envs.{steps[0]}.env_manager_cls"
+        yield Problem(
+            f"adv_estimator: {estimator} compares the tokens of whole conversations, but {at} is "
+            f"{trained[steps[0]].env_manager_cls}, which makes a sample of each turn. Set it to {TRAJECTORY}, or "
+            "choose another estimator.",
+            ("adv_estimator", at),
+        )
     sided = next((tag for tag, env in trained.items() if env.sides), None)
     if sided is not None and any(operator.name == "reward_shaping" for operator in config.experience_operators):
         yield Problem(

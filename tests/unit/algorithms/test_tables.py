@@ -24,6 +24,7 @@ from tests.parity.algorithms.test_covariance_against_loops import OBJECTIVES as 
 from tests.parity.algorithms.test_credit_against_loops import CREDIT, NORMS, WHITENED
 from tests.parity.algorithms.test_episodes_against_loops import LOOPS
 from tests.parity.algorithms.test_losses_against_loops import CASES
+from tests.parity.algorithms.test_token_baselines_against_loops import ESTIMATORS as TOKENS
 
 PAGE = (REPOSITORY / "docs" / "algorithms.md").read_text(encoding="utf-8")
 ROWS = tuple(ESTIMATORS.values())
@@ -51,6 +52,8 @@ def test_an_estimator_has_its_loop_in_float64(row: Estimator) -> None:
     if row.function is not None:
         known = {*LOOPS, *BASELINES, *COMPARED, *OF_PARTS}
         assert row.name in known, "add its loop to tests/parity/algorithms"
+    elif row.weighs_tokens:
+        assert row.name in TOKENS
     else:
         assert (row.name, "default", "default", row.mean, row.std) in NORMS
     if row.needs_critic:

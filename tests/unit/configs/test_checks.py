@@ -195,6 +195,10 @@ def test_devices_of_a_reward_that_is_not_known_are_not_told_about() -> None:
             {"enable_old_logprobs_recompute": True, "force_disable_old_logprobs_recompute": True},
             "enable_old_logprobs_recompute and force_disable_old_logprobs_recompute exclude each other.",
         ),
+        (
+            {"adv_estimator": "optimal_token_baseline", "force_disable_old_logprobs_recompute": True},
+            "adv_estimator: optimal_token_baseline weighs tokens by log-probs of the trainer, which",
+        ),
         ({"pretrain": ...}, "actor_train and actor_infer have no model: pretrain is missing."),
         (
             {"actor_train.model_args.dtype": "fp32", "actor_train.training_args.bf16": True},

@@ -378,10 +378,14 @@ def test_parts_of_a_reward_are_compared_each_by_itself() -> None:
 
 
 @pytest.mark.parametrize("name", ["optimal_token_baseline", "tir_optimal_token_baseline"])
-def test_a_baseline_for_every_token_is_refused_with_the_nearest(name: str) -> None:
+def test_a_baseline_for_every_token_is_one_here(name: str) -> None:
     found = of(f"algorithm.adv_estimator={name}", f"{ACTOR}.calculate_sum_pi_squared=true")
-    (change,) = found.changes
-    assert "opo is near" in change and "adv_estimator" not in found.tree
+    assert found.is_as_meant and found.tree["adv_estimator"] == "optimal_token_baseline"
+    assert "second-longest response" in entry(found, "algorithm.adv_estimator")[1]
+    alone = of(f"algorithm.adv_estimator={name}", f"{ROLLOUT}.n=1")
+    assert alone.tree["adv_estimator"] == "reinforce"
+    kl = of(f"algorithm.adv_estimator={name}", "algorithm.use_kl_in_reward=true")
+    assert "before answers are compared" not in entry(kl, "algorithm.adv_estimator")[1]
 
 
 def test_an_algorithm_that_is_not_here_is_refused_with_the_nearest() -> None:

@@ -44,6 +44,7 @@ def test_only_gae_needs_a_critic() -> None:
         ({}, 4, "pass"),
         ({"add_token_level_kl": True}, 1, "pass"),
         ({"enable_old_logprobs_recompute": True}, 1, "pass"),
+        ({"adv_estimator": "optimal_token_baseline"}, 1, "pass"),
         ({"force_disable_old_logprobs_recompute": True}, 1, "update"),
         ({"force_disable_old_logprobs_recompute": True}, 4, "rollout"),
         ({"force_disable_old_logprobs_recompute": True, "add_token_level_kl": True}, 1, "rollout"),
@@ -100,6 +101,12 @@ def test_where_rollouts_run_ahead_the_loss_is_weighted_unless_something_else_cor
     changes: dict[str, Any], weighs: bool
 ) -> None:
     assert weighs_importance(config(changes)) is weighs
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_one_estimator_takes_a_second_pass(estimator: str) -> None:
+    halves = old_log_probs(config({"adv_estimator": estimator}), 1).halves
+    assert halves == (estimator == "optimal_token_baseline")
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

@@ -594,6 +594,10 @@ def test_ratio_type_segment_is_importance_sampling_by_segment() -> None:
             ["custom_envs.Lake.next_step_template: expected '}'"],
         ),
         ({"adv_estimator": "gigpo"}, ["gigpo credits single steps", "trajectory"]),
+        (
+            {"adv_estimator": "optimal_token_baseline", "custom_envs.Lake.env_manager_cls": "step"},
+            ["compares the tokens of whole conversations", "Set it to trajectory"],
+        ),
         ({"ratio_type": "segment", "importance_sampling": "seq"}, ["ratio_type: segment contradicts"]),
         ({"train_env_manager.num_env_grups": 3}, ["num_env_grups: unknown key", "num_env_groups"]),
         ({"train_env_manager.device_mapping": [0]}, ["environments run on the CPU"]),
