@@ -22,6 +22,7 @@ _OVER = f"{_TRINITY_ONLY}explorer.over_rollout"
 _STYLE = f"{_TRINITY_ONLY}synchronizer.sync_style"
 SAVES = "trainer.save_freq"
 LENGTHS_OF_RUN = ("trainer.total_steps", "buffer.total_steps")
+_NEITHER = "fully_async"
 _EXPLORER = ("dynamic_by_explorer", "explorer_driven")
 _TRAINER = ("dynamic_by_trainer", "trainer_driven")
 _MOST_GPUS = 1_000_000
@@ -180,16 +181,21 @@ def _ahead(source: SourceLookup) -> CombinedKeys:
     style, share = str(source(_STYLE) or "fixed"), over_share(source)
     if interval < 1 or offset < 0:
         raise NotHere(f"sync_interval {interval} must be at least 1, and sync_offset {offset} at least 0")
-    if style not in ("fixed", *_EXPLORER, *_TRAINER):
-        raise NotHere(f"sync_style: {style} is not here: fixed, {_EXPLORER[0]} and {_TRAINER[0]} are")
+    changed = dict[str, str]()
+    if style not in ("fixed", *_EXPLORER, *_TRAINER, _NEITHER):
+        known = ", ".join(("fixed", _EXPLORER[0], _TRAINER[0], _NEITHER))
+        changed[_STYLE] = f"there is no sync_style {style} here, and fixed stands in; there are {known}"
+        style = "fixed"
     settings: dict[str, Any] = {"actor_train.model_update_frequency": interval}
     nears: dict[str, str] = {}
     ahead = float(offset) if style == "fixed" else float(max(offset, 1))
     if style != "fixed":
         side = "explorer" if style in _EXPLORER else "trainer"
+        waits = " Neither side waits for the other." if style == _NEITHER else ""
         nears[_STYLE] = (
-            f"There weights go whenever the {side} has done {interval} steps, and nothing bounds the age of a sample; "
-            f"here both sides count the same steps, and none is more than {interval - 1 + int(ahead)} steps old."
+            f"There weights go whenever the {side} has done {interval} steps, and nothing bounds the age of a sample."
+            f"{waits} "
+            f"Here both sides count the same steps, and none is more than {interval - 1 + int(ahead)} steps old."
         )
     if share:
         step = _step(source)
@@ -201,9 +207,9 @@ def _ahead(source: SourceLookup) -> CombinedKeys:
             none = "With unfinished_groups: drop no step runs ahead of its training."
             nears |= dict.fromkeys((_STYLE, f"{_TRINITY_ONLY}synchronizer.sync_offset"), none)
         text = f"{step.started} prompts are started for a step of {step.prompts}; weights go every {interval} steps."
-        return CombinedKeys(settings | {"async_generation_ratio": ahead}, text, differences=nears)
+        return CombinedKeys(settings | {"async_generation_ratio": ahead}, text, differences=nears, changes=changed)
     text = f"weights go to the engines every {interval} steps, rollouts run {ahead:g} steps ahead."
-    return CombinedKeys(settings | {"async_generation_ratio": ahead}, text, differences=nears)
+    return CombinedKeys(settings | {"async_generation_ratio": ahead}, text, differences=nears, changes=changed)
 
 
 # --- how long a run is

@@ -134,13 +134,17 @@ def test_gpus_of_other_models_are_not_the_trainers() -> None:
     assert places == ["list(range(0, 4))", "list(range(4, 6))"]
 
 
-@pytest.mark.parametrize("style", ["dynamic_by_explorer", "dynamic_by_trainer", "explorer_driven", "trainer_driven"])
+@pytest.mark.parametrize(
+    "style", ["dynamic_by_explorer", "dynamic_by_trainer", "explorer_driven", "trainer_driven", "fully_async"]
+)
 def test_a_dynamic_style_runs_ahead_and_says_how_old_samples_get(style: str) -> None:
     found = imported(f"synchronizer.sync_style={style}", "synchronizer.sync_interval=4")
     assert (found.tree["async_generation_ratio"], at(found, "actor_train.model_update_frequency")) == (1.0, 4)
     outcome, note = entry(found, "synchronizer.sync_style")
     assert outcome == "approximated" and "none is more than 4 steps old" in note
-    assert entry(imported("synchronizer.sync_style=never"), "synchronizer.sync_style")[0] == "not available"
+    odd = imported("synchronizer.sync_style=never", "synchronizer.sync_interval=4")
+    assert entry(odd, "synchronizer.sync_style")[0] == "changes the run"
+    assert entry(odd, "synchronizer.sync_interval")[0] == "mapped" and not odd.is_as_meant
 
 
 def test_a_step_that_leaves_tasks_out_starts_as_many_as_there() -> None:
