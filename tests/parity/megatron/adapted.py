@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from roll.types.batch import TokenOutputs
+from roll.types.batch import MicroBatch, TokenOutputs
 from tests.parity.megatron import models
 from tests.parity.strategies.reference import (
     BETAS,
@@ -106,11 +106,16 @@ def _stored_name(name: str, weights: dict[str, torch.Tensor]) -> str:
 
 
 def train(
-    model_dir: Path, family: str, factors: Factors, learning_rates: list[float], vocab_size: int = models.VOCAB_SIZE
+    model_dir: Path,
+    family: str,
+    factors: Factors,
+    learning_rates: list[float],
+    vocab_size: int = models.VOCAB_SIZE,
+    given: list[MicroBatch] | None = None,
 ) -> Trace:
     model = Adapted(model_dir, factors)
     optimizer = torch.optim.AdamW(model.factors, lr=learning_rates[0], betas=BETAS, eps=EPSILON, weight_decay=0.0)
-    given, loss, trace = rows(vocab_size=vocab_size), BentLoss(), Trace({}, [], [])
+    given, loss, trace = given or rows(vocab_size=vocab_size), BentLoss(), Trace({}, [], [])
     for learning_rate in learning_rates:
         optimizer.zero_grad()
         for index, row in enumerate(given):

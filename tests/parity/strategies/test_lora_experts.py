@@ -15,6 +15,7 @@ from tests.helpers.processes import RankPool
 from tests.parity.compare import assert_same_training, largest_difference
 from tests.parity.megatron import adapted, models
 from tests.parity.strategies import runs
+from tests.parity.strategies.forks import forks
 from tests.parity.strategies.reference import LEARNING_RATE, TEMPERATURE, Trace, naive_log_probs, rows
 from tests.parity.strategies.runs import Run
 
@@ -37,18 +38,20 @@ class Case:
 
 
 @pytest.fixture(scope="module")
-def cases(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case]:
-    made: dict[str, Case] = {}
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Case]:
+    made: dict[tuple[str, bool], Case] = {}
 
-    def case(family: str) -> Case:
-        if family not in made:
+    def case(family: str, shares: bool = False) -> Case:
+        if (family, shares) not in made:
             folder = tmp_path_factory.mktemp(family)
             model_dir = models.make(folder / "model", family, vocab_size=296)
             factors = adapted.some_factors(model_dir, family)
-            want = adapted.train(model_dir, family, factors, [LEARNING_RATE] * 3, vocab_size=296)
+            given = forks() if shares else rows()
+            want = adapted.train(model_dir, family, factors, [LEARNING_RATE] * 3, given=given)
             target = f"all-linear, {NAMES.get(family, 'gate_proj, up_proj, down_proj')}"
-            made[family] = Case(model_dir, adapted.write(factors, model_dir, folder), want, target)
-        return made[family]
+            adapter = adapted.write(factors, model_dir, folder)
+            made[family, shares] = Case(model_dir, adapter, want, target)
+        return made[family, shares]
 
     return case
 
@@ -87,6 +90,9 @@ ENGINES: dict[str, tuple[int, str, dict[str, Any]]] = {
     "ep4": (4, "deepseek_v3", {"fsdp2": {"ep_size": 4}}),
     "ep2-waiting": (2, "glm4_moe", {"fsdp2": {"ep_size": 2, "param_offload": True, "optimizer_offload": True}}),
     "ep2-on-host": (2, "qwen3_moe", {"fsdp2": {"ep_size": 2, "offload_policy": True}}),
+    "zero3-trees": (2, "qwen3_moe", {"stage": 3, "shares": "on"}),
+    "fsdp2-trees": (2, "deepseek_v3", {"fsdp2": {}, "shares": "on", "model": RECOMPUTED}),
+    "ep2-trees": (2, "mixtral", {"fsdp2": {"ep_size": 2}, "shares": "on", "split": (1, 1)}),
     "ep2-w1": (2, "mixtral", {"fsdp2": {"ep_size": 2}, "model": RECOMPUTED}),
 }  # fmt: skip
 GATE = ("fsdp2", "ep2-x4-packed")
@@ -96,12 +102,13 @@ GATE = ("fsdp2", "ep2-x4-packed")
 @pytest.mark.proof
 @pytest.mark.parametrize("name", [n if n in GATE else pytest.param(n, marks=slow) for n in ENGINES])
 def test_three_updates_of_adapters_on_every_expert_equal_torch(
-    name: str, rank_pool: Pools, cases: Callable[[str], Case]
+    name: str, rank_pool: Pools, cases: Callable[..., Case]
 ) -> None:
     """Gradients of the factors of every expert's matrices, norms, and the exported weights, in which they are merged;
-    the adapters are read as peft writes them, and are not 0."""
+    the adapters are read as peft writes them, and are not 0. Of trees, a token that several rows have goes to its
+    experts once."""
     world_size, family, options = ENGINES[name]
-    case = cases(family)
+    case = cases(family, "shares" in options)
     for trace in rank_pool(world_size).run(runs.train, case.run(**options)):
         got = replace(trace, gradients=by_layer(trace.gradients, family))
         if not got.parameters[0]:
