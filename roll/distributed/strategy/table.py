@@ -103,7 +103,7 @@ _RULES: Mapping[Callable[[Choice], Iterator[Problem]], frozenset[str]] = {
     _sequence_problems: _COMPUTE,
     compile_problems: _COMPUTE,
     fused_head_problems: _COMPUTE,
-    prefix_sharing_problems: _COMPUTE,
+    prefix_sharing_problems: _ALL,
     platform_problems: _ALL,
     _packing_problems: _ALL,
 }

@@ -61,6 +61,14 @@ def test_what_is_not_exact_is_refused_by_name(changes: dict[str, Any], message: 
         assert said(SHARED | changes | {"actor_train.use_prefix_sharing": mode}) == []
 
 
+@pytest.mark.parametrize("strategy", ["vllm", "hf_infer"])
+def test_an_engine_that_samples_shares_nothing(strategy: str) -> None:
+    """Of hf_infer too, which does where it scores."""
+    (text,) = said({"actor_infer.use_prefix_sharing": "on", "actor_infer.strategy_args.strategy_name": strategy})
+    assert text.startswith(f"actor_infer.use_prefix_sharing: on with {strategy}, which does not compute rows that")
+    assert text.endswith("No strategy for actor_infer does. Set it to off.")
+
+
 def test_a_plain_role_may_share_and_one_that_scores_has_no_dropout() -> None:
     assert said(SHARED) == said(SHARED | FSDP2) == []
     worker = WorkerConfig.model_validate({"model_args": {"lora_target": "all-linear", "lora_dropout": 0.1}})
