@@ -210,7 +210,9 @@ class CoreAttention(MegatronModule):
             assert starts is not None
             assert longest is not None
             return attend_by_kernel(query, key, value, starts, int(longest), self.scale).flatten(1)
-        lengths = (packed_seq_params.cu_seqlens_q.diff() // size).tolist()
+        ends = packed_seq_params.cu_seqlens_q_padded  # the same, on the host
+        assert ends is not None
+        lengths = (ends.diff() // size).tolist()
         rows = zip(query.split(lengths), keys.split(lengths, 1), values.split(lengths, 1), strict=True)
         # A row at a time: no mask over the whole pack is ever built. A pack is [t, 1, heads * d] again at its end.
         return torch.cat([self._attend(q[:, None], k[:, :, None], v[:, :, None]) for q, k, v in rows]).flatten(2)[:, 0]

@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
+from megatron.core.packed_seq_params import PackedSeqParams
 
 from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.tables.roles import ROLES
 from roll.distributed.strategy.base import ALL_STATES, RankContext
+from roll.distributed.strategy.megatron import inputs
 from roll.distributed.strategy.megatron.score import MegatronScoreStrategy
 from roll.distributed.strategy.megatron.train import MegatronTrainStrategy
 from roll.errors import StrategyError
@@ -317,6 +319,24 @@ def scores_with_spoiled_padding(run: Run) -> tuple[np.ndarray, np.ndarray]:
                 first = run.vocab_size - strategy.context.rank * len(weight)
                 weight[max(first, 0) :] = 30.0
         return before, scored()
+
+
+def scores_without_ends_on_the_device(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """Log-probs of packed rows, and those where whoever reads the ends of rows on the device fails."""
+    packed_params = inputs._packed_params
+
+    def unreadable(*args: Any) -> PackedSeqParams:
+        packed = packed_params(*args)
+        nowhere = packed.cu_seqlens_q.to("meta")
+        return replace(packed, cu_seqlens_q=nowhere, cu_seqlens_kv=nowhere)
+
+    with trainer(run) as strategy:
+        found = []
+        for inputs._packed_params in (unreadable, packed_params):  # the second stays
+            output = strategy.log_probs([join(rows(vocab_size=run.vocab_size))], TEMPERATURE)[0]
+            assert output.log_probs is not None
+            found.append(output.log_probs.numpy())
+        return found[0], found[1]
 
 
 def adam_steps(strategy: MegatronTrainStrategy) -> set[float]:

@@ -68,6 +68,18 @@ def test_padded_vocabulary_takes_no_probability(rank_pool: Pools, family_dir: Ca
         assert np.array_equal(plain, spoiled)
 
 
+@pytest.mark.gate("deepseek_v3-tp2")
+@pytest.mark.parametrize("settings", [TP2, {"context_parallel_size": 2}], ids=["tp2", "cp2"])
+@pytest.mark.parametrize("family", ["qwen2", "deepseek_v3"])
+def test_no_layer_waits_for_the_device_to_tell_where_packed_rows_end(
+    family: str, settings: dict[str, Any], rank_pool: Pools, family_dir: Callable[..., Path]
+) -> None:
+    """Megatron's rotary embedding asks twice in every layer, and a GPU answers when all before is done."""
+    run = megatron(family_dir(family), settings, packs=True)
+    for blind, plain in rank_pool(2).run(ranks.scores_without_ends_on_the_device, run):
+        assert np.array_equal(blind, plain) and np.abs(plain).max() > 1
+
+
 @pytest.mark.proof
 def test_weights_are_whole_when_they_are_exported(rank_pool: Pools, family_dir: Callable[..., Path]) -> None:
     """With overlap_param_gather a step leaves every rank with its share of the update only, until somebody asks."""

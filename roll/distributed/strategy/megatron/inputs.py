@@ -19,12 +19,14 @@ from roll.types.batch import MicroBatch
 
 @dataclass(frozen=True)
 class SlotLayout:
-    """How this rank shares positions with others. `packs`: rows one after the other instead of padded."""
+    """How this rank shares positions with others. `packs`: rows one after the other instead of padded. `reads_on_host`:
+    the layers are Megatron's own, whose rotary embedding reads on the host where rows of a pack end."""
 
     tensor: int = 1  # ranks of sequence parallel, 1 without
     context: int = 1
     context_rank: int = 0
     packs: bool = False
+    reads_on_host: bool = True
 
     @property
     def row_multiple(self) -> int:
@@ -113,15 +115,15 @@ def _packed_slots(
         mine = zigzag(length, layout.context, layout.context_rank) if layout.context > 1 else torch.arange(length)
         rows.append(torch.full_like(mine, row))
         positions.append(mine)
-    return torch.cat(rows), torch.cat(positions), _packed_params(lengths, batch.input_ids.device)
+    return torch.cat(rows), torch.cat(positions), _packed_params(lengths, batch.input_ids.device, layout.reads_on_host)
 
 
-def _packed_params(lengths: Sequence[int], device: torch.device) -> PackedSeqParams:
-    ends = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32).to(device)
-    longest = max(lengths)
-    return PackedSeqParams(
-        qkv_format="thd", cu_seqlens_q=ends, cu_seqlens_kv=ends, max_seqlen_q=longest, max_seqlen_kv=longest
-    )
+def _packed_params(lengths: Sequence[int], device: torch.device, reads_on_host: bool) -> PackedSeqParams:
+    """`reads_on_host`: the ends of rows are there too, where Megatron (0.16) looks for those of padded rows first.
+    From the device its rotary embedding would fetch them twice in every layer, and wait for all that runs there."""
+    ends = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+    there, here, longest = ends.to(device), ends if reads_on_host else None, max(lengths)
+    return PackedSeqParams("thd", there, there, here, here, longest, longest)  # type: ignore[arg-type]
 
 
 def _up(number: int, multiple: int) -> int:

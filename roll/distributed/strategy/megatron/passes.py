@@ -59,6 +59,7 @@ class Passes:
             context=config.context_parallel_size,
             context_rank=parallel_state.get_context_parallel_rank(),
             packs=role.use_sequence_packing,
+            reads_on_host=config.transformer_impl == "local",
         )
         self._stages = config.pipeline_model_parallel_size
         self._balances = config.moe_router_load_balancing_type == "aux_loss"

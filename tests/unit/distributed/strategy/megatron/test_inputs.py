@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from roll.distributed.strategy.megatron.inputs import SlotLayout, prepare
+from roll.distributed.strategy.megatron.inputs import SlotLayout, _packed_params, prepare
 from roll.types.batch import MicroBatch
 
 
@@ -34,6 +34,15 @@ def test_packed_rows_follow_each_other_without_padding() -> None:
     assert given.packed is not None
     assert given.packed.cu_seqlens_q.tolist() == [0, 4, 6, 7]
     assert given.packed.max_seqlen_q == 4
+
+
+@pytest.mark.parametrize("reads_on_host", [True, False])
+def test_ends_of_rows_are_on_the_host_for_megatrons_own_layers_alone(reads_on_host: bool) -> None:
+    """transformer-engine would take them for those of padded rows, on the device."""
+    packed = _packed_params([4, 2, 1], torch.device("meta"), reads_on_host)
+    assert packed.cu_seqlens_q.is_meta and packed.cu_seqlens_kv.is_meta
+    ends = [packed.cu_seqlens_q_padded, packed.cu_seqlens_kv_padded]
+    assert [end if end is None else end.tolist() for end in ends] == [[0, 4, 6, 7] if reads_on_host else None] * 2
 
 
 def test_a_larger_extent_adds_slots_that_ask_for_nothing() -> None:

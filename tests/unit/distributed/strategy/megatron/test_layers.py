@@ -30,7 +30,7 @@ def test_the_kernel_for_packs_is_asked_for_what_each_row_alone_computes(monkeypa
     core = CoreAttention(config, 1, None, "self", pg_collection=groups).eval()
     query, key, value = (torch.randn(9, heads, 8) for heads in (4, 2, 2))
     ends = torch.tensor([0, 5, 6, 9], dtype=torch.int32)
-    pack = PackedSeqParams(qkv_format="thd", cu_seqlens_q=ends, cu_seqlens_kv=ends, max_seqlen_q=5, max_seqlen_kv=5)
+    pack = PackedSeqParams("thd", ends, ends, ends, ends, 5, 5)
     want = core(query, key, value, None, packed_seq_params=pack)
     asked: list[tuple[int, float | None]] = []
 
