@@ -16,23 +16,26 @@ StartRun = Callable[..., Run]
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("example", "mode"),
+    ("example", "mode", "divided"),
     [
-        ("tiny_sort_fsdp2", "R2"),
-        ("tiny_sort_fsdp2", "R3"),
-        ("tiny_sort_sglang", "R3"),
-        ("tiny_sort_megatron", "R2"),
+        ("tiny_sort_fsdp2", "R2", ()),
+        ("tiny_sort_fsdp2", "R3", ()),
+        ("tiny_sort_fsdp2", "R3", ("actor_train.strategy_args.strategy_config.ep_size=2",)),
+        ("tiny_sort_sglang", "R3", ()),
+        ("tiny_sort_megatron", "R2", ()),
     ],
+    ids=["fsdp2-R2", "fsdp2-R3", "fsdp2-ep2-R3", "sglang-R3", "megatron-R2"],
 )
 def test_two_updates_of_a_step_train_with_the_same_experts(
-    example: str, mode: str, sort_data: Path, start_run: StartRun, tmp_path: Path
+    example: str, mode: str, divided: tuple[str, ...], sort_data: Path, start_run: StartRun, tmp_path: Path
 ) -> None:
-    """Rows and what was told of them go from the ranks that scored to those that train, by way of the object store."""
+    """Rows and what was told of them go from the ranks that scored to those that train, by way of the object store. Of
+    ranks that divide the experts, each has those that a row of another chose."""
     tokenizer = AutoTokenizer.from_pretrained(sort_data / "model")
     size = {"vocab_size": len(tokenizer), "head_dim": 32}  # vLLM has no attention on CPUs for narrower heads
     model = models.make(tmp_path / "mixture", "qwen3_moe", **size)
     tokenizer.save_pretrained(model)
-    steps = ("max_steps=2", "eval_steps=-1", "save_steps=-1", "ppo_epochs=2", f"pretrain={model}")
+    steps = ("max_steps=2", "eval_steps=-1", "save_steps=-1", "ppo_epochs=2", f"pretrain={model}", *divided)
     run = start_run(sort_data, example, *steps, f"actor_train.router_replay.mode={mode}")
     assert run.wait() == 0, run.text
     assert ("router_replay R2 trains with the experts that this pass chooses" in run.text) == (mode == "R2")
