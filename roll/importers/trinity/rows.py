@@ -292,7 +292,7 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             *(needless(f"trainer.{part}_offload", TURNS) for part in ("param", "optimizer", "grad")),
             lacks("trainer.offload_policy", "states are offloaded while a role waits", False),
             lacks("explorer.concurrent_mode", "groups run as coroutines of one loop", "sequential"),
-            lacks("explorer.max_inflight_batches", "async_generation_ratio bounds how far rollouts run ahead"),
+            summed("explorer.max_inflight_batches", "ahead", 2),
             lacks("monitor.detailed_stats", "metrics have mean, least and most where they say more", False),
             lacks(f"{_ENGINE}.*_parser", "an environment, or a reward of yours, reads calls and thinking of an answer"),
             lacks(f"{_ENGINE}.enable_expert_parallel", "engines share experts by tensor parallel", False),

@@ -22,7 +22,7 @@ _OVER = f"{_TRINITY_ONLY}explorer.over_rollout"
 _STYLE = f"{_TRINITY_ONLY}synchronizer.sync_style"
 SAVES = "trainer.save_freq"
 LENGTHS_OF_RUN = ("trainer.total_steps", "buffer.total_steps")
-_NEITHER = "fully_async"
+_NEITHER, _WINDOW = "fully_async", f"{_TRINITY_ONLY}explorer.max_inflight_batches"
 _EXPLORER = ("dynamic_by_explorer", "explorer_driven")
 _TRAINER = ("dynamic_by_trainer", "trainer_driven")
 _MOST_GPUS = 1_000_000
@@ -188,7 +188,9 @@ def _ahead(source: SourceLookup) -> CombinedKeys:
         style = "fixed"
     settings: dict[str, Any] = {"actor_train.model_update_frequency": interval}
     nears: dict[str, str] = {}
-    ahead = float(offset) if style == "fixed" else float(max(offset, 1))
+    window = source.size(_WINDOW)
+    ahead = float(offset) if style == "fixed" else float(window if style == _NEITHER else max(offset, 1))
+    idle = {} if style == _NEITHER else {_WINDOW: f"of sync_style: {_NEITHER}"}
     if style != "fixed":
         side = "explorer" if style in _EXPLORER else "trainer"
         waits = " Neither side waits for the other." if style == _NEITHER else ""
@@ -207,9 +209,13 @@ def _ahead(source: SourceLookup) -> CombinedKeys:
             none = "With unfinished_groups: drop no step runs ahead of its training."
             nears |= dict.fromkeys((_STYLE, f"{_TRINITY_ONLY}synchronizer.sync_offset"), none)
         text = f"{step.started} prompts are started for a step of {step.prompts}; weights go every {interval} steps."
-        return CombinedKeys(settings | {"async_generation_ratio": ahead}, text, differences=nears, changes=changed)
+        return CombinedKeys(
+            settings | {"async_generation_ratio": ahead}, text, differences=nears, changes=changed, idle=idle
+        )
     text = f"weights go to the engines every {interval} steps, rollouts run {ahead:g} steps ahead."
-    return CombinedKeys(settings | {"async_generation_ratio": ahead}, text, differences=nears, changes=changed)
+    return CombinedKeys(
+        settings | {"async_generation_ratio": ahead}, text, differences=nears, changes=changed, idle=idle
+    )
 
 
 # --- how long a run is

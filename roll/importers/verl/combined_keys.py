@@ -400,7 +400,7 @@ def group_filter(source: SourceLookup) -> CombinedKeys:
 def _other_metric(source: SourceLookup) -> str:
     """How filters differ that look at another number there; empty where it is the reward."""
     metric = str(source(_METRIC, "seq_reward"))
-    if metric in ("seq_reward", "seq_final_reward"):
+    if metric in ("reward", "seq_reward", "seq_final_reward"):
         return ""
     if _overlong(source):
         return (

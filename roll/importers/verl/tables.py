@@ -167,7 +167,7 @@ _TRAINER = (
     lacks("trainer.validation_data_dir", "rollout_dump_dir has answers of training and validation"),
     to("trainer.save_freq", "save_steps", via=words.positive, default=-1),
     to("trainer.test_freq", "eval_steps", via=words.positive, default=-1),
-    to("trainer.val_before_train", "val_before_train", needs="validation"),
+    to("trainer.val_before_train", "val_before_train", default=True, needs="validation"),
     changes("trainer.val_only", "there is no run of a validation alone", False),
     summed("trainer.critic_warmup", "critic warmup", 0),
     to("trainer.default_local_dir", "checkpoint_config.output_dir"),
@@ -375,15 +375,19 @@ def _unwritten(original: SourceKeys, logger: Any) -> Iterator[str]:
 
 
 _UNFILTERED = (
-    "verl's main_ppo leaves algorithm.filter_groups alone, which its recipe of DAPO reads; here groups are filtered. "
-    "To keep all, give algorithm.filter_groups.enable=false after the file."
+    "verl's main_ppo reads algorithm.filter_groups since trainer.use_v1 (0.9); before, only its recipe of DAPO did. "
+    "Here groups are filtered. To keep all, give algorithm.filter_groups.enable=false after the file."
 )
 
 
+_OF_V1 = ("trainer.use_v1", "algorithm.filter_groups.max_inflight_gen_batches")
+
+
 def _filters(original: SourceKeys) -> bool:
-    """Whether the program reads filter_groups, as far as its name tells."""
+    """Whether the program reads filter_groups, as far as its name and newer keys tell."""
     module = module_of(original.command.program) if original.command else ""
-    return not module.startswith("verl.trainer.main_ppo")
+    is_v1 = any(key.startswith("trainer.v1.") or key in _OF_V1 for key, _ in original.keys)
+    return is_v1 or not module.startswith("verl.trainer.main_ppo")
 
 
 def _of_generation_batches(values: Mapping[str, Any], reads_filter: bool) -> Iterator[str]:
@@ -397,7 +401,7 @@ def _of_generation_batches(values: Mapping[str, Any], reads_filter: bool) -> Ite
             f"data.train_batch_size counts no more. Give data.train_batch_size={generated} after the file."
         )
     elif not reads_filter:
-        yield f"A step of verl's main_ppo trains on all {generated} prompts of data.gen_batch_size, which it generates."
+        yield f"Where main_ppo does not filter, a step trains on all {generated} prompts of data.gen_batch_size."
     elif values.get("trainer.total_training_steps") is None:
         yield (
             f"There an epoch has at most rows / {generated} steps (data.gen_batch_size), since what a step generates "

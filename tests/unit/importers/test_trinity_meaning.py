@@ -134,9 +134,15 @@ def test_gpus_of_other_models_are_not_the_trainers() -> None:
     assert places == ["list(range(0, 4))", "list(range(4, 6))"]
 
 
-@pytest.mark.parametrize(
-    "style", ["dynamic_by_explorer", "dynamic_by_trainer", "explorer_driven", "trainer_driven", "fully_async"]
-)
+@pytest.mark.parametrize(("words", "ahead"), [((), 2), (("explorer.max_inflight_batches=3",), 3)])
+def test_batches_in_flight_are_steps_ahead_where_neither_side_waits(words: tuple[str, ...], ahead: int) -> None:
+    found = imported("synchronizer.sync_style=fully_async", *words)
+    assert found.is_as_meant and found.tree["async_generation_ratio"] == ahead
+    fixed = imported("explorer.max_inflight_batches=3")
+    assert entry(fixed, "explorer.max_inflight_batches") == ("asks for nothing", "of sync_style: fully_async")
+
+
+@pytest.mark.parametrize("style", ["dynamic_by_explorer", "dynamic_by_trainer", "explorer_driven", "trainer_driven"])
 def test_a_dynamic_style_runs_ahead_and_says_how_old_samples_get(style: str) -> None:
     found = imported(f"synchronizer.sync_style={style}", "synchronizer.sync_interval=4")
     assert (found.tree["async_generation_ratio"], at(found, "actor_train.model_update_frequency")) == (1.0, 4)
