@@ -440,7 +440,7 @@ def aggregation(value: Any) -> Any:
     if value == "token-mean":
         return ApproximateValue(
             value,
-            "a mean over all tokens of an update, as on verl's engines (trainer.use_legacy_worker_impl: disable); its "
+            "a mean over all tokens of an update, as on verl's engines (0.9, or use_legacy_worker_impl: disable); its "
             "older workers take the mean of each micro batch, which weighs by its rows: of one row it is "
             "seq-mean-token-mean",
         )

@@ -31,6 +31,10 @@ PROFILES = "profiler_timeline and profiler_memory record a run here (docs/profil
 OWN_CODE = "models are loaded without code of their own; one that needs it is refused when it is loaded"
 FILES_ONCE = "files are read once"
 OF_MODEL = "it must be a setting in the config.json of the model, which refuses another one as it loads"
+TEMPLATE_OF_MODEL = (
+    "there it goes into the model's configuration, which no tokenizer reads: prompts have the tokenizer's own "
+    "template, as here. model.custom_chat_template sets one"
+)
 HIDDEN_NOISE = "noise in hidden states is a fork's, and no model here adds any"
 ITSELF = "roll does it by itself"
 TURNS = "roles that share devices take turns: what waits is in host memory anyway"

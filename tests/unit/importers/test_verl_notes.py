@@ -544,3 +544,9 @@ def test_prompts_that_main_ppo_generates_are_those_that_it_trains_on(filters: st
 def test_variables_before_a_program_are_its_environment(before: str) -> None:
     command = find_command(f"{before}PYTHONUNBUFFERED=1 python3 -m verl.trainer.main_ppo data.train_batch_size=8")
     assert command.overrides == ("data.train_batch_size=8",)
+
+
+def test_a_template_in_the_configuration_of_a_model_is_read_by_none() -> None:
+    found = of(f"{MODEL}.override_config.chat_template={{{{ x }}}}")
+    assert entry(found, f"{MODEL}.override_config.chat_template")[0] == "not available" and found.is_as_meant
+    assert "global_template" not in found.tree
