@@ -399,11 +399,11 @@ CHECKS: tuple[Check, ...] = (
     ),
     _alone(
         "prefix-sharing",
-        "fsdp2_train with use_prefix_sharing, 0.5B on one GPU, bf16, groups and episodes: gradients and time of packs",
+        "fsdp2_train with use_prefix_sharing, 12 layers of a 0.5B, bf16: gradients and time of packs",
         "roll/models/sequences/tree.py",
         "trees:prefix_sharing",
         limits=limits.PREFIX_SHARING,
-        expected_s=60,
+        expected_s=45,
         alone=True,
     ),
     _updates("0.5b"),

@@ -1,10 +1,11 @@
 """Attention of rows that share prefixes (`roll/types/forest.py`), without a mask and without a pair that does not see
 each other.
 
-The tokens of a node see each other causally; its descendants, which are one slice, see all of it. Each is a call of a
-kernel, or many of them are one, and a token's results of several calls are merged by their log-sum-exp, as Ring
-Attention merges those of several devices (arXiv 2310.01889). Backward, every call gets the merged output and
-log-sum-exp, so its probabilities are the final ones.
+The tokens of a node see each other causally; its descendants, which are one slice, see all of it. On a CPU each is a
+call of a kernel, and a token's results of several calls are merged by their log-sum-exp, as Ring Attention merges those
+of several devices (arXiv 2310.01889). Backward, every call gets the merged output and log-sum-exp, so its probabilities
+are the final ones. The kernels of GPUs take many slices at once, and a launch costs as much as many tokens: there the
+keys of each node's path are copied beside each other, and one call has all that a token sees.
 
 The kernels are private to torch. They take and return [n, heads, D] and log-sum-exps [heads, n] here, whatever their
 own layout is.
@@ -32,6 +33,8 @@ _EFFICIENT_FORWARD: Any = torch.ops.aten._efficient_attention_forward
 _EFFICIENT_BACKWARD: Any = torch.ops.aten._efficient_attention_backward
 WIDEST_FLASH = 256  # D
 _MULTIPLE = 8  # of D: what a GPU's kernels take in any type, 16 bytes at a time
+_COPIES_PER_LEVEL = 1 << 17  # keys, at which a level's merge costs as much (H200, 0.5B to 7B)
+_KEYS_OF_A_CALL = 1 << 16  # whose gradients have copies for all heads: 0.9 GB in a 7B
 _LSE_MULTIPLE = 32  # queries, in the log-sum-exps of the efficient kernel
 
 _Places = slice | torch.Tensor
@@ -58,17 +61,28 @@ class TreeParts:
         itself and those before it; 0 is all of its row."""
         window = window if window < self.longest else 0
         if (together, window) not in self._calls:
-            if window:
-                parts = self.forest.windows(window)
-                parts = [_joined(parts)] if together else parts
-            else:
-                parts = self.forest.levels if together else self.forest.parts
+            parts = self._parts_together(window) if together else self._parts_apart(window)
             self._calls[together, window] = [Call(part, self.device) for part in parts]
         return self._calls[together, window]
 
+    def _parts_apart(self, window: int) -> list[Part]:
+        return self.forest.paths(window) if window else self.forest.parts
+
+    def _parts_together(self, window: int) -> list[Part]:
+        """One call with the paths of all nodes, or some if they have many keys, which it copies. Levels copy none, but
+        their merges cost launches: they pay where many nodes have a long path and few levels."""
+        levels = int(self.forest.level.max())
+        copied = int(self.forest.depth[self.forest.start[:-1]].sum())
+        if not window and (not levels or copied > levels * _COPIES_PER_LEVEL):
+            return self.forest.levels
+        parts = self.forest.paths(window)
+        counts = np.array([int(part.num_keys.sum()) for part in parts if part.num_keys is not None])
+        groups = (counts.cumsum() - counts) // _KEYS_OF_A_CALL
+        return [_joined([parts[node] for node in np.flatnonzero(groups == group)]) for group in np.unique(groups)]
+
 
 def _joined(parts: list[Part]) -> Part:
-    """Parts of nodes with a window as one."""
+    """The paths of nodes as one part."""
     queries, keys = (np.concatenate(spans) for spans in zip(*(part[:2] for part in parts), strict=True))
     counts = [part.num_keys for part in parts if part.num_keys is not None]
     return parts[0]._replace(queries=queries, keys=keys, num_keys=np.concatenate(counts))
@@ -159,7 +173,8 @@ def _cpu_forward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     heads_first = (part.transpose(0, 1)[None] for part in (query, key, value))
-    out, lse = _CPU_FORWARD(*heads_first, 0.0, call.is_causal, attn_mask=call.band(query.dtype), scale=scale)
+    band = call.band(query.dtype)
+    out, lse = _CPU_FORWARD(*heads_first, 0.0, call.is_causal and band is None, attn_mask=band, scale=scale)
     return out[0].transpose(0, 1), lse[0]
 
 
@@ -175,7 +190,7 @@ def _cpu_backward(
 ) -> tuple[torch.Tensor, ...]:
     heads_first = (part.transpose(0, 1)[None] for part in (gradient, query, key, value, out))
     band = call.band(query.dtype)
-    pulls = _CPU_BACKWARD(*heads_first, lse[None], 0.0, call.is_causal, attn_mask=band, scale=scale)
+    pulls = _CPU_BACKWARD(*heads_first, lse[None], 0.0, call.is_causal and band is None, attn_mask=band, scale=scale)
     return tuple(pull[0].transpose(0, 1) for pull in pulls)
 
 
@@ -184,26 +199,18 @@ def _flash_longest(call: Call) -> tuple[int, int]:
     return max(2, call.longest[0]), call.longest[1]
 
 
-def _flash_window(call: Call) -> dict[str, int]:
-    """Arguments of a window, which counts from the lower right corner."""
-    return {"window_size_left": call.window - 1, "window_size_right": 0} if call.window else {}
+def _flash_mask(call: Call) -> dict[str, Any]:
+    window = {"window_size_left": call.window - 1, "window_size_right": 0} if call.window else {}
+    return {"is_causal": call.is_causal and not call.window} | window
 
 
 def _flash_forward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     out, lse, *_ = _FLASH_FORWARD(
-        query,
-        key,
-        value,
-        *call.starts,
-        *_flash_longest(call),
-        0.0,
-        call.is_causal,
-        False,
-        scale=scale,
-        **_flash_window(call),
-    )
+        query, key, value, *call.starts, *_flash_longest(call), 0.0, return_debug_mask=False, scale=scale,
+        **_flash_mask(call),
+    )  # fmt: skip
     return out, lse
 
 
@@ -219,14 +226,14 @@ def _flash_backward(
 ) -> tuple[torch.Tensor, ...]:
     state = torch.zeros(2, dtype=torch.uint64, device=query.device)  # of dropout, which there is none of
     return _FLASH_BACKWARD(
-        gradient, query, key, value, out, lse.contiguous(), *call.starts, *_flash_longest(call), 0.0, call.is_causal,
-        state, state, scale=scale, **_flash_window(call),
+        gradient, query, key, value, out, lse.contiguous(), *call.starts, *_flash_longest(call), 0.0,
+        rng_state=state, unused=state, scale=scale, **_flash_mask(call),
     )  # fmt: skip
 
 
 def _efficient_mask(call: Call) -> int:
-    """Number of the kernel's mask: causal from the lower right corner, from the upper left one, or none."""
-    return 2 if call.window else int(call.is_causal)
+    """Number of the kernel's mask: causal from the lower right corner, or none."""
+    return 2 if call.is_causal else 0
 
 
 def _efficient_forward(
@@ -337,9 +344,11 @@ class _Parts(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         query, key, value, output, lse = ctx.saved_tensors
         gradient = gradient.contiguous()
-        if len(ctx.calls) == 1 and isinstance(ctx.calls[0].keys, slice):
-            pulls = ctx.kernel.backward(gradient, query, key, value, output, lse, ctx.calls[0], ctx.scale)
-            return *pulls, None, None, None
+        if len(ctx.calls) == 1:
+            call = ctx.calls[0]
+            keys, values = _at(key, call.keys), _at(value, call.keys)
+            of_query, *others = ctx.kernel.backward(gradient, query, keys, values, output, lse, call, ctx.scale)
+            return of_query, *(_collected(part, len(key), call.keys) for part in others), None, None, None
         pulls = tuple(torch.zeros_like(part, dtype=_sums(part)) for part in (query, key, value))
         for call in ctx.calls:
             gradients = ctx.kernel.backward(
@@ -347,10 +356,7 @@ class _Parts(torch.autograd.Function):
                 _at(output, call.queries), _at(lse, call.queries, 1), call, ctx.scale,
             )  # fmt: skip
             for pull, part, where in zip(pulls, gradients, (call.queries, call.keys, call.keys), strict=True):
-                if isinstance(where, slice):
-                    pull[where].add_(part)
-                else:
-                    pull.index_add_(0, where, part.to(pull.dtype))
+                _add(part, pull, where)
         return *(pull.to(query.dtype) for pull in pulls), None, None, None
 
 
@@ -367,11 +373,10 @@ def _merged(
             into.copy_(out)
             sums.copy_(part)
         else:
-            # A token's attention is one softmax over all its ancestors, computed in parts. Each part is weighted by
-            # its share of the sum of exponentials: exp(lse of the part - lse of all so far).
-            total = torch.logaddexp(sums, part)
-            into.mul_(_of_tokens((sums - total).exp_())).add_(out * _of_tokens((part - total).exp_()))
-            sums.copy_(total)
+            # A token's attention is one softmax over all its ancestors, computed in parts. The share of a part is its
+            # sum of exponentials by that of all so far: exp(part) / (exp(sums) + exp(part)) = sigmoid(part - sums).
+            into.lerp_(out.to(into.dtype), torch.sigmoid(part - sums).t()[..., None])
+            torch.logaddexp(sums, part, out=sums)
         if not isinstance(call.queries, slice):  # they are copies
             whole.index_copy_(0, call.queries, into)
             lse.index_copy_(1, call.queries, sums)
@@ -385,9 +390,21 @@ def _at(part: torch.Tensor, where: _Places, dim: int = 0) -> torch.Tensor:
     return part.index_select(dim, where)
 
 
-def _of_tokens(weights: torch.Tensor) -> torch.Tensor:
-    """[heads, n] -> [n, heads, 1]."""
-    return weights.t()[..., None]
+def _add(part: torch.Tensor, total: torch.Tensor, where: _Places) -> None:
+    """Adds a part at its places, of which some may be the same."""
+    if isinstance(where, slice):
+        total[where].add_(part)
+    else:
+        total.index_add_(0, where, part.to(total.dtype))
+
+
+def _collected(part: torch.Tensor, num_tokens: int, where: _Places) -> torch.Tensor:
+    """The gradient of all tokens [N, ...] by the only part that there is, of places."""
+    if isinstance(where, slice):
+        return part
+    total = part.new_zeros(num_tokens, *part.shape[1:], dtype=_sums(part))
+    _add(part, total, where)
+    return total.to(part.dtype)
 
 
 def _sums(part: torch.Tensor) -> torch.dtype:

@@ -22,7 +22,7 @@ from roll.utils.files import read_object
 from tests.gpu.check import Figures
 from tests.gpu.checks.kernels import _operations
 from tests.gpu.checks.trainers import helpers_of, run_of
-from tests.gpu.place import Place
+from tests.gpu.place import SHAPE_OF_HALF_A_BILLION, Place
 
 Rows = list[np.ndarray]
 
@@ -62,6 +62,8 @@ _FORESTS = {
         Shape(300, 1),
         Shape(96, 64, size=16, turns=True, thought=32),
         Shape(192, 64, turns=True),
+        Shape(2100, 8, size=40),  # more keys than a call takes
+        Shape(4200, 2, size=32),  # more copies than levels cost
     ),
     "cpu": (Shape(64, 8, count=2), Shape(30, 1), Shape(12, 8, size=16, turns=True, thought=4)),
 }
@@ -203,10 +205,10 @@ _NUM_TIMED = 5
 
 
 def prefix_sharing(place: Place) -> Figures:
-    """fsdp2_train on one device, a 0.5B in bf16 with gradient checkpointing: rows that begin alike with
+    """fsdp2_train on one device, 12 layers of a 0.5B in bf16 with gradient checkpointing: rows that begin alike with
     `use_prefix_sharing: on` and as packs, in the same process. Gradients by their distance from those of packs in fp32,
     and the time of updates in turns."""
-    model_dir = place.large_model()
+    model_dir = place.large_model(SHAPE_OF_HALF_A_BILLION | {"num_hidden_layers": 12, "vocab_size": 32_768})
     with place.ranks(1) as pool:
         return pool.run(_against_packs, model_dir, _SHAPES[place.device])[0]
 

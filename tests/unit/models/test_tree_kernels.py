@@ -14,7 +14,7 @@ from roll.models.sequences import tree_attention as subject
 from roll.models.sequences.tree_attention import Call, TreeParts
 from roll.platforms.table import CUDA
 from roll.types.forest import forest_of
-from tests.unit.models.test_tree_attention import chain, errors
+from tests.unit.models.test_tree_attention import CPU, chain, errors
 from tests.unit.types.test_forest import Rows, random_rows, rows_of
 
 Span = tuple[slice, slice]
@@ -33,15 +33,14 @@ def spans(starts: tuple[torch.Tensor, torch.Tensor], longest: tuple[int, int], t
 def scores(
     query: torch.Tensor, key: torch.Tensor, span: Span, causal: bool, scale: float, window: int = 0
 ) -> torch.Tensor:
-    """[heads, queries, keys]; causal from the upper left corner, a window from the lower right one."""
+    """[heads, queries, keys]; causal from the lower right corner."""
     heads = query.shape[1]
     key = key[span[1]].repeat_interleave(heads // key.shape[1], 1)
     found = torch.einsum("qhd,khd->hqk", query[span[0]], key) * scale
     sees, corner = torch.ones_like(found, dtype=torch.bool), found.shape[2] - found.shape[1]
-    if window:
-        assert not causal
-        sees = sees.tril(corner).triu(corner + 1 - window)
-    return found.masked_fill(~(sees.tril() if causal else sees), -torch.inf)
+    if causal:
+        sees = sees.tril(corner).triu(corner + 1 - (window or found.shape[2]))
+    return found.masked_fill(~sees, -torch.inf)
 
 
 def attend(
@@ -93,28 +92,35 @@ def check_widths(*parts: torch.Tensor) -> None:
     assert all(part.stride(-1) == 1 and part.shape[-1] % 8 == 0 for part in parts)
 
 
+def flash_mask(is_causal: bool, window_size_left: int = -1, window_size_right: int = -1) -> tuple[bool, int]:
+    """Whether it is causal, and how many keys a query sees; 0 is all."""
+    if window_size_left < 0:
+        return is_causal, 0
+    assert not is_causal and window_size_right == 0
+    return True, window_size_left + 1
+
+
 def flash_forward(
     query: Any, key: Any, value: Any, starts: Any, key_starts: Any, longest: int, longest_key: int,
-    dropout: float, causal: bool, debug: bool, *, scale: float, window_size_left: int = -1, window_size_right: int = 0,
+    dropout: float, *, is_causal: bool, return_debug_mask: bool, scale: float, **window: int,
 ) -> tuple[Any, ...]:  # fmt: skip
-    assert dropout == 0 and not debug and longest > 1, "rows of one query are for decoding"
+    assert dropout == 0 and not return_debug_mask and longest > 1, "rows of one query are for decoding"
     check_widths(query, key, value)
     where = spans((starts, key_starts), (longest, longest_key), (len(query), len(key)))
-    assert window_size_right == 0
-    return *attend(query, key, value, where, causal, scale, window_size_left + 1), None, None, None
+    causal, seen = flash_mask(is_causal, **window)
+    return *attend(query, key, value, where, causal, scale, seen), None, None, None
 
 
 def flash_backward(
     gradient: Any, query: Any, key: Any, value: Any, out: Any, lse: Any, starts: Any, key_starts: Any, longest: int,
-    longest_key: int, dropout: float, causal: bool, state: Any, unused: Any, *, scale: float,
-    window_size_left: int = -1, window_size_right: int = 0,
+    longest_key: int, dropout: float, *, is_causal: bool, rng_state: Any, unused: Any, scale: float, **window: int,
 ) -> list[torch.Tensor]:  # fmt: skip
     assert lse.is_contiguous(), "the kernel reads its memory"
-    assert dropout == 0 and isinstance(state, torch.Tensor) and isinstance(unused, torch.Tensor) and longest > 1
+    assert dropout == 0 and isinstance(rng_state, torch.Tensor) and isinstance(unused, torch.Tensor) and longest > 1
     check_widths(query, key, value)
     where = spans((starts, key_starts), (longest, longest_key), (len(query), len(key)))
-    assert window_size_right == 0
-    return pull_back(gradient, query, key, value, out, lse, where, causal, scale, window_size_left + 1)
+    causal, seen = flash_mask(is_causal, **window)
+    return pull_back(gradient, query, key, value, out, lse, where, causal, scale, seen)
 
 
 def efficient_forward(
@@ -125,8 +131,8 @@ def efficient_forward(
     assert query.shape[2] == key.shape[2] == value.shape[2] and longest <= query.shape[1]
     check_widths(query, key, value)
     where = spans((starts, key_starts), (longest, longest_key), (query.shape[1], key.shape[1]))
-    assert (mask == 2) is (window_size is not None) and mask in (0, 1, 2)
-    out, lse = attend(query[0], key[0], value[0], where, mask == 1, scale, window_size or 0)
+    assert mask == 2 or (mask == 0 and window_size is None)
+    out, lse = attend(query[0], key[0], value[0], where, mask == 2, scale, window_size or 0)
     padded = lse.new_full((len(where), query.shape[2], -(-longest // 32) * 32), torch.inf)
     for each, (rows, _) in zip(padded, where, strict=True):
         each[:, : rows.stop - rows.start] = lse[:, rows]
@@ -144,8 +150,8 @@ def efficient_backward(
     assert padded.shape == (len(where), query.shape[2], -(-longest // 32) * 32) and padded.is_contiguous()
     lse = torch.cat([each[:, : rows.stop - rows.start] for each, (rows, _) in zip(padded, where, strict=True)], 1)
     assert int(padded.isinf().sum()) == padded.numel() - lse.numel()
-    assert (mask == 2) is (window_size is not None) and mask in (0, 1, 2)
-    pulls = pull_back(gradient[0], query[0], key[0], value[0], out[0], lse, where, mask == 1, scale, window_size or 0)
+    assert mask == 2 or (mask == 0 and window_size is None)
+    pulls = pull_back(gradient[0], query[0], key[0], value[0], out[0], lse, where, mask == 2, scale, window_size or 0)
     return *(pull[None] for pull in pulls), None
 
 
@@ -157,7 +163,18 @@ STAND_INS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.fixture(params=list(KERNELS))
+WAYS = {"paths": (1 << 17, 1 << 16), "paths in several calls": (1 << 17, 20), "levels": (0, 1 << 16)}
+"""Copies of keys for which a level is merged instead, and keys of a call."""
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, number in zip(("_COPIES_PER_LEVEL", "_KEYS_OF_A_CALL"), WAYS[request.param], strict=True):
+        monkeypatch.setattr(subject, name, number)
+    return request.param
+
+
+@pytest.fixture(params=KERNELS)
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     for name, stand_in in STAND_INS.items():
         monkeypatch.setattr(subject, name, stand_in)
@@ -166,7 +183,7 @@ def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_levels_of_random_forests_are_the_rows_alone(seed: int, kernel: str) -> None:
+def test_random_forests_are_the_rows_alone(seed: int, kernel: str, way: str) -> None:
     rows = random_rows(seed)
     assert max(errors(rows, torch.float64)) < 1e-12
     assert max(errors(rows, torch.float32)) < 1e-5
@@ -174,7 +191,7 @@ def test_levels_of_random_forests_are_the_rows_alone(seed: int, kernel: str) -> 
 
 @pytest.mark.parametrize("window", [1, 2, 5, 40])
 @pytest.mark.parametrize("seed", range(6))
-def test_windows_are_one_call(seed: int, window: int, kernel: str) -> None:
+def test_windows_of_any_length(seed: int, window: int, kernel: str) -> None:
     """Keys of a node are its own and those of its ancestors that its first token sees."""
     for rows in (random_rows(seed), chain(6), rows_of("a" * 30 + "b" * 40, "a" * 30 + "c", "a" * 30 + "d" * 33)):
         found = errors(rows, torch.float64, window)
@@ -203,31 +220,33 @@ def test_heads_and_widths_of_any_number(sizes: dict[str, int], kernel: str) -> N
     ],
     ids=["one node", "a token alone", "one token each", "two trees and a row", "beyond a tile of 32", "16 levels"],
 )
-def test_forests_at_the_edges(rows: Rows, kernel: str) -> None:
+def test_forests_at_the_edges(rows: Rows, kernel: str, way: str) -> None:
     assert max(errors(rows, torch.float64)) < 1e-12
 
 
-def test_a_group_is_two_calls_and_an_episode_one(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where descendants and keys are one slice, nothing is copied."""
-    made: list[Call] = []
-    forward = KERNELS[kernel].forward
-    noted = subject.Kernel(
-        lambda *given: (made.append(given[3]), forward(*given))[1], KERNELS[kernel].backward, True, multiple=8
-    )
-    monkeypatch.setattr(subject, "kernel_for", lambda query, width: noted)
-    for rows, count in (
-        (rows_of("abcde", "abfgh", "abijk"), 2),
-        (rows_of("ab", "abcd", "abcdef"), 1),
-        (rows_of("abc", "abd", "xyz", "xyw"), 2),
-        (chain(8), 8),
-    ):
-        made.clear()
-        errors(rows, torch.float32)
-        assert len(made) == count
-    made.clear()
-    errors(rows_of("abcde", "abfgh", "abijk"), torch.float32)
-    assert [call.queries for call in made] == [slice(0, 11), slice(2, 11)]
-    assert [call.keys for call in made] == [slice(0, 11), slice(0, 2)]
+def parts_of(*texts: str) -> TreeParts:
+    return TreeParts(forest_of(rows_of(*texts), least_saved=0), CPU)
+
+
+def test_paths_are_one_call_unless_they_copy_more_than_levels_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts of 2 tokens copied for 3 answers each, 12 keys: one call; two where a level costs less than that. An
+    episode is one node: nothing is copied, nor anywhere where spans meet."""
+    texts = ("abcde", "abfgh", "abijk", "xyabc", "xydef", "xyghi")
+    (call,) = parts_of(*texts).calls(True)
+    assert call.queries == slice(0, 22) and isinstance(call.keys, torch.Tensor) and len(call.keys) == 22 + 12
+    assert call.starts[1].diff().tolist() == [2, 5, 5, 5] * 2
+    assert len(parts_of("ab", "abcd", "abcdef").calls(True)) == 1
+    monkeypatch.setattr(subject, "_COPIES_PER_LEVEL", 12)
+    assert len(parts_of(*texts).calls(True)) == 1
+    monkeypatch.setattr(subject, "_COPIES_PER_LEVEL", 11)
+    own, below = parts_of("abcde", "abfgh", "abijk", "abxyz", "ab123", "ab456").calls(True)
+    assert (own.queries, own.keys) == (slice(0, 20), slice(0, 20))
+    assert (below.queries, below.keys) == (slice(2, 20), slice(0, 2))
+    monkeypatch.setattr(subject, "_COPIES_PER_LEVEL", 100)
+    monkeypatch.setattr(subject, "_KEYS_OF_A_CALL", 10)
+    calls = parts_of(*texts).calls(True)
+    assert [len(call.starts[0]) - 1 for call in calls] == [3, 3, 2]
+    assert [call.queries for call in calls] == [slice(0, 8), slice(8, 16), slice(16, 22)]
 
 
 def test_parts_by_level_are_the_pairs_of_parts_by_node() -> None:
@@ -252,10 +271,11 @@ def test_parts_by_level_are_the_pairs_of_parts_by_node() -> None:
     "fault",
     ["own part not causal", "a level is lost", "log-sum-exps of other queries", "keys of the first node", "own output"],
 )
-def test_faults_show(fault: str, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_of_levels_show(fault: str, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is off by far more than rounding: a wrong mask, a merge without a level, results that go to other tokens, a
     gather of other keys, a backward pass by the output of the part alone."""
     right = KERNELS[kernel]
+    monkeypatch.setattr(subject, "_COPIES_PER_LEVEL", 0)
 
     def forward(query: Any, key: Any, value: Any, call: Call, scale: float) -> tuple[Any, Any]:
         if fault == "keys of the first node" and not call.is_causal:

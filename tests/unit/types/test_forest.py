@@ -124,7 +124,7 @@ def test_costs_are_tokens_pairs_and_nodes() -> None:
     forest = forest_of([np.concatenate([prompt, np.full(64, at + 1)]) for at in range(8)])
     pairs = 512**2 / 2 + 8 * (64**2 / 2 + 64 * 512)
     assert forest.costs(CallCosts(node=16)) == pytest.approx([1024 + pairs * 2 / 24_576 + 9 * 16])
-    assert forest.costs(CallCosts(level=1000)) == pytest.approx([1024 + pairs * 2 / 24_576 + 1000])
+    assert forest.costs(CallCosts(ancestor=0.5)) == pytest.approx([1024 + pairs * 2 / 24_576 + 8 * 256])
     assert forest_of([prompt]).costs(CallCosts()) == pytest.approx(work(np.array([512])))
 
 
@@ -137,13 +137,11 @@ def test_by_cost_rows_that_gain_little_stand_alone() -> None:
     assert forest_of(rows, ON_CPUS).num_tokens == 2000 + 304
 
 
-def test_levels_cost_on_gpus_what_few_tokens_do_not_save() -> None:
-    """A launch costs a GPU as much as many tokens: a short group stands alone there, a long one does not, and turns of
-    an episode, which are one node, cost no level."""
-    for length, by_node, by_level in ((300, 304, 1204), (600, 604, 604)):
-        rows = [np.append(np.full(length, 9), at) for at in range(4)]
-        assert forest_of(rows, ON_CPUS).num_tokens == by_node
-        assert forest_of(rows, ON_GPUS).num_tokens == by_level
+def test_copies_of_keys_cost_little_on_gpus() -> None:
+    """40 answers of one token to a prompt of 40: 80 tokens instead of 1640, and 1600 copies of keys, which cost 48."""
+    rows = [np.append(np.full(40, 9), at) for at in range(40)]
+    assert forest_of(rows, ON_GPUS).num_tokens == 80
+    assert forest_of(rows, CallCosts(ancestor=1.0)).num_tokens == 41 * 40
     turns = np.arange(100)
     assert forest_of([turns[:40], turns], ON_GPUS).num_tokens == 100
 
