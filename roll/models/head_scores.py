@@ -226,6 +226,7 @@ class HeadRequest:
     compiled: bool = False
     multiple: int = 1
     fixed_columns: int | None = None
+    linear: Callable[..., torch.Tensor] = functional.linear
 
     def columns(self, positions: int) -> int:
         """Columns of the vocabulary per tile.
@@ -294,7 +295,7 @@ class _HeadScores(torch.autograd.Function):
         of_ids = flat[0].new_zeros(ids.shape, dtype=sums.total.dtype)
         top: tuple[torch.Tensor, torch.Tensor] | None = None
         for span in _spans(flat[1], ask.columns(len(targets))):
-            raw = _raw(flat, bias, span)
+            raw = _raw(flat, bias, span, ask)
             theirs = None if teacher is None else _their_logits(teacher, span)
             local, inside = _within(ids, span)
             of_ids = torch.where(inside, ask.transform.logits(raw.gather(1, local)), of_ids)
@@ -339,7 +340,7 @@ class _HeadScores(torch.autograd.Function):
         ask: HeadRequest = ctx.request
         _, tile_slope = arithmetic(ask.compiled)
         for span in _spans(flat[1], ask.columns(len(ids))):
-            raw = _raw(flat, bias, span)
+            raw = _raw(flat, bias, span, ask)
             theirs = _their_logits(ctx.teacher, span) if needs_others else None
             here = [(_within(tokens, span), pull) for tokens, pull in pulled]
             at = [(columns, torch.where(inside, pull, 0.0)) for (columns, inside), pull in here]
@@ -381,7 +382,7 @@ class _Gradients:
 def raw_logits(products: Sequence[Product], bias: torch.Tensor | None, ask: HeadRequest) -> torch.Tensor:
     """The products of all positions, in the tiles that `head_scores` takes: [N, V] in their dtype."""
     flat = [tensor for product in products for tensor in product]
-    return torch.cat([_raw(flat, bias, span) for span in _spans(flat[1], ask.columns(len(flat[0])))], 1)
+    return torch.cat([_raw(flat, bias, span, ask) for span in _spans(flat[1], ask.columns(len(flat[0])))], 1)
 
 
 def log_probs_of_logits(raw: torch.Tensor, targets: torch.Tensor, ask: HeadRequest) -> torch.Tensor:
@@ -401,11 +402,11 @@ def _spans(weight: torch.Tensor, columns: int) -> Iterator[slice]:
         yield slice(start, min(start + columns, len(weight)))
 
 
-def _raw(flat: Sequence[torch.Tensor], bias: torch.Tensor | None, span: slice) -> torch.Tensor:
+def _raw(flat: Sequence[torch.Tensor], bias: torch.Tensor | None, span: slice, ask: HeadRequest) -> torch.Tensor:
     """The products of all positions over the columns of a tile; the same in both passes."""
-    raw = functional.linear(flat[0], flat[1][span], _part(bias, span))
+    raw = ask.linear(flat[0], flat[1][span], _part(bias, span))
     for i in range(2, len(flat), 2):
-        raw = raw + functional.linear(flat[i], flat[i + 1][span])
+        raw = raw + ask.linear(flat[i], flat[i + 1][span])
     return raw
 
 

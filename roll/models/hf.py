@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from roll.algorithms.distillation import Distillation
 from roll.configs.sections.model import LOGITS_PER_CHUNK, LOGITS_PER_CHUNK_ON_GPUS, FusedKernelOptions
+from roll.models.exact.products import exact_linear
 from roll.models.exact.sizes import HEAD_COLUMNS, WHOLE, multiple_of_tokens
 from roll.models.head_scores import (
     PLAIN,
@@ -86,6 +87,7 @@ class LogProbHead(nn.Module):
             compiled=self.compiled,
             multiple=multiple,
             fixed_columns=HEAD_COLUMNS if self.exact else None,
+            linear=exact_linear if self.exact else functional.linear,
         )
 
     def forward(

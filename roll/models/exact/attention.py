@@ -19,6 +19,7 @@ from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from roll.errors import StrategyError
+from roll.models.exact.products import block_products, block_sums
 from roll.models.exact.rows import ExactPass, RowGroup
 from roll.models.exact.sizes import BATCHED_FLOOR, BLOCK
 from roll.models.sequences.attention import OTHER_FORMS, set_text_attention
@@ -94,11 +95,11 @@ def _blocks(
     """Scaled query [R, groups, M, D], M a multiple of `BATCHED_FLOOR`, with keys and values [blocks, R, groups, BLOCK,
     D] -> output [R, groups, M, D] and log-sum-exp [R, groups, M]. `hidden`: what is not seen, as wide as the last
     blocks that it is about."""
-    scores = torch.matmul(query, keys.transpose(-1, -2))
+    scores = block_products(query, keys.transpose(-1, -2))
     scores[-len(hidden) :].masked_fill_(hidden, -torch.inf)
     largest = scores.amax(-1).amax(0)
     weights = scores.sub_(largest[..., None]).exp_()
-    totals, parts = weights.sum(-1), torch.matmul(weights, values)
+    totals, parts = block_sums(weights), block_products(weights, values)
     total, output = totals[0], parts[0]
     for number in range(1, len(parts)):  # in this order, whatever comes behind
         total, output = total + totals[number], output + parts[number]

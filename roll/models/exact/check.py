@@ -9,6 +9,7 @@ from torch import nn
 from roll.errors import StrategyError
 from roll.models.exact.attention import exact_refusal, use_exact_attention
 from roll.models.exact.experts import use_exact_experts
+from roll.models.exact.products import use_exact_products
 from roll.models.exact.rows import ExactRows
 from roll.models.exact.sizes import WHOLE
 from roll.models.hf import TokenLogProbModel
@@ -44,6 +45,7 @@ def make_exact(model: LoadedModel) -> None:
             f"the batch. Set system_envs.OMP_NUM_THREADS to 1 or {_MOST_THREADS}"
         )
     use_exact_attention(pretrained)
+    use_exact_products(model.module.backbone)
     model.module.head.exact = True
 
 

@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from roll.models.exact.products import exact_linear
 from roll.models.exact.sizes import WHOLE, multiple_of_tokens
 from roll.models.experts.lora import whole_shape
 from roll.models.experts.ranks import experts_of
@@ -70,7 +71,7 @@ def _products(experts: Any, name: str, rows: torch.Tensor, sizes: list[int]) -> 
     biases = getattr(experts, f"{name}_bias").unbind() if experts.has_bias else (None,) * len(matrices)
     return torch.cat(
         [
-            functional.linear(part, matrix, bias)
+            exact_linear(part, matrix, bias)
             for part, matrix, bias in zip(rows.split(sizes), matrices, biases, strict=True)
             if len(part)
         ]
