@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from roll.configs.checks.moe import EXPERTS
 from roll.configs.load.chosen_values import Chosen, KeysInYaml, Machine, says_any
 from roll.configs.memory.model_shape import model_shape
 from roll.configs.plan.batch_plan import role_train_plan
@@ -15,6 +16,7 @@ from roll.configs.plan.describe import counted
 from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.model import ModelArgs
+from roll.configs.strategies.model_numbers import text_part
 from roll.configs.tables.roles import Head
 from roll.run.saving.model_files import read_model_config
 from roll.utils.text import short
@@ -23,6 +25,7 @@ GROUP_SIZE = 8
 LONGEST_PROMPT, LONGEST_RESPONSE, LONGEST_EPISODE = 1024, 2048, 4096
 FULL_RATE, LORA_RATE, CRITIC_RATE = 1e-6, 1e-5, 1e-5
 _SAMPLING = "actor_infer.generating_args"
+_EXPERT_WIDTHS = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
 
 
 def group_defaults(config: AlgorithmConfig, user_keys: KeysInYaml, machine: Machine) -> Iterator[Chosen]:
@@ -185,8 +188,17 @@ def num_parameters(args: ModelArgs, head: Head = "lm") -> float | None:
 
 
 def _about(model: Mapping[str, Any]) -> float | None:
-    """Estimate the parameters of a plain transformer: 12 x layers x width^2, and the embedding."""
+    """Estimate the parameters of a transformer: the embedding, and of each layer 4 x width^2 for attention (or what
+    stands in its place), 8 x width^2 for a plain MLP, three matrices for each expert."""
+    model = text_part(model)
     layers, width, vocab = (model.get(key) for key in ("num_hidden_layers", "hidden_size", "vocab_size"))
-    if type(layers) is int and type(width) is int and type(vocab) is int:
-        return float(12 * layers * width**2 + vocab * width)
-    return None
+    if type(layers) is not int or type(width) is not int or type(vocab) is not int:
+        return None
+    experts = next((count for key in EXPERTS if (count := model.get(key))), None)
+    expert_width = next((value for key in _EXPERT_WIDTHS if (value := model.get(key))), None)
+    num_sparse, sparse = 0, 0
+    if type(experts) is int and type(expert_width) is int and model.get("is_moe") is not False:
+        pattern = model.get("hybrid_override_pattern")  # of Nemotron-H, where E has experts
+        num_sparse = pattern.count("E") if isinstance(pattern, str) else layers
+        sparse = 3 * experts * expert_width * width
+    return float(layers * 4 * width**2 + (layers - num_sparse) * 8 * width**2 + num_sparse * sparse + vocab * width)
