@@ -3,7 +3,7 @@ save_on_cpu` keeps them; weights stay where their engine has them, and what is s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._pytree import tree_leaves
 from transformers import AttentionInterface
 
 from roll.errors import StrategyError
@@ -102,6 +103,9 @@ def _plain(weight: torch.Tensor) -> torch.Tensor:
 # A Hugging Face model by torch.compile: its blocks, which are many of one form, and the arithmetic of its head.
 
 
+_LENGTHS = "L['kwargs']['max_length_q'],L['kwargs']['max_length_k'],L['max_length_q'],L['max_length_k']"  # of a pack
+
+
 def compile_model(model: LoadedModel, keeps_products: bool = False, follows_attention: bool = False) -> None:
     """Compiles the model's blocks, once for all lengths of rows. Only a block's forward function is compiled, so that
     the hooks of FSDP2 and checkpointing stay as they are. Layers with states, which go through rows in steps, stay as
@@ -127,10 +131,26 @@ def compile_model(model: LoadedModel, keeps_products: bool = False, follows_atte
     allow_many_forms()
     compile_it: Any = torch.compile
     for block in blocks:
-        block.forward = compile_it(block.forward, dynamic=True)
+        block.forward = _of_any_length(compile_it(block.forward))
     attention = packed_attention if follows_attention else torch.compiler.disable(packed_attention)
     AttentionInterface.register(PACKED_ATTENTION, attention)
     for layer in state_layers(model.pretrained):
         layer.forward = torch.compiler.disable(layer.forward)
     if isinstance(model.module, TokenLogProbModel):
         model.module.head.compiled = True
+
+
+def _of_any_length(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """Says which sizes vary, before the first call: all of the inputs but the features of a token. `dynamic=True` would
+    make integers of FSDP2's modules vary as well, such as the size of a head, and divide by them for every number."""
+    lengths: Any = torch.compiler.config
+    lengths.dynamic_sources = _LENGTHS
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        for tensor in tree_leaves((args, kwargs)):
+            if torch.is_tensor(tensor):
+                has_features = tensor.is_floating_point() and tensor.dim() == 3
+                torch._dynamo.maybe_mark_dynamic(tensor, list(range(tensor.dim() - has_features)))
+        return compiled(*args, **kwargs)
+
+    return forward
