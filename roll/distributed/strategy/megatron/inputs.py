@@ -123,7 +123,15 @@ def _packed_params(lengths: Sequence[int], device: torch.device, reads_on_host: 
     From the device its rotary embedding would fetch them twice in every layer, and wait for all that runs there."""
     ends = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
     there, here, longest = ends.to(device), ends if reads_on_host else None, max(lengths)
-    return PackedSeqParams("thd", there, there, here, here, longest, longest)  # type: ignore[arg-type]
+    return PackedSeqParams(
+        qkv_format="thd",
+        cu_seqlens_q=there,
+        cu_seqlens_kv=there,
+        cu_seqlens_q_padded=here,  # type: ignore[arg-type]
+        cu_seqlens_kv_padded=here,  # type: ignore[arg-type]
+        max_seqlen_q=longest,
+        max_seqlen_kv=longest,
+    )
 
 
 def _up(number: int, multiple: int) -> int:
