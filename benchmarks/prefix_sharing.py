@@ -1,6 +1,6 @@
 """CPU seconds of training and scoring rows that begin alike: as trees (`use_prefix_sharing: on`) against packs.
 
-    python benchmarks/prefix_sharing.py [--hidden 256] [--layers 4] [--repeat 9] [--only group]
+    python benchmarks/prefix_sharing.py [--hidden 256] [--layers 4] [--repeat 9] [--only group] [--exact]
 
 The same rows in one micro batch, by fsdp2_train on one rank and one thread. Both ways take turns, so that what else the
 machine does falls on both. Prints tokens computed, and of a forward and backward pass, of a pass that scores, and of a
@@ -81,12 +81,12 @@ def batch_of(rows: Rows) -> MicroBatch:
     return MicroBatch(ids, torch.tensor([len(row) for row, _ in rows]), mask, torch.ones(len(rows)))
 
 
-def trainer(folder: Path, sharing: str) -> Fsdp2TrainStrategy:
+def trainer(folder: Path, sharing: str, exact: bool) -> Fsdp2TrainStrategy:
     model = {"model_name_or_path": str(folder), "dtype": "fp32", "disable_gradient_checkpointing": True}
     own = {"use_sequence_packing": True, "use_prefix_sharing": sharing}
     role = WorkerConfig.model_validate({"strategy_args": {"strategy_name": "fsdp2_train"}, "model_args": model} | own)
     plan = TrainPlan("actor_train", 16, 16, 1, 1, 1, steps=10, warmup_updates=10, infer_batch_size=16)
-    made = Fsdp2TrainStrategy(role, RankContext("actor_train", 0, 1, 0, 0, torch.device("cpu")), plan)
+    made = Fsdp2TrainStrategy(role, RankContext("actor_train", 0, 1, 0, 0, torch.device("cpu"), exact=exact), plan)
     made.setup()
     return made
 
@@ -131,6 +131,7 @@ def main() -> None:
     for name, default in (("hidden", 256), ("layers", 4), ("repeat", 9)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--only", default="", help="shapes whose names have this in them")
+    parser.add_argument("--exact", action="store_true", help="with exact_log_probs, whose attention shares nothing")
     given = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -148,7 +149,7 @@ def main() -> None:
     print(f"{'':50}{'tokens':>14}{parts}{'off':>9}")
     with tempfile.TemporaryDirectory() as name:
         Qwen2ForCausalLM(config).save_pretrained(name)
-        ways = [trainer(Path(name), sharing) for sharing in ("off", "on", "auto")]
+        ways = [trainer(Path(name), sharing, given.exact) for sharing in ("off", "on", "auto")]
         for shape, make in SHAPES.items():
             if given.only in shape:
                 measure(shape, batch_of(make()), ways, given.repeat)

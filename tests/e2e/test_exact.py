@@ -81,6 +81,16 @@ def test_experts_of_a_mixture_are_exact_in_every_step(
 
 
 @pytest.mark.slow
+def test_rows_that_begin_alike_are_exact_as_trees(sort_data: Path, start_run: StartRun) -> None:
+    """On two ranks; the reference shares too, and its KL is exactly 0 while it has the policy's weights."""
+    shares = [f"+{role}.use_prefix_sharing=on" for role in ("actor_train", "reference")]
+    run = start_run(sort_data, "tiny_sort_fsdp2", *EXACT, *REFERENCE, *shares, "max_steps=3", "save_steps=-1")
+    assert_exact(run, [1, 2, 3])
+    assert run.metrics[1]["actor/kl_loss"] == 0.0 and run.metrics[2]["actor/kl_loss"] > 0
+    assert min(run.metrics[step]["goodput/prefix_sharing_factor"] for step in (1, 2, 3)) > 1.2
+
+
+@pytest.mark.slow
 def test_two_engines_and_a_reference_give_the_trainers_numbers(sort_data: Path, start_run: StartRun) -> None:
     """Engines of two threads, a trainer of one, which packs; and one that scores in a pass of its own, since it makes
     two updates a step. While the policy has the weights of the reference, its KL is exactly 0."""

@@ -109,9 +109,6 @@ def _obstacles(worker: WorkerConfig) -> dict[str, tuple[object, str]]:
         reasons["strategy_args.strategy_config.zero_optimization.stage"] = (3, why)
     if worker.use_torch_compile:
         reasons["use_torch_compile"] = (True, "uses different kernels for different shapes. Set it to false")
-    if worker.use_prefix_sharing != "off":
-        why = "adds up attention along the tree. Set it to off"
-        reasons["use_prefix_sharing"] = (worker.use_prefix_sharing, why)
     if args.fused_kernel_options.impl_backend != "torch":
         key = "model_args.fused_kernel_options.impl_backend"
         reasons[key] = (args.fused_kernel_options.impl_backend, "has kernels of its own. Set it to torch")

@@ -229,7 +229,8 @@ class ModelScoreStrategy(ScoreStrategy):
     def _layout(self, batch: MicroBatch) -> RowLayout:
         """How the tokens of the batch, which is on the device, are computed: all but each row's last."""
         if self._shares_prefixes:
-            return self._tree(batch, computed(batch.lengths))
+            rows = self._tree(batch, computed(batch.lengths))
+            return ExactRows.of(rows) if self._is_exact else rows
         ids, shown = self._shown(batch)
         if self._is_exact:
             return ExactRows.of(Pack.scored(ids, batch.lengths))
@@ -266,7 +267,7 @@ class ModelScoreStrategy(ScoreStrategy):
             return pack if self.sequence_ranks is None else pack.shared(self.sequence_ranks)
         return None if self.model.vision is None else Padded(ids, batch.lengths, shown, are_whole=True)
 
-    def _tree(self, batch: MicroBatch, counts: torch.Tensor) -> RowLayout:
+    def _tree(self, batch: MicroBatch, counts: torch.Tensor) -> Tree | Pack:
         routes = batch.routes if self._replay is not None else None
         is_free = self.role.use_prefix_sharing == "auto"
         layout = tree_or_pack(batch.input_ids, counts, routes, by_cost=is_free)
@@ -324,10 +325,11 @@ class ModelScoreStrategy(ScoreStrategy):
                 raise tree_refusal(f"{key}: {why}")
             if not (platform := platform_of(self.context.device)).has_tree_attention:
                 raise tree_refusal(f"it runs on {platform.name}, which has no kernels for it")
-            use_packed_attention(pretrained, is_shared=True)
-            with self._ready_to_score(), self._without_dropout():
-                check_packs(self.model, self.context.device)
-                check_trees(self.model, self.context.device)
+            if not self._is_exact:  # whose attention takes trees, and was checked on them
+                use_packed_attention(pretrained, is_shared=True)
+                with self._ready_to_score(), self._without_dropout():
+                    check_packs(self.model, self.context.device)
+                    check_trees(self.model, self.context.device)
         except StrategyError as error:
             if self.role.use_prefix_sharing == "on":
                 raise

@@ -155,8 +155,9 @@ class _WholeRows(torch.autograd.Function):
                 shape = (heads // groups, chunk.stop - chunk.start)
                 outputs.append(attended.unflatten(2, shape))
                 of_sums.append(lse.unflatten(2, shape))
-            output[group.places] = _of_tokens(torch.cat(outputs, 3), group).to(output.dtype)
-            sums[group.places] = _of_tokens(torch.cat(of_sums, 3)[..., None], group)[..., 0]
+            places, cells = group.query_places()
+            output[places] = _of_tokens(torch.cat(outputs, 3), cells).to(output.dtype)
+            sums[places] = _of_tokens(torch.cat(of_sums, 3)[..., None], cells)[..., 0]
         ctx.save_for_backward(query, key, value, output, sums)
         ctx.exact, ctx.scale, ctx.window = exact, scale, window
         return output[None]
@@ -174,6 +175,8 @@ class _WholeRows(torch.autograd.Function):
             keys, values = _in_blocks(key, group), _in_blocks(value, group)
             turned = _queries(gradient.transpose(1, 2), group, groups, 1.0)
             lse, delta = (_queries(part.T[None, ..., None], group, groups, 1.0) for part in (sums, inner))
+            if group.asking is not None:  # a token pulls once, from the row that asks
+                turned, delta = (_of_asking(part, group) for part in (turned, delta))
             of_keys, of_values, of_queries = torch.zeros_like(keys), torch.zeros_like(values), []
             for chunk in _chunks(group.width, ctx.window):
                 span = slice(chunk.first, chunk.last)
@@ -189,10 +192,11 @@ class _WholeRows(torch.autograd.Function):
                 of_keys[span] += torch.matmul(slopes.transpose(-1, -2), q)
                 pulled = torch.matmul(slopes, keys[span]).sum(0)
                 of_queries.append(pulled.unflatten(2, (each, chunk.stop - chunk.start)))
-            pulls[0][group.places] = _of_tokens(torch.cat(of_queries, 3), group) * scale
+            places, cells = group.query_places()
+            pulls[0][places] = _of_tokens(torch.cat(of_queries, 3), cells) * scale
             for pull, in_blocks in ((pulls[1], of_keys), (pulls[2], of_values)):
                 by_row = in_blocks.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, None, : group.width]
-                pull[group.places] = _of_tokens(by_row, group)
+                pull.index_add_(0, group.places, _of_tokens(by_row, group.cells))
         return *(pull.transpose(0, 1)[None].to(query.dtype) for pull in pulls), None, None, None
 
 
@@ -218,6 +222,13 @@ def _padded(part: torch.Tensor) -> torch.Tensor:
     return functional.pad(part[0].transpose(0, 1).to(_wide(part)), (0, 0, 0, 0, 0, 1))
 
 
-def _of_tokens(rows: torch.Tensor, group: RowGroup) -> torch.Tensor:
-    """[R, groups, heads of a group, width, D] -> [n, heads, D] of the n tokens that there are."""
-    return rows.permute(0, 3, 1, 2, 4).flatten(2, 3).flatten(0, 1)[group.cells]
+def _of_tokens(rows: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
+    """[R, groups, heads of a group, width, D] -> [n, heads, D] of the tokens in these cells."""
+    return rows.permute(0, 3, 1, 2, 4).flatten(2, 3).flatten(0, 1)[cells]
+
+
+def _of_asking(part: torch.Tensor, group: RowGroup) -> torch.Tensor:
+    """[R, groups, heads of a group, width, D] with zeros where a token does not ask."""
+    asks = part.new_zeros(group.tokens.numel())
+    asks[group.query_places()[1]] = 1
+    return part * asks.view(len(part), 1, 1, -1, 1)

@@ -16,9 +16,11 @@ from roll.models.hf import TokenLogProbModel
 from roll.models.loading import LoadedModel
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.states import state_layers
+from roll.models.sequences.tree import tree_or_pack
 
 _MOST_THREADS = 2
 _LENGTHS = (40, 7, 21)  # of the rows that are tried
+_FORK = 19  # where rows that begin alike part
 _MOVING_ROTARY = ("dynamic", "longrope")  # frequencies by the longest row of a pass
 
 
@@ -72,3 +74,13 @@ def check_exact(model: LoadedModel, device: torch.device) -> None:
             raise exact_refusal(
                 f"on this {device.type} a row of {_LENGTHS[row]} tokens has other log-probs when it is computed alone"
             )
+    forked = ids[[0, 0, 0]]
+    forked[1, _FORK:] = ids[1, _FORK:]
+    counts = torch.tensor([_LENGTHS[0], _LENGTHS[0], _FORK], device=device)
+    tree = ExactRows.of(tree_or_pack(forked, counts - 1, least_saved=0))
+    shared = module(forked, columns < counts[:, None], layout=tree)[0]
+    for row in range(rows):
+        one, length = forked[row : row + 1], counts[row : row + 1]
+        alone = module(one, columns < length[:, None], layout=ExactRows.of(Pack.scored(one, length)))[0]
+        if not torch.equal(alone[0], shared[row]):
+            raise exact_refusal(f"on this {device.type} a row has other log-probs beside others that begin alike")

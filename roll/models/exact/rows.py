@@ -14,26 +14,56 @@ from torch.nn import functional
 from roll.models.exact.sizes import BLOCK, FLOOR, filled_length
 from roll.models.sequences.layout import RowLayout
 from roll.models.sequences.pack import Pack
+from roll.models.sequences.tree import Tree
+from roll.types.forest import Forest
 
 _GROUP_ELEMENTS = 1 << 18  # queries times keys of the rows that attention computes side by side
 
 
 class RowGroup(NamedTuple):
-    """Rows of similar lengths, computed side by side. n tokens in R rows."""
+    """Rows of similar lengths, computed side by side. n tokens in R rows; of those that several rows have, one row asks
+    what they attend to, and all have their keys."""
 
     width: int
     tokens: torch.Tensor  # int64 [R, width]: places among the N of the pass; N where a row has no token
     places: torch.Tensor  # int64 [n]: the same of those that there are
     cells: torch.Tensor  # int64 [n]: row * width + column of each
+    asking: torch.Tensor | None = None  # int64: which of the n ask; None: all
 
     @classmethod
-    def of(cls, starts: np.ndarray, lengths: np.ndarray, num_tokens: int, device: torch.device) -> RowGroup:
+    def of(cls, rows: _Rows, chosen: np.ndarray, num_tokens: int, device: torch.device) -> RowGroup:
+        lengths = rows.lengths[chosen]
         width = int(lengths.max() + -lengths.max() % FLOOR)
         columns = np.arange(width)
         inside = columns < lengths[:, None]
-        tokens = torch.from_numpy(np.where(inside, starts[:, None] + columns, num_tokens))
-        cells = torch.from_numpy(np.flatnonzero(inside))
-        return cls(width, tokens.to(device), tokens.flatten()[cells].to(device), cells.to(device))
+        flat = np.where(inside, rows.starts[chosen][:, None] + columns, 0)
+        tokens = torch.from_numpy(np.where(inside, rows.places[flat], num_tokens))
+        cells = np.flatnonzero(inside)
+        asks = rows.asks[flat.ravel()[cells]]
+        asking = None if asks.all() else torch.from_numpy(np.flatnonzero(asks)).to(device)
+        at = torch.from_numpy(cells)
+        return cls(width, tokens.to(device), tokens.flatten()[at].to(device), at.to(device), asking)
+
+    def query_places(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Places and cells of the tokens that ask."""
+        if self.asking is None:
+            return self.places, self.cells
+        return self.places[self.asking], self.cells[self.asking]
+
+
+class _Rows(NamedTuple):
+    """M tokens of rows, one behind the other."""
+
+    starts: np.ndarray  # int64 [B]: of each row among the M
+    lengths: np.ndarray  # int64 [B]
+    places: np.ndarray  # int64 [M]: among the N of a pass
+    asks: np.ndarray  # bool [M]: of several with one place, the first
+
+    @classmethod
+    def of(cls, lengths: np.ndarray) -> _Rows:
+        """Rows that share nothing."""
+        num_tokens = int(lengths.sum())
+        return cls(lengths.cumsum() - lengths, lengths, np.arange(num_tokens), np.ones(num_tokens, bool))
 
 
 @dataclass(frozen=True)
@@ -55,48 +85,68 @@ class ExactPass:
         cls, lengths: np.ndarray, num_tokens: int, device: torch.device, cache: ExactCache | None = None
     ) -> ExactPass:
         """Rows of these lengths, `num_tokens` with the fillers."""
-        ends = lengths.cumsum()
-        starts = ends - lengths
-        groups, order = [], np.argsort(lengths, kind="stable")
-        first = 0
-        for last in range(1, len(order) + 1):
-            if last < len(order):
-                shortest, next_one = lengths[order[first]], lengths[order[last]]
-                is_similar = next_one <= max(FLOOR, 1.25 * shortest)
-                if is_similar and (last + 1 - first) * int(next_one) * min(int(next_one), BLOCK) <= _GROUP_ELEMENTS:
-                    continue
-            chosen = order[first:last]
-            groups.append(RowGroup.of(starts[chosen], lengths[chosen], num_tokens, device))
-            first = last
         rows = np.repeat(np.arange(len(lengths)), lengths)
-        columns = np.arange(ends[-1]) - starts[rows]
-        return cls(torch.from_numpy(columns).to(device), torch.from_numpy(rows).to(device), tuple(groups), cache)
+        laid = _Rows.of(lengths)
+        columns = laid.places - laid.starts[rows]
+        groups = _groups(laid, num_tokens, device)
+        return cls(torch.from_numpy(columns).to(device), torch.from_numpy(rows).to(device), groups, cache)
+
+    @classmethod
+    def shared(cls, forest: Forest, num_tokens: int, device: torch.device) -> ExactPass:
+        """Rows of which tokens are computed once."""
+        num_flat = len(forest.places)
+        lengths = np.diff(np.append(forest.first, num_flat))
+        asks = forest.source[forest.places] == np.arange(num_flat)
+        groups = _groups(_Rows(forest.first, lengths, forest.places, asks), num_tokens, device)
+        rows = np.searchsorted(forest.first, forest.source, side="right") - 1
+        return cls(torch.from_numpy(forest.depth).to(device), torch.from_numpy(rows).to(device), groups)
+
+
+def _groups(rows: _Rows, num_tokens: int, device: torch.device) -> tuple[RowGroup, ...]:
+    groups, lengths = [], rows.lengths
+    order, first = np.argsort(lengths, kind="stable"), 0
+    for last in range(1, len(order) + 1):
+        if last < len(order):
+            shortest, next_one = lengths[order[first]], lengths[order[last]]
+            is_similar = next_one <= max(FLOOR, 1.25 * shortest)
+            if is_similar and (last + 1 - first) * int(next_one) * min(int(next_one), BLOCK) <= _GROUP_ELEMENTS:
+                continue
+        groups.append(RowGroup.of(rows, order[first:last], num_tokens, device))
+        first = last
+    return tuple(groups)
 
 
 @dataclass(frozen=True)
 class ExactRows(RowLayout):
-    """A pack, filled up to `filled_length`. A token's hidden state is the same in every one that has its row."""
+    """A pack or a tree, filled up to `filled_length`. A token's hidden state is the same in every one that has its
+    row."""
 
-    pack: Pack
+    rows: Pack | Tree
     attention: ExactPass
     num_tokens: int  # with the fillers
 
     @classmethod
-    def of(cls, pack: Pack) -> ExactRows:
+    def of(cls, rows: Pack | Tree) -> ExactRows:
         """StrategyError where ranks share the pack, or it shows pictures, is the caller's."""
-        lengths = pack.starts.diff().cpu().numpy().astype(np.int64)
-        num_tokens = filled_length(pack.num_tokens)
-        return cls(pack, ExactPass.whole(lengths, num_tokens, pack.input_ids.device), num_tokens)
+        num_tokens, device = filled_length(rows.input_ids.shape[1]), rows.input_ids.device
+        if isinstance(rows, Tree):
+            return cls(rows, ExactPass.shared(rows.forest, num_tokens, device), num_tokens)
+        lengths = rows.starts.diff().cpu().numpy().astype(np.int64)
+        return cls(rows, ExactPass.whole(lengths, num_tokens, device), num_tokens)
+
+    @property
+    def shares_tokens(self) -> bool:
+        return self.rows.shares_tokens
 
     @property
     def arguments(self) -> dict[str, Any]:
-        return filled(self.pack.input_ids[0], self.pack.position_ids[0], self.num_tokens, self.attention)
+        return filled(self.rows.input_ids[0], self.rows.position_ids[0], self.num_tokens, self.attention)
 
     def places(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-        return self.pack.places(rows, columns)
+        return self.rows.places(rows, columns)
 
     def row_tokens(self) -> torch.Tensor:
-        return self.pack.row_tokens()
+        return self.rows.row_tokens()
 
     def of_tokens(self, routes: torch.Tensor) -> torch.Tensor:
         raise AssertionError("router_replay is refused")

@@ -29,6 +29,7 @@ def said(changes: dict[str, Any]) -> list[str]:
 def test_it_works_with_both_trainers() -> None:
     assert said({}) == []
     assert said({"actor_train.strategy_args.strategy_name": "deepspeed_train"}) == []
+    assert said({"actor_train.use_prefix_sharing": "on"}) == []
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,6 @@ def test_it_works_with_both_trainers() -> None:
             "stage: 3 adds biases after rounding products. Set memory_efficient_linear beside it to false",
         ),
         ({"actor_train.use_torch_compile": True}, "use_torch_compile: True uses different kernels"),
-        ({"actor_train.use_prefix_sharing": "auto"}, "use_prefix_sharing: auto adds up attention along the tree"),
         (
             {"actor_train.model_args.fused_kernel_options.impl_backend": "cut_cross_entropy"},
             "cut_cross_entropy has kernels of its own. Set it to torch",
