@@ -481,6 +481,15 @@ def dtype(value: Any) -> Any:
     return word({name: name for name in DTYPES.values()} | DTYPES, "number format")(value)
 
 
+def adam(value: object) -> object:
+    """Converts the name of an optimizer."""
+    if str(value) == "AdamW8bit":
+        return "adamw_bnb_8bit"
+    if str(value).lower() not in ("adam", "adamw"):
+        raise ChangesRun(f"there is no optimizer {value} here; there are adamw_torch, adamw_bnb_8bit and muon")
+    return "adamw_torch"
+
+
 _TRACKER_WORDS = {**TRACKER_WORDS, "file": "jsonl"}
 
 

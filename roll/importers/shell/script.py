@@ -23,7 +23,8 @@ from roll.importers.shell.syntax_tree import Node, Steps, TreeReader
 
 _OVERRIDE = re.compile(r"(\+{0,2}|~)[A-Za-z_]\w*(\.[\w-]+)*=.*|~[A-Za-z_]\w*(\.[\w-]+)+", re.DOTALL)
 _OUTPUT = re.compile(r"\$\((?!\()|(?<!`)`[^`]+`(?!`)")
-_DATE = re.compile(r"(?:(?:^|(?<=/)){0}[-_.]?|[-_.]?{0})".replace("{0}", r"(?:\$\(date\b[^()`]*\)|`date\b[^`]*`)"))
+_STAMP = r"(?:\$\(date\b[^()`]*\)|`date\b[^`]*`)"
+_DATE = re.compile(rf"(?:^|(?<=/))(?:{_STAMP}[-_.]?)+/?|[-_.]?{_STAMP}")
 _VARIABLE = re.compile(r"([A-Z_][A-Z0-9_]*)=(.*)", re.DOTALL)
 _OPEN = re.compile(r"\$(\d|\(|\{|`)|`")
 ANOTHER_COMMAND = "Not imported, another command: "

@@ -35,6 +35,9 @@ TEMPLATE_OF_MODEL = (
     "there it goes into the model's configuration, which no tokenizer reads: prompts have the tokenizer's own "
     "template, as here. model.custom_chat_template sets one"
 )
+PADDED = "rows are packed, or padded as far as their micro batch needs"
+FP32_STATES = "states of the optimizer are fp32; adamw_bnb_8bit has smaller ones"
+TILED_HEAD = "the head is computed in tiles, here always"
 HIDDEN_NOISE = "noise in hidden states is a fork's, and no model here adds any"
 ITSELF = "roll does it by itself"
 TURNS = "roles that share devices take turns: what waits is in host memory anyway"
@@ -127,7 +130,7 @@ def optimizer(section: str, role: str, rate: float) -> Iterator[Row]:
     )
     yield to(f"{at}.betas", f"{args}.adam_beta1", f"{args}.adam_beta2", via=words.betas, needs=need)
     yield to(f"{at}.eps", f"{args}.adam_epsilon", via=words.number, needs=need)
-    yield to(f"{at}.optimizer", f"{args}.optim", via=_adam, needs=need)
+    yield to(f"{at}.optimizer", f"{args}.optim", via=words.adam, needs=need)
     yield changes(f"{at}.num_cycles", "a cosine falls once, from its peak to its end", 0.5)
     yield summed(f"{at}.min_lr", f"{role} floor", needs=need)
     yield lacks(f"{at}.lr_warmup_init", "a warm-up begins at 1 / (n + 1) of its peak", 0, 0.0)
@@ -191,14 +194,6 @@ def floor(section: str, role: str) -> Callable[[SourceLookup], CombinedKeys]:
         return CombinedKeys({key: ratio}, f"{key}: {ratio:g} = {least:g} / {rate:g}.")
 
     return combine
-
-
-def _adam(value: object) -> object:
-    if str(value) == "AdamW8bit":
-        return "adamw_bnb_8bit"
-    if str(value).lower() not in ("adam", "adamw"):
-        raise ChangesRun(f"there is no optimizer {value} here; there are adamw_torch, adamw_bnb_8bit and muon")
-    return "adamw_torch"
 
 
 def model_dtype(key: str, learns: bool) -> Row:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import Any
 
 from roll.importers import rows as words
 from roll.importers.rows import (
-    ApproximateValue,
     AsksNothing,
     CombinedKeys,
     Condition,
@@ -41,7 +39,6 @@ from roll.importers.verl.common import (
     counts_epochs,
     device,
     floor,
-    megatron,
     model_dtype,
     optimizer_overrides,
     rise,
@@ -51,9 +48,9 @@ from roll.importers.verl.common import (
     thinking,
 )
 from roll.importers.verl.pictures import COLUMNS, NO_VIDEOS, ONLY_RLVR
+from roll.importers.verl.sft_engine_rows import ENGINE_ROWS, MODEL_ROWS, OPTIMIZER_ROWS, ROLE
 from roll.importers.verl.versions import AVERAGES_PASSES
 
-ROLE = "sft_train"
 _ARGS, _MODEL, _DATA = f"{ROLE}.training_args", f"{ROLE}.model_args", f"{ROLE}.data_args"
 _CONFIG = f"{ROLE}.strategy_args.strategy_config"
 
@@ -152,14 +149,22 @@ def _is_nested(source: SourceLookup, kind: str) -> bool:
 
 
 def _has_lora(source: SourceLookup) -> str:
-    return "" if source.number("model.lora_rank", 0) > 0 else "lora_rank is 0: no adapters"
+    """An initial adapter means LoRA too, whatever lora_rank says."""
+    there = source.is_set("model.lora_adapter_path") or source.number("model.lora_rank", 0) > 0
+    return "" if there else "lora_rank is 0: no adapters"
 
 
 def _lora(source: SourceLookup) -> CombinedKeys:
     rank = source.number("model.lora_rank")
+    if reason := _has_lora(source):
+        return CombinedKeys({}, reason)
+    path = source("model.lora_adapter_path")
+    begun = {f"{_MODEL}.adapter_name_or_path": path} if path else {}
     if rank <= 0:
-        return CombinedKeys({}, "lora_rank is 0: no adapters")
-    settings = {
+        near = "lora_rank and lora_alpha must be those of the adapter's own file: set them where it has others."
+        target = {f"{_MODEL}.lora_target": source("model.target_modules")}
+        return CombinedKeys(target | begun, f"{_MODEL}.lora_target, by lora_adapter_path.", near)
+    settings = begun | {
         f"{_MODEL}.lora_target": source("model.target_modules"),
         f"{_MODEL}.lora_rank": rank,
         f"{_MODEL}.lora_alpha": source("model.lora_alpha"),
@@ -207,13 +212,21 @@ def _every(value: Any) -> Any:
     return words.positive(value)
 
 
-def _saved(value: Any) -> Any:
+def _saved(source: SourceLookup) -> CombinedKeys:
     """verl's fine-tuning saves what it trained after the last step, whatever save_freq says."""
-    steps = _every(value)
+    steps = _every(source("trainer.save_freq"))
     if steps != -1:
-        return steps
-    near = "the last step saves, as there; verl before 0.5 saves after each epoch"
-    return ApproximateValue(_ONLY_AT_THE_END, near)
+        return CombinedKeys({"save_steps": steps}, f"save_steps: {steps}.")
+    near = _OF_EPOCHS.format("saves") if _may_follow_epochs(source, "trainer.save_freq") else ""
+    return CombinedKeys({"save_steps": _ONLY_AT_THE_END}, "save_steps: the last step saves, as there.", near)
+
+
+_OF_EPOCHS = "Verl before 0.5, which has no such key, {} after each epoch."
+
+
+def _may_follow_epochs(source: SourceLookup, key: str) -> bool:
+    """Whether the version may be one that does at the end of an epoch what the key says later."""
+    return bool(source(AVERAGES_PASSES)) and not source.is_set(key)
 
 
 def _validations(source: SourceLookup) -> CombinedKeys:
@@ -224,7 +237,8 @@ def _validations(source: SourceLookup) -> CombinedKeys:
     steps = _ONLY_AT_THE_END if steps == -1 else steps
     said, near = str(steps), ""
     if steps == _ONLY_AT_THE_END:
-        said, near = "the last step alone", "Verl before 0.5, which has no such key, validates after each epoch."
+        said = "the last step alone"
+        near = _OF_EPOCHS.format("validates") if _may_follow_epochs(source, "trainer.test_freq") else ""
     return CombinedKeys({"eval_steps": steps, "val_before_train": False}, f"eval_steps: {said}.", near)
 
 
@@ -232,6 +246,7 @@ _CONDITIONS: Mapping[str, Condition] = {
     "lora": _has_lora,
     "epochs": counts_epochs,
     "cosine": _is_cosine,
+    "fsdp": lambda source: f"engine.strategy is {MEGATRON}" if _is_on_megatron(source) else "",
     MEGATRON: lambda source: "" if _is_on_megatron(source) else "engine.strategy is not megatron",
 }
 _COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
@@ -241,6 +256,7 @@ _COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "columns": _columns,
     "cuts": _cuts,
     "validations": _validations,
+    "saves": _saved,
     "trackers": board,
     "lora": _lora,
     "floor": floor("", ROLE),
@@ -248,20 +264,6 @@ _COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "resume": _resume,
     "template variables": template_variables(ROLE),
 }
-
-_OF_ANY_ENGINE = ("param_offload", "grad_offload", "optimizer_offload", "use_remove_padding", "dtype")
-
-
-def _engine_rows() -> Iterator[Row]:
-    """Megatron's sizes and settings, which stand in the section of the engine here."""
-    for row in megatron("engine", ROLE, MEGATRON, learns=True):
-        name = row.key.removeprefix("engine.megatron.")
-        if name not in _OF_ANY_ENGINE:
-            yield replace(row, key=f"engine.{name}")
-    for what in ("param", "grad", "optimizer"):
-        yield lacks(f"engine.{what}_offload", "trained states stay on their devices", False)
-    yield to("engine.dtype", f"{_MODEL}.dtype", via=words.dtype)
-
 
 _ROWS: tuple[Row, ...] = (
     to("model.partial_pretrain", "pretrain", default="~/models/gemma-1.1-7b-it"),
@@ -337,9 +339,10 @@ _ROWS: tuple[Row, ...] = (
     summed("optim.min_lr", "floor"),
     lacks("optim.lr_warmup_init", "a warm-up begins at 1 / (n + 1) of its peak", 0, 0.0),
     *optimizer_overrides("optim", ROLE, offload=""),
-    *_engine_rows(),
+    *ENGINE_ROWS,
+    *OPTIMIZER_ROWS,
+    *MODEL_ROWS,
     *(lacks(f"data.max_{kind}_length", "sequence_length is that of a whole row") for kind in ("prompt", "response")),
-    to("engine.fsdp_size", f"{_CONFIG}.fsdp_size"),
     to("optim.lr_scheduler", f"{_ARGS}.lr_scheduler_type", via=words.schedule, default="cosine"),
     summed("trainer.nnodes", "placement", 1),
     summed("trainer.n_gpus_per_node", "placement", 8),
@@ -383,5 +386,5 @@ _ROWS: tuple[Row, ...] = (
 )
 
 SFT = Table("verl", "sft", _ROWS, _COMBINED_KEYS, _CONDITIONS)
-"""Row that the fine-tuning of Trinity-RFT shares with verl's: how often a run saves."""
-SAVES = to("trainer.save_freq", "save_steps", via=_saved, default=-1)
+SAVES = summed("trainer.save_freq", "saves", -1)
+"""Row of verl's alone: the fine-tuning of Trinity-RFT saves as often as it says."""

@@ -20,9 +20,12 @@ from roll.importers.verl.common import (
     ENDS_SOONER,
     ENGINE_GROUP,
     FILES_ONCE,
+    FP32_STATES,
     OWN_CODE,
+    PADDED,
     PROFILES,
     ROLLOUT,
+    TILED_HEAD,
     TRAIN,
     device,
     engine_group,
@@ -223,16 +226,13 @@ _OTHERS = (
     needless("hydra.**", "of Hydra's own"),
 )
 
-_PADDED = "rows are packed, or padded as far as their micro batch needs"
-_HEAD = "the head is computed in tiles, here always"
 _MODES = "trainer_mode is sync; async_generation_ratio says how far rollouts run ahead (docs/rollouts.md)"
-_STATES = "states of the optimizer are fp32; adamw_bnb_8bit has smaller ones"
 
 _NEWEST = (
-    needless("**.pad_to_length**", _PADDED),
-    needless("**.pad_bshd_to_minibatch_max", _PADDED),
-    needless("**.megatron.thd_format", _PADDED),
-    needless("**.entropy_from_logits_*", _HEAD),
+    needless("**.pad_to_length**", PADDED),
+    needless("**.pad_bshd_to_minibatch_max", PADDED),
+    needless("**.megatron.thd_format", PADDED),
+    needless("**.entropy_from_logits_*", TILED_HEAD),
     needless("**.use_no_sync_for_gradient_accumulation", "gradients are added up over ranks once per update"),
     needless("**.turbo_config.**", "of an engine that actor.strategy does not name"),
     lacks("actor_rollout_ref.actor.use_prefix_grouper", "use_prefix_sharing: on (docs/trainers.md)", False),
@@ -245,7 +245,7 @@ _NEWEST = (
     needless(f"{ROLLOUT}.qat", "actor.qat says whether weights are quantised"),
     changes("data.function_tool_path", "tools belong to agentic runs: custom_envs.<tag>.tool_wrapper"),
     *(
-        lacks(f"**.optim.{name}", _STATES, "fp32", "float32")
+        lacks(f"**.optim.{name}", FP32_STATES, "fp32", "float32")
         for name in ("main_grads_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
     ),
     needless("**.optim.use_precision_aware_optimizer", "master weights are fp32"),

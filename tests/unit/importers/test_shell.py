@@ -97,6 +97,8 @@ def test_a_value_that_only_a_shell_knows_is_no_reference_of_the_yaml(tmp_path: P
         ("x-$(date +%m%d)", "x", True),
         ("x_`date`/y", "x/y", True),
         ("$(date +%s)_x", "x", True),
+        ("$(date +%s)/x", "x", True),
+        ("/o/$(date +%F)-$(date +%T)/x", "/o/x", True),
         ("'/x/'$(date '+%F %T')-y", "/x/y", True),
         ("$(date +%s)", "$(date +%s)", False),
         ("x-$(git rev-parse HEAD)", "x-$(git rev-parse HEAD)", False),

@@ -10,6 +10,7 @@ from tests.unit.importers.test_import import entry
 
 FSDP = "torchrun --nproc_per_node={} -m verl.trainer.fsdp_sft_trainer model.partial_pretrain=/m"
 ENGINE = "torchrun --nproc_per_node={} -m verl.trainer.sft_trainer model.path=/m"
+VALIDATION = " data.val_files=/v.parquet"
 SIZES = " data.train_batch_size=64 data.micro_batch_size_per_gpu=4"
 
 
@@ -52,3 +53,46 @@ def test_whether_a_run_resumes_by_default_depends_on_the_version(line: str, resu
 def test_the_program_says_which_defaults_hold() -> None:
     assert of_command(FSDP + " model.path=/m").tree["sft_train"]["training_args"]["learning_rate"] == 1e-5
     assert of_command(ENGINE).tree["sft_train"]["training_args"]["learning_rate"] == 1e-3
+
+
+@pytest.mark.parametrize(
+    "key, outcome",
+    [
+        ("engine.model_dtype=fp32", "asks for nothing"),
+        ("engine.fsdp_size=2", "mapped"),
+        ("engine.ulysses_sequence_parallel_size=2", "mapped"),
+        ("engine.forward_only=false", "asks for nothing"),
+        ("engine.use_torch_compile=true", "asks for nothing"),
+        ("engine.qat.enable=true", "changes the run"),
+        ("optim.optimizer=AdamW", "mapped"),
+        ("optim.optimizer=SGD", "changes the run"),
+        ("optim.num_cycles=1.5", "changes the run"),
+        ("model.lora.rank=8", "changes the run"),
+        ("model.tokenizer_path=/t", "mapped"),
+        ("model.enable_activation_offload=true", "mapped"),
+        ("model.mtp.enable_train=true", "changes the run"),
+        ("model.mtp.enable_train=false", "asks for nothing"),
+    ],
+)
+def test_the_sections_of_engine_optimizer_and_model_have_their_rows(key: str, outcome: str) -> None:
+    assert entry(of_command(f"{ENGINE} {key}"), key.partition("=")[0])[0] == outcome
+
+
+def test_an_adapter_to_begin_with_means_lora_and_takes_its_sizes_from_its_file() -> None:
+    found = of_command(ENGINE + " model.lora_adapter_path=/a model.target_modules=all-linear")
+    model = found.tree["sft_train"]["model_args"]
+    assert model["adapter_name_or_path"] == "/a" and model["lora_target"] == "all-linear"
+    assert "lora_rank" not in model
+    outcome, note = entry(found, "model.lora_adapter_path")
+    assert outcome == "approximated" and "those of the adapter's own file" in note
+
+
+@pytest.mark.parametrize("key, done", [("trainer.save_freq", "saves"), ("trainer.test_freq", "validates")])
+def test_a_key_that_is_given_is_not_of_a_version_without_it(key: str, done: str) -> None:
+    of_an_epoch = f"{done} after each epoch"
+    assert of_epoch_in(of_command(FSDP + VALIDATION), of_an_epoch)
+    assert not of_epoch_in(of_command(f"{FSDP}{VALIDATION} {key}=-1"), of_an_epoch)
+
+
+def of_epoch_in(found: Imported, said: str) -> bool:
+    return any(said in given.note for given in found.entries) or any(said in note for note in found.notes)
