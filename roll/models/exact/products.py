@@ -7,6 +7,7 @@ products are those of `kernels.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cache, partial
 from importlib import import_module
 from typing import Any
@@ -16,6 +17,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from roll.errors import StrategyError
 
@@ -43,29 +45,44 @@ def exact_linear(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
     """States [..., in] with weight [out, in], plus bias: [..., out], as functional.linear."""
     if not by_kernels(states.device):
         return functional.linear(states, weight, bias)
-    output: torch.Tensor = _Linear.apply(states, weight, bias)  # type: ignore[assignment]
+    rows = _products(states.reshape(1, -1, states.shape[-1]), weight.T[None], bias)
+    return rows.reshape(*states.shape[:-1], -1)
+
+
+def exact_matmul(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """As torch.matmul, of matrices."""
+    if not by_kernels(left.device):
+        return torch.matmul(left, right)
+    if right.dim() == 2:
+        return exact_linear(left, right.T)
+    lead = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    batches = (part.expand(*lead, *part.shape[-2:]).flatten(0, -3) for part in (left, right))
+    return _products(*batches).unflatten(0, lead)
+
+
+def _products(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """Left [B, M, K] with right [B, K, N], plus bias [N]: [B, M, N]."""
+    output: torch.Tensor = _Products.apply(left, right, bias)  # type: ignore[assignment]
     return output
 
 
-class _Linear(torch.autograd.Function):
+class _Products(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+        ctx: Any, left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
-        ctx.save_for_backward(states, weight)
-        rows = _kernel()(states.reshape(1, -1, states.shape[-1]), weight.T[None], bias)
-        return rows.reshape(*states.shape[:-1], -1)
+        ctx.save_for_backward(left, right)
+        return _kernel()(left, right, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
-        states, weight = ctx.saved_tensors
-        rows = gradient.flatten(0, -2)
+        left, right = ctx.saved_tensors
         wanted = ctx.needs_input_grad
         return (
-            gradient @ weight if wanted[0] else None,
-            rows.T @ states.flatten(0, -2) if wanted[1] else None,
-            rows.sum(0) if wanted[2] else None,
+            gradient @ right.mT if wanted[0] else None,
+            left.mT @ gradient if wanted[1] else None,
+            gradient.sum((0, 1)) if wanted[2] else None,
         )
 
 
@@ -88,7 +105,7 @@ def block_sums(weights: torch.Tensor) -> torch.Tensor:
 
 
 class _ExactProducts(TorchFunctionMode):
-    """Computes a module's products by `exact_linear`."""
+    """Computes products by `exact_linear` and `exact_matmul`."""
 
     def __torch_function__(
         self,
@@ -104,17 +121,24 @@ def _addmm(bias: torch.Tensor, states: torch.Tensor, weight: torch.Tensor) -> to
     return exact_linear(states, weight.T, bias)
 
 
-_EXACT: dict[Callable[..., Any], Callable[..., Any]] = {functional.linear: exact_linear, torch.addmm: _addmm}
+_EXACT: dict[Callable[..., Any], Callable[..., Any]] = {functional.linear: exact_linear, torch.addmm: _addmm} | (
+    dict.fromkeys((torch.matmul, torch.bmm, torch.mm, torch.Tensor.matmul, torch.Tensor.__matmul__), exact_matmul)
+)
 
 
-def use_exact_products(model: nn.Module) -> None:
-    """Has every module that holds a matrix, embeddings aside, compute products by `exact_linear`."""
-    for module in model.modules():
+def use_exact_products(backbone: nn.Module) -> None:
+    """Has the layers, and modules beside them that hold a matrix, compute products by `exact_linear`. A layer, not the
+    whole pass: checkpointing computes layers again in the backward pass."""
+    inside: set[nn.Module] = set()
+    for module in backbone.modules():
+        is_layer = isinstance(module, GradientCheckpointingLayer)
         holds = any(parameter.dim() > 1 for parameter in module.parameters(recurse=False))
-        if holds and not isinstance(module, nn.Embedding):
+        if module not in inside and (is_layer or (holds and not isinstance(module, nn.Embedding))):
             module.forward = partial(_exactly, module.forward)
+            inside.update(module.modules())
 
 
 def _exactly(forward: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    with _ExactProducts():
+    states: torch.Tensor = next(part for part in (*args, *options.values()) if isinstance(part, torch.Tensor))
+    with _ExactProducts() if by_kernels(states.device) else nullcontext():
         return forward(*args, **options)

@@ -158,8 +158,9 @@ class ExactRows(RowLayout):
 def filled(ids: torch.Tensor, positions: torch.Tensor, num_tokens: int, attention: ExactPass) -> dict[str, Any]:
     """Arguments of the backbone for these tokens [n] and fillers behind them."""
     missing = num_tokens - len(ids)
+    # Fillers are the first token: a padding token's embedding is 0, at which roots (Gemma-3n's) have no gradient.
     return {
-        "input_ids": functional.pad(ids, (0, missing))[None],
+        "input_ids": torch.cat([ids, ids[:1].expand(missing)])[None],
         "position_ids": functional.pad(positions, (0, missing))[None],
         "use_cache": False,
         "exact": attention,
