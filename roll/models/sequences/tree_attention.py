@@ -224,7 +224,7 @@ def _flash_backward(
     call: Call,
     scale: float,
 ) -> tuple[torch.Tensor, ...]:
-    state = torch.zeros(2, dtype=torch.uint64, device=query.device)  # of dropout, which there is none of
+    state = torch.empty(2, dtype=torch.uint64, device=query.device)  # of dropout, which there is none of
     return _FLASH_BACKWARD(
         gradient, query, key, value, out, lse.contiguous(), *call.starts, *_flash_longest(call), 0.0,
         rng_state=state, unused=state, scale=scale, **_flash_mask(call),
@@ -262,7 +262,7 @@ def _efficient_backward(
     # Padding sees nothing: exp(score - inf) is 0.
     padded = lse.new_full((heads, slices * _round_up(call.longest[0], _LSE_MULTIPLE)), float("inf"))
     padded = padded.index_copy_(1, call.padded, lse).view(heads, slices, -1).transpose(0, 1).contiguous()
-    state = torch.zeros((), dtype=torch.int64, device=query.device)  # of dropout, which there is none of
+    state = torch.empty((), dtype=torch.int64, device=query.device)  # of dropout, which there is none of
     pulls = _EFFICIENT_BACKWARD(
         gradient[None], query[None], key[None], value[None], None, out[None], *call.starts, *call.longest, padded, 0.0,
         state, state, _efficient_mask(call), False, scale=scale, window_size=call.window or None,

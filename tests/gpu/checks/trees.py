@@ -191,96 +191,111 @@ def _seconds(work: Callable[[], object]) -> float:
 
 _SHAPES = {
     "cuda": {
-        "512_64": Shape(512, 64, count=4),
-        "256_256": Shape(256, 256, count=4),
-        "episodes": Shape(192, 128, count=2, turns=True, thought=64),
+        "512_64": Shape(512, 64, count=16),
+        "256_256": Shape(256, 256, count=7),
+        "episodes": Shape(192, 128, count=5, turns=True, thought=64),
     },
     "cpu": {
-        "512_64": Shape(128, 16),
+        "512_64": Shape(128, 16, count=2),
         "256_256": Shape(64, 64),
         "episodes": Shape(48, 32, turns=True, thought=16),
     },
 }
-_NUM_TIMED = 5
+_MOST_TOKENS = {"cuda": 16_384, "cpu": 512}  # of a micro batch
+_MODEL = SHAPE_OF_HALF_A_BILLION | {"num_hidden_layers": 12, "vocab_size": 32_768}
+_NUM_TIMED = 4
 
 
 def prefix_sharing(place: Place) -> Figures:
-    """fsdp2_train on one device, 12 layers of a 0.5B in bf16 with gradient checkpointing: rows that begin alike with
-    `use_prefix_sharing: on` and as packs, in the same process. Gradients by their distance from those of packs in fp32,
-    and the time of updates in turns."""
-    model_dir = place.large_model(SHAPE_OF_HALF_A_BILLION | {"num_hidden_layers": 12, "vocab_size": 32_768})
+    """Updates of fsdp2_train on one device, 12 layers of a 0.5B in bf16 with gradient checkpointing: rows that begin
+    alike with `use_prefix_sharing: on`, and as packs, in the same process and in turns. Both have micro batches of as
+    many tokens at most, which are fewer of trees."""
     with place.ranks(1) as pool:
-        return pool.run(_against_packs, model_dir, _SHAPES[place.device])[0]
+        return pool.run(_against_packs, place)[0]
 
 
-def _against_packs(model_dir: Path, shapes: dict[str, Shape]) -> dict[str, float]:
+def _against_packs(place: Place) -> dict[str, float]:
     """One rank."""
-    from roll.models.sequences.tree import tree_or_pack
     from tests.parity.strategies.reference import BentLoss, scale_of
 
+    model_dir = place.large_model(_MODEL)
     words = int(read_object(model_dir / "config.json")["vocab_size"])
-    batches = {name: _batch(shape, words) for name, shape in shapes.items()}
-    figures: dict[str, float] = {"gradient_difference": 0.0, "gradient_error_to_packed": 0.0}
-    with _trainer(model_dir, "fp32", "off") as exact:
-        wanted = {name: _gradients(exact, batch) for name, batch in batches.items()}
+    figures: dict[str, float] = {"gradient_difference": 0.0}
     with ExitStack() as stack:
-        packed, tree = (stack.enter_context(_trainer(model_dir, "bf16", shares)) for shares in ("off", "on"))
-        for name, batch in batches.items():
-            plain, shared = (_gradients(strategy, batch) for strategy in (packed, tree))
-            errors = [_distance(found, wanted[name]) for found in (plain, shared)]
-            print(f"{name}: gradients of packs and trees are off by {errors}", flush=True)
-            ratio, apart = errors[1] / errors[0], _distance(shared, plain)
-            figures["gradient_error_to_packed"] = max(figures["gradient_error_to_packed"], ratio)
-            figures["gradient_difference"] = max(figures["gradient_difference"], apart)
-            scale, taken = scale_of([batch]), {"packed": [], "tree": []}
+        trainers = {way: stack.enter_context(_trainer(model_dir, way)) for way in ("off", "on")}
+        for name, shape in _SHAPES[place.device].items():
+            rows = list(shape.rows(words))
+            batches = {way: _batches(rows, _MOST_TOKENS[place.device], way == "on") for way in trainers}
+            trainers["on"].take_shared_work()  # of the updates before
+            gradients = {way: _gradients(strategy, batches[way]) for way, strategy in trainers.items()}
+            tokens = trainers["on"].take_shared_work()
+            seconds: dict[str, list[float]] = {way: [] for way in trainers}
             for _ in range(_NUM_TIMED + 1):
-                for way, strategy in (("packed", packed), ("tree", tree)):
-                    update = partial(strategy.train_step, [batch], BentLoss(), scale, 1.0)
-                    taken[way].append(_seconds(update))
-            medians = {way: statistics.median(seconds[1:]) for way, seconds in taken.items()}
-            layout = tree_or_pack(batch.input_ids, batch.lengths - 1)
-            tokens = layout.input_ids.shape[1]
-            print(f"{name}: {int((batch.lengths - 1).sum())} -> {tokens} tokens, seconds {taken}", flush=True)
-            figures[f"tokens_{name}"] = int((batch.lengths - 1).sum()) / tokens
-            figures[f"time_packed_to_tree_{name}"] = medians["packed"] / medians["tree"]
-            figures[f"tree_s_{name}"] = medians["tree"]
+                for way, strategy in trainers.items():
+                    scale = scale_of(batches[way])
+                    seconds[way].append(_seconds(partial(strategy.train_step, batches[way], BentLoss(), scale, 1.0)))
+            packed_s, tree_s = (statistics.median(seconds[way][1:]) for way in ("off", "on"))
+            apart = _distance(gradients["on"], gradients["off"])
+            figures["gradient_difference"] = max(figures["gradient_difference"], apart)
+            figures |= {
+                f"tokens_{name}": tokens.row_tokens / tokens.tokens,
+                f"time_packed_to_tree_{name}": packed_s / tree_s,
+                f"packed_s_{name}": packed_s,
+                f"tree_s_{name}": tree_s,
+            }
+            counts = {way: len(each) for way, each in batches.items()}
+            print(f"{name}: {tokens}, micro batches {counts}, gradients apart {apart}, seconds {seconds}", flush=True)
     return figures
 
 
-def _trainer(model_dir: Path, dtype: str, shares: str) -> Any:
-    of_model = {"dtype": dtype, "disable_gradient_checkpointing": False}
+def _trainer(model_dir: Path, shares: str) -> Any:
+    of_model = {"dtype": "bf16", "disable_gradient_checkpointing": False}
     run = run_of("fsdp2", model_dir, {"packs": True, "shares": shares}, of_model)
     return helpers_of("fsdp2").trainer(replace(run, training={"learning_rate": 1e-6}))
 
 
-def _batch(shape: Shape, words: int) -> Any:
+def _batches(rows: list[tuple[np.ndarray, int]], most_tokens: int, shared: bool) -> list[Any]:
+    """The rows in micro batches of at most so many computed tokens, in their order."""
+    from roll.types.forest import forest_of
+
+    batches: list[list[tuple[np.ndarray, int]]] = [[]]
+    for row in rows:
+        tried = [tokens[:-1] for tokens, _ in [*batches[-1], row]]
+        count = forest_of(tried).num_tokens if shared else sum(map(len, tried))
+        if batches[-1] and count > most_tokens:
+            batches.append([])
+        batches[-1].append(row)
+    return [_batch(each) for each in batches]
+
+
+def _batch(rows: list[tuple[np.ndarray, int]]) -> Any:
     from roll.types.batch import MicroBatch
 
-    rows = list(shape.rows(words))
     size = len(rows), max(len(row) for row, _ in rows)
     ids, mask = torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.bool)
     for at, (row, sampled) in enumerate(rows):
         ids[at, : len(row)] = torch.from_numpy(row)
         mask[at, len(row) - sampled : len(row)] = True
-    chance = torch.Generator().manual_seed(0)
+    advantages = torch.stack([torch.arange(size[1]) * (1 + int(row[-1]) % 7) % 13 / 6 - 1 for row, _ in rows])
     return MicroBatch(
         input_ids=ids,
         lengths=torch.tensor([len(row) for row, _ in rows]),
         response_mask=mask,
         loss_weights=torch.ones(len(rows)),
         rollout_log_probs=torch.full(size, -12.0) * mask,
-        advantages=(torch.rand(size, generator=chance) * 2 - 1) * mask,
+        advantages=advantages * mask,
         returns=torch.zeros(size),
     )
 
 
-def _gradients(strategy: Any, batch: Any) -> list[torch.Tensor]:
-    """Of a forward and backward pass, fp32 on the CPU."""
+def _gradients(strategy: Any, batches: list[Any]) -> list[torch.Tensor]:
+    """Of forward and backward passes over all of them, fp32 on the CPU."""
     from tests.parity.strategies.reference import BentLoss, scale_of
 
     module, loss = strategy.model.module, BentLoss()
-    here = batch.to(strategy.context.device)
-    loss(strategy._outputs(module, here, loss, 1.0), here, scale_of([batch]))[0].backward()
+    for batch in batches:
+        here = batch.to(strategy.context.device)
+        loss(strategy._outputs(module, here, loss, 1.0), here, scale_of(batches))[0].backward()
     grads = [cast(DTensor, each.grad).to_local().float().cpu() for each in module.parameters() if each.grad is not None]
     module.zero_grad()
     return grads
