@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext, create_selective_checkpoint_contexts
+from torch.utils._pytree import tree_leaves, tree_map_only
 from transformers import PreTrainedModel
 
 from roll.configs.sections.model import ModelArgs
@@ -26,43 +27,84 @@ def checkpoint_blocks(pretrained: PreTrainedModel, args: ModelArgs) -> None:
     pretrained.gradient_checkpointing_enable(how)
 
 
-def policy(context: SelectiveCheckpointContext, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    """Keeps the results of matrix products and of attention."""
-    factor = _PRODUCTS.get(_name(op))
-    is_dear = _may_be_kept(op) and (factor is None or args[factor].shape[-1] >= LEAST_TERMS)
-    return CheckpointPolicy.MUST_SAVE if is_dear else CheckpointPolicy.PREFER_RECOMPUTE
+def is_dear(op: Any, args: tuple[Any, ...]) -> bool:
+    """True for matrix products and attention, whose results are kept. Products of stacks (bmm) are not: those are the
+    scores of attention without a kernel, of tokens x tokens."""
+    if not isinstance(op, torch._ops.OpOverload) or op._overloadname != "default":  # others write to memory of others
+        return False
+    name = op._schema.name
+    if (factor := _PRODUCTS.get(name)) is not None:
+        return args[factor].shape[-1] >= LEAST_TERMS
+    return name in _GROUPED or name.startswith(_ATTENTION)
 
 
-def _may_be_kept(op: Any) -> bool:
-    """Products of stacks (bmm) are not: those are the scores of attention without a kernel, of tokens x tokens."""
-    name = _name(op)
-    return name in _PRODUCTS or name in _GROUPED or name.startswith(_ATTENTION)
+# torch has such contexts (`create_selective_checkpoint_contexts`). Those of 2.13 refuse operations that the first pass
+# did not have, such as the gathers of ZeRO-3, and give wrong gradients where a result is changed in place: behind
+# `nn.Linear` of three dimensions their check of versions sees nothing of it.
 
 
-def _name(op: Any) -> str:
-    """Name without overload, of those alone that make a tensor of their own."""
-    return op._schema.name if isinstance(op, torch._ops.OpOverload) and op._overloadname == "default" else ""
+class _Keeping(TorchDispatchMode):
+    """A block's first pass. `results`: what its dear operations returned, in their order."""
 
-
-def _contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
-    """Contexts of a block's forward pass and of its second one."""
-    keeping, reusing = create_selective_checkpoint_contexts(policy)
-    return keeping, _Reusing(reusing)
-
-
-class _Reusing(TorchDispatchMode):
-    """torch's own context of a second pass, for what may be kept alone: it refuses operations that the first pass did
-    not have, and ZeRO-3 gathers weights at other times in the second one."""
-
-    def __init__(self, mode: Any):
+    def __init__(self) -> None:
         super().__init__()
-        self._mode = mode
+        self.results: deque[tuple[Any, Any]] = deque()
+        self._places: dict[int, int] = {}  # of results, by their memory
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if _may_be_kept(func):
-            return self._mode.__torch_dispatch__(func, types, args, kwargs)
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if is_dear(func, args):
+            result = func(*args, **kwargs)
+            self._keep(func, result)
+            return result
+        if isinstance(func, torch._ops.OpOverload) and func._schema.is_mutable:
+            self._copy_before(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _keep(self, op: Any, result: Any) -> None:
+        for tensor in tree_leaves(result):
+            if torch.is_tensor(tensor):
+                self._places[tensor.untyped_storage()._cdata] = len(self.results)
+        self.results.append((op, tree_map_only(torch.Tensor, torch.Tensor.detach, result)))
+
+    def _copy_before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Keeps a copy of a result that an operation is about to change."""
+        for place, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            written = args[place] if place < len(args) else kwargs.get(argument.name)
+            for tensor in tree_leaves(written):
+                if not torch.is_tensor(tensor):
+                    continue
+                at = self._places.pop(tensor.untyped_storage()._cdata, None)
+                if at is not None:
+                    op, result = self.results[at]
+                    self.results[at] = op, tree_map_only(torch.Tensor, torch.Tensor.clone, result)
+
+
+class _Reusing(TorchDispatchMode):
+    """A block's second pass, in which dear operations return what they did in the first one."""
+
+    def __init__(self, first: _Keeping):
+        super().__init__()
+        self._first = first
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not is_dear(func, args):
+            return func(*args, **(kwargs or {}))
+        op, result = self._first.results.popleft()
+        assert op is func, f"{func} in the second pass, where the first had {op}"
+        return result
+
+
+def _contexts() -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+    first = _Keeping()
+    return first, _Reusing(first)

@@ -262,12 +262,6 @@ def problems(choice: Choice) -> Iterator[Problem]:
         key, at = f"{choice.role.name}.training_args.optim", f"{choice.at}.zero_optimization.offload_optimizer"
         text = f"{key}: {EIGHT_BIT} computes on the GPU, and {at} keeps its states in host memory. Remove one of them."
         yield Problem(text, (key, at))
-    keeps_products = choice.role.learns and choice.worker.model_args.recomputed == "selective"
-    adds_biases = _section(config, "zero_optimization").get("memory_efficient_linear") is not False
-    if keeps_products and zero_stage(config) == 3 and adds_biases:
-        key, other = (f"{choice.role.name}.model_args.recompute_granularity", f"{choice.at}.zero_optimization")
-        text = f"{key}: selective with {other}.stage: 3, whose layers add biases to products that are kept."
-        yield Problem(f"{text} Set memory_efficient_linear: false beside it.", (key, f"{other}.stage"))
     if choice.worker.use_torch_compile and zero_stage(config) == 3:
         key, stage = f"{choice.role.name}.use_torch_compile", f"{choice.at}.zero_optimization.stage"
         text = f"{key}: true with {stage}: 3, which gathers the weights of every layer inside of what is compiled."

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.utils.checkpoint import CheckpointPolicy
 
 from roll.models import recomputation
 from tests.helpers.processes import RankPool
@@ -23,7 +22,6 @@ FULL, SELECTIVE = (
 )
 TERMS = 16  # of products that are kept: those of the tiny models have 64 and more, those of adapters fewer
 LAYERS, PRODUCTS = 2, 7
-PLAIN_LINEAR = {"memory_efficient_linear": False}  # as a plan asks for under ZeRO-3
 
 CASES: dict[str, dict[str, Any]] = {
     "fsdp2": {"fsdp2": {}},
@@ -34,31 +32,29 @@ CASES: dict[str, dict[str, Any]] = {
     "fsdp2-lora": {"fsdp2": {}, "model": LORA},
     "zero0": {"stage": 0},
     "zero2-packed": {"stage": 2, "packs": True},
-    "zero3": {"stage": 3, "zero": PLAIN_LINEAR},
-    "zero3-lora": {"stage": 3, "zero": PLAIN_LINEAR, "model": LORA},
-    "zero3-trees": {"stage": 3, "zero": PLAIN_LINEAR, "shares": "on"},
+    "zero3": {"stage": 3},
+    "zero3-lora": {"stage": 3, "model": LORA},
+    "zero3-trees": {"stage": 3, "shares": "on"},
 }
 MIXTURES: dict[str, dict[str, Any]] = {
     "fsdp2": {"fsdp2": {}, "replay": "R2"},
     "fsdp2-divided": {"fsdp2": {"ep_size": 2}, "packs": True, "replay": "R2"},
-    "zero3": {"stage": 3, "zero": PLAIN_LINEAR, "replay": "R2"},
+    "zero3": {"stage": 3, "replay": "R2"},
 }
 
 
 @contextmanager
 def counted() -> Iterator[dict[str, int]]:
     """How often the result of an operation was kept in a forward pass, by its name."""
-    policy, least, kept = recomputation.policy, recomputation.LEAST_TERMS, dict[str, int]()
+    keep, least, kept = recomputation._Keeping._keep, recomputation.LEAST_TERMS, dict[str, int]()
 
-    def count(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        chosen = policy(context, op, *args, **kwargs)
-        if chosen is CheckpointPolicy.MUST_SAVE and not context.is_recompute:
-            kept[str(op)] = kept.get(str(op), 0) + 1
-        return chosen
+    def count(self: Any, op: Any, result: Any) -> None:
+        kept[str(op)] = kept.get(str(op), 0) + 1
+        keep(self, op, result)
 
-    recomputation.policy, recomputation.LEAST_TERMS = count, TERMS
+    recomputation._Keeping._keep, recomputation.LEAST_TERMS = count, TERMS
     yield kept
-    recomputation.policy, recomputation.LEAST_TERMS = policy, least
+    recomputation._Keeping._keep, recomputation.LEAST_TERMS = keep, least
 
 
 def train_and_count(run: Run) -> tuple[Trace, dict[str, int]]:

@@ -67,11 +67,6 @@ STAGE_3 = {f"{SETTINGS}.zero_optimization.stage": 3}
             "checkpointing: true: nothing is computed again. Remove one of the two.",
         ),
         (
-            SELECTIVE | STAGE_3,
-            f"actor_train.model_args.recompute_granularity: selective with {SETTINGS}.zero_optimization.stage: 3, "
-            "whose layers add biases to products that are kept. Set memory_efficient_linear: false beside it.",
-        ),
-        (
             MUON,
             "actor_train.training_args.optim: muon needs whole matrices, but ZeRO and bf16 store weights in one",
         ),
@@ -106,7 +101,6 @@ STAGE_3 = {f"{SETTINGS}.zero_optimization.stage": 3}
         "selective-offload",
         "selective-reentrant",
         "selective-nothing",
-        "selective-zero-3",
         "muon-bf16",
         "muon-megatron",
         "muon-offload",

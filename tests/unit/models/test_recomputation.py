@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint
 
 from roll.configs.memory.model_shape import ModelShape, model_shape
 from roll.configs.memory.passes import layer_bytes, product_bytes, saved_bytes
 from roll.configs.sections.model import ModelArgs
 from roll.models.execution import compile_model
 from roll.models.loading import LoadedModel, load_policy
-from roll.models.recomputation import _may_be_kept
+from roll.models.recomputation import _contexts, is_dear
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.packed_attention import use_packed_attention
 from roll.utils.files import read_object
@@ -90,9 +91,36 @@ def test_a_compiled_model_keeps_about_as_much_and_learns_the_same(wide_dir: Path
         assert float((ours.grad - theirs.grad).norm() / theirs.grad.norm()) < 1e-5, name
 
 
-def test_products_and_attention_are_kept_and_nothing_that_writes_to_others_memory() -> None:
+def test_products_and_attention_are_dear_and_nothing_that_writes_to_others_memory() -> None:
     aten: Any = torch.ops.aten
-    assert _may_be_kept(aten.mm.default) and _may_be_kept(aten.addmm.default)
-    assert _may_be_kept(aten._scaled_dot_product_flash_attention.default)
-    assert _may_be_kept(torch.ops.torch_attn._varlen_attn.default)
-    assert not _may_be_kept(aten.mm.out) and not _may_be_kept(aten.bmm.default) and not _may_be_kept(aten.silu.default)
+    wide, narrow = torch.zeros(1, 128), torch.zeros(1, 8)
+    assert is_dear(aten.mm.default, (wide, wide.T)) and is_dear(aten.addmm.default, (narrow, wide, wide.T))
+    assert not is_dear(aten.mm.default, (narrow, narrow.T))
+    assert is_dear(aten._scaled_dot_product_flash_attention.default, ())
+    assert is_dear(torch.ops.torch_attn._varlen_attn.default, ())
+    assert not any(is_dear(op, (wide, wide)) for op in (aten.mm.out, aten.bmm.default, aten.silu.default))
+
+
+@pytest.mark.parametrize("changes", ["the product", "a view of it", "out="])
+def test_a_product_that_is_changed_in_place_is_kept_as_it_was(changes: str) -> None:
+    """torch's own selective checkpointing adds twice to the output of a layer that sees three dimensions."""
+    layer = torch.nn.Linear(128, 128, bias=False)
+
+    def block(inputs: torch.Tensor) -> torch.Tensor:
+        product = layer(inputs)
+        if changes == "the product":
+            product += 1
+        elif changes == "a view of it":
+            product[..., 3:].mul_(2)
+        else:
+            with torch.no_grad():
+                torch.mul(torch.ones(6, 128), 2, out=product.view(-1, 128))
+        return (product**2).sum()
+
+    inputs = torch.randn(2, 3, 128, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    want = torch.autograd.grad(block(inputs), [inputs, layer.weight])
+    got = torch.autograd.grad(
+        checkpoint(block, inputs, use_reentrant=False, context_fn=_contexts), [inputs, layer.weight]
+    )
+    for ours, theirs in zip(got, want, strict=True):
+        assert torch.equal(ours, theirs)
