@@ -56,7 +56,7 @@ def tile_size(configured: int | None, kind: str) -> tuple[int, int]:
 
 def filled_up(rows: torch.Tensor, head: Any) -> torch.Tensor:
     """[N, ...] with zeros behind, as many rows as an exact head wants (`multiple_of_tokens`)."""
-    multiple = multiple_of_tokens() * (1 if head.weight.shape[0] % WHOLE == 0 else WHOLE)
+    multiple = multiple_of_tokens(rows.device) * (1 if head.weight.shape[0] % WHOLE == 0 else WHOLE)
     missing = -len(rows) % multiple
     return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing else rows
 

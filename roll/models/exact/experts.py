@@ -42,7 +42,7 @@ def exact_experts(experts: Any, hidden: torch.Tensor, chosen: torch.Tensor, shar
     num_tokens, top_k = chosen.shape
     by_expert, order = chosen.flatten().sort(stable=True)
     counts = by_expert.bincount(minlength=experts.num_experts)
-    filled = counts + -counts % multiple_of_tokens()
+    filled = counts + -counts % multiple_of_tokens(hidden.device)
     # The rows of an expert move back by the fillers of the experts before it.
     fillers = (filled - counts).cumsum(0) - (filled - counts)
     at = torch.arange(len(order), device=hidden.device) + fillers[by_expert]

@@ -24,7 +24,7 @@ class _Tiles(NamedTuple):
 
 
 _TILES = {
-    torch.float32: _Tiles(32, 64, 32, 4, 2),
+    torch.float32: _Tiles(64, 64, 32, 4, 2),
     torch.bfloat16: _Tiles(64, 128, 64, 4, 3),
 }
 

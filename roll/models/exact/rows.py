@@ -128,7 +128,8 @@ class ExactRows(RowLayout):
     @classmethod
     def of(cls, rows: Pack | Tree) -> ExactRows:
         """StrategyError where ranks share the pack, or it shows pictures, is the caller's."""
-        num_tokens, device = filled_length(rows.input_ids.shape[1]), rows.input_ids.device
+        device = rows.input_ids.device
+        num_tokens = filled_length(rows.input_ids.shape[1], device)
         if isinstance(rows, Tree):
             return cls(rows, ExactPass.shared(rows.forest, num_tokens, device), num_tokens)
         lengths = rows.starts.diff().cpu().numpy().astype(np.int64)

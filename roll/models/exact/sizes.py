@@ -12,12 +12,14 @@ HEAD_COLUMNS = 1024  # of a tile of the vocabulary
 WHOLE = 4  # what widths are a multiple of: FLOOR times this is what a loop over bf16 takes at a time
 
 
-def multiple_of_tokens() -> int:
-    """Return what the number of tokens of a pass has to be a multiple of, so that every thread's share of an
-    elementwise operation is a whole number of vectors: what remains goes through other code, with other last bits."""
-    return FLOOR * torch.get_num_threads()
+def multiple_of_tokens(device: torch.device) -> int:
+    """Return what the number of tokens of a pass has to be a multiple of. On CPUs, so that every thread's share of an
+    elementwise operation is a whole number of vectors: what remains goes through other code, with other last bits. On
+    GPUs, so that sums over a token's numbers, as in norms, have `FLOOR` results at least: for fewer, torch divides each
+    among more threads."""
+    return FLOOR * (torch.get_num_threads() if device.type == "cpu" else 1)
 
 
-def filled_length(num_tokens: int) -> int:
+def filled_length(num_tokens: int, device: torch.device) -> int:
     """Return the number of tokens of a pass, with fillers. Example: 17 on one thread -> 32."""
-    return num_tokens + -num_tokens % multiple_of_tokens()
+    return num_tokens + -num_tokens % multiple_of_tokens(device)

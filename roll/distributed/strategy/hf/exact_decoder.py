@@ -45,7 +45,7 @@ class ExactDecoder(Decoder):
     def prefill(self, sequences: Sequence[np.ndarray], media: Sequence[Media] = ()) -> tuple[ExactCache, torch.Tensor]:
         lengths = np.array([len(sequence) for sequence in sequences])
         ids = self.tensor(np.concatenate(sequences).astype(np.int64))
-        num_tokens = filled_length(len(ids))
+        num_tokens = filled_length(len(ids), self.device)
         cache = ExactCache(len(sequences))
         exact = ExactPass.whole(lengths, num_tokens, self.device, cache)
         last = self.tensor(lengths.cumsum() - 1)
@@ -89,6 +89,6 @@ class ExactDecoder(Decoder):
         return self._module.head.transform.logits(logits)
 
     def _logits(self, ids: torch.Tensor, exact: ExactPass, places: torch.Tensor) -> torch.Tensor:
-        num_tokens = filled_length(len(ids))
+        num_tokens = filled_length(len(ids), self.device)
         hidden = self._module.backbone(**filled(ids, exact.columns, num_tokens, exact)).last_hidden_state[0]
         return self._module.head.raw_logits(hidden[places])

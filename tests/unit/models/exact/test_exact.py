@@ -93,7 +93,7 @@ class _Tried:
         """The same where `counts` tokens of each row are computed at once, and the others one by one."""
         lengths, cache = np.array(counts), ExactCache(len(chosen))
         flat = torch.cat([self.ids[row, :count] for row, count in zip(chosen, counts, strict=True)])
-        full = sizes.filled_length(len(flat))
+        full = sizes.filled_length(len(flat), flat.device)
         hidden = self._hidden(flat, ExactPass.whole(lengths, full, torch.device("cpu"), cache))
         hidden, number = hidden[torch.from_numpy(lengths.cumsum() - 1)], 0
         while bool((lengths < _LENGTHS[list(chosen)].numpy()).any()):
@@ -108,7 +108,7 @@ class _Tried:
         return number
 
     def _hidden(self, ids: torch.Tensor, exact: ExactPass) -> torch.Tensor:
-        full = sizes.filled_length(len(ids))
+        full = sizes.filled_length(len(ids), ids.device)
         return self.module.backbone(**filled(ids, exact.columns, full, exact)).last_hidden_state[0]
 
 
@@ -297,8 +297,8 @@ def test_products_of_few_rows_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = _Tried("qwen2")
     with torch.no_grad():
         whole = tried.scores(_ALL)
-        monkeypatch.setattr(sizes, "multiple_of_tokens", lambda: 1)
-        monkeypatch.setattr("roll.models.hf.multiple_of_tokens", lambda: 1)
+        monkeypatch.setattr(sizes, "multiple_of_tokens", lambda device: 1)
+        monkeypatch.setattr("roll.models.hf.multiple_of_tokens", lambda device: 1)
         assert tried.differing([2], whole) > 0
 
 
@@ -314,7 +314,7 @@ def test_experts_of_few_tokens_are_seen(monkeypatch: pytest.MonkeyPatch) -> None
     with torch.no_grad():
         whole = tried.scores(_ALL)
         assert tried.differing([1], whole) == 0
-        monkeypatch.setattr(experts, "multiple_of_tokens", lambda: 1)
+        monkeypatch.setattr(experts, "multiple_of_tokens", lambda device: 1)
         assert tried.differing([1], whole) > 0
 
 
