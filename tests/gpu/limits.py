@@ -66,6 +66,12 @@ QUANTISED_ENGINE = {
     "gap_to_moved": Limit("of means; weights of before would make it 1", most=0.4),
     "moved_mean": Limit("else old weights would not show in the gap", least=0.1),
 }
+VLLM_TYPES = {
+    "log_prob_gap_before": Limit(f"{_BF16}, of the worst type", most=0.05),
+    "log_prob_gap_after": Limit("the same, of the weights that were sent", most=0.05),
+    "gap_to_moved": Limit("of means; weights of before would make it 1", most=0.3),
+    "moved_mean": Limit("else old weights would not show in the gap", least=0.05),
+}
 RUN = {
     "log_prob_gap_mean": Limit(
         "bf16 kernels round differently (CPUs: 0.002 to 0.004); old weights: over 0.05", most=0.01
@@ -111,8 +117,10 @@ FAMILIES = {
     ),
     "gradient_gap": Limit("fp32, of the worst weight, relative (CPUs: 4e-5, gemma4_text 6e-4)", most=5e-3),
     "sampled_gap_max": Limit("fp32 without TF32 (CPUs: 2e-5)", most=3e-4),
-    "bf16_gap_to_plain": Limit("what transformers loses by bf16 on a CPU is 1 (CPUs: 0.6 to 1.2)", most=2),
-    "bf16_gradient_to_plain": Limit("the same, of the gradients (CPUs: 0.5 to 2.9)", most=4),
+    "bf16_gap_to_plain": Limit(
+        "what transformers loses by bf16 on a CPU is 1; 1.9 where a token near a tie takes another expert", most=3
+    ),
+    "bf16_gradient_to_plain": Limit("the same, of the gradients (CPUs: 0.5 to 2.9)", most=6),
     "num_packed": Limit("most types take packs", least=10),
 }
 LONG_ROW = {

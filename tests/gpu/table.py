@@ -173,7 +173,7 @@ def _run(engine: str, name: str, form: str, devices: tuple[list[int], list[int]]
         gpus=max(*devices[0], *devices[1]) + 1,
         packages=("deepspeed", *[engine] * (engine != "hf_infer")),
         limit_s=420,
-        expected_s=60 if engine == "hf_infer" else 150,
+        expected_s=60 if engine == "hf_infer" else 110,
         alone=engine == "sglang",
     )
 
@@ -256,9 +256,17 @@ def _handover(name: str, kind: str, settings: dict[str, Any], *packages: str, **
     )
 
 
+def _with_graphs(check: Check) -> Check:
+    """The same with CUDA graphs and compiled code, which updates of weights must reach."""
+    override = "actor_infer.strategy_args.strategy_config.enforce_eager=false"
+    overrides = [*check.arguments.get("overrides", ()), override]
+    return replace(check, arguments={**check.arguments, "overrides": overrides}, expected_s=165)
+
+
 def _runs_of(engine: str) -> list[Check]:
+    first = _run(engine, "shared-memory", _IPC, _ONE)
     return [
-        _run(engine, "shared-memory", _IPC, _ONE),
+        _with_graphs(first) if engine == "vllm" else first,
         _run(engine, "shared-broadcast", "on the trainer's GPU, by a broadcast over gloo", _ONE, "broadcast"),
         _run(engine, "shared-file", "on the trainer's GPU, by files", _ONE, "file"),
         _run(engine, "apart-broadcast", "on a GPU of its own, by NCCL", _APART, "broadcast"),
@@ -295,6 +303,27 @@ def _families(name: str, of_which: str, expected_s: float, **arguments: Any) -> 
         arguments=arguments,
         limits=limits.FAMILIES,
         expected_s=expected_s,
+    )
+
+
+_VLLM_TYPES = {
+    "attention": ("gemma3_text", "olmo3", "exaone4", "glm4"),
+    "experts": ("gpt_oss", "qwen3_moe", "glm4_moe", "hunyuan_v1_moe"),
+    "states": ("falcon_h1", "granitemoehybrid", "nemotron_h"),
+}
+
+
+def _vllm_types(name: str, kinds: tuple[str, ...]) -> Check:
+    return Check(
+        name=f"vllm-{name}",
+        path=f"vllm, small models of {', '.join(kinds)}, bf16: log-probs of HF before and after an update",
+        code="strategy/vllm/worker_extension.py",
+        function=f"{HERE}.vllm_types:samples",
+        arguments={"kinds": kinds},
+        limits=limits.VLLM_TYPES,
+        packages=("vllm",),
+        limit_s=420,
+        expected_s=50 * len(kinds),
     )
 
 
@@ -424,6 +453,7 @@ CHECKS: tuple[Check, ...] = (
         limit_s=420,
         expected_s=100,
     ),
+    *(_vllm_types(*each) for each in _VLLM_TYPES.items()),
     _handover("fsdp2", "fsdp2", {}),
     _handover("zero3", "deepspeed", {"stage": 3}, "deepspeed"),
     _handover("megatron", "megatron", {}, "megatron"),
@@ -436,7 +466,7 @@ CHECKS: tuple[Check, ...] = (
     _exact_run(),
     *_runs_of("vllm"),
     _invariant_run(),
-    _run_after("vllm", "fsdp2"),
+    _with_graphs(_run_after("vllm", "fsdp2")),
     _run_after("vllm", "fsdp2", adapts=True),
     *_runs_of("sglang"),
     _alone(

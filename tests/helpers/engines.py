@@ -130,10 +130,12 @@ class EngineHarness:
         directory: Path,
         version: int = 10**6,
         whole: bool = True,
+        bucket_bytes: int | None = None,
     ) -> None:
         from roll.distributed.weights.bucket import fill_buckets
 
-        buckets = list(fill_buckets(((name, tensor.detach()) for name, tensor in weights), BUCKET_BYTES))
+        named = ((name, tensor.detach()) for name, tensor in weights)
+        buckets = list(fill_buckets(named, bucket_bytes or BUCKET_BYTES))
         assert len(buckets) > 2 or not whole
         await self.engine.begin_weight_update(whole)
         await getattr(self, f"_send_by_{route}")(buckets, directory)

@@ -4,6 +4,7 @@ CPU."""
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,7 @@ def computes(place: Place, kinds: Sequence[str] | Literal["rest"] = KINDS) -> Fi
             for name, seen in _parts(kind, _save(kind, place.directory / kind), place.device, failures):
                 figures[name] = max(seen, figures.get(name, 0.0))
         except Exception as error:  # of transformers alone
-            failures.append(f"{kind}: {_words_of(error)}")
+            failures.append(f"{kind}: {words_of(error)}")
         found.append(figures)
         told = ", ".join(f"{name} {value:.2g}" for name, value in figures.items())
         print(f"{kind} ({time.monotonic() - started:.1f} s): {told}", *failures[before:], sep="\n  ", flush=True)
@@ -97,7 +98,8 @@ def _parts(kind: str, directory: Path, device: str, failures: list[str]) -> Iter
                 if isinstance(error, StrategyError) and _is_refused_on_cpus(directory, dtype, form):
                     yield "num_refused", 1.0
                 else:
-                    failures.append(f"{kind}, {form}, {dtype}: {_words_of(error)}")
+                    traceback.print_exc()
+                    failures.append(f"{kind}, {form}, {dtype}: {words_of(error)}")
                 continue
             if dtype == "fp32":
                 yield "log_prob_gap_max", gaps["log_prob_max"]
@@ -111,7 +113,8 @@ def _parts(kind: str, directory: Path, device: str, failures: list[str]) -> Iter
     try:
         yield "sampled_gap_max", _sampled_gap(kind, directory, device)
     except Exception as error:
-        failures.append(f"{kind}, sampled: {_words_of(error)}")
+        traceback.print_exc()
+        failures.append(f"{kind}, sampled: {words_of(error)}")
 
 
 def _is_refused_on_cpus(directory: Path, dtype: str, form: Form) -> bool:
@@ -123,7 +126,7 @@ def _is_refused_on_cpus(directory: Path, dtype: str, form: Form) -> bool:
     return False
 
 
-def _words_of(error: Exception) -> str:
+def words_of(error: Exception) -> str:
     text = str(error).strip() or "it said nothing"
     return f"{type(error).__name__}: {text.splitlines()[0]}"
 

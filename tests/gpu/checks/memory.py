@@ -275,6 +275,7 @@ def engine_quantised(place: Place, quantization: str) -> Figures:
         "quantization": quantization,
         "max_model_len": 512,
         "max_num_seqs": 64,
+        "enforce_eager": True,
         "gpu_memory_utilization": 0.1,
         "kv_cache_memory_bytes": 1 << 30,
     }

@@ -25,11 +25,13 @@ _HERE = Path(__file__).resolve().parents[1]
 _ENGINE_SETTINGS: dict[str, dict[str, Any]] = {
     "hf_infer": {},
     # A cache of a given size: several engines can start on a GPU at once, none of which measures what it may take.
+    # Graphs and compilers take a minute, and are the business of runs that ask for them.
     "vllm": {
         "max_model_len": 128,
         "max_num_seqs": 64,
         "gpu_memory_utilization": 0.1,
         "kv_cache_memory_bytes": 1_000_000_000,
+        "enforce_eager": True,
     },
     "sglang": {"context_length": 128, "max_running_requests": 64, "mem_fraction_static": 0.3},
 }
