@@ -4,6 +4,7 @@ those of packed rows."""
 from __future__ import annotations
 
 import itertools
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from roll.utils.files import read_object
+from roll.utils.network import LOOPBACK, free_port
 from tests.gpu.check import Figures
 from tests.gpu.checks.kernels import _operations
 from tests.gpu.checks.trainers import helpers_of, run_of
@@ -208,16 +210,16 @@ _NUM_TIMED = 4
 
 def prefix_sharing(place: Place) -> Figures:
     """Updates of fsdp2_train on one device, 12 layers of a 0.5B in bf16 with gradient checkpointing: rows that begin
-    alike with `use_prefix_sharing: on`, and as packs, in the same process and in turns. Both have micro batches of as
-    many tokens at most, which are fewer of trees."""
-    with place.ranks(1) as pool:
-        return pool.run(_against_packs, place)[0]
-
-
-def _against_packs(place: Place) -> dict[str, float]:
-    """One rank."""
+    alike with `use_prefix_sharing: on`, and as packs, in this process and in turns. Both have micro batches of as many
+    tokens at most, which are fewer of trees."""
+    from tests.helpers.processes import DEVICE_VARIABLE
     from tests.parity.strategies.reference import BentLoss, scale_of
 
+    # The only rank itself: another process would import all of it once more.
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    os.environ |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port())}
+    if place.on_cuda:
+        os.environ[DEVICE_VARIABLE] = "cuda:0"
     model_dir = place.large_model(_MODEL)
     words = int(read_object(model_dir / "config.json")["vocab_size"])
     figures: dict[str, float] = {"gradient_difference": 0.0}
