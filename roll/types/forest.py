@@ -42,15 +42,24 @@ ON_GPUS = CallCosts(ancestor=0.03)  # 7 ns forward and backward, of .22 us for a
 class Part(NamedTuple):
     """A part of the attention of a forest: slice i of `queries` sees slice i of `keys`.
 
-    Spans are int64 [spans, 2], start and stop of the tokens.
+    Spans are int64 [slices, 2], start and stop of the tokens.
     """
 
-    queries: np.ndarray
-    keys: np.ndarray
+    queries: np.ndarray  # spans
+    keys: np.ndarray  # spans; with `num_keys` tokens, int64 [keys], slice after slice
     is_causal: bool  # the last query sees all keys, each one before it one less; else all see all of their slice
     is_first: bool  # no part before has these queries
     window: int = 0  # where it is causal, how many keys a query sees at most; 0: all
-    num_keys: np.ndarray | None = None  # int64 [slices]: of each slice, where keys have several spans; None: one each
+    num_keys: np.ndarray | None = None  # int64 [slices]
+
+    def split(self, most_keys: int) -> list[Part]:
+        """Parts of about so many keys, at least a slice each. Where `num_keys` are known."""
+        assert self.num_keys is not None
+        ends = self.num_keys.cumsum()
+        bounds = np.flatnonzero(np.diff((ends - self.num_keys) // most_keys)) + 1
+        queries, num_keys = np.split(self.queries, bounds), np.split(self.num_keys, bounds)
+        keys = np.split(self.keys, ends[bounds - 1])
+        return [self._replace(queries=q, keys=k, num_keys=n) for q, k, n in zip(queries, keys, num_keys, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -110,27 +119,20 @@ class Forest:
         levels = [(self.level == level) & has_children for level in range(int(self.level.max()))]
         return [Part(nodes, nodes, True, True), *(Part(below[at], nodes[at], False, False) for at in levels)]
 
-    def paths(self, window: int = 0) -> list[Part]:
-        """The same node by node, each once: keys are those of its ancestors and its own. `window`: tokens that each
+    def paths(self, window: int = 0) -> Part:
+        """All attention with each node once: its keys are those of its ancestors and its own. `window`: tokens that each
         sees, itself and those before it; keys that none sees are left out. 0 is all of its row."""
-        parts: list[Part] = []
-        path: list[
-            tuple[int, int, int]
-        ] = []  # from the root: start and stop of each ancestor, and its descendants' end
-        for start, stop, end, _ in self.nodes:
-            while path and path[-1][2] <= start:
-                path.pop()
-            spans, missing = [(start, stop)], (window or self.longest) - 1
-            for first, last, _ in reversed(path):
-                if missing <= 0:
-                    break
-                spans.append((max(first, last - missing), last))
-                missing -= last - first
-            keys = np.array(spans[::-1])
-            count = np.array([np.sum(keys[:, 1] - keys[:, 0])])
-            parts.append(Part(np.array([[start, stop]]), keys, True, True, window, count))
-            path.append((start, stop, end))
-        return parts
+        starts, counts = self.start[:-1], np.diff(self.start)
+        above = self.depth[starts]
+        if window:
+            above = np.minimum(above, window - 1)
+        num_keys = above + counts
+        begin = num_keys.cumsum() - num_keys
+        keys = np.empty(int(num_keys.sum()), np.int64)
+        # A token's ancestors stand before it in a row that has it.
+        keys[ranges(begin, above)] = self.places[ranges(self.source[starts] - above, above)]
+        keys[ranges(begin + above, counts)] = np.arange(self.num_tokens)
+        return Part(np.stack([starts, self.start[1:]], 1), keys, True, True, window, num_keys)
 
     @cached_property
     def longest(self) -> int:
@@ -173,6 +175,14 @@ def forest_of(keys: Sequence[np.ndarray], calls: CallCosts | None = None, least_
         forest = _laid_out(order, shared, counts)
     _check(forest, keys, counts)
     return forest
+
+
+def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Numbers from each start on, as many as its count, one range behind the other.
+
+    Example: starts [5 0] with counts [2 3]: [5 6 0 1 2].
+    """
+    return np.arange(counts.sum()) + np.repeat(starts - (counts.cumsum() - counts), counts)
 
 
 def in_order(keys: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -23,7 +23,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from roll.types.forest import Forest, Part
+from roll.types.forest import Forest, Part, ranges
 
 _CPU_FORWARD: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _CPU_BACKWARD: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -66,7 +66,7 @@ class TreeParts:
         return self._calls[together, window]
 
     def _parts_apart(self, window: int) -> list[Part]:
-        return self.forest.paths(window) if window else self.forest.parts
+        return self.forest.paths(window).split(1) if window else self.forest.parts
 
     def _parts_together(self, window: int) -> list[Part]:
         """One call with the paths of all nodes, or some if they have many keys, which it copies. Levels copy none, but
@@ -75,17 +75,7 @@ class TreeParts:
         copied = int(self.forest.depth[self.forest.start[:-1]].sum())
         if not window and (not levels or copied > levels * _COPIES_PER_LEVEL):
             return self.forest.levels
-        parts = self.forest.paths(window)
-        counts = np.array([int(part.num_keys.sum()) for part in parts if part.num_keys is not None])
-        groups = (counts.cumsum() - counts) // _KEYS_OF_A_CALL
-        return [_joined([parts[node] for node in np.flatnonzero(groups == group)]) for group in np.unique(groups)]
-
-
-def _joined(parts: list[Part]) -> Part:
-    """The paths of nodes as one part."""
-    queries, keys = (np.concatenate(spans) for spans in zip(*(part[:2] for part in parts), strict=True))
-    counts = [part.num_keys for part in parts if part.num_keys is not None]
-    return parts[0]._replace(queries=queries, keys=keys, num_keys=np.concatenate(counts))
+        return self.forest.paths(window).split(_KEYS_OF_A_CALL)
 
 
 @dataclass(frozen=True)
@@ -106,8 +96,8 @@ class Call:
     @cached_property
     def _counts(self) -> tuple[np.ndarray, np.ndarray]:
         """Queries and keys of each slice."""
-        queries, keys = (np.diff(spans)[:, 0] for spans in (self.part.queries, self.part.keys))
-        return queries, keys if self.part.num_keys is None else self.part.num_keys
+        queries, num_keys = np.diff(self.part.queries)[:, 0], self.part.num_keys
+        return queries, np.diff(self.part.keys)[:, 0] if num_keys is None else num_keys
 
     @cached_property
     def queries(self) -> _Places:
@@ -135,8 +125,7 @@ class Call:
         """Places of the queries if every slice is as long as `_LSE_MULTIPLE` wants it, int64 [n]."""
         counts = self._counts[0]
         room = _round_up(self.longest[0], _LSE_MULTIPLE)
-        gaps = np.arange(len(counts)) * room - (counts.cumsum() - counts)
-        return torch.from_numpy(np.arange(counts.sum()) + np.repeat(gaps, counts)).to(self.device)
+        return torch.from_numpy(ranges(np.arange(len(counts)) * room, counts)).to(self.device)
 
     def band(self, dtype: torch.dtype) -> torch.Tensor | None:
         """Numbers to add to the scores of the only slice, [queries, keys]; None without a window."""
@@ -148,14 +137,13 @@ class Call:
         return torch.zeros(queries, keys, dtype=dtype, device=self.device).masked_fill_(~sees, float("-inf"))
 
 
-def _places(spans: np.ndarray, device: torch.device) -> _Places:
-    """The tokens of spans [slices, 2], one behind the other."""
-    starts, stops = spans.T
-    if (starts[1:] == stops[:-1]).all():
-        return slice(int(starts[0]), int(stops[-1]))
-    counts = stops - starts
-    gaps = starts - (counts.cumsum() - counts)
-    return torch.from_numpy(np.arange(counts.sum()) + np.repeat(gaps, counts)).to(device)
+def _places(tokens: np.ndarray, device: torch.device) -> _Places:
+    """The tokens of spans [slices, 2], one behind the other, or these tokens [n]."""
+    if tokens.ndim == 2:
+        tokens = ranges(tokens[:, 0], np.diff(tokens)[:, 0])
+    if (np.diff(tokens) == 1).all():
+        return slice(int(tokens[0]), int(tokens[-1]) + 1)
+    return torch.from_numpy(tokens).to(device)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,19 @@ def test_the_example_of_its_docstring() -> None:
     assert forest.places.tolist() == [0, 1, 2, 0, 1, 3, 4]
 
 
+def test_a_path_is_the_tokens_of_ancestors_and_a_nodes_own() -> None:
+    """The same forest; of two tokens that each sees, a branch's first one needs the last of the stem."""
+    forest = forest_of([np.array([5, 6, 4]), np.array([5, 6, 7, 8])], least_saved=0)
+    whole, narrow = forest.paths(), forest.paths(2)
+    assert whole.keys.tolist() == [0, 1, 0, 1, 2, 0, 1, 3, 4] and narrow.keys.tolist() == [0, 1, 1, 2, 1, 3, 4]
+    assert [part.num_keys.tolist() for part in (whole, narrow) if part.num_keys is not None] == [[2, 3, 4], [2, 2, 3]]
+    assert whole.queries.tolist() == [[0, 2], [2, 3], [3, 5]] and (whole.window, narrow.window) == (0, 2)
+    assert [(part.queries.tolist(), part.keys.tolist()) for part in whole.split(5)] == [
+        ([[0, 2], [2, 3]], [0, 1, 0, 1, 2]),
+        ([[3, 5]], [0, 1, 3, 4]),
+    ]
+
+
 def random_rows(seed: int) -> Rows:
     """Up to 12 rows of few letters: copies, beginnings and continuations of others, on many levels."""
     rng = np.random.default_rng(seed)
