@@ -138,7 +138,7 @@ def _updates(size: str, compiled: bool = False, recompute: str = "full") -> Chec
         code="distributed/strategy/fsdp2/",
         function=f"{HERE}.speed:updates",
         arguments={"size": size, "compiled": compiled, "recompute": recompute},
-        limits=limits.UPDATES,
+        limits=limits.FASTEST_UPDATES if compiled and recompute == "selective" else limits.UPDATES,
         expected_s=110 if compiled else 75,
         alone=True,
     )

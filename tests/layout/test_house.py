@@ -13,7 +13,6 @@ APART = {
     "roll/distributed/executor/processes/worker_logs.py": "read by a program that starts without the library's path",
     "roll/models/megatron/families/deepseek_v2.py": "a model family is found by its file",
     "roll/models/megatron/families/glm.py": "a model family is found by its file",
-    "roll/models/recomputation.py": "knows torch's operations, of which loading.py says nothing",
     "roll/rl/user_code_trials.py": "tries users' code with torch, which user_code.py is read without",
 }
 """Small files with one user in their folder, and why each stays apart."""

@@ -280,6 +280,20 @@ def test_a_compiled_model_learns_the_same(
     assert_same_training(got, want, parameter_tolerance=3e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(COMPILER_LIMIT_S + 60)
+@pytest.mark.parametrize("settings", [FULL, None], ids=["fsdp2", "deepspeed"])
+def test_a_compiled_model_that_keeps_products_learns_the_same(
+    settings: dict[str, Any] | None, rank_pool: Pools, tiny_model_dir: Path
+) -> None:
+    """The same in packs, with what the compiler computes again."""
+    want = train_reference(tiny_model_dir, rows(), BentLoss(), [LEARNING_RATE] * 3)
+    model = {"disable_gradient_checkpointing": False, "recompute_granularity": "selective"}
+    run = Run(tiny_model_dir, fsdp2=settings, stage=2, split=(3, 1, 2), model=model, packs=True, compiled=True)
+    got = rank_pool(2).run(runs.train, run, timeout_s=COMPILER_LIMIT_S)[0]
+    assert_same_training(got, want, parameter_tolerance=3e-5)
+
+
 @pytest.mark.gate("x2")
 @pytest.mark.parametrize(
     "settings, world_size",
