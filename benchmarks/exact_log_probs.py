@@ -1,11 +1,13 @@
 """What `exact_log_probs` costs: CPU seconds of sampling, scoring and training, with and without it.
 
     python benchmarks/exact_log_probs.py [--hidden 256] [--layers 4] [--repeat 7] [--prompt 128] [--answer 128]
+        [--experts 16]
 
-A random Qwen2 in fp32, hf_infer and fsdp2_train, one rank and one thread each, in this process. Without the key the
-rows of a micro batch are one pack. Both ways take turns, so that what else the machine does falls on both. Prints CPU
-seconds (median of the repeats), the median of the pairs' ratios with its interval, and the largest difference between
-the log-probs of the sampler and those of the trainer, which is 0 with the key."""
+A random Qwen2 in fp32, or a Qwen3-MoE with so many experts, of which a token takes four; hf_infer and fsdp2_train, one
+rank and one thread each, in this process. Without the key the rows of a micro batch are one pack. Both ways take turns,
+so that what else the machine does falls on both. Prints CPU seconds (median of the repeats), the median of the pairs'
+ratios with its interval, and the largest difference between the log-probs of the sampler and those of the trainer,
+which is 0 with the key."""
 
 from __future__ import annotations
 
@@ -18,13 +20,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
 from ratios import describe_ratios
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3MoeConfig
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from roll.algorithms.loss import SupervisedLoss
@@ -143,24 +146,38 @@ async def measure(folder: Path, prompt: int, answer: int, repeat: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    for name, default in (("hidden", 256), ("layers", 4), ("repeat", 7), ("prompt", 128), ("answer", 128)):
+    for name, default in (
+        ("hidden", 256),
+        ("layers", 4),
+        ("repeat", 7),
+        ("prompt", 128),
+        ("answer", 128),
+        ("experts", 0),
+    ):
         parser.add_argument(f"--{name}", type=int, default=default)
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port())}
     tokenizer = build_tokenizer()
-    config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=options.hidden,
-        intermediate_size=options.hidden * 11 // 4,
-        num_hidden_layers=options.layers,
-        num_attention_heads=options.hidden // 32,
-        num_key_value_heads=max(1, options.hidden // 64),
-        max_position_embeddings=4096,
-    )
+    shape: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": options.hidden,
+        "intermediate_size": options.hidden * 11 // 4,
+        "num_hidden_layers": options.layers,
+        "num_attention_heads": options.hidden // 32,
+        "num_key_value_heads": max(1, options.hidden // 64),
+        "max_position_embeddings": 4096,
+    }
+    mixture: dict[str, Any] = {
+        "num_experts": options.experts,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": options.hidden * 3 // 4,
+        "head_dim": 32,
+    }
+    config = Qwen3MoeConfig(**shape, **mixture) if options.experts else Qwen2Config(**shape)
     with tempfile.TemporaryDirectory() as name:
-        Qwen2ForCausalLM(config).save_pretrained(name)
+        AutoModelForCausalLM.from_config(config).save_pretrained(name)
         tokenizer.save_pretrained(name)
         asyncio.run(measure(Path(name), options.prompt, options.answer, options.repeat))
 
