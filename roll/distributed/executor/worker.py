@@ -325,9 +325,10 @@ def _cut(
     of_rows = rows_of(batch)
     if not strategy.shares_prefixes or limits.together > 1:
         return micro_batches(of_rows.lengths, rows, limits, at_least)
-    keys, ends = token_keys(of_rows.input_ids, routes_of(batch)), np.cumsum(of_rows.lengths)
-    of_each = [keys[ends[row] - of_rows.lengths[row] : ends[row]] for row in rows]
-    return tree_micro_batches(of_each, rows, limits, at_least, strategy.computed_tokens)
+    routes, ends = routes_of(batch), np.cumsum(of_rows.lengths)
+    spans = [slice(ends[row] - of_rows.lengths[row], ends[row]) for row in rows]
+    keys = [token_keys(of_rows.input_ids[span], None if routes is None else routes[span]) for span in spans]
+    return tree_micro_batches(keys, rows, limits, at_least, strategy.computed_tokens)
 
 
 def _padded(
