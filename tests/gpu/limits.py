@@ -123,6 +123,12 @@ FAMILIES = {
     "bf16_gradient_to_plain": Limit("the same, of the gradients (CPUs: 0.5 to 2.9)", most=6),
     "num_packed": Limit("most types take packs", least=10),
 }
+EXACT_PASSES = {
+    "differing_tokens": Limit("log-probs of a token are the same bits in every pass", most=0),
+    "num_types": Limit("none is left out", least=1),
+    "bf16_to_torch": Limit("time of a large product (an H200: 1.5)", most=3, cuda_only=True),
+    "fp32_to_torch": Limit("the same (an H200: 3.4)", most=6, cuda_only=True),
+}
 LONG_ROW = {
     "math_kernels": Limit("that kernel keeps all scores: 2 GB a copy for 16k tokens", most=0),
     "flash_kernels": Limit("forward and backward", least=1),

@@ -382,6 +382,13 @@ CHECKS: tuple[Check, ...] = (
     _families("families", "16 types of models", expected_s=40),
     _families("families-rest", "all other types of models", kinds="rest", expected_s=90),
     _alone(
+        "exact-passes",
+        "14 types of models, fp32 and bf16: exact log-probs of rows alone, beside others, and beside cached tokens",
+        "roll/models/exact/",
+        "exact:same_bits",
+        limits=limits.EXACT_PASSES,
+    ),
+    _alone(
         "tree-attention",
         "rows that begin alike as trees, bf16 and fp32, windows and grouped heads: attention of each row alone",
         "roll/models/sequences/tree_attention.py",
