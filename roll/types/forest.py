@@ -120,8 +120,8 @@ class Forest:
         return [Part(nodes, nodes, True, True), *(Part(below[at], nodes[at], False, False) for at in levels)]
 
     def paths(self, window: int = 0) -> Part:
-        """All attention with each node once: its keys are those of its ancestors and its own. `window`: tokens that each
-        sees, itself and those before it; keys that none sees are left out. 0 is all of its row."""
+        """All attention with each node once: its keys are those of its ancestors and its own. `window`: tokens that
+        each sees, itself and those before it; keys that none sees are left out. 0 is all of its row."""
         starts, counts = self.start[:-1], np.diff(self.start)
         above = self.depth[starts]
         if window:

@@ -69,7 +69,7 @@ def test_seconds_are_the_median_of_updates_after_the_first_two(monkeypatch: pyte
         clock[0] += next(lengths)
         return clock[0]
 
-    timed = speed._timed(update)
+    timed = speed._timed(update, is_profiled=True)
     assert (timed.seconds, timed.grad_norm) == (2.5, 100.0)
 
 
