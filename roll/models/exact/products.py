@@ -50,7 +50,7 @@ def exact_linear(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
 
 
 def exact_matmul(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """As torch.matmul, of matrices."""
+    """Products of matrices, as torch.matmul."""
     if not by_kernels(left.device):
         return torch.matmul(left, right)
     if right.dim() == 2:
