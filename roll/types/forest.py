@@ -119,10 +119,15 @@ class Forest:
         levels = [(self.level == level) & has_children for level in range(int(self.level.max()))]
         return [Part(nodes, nodes, True, True), *(Part(below[at], nodes[at], False, False) for at in levels)]
 
-    def paths(self, window: int = 0) -> Part:
+    def paths(self, window: int = 0, most: int = 0) -> Part:
         """All attention with each node once: its keys are those of its ancestors and its own. `window`: tokens that
-        each sees, itself and those before it; keys that none sees are left out. 0 is all of its row."""
+        each sees, itself and those before it; keys that none sees are left out. 0 is all of its row. `most`: tokens of
+        a slice of queries, where nodes are cut."""
         starts, counts = self.start[:-1], np.diff(self.start)
+        if most:
+            pieces = -(-counts // most)
+            starts = np.repeat(starts, pieces) + ranges(np.zeros_like(pieces), pieces) * most
+            counts = np.diff(starts, append=self.num_tokens)
         above = self.depth[starts]
         if window:
             above = np.minimum(above, window - 1)
@@ -132,7 +137,7 @@ class Forest:
         # A token's ancestors stand before it in a row that has it.
         keys[ranges(begin, above)] = self.places[ranges(self.source[starts] - above, above)]
         keys[ranges(begin + above, counts)] = np.arange(self.num_tokens)
-        return Part(np.stack([starts, self.start[1:]], 1), keys, True, True, window, num_keys)
+        return Part(np.stack([starts, starts + counts], 1), keys, True, True, window, num_keys)
 
     @cached_property
     def longest(self) -> int:

@@ -35,6 +35,7 @@ WIDEST_FLASH = 256  # D
 _MULTIPLE = 8  # of D: what a GPU's kernels take in any type, 16 bytes at a time
 _COPIES_PER_LEVEL = 1 << 17  # keys, at which a level's merge costs as much (H200, 0.5B to 7B)
 _KEYS_OF_A_CALL = 1 << 16  # whose gradients have copies for all heads: 0.9 GB in a 7B
+_SHORTEST = 64  # queries of a call, where nodes are cut
 _LSE_MULTIPLE = 32  # queries, in the log-sum-exps of the efficient kernel
 
 _Places = slice | torch.Tensor
@@ -66,7 +67,8 @@ class TreeParts:
         return self._calls[together, window]
 
     def _parts_apart(self, window: int) -> list[Part]:
-        return self.forest.paths(window).split(1) if window else self.forest.parts
+        # Slices as long as a window compute two pairs for each that sees one.
+        return self.forest.paths(window, max(window, _SHORTEST)).split(1) if window else self.forest.parts
 
     def _parts_together(self, window: int) -> list[Part]:
         """One call with the paths of all nodes, or some if they have many keys, which it copies. Levels copy none, but

@@ -36,6 +36,8 @@ def test_a_path_is_the_tokens_of_ancestors_and_a_nodes_own() -> None:
         ([[0, 2], [2, 3]], [0, 1, 0, 1, 2]),
         ([[3, 5]], [0, 1, 3, 4]),
     ]
+    cut = forest_of([np.arange(5)]).paths(3, most=2)
+    assert cut.queries.tolist() == [[0, 2], [2, 4], [4, 5]] and cut.keys.tolist() == [0, 1, 0, 1, 2, 3, 2, 3, 4]
 
 
 def random_rows(seed: int) -> Rows:
