@@ -123,11 +123,31 @@ class Call:
         return first, second
 
     @cached_property
+    def among_keys(self) -> torch.Tensor:
+        """Places of the queries among the keys of a causal call, where each slice of keys ends with them, int64 [n]."""
+        queries, keys = self._counts
+        return torch.from_numpy(ranges(keys.cumsum() - queries, queries)).to(self.device)
+
+    @cached_property
     def padded(self) -> torch.Tensor:
         """Places of the queries if every slice is as long as `_LSE_MULTIPLE` wants it, int64 [n]."""
         counts = self._counts[0]
         room = _round_up(self.longest[0], _LSE_MULTIPLE)
         return torch.from_numpy(ranges(np.arange(len(counts)) * room, counts)).to(self.device)
+
+    @property
+    def needs_square(self) -> bool:
+        """Whether the efficient kernel wants as many queries as keys: the backward pass of its windows counts both from
+        the first one (torch 2.11 to 2.13)."""
+        return self.window > 0 and self.part.num_keys is not None
+
+    @cached_property
+    def square(self) -> Call:
+        """The same with a query for every key."""
+        assert self.part.num_keys is not None
+        ends = self.part.num_keys.cumsum()
+        spans = np.stack([ends - self.part.num_keys, ends], 1)
+        return Call(self.part._replace(queries=spans, keys=spans, num_keys=None), self.device)
 
     def band(self, dtype: torch.dtype) -> torch.Tensor | None:
         """Numbers to add to the scores of the only slice, [queries, keys]; None without a window."""
@@ -226,9 +246,17 @@ def _efficient_mask(call: Call) -> int:
     return 2 if call.is_causal else 0
 
 
+def _among_keys(part: torch.Tensor, call: Call) -> torch.Tensor:
+    """Numbers of queries [n, ...] at their places among the keys, and zeros for the others."""
+    return part.new_zeros(call.square.part.queries[-1, 1], *part.shape[1:]).index_copy_(0, call.among_keys, part)
+
+
 def _efficient_forward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: Call, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    if call.needs_square:
+        out, lse = _efficient_forward(_among_keys(query, call), key, value, call.square, scale)
+        return out.index_select(0, call.among_keys), lse.index_select(1, call.among_keys)
     key, value = (_for_all_heads(part, query.shape[1]) for part in (key, value))
     out, lse, *_ = _EFFICIENT_FORWARD(
         query[None], key[None], value[None], None, *call.starts, *call.longest, 0.0, _efficient_mask(call), True,
@@ -247,6 +275,11 @@ def _efficient_backward(
     call: Call,
     scale: float,
 ) -> tuple[torch.Tensor, ...]:
+    if call.needs_square:
+        gradient, query, out = (_among_keys(part, call) for part in (gradient, query, out))
+        all_lse = lse.new_full((len(lse), len(query)), float("inf")).index_copy_(1, call.among_keys, lse)
+        of_query, *others = _efficient_backward(gradient, query, key, value, out, all_lse, call.square, scale)
+        return of_query.index_select(0, call.among_keys), *others
     heads, groups, slices = query.shape[1], key.shape[1], len(call.part.queries)
     key, value = (_for_all_heads(part, heads) for part in (key, value))
     # Padding sees nothing: exp(score - inf) is 0.
