@@ -7,10 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
+from roll.configs.sections.model import ModelArgs
 from roll.models import recomputation
+from roll.models.loading import load_policy
 from tests.helpers.processes import RankPool
 from tests.parity.compare import largest_difference
+from tests.parity.families.models import tiny_config
+from tests.parity.families.test_numbers import ALONE
 from tests.parity.megatron import models
 from tests.parity.strategies import runs
 from tests.parity.strategies.adapters import LORA
@@ -106,3 +112,27 @@ def test_a_mixture_with_given_experts_is_the_same_to_the_bit(
     got, kept = rank_pool(2).run(replay_and_count, replace(run, model=SELECTIVE))[0]
     assert num_products(kept) > 2 * 2 * 4
     assert largest_difference(got.gradients, want.gradients) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ALONE)
+def test_every_type_has_the_same_gradients_to_the_bit(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also types that change the output of a layer in place, in one process."""
+    monkeypatch.setattr(recomputation, "LEAST_TERMS", TERMS // 2)
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_config(tiny_config(kind), dtype=torch.float32)
+    for name, parameter in model.named_parameters():
+        torch.nn.init.normal_(parameter, 1.0 if "norm" in name else 0.0, 0.1)
+    model.save_pretrained(tmp_path)
+    ids = torch.randint(3, 60, (3, 12), generator=torch.Generator().manual_seed(0))
+    gradients: list[dict[str, torch.Tensor]] = []
+    for how in (FULL, SELECTIVE):
+        loaded = load_policy(ModelArgs(model_name_or_path=str(tmp_path), dtype="fp32", **how))
+        loaded.module(ids, torch.ones_like(ids, dtype=torch.bool))[0].pow(2).sum().backward()
+        named = loaded.module.named_parameters()
+        gradients.append({name: weight.grad for name, weight in named if weight.grad is not None})
+    full, selective = gradients
+    assert full.keys() == selective.keys()
+    assert all(torch.equal(full[name], selective[name]) and bool(full[name].isfinite().all()) for name in full)
