@@ -197,3 +197,42 @@ def test_scales_of_online_quantisation_are_not_awaited_from_the_trainer(model: A
 @pytest.mark.parametrize("name", sorted(WEIGHTS))
 def test_a_weight_that_was_not_sent_is_named_and_a_tied_one_once(update: Update, name: str) -> None:
     assert update({other: value for other, value in WEIGHTS.items() if other != name}) == [name]
+
+
+class WithConvolution(nn.Module):
+    """As vLLM's Mamba on CPUs with bf16: it computes with a buffer, and the weight is packed into other memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1d: Any = nn.Linear(3, 2, bias=False)
+        self.conv_weights: torch.Tensor
+        self.register_buffer("conv_weights", self.conv1d.weight.detach().clone(), persistent=False)
+
+    def load_weights(self, weights: Named) -> set[str]:
+        from vllm.model_executor.model_loader.weight_utils import default_weight_loader
+
+        loaded = set[str]()
+        for name, value in weights:
+            own = self.conv1d.weight
+            getattr(own, "weight_loader", default_weight_loader)(own, value)
+            self.conv1d._cpu_unpacked_conv_weight = value.clone()  # as its packing leaves it
+            loaded.add(name)
+        return loaded
+
+
+def test_a_convolution_whose_weight_is_packed_is_updated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It computed with the weights of the start for the whole of a run on a CPU in bf16."""
+    from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
+
+    from roll.distributed.strategy.vllm import worker_extension
+
+    model = WithConvolution().requires_grad_(False)
+    record_metadata_for_reloading(model)
+    monkeypatch.setattr(worker_extension, "decode_source", lambda source: source)
+    layerwise = worker_extension.LayerwiseUpdate(model, config_of("falcon_h1"), torch.device("cpu"), 0)
+    monkeypatch.setattr(layerwise._receiver, "read", lambda source: source.items())
+    place, weight = model.conv_weights.data_ptr(), torch.randn(2, 3)
+    layerwise.begin(whole=True)
+    layerwise.add({"conv1d.weight": weight})
+    assert layerwise.finish() == []
+    assert torch.equal(model.conv_weights, weight) and model.conv_weights.data_ptr() == place

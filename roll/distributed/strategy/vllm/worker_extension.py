@@ -244,6 +244,7 @@ class LayerwiseUpdate:
         self._kernels.clear()
         if self._device.type == "cpu":
             self._repack_heads()
+            self._renew_convolutions()
         self._is_open = False
 
     def _have_experts_packed(self) -> None:
@@ -261,6 +262,14 @@ class LayerwiseUpdate:
         for module in self._model.modules():
             if isinstance(module, ParallelLMHead):
                 module.quant_method.process_weights_after_loading(module)
+
+    def _renew_convolutions(self) -> None:
+        """On CPUs with bf16, vLLM packs the weights of Mamba's convolutions into other memory, and computes with the
+        memory of before, which no later load reaches (vLLM 0.32)."""
+        for module in self._model.modules():
+            weight = getattr(getattr(module, "conv1d", None), "_cpu_unpacked_conv_weight", None)
+            if weight is not None and isinstance(own := getattr(module, "conv_weights", None), torch.Tensor):
+                own.copy_(weight)
 
 
 def _single_experts(name: str, tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
