@@ -5,9 +5,10 @@
     python benchmarks/accuracy.py ahead --results sort.jsonl --table
 
 `ahead` compares rollouts that run ahead with synchronous ones on tiny-sort, `ahead-agentic` on tiny-frozen-lake,
-`trainers` the strategies that train tiny-sort. A line of the results is a run; runs that are there already are not made
-again, so that seeds can be added. Variants take turns within a seed, so that a busy machine disturbs all alike; seconds
-are worth something only with --at_once 1 on an idle machine, and leave out validation and checkpoints.
+`trainers` the strategies that train tiny-sort, `sharing` and `sharing-agentic` prefixes that are computed once. A line
+of the results is a run; runs that are there already are not made again, so that seeds can be added. Variants take turns
+within a seed, so that a busy machine disturbs all alike; seconds are worth something only with --at_once 1 on an idle
+machine, and leave out validation and checkpoints.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
-from itertools import accumulate
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate, combinations
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
@@ -52,6 +53,8 @@ TRAINERS: Mapping[str, Sequence[str]] = {
     },
 }
 
+SHARING: Mapping[str, Sequence[str]] = {"apart": (), "shared": ("+actor_train.use_prefix_sharing=on",)}
+
 
 @dataclass(frozen=True)
 class Demo:
@@ -80,6 +83,8 @@ DEMOS = {
     "ahead": Demo(*_SORT, SCHEDULES),
     "ahead-agentic": Demo(*_LAKE, SCHEDULES),
     "trainers": Demo(*_SORT, TRAINERS),
+    "sharing": Demo(*_SORT, SHARING),
+    "sharing-agentic": Demo(*_LAKE, SHARING),
 }
 
 
@@ -189,6 +194,24 @@ def pairs(results: Sequence[Result], demo: Demo, accuracy: float) -> Iterator[st
         yield f"{variant}: in the first step differ at most {told}"
 
 
+def curves(results: Sequence[Result], demo: Demo) -> Iterator[str]:
+    """How far the validations of two runs are apart, in the mean: of the same seed in two variants, and of two seeds in
+    the first variant."""
+    first, *others = demo.variants
+    by_variant = _by_variant(results, demo)
+    base = by_variant.get(first, [])
+    seeds = [_apart(one, other) for one, other in combinations(base, 2)]
+    for variant in others:
+        same = [_apart(one, run) for run in by_variant.get(variant, ()) for one in base if one.seed == run.seed]
+        if same and seeds:
+            yield f"{variant}: curves of a seed are {_spread(same)} apart, those of two seeds {_spread(seeds)}"
+
+
+def _apart(one: Result, other: Result) -> float:
+    steps = [step for step in one.accuracy if step and step in other.accuracy]
+    return statistics.fmean(abs(one.accuracy[step] - other.accuracy[step]) for step in steps)
+
+
 def _by_variant(results: Sequence[Result], demo: Demo) -> dict[str, list[Result]]:
     return {name: found for name in demo.variants if (found := [run for run in results if run.variant == name])}
 
@@ -200,12 +223,14 @@ def main() -> None:
     parser.add_argument("--results", type=Path, required=True, help="file of runs, one a line; new ones are added")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--variants", nargs="+", help="some of them, by the names in the table. Default: all")
+    parser.add_argument("--steps", type=int, help="of a run, a multiple of 4. Default: the demo's")
     parser.add_argument("--eval_steps", type=int, help="a divisor of a quarter of the steps. Default: that quarter")
     parser.add_argument("--at_once", type=int, default=1, help="runs at the same time")
     parser.add_argument("--accuracy", type=float, default=0.98, help="until which seconds are compared")
     parser.add_argument("--table", action="store_true", help="run nothing")
     options = parser.parse_args()
     demo = DEMOS[options.demo]
+    demo = replace(demo, steps=options.steps or demo.steps)
     if unknown := set(options.variants or ()) - set(demo.variants):
         parser.error(f"--variants: there is no {', '.join(sorted(unknown))}; there are {', '.join(demo.variants)}")
     if not options.table:
@@ -213,7 +238,7 @@ def main() -> None:
             parser.error("--data is needed, but for --table")
         _run_missing(demo, options)
     results = read_results(options.results)
-    print(*table(results, demo), *pairs(results, demo, options.accuracy), sep="\n")
+    print(*table(results, demo), *pairs(results, demo, options.accuracy), *curves(results, demo), sep="\n")
 
 
 def _run_missing(demo: Demo, options: argparse.Namespace) -> None:
