@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from typing import Any, get_args
 
 import yaml
 
+from roll.configs.load.loader import compose_tree, resolve_tree, without_unset
 from roll.errors import ConfigError
 from roll.importers.convert import Entry, Imported, SourceKeys, convert, read
 from roll.importers.old_roll import convert_roll, is_roll
@@ -21,9 +23,68 @@ from roll.importers.shell.script import Command, is_open, unbraced, undated
 from roll.importers.trinity.old_keys import with_trainer_config
 from roll.importers.trinity.tables import import_trinity, is_trinity
 from roll.importers.verl.tables import is_verl, verl_keys, verl_notes, verl_table
+from roll.run.kind import kind_of
+from roll.run.stages.entries import STAGES
+from roll.run.stages.planned import plan_stages
+from roll.run.start.load import check
 from roll.utils.logging import say
 from roll.utils.secrets import MASK, is_secret_key, mask
 from roll.utils.text import show
+
+# What `roll plan` would refuse in the YAML: such a key is not carried over, whatever its row says.
+
+_HEAD = re.compile(r"([\w.]*\w\.?)(?:\{([^}]*)\}([\w.]*))?(?=[: ])")
+_ENGINES = ".strategy_config."
+_REFUSED = "`roll plan` refuses it: "
+
+
+def plan_problems(path: Path) -> tuple[str, ...]:
+    """Return what stands against the settings themselves. Files, logins and the user's code are not looked at."""
+    try:
+        raw, _ = without_unset(compose_tree(path.parent.resolve(), path.stem, ()))
+    except ConfigError:  # a fragment is not at hand
+        return ()
+    try:
+        if STAGES in raw.tree:
+            plan_stages(raw, (), None)
+        else:
+            spec = kind_of(raw.tree)
+            check(spec, resolve_tree(raw, spec.config_class()))
+    except ConfigError as error:
+        return error.problems
+    return ()
+
+
+def with_plan(imported: Imported, problems: Sequence[str]) -> Imported:
+    """The same import with each problem in the row of its key, or among the changes where no row has it."""
+    entries, notes = list(imported.entries), list(imported.notes)
+    for text in problems:
+        keys = _keys(text)
+        rows = [i for i, entry in enumerate(entries) if keys and _is_about(entry, keys)]
+        for i in rows:
+            note = f"{entries[i].note.removesuffix('.')}. {_REFUSED}{text}"
+            entries[i] = replace(entries[i], outcome="changes the run", note=note)
+        if not rows:
+            notes.append(Change(f"{_REFUSED}{text}"))
+    return replace(imported, entries=tuple(entries), notes=tuple(notes))
+
+
+def _keys(text: str) -> list[str]:
+    """Return the keys that begin a problem. Example: "custom_envs.{A, B}.env_type: no" has two."""
+    found = _HEAD.match(text)
+    if found is None:
+        return []
+    return [f"{found[1]}{name}{found[3] or ''}" for name in (found[2] or "").split(", ")]
+
+
+def _is_about(entry: Entry, keys: Sequence[str]) -> bool:
+    """Whether the row is that of one of the keys, says that it sets one, or has one among the engine's own."""
+    if entry.outcome not in ("mapped", "approximated"):
+        return False
+    own = [key.rpartition(_ENGINES)[2] for key in keys if _ENGINES in key]
+    said = re.split(r"[^\w.-]+", entry.note)
+    return any(entry.key == key or key in said for key in keys) or any(name in entry.key.split(".") for name in own)
+
 
 # The words of an import: what became of every key, in the order in which it was written.
 
@@ -138,7 +199,8 @@ def run(argv: Sequence[str]) -> int:
         raise ConfigError(f"--out {target}: a configuration is a file that ends in .yaml.")
     original = read(source, overrides, options.training)
     imported = imported_from(original, options.system, source, is_chosen=options.training is not None)
-    for line in _write(imported, source, target, options.force):
+    imported, lines = _write(imported, source, target, options.force)
+    for line in lines:
         say(line)
     return OK if imported.is_as_meant or options.lossy else ANOTHER_RUN
 
@@ -232,7 +294,8 @@ _STRAY = (
 )
 
 
-def _write(imported: Imported, source: Path | None, target: Path, force: bool) -> list[str]:
+def _write(imported: Imported, source: Path | None, target: Path, force: bool) -> tuple[Imported, list[str]]:
+    """Write the YAML and its page; return the import with what a plan says of the YAML, and lines to show."""
     page = target.with_name(f"{target.stem}.report.md")
     if not force and (there := [path for path in (target, page) if path.exists()]):
         raise ConfigError(
@@ -241,11 +304,13 @@ def _write(imported: Imported, source: Path | None, target: Path, force: bool) -
     name = source.name if source else "the command line"
     try:
         target.write_text(yaml_text(imported, name), encoding="utf-8")
+        if not imported.unresolved:  # what is missing would be all that a plan says
+            imported = with_plan(imported, plan_problems(target))
         page.write_text(report(imported, name, str(target)), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{target} cannot be written: {error.strerror or error}.") from None
     lost = [f"{entry.key}: {entry.note}" for entry in imported.entries if entry.outcome == "not available"]
-    return [
+    return imported, [
         f"{summary(imported)}.",
         *_listed("Cannot be imported:", lost),
         *_listed(f"{open_title(name)}; give these after the file, as key=value:", imported.unresolved),

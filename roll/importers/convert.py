@@ -406,7 +406,7 @@ def source_keys(
     taken = [text for texts in (_engine(groups), *own) for text in _changed(tree, texts)]
     tree = _with_environment(tree, {**(variables or {}), **(command.environment if command else {})})
     of_hydra = [text.lstrip("+~").partition("=") for texts in words for text in texts if _is_hydras(text)]
-    keys = (*_resolved(tree), *((key, value) for key, _, value in of_hydra))
+    keys = (*resolved_leaves(tree), *((key, value) for key, _, value in of_hydra))
     return SourceKeys(tree, keys, command, tuple(taken), tuple(groups), tuple(found.bases), tuple(found.notes))
 
 
@@ -478,7 +478,8 @@ def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]
             yield here, value
 
 
-def _resolved(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def resolved_leaves(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what `leaves` does, with values of the tree in place of its references."""
     config = OmegaConf.create(_readable(dict(tree)))
     for key, written in leaves(tree):
         yield key, _value(config, key, written)

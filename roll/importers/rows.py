@@ -481,6 +481,14 @@ def dtype(value: Any) -> Any:
     return word({name: name for name in DTYPES.values()} | DTYPES, "number format")(value)
 
 
+def run_name(value: object) -> Any:
+    """Converts the name of a run, which may be a path there."""
+    name = re.sub(r"[/\\]+", "-", value.strip("/\\")) if isinstance(value, str) and not is_left_open(value) else value
+    if name == value:
+        return value
+    return ApproximateValue(name, "a name of a run has no / here") if name else value
+
+
 def adam(value: object) -> object:
     """Converts the name of an optimizer."""
     if str(value) == "AdamW8bit":

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations, pairwise, takewhile
@@ -31,6 +31,7 @@ ANOTHER_COMMAND = "Not imported, another command: "
 _CONFIG = re.compile(r"--config[-_](name|path)(=|$)|-cn$")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)+|\S+\.py")
 _MOST_SHOWN = 5
+_SIZES = ("--nproc-per-node", "--nnodes")
 _MOST_WALKS = 12  # through branches that are not decided
 _MOST_BYTES = 1 << 20
 _READ_ON = (
@@ -237,7 +238,18 @@ def _perhaps(walk: Walk, chosen: _Placed, new: Callable[[], Walk], steps: Steps)
         after = [i for i, (other, _) in enumerate(again.places) if other is node] if again else []
         if again and len(after) == len(same):
             words = again.commands[after[same.index(chosen.at)]]
-            yield from (word for word in words if _is_override(word) and word not in chosen.line)
+            yield from (word for word in _settings(words) if word not in [*_settings(chosen.line)])
+
+
+def _settings(words: Sequence[str]) -> Iterator[str]:
+    """Yield key=value words, those of torchrun's flags for sizes included: `--nnodes 2` is `--nnodes=2`."""
+    for word, after in pairwise([*words, ""]):
+        name, equals, value = word.partition("=")
+        flag = name.replace("_", "-")
+        if flag in _SIZES:
+            yield f"{flag}={value if equals else after}"
+        elif _is_override(word):
+            yield word
 
 
 def _in_branches(walk: Walk, around: Branches, steps: Steps) -> Walk | None:

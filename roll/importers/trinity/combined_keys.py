@@ -307,6 +307,10 @@ _MONITOR_KEYS: Mapping[tuple[str, str], str] = {
     ("mlflow", "uri"): "tracker_kwargs.mlflow.tracking_uri",
     ("mlflow", "username"): "system_envs.MLFLOW_TRACKING_USERNAME",
     ("mlflow", "password"): "system_envs.MLFLOW_TRACKING_PASSWORD",
+    **{
+        ("swanlab", name): f"tracker_kwargs.swanlab.{name}"
+        for name in ("api_key", "workspace", "description", "logdir", "mode", "tags", "experiment_name")
+    },
 }
 
 
@@ -328,16 +332,17 @@ def trackers(source: SourceLookup) -> CombinedKeys:
     settings: dict[str, Any] = {"track_with": names}
     if "wandb" in names:
         settings["tracker_kwargs.wandb.project"] = source("trainer.project_name")
-    lost: dict[str, str] = {}
+    idle: dict[str, str] = {}
     for key, value in source.below(_MONITOR).items():
         name = next((name for name in names if (name, key) in _MONITOR_KEYS), None)
         if value is None:
             continue
         if name is None:
-            lost[f"{_MONITOR}.{key}"] = f"tracker_kwargs of {', '.join(names)} have no such setting"
+            idle[f"{_MONITOR}.{key}"] = f"the monitor {', '.join(names)} of Trinity-RFT does not read it"
         else:
             settings[_MONITOR_KEYS[name, key]] = value
-    return CombinedKeys(settings, f"track_with: {', '.join(names)}; tracker_kwargs, system_envs.", near, lost)
+    text = f"track_with: {', '.join(names)}; tracker_kwargs, system_envs."
+    return CombinedKeys(settings, text, near, idle=idle)
 
 
 def resume(source: SourceLookup) -> CombinedKeys:

@@ -77,7 +77,7 @@ MODE_ROWS: tuple[Row, ...] = (
     to(f"{_BUFFER}.storage_type", "experience.storage_type", via=_storage, needs="parts"),
     to(f"{_BUFFER}.path", "experience.url", needs="sql buffer"),
     summed("model.enable_prompt_truncation", "truncation", True),
-    summed(f"{_BUFFER}.max_read_timeout", "read timeout"),
+    summed(f"{_BUFFER}.max_read_timeout", "read timeout", 1800),
     *(summed(f"{_REPLAY}.{key}", "replay") for key in ("enable", "reuse_cooldown_time", "priority_fn")),
     *(summed(f"{_REPLAY}.priority_fn_args.{key}", "replay") for key in ("decay", "use_count_limit", "sigma")),
 )
@@ -253,7 +253,8 @@ def mixes(source: SourceLookup) -> str:
 def _mix(source: SourceLookup) -> CombinedKeys:
     kind = mixes(source)
     if not kind:
-        return CombinedKeys({}, "no mix", lost={f"{_TRINITY_ONLY}{_OLDER}.{key}": _NO_MIX for key in _OF_FILES})
+        given = [key for key in (f"{_TRINITY_ONLY}{_OLDER}.{name}" for name in _OF_FILES) if source(key) is not None]
+        return CombinedKeys({}, "no mix", lost=dict.fromkeys(given, _NO_MIX))
     section = _OLDER if source(f"{_TRINITY_ONLY}{_AT}.path") is None else _AT
     if not (path := source(f"{_TRINITY_ONLY}{section}.path")):
         raise NotHere(f"{_AT}.path is missing: set mix.rows.{_NAMES[0]}.data_args.file_name")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.load.yaml_file import read_yaml
-from roll.importers.convert import SourceKeys, leaves
+from roll.importers.convert import SourceKeys, resolved_leaves
 from roll.importers.rows import CHANGES, Condition, Row, SourceLookup, changes, lacks, needless
 from roll.importers.verl.files import beside
 
@@ -112,7 +112,7 @@ def with_trainer_config(original: SourceKeys, source: Path | None) -> SourceKeys
     if file is None or file.suffix not in (".yaml", ".yml"):
         return original
     there = {key for key, _ in original.keys}
-    more = [(f"{_CONFIG}.{key}", value) for key, value in leaves(read_yaml(file))]
+    more = [(f"{_CONFIG}.{key}", value) for key, value in resolved_leaves(read_yaml(file))]
     keys = [(key, ReadPath(value) if key == _CONFIG_PATH else value) for key, value in original.keys]
     return replace(original, keys=(*keys, *(item for item in more if item[0] not in there)))
 

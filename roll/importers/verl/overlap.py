@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +32,9 @@ from roll.importers.verl.correction import CORRECTION_COMBINED_KEYS
 _PROGRAM = re.compile(
     r"((verl\.)?recipe|verl\.experimental)\.(one_step_off_policy|fully_async_policy)\.(main_ppo|\w*_main)"
 )
+_WAITS = "verl.trainer.main_ppo"
 _ASYNC = "async_training"
+_OF_A_STREAM = ("staleness_threshold", "trigger_parameter_sync_step", "require_batches")
 _TOTAL = "rollout.total_rollout_steps"
 _USUAL_NODE = 8
 _PER_NODE = "n_gpus_per_node"
@@ -49,15 +51,27 @@ def overlapping_table(table: Table, module: str, values: Mapping[str, Any]) -> T
     """The table of a run whose engines have GPUs of their own, by the program's name or its section of keys; the same
     table for another run."""
     match = _PROGRAM.fullmatch(module)
-    is_stream = match[3] == "fully_async_policy" if match else any(key.startswith(f"{_ASYNC}.") for key in values)
+    asked = [key for key in values if key.startswith(f"{_ASYNC}.")]
+    is_stream = match[3] == "fully_async_policy" if match else bool(asked) and _may_be_stream(module, asked)
     if match is None and not is_stream:
-        return table
+        return replace(table, rows=(*table.rows, _unread(module))) if asked else table
     rows = {row.key: row for row in (*_PLACES, *(_STREAM_ROWS if is_stream else ()))}
     if is_stream and values.get(_TOTAL, _TOTAL) is None:  # then verl counts epochs
         rows = {key: row for key, row in rows.items() if key != "trainer.total_epochs"}
         rows[_TOTAL] = needless(_TOTAL, "trainer.total_epochs counts")
     sums = {**table.sums, "placement": _placement, **(_STREAM if is_stream else _ONE_STEP)}
     return replace(table, rows=(*rows.values(), *(row for row in table.rows if row.key not in rows)), sums=sums)
+
+
+def _may_be_stream(module: str, asked: Iterable[str]) -> bool:
+    """Whether a program that is not verl's stream has its keys. Partial rollouts are also those of other programs."""
+    return module != _WAITS and any(key.rpartition(".")[2] in _OF_A_STREAM for key in asked)
+
+
+def _unread(module: str) -> Row:
+    if module == _WAITS:
+        return needless(f"{_ASYNC}.**", f"{_WAITS} reads no such section")
+    return changes(f"{_ASYNC}.**", "keys of a program of its own, which is not verl's fully_async_policy")
 
 
 # GPUs: the trainer's are those of the section trainer, and engines have those of rollout.

@@ -48,6 +48,7 @@ from roll.importers.verl.common import (
     thinking,
 )
 from roll.importers.verl.pictures import COLUMNS, NO_VIDEOS, ONLY_RLVR
+from roll.importers.verl.sft_columns import MISMATCH, columns
 from roll.importers.verl.sft_engine_rows import ENGINE_ROWS, MODEL_ROWS, OPTIMIZER_ROWS, ROLE
 from roll.importers.verl.versions import AVERAGES_PASSES
 
@@ -81,8 +82,16 @@ def _batches(source: SourceLookup) -> CombinedKeys:
         f"{_ARGS}.gradient_accumulation_steps": made.passes,
     }
     settings |= {f"{_MODEL}.ulysses_size": together} if together > 1 and not _is_on_megatron(source) else {}
-    near = f"{made.near} {_weights(source, made)}".strip()
-    return CombinedKeys(settings, f"{rows} rows in every step: {made.text} ({gpus(source)} GPUs / {together}).", near)
+    near = " ".join(filter(None, (made.near, _stops(source, rows // ranks, micro), _weights(source, made))))
+    text = f"{made.samples} rows in every step: {made.text} ({gpus(source)} GPUs / {together})."
+    return CombinedKeys(settings, text, near)
+
+
+def _stops(source: SourceLookup, rows: int, micro: int) -> str:
+    """What verl says of rows of a rank that are no whole micro batches."""
+    if source("data.use_dynamic_bsz") or micro < 1 or rows % micro == 0:
+        return ""
+    return f"Verl itself stops: the {rows} rows of a rank are no whole micro batches of {micro}."
 
 
 def _weights(source: SourceLookup, made: Split) -> str:
@@ -125,27 +134,6 @@ def _placement(source: SourceLookup) -> CombinedKeys:
         f"{ROLE}.device_mapping": devices(0, nodes * per_node),
     }
     return CombinedKeys(settings, f"{nodes} x {per_node} GPUs train.")
-
-
-def _columns(source: SourceLookup) -> CombinedKeys:
-    """Conversations, or a prompt and a response; of each, the first of the columns that verl would look into."""
-    if source("data.multiturn.enable", source.is_set("data.multiturn.messages_key")):
-        name = source("data.multiturn.messages_key")
-        settings = {f"{_DATA}.messages": name}
-        settings |= {"validation.data_args.messages": name} if source("data.val_files") else {}
-        return CombinedKeys(settings, f"data_args.messages: {name}, of which every answer is learnt.")
-    inner = {kind: words.files(source(f"data.{kind}_dict_keys") or []) for kind in ("prompt", "response")}
-    names = {
-        kind: f"{source(f'data.{kind}_key')}" + (f".{keys[0]}" if keys and _is_nested(source, kind) else "")
-        for kind, keys in inner.items()
-    }
-    settings = {f"{kind}_key": name for kind, name in names.items()}
-    return CombinedKeys(settings, f"prompt_key: {names['prompt']}, response_key: {names['response']}.")
-
-
-def _is_nested(source: SourceLookup, kind: str) -> bool:
-    """verl's keys within a column count where the column is another one than the key itself."""
-    return source.is_set(f"data.{kind}_dict_keys") and source(f"data.{kind}_dict_keys") != [source(f"data.{kind}_key")]
 
 
 def _has_lora(source: SourceLookup) -> str:
@@ -253,7 +241,7 @@ _COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "batches": _batches,
     "tokens": tokens(lambda source: source.size("data.max_length")),
     "placement": _placement,
-    "columns": _columns,
+    "columns": columns,
     "cuts": _cuts,
     "validations": _validations,
     "saves": _saved,
@@ -350,7 +338,7 @@ _ROWS: tuple[Row, ...] = (
     to("data.drop_last", f"{_DATA}.drop_last"),
     to("trainer.total_training_steps", "max_steps", idle=(None,), note=ENDS_SOONER, outcome="approximated"),
     summed("trainer.project_name", "trackers", "gsm8k-sft"),
-    to("trainer.experiment_name", "exp_name", default="test"),
+    to("trainer.experiment_name", "exp_name", via=words.run_name, default="test"),
     summed("trainer.logger", "trackers", ["console", "wandb"]),
     *(
         summed(f"${name}", "trackers", note=f"tracker_kwargs.{where}.{key}.")
@@ -375,7 +363,7 @@ _ROWS: tuple[Row, ...] = (
     summed("data.apply_chat_template_kwargs.**", "template variables"),
     needless("trainer.balance_batch", "rows are divided over ranks by work"),
     needless("data.pad_mode", "rows are padded, or packed, as use_sequence_packing says"),
-    needless("data.ignore_input_ids_mismatch", "a row is rendered whole, and every answer found in it"),
+    summed(MISMATCH, "columns"),
     needless("trainer.profile_interval", "profiler_timeline and profiler_memory record a run here (docs/profiling.md)"),
     needless("trainer.checkpoint.**", "a checkpoint holds all that the run continues with, and an HF model"),
     needless("checkpoint.**", "a checkpoint holds all that the run continues with, and an HF model"),

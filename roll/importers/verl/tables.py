@@ -165,7 +165,7 @@ _TRAINER = (
     ),
     to("trainer.total_training_steps", "max_steps", idle=(None,), note=ENDS_SOONER, outcome="approximated"),
     summed("trainer.project_name", "trackers", "verl_examples"),
-    to("trainer.experiment_name", "exp_name", default="gsm8k"),
+    to("trainer.experiment_name", "exp_name", via=words.run_name, default="gsm8k"),
     summed("trainer.logger", "trackers", ["console", "wandb"]),
     *(
         summed(f"${name}", "trackers", note=f"tracker_kwargs.{where}.{key}.")

@@ -36,6 +36,8 @@ _HASHES = r".*####\s*(-?[\d.,]*\d)"
 _DRAWN = "Questions are drawn by the seed, with as many of them as the epochs have rows."
 _JUDGED = "verl chooses the reward by the column data_source; here math-verify compares the answer"
 _CALLS = "a call is <name>text</name>, as the first prompt says, where verl has JSON in the words of the model"
+_SOME_ROWS = "val_batch_size / val_env_manager.group_size questions in turn, where verl asks all rows"
+_USUAL_QUESTIONS = 128
 _TOO_LONG = "a first prompt that leaves no room for a response keeps its end"
 _SHOWN = "Results of tools are shown whole; there the middle of a longer one is cut out."
 
@@ -76,10 +78,11 @@ class _Episodes:
         if checks:
             nears.append("What checks an answer there tells right from wrong here: the right answer ends the episode.")
         nears += [_DRAWN, _SHOWN] if configs else [_DRAWN]
-        if not validates(source) and not source.is_set("data.val_batch_size"):
-            nears.append("A validation asks val_batch_size questions in turn, where verl asks all rows.")
+        if not validates(source):
+            nears.append(f"A validation asks {_SOME_ROWS}.")
         validated = None if validates(source) else {"env_config.mode": "val"}
         settings = environment(env, validated, None if validated is None else self._validated(source))
+        settings |= {} if validated is None else _episodes_of_validation(source)
         changed = {key: "; ".join(each.lost) for key, each in self._tools.items() if each.lost}
         changed |= self._unread(source)
         text = f"custom_envs: {env['env_type']}, at most {env['max_steps']} turns."
@@ -124,6 +127,13 @@ def _epochs(value: object) -> ApproximateValue:
     )
 
 
+def _episodes_of_validation(source: SourceLookup) -> dict[str, Any]:
+    """Number of episodes of a validation, of which each question has some."""
+    times = source.size(f"{ROLLOUT}.val_kwargs.n", 1)
+    rows = source.number("data.val_batch_size") if source.is_set("data.val_batch_size") else _USUAL_QUESTIONS
+    return {"val_batch_size": rows * times} if times > 1 or source.is_set("data.val_batch_size") else {}
+
+
 def _turns(source: SourceLookup) -> int:
     """Answers of an episode. A user who may speak n times gets n + 1 answers."""
     keys = [f"{TURNS}.{name}" for name in ("max_assistant_turns", "max_turns")]
@@ -156,7 +166,7 @@ _ROWS: tuple[Row, ...] = (
     summed("data.reward_fn_key", "episodes", "data_source"),
     summed("data.max_prompt_length", "lengths", 512),
     summed("data.max_response_length", "lengths", 512),
-    to("data.val_batch_size", "val_batch_size", idle=(None,)),
+    summed("data.val_batch_size", "episodes"),
     lacks("data.shuffle", "questions are drawn by the seed", True),
     to("trainer.total_epochs", "num_train_epochs", default=30, needs="epochs", via=_epochs),
     needless("data.drop_last", "questions are drawn by the seed"),

@@ -403,7 +403,8 @@ def test_an_option_that_is_none_is_named(capsys: pytest.CaptureFixture[str]) -> 
 def test_what_is_not_the_run_that_was_meant_ends_with_a_code_of_its_own(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["import", "--from", "verl", "--out", "a.yaml", "--force", "data.train_batch_size=8"]
+    whole = ["actor_rollout_ref.model.path=m", "data.train_files=d", "custom_reward_function.path=r.py"]
+    words = ["import", "--from", "verl", "--out", "a.yaml", "--force", *whole]
     assert roll([*words, "data.no_such_key=1"]) == 3
     last = capsys.readouterr().out.splitlines()
     assert "  data.no_such_key: the importer does not know this key of verl." in last
@@ -602,7 +603,7 @@ def test_a_layer_that_nobody_knows_gets_no_adapter_in_silence() -> None:
 def test_what_a_script_leaves_open_and_trains_later_is_shown(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = """for level in 1 2; do
         python3 -m verl.trainer.main_ppo data.train_files=$1/$level.parquet actor_rollout_ref.model.path=m \\
-            trainer.n_gpus_per_node=1 data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=8
+            trainer.n_gpus_per_node=2 data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=8
     done
     """
     words = ["import", str(written(script, place)), "--out", str(place / "my.yaml"), "--force"]

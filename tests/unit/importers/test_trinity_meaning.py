@@ -329,7 +329,7 @@ def test_arguments_of_a_monitor_are_those_of_the_tracker() -> None:
     found = imported("monitor.monitor_type=mlflow", "monitor.monitor_args=null", f"monitor.monitor_args={args}")
     assert at(found, "tracker_kwargs.mlflow.tracking_uri") == "http://m"
     assert found.tree["system_envs"] == {"MLFLOW_TRACKING_USERNAME": "u", "MLFLOW_TRACKING_PASSWORD": "p"}
-    assert entry(found, "monitor.monitor_args.base_url")[0] == "not available"
+    assert entry(found, "monitor.monitor_args.base_url")[0] == "asks for nothing"
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,18 @@ def test_the_file_of_verls_keys_beside_the_yaml_is_read(place: Path) -> None:
     assert at(found, "actor_train.training_args.warmup_ratio") == 0.1
 
 
+def test_references_in_the_file_of_verls_keys_are_to_itself(place: Path) -> None:
+    (place / "run.yaml").write_text(yaml.safe_dump(BASE))
+    reference = "${actor_rollout_ref.actor.ulysses_sequence_parallel_size}"
+    actor = {"ulysses_sequence_parallel_size": 2}
+    ref = {"ulysses_sequence_parallel_size": reference}
+    (place / "train.yaml").write_text(yaml.safe_dump({"actor_rollout_ref": {"actor": actor, "ref": ref}}))
+    found = imported_from(
+        read(place / "run.yaml", ["trainer.trainer_config_path=train.yaml"]), "trinity", place / "run.yaml"
+    )
+    assert found.unresolved == () and "$" not in yaml.safe_dump(found.tree)
+
+
 def test_trainer_and_engines_of_one_place_take_turns(place: Path) -> None:
     (place / "run.yaml").write_text(yaml.safe_dump(BASE))
     found = imported_from(read(place / "run.yaml", ["mode=colocate"]), source=place / "run.yaml")

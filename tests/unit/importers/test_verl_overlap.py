@@ -73,6 +73,17 @@ def test_answers_that_end_before_new_weights_differ() -> None:
     assert entry(found, "async_training.partial_rollout")[0] == "approximated" and found.is_as_meant
 
 
+@pytest.mark.parametrize(
+    ("program", "outcome"),
+    [("verl.trainer.main_ppo", "asks for nothing"), ("recipe.partial_rollout.main_ppo", "changes the run")],
+)
+def test_partial_rollouts_of_another_program_are_no_stream(program: str, outcome: str) -> None:
+    words = ("data.train_batch_size=8", "trainer.n_gpus_per_node=2", "+async_training.partial_rollout=true")
+    found = of(program, *words)
+    assert at(found, "rollout_batch_size") == 8 and "async_generation_ratio" not in found.tree
+    assert entry(found, "async_training.partial_rollout")[0] == outcome
+
+
 def test_a_section_of_a_stream_tells_without_its_program() -> None:
     given = source_keys(Composed(), [*GRPO, *COUNTS, *ASYNC])
     assert imported_from(given, "verl").tree["async_generation_ratio"] == 0.5

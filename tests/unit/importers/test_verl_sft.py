@@ -1,16 +1,20 @@
 """What imports say of verl's fine-tuning: how rows weigh, and what its versions take for granted."""
 
+from typing import Any
+
 import pytest
 
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported, source_keys
 from roll.importers.shell.script import find_command
 from roll.importers.verl.files import Composed
+from roll.importers.verl.sft_columns import APART
 from tests.unit.importers.test_import import entry
 
 FSDP = "torchrun --nproc_per_node={} -m verl.trainer.fsdp_sft_trainer model.partial_pretrain=/m"
 ENGINE = "torchrun --nproc_per_node={} -m verl.trainer.sft_trainer model.path=/m"
 VALIDATION = " data.val_files=/v.parquet"
+SIZE = "data.train_batch_size"
 SIZES = " data.train_batch_size=64 data.micro_batch_size_per_gpu=4"
 
 
@@ -96,3 +100,64 @@ def test_a_key_that_is_given_is_not_of_a_version_without_it(key: str, done: str)
 
 def of_epoch_in(found: Imported, said: str) -> bool:
     return any(said in given.note for given in found.entries) or any(said in note for note in found.notes)
+
+
+ANSWERS = FSDP + " data.prompt_key=question data.response_key=answer"
+TURNS = " data.messages_key=messages"
+FORGIVES = " data.ignore_input_ids_mismatch=true"
+
+
+@pytest.mark.parametrize(
+    ("line", "model", "template", "outcome"),
+    [
+        (ANSWERS, "Qwen/Qwen3-4B", "chatml", "mapped"),
+        (ANSWERS, "Qwen/Qwen2.5-7B-Instruct", None, "mapped"),
+        (ANSWERS, "Qwen/Qwen3-VL-4B", None, "approximated"),
+        (ANSWERS, "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", None, "approximated"),
+        (ANSWERS, "/home/user1/gemma", None, "mapped"),
+        (ENGINE + TURNS + FORGIVES, "Qwen/Qwen3-8B", APART, "approximated"),
+        (ENGINE + TURNS + FORGIVES, "org/model", None, "approximated"),
+        (ENGINE + TURNS, "org/model", None, "mapped"),
+        (ENGINE + TURNS, "Qwen/Qwen3-8B", None, "approximated"),
+    ],
+)
+def test_templates_that_change_answers_are_not_used_or_told(
+    line: str, model: str, template: str | None, outcome: str
+) -> None:
+    found = of_command(line.replace("=/m", f"={model}"))
+    assert found.tree.get("global_template") == template
+    key = "data.messages_key" if "messages" in line else "data.response_key"
+    assert entry(found, key)[0] == outcome
+
+
+def test_messages_by_themselves_are_learnt_in_one_row(tiny_tokenizer: Any) -> None:
+    """Tools and their results are written as Qwen3's template writes them; the sum of what verl renders."""
+    call = {"function": {"name": "f", "arguments": {"a": 1}}}
+    turns = [
+        ("user", "Q1"),
+        ("assistant", "A1"),
+        ("user", "Q2"),
+        ("assistant", "A2"),
+        ("tool", "R"),
+        ("assistant", "E"),
+    ]
+    messages: list[dict[str, Any]] = [{"role": role, "content": text} for role, text in turns]
+    messages[3]["tool_calls"] = [call]
+    text = tiny_tokenizer.apply_chat_template(messages, chat_template=APART, tokenize=False)
+    said = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+    alone = ["Q1", "A1", "Q2", f"A2\n{said}", "<tool_response>\nR\n</tool_response>", "E"]
+    roles = ["user", "assistant", "user", "assistant", "user", "assistant"]
+    assert text == "".join(f"<|im_start|>{role}\n{one}<|im_end|>\n" for role, one in zip(roles, alone, strict=True))
+
+
+def test_rows_that_no_micro_batch_divides_stop_verl() -> None:
+    sizes = " data.train_batch_size=64 data.micro_batch_size_per_gpu=2 data.use_dynamic_bsz=False"
+    outcome, note = entry(of_command(f"{ENGINE}{sizes} engine.ulysses_sequence_parallel_size=4", 12), SIZE)
+    assert outcome == "approximated" and note.startswith("63 rows in every step: 63 samples per update = 1 x 21 passes")
+    assert "Verl itself stops: the 21 rows of a rank are no whole micro batches of 2." in note
+
+
+def test_gpus_that_a_branch_counts_are_told() -> None:
+    script = "N=8; if command -v nvidia-smi; then N=$(nvidia-smi -L | wc -l); fi\n"
+    found = imported_from(source_keys(Composed(), (), find_command(script + ENGINE.replace("{}", "$N"))), "verl")
+    assert "the script gives $(nvidia-smi -L | wc -l)" in entry(found, "--nproc-per-node")[1]

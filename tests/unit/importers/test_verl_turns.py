@@ -207,6 +207,11 @@ def test_episodes_of_an_import_pass_a_dry_run(
     assert " do nothing" not in shown.out and "does nothing" not in shown.out, shown.out
 
 
+def test_a_size_of_the_validation_is_not_all_rows(tmp_path: Path) -> None:
+    outcome, note = entry(imported(tmp_path, [RUNS], "data.val_batch_size=64"), "data.val_batch_size")
+    assert outcome == "approximated" and "verl asks all rows" in note
+
+
 def test_turns_that_are_off_ask_rows_once(tmp_path: Path) -> None:
     found = imported(tmp_path, [RUNS], f"{TURNS}.enable=false")
     assert found.pipeline == "rlvr" and "rewards" in found.tree
