@@ -88,7 +88,7 @@ def _batches(source: SourceLookup) -> CombinedKeys:
 
 
 def _stops(source: SourceLookup, rows: int, micro: int) -> str:
-    """What verl says of rows of a rank that are no whole micro batches."""
+    """Sentence on rows of a rank that are no whole micro batches, which verl refuses; empty where they are."""
     if source("data.use_dynamic_bsz") or micro < 1 or rows % micro == 0:
         return ""
     return f"Verl itself stops: the {rows} rows of a rank are no whole micro batches of {micro}."
