@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from tests.gpu.check import Figures
-from tests.gpu.checks.families import _save, _words_of
+from tests.gpu.checks.families import _save, words_of
 from tests.gpu.place import Place
 
 _KINDS = (
@@ -43,7 +43,7 @@ def same_bits(place: Place, kinds: tuple[str, ...] = _KINDS) -> Figures:
             try:
                 number = sum(_differing(directory, dtype, place.device))
             except Exception as error:
-                failures.append(f"{kind}, {dtype}: {_words_of(error)}")
+                failures.append(f"{kind}, {dtype}: {words_of(error)}")
                 continue
             differing += number
             print(f"{kind}, {dtype} ({time.monotonic() - started:.1f} s): {number} tokens differ", flush=True)
