@@ -264,8 +264,8 @@ class LayerwiseUpdate:
                 module.quant_method.process_weights_after_loading(module)
 
     def _renew_convolutions(self) -> None:
-        """On CPUs with bf16, vLLM packs the weights of Mamba's convolutions into other memory, and computes with the
-        memory of before, which no later load reaches (vLLM 0.32)."""
+        """Copy convolutions of Mamba where vLLM computes with them. On CPUs in bf16 it packs their weights into other
+        memory, and computes with the memory of before, which no later load reaches (vLLM 0.32)."""
         for module in self._model.modules():
             weight = getattr(getattr(module, "conv1d", None), "_cpu_unpacked_conv_weight", None)
             if weight is not None and isinstance(own := getattr(module, "conv_weights", None), torch.Tensor):
