@@ -99,8 +99,10 @@ and does not start OLMo-hybrid."""
 
 VLLM_NOT_ON_CPU: Mapping[str, str] = dict.fromkeys(DELTA_RULES, "its kernels for gated delta rules crash there") | {
     "bamba": "vLLM 0.23 was the last with them",
+    "deepseek_v3": "its kernel for rotary embeddings turns other heads there",
     "deepseek_v32": "it has no sparse attention there",
     "ernie4_5_moe": "its router there leaves out the correction of experts",
+    "glm4_moe_lite": "its kernel for rotary embeddings turns other heads there",
     "glm_moe_dsa": "it has no sparse attention there",
     "jamba": "it has no selective scan there",
     "kimi_linear": "its layers need CUTLASS",

@@ -37,24 +37,34 @@ _MAMBA_2 |= {"layers_block_type": ["linear_attention", "full_attention", "mlp"]}
 _MAMBA_2 |= {"time_step_min": 1e-30}  # transformers lets no time step be shorter; vLLM does
 _WINDOW: dict[str, Any] = {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}
 
+_FEW: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
+_TIED = {"tie_word_embeddings": True}  # vLLM has no head of its own for them
+
 _PLAIN = (
-    *("arcee", "ernie4_5", "glm4", "granite", "hunyuan_v1_dense", "llama", "ministral3", "mistral", "olmo2", "phi3"),
-    *("qwen3", "seed_oss", "smollm3"),
+    *("arcee", "ernie4_5", "glm", "glm4", "granite", "hunyuan_v1_dense", "llama", "ministral3", "mistral", "olmo2"),
+    *("phi3", "qwen2", "qwen3", "seed_oss", "smollm3"),
 )
 TYPES: dict[str, dict[str, Any]] = {
     **{kind: {} for kind in _PLAIN},
     "exaone4": _WINDOW,
     "falcon_h1": _MAMBA | {"mamba_d_ssm": 64, "mamba_d_head": 16},
+    "gemma2": _WINDOW | _TIED | {"query_pre_attn_scalar": 32},
     "gemma3_text": _WINDOW | {"query_pre_attn_scalar": 32},
+    "gemma4_text": _WINDOW
+    | {"global_head_dim": 32, "num_global_key_value_heads": 1, "num_kv_shared_layers": 0}
+    | _TIED,
     "glm4_moe": _ROUTED,
     "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16},
+    "granitemoe": _FEW,
     "granitemoehybrid": _MAMBA
     | {"num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 64}
     | {"layer_types": ["mamba", "attention"]},
     "hunyuan_v1_moe": {"num_experts": 4, "moe_topk": 2},
     "ministral": {"sliding_window": 16},
+    "mixtral": _FEW,
     "nemotron_h": _MAMBA_2,
     "olmo3": _WINDOW,
+    "olmoe": _MIXTURE,
     "qwen2_moe": _MIXTURE | {"shared_expert_intermediate_size": 64},
     "qwen3_moe": _MIXTURE | {"decoder_sparse_step": 1},
 }
