@@ -45,6 +45,7 @@ _WRONG = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
 _SWITCHES = ("enable", "enabled")
 _OUTPUT = "the script takes it from a program, which an import does not run: give it after the file"
 _DATED = "the date that the script adds at its start is left out"
+_ANEW = ": there each start has a folder of its own, in which it finds nothing to resume"
 _OPEN = "the script leaves it open: set it in the YAML"
 _COUNT = re.compile(r"(length|steps|epochs|size)$")
 """Targets that take a number, without which nothing starts."""
@@ -226,7 +227,7 @@ class _Conversion:
         if isinstance(converted, ApproximateValue):
             note, outcome, converted = converted.note, "approximated", converted.value
         if self._is_output(value):
-            note, outcome = _DATED, "approximated"
+            note, outcome = _DATED + (_ANEW if known_as.endswith("_dir") else ""), "approximated"
             if is_output(converted):
                 note = _OUTPUT
                 self._unresolved.add(known_as)
@@ -306,7 +307,8 @@ class _Conversion:
             converted = converted.value if isinstance(converted, ApproximateValue) else converted
             for target, part in _parts(row, converted, row.key):
                 if self._put(target, part, row.key) == row.key:
-                    yield target, f"{row.key} is {show(default)} there{near}"
+                    name = self._table.newer_names.get(row.key, row.key)
+                    yield target, f"{name} is {show(default)} there{near}"
 
     def _unmet(self, row: Row) -> str | NotHere:
         """Why the row asks for nothing, or why that cannot be told; empty where it counts."""

@@ -211,6 +211,8 @@ class Table:
     derived: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda values: {}
     partly_off: tuple[str, ...] = ()
     """Sections of which a switch turns off a part: keys beside it count all the same."""
+    newer_names: Mapping[str, str] = field(default_factory=dict)
+    """Names that the source's version has for keys of the rows, where it differs."""
 
     @cached_property
     def _exact(self) -> dict[str, Row]:

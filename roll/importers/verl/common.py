@@ -476,7 +476,9 @@ ENDS_SOONER = "it counts here; there the last epoch of trainer.total_epochs ends
 
 
 def counts_epochs(source: SourceLookup) -> str:
-    return "" if source("trainer.total_training_steps") is None else "trainer.total_training_steps counts"
+    if source("trainer.total_training_steps") is None:
+        return ""
+    return "trainer.total_training_steps counts here: its row says what ends a run there"
 
 
 def _filters(source: SourceLookup) -> str:

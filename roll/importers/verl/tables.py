@@ -37,7 +37,7 @@ from roll.importers.verl.pictures import PICTURE_ROWS, picture_notes
 from roll.importers.verl.role_rows import REWARD_ROWS, ROLE_ROWS
 from roll.importers.verl.sft_rows import SAVES, SFT
 from roll.importers.verl.turns import plays, turns_table
-from roll.importers.verl.versions import derived, sft_defaults, version_notes
+from roll.importers.verl.versions import derived, sft_defaults, sft_names, version_notes
 
 # The program that a script starts: its keys say what a run is only where the program is verl's own trainer.
 
@@ -327,14 +327,14 @@ def is_verl(tree: Mapping[str, Any]) -> bool:
 
 def verl_table(original: SourceKeys, script: Path | None = None) -> Table:
     """The table for what the keys train; tools are read from files beside the script."""
-    keys = {_known_as(key) for key, _ in original.keys}
+    values = {_known_as(key): value for key, value in original.keys}
+    keys = values.keys()
     program = " ".join(original.command.program) if original.command else ""
     is_sft = "sft_trainer" in program or any(key in keys for key in _OF_SFT)
     is_rl = any(key.startswith("actor_rollout_ref.") for key in keys)
     module = module_of(original.command.program) if original.command else ""
     if is_sft and not is_rl:
-        return replace(VERL_SFT, derived=sft_defaults(module))
-    values = {_known_as(key): value for key, value in original.keys}
+        return replace(VERL_SFT, derived=sft_defaults(module), newer_names=sft_names(module, values))
     table = overlapping_table(_of_version(original), module, values)
     return turns_table(table, values, script) if plays(values) else table
 

@@ -127,6 +127,22 @@ def sft_defaults(module: str = "") -> Callable[[Mapping[str, Any]], Mapping[str,
     return defaults
 
 
+def sft_names(module: str, values: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return what `sft_trainer` calls the keys of `fsdp_sft_trainer`, if that is the program."""
+    return _NAMES_OF_ENGINES if _is_on_engines(module, values) else {}
+
+
+_NAMES_OF_ENGINES: Mapping[str, str] = {
+    "model.strategy": "engine.strategy",
+    "model.partial_pretrain": "model.path",
+    "ulysses_sequence_parallel_size": "engine.ulysses_sequence_parallel_size",
+    "use_remove_padding": "model.use_remove_padding",
+    "optim.lr_scheduler": "optim.lr_scheduler_type",
+    "optim.warmup_steps_ratio": "optim.lr_warmup_steps_ratio",
+    "data.multiturn.messages_key": "data.messages_key",
+}
+
+
 def _is_on_engines(module: str, values: Mapping[str, Any]) -> bool:
     name = module.rpartition(".")[2]
     if "sft_trainer" in name:

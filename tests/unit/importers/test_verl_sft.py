@@ -161,3 +161,17 @@ def test_gpus_that_a_branch_counts_are_told() -> None:
     script = "N=8; if command -v nvidia-smi; then N=$(nvidia-smi -L | wc -l); fi\n"
     found = imported_from(source_keys(Composed(), (), find_command(script + ENGINE.replace("{}", "$N"))), "verl")
     assert "the script gives $(nvidia-smi -L | wc -l)" in entry(found, "--nproc-per-node")[1]
+
+
+def test_defaults_have_the_names_of_the_program() -> None:
+    older, newer = ("; ".join(of_command(line).defaults.values()) for line in (FSDP, ENGINE))
+    assert "model.strategy is" in older and "optim.lr_scheduler is" in older
+    assert "engine.strategy is" in newer and "optim.lr_scheduler_type is" in newer and "model.strategy" not in newer
+
+
+def test_a_folder_without_its_date_is_resumed_from() -> None:
+    found = imported_from(
+        source_keys(Composed(), (), find_command(f"D=/o/$(date +%F)\n{ENGINE} trainer.default_local_dir=$D")), "verl"
+    )
+    outcome, note = entry(found, "trainer.default_local_dir")
+    assert outcome == "approximated" and note.endswith("in which it finds nothing to resume")
