@@ -53,8 +53,10 @@ def exact_matmul(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Products of matrices, as torch.matmul."""
     if not by_kernels(left.device):
         return torch.matmul(left, right)
-    if right.dim() == 2:
-        return exact_linear(left, right.T)
+    if left.dim() == 1:
+        return exact_matmul(left[None], right)[..., 0, :] if right.dim() > 1 else exact_linear(left, right[None])[0]
+    if right.dim() < 3:
+        return exact_linear(left, right.T) if right.dim() == 2 else exact_linear(left, right[None])[..., 0]
     lead = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     batches = (part.expand(*lead, *part.shape[-2:]).flatten(0, -3) for part in (left, right))
     return _products(*batches).unflatten(0, lead)
@@ -127,13 +129,13 @@ _EXACT: dict[Callable[..., Any], Callable[..., Any]] = {functional.linear: exact
 
 
 def use_exact_products(backbone: nn.Module) -> None:
-    """Has the layers, and modules beside them that hold a matrix, compute products by `exact_linear`. A layer, not the
-    whole pass: checkpointing computes layers again in the backward pass."""
+    """Has the layers, and the modules beside them, compute products by `exact_linear`. A layer, not the whole pass:
+    checkpointing computes layers again in the backward pass."""
     inside: set[nn.Module] = set()
     for module in backbone.modules():
-        is_layer = isinstance(module, GradientCheckpointingLayer)
-        holds = any(parameter.dim() > 1 for parameter in module.parameters(recurse=False))
-        if module not in inside and (is_layer or (holds and not isinstance(module, nn.Embedding))):
+        has_own = next(module.children(), None) is None or any(True for _ in module.parameters(recurse=False))
+        is_beside = has_own and not isinstance(module, nn.Embedding)  # also rotary embeddings, which hold buffers
+        if module not in inside and (is_beside or isinstance(module, GradientCheckpointingLayer)):
             module.forward = partial(_exactly, module.forward)
             inside.update(module.modules())
 

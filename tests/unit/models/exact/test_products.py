@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -73,7 +74,7 @@ class _Kernel:
 
         class Watch(TorchDispatchMode):
             def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                if func.overloadpacket in _PRODUCTS and not kernel._computes and args[0].shape[-1] > 1:
+                if func.overloadpacket in _PRODUCTS and not kernel._computes:
                     kernel.others.append(f"{func} of {[tuple(part.shape) for part in args]}")
                 return func(*args, **(kwargs or {}))
 
@@ -132,8 +133,8 @@ def test_the_kernel_multiplies_matrices_of_any_shape() -> None:
 
 @pytest.mark.parametrize("kind", _MODELS)
 def test_no_product_of_a_pass_is_left_to_torch(kind: str, kernel: _Kernel) -> None:
-    """Whole rows, the head, and tokens beside cached ones; but products of single numbers, as of rotary embeddings,
-    which are rounded once in any order."""
+    """Whole rows, the head, and tokens beside cached ones; also rotary embeddings: where TF32 is on, they would be
+    other numbers by other kernels."""
     module, model = _model(kind)
     ids, mask, lengths = _rows()
     decoder = ExactDecoder(LoadedModel(module, model, {}))
@@ -154,7 +155,7 @@ def test_a_layer_that_computes_otherwise_is_seen(kernel: _Kernel, monkeypatch: p
     make_exact(LoadedModel(module, model, {}))
     with torch.no_grad(), kernel.watch():
         module(ids, mask, layout=ExactRows.of(Pack.scored(ids, lengths)))
-    assert len(kernel.others) == 14  # seven of each layer
+    assert len([other for other in kernel.others if "bmm" not in other]) == 14  # seven of each layer
 
 
 @pytest.mark.parametrize("checkpoints", [False, True], ids=["kept", "checkpointed"])
@@ -190,8 +191,22 @@ def test_gradients_are_those_of_the_plain_model(kind: str, checkpoints: bool, ke
         (exact_matmul, torch.matmul, [(2, 3, 5), (5, 4)]),
         (exact_matmul, torch.matmul, [(2, 1, 3, 5), (7, 5, 4)]),
         (exact_matmul, torch.matmul, [(3, 5), (2, 5, 4)]),
+        (exact_matmul, torch.matmul, [(5,), (2, 5, 4)]),
+        (exact_matmul, torch.matmul, [(2, 3, 5), (5,)]),
+        (exact_matmul, torch.matmul, [(5,), (5,)]),
+        (partial(products._exactly, torch.Tensor.__matmul__), torch.matmul, [(2, 3, 5), (5, 4)]),
     ],
-    ids=["with a bias", "a vector", "one matrix", "broadcast", "a matrix with many"],
+    ids=[
+        "with a bias",
+        "a vector",
+        "one matrix",
+        "broadcast",
+        "a matrix with many",
+        "vector first",
+        "vector last",
+        "vectors",
+        "x",
+    ],
 )
 def test_products_and_their_gradients_are_torchs(
     found: Callable[..., torch.Tensor],
