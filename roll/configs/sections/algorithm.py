@@ -358,7 +358,7 @@ class AlgorithmConfig(OnPolicyDistillation):
         False,
         "Have trainer and rollout engine compute a token's log-prob to the same bits, whatever the batch, the pack or "
         "the cache: train_infer/log_prob_diff_max is 0, or the run stops. With hf_infer, and fsdp2_train or "
-        "deepspeed_train, in fp32 or bf16; proven on CPUs (docs/trainers.md).",
+        "deepspeed_train, in fp32 or bf16; proven on CPUs and, with fsdp2_train, on one GPU (docs/trainers.md).",
     )
     log_prob_diff_warning: float = setting(
         0.05,
