@@ -190,7 +190,7 @@ def assign_credit(
     original = samples
     if settings.teacher_alone:
         samples = replace(samples, token_rewards=None)
-    samples = _with_weights(samples, row_weights)
+    weighed = samples = _with_weights(samples, row_weights)
     lag, metrics = None, MetricSums()
     if settings.version is not None:
         lag = np.where(samples.response_mask, settings.version - samples.policy_versions.astype(np.int64), 0)
@@ -229,8 +229,9 @@ def assign_credit(
         advantages = broadcast_returns(row_rewards, lengths, settings.gamma)
 
     if groups is not None:
-        weights = _path_variances(scores, tokens, lengths, settings.estimator)
-        advantages = advantages - token_baselines(advantages, weights, lengths, groups, all_reduce_sum)
+        weights, places = _on_paths(weighed, scores, groups, settings.estimator)
+        kept = samples.response_mask[weighed.response_mask]  # tokens that are too old keep their places
+        advantages = advantages - token_baselines(advantages, weights[kept], places[kept], groups.size, all_reduce_sum)
     if turn_values is not None:
         advantages = advantages + _spread_turns(turn_values, original, samples, tokens)
 
@@ -306,10 +307,15 @@ def _without_old(
     return replace(samples, response_mask=samples.response_mask & ~is_old), np.where(is_old, 0, lag)
 
 
-def _path_variances(scores: TokenScores, tokens: np.ndarray, lengths: np.ndarray, name: str) -> np.ndarray:
+def _on_paths(
+    samples: SampleBatch, scores: TokenScores, groups: TokenGroups, name: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """W and the place in its group of every response token. ValueError without the log-probs that W needs."""
     if scores.old_log_probs is None or scores.halved_log_probs is None:
         raise ValueError(f"adv_estimator {name} needs old log-probs, and those at half the temperature")
-    return path_variances(scores.old_log_probs[tokens], scores.halved_log_probs[tokens], lengths)
+    mask, lengths = samples.response_mask, samples.response_lengths
+    weights = path_variances(scores.old_log_probs[mask], scores.halved_log_probs[mask], lengths)
+    return weights, groups.places(lengths)
 
 
 def _kl_to_reference(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from roll.algorithms.normalize import AllReduceSum
+from roll.types.forest import ranges
 
 _AT_ONCE = 1 << 16  # numbers of one exchange between ranks, which travel as Python's
 
@@ -39,6 +40,10 @@ class TokenGroups:
         known = np.minimum(rows, max(len(self.starts) - 1, 0))
         return replace(self, starts=self.starts[known] if len(self.starts) else np.zeros(len(rows), np.int64))
 
+    def places(self, lengths: np.ndarray) -> np.ndarray:
+        """Return the place of each token of rows with so many tokens, flat."""
+        return ranges(self.starts, lengths)
+
 
 def path_variances(log_probs: np.ndarray, halved: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Compute W_t, the sum over the tokens of a row up to t of 1 - 2 p + S: the squared norm of the gradient of log p
@@ -56,19 +61,18 @@ def path_variances(log_probs: np.ndarray, halved: np.ndarray, lengths: np.ndarra
 
 
 def token_baselines(
-    returns: np.ndarray, weights: np.ndarray, lengths: np.ndarray, groups: TokenGroups, all_reduce_sum: AllReduceSum
+    returns: np.ndarray, weights: np.ndarray, places: np.ndarray, size: int, all_reduce_sum: AllReduceSum
 ) -> np.ndarray:
-    """Compute sum of W G / sum of W over the rows of a group at the same token, counted from the start of a response;
-    0 where one row alone is so long. Collective: rows of a group may be on several ranks.
+    """Compute sum of W G / sum of W over the tokens at the same place of `size` (`TokenGroups`); 0 where one alone is
+    there. Collective: rows of a group may be on several ranks.
 
-    Example: two rows with W [1 2] and [3], returns 1 and 0: at the first token (1 x 1 + 3 x 0) / 4, at the second 0.
+    Example: places [0 1] and [0] with W [1 2] and [3], returns 1 and 0: at the first (1 x 1 + 3 x 0) / 4, at the
+    second 0.
     """
-    within = np.arange(len(returns)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    places = np.repeat(groups.starts, lengths) + within
     columns = (weights * returns, weights, np.ones(len(returns)))
-    local = np.stack([np.bincount(places, column, groups.size) for column in columns])
+    local = np.stack([np.bincount(places, column, size) for column in columns])
     total = np.zeros_like(local)
-    for start in range(0, groups.size, _AT_ONCE):
+    for start in range(0, size, _AT_ONCE):
         part = local[:, start : start + _AT_ONCE]
         total[:, start : start + _AT_ONCE] = np.reshape(all_reduce_sum(part.reshape(-1).tolist()), part.shape)
     weighted, weight, count = total[:, places]

@@ -127,6 +127,24 @@ def test_a_group_may_be_on_several_ranks() -> None:
     assert len(on_ranks(3, work)) == 3
 
 
+def test_tokens_behind_ones_that_are_too_old_keep_their_places() -> None:
+    of = case((4, 4, 4, 4))
+    own = np.flatnonzero(of.samples.response_mask)
+    versions = np.full(of.samples.num_tokens, 5, np.int32)
+    versions[own[:2]] = 1  # the first two tokens of the first row
+    samples = replace(of.samples, policy_versions=versions)
+    settings = replace(SETTINGS, version=5, max_lag=2)
+    batch, _ = credit(of, settings).assign(samples, of.scores, alone)
+    returns = [[float(reward)] * 4 for reward in of.samples.rewards]
+    weights = [slow_weights(raw, tokens) for raw, tokens in zip(of.logits, of.chosen, strict=True)]
+    whole = slow_advantages(returns, weights, [0] * 4)
+    others = slow_advantages(returns[1:], weights[1:], [0] * 3)
+    pairs = zip(others, whole[1:], strict=True)
+    rows = [[0.0, 0.0, *whole[0][2:]], *([*before[:2], *behind[2:]] for before, behind in pairs)]
+    want = [each for row in rows for each in row]
+    np.testing.assert_allclose(batch.advantages[own], want, atol=TOLERANCE)
+
+
 def test_a_response_that_is_longer_than_all_others_has_no_baseline_behind_them() -> None:
     of = case((3, 1, 5, 2))
     batch, _ = credit(of, SETTINGS).assign(of.samples, of.scores, alone)
