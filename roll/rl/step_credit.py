@@ -46,8 +46,8 @@ class StepCredit:
             row_values, turn_values = np.zeros(len(meta)), None
         weights, weight_metrics = self.row_weights(meta)
         taught = settings.teacher_weights(self.config, meta.domains)
-        of_groups = self.config.estimator.weighs_tokens and not self.config.is_pure_opd
-        groups = TokenGroups.of_rows(meta.group_ids, meta.response_lengths) if of_groups else None
+        weighs_tokens = self.plan.old_log_probs.halves
+        groups = TokenGroups.of_rows(meta.group_ids, meta.response_lengths) if weighs_tokens else None
         credit = RowCredit(self.token_settings(step), row_values, weights, turn_values, taught, groups)
         return credit, metrics | weight_metrics
 

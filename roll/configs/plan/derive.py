@@ -63,7 +63,8 @@ def weighs_importance(config: AlgorithmConfig) -> bool:
 def old_log_probs(config: AlgorithmConfig, updates_per_step: int) -> OldLogProbs:
     """The source of old log-probs for this many updates per step. A correction compares them with the rollout's, and
     the update's own serve as well for that as those of a pass under the same weights."""
-    return replace(_source(config, updates_per_step), halves=config.estimator.weighs_tokens)
+    halves = config.estimator.weighs_tokens and not config.is_pure_opd
+    return replace(_source(config, updates_per_step), halves=halves)
 
 
 def _source(config: AlgorithmConfig, updates_per_step: int) -> OldLogProbs:

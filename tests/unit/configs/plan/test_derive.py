@@ -107,6 +107,7 @@ def test_where_rollouts_run_ahead_the_loss_is_weighted_unless_something_else_cor
 def test_one_estimator_takes_a_second_pass(estimator: str) -> None:
     halves = old_log_probs(config({"adv_estimator": estimator}), 1).halves
     assert halves == (estimator == "optimal_token_baseline")
+    assert not old_log_probs(config({"adv_estimator": estimator, "is_pure_opd": True}), 1).halves
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
