@@ -289,7 +289,7 @@ class ModelScoreStrategy(ScoreStrategy):
         if self._is_exact:
             if self.context.shows_pictures:
                 raise exact_refusal("rows show pictures")
-            make_exact(self.model)
+            make_exact(self.model, self.context.device)
             with self._ready_to_score(), self._without_dropout():
                 check_exact(self.model, self.context.device)
         elif self.role.packs_rows:

@@ -24,8 +24,9 @@ _FORK = 19  # where rows that begin alike part
 _MOVING_ROTARY = ("dynamic", "longrope")  # frequencies by the longest row of a pass
 
 
-def make_exact(model: LoadedModel) -> None:
-    """Has the model compute exact log-probs. StrategyError where it, or the process, cannot."""
+def make_exact(model: LoadedModel, device: torch.device | None = None) -> None:
+    """Has the model compute exact log-probs. `device`: where it computes; None: where its weights are. StrategyError
+    where it, or the process, cannot."""
     if not isinstance(model.module, TokenLogProbModel):
         return
     pretrained = model.pretrained
@@ -41,7 +42,7 @@ def make_exact(model: LoadedModel) -> None:
         if isinstance(layer, nn.Linear) and layer is not model.module.head.lm_head and layer.out_features % WHOLE:
             raise exact_refusal(f"{name} is {layer.out_features} wide, which is not a multiple of {WHOLE}")
     threads = torch.get_num_threads()
-    if pretrained.device.type == "cpu" and threads > _MOST_THREADS:
+    if (device or pretrained.device).type == "cpu" and threads > _MOST_THREADS:
         raise StrategyError(
             f"exact_log_probs: this process has {threads} threads, which split operations at places that depend on "
             f"the batch. Set system_envs.OMP_NUM_THREADS to 1 or {_MOST_THREADS}"

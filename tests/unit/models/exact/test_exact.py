@@ -270,6 +270,7 @@ def test_more_than_two_threads_are_refused() -> None:
             StrategyError, match="this process has 3 threads.*Set system_envs.OMP_NUM_THREADS to 1 or 2"
         ):
             make_exact(LoadedModel(tried.module, tried.model, {}))
+        make_exact(LoadedModel(tried.module, tried.model, {}), torch.device("cuda"))  # its weights wait in host memory
     finally:
         torch.set_num_threads(threads)
 

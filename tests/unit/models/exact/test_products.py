@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,6 +128,40 @@ def test_the_kernel_multiplies_matrices_of_any_shape() -> None:
     environment = os.environ | {"TRITON_INTERPRET": "1"}
     done = subprocess.run(
         [sys.executable, "-c", _INTERPRETED], env=environment, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+_COMPILED = """
+import torch, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from roll.models.exact import kernels
+
+def text(dtype, **known):
+    kernel, tiles = kernels._product, kernels._TILES[dtype]
+    known |= {"has_bias": True, "tile_rows": tiles.rows, "tile_columns": tiles.columns, "step": tiles.step}
+    pointer = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}[dtype]
+    types = {name: pointer if name in ("left", "right", "output", "bias") else "i32" for name in kernel.arg_names}
+    places = {(kernel.arg_names.index(name),): value for name, value in known.items()}
+    source = ASTSource(kernel, types | dict.fromkeys(known, "constexpr"), places)
+    options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
+
+wide = [text(torch.float32), text(torch.float32, right_row=1), text(torch.float32, inner=1, left_row=1, right_column=1)]
+assert len({each.count("fma.rn.f32") for each in wide}) == 1 and not any("tf32" in each for each in wide)
+narrow = [text(torch.bfloat16), text(torch.bfloat16, right_row=1)]
+assert len({each.count("wgmma") for each in narrow}) == 1 and narrow[0].count("wgmma") > 0
+"""
+
+
+def test_the_kernel_compiles_to_the_same_products_for_every_form_of_its_arguments(tmp_path: Path) -> None:
+    """For compute capability 9.0, without such a GPU: whole sums in fp32, not TF32; the tensor cores' sums in bf16."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path)}
+    environment.pop("TRITON_INTERPRET", None)
+    done = subprocess.run(
+        [sys.executable, "-c", _COMPILED], env=environment, capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 0, done.stderr
 
