@@ -15,7 +15,10 @@ from roll.configs.sections.model import ModelArgs
 
 _PRODUCTS = {"aten::mm": 0, "aten::addmm": 1}  # the place of the first factor among the arguments
 _GROUPED = frozenset({"aten::_grouped_mm", "transformers::grouped_mm_fallback"})
-_ATTENTION = ("aten::_scaled_dot_product_", "torch_attn::_varlen_attn", "flash_attn")
+_ATTENTION = (
+    *("aten::_scaled_dot_product_", "torch_attn::_varlen_attn", "flash_attn"),
+    *("aten::_flash_attention_forward", "aten::_efficient_attention_forward"),  # of trees on GPUs
+)
 LEAST_TERMS = 128  # of a number of a product; one of fewer, such as an adapter's, costs less than its memory
 
 

@@ -98,6 +98,7 @@ def test_products_and_attention_are_dear_and_nothing_that_writes_to_others_memor
     assert not is_dear(aten.mm.default, (narrow, narrow.T))
     assert is_dear(aten._scaled_dot_product_flash_attention.default, ())
     assert is_dear(torch.ops.torch_attn._varlen_attn.default, ())
+    assert is_dear(aten._flash_attention_forward.default, ()) and is_dear(aten._efficient_attention_forward.default, ())
     assert not any(is_dear(op, (wide, wide)) for op in (aten.mm.out, aten.bmm.default, aten.silu.default))
 
 
