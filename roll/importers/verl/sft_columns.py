@@ -10,7 +10,7 @@ from roll.importers.rows import CombinedKeys, SourceLookup
 DATA = "sft_train.data_args"
 MISMATCH = "data.ignore_input_ids_mismatch"
 _SETS_TEMPLATE = ("data.apply_chat_template_kwargs.enable_thinking", "model.custom_chat_template")
-_QWEN3 = re.compile(r"qwen3(?!\.\d|[-_]?(vl|omni|coder|next))", re.IGNORECASE)
+_QWEN3 = re.compile(r"qwen3(?!\.\d|[-_]?(vl|omni|coder|next))(?!.*thinking)", re.IGNORECASE)
 _CHANGES_ANSWERS = re.compile(r"qwen3|qwq|(?<![a-z])r1(?!\d)|think", re.IGNORECASE)
 APART = (
     "{% for m in messages %}"
@@ -37,6 +37,7 @@ APART = (
 )
 """Text that Qwen3's template makes of messages by themselves: no thoughts, and no empty block of them."""
 _AS_IT_IS = "there an answer stands behind its prompt as it is, closed by the tokenizer's end of text"
+_OF_BASE = "The end of text of a base model is <|endoftext|> there; here <|im_end|> closes an answer."
 _SAME = "the same tokens where the model's template writes answers so"
 _THOUGHTS = (
     "Rows with </think> in them, which verl learns without their thoughts, are refused: take them out of the rows."
@@ -77,7 +78,9 @@ def _of_answer(source: SourceLookup, read: CombinedKeys) -> CombinedKeys:
     text = read.text.removesuffix(".")
     if _QWEN3.search(_model(source)):
         settings = {**read.settings, "global_template": "chatml"}
-        return CombinedKeys(settings, f"{text}; global_template: chatml: {_AS_IT_IS}, and nothing is put before it.")
+        near = _OF_BASE if "base" in _model(source).lower() else ""
+        said = f"{text}; global_template: chatml: {_AS_IT_IS}, and nothing is put before it."
+        return CombinedKeys(settings, said, near)
     near = ""
     if _CHANGES_ANSWERS.search(_model(source)):
         near = f"{_AS_IT_IS[0].upper()}{_AS_IT_IS[1:]}; here the model's template renders it, and may change thoughts."

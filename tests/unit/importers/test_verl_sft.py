@@ -111,7 +111,9 @@ FORGIVES = " data.ignore_input_ids_mismatch=true"
     ("line", "model", "template", "outcome"),
     [
         (ANSWERS, "Qwen/Qwen3-4B", "chatml", "mapped"),
+        (ANSWERS, "Qwen/Qwen3-4B-Base", "chatml", "approximated"),
         (ANSWERS, "Qwen/Qwen2.5-7B-Instruct", None, "mapped"),
+        (ANSWERS, "Qwen/Qwen3-4B-Thinking-2507", None, "approximated"),
         (ANSWERS, "Qwen/Qwen3-VL-4B", None, "approximated"),
         (ANSWERS, "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", None, "approximated"),
         (ANSWERS, "/home/user1/gemma", None, "mapped"),
