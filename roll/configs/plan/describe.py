@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from roll.configs.checks.platforms import NO_TREES
 from roll.configs.checks.prefix_sharing import obstacles
 from roll.configs.load.chosen_values import Chosen
 from roll.configs.memory.parts import default_share, given_share, share_key
@@ -16,6 +17,7 @@ from roll.configs.sections.run import RunConfig
 from roll.configs.sections.teachers import MixConfig
 from roll.configs.strategies.features import FEATURES, Feature
 from roll.configs.strategies.table import spec_of
+from roll.platforms.table import PLATFORMS, machine_platform
 from roll.utils.text import table
 
 
@@ -40,7 +42,7 @@ def describe(
             *_share_lines(plan.layout, roles),
         ],
         **({"Algorithm": learning} if learning else {}),
-        "Batch": table([*batch, *_pack_rows(plan, roles), *_tree_rows(plan, roles)]),
+        "Batch": table([*batch, *_pack_rows(plan, roles), *_tree_rows(config, plan, roles)]),
         "Schedule": table(_schedule_rows(config, config.missing_validation)),
         **({"Chosen for this run, since the YAML does not set it": choices} if choices else {}),
     }
@@ -133,13 +135,16 @@ def _pack_rows(plan: RunPlan, roles: Mapping[str, WorkerConfig]) -> Iterator[tup
         yield "packs", f"{role}: {'; '.join(parts)}"
 
 
-def _tree_rows(plan: RunPlan, roles: Mapping[str, WorkerConfig]) -> Iterator[tuple[str, ...]]:
+def _tree_rows(config: RunConfig, plan: RunPlan, roles: Mapping[str, WorkerConfig]) -> Iterator[tuple[str, ...]]:
+    platform = machine_platform() if config.platform == "auto" else PLATFORMS[config.platform]
     for role, worker in roles.items():
         if not worker.shares_prefixes:
             continue
         reasons = [f"{key}, {why}" for key, why in obstacles(worker, role in plan.trains).items()]
         if Feature.PREFIX_SHARING not in spec_of(worker.strategy_name).supports:
             reasons = [f"{worker.strategy_name} does not {FEATURES[Feature.PREFIX_SHARING].does}"]
+        if worker.device_mapping is not None and not platform.has_tree_attention:
+            reasons = [f"{NO_TREES}, and devices are of platform {platform.name}"]
         how = f"; off here: {reasons[0]}" if reasons else ", common prefixes of rows in a micro batch are computed once"
         saved = "" if reasons or not isinstance(plan, BatchPlan) else _saved(plan, role, worker)
         yield "prefix sharing", f"{role}: {worker.use_prefix_sharing}{how}{saved}"

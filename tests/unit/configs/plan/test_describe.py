@@ -148,6 +148,8 @@ def test_the_plan_says_who_shares_prefixes_and_why_auto_does_not() -> None:
     assert "actor_train: auto; off here: model_args.ulysses_size, whose ranks divide rows" in divided
     megatron = text(alone | {"actor_train.strategy_args.strategy_name": "megatron_train"})
     assert "actor_train: auto; off here: megatron_train does not compute rows that begin alike as a tree" in megatron
+    amd = text(alone | {"platform": "rocm"})
+    assert "actor_train: auto; off here: prefix sharing works on NVIDIA's GPUs and on CPUs, and devices are of" in amd
     assert "prefix sharing" not in text()
 
 
