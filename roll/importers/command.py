@@ -39,12 +39,10 @@ _REFUSED = "`roll plan` refuses it: "
 
 
 def plan_problems(path: Path) -> tuple[str, ...]:
-    """Return what stands against the settings themselves. Files, logins and the user's code are not looked at."""
+    """Return what stands against the settings themselves, and fragments that are not at hand. Files of the run, logins
+    and the user's code are not looked at."""
     try:
         raw, _ = without_unset(compose_tree(path.parent.resolve(), path.stem, ()))
-    except ConfigError:  # a fragment is not at hand
-        return ()
-    try:
         if STAGES in raw.tree:
             plan_stages(raw, (), None)
         else:

@@ -70,6 +70,11 @@ def test_an_environment_that_is_not_here_is_refused(tmp_path: Path) -> None:
     assert code == 3 and "`custom_envs.A.env_type` | `'remote_multi_android'`" in page.split("## Mapped")[0]
 
 
+def test_a_fragment_that_is_not_beside_the_yaml_is_named(tmp_path: Path) -> None:
+    code, page = imports(tmp_path, "old.yaml", f"defaults: [./mine/zero@_here_]\n{AGENTIC}")
+    assert code == 3 and "Could not load './mine/zero'" in page
+
+
 def test_entries_of_a_mapping_share_a_refusal() -> None:
     rows = tuple(Entry(f"custom_envs.{tag}.env_type", "x", "mapped", "the same here") for tag in "ABC")
     found = with_plan(Imported("roll", "agentic", {}, rows, {}, ()), ["custom_envs.{A, B}.env_type: no", "GPUs: no"])
