@@ -307,11 +307,10 @@ class ModelScoreStrategy(ScoreStrategy):
             self._activations = ActivationOffload(self.model.module)
         if self.role.use_torch_compile:
             args = self.role.model_args
-            is_one_call = not self._shares_prefixes and self.sequence_ranks is None
             compile_model(
                 self.model,
                 keeps_products=args.recomputed == "selective",
-                follows_attention=is_one_call and uses_kernel(DTYPES[args.dtype], self.context.device),
+                follows_attention=self.sequence_ranks is None and uses_kernel(DTYPES[args.dtype], self.context.device),
             )
 
     def _share_prefixes(self) -> None:
