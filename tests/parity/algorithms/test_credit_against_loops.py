@@ -192,8 +192,8 @@ def test_whitened_credit_does_not_depend_on_the_number_of_ranks(settings: Credit
         lengths = samples.lengths
         starts = np.cumsum(lengths) - lengths
         tokens = np.concatenate([np.arange(starts[r], starts[r] + lengths[r]) for r in rows] + [np.array([], np.int64)])
-        columns = (scores.old_log_probs, scores.ref_log_probs, scores.values)
-        part = TokenScores(*(None if column is None else column[tokens] for column in columns))
+        columns = {name: getattr(scores, name) for name in ("old_log_probs", "ref_log_probs", "values")}
+        part = TokenScores(**{name: None if column is None else column[tokens] for name, column in columns.items()})
         batch, _ = assign_credit(samples.select(rows), part, row_values[rows], settings, all_reduce_sum)
         spread = np.full(samples.num_tokens, NAN)
         spread[tokens] = batch.advantages
