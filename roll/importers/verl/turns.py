@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from roll.importers.rows import (
     summed,
     to,
 )
+from roll.importers.verl.combined_keys import reward_manager
 from roll.importers.verl.common import OVERLONG, ROLLOUT, validates
 from roll.importers.verl.pictures import no_pictures
+from roll.importers.verl.reward_sources import CODE, DAPO, sources_of
 from roll.importers.verl.tools import Tools, tools_of
 
 TURNS, AGENT = f"{ROLLOUT}.multi_turn", f"{ROLLOUT}.agent"
@@ -34,7 +37,14 @@ _TRIES = 5  # as many as verl's own interaction has, where nothing is said
 _SEARCH_ANSWER = "reward_model.ground_truth.target"
 _HASHES = r".*####\s*(-?[\d.,]*\d)"
 _DRAWN = "Questions are drawn by the seed, with as many of them as the epochs have rows."
-_JUDGED = "verl chooses the reward by the column data_source; here math-verify compares the answer"
+_BY_SOURCE = "The reward: verl chooses it by the column {}, here {}."
+_RIGHT = "an answer that {} the column {} earns 1, any other 0"
+_TESTS = (
+    "rows of {} have tests, which verl's reward runs on the program of the answer. The environment compares texts, "
+    "and a right program would earn 0. Run it with an environment of yours that runs the tests "
+    "(env_type: package.module:Class, docs/adding_an_env.md), or without turns: multi_turn.enable=false has "
+    "code_sandbox"
+)
 _CALLS = "a call is <name>text</name>, as the first prompt says, where verl has JSON in the words of the model"
 _SOME_ROWS = "val_batch_size / val_env_manager.group_size questions in turn, where verl asks all rows"
 _USUAL_QUESTIONS = 128
@@ -55,7 +65,7 @@ def turns_table(table: Table, values: Mapping[str, Any], script: Path | None) ->
     if values.get(_INTERACTIONS):
         tools[_INTERACTIONS] = tools_of(values[_INTERACTIONS], script, "interaction")
     sums = {"episodes": _Episodes(tools), "lengths": _lengths, "filter": without_equal_groups}
-    sums["pictures"] = no_pictures
+    sums |= {"pictures": no_pictures, "reward manager": _manager}
     return of_episodes(table, _ROWS, sums, asks_rows=True)
 
 
@@ -78,6 +88,7 @@ class _Episodes:
         if checks:
             nears.append("What checks an answer there tells right from wrong here: the right answer ends the episode.")
         nears += [_DRAWN, _SHOWN] if configs else [_DRAWN]
+        nears += [] if _has_own_reward(source) else [_judged(source, env)]
         if not validates(source):
             nears.append(f"A validation asks {_SOME_ROWS}.")
         validated = None if validates(source) else {"env_config.mode": "val"}
@@ -106,10 +117,30 @@ class _Episodes:
     def _unread(self, source: SourceLookup) -> dict[str, str]:
         """Return keys that decide over rewards in verl, and that no environment here reads."""
         reason = "the environment judges; an environment of yours can call it: env_type: package.module:Class"
-        reasons = {"custom_reward_function.path": reason} if source("custom_reward_function.path") else {}
+        sources = () if _has_own_reward(source) else sources_of(source).get(CODE, ())
+        tested = {"data.reward_fn_key": _TESTS.format(", ".join(sources))} if sources else {}
+        reasons = tested | ({"custom_reward_function.path": reason} if source("custom_reward_function.path") else {})
         reasons |= {"reward_model.enable": "no reward model scores episodes"} if source("reward_model.enable") else {}
         at = next((at for at in OVERLONG if source(f"{at}.enable") and source(f"{at}.len")), "")
         return reasons | ({f"{at}.enable": "no penalty for the length of an episode is here"} if at else {})
+
+
+def _has_own_reward(source: SourceLookup) -> bool:
+    return bool(source("custom_reward_function.path") or source("reward_model.enable"))
+
+
+def _judged(source: SourceLookup, env: Mapping[str, Any]) -> str:
+    """Sentence on what earns a reward here, where verl would choose by the source of a row."""
+    how = "has the words of" if env["env_type"] == "roll_qa" else "is, by math-verify, that of"
+    if env["env_type"] != "roll_qa" and "action_pattern" not in env:
+        how = f"in \\boxed{{}} {how}"
+    said = _BY_SOURCE.format(source("data.reward_fn_key"), _RIGHT.format(how, env["env_config.answer_key"]))
+    return f"{said} There a wrong answer of DAPO's sources earns -1." if DAPO in sources_of(source) else said
+
+
+def _manager(source: SourceLookup) -> CombinedKeys:
+    """verl's classes around rewards, of which those that verl has compute nothing that an environment lacks."""
+    return replace(reward_manager(source), settings={}, text="the environment judges", differences={})
 
 
 def _lengths(source: SourceLookup) -> CombinedKeys:

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 import yaml
 
@@ -215,3 +217,40 @@ def test_a_size_of_the_validation_is_not_all_rows(tmp_path: Path) -> None:
 def test_turns_that_are_off_ask_rows_once(tmp_path: Path) -> None:
     found = imported(tmp_path, [RUNS], f"{TURNS}.enable=false")
     assert found.pipeline == "rlvr" and "rewards" in found.tree
+
+
+@pytest.mark.parametrize("files", ["/d/codecontests/train.parquet", "/d/eurus/train.parquet"])
+def test_rows_with_tests_are_not_judged_as_maths(files: str, tmp_path: Path) -> None:
+    """verl runs the tests of such a row; the environment would give a right program 0."""
+    found = imported(tmp_path, [RUNS], f"data.train_files={files}")
+    assert any("codecontests" in change and "would earn 0" in change for change in found.changes)
+    own = imported(tmp_path, [RUNS], f"data.train_files={files}", "custom_reward_function.path=mine.py")
+    assert not any("would earn 0" in change for change in own.changes)
+
+
+def test_a_column_of_sources_on_this_machine_tells_of_tests(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"kind": ["taco"]}), rows)
+    found = imported(tmp_path, [RUNS], f"data.train_files={rows}", "data.reward_fn_key=kind")
+    assert entry(found, "data.reward_fn_key")[0] == "changes the run"
+    assert "rows of taco have tests" in entry(found, "data.reward_fn_key")[1]
+
+
+@pytest.mark.parametrize(
+    ("tools", "word", "told"),
+    [
+        (RUNS, "data.train_files=/d/sums.parquet", "in \\boxed{} is, by math-verify, that of the column reward_model."),
+        (CHECKS, "data.train_files=/d/gsm8k.parquet", "an answer that is, by math-verify, that of the column"),
+        (SEARCHES, "data.train_files=/d/sums.parquet", "has the words of the column reward_model.ground_truth.target"),
+        (RUNS, "data.train_files=/d/dapo.parquet", "There a wrong answer of DAPO's sources earns -1."),
+        (RUNS, "data.reward_fn_key=kind", "verl chooses it by the column kind, here"),
+    ],
+)
+def test_what_earns_a_reward_in_episodes_is_told(tools: dict[str, Any], word: str, told: str, tmp_path: Path) -> None:
+    assert told in entry(imported(tmp_path, [tools], word), f"{TURNS}.tool_config_path")[1]
+
+
+def test_a_manager_of_rewards_sets_no_time_of_episodes(tmp_path: Path) -> None:
+    found = imported(tmp_path, [RUNS], "reward_model.reward_manager=prime")
+    assert entry(found, "reward_model.reward_manager") == ("asks for nothing", "the environment judges")
+    assert at(found, "train_env_manager.episode_timeout_s") is None
