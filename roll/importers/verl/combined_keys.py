@@ -375,11 +375,16 @@ _MAY_SAMPLE = (
 )
 
 
+def _domains(source: SourceLookup) -> list[str]:
+    """The domains of rewards that an import writes."""
+    is_own = source("custom_reward_function.path") or source("reward_model.enable")
+    return [DOMAIN] if is_own else list(rewards_by_source(source)[0])
+
+
 def group_filter(source: SourceLookup) -> CombinedKeys:
     """Dynamic sampling: groups whose answers are all right or all wrong are replaced."""
     prompts = source.number("data.train_batch_size")
-    is_own = source("custom_reward_function.path") or source("reward_model.enable")
-    names = [DOMAIN] if is_own else list(rewards_by_source(source)[0])
+    names = _domains(source)
     more = max(0, source.number("data.gen_batch_size", prompts) - prompts)
     near = "A step starts at most as many groups again as it has, where verl counts max_num_gen_batches."
     settings = {
@@ -418,7 +423,7 @@ _MANAGERS = ("naive", "dapo", "prime", "gdpo", "remote")
 
 def reward_manager(source: SourceLookup) -> CombinedKeys:
     """verl's own classes around rewards; one of a project's own computes what nothing here does."""
-    lost = {}
+    lost, settings, nears = dict[str, str](), dict[str, Any](), dict[str, str]()
     for key in ("reward_model.reward_manager", "reward_manager.name"):
         name = source(key)
         if name == "batch":
@@ -431,7 +436,19 @@ def reward_manager(source: SourceLookup) -> CombinedKeys:
                 f"there is no reward manager {show(name)} here: what it computes becomes the reward of a domain, "
                 "rewards.<domain> (docs/rewards.md)"
             )
-    return CombinedKeys({}, "rewards run in worker processes of their own", changes=lost)
+        elif name == "prime" and not source("reward_model.enable"):
+            settings = {f"rewards.{domain}.timeout_s": _PRIME_S for domain in _domains(source)}
+            nears[key] = _UNSCORED
+    text = "rewards run in worker processes of their own"
+    text += f"; timeout_s: {_PRIME_S:g} of each domain" if settings else ""
+    return CombinedKeys(settings, f"{text}.", changes=lost, differences=nears)
+
+
+_PRIME_S = 300.0  # verl's time limit of one answer
+_UNSCORED = (
+    "An answer whose scoring fails, or takes longer, has reward 0 there and is learnt from; here it is left out of the "
+    "training, and counted in rollout/failed_fraction."
+)
 
 
 def resume(source: SourceLookup) -> CombinedKeys:

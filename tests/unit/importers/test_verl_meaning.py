@@ -426,6 +426,21 @@ def test_a_reward_manager_that_is_not_here_says_what_it_does(key: str, name: str
     assert of(f"{key}=dapo").is_as_meant
 
 
+@pytest.mark.parametrize("key", ["reward_model.reward_manager", "reward.reward_manager.name"])
+def test_an_answer_that_the_manager_prime_cannot_score_is_learnt_from_there(key: str) -> None:
+    """The manager gives such an answer 0, after 300 s at the latest; here it is left out, by default after 30."""
+    found = of(f"{key}=prime", "custom_reward_function.path=mine.py")
+    outcome, note = entry(found, key)
+    assert outcome == "approximated" and "has reward 0 there" in note
+    assert at(found, "rewards.verl.timeout_s") == 300 and found.is_as_meant
+    assert entry(of(f"{key}=naive"), key)[0] == "asks for nothing"
+
+
+def test_the_time_limit_of_the_manager_prime_is_that_of_every_domain() -> None:
+    found = of("reward_model.reward_manager=prime", "data.train_files=/d/eurus/train.parquet")
+    assert {at(found, f"rewards.{name}.timeout_s") for name in ("maths", "code")} == {300.0}
+
+
 def test_a_lower_bound_of_nothing_asks_for_nothing() -> None:
     words = ("algorithm.rollout_is=true", "algorithm.rollout_is_threshold=2.0")
     assert of(*words, "algorithm.rollout_is_threshold_lower=0.0").is_as_meant
