@@ -145,7 +145,9 @@ def _tree_rows(config: RunConfig, plan: RunPlan, roles: Mapping[str, WorkerConfi
             reasons = [f"{worker.strategy_name} does not {FEATURES[Feature.PREFIX_SHARING].does}"]
         if worker.device_mapping is not None and not platform.has_tree_attention:
             reasons = [f"{NO_TREES}, and devices are of platform {platform.name}"]
-        how = f"; off here: {reasons[0]}" if reasons else ", common prefixes of rows in a micro batch are computed once"
+        if_it_can = " if the model allows it" * (worker.use_prefix_sharing == "auto")
+        once = f", common prefixes of rows in a micro batch are computed once{if_it_can}"
+        how = f"; off here: {reasons[0]}" if reasons else once
         saved = "" if reasons or not isinstance(plan, BatchPlan) else _saved(plan, role, worker)
         yield "prefix sharing", f"{role}: {worker.use_prefix_sharing}{how}{saved}"
 
