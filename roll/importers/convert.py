@@ -260,7 +260,7 @@ class _Conversion:
         if known_as in made.idle:
             return Entry(key, value, "asks for nothing", made.idle[known_as])
         near = made.differences.get(known_as, made.difference)
-        self._noted_sums |= {row.sum} if near == made.difference else set()
+        self._noted_sums |= {row.sum} if made.difference in ("", near) else set()
         text = " ".join(filter(None, (made.text, near, row.note)))
         if not (made.settings or near):
             return Entry(key, value, "asks for nothing", text)

@@ -21,7 +21,7 @@ from roll.importers.trinity.operators import INPUTS, OPERATOR_COMBINED_KEYS
 from roll.importers.trinity.pictures import pictures
 from roll.importers.trinity.rewards import REWARD_COMBINED_KEYS, REWARD_CONDITIONS
 from roll.importers.trinity.steps import STEP_COMBINED_KEYS, STEP_CONDITIONS, over_share
-from roll.importers.verl.combined_keys import compared_kl, estimator
+from roll.importers.verl.combined_keys import compared_kl, estimator, policy_loss
 from roll.importers.verl.common import ACTOR, CRITIC, MODEL, ROLLOUT
 from roll.utils.text import show
 
@@ -392,6 +392,7 @@ TRINITY_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     **OPERATOR_COMBINED_KEYS,
     **REWARD_COMBINED_KEYS,
     "rewards": REWARD_COMBINED_KEYS["trinity rewards"],
+    "policy": policy_loss,
     "resume": resume,
     "rows": _no_rows,
     "validation": _no_rows,

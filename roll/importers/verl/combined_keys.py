@@ -4,6 +4,7 @@ all."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from roll.importers import rows as words
@@ -29,6 +30,7 @@ from roll.importers.verl.common import (
     floor,
     has_critic,
     template_variables,
+    terms_beside,
     validates,
 )
 from roll.importers.verl.correction import CORRECTION_COMBINED_KEYS
@@ -47,6 +49,24 @@ _METRIC = "algorithm.filter_groups.metric"
 
 
 def policy_form(source: SourceLookup) -> CombinedKeys:
+    """The form of the policy's loss, and what verl averages in another way than a loss that is a mean over answers."""
+    made, terms = policy_loss(source), terms_beside(source)
+    at, there = f"{ACTOR}.policy_loss.loss_mode", source(f"{ACTOR}.loss_agg_mode")
+    nears = list[str]()
+    if terms:
+        nears.append(
+            f"The {' and '.join(terms)} of the loss: averaged by loss_agg_mode {there} there, and here over answers as "
+            "the policy's loss is."
+        )
+    if source(at) == "gspo" and there != "seq-mean-token-mean":
+        nears.append(
+            f"Verl from 0.9.1 on averages the policy's loss by loss_agg_mode as well: loss_agg_mode: {there} in the "
+            "YAML is that."
+        )
+    return replace(made, differences={at: " ".join(nears)}) if nears else made
+
+
+def policy_loss(source: SourceLookup) -> CombinedKeys:
     mode = source(f"{ACTOR}.policy_loss.loss_mode")
     if source(f"{ACTOR}.use_gpg_loss") and mode == "vanilla":
         mode = "gpg"  # of older versions

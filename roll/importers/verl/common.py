@@ -388,9 +388,26 @@ def _adapts_kl(source: SourceLookup) -> str:
     return kl_in_reward(source) or ("" if source("algorithm.kl_ctrl.type") == "adaptive" else "kl_ctrl.type is fixed")
 
 
+def terms_beside(source: SourceLookup) -> list[str]:
+    """Terms of a loss that verl averages by loss_agg_mode beside a policy loss that is a mean over answers; none where
+    that is the same."""
+    if source(f"{ACTOR}.policy_loss.loss_mode") not in PER_ANSWER:
+        return []
+    if source(f"{ACTOR}.loss_agg_mode") == "seq-mean-token-mean":
+        return []
+    has_kl = source(f"{ACTOR}.use_kl_loss") and source.amount(f"{ACTOR}.kl_loss_coef") != 0
+    has_entropy = source.amount(f"{ACTOR}.entropy_coeff") != 0
+    return [*(["KL"] if has_kl else []), *(["entropy"] if has_entropy else [])]
+
+
 def _aggregates(source: SourceLookup) -> str:
     mode = source(f"{ACTOR}.policy_loss.loss_mode")
-    return f"loss_mode: {mode} is seq-mean-token-mean in any case" if mode in PER_ANSWER else ""
+    if mode not in PER_ANSWER:
+        return ""
+    terms = terms_beside(source)
+    when = "in verl before 0.9.1 and here" if mode == "gspo" else "in any case"
+    others = f"; there the key holds for {' and '.join(terms)}: see policy_loss.loss_mode" if terms else ""
+    return f"loss_mode: {mode} is seq-mean-token-mean {when}{others}"
 
 
 def _has_loss(name: str) -> Condition:

@@ -426,6 +426,36 @@ def test_a_reward_manager_that_is_not_here_says_what_it_does(key: str, name: str
     assert of(f"{key}=dapo").is_as_meant
 
 
+@pytest.mark.parametrize("mode", ["gspo", "sapo", "geo_mean"])
+@pytest.mark.parametrize(
+    ("words", "terms"),
+    [
+        ((), ""),
+        ((f"{ACTOR}.use_kl_loss=true",), "KL"),
+        ((f"{ACTOR}.use_kl_loss=true", f"{ACTOR}.kl_loss_coef=0"), ""),
+        ((f"{ACTOR}.entropy_coeff=0.01", f"{ACTOR}.loss_agg_mode=token-mean"), "entropy"),
+        ((f"{ACTOR}.entropy_coeff=0.01", f"{ACTOR}.use_kl_loss=true"), "KL and entropy"),
+        ((f"{ACTOR}.entropy_coeff=0.01", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"), ""),
+    ],
+)
+def test_terms_beside_a_loss_over_answers_are_averaged_over_tokens_there(
+    mode: str, words: tuple[str, ...], terms: str
+) -> None:
+    """verl fixes the mean over answers in the policy's loss alone; its KL and entropy follow loss_agg_mode."""
+    note = entry(of(f"{ACTOR}.policy_loss.loss_mode={mode}", *words), f"{ACTOR}.policy_loss.loss_mode")[1]
+    assert (f"The {terms} of the loss: averaged by loss_agg_mode token-mean there" in note) == bool(terms)
+    assert ("of the loss: averaged" in note) == bool(terms)
+
+
+def test_gspo_of_newer_versions_is_averaged_by_its_key() -> None:
+    mode = f"{ACTOR}.policy_loss.loss_mode"
+    found = of(f"{mode}=gspo", f"{ACTOR}.loss_agg_mode=token-mean")
+    assert "Verl from 0.9.1 on averages the policy's loss by loss_agg_mode as well" in entry(found, mode)[1]
+    assert "before 0.9.1 and here" in entry(found, f"{ACTOR}.loss_agg_mode")[1]
+    assert entry(of(f"{mode}=gspo", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"), mode)[0] == "mapped"
+    assert not any("pg_variant" in note for note in found.notes)  # the row of the key says it
+
+
 @pytest.mark.parametrize("key", ["reward_model.reward_manager", "reward.reward_manager.name"])
 def test_an_answer_that_the_manager_prime_cannot_score_is_learnt_from_there(key: str) -> None:
     """The manager gives such an answer 0, after 300 s at the latest; here it is left out, by default after 30."""
