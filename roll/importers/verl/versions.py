@@ -194,15 +194,23 @@ def version_notes(values: Mapping[str, Any]) -> Iterator[str]:
     elif values.get("algorithm.kl_ctrl.kl_coef") and not any(values.get(key) is not None for key in _KLS):
         yield Change(
             "algorithm.kl_ctrl.kl_coef is given and algorithm.use_kl_in_reward is not: before 0.3 that was a KL in the "
-            "reward, since then it is none; entropy_coeff was 0.001, since then it is 0. Say which: "
-            "algorithm.use_kl_in_reward=true or false, and actor_rollout_ref.actor.entropy_coeff, behind the file."
+            "reward, entropy_coeff was 0.001, and there was no dual clip; since then it is none, 0, and clip_ratio_c "
+            f"3. Say which after the file: algorithm.use_kl_in_reward=true with {_entropy(values, 0.001)} and "
+            "actor_rollout_ref.actor.clip_ratio_c=0, or algorithm.use_kl_in_reward=false with "
+            f"{_entropy(values, 0)}."
         )
-    elif values.get(f"{ACTOR}.entropy_coeff") is None and (key := _before_0_3(values)):
+    elif values.get(f"{ACTOR}.entropy_coeff") != 0 and (key := _before_0_3(values)):
+        told = "is a key of verl before 0.3" if key == _BEFORE_0_3 else "is given, and no key that came with 0.3"
         yield Change(
-            f"{key} is a key of verl before 0.3, where entropy_coeff was 0.001 and there was no dual clip; since then "
-            "they are 0 and clip_ratio_c 3. Say which: actor_rollout_ref.actor.entropy_coeff=0.001 with "
-            "actor_rollout_ref.actor.clip_ratio_c=0, or entropy_coeff=0, after the file."
+            f"{key} {told}: before it entropy_coeff was 0.001 and there was no dual clip; since then they are 0 and "
+            "clip_ratio_c 3. Say which after the file: actor_rollout_ref.actor.clip_ratio_c=0 with "
+            f"{_entropy(values, 0.001)}, or actor_rollout_ref.actor.clip_ratio_c=3 with {_entropy(values, 0)}."
         )
+
+
+def _entropy(values: Mapping[str, Any], default: float) -> str:
+    """The coefficient that a version gets: the given one in any."""
+    return f"{ACTOR}.entropy_coeff={values.get(f'{ACTOR}.entropy_coeff', default)}"
 
 
 def _before_0_3(values: Mapping[str, Any]) -> str:

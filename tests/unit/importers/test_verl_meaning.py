@@ -487,7 +487,29 @@ def test_a_key_of_an_older_version_asks_for_the_entropy_that_has_another_default
     words = ("trainer.val_generations_to_log_to_wandb=0", f"{ACTOR}.use_kl_loss=true")
     found = of(*words)
     assert not found.is_as_meant and any("entropy_coeff was 0.001" in change for change in found.changes)
-    assert of(*words, f"{ACTOR}.entropy_coeff=0.001").is_as_meant
+    assert not of(*words, f"{ACTOR}.entropy_coeff=0.001").is_as_meant  # the second clip stays open
+    for answer in (("entropy_coeff=0.001", "clip_ratio_c=0"), ("entropy_coeff=0", "clip_ratio_c=3")):
+        said = of(*words, *(f"{ACTOR}.{word}" for word in answer))
+        assert said.is_as_meant and bool(at(said, "dual_clip_loss")) == (answer[1] != "clip_ratio_c=0")
+
+
+def test_who_answers_that_a_kl_is_of_an_older_version_gets_no_second_clip() -> None:
+    """The question names every key whose meaning it decides, and what it names passes."""
+    words = ("algorithm.adv_estimator=gae", "algorithm.kl_ctrl.kl_coef=0.001", "data.train_files=/d/gsm8k.parquet")
+    (question,) = of(*words).changes
+    older = ("algorithm.use_kl_in_reward=true", f"{ACTOR}.entropy_coeff=0.001", f"{ACTOR}.clip_ratio_c=0")
+    assert " with ".join(older[:2]) + f" and {older[2]}" in question
+    found = of(*words, *older)
+    assert found.is_as_meant and not at(found, "dual_clip_loss") and at(found, "entropy_loss_coef") == 0.001
+
+
+def test_a_coefficient_of_a_kl_is_a_key_of_every_version() -> None:
+    """What tells an age is that no key of a later one is there; an entropy that is given stays what it is."""
+    words = (f"{ACTOR}.use_kl_loss=true", "algorithm.kl_ctrl.kl_coef=0.001", f"{ACTOR}.entropy_coeff=0.002")
+    (question,) = of(*words).changes
+    assert "kl_coef is given, and no key that came with 0.3" in question
+    assert question.count("entropy_coeff=0.002") == 2
+    assert of(*words, f"{ACTOR}.clip_ratio_c=3").is_as_meant
 
 
 @pytest.mark.parametrize(
@@ -508,7 +530,7 @@ def test_a_coefficient_of_the_kl_in_the_reward_beside_one_in_the_loss_is_of_an_o
 ) -> None:
     """Examples of verl before 0.3 have both, where entropy_coeff was 0.001 and no ratio had a second clip."""
     found = of(f"{ACTOR}.use_kl_loss=true", "algorithm.kl_ctrl.kl_coef=0.001", word)
-    assert any("kl_coef is a key of verl before 0.3" in change for change in found.changes) == asks
+    assert any("kl_coef is given, and no key that came with 0.3" in change for change in found.changes) == asks
 
 
 def test_a_mini_batch_above_the_step_is_a_smaller_loss_with_dynamic_batches() -> None:
