@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import prod
+from math import cos, pi, prod
 from typing import Any
 
 from roll.importers import rows as words
@@ -190,6 +190,37 @@ def _is_cosine(source: SourceLookup) -> str:
     return "" if schedule_of(source, "optim") == "cosine" else "only a cosine ends above 0"
 
 
+def _end(source: SourceLookup) -> CombinedKeys:
+    """The last step. verl's fine-tuning on FSDP alone draws the rate's schedule over all epochs, and stops in it."""
+    if not source.is_set("trainer.total_training_steps"):
+        return CombinedKeys({}, "not given")
+    steps = source.size("trainer.total_training_steps")
+    settings, text = {"max_steps": steps}, f"max_steps: {steps}."
+    share = source.amount("optim.lr_warmup_steps_ratio", source.amount("optim.warmup_steps_ratio"))
+    name = schedule_of(source, "optim")
+    if not source(AVERAGES_PASSES) or (name == "constant" and share == 0):
+        return CombinedKeys(settings, text, ENDS_SOONER)
+    rate = _rate_within(steps, 10 * steps, share, name)
+    said = (
+        f"{text} There it only stops the run: the warm-up and the fall of the rate are those of all steps of "
+        f"trainer.total_epochs, here those of {steps}. Where the epochs have {10 * steps} steps, update {steps} has "
+        f"{rate:.2g} of the peak there. Near that: optim.lr_scheduler=constant with optim.warmup_steps_ratio=0 after "
+        "the file, and sft_train.training_args.warmup_steps in the YAML"
+    )
+    return CombinedKeys(settings, text, changes={"trainer.total_training_steps": said})
+
+
+def _rate_within(update: int, steps: int, share: float, schedule: str) -> float:
+    """Share of the peak that verl's schedule over `steps` has at an update, counted from 1.
+
+    Example: update 100 of 1000 with a warm-up of a tenth has .99.
+    """
+    before, rise = update - 1, int(steps * share)
+    if before < rise:
+        return before / rise
+    return 1.0 if schedule == "constant" else (1 + cos(pi * (before - rise) / (steps - rise))) / 2
+
+
 _ONLY_AT_THE_END = 1_000_000
 """Steps between two checkpoints, of which only the last step of a run has one."""
 
@@ -245,6 +276,7 @@ _COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "cuts": _cuts,
     "validations": _validations,
     "saves": _saved,
+    "end": _end,
     "trackers": board,
     "lora": _lora,
     "floor": floor("", ROLE),
@@ -336,7 +368,7 @@ _ROWS: tuple[Row, ...] = (
     summed("trainer.n_gpus_per_node", "placement", 8),
     to("trainer.total_epochs", "num_train_epochs", default=4, needs="epochs"),
     to("data.drop_last", f"{_DATA}.drop_last"),
-    to("trainer.total_training_steps", "max_steps", idle=(None,), note=ENDS_SOONER, outcome="approximated"),
+    summed("trainer.total_training_steps", "end", idle=(None,)),
     summed("trainer.project_name", "trackers", "gsm8k-sft"),
     to("trainer.experiment_name", "exp_name", via=words.run_name, default="test"),
     summed("trainer.logger", "trackers", ["console", "wandb"]),

@@ -177,3 +177,24 @@ def test_a_folder_without_its_date_is_resumed_from() -> None:
     )
     outcome, note = entry(found, "trainer.default_local_dir")
     assert outcome == "approximated" and note.endswith("in which it finds nothing to resume")
+
+
+STOPPED = " trainer.total_epochs=10 trainer.total_training_steps=100"
+
+
+def test_steps_of_the_older_program_end_a_run_within_its_schedule() -> None:
+    """Its rate is drawn over total_epochs. Of 1000 steps, 100 of them warm-up, update 100 has 99/100 of the peak in
+    verl; here it is the last of 100, where a cosine has fallen to 0."""
+    found = of_command(FSDP + STOPPED)
+    outcome, note = entry(found, "trainer.total_training_steps")
+    assert outcome == "changes the run" and found.tree["max_steps"] == 100
+    assert "Where the epochs have 1000 steps, update 100 has 0.99 of the peak there" in note
+
+
+@pytest.mark.parametrize(
+    "line",
+    [ENGINE + STOPPED, FSDP + STOPPED + " optim.lr_scheduler=constant optim.warmup_steps_ratio=0"],
+)
+def test_a_schedule_that_ends_with_the_run_is_no_other_run(line: str) -> None:
+    outcome, note = entry(of_command(line), "trainer.total_training_steps")
+    assert outcome == "approximated" and "the last epoch" in note
