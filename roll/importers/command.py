@@ -322,12 +322,13 @@ def _write(imported: Imported, source: Path | None, target: Path, force: bool) -
 
 def _open_texts(imported: Imported) -> list[str]:
     """Return keys with paths or names that the script takes from arguments, programs or files."""
-    open_entries = [entry for entry in imported.entries if entry.outcome == "approximated" and _leaves_open(entry)]
+    near = [entry for entry in imported.entries if entry.outcome == "approximated"]
+    open_entries = [entry for entry in near if entry.key not in imported.unresolved and _leaves_open(entry)]
     return [f"{entry.key}: {MASK if is_secret_key(entry.key) else show(entry.value)}" for entry in open_entries]
 
 
 def _leaves_open(entry: Entry) -> bool:
-    return any(is_open(undated(value)) for value in (entry.value if isinstance(entry.value, list) else [entry.value]))
+    return is_open([undated(value) for value in (entry.value if isinstance(entry.value, list) else [entry.value])])
 
 
 _ANOTHER = "This YAML is not the run that its author meant: see above. --lossy accepts it."

@@ -233,7 +233,8 @@ class _Conversion:
                 self._unresolved.add(known_as)
         elif self._is_open(value):
             note, outcome = _OPEN, "approximated"
-            if str(value).startswith("$((") or any(map(_COUNT.search, row.targets)):
+            is_whole = isinstance(value, list) or str(value).startswith("$((")
+            if is_whole or any(map(_COUNT.search, row.targets)):
                 self._unresolved.add(known_as)
         texts = []
         for target, part in _parts(row, unbraced(converted), known_as):

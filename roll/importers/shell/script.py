@@ -84,7 +84,9 @@ class Command:
 
 
 def is_open(value: object) -> bool:
-    """True for a text in which the script leaves something to the shell."""
+    """True for a text in which the script leaves something to the shell, alone or in a list."""
+    if isinstance(value, list):
+        return any(map(is_open, value))
     return isinstance(value, str) and _OPEN.search(value.replace("${oc.env:", "")) is not None
 
 

@@ -92,6 +92,26 @@ def test_a_value_that_only_a_shell_knows_is_no_reference_of_the_yaml(tmp_path: P
 
 
 @pytest.mark.parametrize(
+    "lines",
+    [
+        'V="$(cat list.txt)"\nV="[${V%,}]"',
+        'FILES=(/a /b)\nV="$(printf "\'%s\'," "${FILES[@]}")"\nV="[${V%,}]"',
+        'V="[/d/a.parquet,$(cat list.txt)]"',
+        'V="$(cat list.txt)"',
+    ],
+)
+def test_files_that_only_a_run_would_tell_are_asked_for(lines: str, tmp_path: Path) -> None:
+    """Alone, or in a list that holds them, as run scripts write lists of files."""
+    script, out = tmp_path / "run.sh", tmp_path / "out.yaml"
+    words = "python -m verl.trainer.main_ppo actor_rollout_ref.model.path=/m data.train_files=/d"
+    script.write_text(f'{lines}\n{words} data.val_files="$V"')
+    found = imported_from(read(script))
+    assert found.unresolved == ("data.val_files",) and not found.is_as_meant
+    assert found.entries[-1].outcome == "approximated"
+    assert roll(["import", str(script), "--out", str(out)]) == 3
+
+
+@pytest.mark.parametrize(
     ("name", "written", "is_as_meant"),
     [
         ("x-$(date +%m%d)", "x", True),
