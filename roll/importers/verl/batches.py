@@ -202,9 +202,9 @@ def token_batches(role: str, section: str, switch: str, most: str, kind: str) ->
             return CombinedKeys({}, f"{switch} is off: micro batches are counted in rows")
         actor_tokens = source(f"{section}.ppo_max_token_len_per_gpu", source(f"{ACTOR}.ppo_max_token_len_per_gpu"))
         tokens = source.number(f"{section}.{most}", actor_tokens)
-        together = 1
-        if strategy_of(source, _SECTIONS[role]) != MEGATRON:
-            together = source.size(f"{_SECTIONS[role]}.ulysses_sequence_parallel_size", 1)
+        is_split = strategy_of(source, _SECTIONS[role]) == MEGATRON
+        group = "megatron.context_parallel_size" if is_split else "ulysses_sequence_parallel_size"
+        together = source.size(f"{_SECTIONS[role]}.{group}", 1)
         longest = source.number("data.max_prompt_length") + source.number("data.max_response_length")
         limit = max(tokens * together, longest)
         shared = f" = {tokens} x {together} ranks that share sequences" if together > 1 else ""

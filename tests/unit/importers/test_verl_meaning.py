@@ -107,6 +107,16 @@ def test_verl_before_02_has_a_kl_in_the_reward_and_no_dual_clip() -> None:
     assert not at(new, "add_token_level_kl") and at(new, "dual_clip_ratio_c") == 3.0
 
 
+@pytest.mark.parametrize("key", ["megatron.context_parallel_size", "ulysses_sequence_parallel_size"])
+def test_ranks_that_share_a_sequence_share_their_limits_of_tokens(key: str) -> None:
+    """verl's limits are per GPU: 16384 on each of 2 that share rows are 32768 of a pass, in training and scoring."""
+    words = (f"{ACTOR}.{key}=2", f"{ACTOR}.use_dynamic_bsz=true", f"{ACTOR}.ppo_max_token_len_per_gpu=16384")
+    found = of(*words)
+    assert at(found, "actor_train.max_tokens_per_microbatch_in_train") == 32768
+    assert at(found, "actor_train.max_tokens_per_microbatch_in_infer") == 32768
+    assert "16384 x 2 ranks that share sequences" in entry(found, f"{ACTOR}.ppo_max_token_len_per_gpu")[1]
+
+
 def test_a_reference_is_split_as_the_policy_is() -> None:
     sizes = (f"{ACTOR}.megatron.tensor_model_parallel_size=4", f"{ACTOR}.megatron.pipeline_model_parallel_size=2")
     ends = f"{OVERRIDE}.num_layers_in_last_pipeline_stage=10"
