@@ -22,6 +22,7 @@ from roll.importers.rows import (
 from roll.importers.verl.common import (
     ACTOR,
     CRITIC,
+    FIRST_UPDATE,
     MEGATRON,
     REF,
     ROLLOUT,
@@ -174,7 +175,8 @@ def warmup(role: str, updates: Callable[[SourceLookup], int]) -> Callable[[Sourc
             return CombinedKeys({}, "no warm-up.", _OR_BY_RATIO if no_ratio(source, _SECTIONS[role]) else "")
         num = updates(source)
         shared = f" = {steps} steps x {num} updates" if num > 1 else ""
-        near = "There the rate rises with each step, here with each update." if num > 1 else ""
+        near = f"{FIRST_UPDATE[0].upper()}{FIRST_UPDATE[1:]}."
+        near += " There the rate rises with each step, here with each update." if num > 1 else ""
         return CombinedKeys({key: steps * num}, f"{key}: {steps * num}{shared}.", near)
 
     return combine

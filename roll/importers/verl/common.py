@@ -107,10 +107,21 @@ def steps(value: object) -> object:
     return value
 
 
+FIRST_UPDATE = (
+    "update k of a warm-up of n has (k - 1) / n of the peak there, so that the first learns nothing, and "
+    "k / (n + 1) here"
+)
+
+
+def rising(value: object) -> object:
+    """The steps of a warm-up, if there are any."""
+    return ApproximateValue(steps(value), FIRST_UPDATE)
+
+
 def rise(value: Any) -> Any:
     """The share of a schedule in which its rate rises."""
     share = words.number(value)
-    near = "the share is rounded up to a whole update here, down there"
+    near = f"the share is rounded up to a whole update here, down there; {FIRST_UPDATE}"
     return words.ApproximateValue(share, near) if share > 0 else share
 
 

@@ -42,8 +42,8 @@ from roll.importers.verl.common import (
     model_dtype,
     optimizer_overrides,
     rise,
+    rising,
     schedule_of,
-    steps,
     template_variables,
     thinking,
 )
@@ -347,7 +347,7 @@ _ROWS: tuple[Row, ...] = (
     to("optim.clip_grad", "max_grad_norm", via=words.number, default=1.0),
     to("optim.warmup_style", f"{_ARGS}.lr_scheduler_type", via=words.schedule),
     to("optim.lr_scheduler_type", f"{_ARGS}.lr_scheduler_type", via=words.schedule),
-    to("optim.lr_warmup_steps", f"{_ARGS}.warmup_steps", via=steps),
+    to("optim.lr_warmup_steps", f"{_ARGS}.warmup_steps", via=rising),
     to(
         "optim.min_lr_ratio",
         f"{_ARGS}.lr_scheduler_kwargs.min_lr_ratio",

@@ -615,7 +615,8 @@ def test_a_warm_up_of_steps_is_one_of_their_updates(words: tuple[str, ...], upda
     found = of(*words, f"{ACTOR}.optim.lr_warmup_steps=10")
     assert at(found, "actor_train.training_args.warmup_steps") == updates
     outcome, note = entry(found, f"{ACTOR}.optim.lr_warmup_steps")
-    assert (outcome == "mapped") == (updates == 10) and ("rises with each step" in note) == (updates != 10)
+    assert outcome == "approximated" and ("rises with each step" in note) == (updates != 10)
+    assert "has (k - 1) / n of the peak there" in note
 
 
 def test_a_critic_warms_up_over_its_own_updates() -> None:

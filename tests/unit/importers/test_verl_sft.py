@@ -198,3 +198,10 @@ def test_steps_of_the_older_program_end_a_run_within_its_schedule() -> None:
 def test_a_schedule_that_ends_with_the_run_is_no_other_run(line: str) -> None:
     outcome, note = entry(of_command(line), "trainer.total_training_steps")
     assert outcome == "approximated" and "the last epoch" in note
+
+
+@pytest.mark.parametrize("line", [FSDP + " optim.lr_warmup_steps=10", ENGINE + " optim.lr_warmup_steps_ratio=0.1"])
+def test_a_warm_up_says_what_the_first_update_has(line: str) -> None:
+    """verl's schedules begin at 0, those of here at 1 / (n + 1) of the peak."""
+    outcome, note = entry(of_command(line), line.rpartition(" ")[2].partition("=")[0])
+    assert outcome == "approximated" and "has (k - 1) / n of the peak there" in note
