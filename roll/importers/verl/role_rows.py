@@ -326,6 +326,7 @@ ROLLOUT_ROWS: tuple[Row, ...] = (
     needless(f"{ROLLOUT}.response_length", "data.max_response_length counts"),
     to(f"{ROLLOUT}.dtype", f"{INFER}.model_args.dtype", via=words.dtype),
     to(f"{ROLLOUT}.max_num_seqs", "max_running_requests", default=1024, note="answers in flight per engine"),
+    changes(f"{ROLLOUT}.n_agent", "answers of a prompt in forks of verl's: rollout.n says how many here"),
     summed(f"{ROLLOUT}.tensor_model_parallel_size", "engine", 2),
     summed(f"{ROLLOUT}.gpu_memory_utilization", "engine", 0.5),
     *(

@@ -15,12 +15,14 @@ from roll.importers.rows import Change, Row, Table, changes, lacks, needless, su
 from roll.importers.shell.script import is_output, undated
 from roll.importers.verl.combined_keys import COMBINED_KEYS, OF_MACHINES, TRACKER_VARIABLES
 from roll.importers.verl.common import (
+    ACTOR,
     CONDITIONS,
     CRITIC,
     ENDS_SOONER,
     ENGINE_GROUP,
     FILES_ONCE,
     FP32_STATES,
+    MEGATRON,
     OWN_CODE,
     PADDED,
     PROFILES,
@@ -336,9 +338,17 @@ def verl_table(original: SourceKeys, script: Path | None = None) -> Table:
     if is_sft and not is_rl:
         return replace(VERL_SFT, derived=sft_defaults(module), newer_names=sft_names(module, values))
     table = overlapping_table(_of_version(original), module, values)
+    strategy = {**derived(values), **values}.get(f"{ACTOR}.strategy")
+    if strategy == MEGATRON or any("megatron" in base for base in original.bases):
+        table = replace(table, newer_names=_NAMES_OF_MEGATRON)
     return turns_table(table, values, script) if plays(values) else table
 
 
+_NAMES_OF_MEGATRON: Mapping[str, str] = {
+    f"{ACTOR}.grad_clip": f"{ACTOR}.optim.clip_grad",
+    **{f"{section}.optim.warmup_style": f"{section}.optim.lr_decay_style" for section in (ACTOR, CRITIC)},
+}
+"""Keys of which verl's configuration of Megatron has others for the same default."""
 _OF_0_7 = ("reward.", "trainer.v1.", "trainer.use_v1", ENGINE_GROUP)
 """Keys and sections of versions in which rollout.mode is async by default."""
 

@@ -117,6 +117,17 @@ def test_ranks_that_share_a_sequence_share_their_limits_of_tokens(key: str) -> N
     assert "16384 x 2 ranks that share sequences" in entry(found, f"{ACTOR}.ppo_max_token_len_per_gpu")[1]
 
 
+def test_defaults_of_megatron_have_its_names() -> None:
+    told = " ".join(imported_from(read(None, [*MEGATRON]), "verl").defaults.values())
+    assert "actor.optim.clip_grad is 1.0 there" in told and "actor.optim.lr_decay_style is 'constant' there" in told
+    assert "actor.grad_clip is 1.0 there" in " ".join(of().defaults.values())
+
+
+def test_answers_of_a_fork_have_their_number_in_a_key_of_verl() -> None:
+    outcome, note = entry(of(f"{ROLLOUT}.n_agent=5"), f"{ROLLOUT}.n_agent")
+    assert outcome == "changes the run" and "rollout.n says how many" in note
+
+
 def test_a_reference_is_split_as_the_policy_is() -> None:
     sizes = (f"{ACTOR}.megatron.tensor_model_parallel_size=4", f"{ACTOR}.megatron.pipeline_model_parallel_size=2")
     ends = f"{OVERRIDE}.num_layers_in_last_pipeline_stage=10"
