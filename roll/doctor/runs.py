@@ -16,8 +16,7 @@ from pathlib import Path
 import psutil
 
 from roll.configs.load.loader import compose_tree, resolve_tree, yaml_at
-from roll.configs.memory.memory_points import gigabytes
-from roll.configs.memory.parts import GB
+from roll.configs.memory.parts import GB, gigabytes
 from roll.configs.sections.run import RunConfig
 from roll.configs.strategies.table import spec_of
 from roll.doctor.machine import Finding, Section, has_cluster

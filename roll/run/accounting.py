@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from roll.configs.memory.model_shape import ModelShape, model_shape
+from roll.configs.memory.layer_shape import ModelShape
+from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.passes import TRAINING_PASSES, forward_flops, peak_flops
 from roll.configs.sections.run import RunConfig
 from roll.distributed.executor.clusters import RunClusters

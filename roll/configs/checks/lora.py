@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from roll.configs.checks.moe import has_experts
-from roll.configs.memory.model_shape import Weight, model_shape
+from roll.configs.memory.layer_shape import Weight
+from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.trained import (
     ALL_LINEAR,
     EXPERT,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from roll.configs.memory.layer_shape import ModelShape, Weight
 from roll.configs.memory.megatron import rank_elements
-from roll.configs.memory.model_shape import ModelShape, Weight
 from roll.configs.memory.parts import (
     COMMUNICATORS,
     CONTEXT,
@@ -60,8 +60,8 @@ def cache_bytes_per_token(shape: ModelShape, element_bytes: float, tensor: int =
 
     Example: Qwen2.5-7B in bf16: 28 layers x 2 x 4 heads x 128 x 2 bytes = 57,344; half of it with tensor parallel 2.
     """
-    held = shape.attention.cached / min(tensor, shape.attention.cache_cuts)
-    return shape.num_layers / pipeline * held * element_bytes
+    held = sum(attention.cached / min(tensor, attention.cache_cuts) for attention in shape.attentions)
+    return held / pipeline * element_bytes
 
 
 def _memory(
@@ -141,7 +141,7 @@ def _blocks(shape: ModelShape, tensor: int, pipeline: int) -> Iterator[float]:
 
 def _elements(weight: Weight, shape: ModelShape, tensor: int) -> float:
     if ".k_proj." in weight.name or ".v_proj." in weight.name:
-        return weight.num_elements / min(tensor, shape.attention.cache_cuts)
+        return weight.num_elements / min(tensor, shape.cache_cuts)
     if ".q_a_proj." in weight.name or ".kv_a_proj_with_mqa." in weight.name:
         return weight.num_elements  # engines hold the narrow layers of latent attention whole
     return rank_elements(weight, tensor, expert=tensor)

@@ -9,7 +9,7 @@ Whole weights exist while they are used, in model_args.dtype: those of one block
 """
 
 from roll.configs.checks.training import moment_bytes
-from roll.configs.memory.model_shape import Weight
+from roll.configs.memory.layer_shape import Weight
 from roll.configs.memory.parts import Part, RankMemory, RoleFacts, State, pinned, total
 from roll.configs.memory.passes import (
     fewer_to_score,

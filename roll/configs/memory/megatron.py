@@ -9,7 +9,7 @@ stage keeps those of as many micro batches as there are stages (1F1B; Narayanan 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from roll.configs.memory.model_shape import ModelShape, Weight
+from roll.configs.memory.layer_shape import ModelShape, Weight
 from roll.configs.memory.parts import Part, Phase, RankMemory, RoleFacts, pinned, total
 from roll.configs.memory.passes import head_parts, layer_bytes, saved_bytes, scoring_parts
 from roll.configs.memory.trained import held_weights, is_frozen
@@ -172,9 +172,10 @@ def _optimizer_shares(facts: RoleFacts, settings: MegatronSettings, sizes: Paral
 def _activations(facts: RoleFacts, settings: MegatronSettings, sizes: ParallelSizes, index: int) -> tuple[Part, ...]:
     shape, size, by_position = facts.shape, facts.dtype_bytes, settings.sequence_parallel
     layers = shape.num_layers / sizes.pipeline
-    one = layer_bytes(shape, size, sizes.tensor, by_position)
+    one = max(layer_bytes(shape, layer, size, sizes.tensor, by_position) for layer in shape.layers)
     recomputed, again = _recomputed(facts, settings, layers)
-    stored = recomputed * saved_bytes(shape, size, "full", sizes.tensor, by_position) + (layers - recomputed) * one
+    inputs = saved_bytes(shape, shape.layers[0], size, "full", sizes.tensor, by_position)
+    stored = recomputed * inputs + (layers - recomputed) * one
     in_flight = _in_flight(facts, settings, sizes, index)
     tokens = facts.train_tokens / sizes.context
     return (Part("activations", tokens * (in_flight * stored + again * one), True),)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from roll.configs.memory.parts import GB, PROCESS, ROUNDING, Part, Phase, RankMemory, RoleFacts, total
+from roll.configs.memory.parts import GB, PROCESS, ROUNDING, Part, Phase, RankMemory, RoleFacts, gigabytes, total
 from roll.configs.plan.layout import Layout, RolePlace
 from roll.configs.problems import Problem, ids_text
 from roll.configs.strategies.table import spec_of
@@ -219,12 +219,6 @@ def _summed(parts: Iterable[Part]) -> list[Part]:
     for part in parts:
         sums[part.name, part.is_estimate] = sums.get((part.name, part.is_estimate), 0.0) + part.num_bytes
     return [Part(name, num_bytes, is_estimate) for (name, is_estimate), num_bytes in sums.items()]
-
-
-def gigabytes(num_bytes: float) -> str:
-    """Example: 3.8e9 is "3.8", 47.3e9 is "47", 2.4e6 is "0.0024"."""
-    value = num_bytes / GB
-    return f"{value:.0f}" if value >= 20 else f"{value:.1f}" if value >= 0.1 else f"{value:.2g}"
 
 
 def memory_problems(

@@ -1,55 +1,16 @@
 """Every weight of a model, from its config.json alone: exact numbers, without torch. Buffers are left out (GLM and
 DeepSeek have a number for each expert)."""
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 from roll.configs.checks.mtp import NUM_HEADS
+from roll.configs.memory.layer_shape import SHARED_GATE, Attention, Cut, LayerShape, ModelShape, Weight
 from roll.configs.memory.tower import in_whole_model, text_part, tower_weights
 from roll.configs.tables.families import FAMILIES, Family, Model, family_of
 from roll.configs.tables.roles import Head
 from roll.configs.tables.vision import VISION
-
-# What each architecture makes of its config.json: the weights of a layer, as transformers has them.
-
-Cut = Literal["whole", "tensor", "vocabulary", "expert"]
-SHARED_GATE = "gate of the shared expert"  # a block
-
-
-@dataclass(frozen=True)
-class Weight:
-    """A tensor of the model under the name that transformers has for it, or `count` equal ones (a layer's experts).
-
-    `cut`: what divides it: nothing, tensor parallel, tensor parallel with padding (a row per token), or expert
-    parallel. `layer`: -1 before the first, number of layers after the last. Weights of a layer with the same
-    `block` are one tensor in engines that fuse them.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    cut: Cut
-    layer: int
-    block: str
-    count: int = 1
-
-    @property
-    def num_elements(self) -> int:
-        return math.prod(self.shape) * self.count
-
-
-@dataclass(frozen=True)
-class Attention:
-    """Elements per token of one layer. `projected`: of all that the projections before the scores put out. `mixed`: of
-    what goes into the one behind them. `cached`: of what an engine keeps, which at most `cache_cuts` devices can
-    share. `products`: multiplications for the scores of a pair of tokens and the sum over values."""
-
-    projected: int
-    mixed: int
-    cached: int
-    cache_cuts: int
-    products: int
 
 
 def head_dim(model: Model, family: Family) -> int:
@@ -168,29 +129,6 @@ def _matrices(hidden: int, width: int) -> dict[str, tuple[int, int]]:
     return {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
 
 
-@dataclass(frozen=True)
-class ModelShape:
-    """`ffn_width` is what one token meets in a layer: of a mixture, the experts it goes to together. `ties_head`: the
-    head is the embedding. A critic has a value head instead, a reward model one of some labels; neither is ever tied,
-    and `is_critic` says so of both. `mtp`: weights of the MTP head that files of the model have
-    behind its layers, which only those hold who train it."""
-
-    weights: tuple[Weight, ...]
-    mtp: tuple[Weight, ...]
-    num_layers: int
-    hidden_size: int
-    attention: Attention
-    ffn_width: int
-    vocab_size: int
-    experts_per_token: int  # 0: a dense model
-    ties_head: bool
-    is_critic: bool
-
-    @property
-    def num_elements(self) -> int:
-        return sum(weight.num_elements for weight in self.weights)
-
-
 _NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 _OPTIONAL = ("num_key_value_heads", "head_dim", "decoder_sparse_step", "num_experts", "num_experts_per_tok")
 _FLAGS = ("tie_word_embeddings", "attention_bias", "mlp_bias", "qkv_bias", "use_qk_norm")
@@ -271,22 +209,24 @@ def _shape(model: Mapping[str, Any], family: Family, head: Head) -> ModelShape:
         weights.append(Weight("score.bias", (1,), "whole", layers, "bias of the score"))
     elif not ties_head:
         weights.append(Weight("lm_head.weight", (model["vocab_size"], hidden), "vocabulary", layers, "head"))
-    per_token, width = 0, model["intermediate_size"]
-    if family.experts is not None:
-        per_token = model["num_experts_per_tok"]
-        width = per_token * model[family.experts.width] + family.experts.shared_width(model)
     return ModelShape(
         weights=tuple(weights),
         mtp=tuple(_mtp(model, family)) if head == "lm" else (),
-        num_layers=layers,
+        layers=tuple(_layer_shape(model, family, layer) for layer in range(layers)),
         hidden_size=hidden,
-        attention=attention(model, family),
-        ffn_width=width,
         vocab_size=model["vocab_size"],
-        experts_per_token=per_token,
         ties_head=ties_head,
         is_critic=is_critic,
     )
+
+
+def _layer_shape(model: Mapping[str, Any], family: Family, layer: int) -> LayerShape:
+    own = attention(model, family)
+    if family.experts is None or not family.is_sparse(model, layer):
+        return LayerShape(own, ffn_width=model["intermediate_size"])
+    per_token = model["num_experts_per_tok"]
+    width = per_token * model[family.experts.width] + family.experts.shared_width(model)
+    return LayerShape(own, ffn_width=width, experts_per_token=per_token)
 
 
 def _mtp(model: Mapping[str, Any], family: Family) -> Iterator[Weight]:

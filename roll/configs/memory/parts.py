@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from roll.configs.memory.model_shape import ModelShape
+from roll.configs.memory.layer_shape import ModelShape
 from roll.configs.plan.run_plan import RunPlan, TrainPlan
 from roll.configs.sections.cluster import WorkerConfig, answers_at_once
 from roll.configs.strategies.spec import GpuShareKey
@@ -49,6 +49,7 @@ class RoleFacts:
     bucket_bytes: int = 0  # of a weight update
     most_answers: int = 0  # in flight in one engine
     longest: int = 0  # sequence in tokens
+    kernels: frozenset[str] = frozenset()  # installed packages with kernels of recurrences
 
     @property
     def dtype_bytes(self) -> int:
@@ -79,6 +80,12 @@ class RankMemory:
 
 def total(parts: Iterable[Part], sure_only: bool = False) -> float:
     return sum(part.num_bytes for part in parts if not (sure_only and part.is_estimate))
+
+
+def gigabytes(num_bytes: float) -> str:
+    """Example: 3.8e9 is "3.8", 47.3e9 is "47", 2.4e6 is "0.0024"."""
+    value = num_bytes / GB
+    return f"{value:.0f}" if value >= 20 else f"{value:.1f}" if value >= 0.1 else f"{value:.2g}"
 
 
 def pinned(name: str, blocks: Iterable[tuple[float, int]]) -> tuple[Part, ...]:

@@ -6,11 +6,12 @@ activation functions (Korthikanti et al., "Reducing Activation Recomputation in 
 the model's own widths, because the paper's 34 bytes per token and hidden unit are those of a 4h MLP without gates.
 """
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from roll.configs.memory.model_shape import ModelShape
-from roll.configs.memory.parts import Part, RoleFacts
+from roll.configs.memory.layer_shape import LayerShape, ModelShape, Recurrence
+from roll.configs.memory.parts import Part, RoleFacts, gigabytes
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import LOGITS_PER_CHUNK_OF_SHARES, LOGITS_PER_CHUNK_ON_GPUS, Recomputed
 
@@ -18,83 +19,133 @@ _FP32 = 4
 _CHUNK_COPIES = 4  # of a chunk in fp32: logits, their exponentials, the gradient, and one on the way
 
 
-def layer_bytes(shape: ModelShape, dtype_bytes: int, tensor: int = 1, by_position: bool = False) -> float:
-    """Bytes per token that one layer keeps for its backward pass.
+def layer_bytes(
+    shape: ModelShape,
+    layer: LayerShape,
+    dtype_bytes: int,
+    tensor: int = 1,
+    by_position: bool = False,
+    kernels: Collection[str] = (),
+) -> float:
+    """Bytes per token that a layer keeps for its backward pass.
 
-    `tensor` ranks share the matrices; with `by_position` (sequence parallel) also what is between them. Example:
-    Qwen2.5-7B in bf16 keeps 234 kB per token.
+    `tensor` ranks share the matrices; with `by_position` (sequence parallel) also what is between them. `kernels`:
+    packages that are installed. Example: Qwen2.5-7B in bf16 keeps 234 kB per token.
     """
-    between = 2 * (_FP32 + 2 * dtype_bytes) * shape.hidden_size  # two norms: fp32 inside, their inputs and outputs
-    attention = dtype_bytes * (2 * shape.attention.projected + shape.attention.mixed)
-    mlp = dtype_bytes * 4 * shape.ffn_width  # gate, up, activation, product
-    routed = dtype_bytes * 2 * shape.experts_per_token * shape.hidden_size  # inputs and outputs of the experts
-    return between / (tensor if by_position else 1) + (attention + mlp + routed) / tensor
+    between = layer.num_norms * (_FP32 + 2 * dtype_bytes) * shape.hidden_size  # fp32 inside, their inputs and outputs
+    mixer = 0.0
+    if (attention := layer.attention) is not None:
+        mixer += dtype_bytes * (2 * attention.projected + attention.mixed)
+    if layer.recurrence is not None:
+        mixer += recurrence_bytes(layer.recurrence, dtype_bytes, kernels)
+    mlp = dtype_bytes * 4 * layer.ffn_width  # gate, up, activation, product
+    routed = dtype_bytes * 2 * layer.experts_per_token * shape.hidden_size  # inputs and outputs of the experts
+    return between / (tensor if by_position else 1) + (mixer + mlp + routed) / tensor
 
 
-def product_bytes(shape: ModelShape, dtype_bytes: int) -> float:
-    """Bytes per token of a layer's input and of the results of its matrix products and its attention.
+def recurrence_bytes(recurrence: Recurrence, dtype_bytes: int, kernels: Collection[str]) -> float:
+    """Bytes per token that a recurrence keeps for its backward pass."""
+    kept = recurrence.in_kernels if recurrence.package in kernels else recurrence.in_torch
+    return kept.num_bytes(dtype_bytes)
+
+
+def product_bytes(shape: ModelShape, layer: LayerShape, dtype_bytes: int, kernels: Collection[str] = ()) -> float:
+    """Bytes per token of a layer's input and of the results of its matrix products and its attention; of a recurrence,
+    everything, which is an upper bound.
 
     Example: Qwen2.5-7B in bf16: 2 x (3 x 3584 + 4608 + 3584 + 2 x 18,944) = 114 kB, where `layer_bytes` are 234 kB.
     """
-    outside = (2 + max(1, shape.experts_per_token)) * shape.hidden_size  # input, result of attention, of the experts
-    attention = shape.attention.projected + shape.attention.mixed
-    return dtype_bytes * (outside + attention + 2 * shape.ffn_width)
+    outside = (2 + max(1, layer.experts_per_token)) * shape.hidden_size  # input, result of attention, of the experts
+    attention = 0 if layer.attention is None else layer.attention.projected + layer.attention.mixed
+    recurrence = 0.0 if layer.recurrence is None else recurrence_bytes(layer.recurrence, dtype_bytes, kernels)
+    return dtype_bytes * (outside + attention + 2 * layer.ffn_width) + recurrence
 
 
 def saved_bytes(
-    shape: ModelShape, dtype_bytes: int, recomputed: Recomputed, tensor: int = 1, by_position: bool = False
+    shape: ModelShape,
+    layer: LayerShape,
+    dtype_bytes: int,
+    recomputed: Recomputed,
+    tensor: int = 1,
+    by_position: bool = False,
+    kernels: Collection[str] = (),
 ) -> float:
     """Bytes per token of a layer between its forward and its backward pass. Layers that are recomputed in full keep
     their input only."""
     if recomputed == "selective":
-        return product_bytes(shape, dtype_bytes)
+        return product_bytes(shape, layer, dtype_bytes, kernels)
     if recomputed == "full":
         return dtype_bytes * shape.hidden_size / (tensor if by_position else 1)
-    return layer_bytes(shape, dtype_bytes, tensor, by_position)
+    return layer_bytes(shape, layer, dtype_bytes, tensor, by_position, kernels)
 
 
 def training_parts(facts: RoleFacts) -> tuple[Part, ...]:
     """Memory of a training pass on a rank that holds whole layers: the saved activations of each layer, one layer that
     is recomputed, and the log-probs. With enable_activation_offload, two layers' activations are on the device at a
     time."""
-    shape, size = facts.shape, facts.dtype_bytes
-    args = facts.worker.model_args
-    there = min(2, shape.num_layers) if args.enable_activation_offload else shape.num_layers
-    stored = there * saved_bytes(shape, size, args.recomputed)
-    again = {"nothing": 0, "full": layer_bytes(shape, size), "selective": _rest(shape, size)}[args.recomputed]
-    activations = Part("activations", facts.train_tokens * (stored + again), True)
-    return (activations, *head_parts(shape, facts.train_tokens, size, logits=_logits(facts)))
+    tokens, needed = facts.train_tokens, _activation_bytes(facts, facts.kernels)
+    head = head_parts(facts.shape, tokens, facts.dtype_bytes, logits=_logits(facts))
+    lacking = sorted({each.package for each in facts.shape.recurrences} - facts.kernels - {""})
+    with_kernels = tokens * _activation_bytes(facts, facts.kernels.union(lacking))
+    note = f" ({_WITH} {' and '.join(lacking)} ~{gigabytes(with_kernels)})" if lacking else ""
+    return (Part(f"activations{note}", tokens * needed, True), *head)
 
 
-def _rest(shape: ModelShape, dtype_bytes: int) -> float:
-    """Bytes per token of what a layer needs beside the products that it has kept."""
-    return max(0.0, layer_bytes(shape, dtype_bytes) - product_bytes(shape, dtype_bytes))
+_WITH = "with the kernels of"
+
+
+def _activation_bytes(facts: RoleFacts, kernels: Collection[str]) -> float:
+    """Bytes per token of all layers, and of the one that is recomputed."""
+    shape, size, args = facts.shape, facts.dtype_bytes, facts.worker.model_args
+    saved = [saved_bytes(shape, layer, size, args.recomputed, kernels=kernels) for layer in shape.layers]
+    stored = sum(sorted(saved)[-2:]) if args.enable_activation_offload else sum(saved)
+    again = [layer_bytes(shape, layer, size, kernels=kernels) for layer in shape.layers]
+    match args.recomputed:
+        case "nothing":
+            return stored
+        case "full":
+            return stored + max(again)
+        case "selective":
+            return stored + max(0.0, *(whole - kept for whole, kept in zip(again, saved, strict=True)))
 
 
 def waiting_parts(facts: RoleFacts) -> tuple[Part, ...]:
     """Return the parts of a training pass that wait in host memory."""
-    args = facts.worker.model_args
+    shape, size, args = facts.shape, facts.dtype_bytes, facts.worker.model_args
     if not args.enable_activation_offload:
         return ()
-    stored = saved_bytes(facts.shape, facts.dtype_bytes, args.recomputed)
-    num_bytes = facts.train_tokens * facts.shape.num_layers * stored
-    return (Part("activations (enable_activation_offload)", num_bytes, True),)
+    stored = (saved_bytes(shape, layer, size, args.recomputed, kernels=facts.kernels) for layer in shape.layers)
+    return (Part("activations (enable_activation_offload)", facts.train_tokens * sum(stored), True),)
 
 
 def whole_scoring_parts(facts: RoleFacts) -> tuple[Part, ...]:
     """Memory of a pass without gradient on a rank that holds whole layers."""
-    return scoring_parts(facts.shape, facts.dtype_bytes, facts.score_tokens, logits=_logits(facts))
+    return scoring_parts(
+        facts.shape, facts.dtype_bytes, facts.score_tokens, logits=_logits(facts), kernels=facts.kernels
+    )
 
 
 def scoring_parts(
-    shape: ModelShape, dtype_bytes: int, tokens: int, tensor: int = 1, logits: int = LOGITS_PER_CHUNK_OF_SHARES
+    shape: ModelShape,
+    dtype_bytes: int,
+    tokens: int,
+    tensor: int = 1,
+    logits: int = LOGITS_PER_CHUNK_OF_SHARES,
+    kernels: Collection[str] = (),
 ) -> tuple[Part, ...]:
-    """Memory of a pass without gradient: one layer at its widest, and one chunk of `logits` logits."""
-    attention = shape.attention.projected + shape.attention.mixed
-    routed = 2 * shape.experts_per_token * shape.hidden_size
-    widest = max(3 * shape.ffn_width + routed, attention) / tensor
-    per_token = dtype_bytes * (3 * shape.hidden_size + widest) + _FP32 * shape.hidden_size
+    """Memory of a pass without gradient: one layer at its widest, and one chunk of `logits` logits. A recurrence has
+    at most what it would keep for a backward pass."""
+    widest = max(_widest(shape, layer, dtype_bytes, kernels) for layer in shape.layers) / tensor
+    per_token = (3 * dtype_bytes + _FP32) * shape.hidden_size + widest
     return (Part("activations", tokens * per_token, True), _chunk(shape, tokens, tensor, logits, copies=2))
+
+
+def _widest(shape: ModelShape, layer: LayerShape, dtype_bytes: int, kernels: Collection[str]) -> float:
+    """Bytes per token of a layer's attention, recurrence or MLP, whichever has the most."""
+    attention = 0 if layer.attention is None else layer.attention.projected + layer.attention.mixed
+    recurrence = 0.0 if layer.recurrence is None else recurrence_bytes(layer.recurrence, dtype_bytes, kernels)
+    mlp = 3 * layer.ffn_width + 2 * layer.experts_per_token * shape.hidden_size
+    return max(dtype_bytes * attention, dtype_bytes * mlp, recurrence)
 
 
 def head_parts(
@@ -179,8 +230,8 @@ def matrix_elements(shape: ModelShape) -> int:
     for weight in shape.weights:
         if len(weight.shape) < 2 or (weight.block == "embedding" and not shape.ties_head):
             continue
-        rows, columns = weight.shape
-        total += rows * columns * (shape.experts_per_token if weight.cut == "expert" else 1)
+        experts = shape.layers[weight.layer].experts_per_token if weight.cut == "expert" else 1
+        total += math.prod(weight.shape) * experts
     return total
 
 
@@ -190,12 +241,14 @@ def forward_flops(shape: ModelShape, tokens: float, pairs: float) -> float:
     Products with weights need 2 per weight and token (Kaplan et al. 2020, arXiv 2001.08361, section 2.1). q.k and the
     sum over v need 4 * layers * heads * head size per pair of a token with itself or an earlier one (Chowdhery et al.
     2022, PaLM, arXiv 2204.02311, appendix B, which also counts pairs with later tokens: twice as many). In latent
-    attention, values have a size of their own. Layers with a sliding window are counted as if they saw all tokens.
+    attention, values have a size of their own. Layers with a sliding window are counted as if they saw all tokens. A
+    recurrence is counted token by token, whatever its chunks compute beside that.
 
     Example: 10 tokens in a row make 55 pairs; 1e9 weights and 16 layers of 32 heads of 64: 2e10 + 7.2e6.
     """
-    attention = 2 * shape.num_layers * shape.attention.products
-    return 2.0 * matrix_elements(shape) * tokens + attention * pairs
+    attention = 2 * sum(attention.products for attention in shape.attentions)
+    recurrence = 2 * sum(recurrence.products for recurrence in shape.recurrences)
+    return (2.0 * matrix_elements(shape) + recurrence) * tokens + attention * pairs
 
 
 def peak_flops(device_name: str) -> float | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from roll.configs.tables.vision import DEEPSTACK, LANGUAGE, MERGER, PROJECTOR, TOWER, VISION, VISUAL, side_of
 
 if TYPE_CHECKING:
-    from roll.configs.memory.model_shape import Weight
+    from roll.configs.memory.layer_shape import Weight
 
 _TEXT_KINDS = {
     "qwen2_vl": "qwen2",

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Literal
 
-from roll.configs.memory.model_shape import SHARED_GATE, ModelShape, Weight
+from roll.configs.memory.layer_shape import SHARED_GATE, ModelShape, Weight
 from roll.configs.sections.model import ModelArgs
 from roll.configs.tables.families import FAMILIES
 from roll.configs.tables.vision import names_part

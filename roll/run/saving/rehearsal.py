@@ -7,9 +7,8 @@ import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 
-from roll.configs.memory.memory_points import gigabytes
 from roll.configs.memory.model_shape import model_shape
-from roll.configs.memory.parts import BYTES_OF
+from roll.configs.memory.parts import BYTES_OF, gigabytes
 from roll.configs.memory.trained import held_weights
 from roll.configs.problems import Problem
 from roll.configs.sections.run import RunConfig

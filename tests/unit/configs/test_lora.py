@@ -15,7 +15,8 @@ from roll.configs.checks.lora import (
     sent_adapter_model_problems,
 )
 from roll.configs.memory import deepspeed, fsdp2, megatron
-from roll.configs.memory.model_shape import ModelShape, model_shape
+from roll.configs.memory.layer_shape import ModelShape
+from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.parts import RoleFacts
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.describe import batch_rows, describe

@@ -9,7 +9,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
-from roll.configs.memory.model_shape import ModelShape, model_shape
+from roll.configs.memory.layer_shape import ModelShape
+from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.passes import layer_bytes, product_bytes, saved_bytes
 from roll.configs.sections.model import ModelArgs
 from roll.models.execution import compile_model
@@ -65,13 +66,14 @@ def measured(model: LoadedModel, full: int, shape: ModelShape) -> float:
 def test_what_selective_recomputation_keeps_is_what_the_plan_says(wide_dir: Path) -> None:
     """To the byte, but for a number per head and token that attention keeps. All that layers keep is twice as much."""
     shape, full = shape_of(wide_dir), kept_bytes(loaded(wide_dir))
-    planned = product_bytes(shape, 4) - saved_bytes(shape, 4, "full")
+    layer = shape.layers[0]
+    planned = product_bytes(shape, layer, 4) - saved_bytes(shape, layer, 4, "full")
     of_heads = 4 * 4
     selective = measured(loaded(wide_dir, recompute_granularity="selective"), full, shape)
     assert selective == pytest.approx(planned + of_heads)
     everything = measured(loaded(wide_dir, disable_gradient_checkpointing=True), full, shape)
     assert 1.7 < everything / selective < 2.2
-    assert everything == pytest.approx(layer_bytes(shape, 4) - saved_bytes(shape, 4, "full"), rel=0.35)
+    assert everything == pytest.approx(layer_bytes(shape, layer, 4) - saved_bytes(shape, layer, 4, "full"), rel=0.35)
 
 
 @pytest.mark.slow
@@ -80,7 +82,8 @@ def test_a_compiled_model_keeps_about_as_much_and_learns_the_same(wide_dir: Path
     shape, full = shape_of(wide_dir), kept_bytes(loaded(wide_dir))
     model, plain = loaded(wide_dir, recompute_granularity="selective"), loaded(wide_dir)
     compile_model(model, keeps_products=True)
-    planned = product_bytes(shape, 4) - saved_bytes(shape, 4, "full")
+    layer = shape.layers[0]
+    planned = product_bytes(shape, layer, 4) - saved_bytes(shape, layer, 4, "full")
     assert 0.9 < measured(model, full, shape) / planned < 1.15
     pull = torch.randn(128, generator=torch.Generator().manual_seed(1))
     for each in (model, plain):

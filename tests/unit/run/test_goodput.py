@@ -2,7 +2,8 @@
 
 import pytest
 
-from roll.configs.memory.model_shape import ModelShape, model_shape
+from roll.configs.memory.layer_shape import ModelShape
+from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.passes import forward_flops, matrix_elements
 from roll.configs.tables.roles import Use
 from roll.distributed.executor.usage import RoleUsage, Work, WorkerUsage

@@ -16,8 +16,8 @@ from transformers import (
 )
 
 from roll.configs.memory.engine import cache_bytes_per_token
-from roll.configs.memory.model_shape import FAMILIES as KNOWN
 from roll.configs.memory.model_shape import model_shape
+from roll.configs.tables.families import FAMILIES as KNOWN
 from roll.configs.tables.roles import Head
 from roll.models.megatron.family_table import FAMILIES as BY_MEGATRON
 from tests.parity.megatron.models import config as tiny_config
@@ -178,9 +178,10 @@ def test_latent_attention_caches_its_latents_alone() -> None:
     model = json.loads(tiny_config("deepseek_v3", **latent).to_json_string())
     shape, why = model_shape(model)
     assert shape is not None, why
-    assert (shape.attention.cached, shape.attention.cache_cuts) == (576, 1)
+    one, _ = shape.attentions
+    assert (one.cached, one.cache_cuts) == (576, 1)
     assert cache_bytes_per_token(shape, 2, tensor=8) == 2 * 2 * 576
-    assert shape.attention.products == 4 * (192 + 128)
+    assert one.products == 4 * (192 + 128)
 
 
 @pytest.mark.parametrize("family", ["glm4_moe", "deepseek_v3", "glm4_moe_lite"])

@@ -53,7 +53,7 @@ def test_what_files_of_gemma_leave_out_is_known() -> None:
     tower = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "image_size": 56, "patch_size": 14}
     shape, why_not = model_shape({"model_type": "gemma3", "text_config": text, "vision_config": tower})
     assert shape is not None, why_not
-    assert (shape.vocab_size, shape.ties_head, shape.attention.cached) == (262_208, True, 2 * 4 * 256)
+    assert (shape.vocab_size, shape.ties_head, next(shape.attentions).cached) == (262_208, True, 2 * 4 * 256)
 
 
 def test_words_of_recipes_name_a_projector_beside_the_tower() -> None:

@@ -1,0 +1,128 @@
+"""A model as the arithmetic of memory and FLOPs sees it: every weight, and what a token costs in each layer."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Cut = Literal["whole", "tensor", "vocabulary", "expert"]
+SHARED_GATE = "gate of the shared expert"  # a block
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A tensor of the model under the name that transformers has for it, or `count` equal ones (a layer's experts).
+
+    `cut`: what divides it: nothing, tensor parallel, tensor parallel with padding (a row per token), or expert
+    parallel. `layer`: -1 before the first, number of layers after the last. Weights of a layer with the same
+    `block` are one tensor in engines that fuse them.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    cut: Cut
+    layer: int
+    block: str
+    count: int = 1
+
+    @property
+    def num_elements(self) -> int:
+        return math.prod(self.shape) * self.count
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Elements per token of one layer. `projected`: of all that the projections before the scores put out. `mixed`: of
+    what goes into the one behind them. `cached`: of what an engine keeps, which at most `cache_cuts` devices can
+    share. `products`: multiplications for the scores of a pair of tokens and the sum over values."""
+
+    projected: int
+    mixed: int
+    cached: int
+    cache_cuts: int
+    products: int
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Elements per token between the forward and the backward pass, of the model's dtype and of fp32."""
+
+    own: float
+    fp32: float
+
+    def num_bytes(self, dtype_bytes: int) -> float:
+        return self.own * dtype_bytes + self.fp32 * 4
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """What carries a state from token to token in one layer, without the input of its first matrix.
+
+    - `in_torch`, `in_kernels`: what a pass keeps, in the torch form of transformers and with the kernels of `package`
+      ("": there are none, both are equal).
+    - `window`: elements per sequence of a convolution's last inputs, in the model's dtype. `state`: of the state.
+    - `products`: multiplications per token to change the state and to read it.
+    """
+
+    in_torch: Kept
+    in_kernels: Kept
+    package: str
+    window: int
+    state: int
+    products: int
+
+
+@dataclass(frozen=True)
+class LayerShape:
+    """What a token meets in one layer: attention, a recurrence, or both side by side, and an MLP. `ffn_width`: of the
+    MLP, in a mixture of the experts that a token goes to together; 0: there is none. `experts_per_token`: 0 without a
+    mixture. `num_norms`: as wide as the hidden states."""
+
+    attention: Attention | None = None
+    recurrence: Recurrence | None = None
+    ffn_width: int = 0
+    experts_per_token: int = 0
+    num_norms: int = 2
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """`ties_head`: the head is the embedding. A critic has a value head instead, a reward model one of some labels;
+    neither is ever tied, and `is_critic` says so of both. `mtp`: weights of the MTP head that files of the model have
+    behind its layers, which only those hold who train it."""
+
+    weights: tuple[Weight, ...]
+    mtp: tuple[Weight, ...]
+    layers: tuple[LayerShape, ...]
+    hidden_size: int
+    vocab_size: int
+    ties_head: bool
+    is_critic: bool
+
+    @property
+    def num_elements(self) -> int:
+        return sum(weight.num_elements for weight in self.weights)
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def experts_per_token(self) -> int:
+        """The most of any layer; 0: a dense model."""
+        return max(layer.experts_per_token for layer in self.layers)
+
+    @property
+    def attentions(self) -> Iterator[Attention]:
+        """Those of the layers that have one."""
+        return (layer.attention for layer in self.layers if layer.attention is not None)
+
+    @property
+    def recurrences(self) -> Iterator[Recurrence]:
+        """Those of the layers that have one."""
+        return (layer.recurrence for layer in self.layers if layer.recurrence is not None)
+
+    @property
+    def cache_cuts(self) -> int:
+        """Devices that can share the keys and values of a token."""
+        return max((attention.cache_cuts for attention in self.attentions), default=1)
