@@ -6,7 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from roll.configs.checks.mtp import NUM_HEADS
+from roll.configs.memory.hybrids import HYBRIDS, own_weights
 from roll.configs.memory.layer_shape import SHARED_GATE, Attention, Cut, LayerShape, ModelShape, Weight
+from roll.configs.memory.reader import MOST, MOST_LAYERS, Reader, UnreadableModel
 from roll.configs.memory.tower import in_whole_model, text_part, tower_weights
 from roll.configs.tables.families import FAMILIES, Family, Model, family_of
 from roll.configs.tables.roles import Head
@@ -133,17 +135,17 @@ _NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermedi
 _OPTIONAL = ("num_key_value_heads", "head_dim", "decoder_sparse_step", "num_experts", "num_experts_per_tok")
 _FLAGS = ("tie_word_embeddings", "attention_bias", "mlp_bias", "qkv_bias", "use_qk_norm")
 _EXPERTS = ("num_experts", "num_local_experts")  # transformers takes one for the other
-_MOST = 10**7  # of any of these numbers; what is above is damaged, and counting its layers would take for ever
-_MOST_LAYERS = 10_000
 
 
 def model_shape(model: Mapping[str, Any], head: Head = "lm") -> tuple[ModelShape | None, str]:
     """The shape of the model of a config.json (with the role's overrides in it), or None and the reason."""
     if model.get("model_type") in VISION and isinstance(model.get("vision_config"), Mapping):
         return _shape_with_tower(model, head)
+    if model.get("model_type") in HYBRIDS:
+        return _hybrid_shape(model, head)
     family = family_of(model)
     if family is None:
-        known = ", ".join((*FAMILIES, *VISION))
+        known = ", ".join((*FAMILIES, *HYBRIDS, *VISION))
         return None, f"the memory formulas know no {model.get('model_type')} models; they know {known}"
     number = family.experts.number if family.experts else ""
     if number in _EXPERTS:
@@ -173,7 +175,7 @@ def _shape_with_tower(model: Mapping[str, Any], head: Head) -> tuple[ModelShape 
 
 def _wrong_values(model: Mapping[str, Any], needed: Iterable[str]) -> Iterator[str]:
     for key in dict.fromkeys((*needed, *_OPTIONAL)):
-        value, most = model.get(key), _MOST_LAYERS if key == "num_hidden_layers" else _MOST
+        value, most = model.get(key), MOST_LAYERS if key == "num_hidden_layers" else MOST
         if value is not None and not (type(value) is int and 1 <= value <= most):
             yield f"{key} is not a whole number from 1 to {most}"
     yield from (f"{key} is neither true nor false" for key in _FLAGS if not isinstance(model.get(key), bool | None))
@@ -182,8 +184,8 @@ def _wrong_values(model: Mapping[str, Any], needed: Iterable[str]) -> Iterator[s
         yield "mlp_only_layers is not a list of whole numbers"
     first, rank = model.get("first_k_dense_replace"), model.get("q_lora_rank")
     for key, value, least in (("first_k_dense_replace", first, 0), ("q_lora_rank", rank, 1)):
-        if value is not None and not (type(value) is int and least <= value <= _MOST):
-            yield f"{key} is not a whole number from {least} to {_MOST}"
+        if value is not None and not (type(value) is int and least <= value <= MOST):
+            yield f"{key} is not a whole number from {least} to {MOST}"
     kinds = model.get("mlp_layer_types")
     if kinds is not None and not (isinstance(kinds, list) and len(kinds) == model["num_hidden_layers"]):
         yield "mlp_layer_types is not a list with one entry per layer"
@@ -193,31 +195,50 @@ def _wrong_values(model: Mapping[str, Any], needed: Iterable[str]) -> Iterator[s
 
 
 def _shape(model: Mapping[str, Any], family: Family, head: Head) -> ModelShape:
-    is_critic = head != "lm"
     hidden, layers = model["hidden_size"], model["num_hidden_layers"]
-    ties_head = bool(model.get("tie_word_embeddings", family.ties_head)) and not is_critic
     weights = [Weight("model.embed_tokens.weight", (model["vocab_size"], hidden), "vocabulary", -1, "embedding")]
     for layer in range(layers):
         weights += layer_weights(model, family, layer)
     weights.append(Weight("model.norm.weight", (hidden,), "whole", layers, "norm"))
+    shapes = [_layer_shape(model, family, layer) for layer in range(layers)]
+    mtp = tuple(_mtp(model, family)) if head == "lm" else ()
+    return _with_head(model, weights, shapes, head, bool(model.get("tie_word_embeddings", family.ties_head)), mtp)
+
+
+def _hybrid_shape(model: Mapping[str, Any], head: Head) -> tuple[ModelShape | None, str]:
+    form, reader = HYBRIDS[str(model["model_type"])], Reader(model)
+    try:
+        weights, layers = own_weights(reader, form)
+        ties = form.ties_head
+        if ties is not None:
+            ties = reader.flag("tie_embedding", reader.flag("tie_word_embeddings", ties))
+    except UnreadableModel as error:
+        return None, str(error)
+    return _with_head(model, weights, layers, head, bool(ties)), ""
+
+
+def _with_head(
+    model: Mapping[str, Any],
+    weights: list[Weight],
+    layers: list[LayerShape],
+    head: Head,
+    ties_head: bool,
+    mtp: tuple[Weight, ...] = (),
+) -> ModelShape:
+    """The shape of a model whose first weight is the embedding."""
+    vocab_size, hidden = weights[0].shape
+    last, is_critic = len(layers), head != "lm"
+    ties_head = ties_head and not is_critic
     if head == "sequence":
-        weights.append(Weight("score.weight", (num_labels(model), hidden), "whole", layers, "score"))
+        weights.append(Weight("score.weight", (num_labels(model), hidden), "whole", last, "score"))
     elif head == "reward":
-        weights.append(Weight("score.weight", (1, hidden), "whole", layers, "score"))
+        weights.append(Weight("score.weight", (1, hidden), "whole", last, "score"))
     elif head == "value":
-        weights.append(Weight("score.weight", (1, hidden), "whole", layers, "score"))
-        weights.append(Weight("score.bias", (1,), "whole", layers, "bias of the score"))
+        weights.append(Weight("score.weight", (1, hidden), "whole", last, "score"))
+        weights.append(Weight("score.bias", (1,), "whole", last, "bias of the score"))
     elif not ties_head:
-        weights.append(Weight("lm_head.weight", (model["vocab_size"], hidden), "vocabulary", layers, "head"))
-    return ModelShape(
-        weights=tuple(weights),
-        mtp=tuple(_mtp(model, family)) if head == "lm" else (),
-        layers=tuple(_layer_shape(model, family, layer) for layer in range(layers)),
-        hidden_size=hidden,
-        vocab_size=model["vocab_size"],
-        ties_head=ties_head,
-        is_critic=is_critic,
-    )
+        weights.append(Weight("lm_head.weight", (vocab_size, hidden), "vocabulary", last, "head"))
+    return ModelShape(tuple(weights), mtp, tuple(layers), hidden, vocab_size, ties_head, is_critic)
 
 
 def _layer_shape(model: Mapping[str, Any], family: Family, layer: int) -> LayerShape:

@@ -1,0 +1,113 @@
+"""Kinds of recurrence: what each keeps for a backward pass, and the state that it carries.
+
+In torch, the figures are those of transformers 5.19, counted from what autograd saves (tests/unit/configs/memory/
+test_recurrence.py). With kernels they are arithmetic: what the autograd functions of flash-linear-attention
+(`ChunkGatedDeltaRuleFunction`, `ChunkKDAFunction`), mamba-ssm (`MambaSplitConv1dScanCombinedFn`, `MambaInnerFn`,
+`SelectiveScanFn`) and causal-conv1d (`CausalConv1dFn`) save, and what torch saves around them.
+"""
+
+from roll.configs.memory.layer_shape import Kept, Recurrence
+
+DELTA_KERNELS = "flash-linear-attention"
+MAMBA_KERNELS = "mamba-ssm"
+_CHUNK = 64  # tokens that the delta rules compute together
+_SCAN_CHUNK = 2048  # tokens between the states that mamba-ssm's scan saves
+
+
+def gated_delta(key_heads: int, value_heads: int, key: int, value: int, kernel: int) -> Recurrence:
+    """Gated delta rule (Yang et al., arXiv 2412.06464) of heads of `key` and `value` numbers, behind a convolution.
+    Keys are repeated for each head of values."""
+    keys, values = value_heads * key, value_heads * value
+    convolved = 2 * key_heads * key + values
+    state = keys * value
+    gate = Kept(3 * values + value_heads, 3 * values + 4 * value_heads)  # the norm, its gate and the decays
+    return Recurrence(
+        in_torch=Kept(
+            gate.own + 2 * convolved,
+            gate.fp32 + 3 * values + 8 * keys + 5 * (_CHUNK + 1) * value_heads + state / _CHUNK,
+        ),
+        in_kernels=Kept(gate.own + convolved + 2 * keys + values + (_CHUNK + 1) * value_heads, gate.fp32),
+        package=DELTA_KERNELS,
+        window=convolved * (kernel - 1),
+        state=state,
+        products=3 * state,
+    )
+
+
+def kimi_delta(heads: int, size: int, kernel: int) -> Recurrence:
+    """Delta rule with a decay for each channel (Kimi Delta Attention, arXiv 2510.26692). The torch form inverts the
+    matrix of a chunk row by row, and keeps it as it was before each row."""
+    width, state = heads * size, heads * size**2
+    rows = sum(row * (row + 1) for row in range(1, _CHUNK)) // _CHUNK  # of the inverse, per token and head
+    return Recurrence(
+        in_torch=Kept(9 * width, 3 * _CHUNK * width + 21 * width + (rows + 2 * _CHUNK) * heads + state / _CHUNK),
+        in_kernels=Kept(
+            3 * width + 3 * width + 4 * width + (2 * _CHUNK + 1) * heads,  # convolution, q k v, gates and norm
+            (1 + 3) * width + 4 * heads,  # decays, norm
+        ),
+        package=DELTA_KERNELS,
+        window=3 * width * (kernel - 1),
+        state=state,
+        products=3 * state,
+    )
+
+
+def mamba2(
+    heads: int, size: int, groups: int, state: int, kernel: int, chunk: int, has_norm: bool = True
+) -> Recurrence:
+    """Mamba-2 (Dao & Gu, arXiv 2405.21060): `heads` of `size` numbers, each with `state` numbers per number. In torch,
+    every head has B and C of its own. With adapters the kernel for all of it is not used, and more is kept."""
+    inner = heads * size
+    convolved = inner + 2 * groups * state
+    projected = inner + convolved + heads
+    return Recurrence(
+        in_torch=Kept(
+            projected + convolved + (1 if has_norm else 2) * inner + 2 * heads,
+            (10 if has_norm else 6) * inner + heads * (3 * chunk + 5 * state + 4) + 2 * inner * state / chunk,
+        ),
+        in_kernels=Kept(projected + inner, heads),
+        package=MAMBA_KERNELS,
+        window=convolved * (kernel - 1),
+        state=inner * state,
+        products=3 * inner * state,
+    )
+
+
+def mamba(inner: int, state: int, rank: int, kernel: int, is_fused: bool = True) -> Recurrence:
+    """Mamba (Gu & Dao, arXiv 2312.00752) of `inner` channels with `state` numbers each. The torch form keeps the state
+    of every token. `is_fused`: one kernel does all between the two projections, and computes most of it again."""
+    steps = rank + 2 * state
+    kernel_own = 3 * inner + steps + 2 * state if is_fused else 6 * inner + 3 * steps
+    return Recurrence(
+        in_torch=Kept(9 * inner + steps + inner * state, 3 * inner * state + 2 * inner + 4 * state),
+        in_kernels=Kept(kernel_own, 2 * inner * state / _SCAN_CHUNK),
+        package=MAMBA_KERNELS,
+        window=inner * (kernel - 1),
+        state=inner * state,
+        products=3 * inner * state,
+    )
+
+
+def convolution(hidden: int, kernel: int) -> Recurrence:
+    """A gated convolution over a few tokens (LFM2, arXiv 2511.23404)."""
+    return Recurrence(
+        in_torch=Kept(6 * hidden, 0),
+        in_kernels=Kept(6 * hidden, 0),
+        package="",  # causal-conv1d has a kernel, which keeps as much
+        window=hidden * (kernel - 1),
+        state=0,
+        products=2 * hidden,
+    )
+
+
+def gated_linear(width: int, kernel: int) -> Recurrence:
+    """RG-LRU (Griffin, arXiv 2402.19427), token by token: transformers has no kernel for it."""
+    kept = Kept(15 * width, 2 * width)
+    return Recurrence(kept, kept, "", window=width * (kernel - 1), state=width, products=2 * width)
+
+
+def lightning(heads: int, size: int, block: int) -> Recurrence:
+    """Linear attention in blocks (MiniMax-01, arXiv 2501.08313), without kernels in transformers."""
+    width = heads * size
+    kept = Kept(13 * width + heads * block + width * size / block, width)
+    return Recurrence(kept, kept, "", window=0, state=width * size, products=2 * width * size)

@@ -1,0 +1,170 @@
+"""Every weight of models with recurrences from their config.json alone, against torch models without storage."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoModelForImageTextToText, PretrainedConfig
+from transformers.models.auto.auto_mappings import CONFIG_MAPPING_NAMES
+
+from roll.configs.memory.hybrids import HYBRIDS
+from roll.configs.memory.model_shape import model_shape
+from tests.parity.families.models import tiny_config
+from tests.unit.configs.memory.test_model_shape import built, counted, names_and_sizes
+
+CHANGES: Mapping[str, tuple[object, ...]] = {
+    "tie_word_embeddings": (True, False),
+    **dict.fromkeys(("attention_bias", "mlp_bias", "use_bias", "mamba_proj_bias", "projectors_bias"), (True, False)),
+    **dict.fromkeys(("use_conv_bias", "mamba_conv_bias", "conv_bias", "mamba_rms_norm"), (True, False)),
+    **dict.fromkeys(("n_shared_experts", "n_groups", "mamba_n_groups", "decoder_sparse_step"), (2,)),
+    "mlp_only_layers": ([1],),
+    "num_dense_layers": (0,),
+    "num_local_experts": (0, 1),
+    "num_experts": (1,),
+    "q_lora_rank": (None,),
+    "block_auto_adjust_ff_dim": (False,),
+    "block_ffn_dim_multiplier": (None, 2.5),
+    "moe_latent_size": (24,),
+    "lru_width": (40,),
+    "num_key_value_heads": (None, 4, 1),
+    "linear_key_head_dim": (None, 4),
+    "linear_num_key_heads": (None, 4),
+    "full_attn_idxs": ([0, 3],),
+    "attn_layer_indices": (None, [1]),
+    "time_step_rank": ("auto", 5),
+    "mamba_dt_rank": (3,),
+}
+"""Values of keys beside those of the tiny models, for the types that know them and take them."""
+
+
+def default(kind: str) -> PretrainedConfig:
+    """The sizes that transformers has for a type: those of a published model."""
+    return getattr(transformers, CONFIG_MAPPING_NAMES[kind])()
+
+
+def changed(kind: str, key: str, value: object) -> PretrainedConfig | None:
+    if key == "full_attn_idxs":
+        return tiny_config(kind, layer_types=None, full_attn_idxs=value)
+    try:
+        return tiny_config(kind, **{key: value})
+    except (StrictDataclassError, TypeError):
+        return None
+
+
+@pytest.mark.parametrize("kind", HYBRIDS)
+def test_names_and_sizes_are_those_of_the_torch_model(kind: str) -> None:
+    known = default(kind).to_dict()
+    configs = [tiny_config(kind)]
+    for key, values in CHANGES.items():
+        configs += [changed(kind, key, value) for value in values if key in known]
+    taken = [config for config in configs if config is not None]
+    assert len(taken) > 2
+    for config in taken:
+        torch_model = built(config)
+        model = json.loads(config.to_json_string())
+        assert counted(model) == names_and_sizes(torch_model), model
+
+
+@pytest.mark.parametrize("kind", HYBRIDS)
+def test_a_model_of_published_size_counts_as_in_torch(kind: str) -> None:
+    config = default(kind)
+    if kind == "lfm2_moe":  # transformers has none
+        config.layer_types = ["conv", "full_attention"] * (config.num_hidden_layers // 2)
+    assert counted(json.loads(config.to_json_string())) == names_and_sizes(built(config))
+
+
+_DELTA = {"linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128}
+PUBLISHED: Mapping[str, tuple[float, dict[str, Any]]] = {
+    "Qwen3-Next-80B-A3B": (79.7e9, {
+        "model_type": "qwen3_next", "vocab_size": 151_936, "hidden_size": 2048, "intermediate_size": 5120,
+        "num_hidden_layers": 48, "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256,
+        "full_attention_interval": 4, "linear_conv_kernel_dim": 4, "linear_value_head_dim": 128, "num_experts": 512,
+        "num_experts_per_tok": 10, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+        "decoder_sparse_step": 1, "mlp_only_layers": [], "tie_word_embeddings": False,
+    } | _DELTA),
+    "Kimi-Linear-48B-A3B": (49.1e9, {
+        "model_type": "kimi_linear", "vocab_size": 163_840, "hidden_size": 2304, "intermediate_size": 9216,
+        "num_hidden_layers": 27, "num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 72,
+        "kv_lora_rank": 512, "q_lora_rank": None, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+        "num_experts": 256, "num_experts_per_token": 8, "num_shared_experts": 1, "moe_intermediate_size": 1024,
+        "first_k_dense_replace": 1, "moe_layer_freq": 1, "tie_word_embeddings": False,
+        "linear_attn_config": {
+            "full_attn_layers": [4, 8, 12, 16, 20, 24, 27], "head_dim": 128, "num_heads": 32,
+            "kda_layers": [layer for layer in range(1, 27) if layer % 4], "short_conv_kernel_size": 4,
+        },
+    }),
+    "NVIDIA-Nemotron-Nano-9B-v2": (8.9e9, {
+        "model_type": "nemotron_h", "vocab_size": 131_072, "hidden_size": 4480, "intermediate_size": 15_680,
+        "num_hidden_layers": 56, "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128,
+        "mamba_num_heads": 128, "mamba_head_dim": 80, "ssm_state_size": 128, "n_groups": 8, "conv_kernel": 4,
+        "hybrid_override_pattern": "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-",
+        "tie_word_embeddings": False,
+    }),
+    "Bamba-9B": (9.78e9, {
+        "model_type": "bamba", "vocab_size": 128_256, "hidden_size": 4096, "intermediate_size": 14_336,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "attn_layer_indices": [9, 18, 27],
+        "mamba_n_heads": 128, "mamba_d_head": 64, "mamba_d_state": 128, "mamba_n_groups": 1, "mamba_chunk_size": 256,
+    }),
+    "LFM2-1.2B": (1.17e9, {
+        "model_type": "lfm2", "vocab_size": 65_536, "hidden_size": 2048, "num_hidden_layers": 16,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "conv_L_cache": 3, "block_auto_adjust_ff_dim": True,
+        "block_ff_dim": 12_288,
+        "block_ffn_dim_multiplier": 1.0, "block_multiple_of": 256, "full_attn_idxs": [2, 5, 8, 10, 12, 14],
+        "tie_embedding": True,
+    }),
+    "Jamba-v0.1": (51.6e9, {
+        "model_type": "jamba", "vocab_size": 65_536, "hidden_size": 4096, "intermediate_size": 14_336,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "num_experts": 16,
+        "num_experts_per_tok": 2, "mamba_dt_rank": 256,
+    }),
+    "recurrentgemma-2b": (2.68e9, {
+        "model_type": "recurrent_gemma", "vocab_size": 256_000, "hidden_size": 2560, "intermediate_size": 15_360,
+        "num_hidden_layers": 26, "num_attention_heads": 10, "num_key_value_heads": 1, "lru_width": 2560,
+        "_block_types": ["recurrent", "recurrent", "attention"],
+    }),
+}  # fmt: skip
+"""The keys of files as their authors wrote them, and the parameters that they name."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_file_of_its_authors_counts_as_in_torch_and_as_they_say(name: str) -> None:
+    parameters, model = PUBLISHED[name]
+    keywords = {key: value for key, value in model.items() if key not in ("model_type", "_block_types")}
+    config = getattr(transformers, CONFIG_MAPPING_NAMES[model["model_type"]])(**keywords)
+    sizes = counted(model)
+    assert sizes == names_and_sizes(built(config))
+    assert sizes.total() == pytest.approx(parameters, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "why"),
+    [
+        ("qwen3_next", {"linear_num_value_heads": None}, "config.json lacks linear_num_value_heads"),
+        ("qwen3_next", {"hidden_size": "32"}, "config.json: hidden_size is not a whole number from 1 to 10000000"),
+        ("qwen3_next", {"layer_types": ["conv"] * 4}, "config.json: the memory formulas know no layers of kind conv"),
+        ("qwen3_next", {"layer_types": ["conv"]}, "config.json: layer_types is not a list with one text per layer"),
+        ("qwen3_next", {"mlp_only_layers": 1}, "config.json: mlp_only_layers is not a list of whole numbers"),
+        ("bamba", {"num_hidden_layers": 10**9}, "config.json: num_hidden_layers is not a whole number from 1 to 10000"),
+        ("bamba", {"mamba_proj_bias": "no"}, "config.json: mamba_proj_bias is neither true nor false"),
+        ("nemotron_h", {"layers_block_type": None}, "config.json lacks hybrid_override_pattern"),
+        ("nemotron_h", {"hybrid_override_pattern": "M?"}, "config.json: the memory formulas know no layers of kind ?"),
+        ("lfm2", {"block_ffn_dim_multiplier": "1"}, "config.json: block_ffn_dim_multiplier is not a number above 0"),
+        ("recurrent_gemma", {"block_types": 3}, "config.json: block_types is not a list of texts"),
+    ],
+    ids=str,
+)
+def test_a_damaged_config_is_told_of_by_its_keys(kind: str, change: dict[str, Any], why: str) -> None:
+    model = json.loads(tiny_config(kind).to_json_string()) | change
+    assert model_shape(model) == (None, why)
+
+
+def test_a_model_with_pictures_and_recurrences_has_both() -> None:
+    """Qwen3.5 of 9 B by the sizes that transformers has."""
+    config = default("qwen3_5")
+    sizes = counted(json.loads(config.to_json_string()))
+    with torch.device("meta"):
+        assert sizes == names_and_sizes(AutoModelForImageTextToText.from_config(config))
