@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ class Limit:
     cuda_only: bool = False
 
     def holds(self, value: float) -> bool:
-        return self.least <= value <= self.most  # not for nan
+        return math.isfinite(value) and self.least <= value <= self.most
 
     def __str__(self) -> str:
         bounds = [f"at least {self.least:g}"] * math.isfinite(self.least)
@@ -69,6 +69,17 @@ class Outcome:
     reason: str = ""
     figures: Figures = field(default_factory=dict)
     seconds: float = 0.0
+
+
+def largest(values: Iterable[float]) -> float:
+    """The largest of these figures; nan if one of them is, which max() may pass over. ValueError without any."""
+    found = [float(value) for value in values]
+    return max(found) if all(value == value for value in found) else math.nan
+
+
+def smallest(values: Iterable[float]) -> float:
+    """The smallest of these figures, in the same way."""
+    return -largest(-value for value in values)
 
 
 def why_skipped(check: Check, machine: Machine) -> str | None:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from roll.errors import StrategyError
-from tests.gpu.check import Figures
+from tests.gpu.check import Figures, largest
 from tests.gpu.place import Place
 
 Form = Literal["padded", "packed"]
@@ -53,7 +53,7 @@ def computes(place: Place, kinds: Sequence[str] | Literal["rest"] = KINDS) -> Fi
         figures: dict[str, float] = {}
         try:
             for name, seen in _parts(kind, _save(kind, place.directory / kind), place.device, failures):
-                figures[name] = max(seen, figures.get(name, 0.0))
+                figures[name] = largest((seen, figures.get(name, 0.0)))
         except Exception as error:  # of transformers alone
             failures.append(f"{kind}: {words_of(error)}")
         found.append(figures)
@@ -63,7 +63,7 @@ def computes(place: Place, kinds: Sequence[str] | Literal["rest"] = KINDS) -> Fi
         raise AssertionError("; ".join(failures))
     names = {name for figures in found for name in figures}
     seen = {name: [figures.get(name, 0.0) for figures in found] for name in names}
-    figures = {name: sum(of) if name.startswith("num_") else max(of) for name, of in seen.items()}
+    figures = {name: sum(of) if name.startswith("num_") else largest(of) for name, of in seen.items()}
     return figures | {"num_types": len(found)}
 
 
@@ -193,7 +193,7 @@ def _gaps(found: _Pass, want: _Pass) -> dict[str, float]:
         "log_prob_max": float(off.abs().max()),
         "log_prob_mean": float(off.abs().mean()),
         "gradient": float(np.linalg.norm(list(wrong.values()))) / whole,
-        "gradient_max": max(gap / max(norms[name], _OF_WHOLE * whole) for name, gap in wrong.items()),
+        "gradient_max": largest(gap / max(norms[name], _OF_WHOLE * whole) for name, gap in wrong.items()),
     }
 
 
@@ -224,4 +224,4 @@ def _sampled_gap(kind: str, directory: Path, device: str) -> float:
         with torch.no_grad():
             wanted = log_probs(right, whole)[len(prompt) - 1 :].numpy()
         gaps.append(float(np.abs(told.log_probs - wanted).max()))
-    return max(gaps)
+    return largest(gaps)

@@ -21,7 +21,7 @@ from roll.configs.memory.parts import total
 from roll.types.batch import MicroBatch
 from roll.types.rollout import Generation
 from roll.utils.files import read_object
-from tests.gpu.check import Figures
+from tests.gpu.check import Figures, largest, smallest
 from tests.gpu.checks import trainers
 from tests.gpu.checks.memory import planned_memory, random_rows
 from tests.gpu.checks.trainers import Kind, held_bytes
@@ -160,13 +160,13 @@ def _train(both: _Handover, publish: Publish) -> dict[str, float]:
         whole = _seconds_of_a_sync(strategy, sender, sampler, both, device)
         copy = _seconds_of_a_copy(sync_bytes, device)
         sender.close()
-    mean_gap = max(float(gap.mean()) for gap in gaps)
+    mean_gap = largest(gap.mean() for gap in gaps)
     return {
-        "log_prob_gap_max": max(float(gap.max()) for gap in gaps),
+        "log_prob_gap_max": largest(gap.max() for gap in gaps),
         "log_prob_gap_mean": mean_gap,
-        "moved": min(float(by.max()) for by in moved),
-        "gap_to_moved": mean_gap / min(float(by.mean()) for by in moved),
-        "grad_norm": min(norms),
+        "moved": smallest(by.max() for by in moved),
+        "gap_to_moved": mean_gap / smallest(by.mean() for by in moved),
+        "grad_norm": smallest(norms),
         "trainer_left_fraction": max(left) / max(held, 1),
         "sampler_left_fraction": max(sampler_left) / max(sampler_held, 1),
         "trainer_left_bytes": max(left),

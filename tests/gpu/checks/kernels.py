@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.gpu.check import Figures
+from tests.gpu.check import Figures, largest
 from tests.gpu.place import Place
 
 _SHAPE_OF_SAMPLING = {"cuda": (256, 151_936), "cpu": (8, 1024)}  # rows, vocabulary
@@ -153,7 +153,10 @@ def packed_rows(place: Place) -> Figures:
         got = attend(place.device, torch.bfloat16)
         names |= set(_operations(partial(attend, place.device, torch.bfloat16)))
         off = [float((a - b).abs().max() / max(1.0, float(b.abs().max()))) for a, b in zip(got, want, strict=True)]
-        gaps = {"output_gap": max(gaps["output_gap"], off[0]), "gradient_gap": max(gaps["gradient_gap"], *off[1:])}
+        gaps = {
+            "output_gap": largest((gaps["output_gap"], off[0])),
+            "gradient_gap": largest((gaps["gradient_gap"], *off[1:])),
+        }
     return gaps | {"flash_kernels": float(sum("flash" in name or "varlen" in name for name in names))}
 
 
@@ -163,7 +166,7 @@ def context_parallel_row(place: Place) -> Figures:
     num_tokens = 16_384 if place.on_cuda else 512
     with place.ranks(2) as pool:
         found = pool.run(_update_on_a_long_row, place.tiny_model(max_position_embeddings=num_tokens), num_tokens)
-    return {name: max(rank[name] for rank in found) for name in found[0]}
+    return {name: largest(rank[name] for rank in found) for name in found[0]}
 
 
 def _update_on_a_long_row(model_dir: Path, num_tokens: int) -> dict[str, float]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.gpu.check import Figures
+from tests.gpu.check import Figures, largest
 from tests.gpu.checks.trainers import difference
 from tests.gpu.place import Place
 
@@ -40,10 +40,10 @@ def adapts_experts(place: Place, family: str, settings: dict[str, Any]) -> Figur
     norms = [(ours["grad_norm"], wanted["grad_norm"]) for ours, wanted in zip(got.metrics, want.metrics, strict=True)]
     return {
         "gradient_difference": difference(gradients, want.gradients),
-        "weight_difference": max(difference(*pair) for pair in zip(got.parameters, want.parameters, strict=True)),
-        "grad_norm_difference": max(abs(ours / wanted - 1) for ours, wanted in norms),
+        "weight_difference": largest(difference(*pair) for pair in zip(got.parameters, want.parameters, strict=True)),
+        "grad_norm_difference": largest(abs(ours / wanted - 1) for ours, wanted in norms),
         "bf16_gradient_gap": _of_norm(in_half, want.gradients),
-        "bf16_log_prob_gap_max": max(float(np.abs(half.scores[row] - want.scores[row]).max()) for row in want.scores),
+        "bf16_log_prob_gap_max": largest(np.abs(half.scores[row] - want.scores[row]).max() for row in want.scores),
     }
 
 
@@ -73,7 +73,7 @@ def replays(place: Place, family: str, settings: dict[str, Any]) -> Figures:
     return {
         "wrong_rows": sum(wrong),
         "num_rows": len(wrong),
-        "log_prob_gap_max": max(float(np.abs(got.log_probs[row] - want.log_probs[row]).max()) for row in got.log_probs),
+        "log_prob_gap_max": largest(np.abs(got.log_probs[row] - want.log_probs[row]).max() for row in got.log_probs),
         "gradient_difference": difference(*gradients),
         "given_others": sum((want.told[row] != want.obeyed[row]).any() for row in want.told),
     }

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from tests.e2e.conftest import Run, run_starter
-from tests.gpu.check import Figures
+from tests.gpu.check import Figures, largest, smallest
 from tests.gpu.place import Place
 from tests.helpers.engines import ENGINE_PROCESSES
 
@@ -57,8 +57,8 @@ def follows(
     return {
         "log_prob_gap_mean": rows[-1]["train_infer/log_prob_diff_mean"],
         "log_prob_gap_max": rows[-1]["train_infer/log_prob_diff_max"],
-        "moved": min(math.log(row["actor/ratio_max"]) for row in rows[:-1]),
-        "grad_norm": min(row["actor/grad_norm"] for row in rows),
+        "moved": smallest(math.log(row["actor/ratio_max"]) for row in rows[:-1]),
+        "grad_norm": smallest(row["actor/grad_norm"] for row in rows),
         "weight_sync_s": rows[-1]["time/weight_sync_s"],
         "step_s": rows[-1]["time/step_s"],
     }
@@ -89,7 +89,7 @@ def outlives_an_engine(place: Place, engine: str) -> Figures:
         gaps = [row["train_infer/log_prob_diff_max"] for at, row in run.metrics.items() if at > stopped_at + 1]
     return {
         "seconds_to_three_more_steps": seconds,
-        "log_prob_gap_max": max(gaps),
+        "log_prob_gap_max": largest(gaps),
         "exit_status": status,
         "restarts": run.text.count("was restarted in"),
     }
@@ -112,7 +112,7 @@ def learns(place: Place, config_name: str, steps: int, overrides: Sequence[str])
     return {
         "validation_before": rows[0]["val/reward_mean"],
         "validation_gain": rows[steps]["val/reward_mean"] - rows[0]["val/reward_mean"],
-        "log_prob_gap_max": max(row["train_infer/log_prob_diff_max"] for step, row in rows.items() if step),
+        "log_prob_gap_max": largest(row["train_infer/log_prob_diff_max"] for step, row in rows.items() if step),
     }
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from tests.gpu.check import Figures
+from tests.gpu.check import Figures, largest
 from tests.gpu.place import Place
 from tests.helpers import processes
 
@@ -50,8 +50,8 @@ def trains(
     gradients = {"gradient_difference": difference(trace.gradients, want.gradients)} if trace.gradients else {}
     norms = [(got["grad_norm"], wanted["grad_norm"]) for got, wanted in zip(trace.metrics, want.metrics, strict=True)]
     return gradients | {
-        "weight_difference": max(difference(*pair) for pair in zip(trace.parameters, want.parameters, strict=True)),
-        "grad_norm_difference": max(abs(got / wanted - 1) for got, wanted in norms),
+        "weight_difference": largest(difference(*pair) for pair in zip(trace.parameters, want.parameters, strict=True)),
+        "grad_norm_difference": largest(abs(got / wanted - 1) for got, wanted in norms),
         "grad_norm_after_trip": travelled["grad_norm"],
         "moved_after_trip": difference(travelled["before"], travelled["after"]),
         "trip_difference": difference(travelled["after"], stayed["after"]),

@@ -21,7 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from roll.utils.files import read_object
 from roll.utils.network import LOOPBACK, free_port
-from tests.gpu.check import Figures
+from tests.gpu.check import Figures, largest
 from tests.gpu.checks.kernels import _operations
 from tests.gpu.checks.trainers import helpers_of, run_of
 from tests.gpu.place import SHAPE_OF_HALF_A_BILLION, Place
@@ -88,8 +88,8 @@ def tree_attention(place: Place) -> Figures:
             short = "bf16" if dtype == torch.bfloat16 else "fp32"
             what = f"forest {number}, width {width}, window {window}, {short}"
             print(f"{what}: output and gradients off by {off}", flush=True)
-            gaps[f"output_gap_{short}"] = max(gaps[f"output_gap_{short}"], off[0])
-            gaps[f"gradient_gap_{short}"] = max(gaps[f"gradient_gap_{short}"], *off[1:])
+            gaps[f"output_gap_{short}"] = largest((gaps[f"output_gap_{short}"], off[0]))
+            gaps[f"gradient_gap_{short}"] = largest((gaps[f"gradient_gap_{short}"], *off[1:]))
     names |= _operations(partial(_gaps, forests[0], 64, torch.bfloat16, place.device))
     kernels = {"flash_kernels": float(sum("flash_attention" in name for name in names))}
     return gaps | kernels | _seconds_of_attention(place)
@@ -238,7 +238,7 @@ def prefix_sharing(place: Place) -> Figures:
                     seconds[way].append(_seconds(partial(strategy.train_step, batches[way], BentLoss(), scale, 1.0)))
             packed_s, tree_s = (statistics.median(seconds[way][1:]) for way in ("off", "on"))
             apart = _distance(gradients["on"], gradients["off"])
-            figures["gradient_difference"] = max(figures["gradient_difference"], apart)
+            figures["gradient_difference"] = largest((figures["gradient_difference"], apart))
             figures |= {
                 f"tokens_{name}": tokens.row_tokens / tokens.tokens,
                 f"time_packed_to_tree_{name}": packed_s / tree_s,

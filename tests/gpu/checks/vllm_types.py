@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.gpu.check import Figures
+from tests.gpu.check import Figures, largest, smallest
 from tests.gpu.checks.families import words_of
 from tests.gpu.place import Place
 
@@ -46,7 +46,7 @@ def samples(place: Place, kinds: Sequence[str]) -> Figures:
     if failures:
         raise AssertionError("; ".join(failures))
     least = {"moved_mean"}
-    return {name: (min if name in least else max)(figures[name] for figures in found) for name in found[0]}
+    return {name: (smallest if name in least else largest)(figures[name] for figures in found) for name in found[0]}
 
 
 def _of_type(place: Place, kind: str) -> dict[str, float]:

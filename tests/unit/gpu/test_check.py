@@ -1,11 +1,11 @@
 """Which checks can run on which machine, and how figures are judged. No CUDA needed: machines are made up."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 
-from tests.gpu.check import Check, Limit, Machine, judge, num_devices, why_skipped
+from tests.gpu.check import Check, Limit, Machine, judge, largest, num_devices, smallest, why_skipped
 from tests.gpu.table import CHECKS
 
 ENGINES = ("deepspeed", "megatron", "vllm", "sglang", "transformer_engine", "peft")
@@ -20,6 +20,7 @@ def skipped(num_gpus: int, packages: Sequence[str] = ENGINES) -> dict[str, str]:
 def test_names_are_unique_and_every_check_has_bounds():
     assert len(set(NAMES)) == len(NAMES)
     assert all(check.limits for check in CHECKS)
+    assert not [check.name for check in CHECKS if all(limit.cuda_only for limit in check.limits.values())]
 
 
 def test_without_a_gpu_nothing_runs():
@@ -80,3 +81,12 @@ def test_figures_beyond_their_bounds_missing_or_not_numbers_are_told_with_the_re
         "gap is nan, must be at most 0.1 (bf16)",
         "moved was not measured",
     ]
+    assert judge(check, {"gap": 0.0, "moved": math.inf}, "cpu") == ["moved is inf, must be at least 0.5 (it learns)"]
+
+
+@pytest.mark.parametrize("join", [largest, smallest])
+def test_a_figure_that_is_no_number_is_not_lost_among_others(join: Callable[[Iterable[float]], float]):
+    assert all(math.isnan(join(values)) for values in ([math.nan, 1.0], [1.0, math.nan], [1.0, math.nan, 2.0]))
+    assert (largest([1, 3, 2]), smallest([2, 1, 3])) == (3, 1)
+    with pytest.raises(ValueError):
+        join([])
