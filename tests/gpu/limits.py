@@ -107,6 +107,7 @@ TREE_ATTENTION = {
 }
 PREFIX_SHARING = {
     "gradient_difference": Limit("relative, trees against packs, each 0.024 from fp32", most=0.06),
+    "tokens_to_distinct": Limit("computed ones; those of a node of fewer than 32 may be computed twice", most=1.1),
     "time_packed_to_tree_512_64": Limit("4.5 times fewer tokens", least=2, cuda_only=True),
     "time_packed_to_tree_256_256": Limit("1.8 times fewer tokens", least=1.2, cuda_only=True),
     "time_packed_to_tree_episodes": Limit("3.2 times fewer tokens", least=1.5, cuda_only=True),

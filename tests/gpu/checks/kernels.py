@@ -125,8 +125,9 @@ def _port(directory: Path, store: Any) -> int:
 
 
 def packed_rows(place: Place) -> Figures:
-    """Attention of packed rows in bf16 against the same rows one by one in fp32, with a window and without."""
+    """Attention of packed rows in bf16 against each row alone in fp32, by a mask, with a window and without."""
     import torch
+    from torch.nn.functional import scaled_dot_product_attention
 
     from roll.models.sequences.packed_attention import packed_attention
 
@@ -139,19 +140,26 @@ def packed_rows(place: Place) -> Figures:
     gaps: dict[str, float] = {"output_gap": 0.0, "gradient_gap": 0.0}
     for window in (0, 100):
 
-        def attend(device: str, dtype: torch.dtype, window: int = window) -> list[torch.Tensor]:
-            query, key, value = parts = [part.to(device, dtype).detach().requires_grad_() for part in given]
-            where = {"cu_seq_lens_q": starts.to(device), "max_length_q": max(lengths)}
-            output, _ = packed_attention(torch.nn.Identity(), query, key, value, window, **where)
-            output.float().square().sum().backward()
-            return [
-                output.detach().float().cpu(),
-                *(part.grad.float().cpu() for part in parts if part.grad is not None),
-            ]
+        def together(query: Any, key: Any, value: Any, window: int = window) -> torch.Tensor:
+            where = {"cu_seq_lens_q": starts.to(place.device), "max_length_q": max(lengths)}
+            return packed_attention(torch.nn.Identity(), query, key, value, window, **where)[0]
 
-        want = attend("cpu", torch.float32)
-        got = attend(place.device, torch.bfloat16)
-        names |= set(_operations(partial(attend, place.device, torch.bfloat16)))
+        def alone(query: Any, key: Any, value: Any, window: int = window) -> torch.Tensor:
+            outputs = []
+            for length, *parts in zip(lengths, *(part.split(lengths, 2) for part in (query, key, value)), strict=True):
+                sees = torch.ones(length, length, dtype=torch.bool).tril().triu(1 - (window or length))
+                outputs.append(scaled_dot_product_attention(*parts, attn_mask=sees, enable_gqa=True).transpose(1, 2))
+            return torch.cat(outputs, 1)
+
+        def attend(by: Any, device: str, dtype: torch.dtype) -> list[torch.Tensor]:
+            parts = [part.to(device, dtype).detach().requires_grad_() for part in given]
+            output = by(*parts)
+            gradients = torch.autograd.grad(output.float().square().sum(), parts)
+            return [part.detach().float().cpu() for part in (output, *gradients)]
+
+        want = attend(alone, "cpu", torch.float32)
+        got = attend(together, place.device, torch.bfloat16)
+        names |= set(_operations(partial(attend, together, place.device, torch.bfloat16)))
         off = [float((a - b).abs().max() / max(1.0, float(b.abs().max()))) for a, b in zip(got, want, strict=True)]
         gaps = {
             "output_gap": largest((gaps["output_gap"], off[0])),

@@ -222,7 +222,7 @@ def prefix_sharing(place: Place) -> Figures:
         os.environ[DEVICE_VARIABLE] = "cuda:0"
     model_dir = place.large_model(_MODEL)
     words = int(read_object(model_dir / "config.json")["vocab_size"])
-    figures: dict[str, float] = {"gradient_difference": 0.0}
+    figures: dict[str, float] = {"gradient_difference": 0.0, "tokens_to_distinct": 0.0}
     with ExitStack() as stack:
         trainers = {way: stack.enter_context(_trainer(model_dir, way)) for way in ("off", "on")}
         for name, shape in _SHAPES[place.device].items():
@@ -238,6 +238,8 @@ def prefix_sharing(place: Place) -> Figures:
                     seconds[way].append(_seconds(partial(strategy.train_step, batches[way], BentLoss(), scale, 1.0)))
             packed_s, tree_s = (statistics.median(seconds[way][1:]) for way in ("off", "on"))
             apart = _distance(gradients["on"], gradients["off"])
+            distinct = sum(_num_distinct(batch) for batch in batches["on"])
+            figures["tokens_to_distinct"] = largest((figures["tokens_to_distinct"], tokens.tokens / distinct))
             figures["gradient_difference"] = largest((figures["gradient_difference"], apart))
             figures |= {
                 f"tokens_{name}": tokens.row_tokens / tokens.tokens,
@@ -268,6 +270,14 @@ def _batches(rows: list[tuple[np.ndarray, int]], most_tokens: int, shared: bool)
             batches.append([])
         batches[-1].append(row)
     return [_batch(each) for each in batches]
+
+
+def _num_distinct(batch: Any) -> int:
+    """Computed tokens of a micro batch that are not the same as another one behind the same tokens."""
+    seen: set[int] = set()
+    for row, length in zip(batch.input_ids.tolist(), batch.lengths.tolist(), strict=True):
+        seen.update(itertools.accumulate(row[: length - 1], lambda before, token: hash((before, token)), initial=0))
+    return len(seen) - 1  # the beginning of all
 
 
 def _batch(rows: list[tuple[np.ndarray, int]]) -> Any:
