@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from tests.e2e.conftest import MEASURED, Run, run_starter
+from tests.e2e.conftest import Run, comparable, run_starter
 
 StartRun = Callable[..., Run]
 StartLake = Callable[..., Run]
@@ -42,7 +42,7 @@ def test_a_run_takes_the_steps_of_one_that_shares_nothing(
     for step in (1, 2, 3):
         assert shared[step]["goodput/prefix_sharing_factor"] > 1.2, "prompts are longer than responses"
         assert shared[step]["rollout/reward_mean"] == pytest.approx(apart[step]["rollout/reward_mean"], abs=0.02)
-    compared = {n for n in apart[1] if not n.startswith(("time/", "system/", *MEASURED)) and "diff" not in n}
+    compared = {n for n in comparable(apart[1]) if not n.startswith("system/") and "diff" not in n}
     assert {"actor/grad_norm", "rollout/reward_mean"} < compared
     for metric in sorted(compared):
         assert shared[1][metric] == pytest.approx(apart[1][metric], rel=1e-3, abs=1e-5), metric
@@ -139,8 +139,8 @@ def assert_same_step(run: Run, apart: Run, step: int) -> None:
     shared, alone = (load_file(file) for file in files)
     assert shared.keys() == alone.keys()
     assert max(float((weight - alone[name]).abs().max()) for name, weight in shared.items()) < 1e-6
-    outside = ("time/", "system/", "train_infer/", *MEASURED, "actor/prefix_sharing_factor")
-    rows = [{n: v for n, v in r.metrics[step].items() if not n.startswith(outside)} for r in (run, apart)]
+    outside = ("system/", "train_infer/", "actor/prefix_sharing_factor")
+    rows = [{n: v for n, v in comparable(r.metrics[step]).items() if not n.startswith(outside)} for r in (run, apart)]
     assert rows[0].keys() == rows[1].keys() >= {"actor/grad_norm", "actor/pg_loss", "rollout/reward_mean"}
     for name, value in rows[1].items():
         assert rows[0][name] == pytest.approx(value, rel=3e-4, abs=1e-6), (step, name)
