@@ -33,10 +33,12 @@ class CallCosts(NamedTuple):
 
     node: float = 0.0
     ancestor: float = 0.0  # a key of a node's ancestors, which is copied for it
+    by_row: bool = False  # pairs of a token count once for every row that has it
 
 
 ON_CPUS = CallCosts(node=16)  # measured at a hidden size of 256
 ON_GPUS = CallCosts(ancestor=0.03)  # 7 ns forward and backward, of .22 us for a token in a layer of a 0.5B (H200)
+OF_EXACT_PASSES = CallCosts(by_row=True)  # their attention takes rows as they are (`roll/models/exact/rows.py`)
 
 
 class Part(NamedTuple):
@@ -150,8 +152,10 @@ class Forest:
 
     def costs(self, calls: CallCosts) -> np.ndarray:
         """Cost of every tree, in tokens of a short row: its matrices, its attention, its calls."""
-        lengths, above = np.diff(self.start), self.depth[self.start[:-1]]
-        nodes = lengths + pair_work(lengths**2 / 2 + lengths * above) + calls.node + above * calls.ancestor
+        starts = self.start[:-1]
+        times = np.bincount(self.places, minlength=self.num_tokens) if calls.by_row else 1
+        pairs = np.add.reduceat((self.depth + 0.5) * times, starts)
+        nodes = np.diff(self.start) + pair_work(pairs) + calls.node + self.depth[starts] * calls.ancestor
         return np.add.reduceat(nodes, np.flatnonzero(self.level == 0))
 
 

@@ -169,7 +169,9 @@ def _saved(plan: BatchPlan, role: str, worker: WorkerConfig) -> str:
     if size < 2:
         return ""
     factor = size * (prompt + response) / (prompt + size * response)
-    return f", {factor:.1f} x fewer tokens for {size} rows of {response} behind a prompt of {prompt}"
+    for_rows = f"{size} rows of {response} behind a prompt of {prompt}"
+    beside = "; attention is computed for every row (exact_log_probs)" * plan.exact
+    return f", {factor:.1f} x fewer tokens for {for_rows}{beside}"
 
 
 def _where(place: RolePlace) -> str:

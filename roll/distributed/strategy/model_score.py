@@ -39,12 +39,12 @@ from roll.models.sequences.packed_attention import (
     uses_kernel,
 )
 from roll.models.sequences.ranks import SequenceRanks
-from roll.models.sequences.tree import Tree, call_costs, tree_or_pack
+from roll.models.sequences.tree import Tree, tree_or_pack
 from roll.models.teacher_targets import StudentOutputs, TeacherHead, targets_of
 from roll.models.vision.inputs import PictureInputs
 from roll.platforms.table import platform_of
 from roll.types.batch import MicroBatch, TokenOutputs
-from roll.types.forest import SharedWork, forest_of
+from roll.types.forest import OF_EXACT_PASSES, ON_CPUS, ON_GPUS, CallCosts, SharedWork, forest_of
 from roll.types.media import Media
 
 logger = logging.getLogger(__name__)
@@ -84,8 +84,7 @@ class ModelScoreStrategy(ScoreStrategy):
     def computed_tokens(self, keys: Sequence[np.ndarray]) -> int:
         if not self._shares_prefixes:
             return super().computed_tokens(keys)
-        by_cost = self.role.use_prefix_sharing == "auto"
-        return forest_of(keys, call_costs(self.context.device) if by_cost else None).num_tokens
+        return forest_of(keys, self._call_costs).num_tokens
 
     def take_shared_work(self) -> SharedWork:
         work, self._shared_work = self._shared_work, SharedWork()
@@ -269,12 +268,19 @@ class ModelScoreStrategy(ScoreStrategy):
 
     def _tree(self, batch: MicroBatch, counts: torch.Tensor) -> Tree | Pack:
         routes = batch.routes if self._replay is not None else None
-        is_free = self.role.use_prefix_sharing == "auto"
-        layout = tree_or_pack(batch.input_ids, counts, routes, by_cost=is_free)
+        layout = tree_or_pack(batch.input_ids, counts, routes, self._call_costs)
         num_tokens = int(counts.sum())
         work = layout.forest.shared_work() if isinstance(layout, Tree) else SharedWork(num_tokens, num_tokens)
-        self._shared_work = self._shared_work.plus(work)
+        self._shared_work = self._shared_work.plus(work._replace(saved_pairs=0) if self._is_exact else work)
         return layout
+
+    @property
+    def _call_costs(self) -> CallCosts | None:
+        """The costs by which rows are computed as trees; None: wherever they begin alike."""
+        if self.role.use_prefix_sharing != "auto":
+            return None
+        on_device = ON_CPUS if self.context.device.type == "cpu" else ON_GPUS
+        return OF_EXACT_PASSES if self._is_exact else on_device
 
     def _batches(self, micro_batches: Sequence[MicroBatch]) -> Iterator[MicroBatch]:
         """Micro batches on the device, with those that keep ranks in step. The weights are ready to score meanwhile."""

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from roll.models.sequences.layout import UNKNOWN, RowLayout
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.tree_attention import TreeParts
-from roll.types.forest import LEAST_SAVED, ON_CPUS, ON_GPUS, CallCosts, Forest, forest_of, token_keys
+from roll.types.forest import LEAST_SAVED, CallCosts, Forest, forest_of, token_keys
 
 _BITS = 32  # of a token's id, beside its place
 
@@ -62,24 +62,19 @@ class Tree(RowLayout):
         return rows.cpu()
 
 
-def call_costs(device: torch.device) -> CallCosts:
-    """Costs of the calls of a tree's attention on a device."""
-    return ON_CPUS if device.type == "cpu" else ON_GPUS
-
-
 def tree_or_pack(
     input_ids: torch.Tensor,
     counts: torch.Tensor,
     routes: torch.Tensor | None = None,
-    by_cost: bool = False,
+    calls: CallCosts | None = None,
     least_saved: int = LEAST_SAVED,
 ) -> Tree | Pack:
     """The first `counts` tokens of each row of input_ids [B, T]: a Tree, or a Pack where no token is shared.
 
     What a token is computed with is its id and, where they are given, its experts: `routes` int16 [B, T, layers, k].
+    `calls`: costs by which rows that are not cheaper as a tree stand alone.
     """
     pack = Pack.of(input_ids, counts)
-    calls = call_costs(input_ids.device) if by_cost else None
     forest = forest_of(_keys(input_ids, counts, routes), calls, least_saved)
     if forest.num_tokens == pack.num_tokens:
         return pack

@@ -22,6 +22,7 @@ from roll.models.sequences.layout import Padded, RowLayout, computed
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.packed_attention import check_packs, check_trees, use_packed_attention
 from roll.models.sequences.tree import Tree, asked_once, rows_at, tree_or_pack
+from roll.types.forest import ON_CPUS
 from tests.unit.models.test_packs import CPU, HALVES, SHAPE, TAKEN, gradients, loaded, saved
 from tests.unit.types.test_forest import random_rows
 
@@ -82,7 +83,7 @@ def test_a_tree_has_every_token_once_at_its_column() -> None:
 def test_rows_that_share_nothing_are_a_pack() -> None:
     ids = torch.tensor([[5, 6, 7], [6, 6, 7]])
     assert isinstance(tree_or_pack(ids, torch.tensor([2, 2]), least_saved=0), Pack)
-    assert isinstance(tree_or_pack(ids[[0, 0]], torch.tensor([2, 2]), by_cost=True), Tree), "a duplicate costs nothing"
+    assert isinstance(tree_or_pack(ids[[0, 0]], torch.tensor([2, 2]), calls=ON_CPUS), Tree), "a duplicate costs nothing"
 
 
 def test_experts_of_tokens_are_part_of_what_they_share() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from roll.types.forest import ON_CPUS, ON_GPUS, CallCosts, Forest, forest_of
+from roll.types.forest import OF_EXACT_PASSES, ON_CPUS, ON_GPUS, CallCosts, Forest, forest_of
 from roll.types.packing import work
 
 Rows = list[np.ndarray]
@@ -141,6 +141,19 @@ def test_costs_are_tokens_pairs_and_nodes() -> None:
     assert forest.costs(CallCosts(node=16)) == pytest.approx([1024 + pairs * 2 / 24_576 + 9 * 16])
     assert forest.costs(CallCosts(ancestor=0.5)) == pytest.approx([1024 + pairs * 2 / 24_576 + 8 * 256])
     assert forest_of([prompt]).costs(CallCosts()) == pytest.approx(work(np.array([512])))
+
+
+def test_exact_passes_pay_for_the_attention_of_every_row() -> None:
+    """A prompt of 512 with 8 answers of 64, one row that ends in it, and one alone: tokens once, pairs of all rows."""
+    prompt = np.zeros(512, np.int64)
+    rows = [*(np.append(prompt, np.full(64, at + 1)) for at in range(8)), prompt[:300], np.full(70, 9)]
+    pairs = 8 * 576**2 / 2 + 300**2 / 2
+    costs = forest_of(rows).costs(OF_EXACT_PASSES)
+    assert costs == pytest.approx([1024 + pairs * 2 / 24_576, *work(np.array([70]))])
+    # Two rows of 100,000 tokens with half in common: 964,000 instead of 1,014,000, of which attention is 814,000.
+    long = [np.append(np.zeros(50_000, np.int64), np.full(50_000, at)) for at in (1, 2)]
+    assert forest_of(long, ON_CPUS).num_tokens == 150_000
+    assert forest_of(long, OF_EXACT_PASSES).num_tokens == 200_000
 
 
 def test_by_cost_rows_that_gain_little_stand_alone() -> None:

@@ -158,6 +158,8 @@ def test_the_plan_says_how_many_tokens_sharing_saves_at_full_lengths() -> None:
     """Prompts are 32 tokens at most, responses 12, groups 8: 8 x 44 tokens against 32 + 8 x 12."""
     shared: dict[str, object] = {"actor_train.use_prefix_sharing": "on"}
     assert "once, 2.8 x fewer tokens for 8 rows of 12 behind a prompt of 32" in text(shared)
+    exact = text(shared | {"exact_log_probs": True})
+    assert "behind a prompt of 32; attention is computed for every row (exact_log_probs)" in exact
     rows = {"actor_train.training_args.per_device_train_batch_size": 2}
     assert "once, 1.6 x fewer tokens for 2 rows of 12 behind a prompt of 32" in text(shared | rows)
     by_tokens = {"actor_train.use_dynamic_batching_in_train": True}

@@ -14,10 +14,10 @@ from roll.types.forest import SharedWork
 from tests.unit.distributed.executor.test_shards import groups_of
 
 
-def strategy(sharing: str) -> Any:
+def strategy(sharing: str, exact: bool = False) -> Any:
     made: Any = HfScoreStrategy.__new__(HfScoreStrategy)
     made.role = WorkerConfig(use_prefix_sharing=sharing)  # type: ignore[arg-type]
-    made.context = SimpleNamespace(device=torch.device("cpu"))
+    made.context = SimpleNamespace(device=torch.device("cpu"), exact=exact, head="lm")
     made._shares_prefixes, made._shared_work = sharing != "off", SharedWork()
     return made
 
@@ -42,3 +42,15 @@ def test_tokens_are_those_of_the_layout(sharing: str, prompt: int, want: int) ->
     batch = MicroBatch(ids, lengths, torch.ones_like(ids, dtype=torch.bool), torch.ones(8))
     layout = strategy(sharing)._tree(batch, computed(lengths))
     assert layout.arguments["input_ids"].numel() == want - 8
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_exact_passes_save_tokens_and_no_pairs(exact: bool) -> None:
+    """Their attention takes every row as it is: 8 rows of 49 tokens, of which two groups have 40 in common."""
+    rows = groups_of(4, 4, prompt=40)
+    ids = torch.tensor([row.tolist() for row in rows])
+    lengths = torch.full((8,), ids.shape[1])
+    made = strategy("on", exact)
+    made._tree(MicroBatch(ids, lengths, torch.ones_like(ids, dtype=torch.bool), torch.ones(8)), computed(lengths))
+    saved = 0 if exact else 2 * 3 * (40 * 41 // 2)
+    assert made.take_shared_work() == (8 * 49, 2 * 40 + 8 * 9, saved)
