@@ -27,7 +27,14 @@ from roll.errors import ConfigError
 from roll.pipeline.dpo.dpo_config import DPOConfig
 from roll.pipeline.dpo.dpo_loss import dpo_loss
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
-from roll.rl.settings import advantage_settings, covariance_choice, credit_settings, mixed_loss, policy_loss
+from roll.rl.settings import (
+    advantage_settings,
+    covariance_choice,
+    credit_settings,
+    mixed_loss,
+    moment_choice,
+    policy_loss,
+)
 from roll.types.batch import LossScale, PairRows, Rows, SampleBatch, TokenOutputs, TokenScores
 from roll.types.collate import pad
 from roll.utils.text import table
@@ -156,6 +163,9 @@ def worked(name: str) -> Worked:
     batch, _ = assign_credit(samples, scores, values, credit_settings(config, 0.0), list, groups=groups)
     if choice is not None:
         batch = replace(batch, chosen=choice.find(batch, [np.arange(len(samples))], list))
+    if (moment := moment_choice(config)) is not None:
+        present = np.log(np.concatenate(RATIOS)).astype(np.float32) + old
+        batch = replace(batch, chosen=moment.find(batch, np.arange(samples.num_tokens), present, list))
     loss, micro = policy_loss(config, build_plan(config)), pad(batch, np.arange(len(samples)))
     assert micro.old_log_probs is not None
     ratios = torch.zeros(micro.input_ids.shape)

@@ -14,6 +14,7 @@ from roll.algorithms.loss import Aggregation, ExpertLoss, Loss, MixedLoss, Polic
 from roll.algorithms.masking import ZeroGradientRows
 from roll.algorithms.objectives import ClippedCovariance, CovarianceChoice, Objective, PenalizedCovariance
 from roll.algorithms.off_policy import ImportanceWeight, MismatchFilter, TrainInferCorrection
+from roll.algorithms.second_moment import SecondMomentBound, SecondMomentChoice
 from roll.algorithms.user_objective import UserObjective
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.derive import weighs_importance
@@ -93,6 +94,12 @@ def covariance_choice(config: AlgorithmConfig) -> CovarianceChoice | None:
     """Return the choice of tokens that the policy loss singles out; None: it treats all alike."""
     objective = _objective(config)
     return objective.choice if isinstance(objective, ClippedCovariance | PenalizedCovariance) else None
+
+
+def moment_choice(config: AlgorithmConfig) -> SecondMomentChoice | None:
+    """Return the choice of tokens that a pass before each update makes; None: there is no such pass."""
+    objective = _objective(config)
+    return objective.choice if isinstance(objective, SecondMomentBound) else None
 
 
 def _objective(config: AlgorithmConfig) -> Objective:

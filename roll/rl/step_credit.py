@@ -86,8 +86,8 @@ class StepCredit:
     def actor_job(self, samples: StepSamples, credit: RowCredit) -> TrainJob:
         epochs = self.plan.actor_train.epochs
         idle = settings.zero_gradient_rows(self.config)
-        choice = settings.covariance_choice(self.config)
-        return TrainJob(self.policy_loss, self.temperature, samples.policy_updates, epochs, credit, idle, choice)
+        choices = settings.covariance_choice(self.config), settings.moment_choice(self.config)
+        return TrainJob(self.policy_loss, self.temperature, samples.policy_updates, epochs, credit, idle, *choices)
 
     def critic_job(self, samples: StepSamples, credit: RowCredit) -> TrainJob:
         assert self.plan.critic is not None

@@ -24,6 +24,7 @@ TWO_UPDATES = "actor_train.training_args.gradient_accumulation_steps=2"
         ("sppo", ()),
         ("dppo", ()),
         ("cppo", ()),
+        ("m2po", ()),
         ("optimal_token_baseline", ()),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -290,6 +290,8 @@ def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, 
         yield "greedy", f"{plan.num_groups} further greedy responses, one per prompt, with which rewards are compared"
     if config.has_training:
         yield "old log-probs", f"{_OLD[plan.old_log_probs.source]}: {plan.old_log_probs.reason}"
+    if config.has_training and config.policy_form.passes_before_updates and plan.old_log_probs.source != "update":
+        yield "present log-probs", f"by one more pass before each update, as pg_variant {config.policy_form.name} asks"
     if config.has_training and plan.old_log_probs.halves:
         yield "baselines", "of each token, by one more pass at half the temperature"
     yield from _async_rows(config, plan)

@@ -167,6 +167,25 @@ LOSS_PRESETS = (
         beside="force_disable_old_logprobs_recompute: the paper's p_old is what the engine sampled with",
     ),
     Preset(
+        "m2po",
+        "Second-moment trust region, arXiv 2510.01161",
+        {
+            "adv_estimator": "grpo",
+            "pg_variant": "m2po",
+            "m2po_threshold": 0.04,
+            "loss_agg_mode": "token-mean",
+        },
+        (
+            "A = (reward - mean of the group) / deviation of the group",
+            "loss of a token = -r A, r = p_new / p_old; 0 for the tokens left out of the update: of those with A > 0 "
+            "and r > 1, or A < 0 and r < 1,",
+            "the greatest (log r)^2, until the mean over the others is at most `threshold`",
+            "loss of an update = the mean over its tokens, those left out with them",
+        ),
+        beside="force_disable_old_logprobs_recompute: the paper's p_old is what the engine sampled with, and "
+        "max_staleness: how old it may be",
+    ),
+    Preset(
         "clip_cov",
         "Entropy mechanism, arXiv 2505.22617",
         {

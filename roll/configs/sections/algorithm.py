@@ -183,6 +183,7 @@ class AlgorithmConfig(OnPolicyDistillation):
         "rec: the policy gradient, off where r is out of its range. sppo: -A log r within a range. "
         "dppo: weighted by r, off where the token's probability has changed too much. "
         "cppo: the same, by the token's place and by what the tokens before it have changed. "
+        "m2po: weighted by r, off for the tokens that have moved furthest the way of their advantage. "
         "opmd: policy gradient / (1 + opmd_tau). clip_cov and kl_cov: tokens whose log-prob and advantage vary "
         "together are left out, or held near. Default: ppo.",
     )
@@ -279,6 +280,12 @@ class AlgorithmConfig(OnPolicyDistillation):
     )
     cppo_budget_scale: float = setting(1.0, "With pg_variant cppo: factor of that quantile.", ge=0)
     cppo_highest_weight: float = setting(20.0, "With pg_variant cppo: largest weight by r.", gt=0)
+    m2po_threshold: float = setting(
+        0.04,
+        "With pg_variant m2po: tokens that go the way of their advantage are left out of an update, the greatest (log "
+        "r)^2 first, until the mean of the others is at most this.",
+        ge=0,
+    )
     clip_cov_ratio: float = setting(
         2e-4,
         "With pg_variant clip_cov: share of the response tokens of an update, at least one, that do not learn. They "

@@ -37,6 +37,8 @@ class PolicyForm:
     """True for a loss whose gradient is the policy gradient where that ratio is 1, as in a step with one update."""
     needs_old_log_probs: bool = False
     """Whether something about a whole update is computed from old log-probs before it begins."""
+    passes_before_updates: bool = False
+    """True for a loss that needs one more pass before each update, under the weights as they are."""
     is_zero_without_advantage: bool = True
     """A token whose advantage is 0 has no loss, whatever its ratio, and no say in the loss of others."""
     problems: Callable[[Values], Iterator[Problem]] = _nothing
@@ -174,6 +176,14 @@ _ROWS = (
         _CPPO,
         reads_probabilities=True,
         weighs_by_ratio=True,
+    ),
+    PolicyForm(
+        "m2po",
+        "roll.algorithms.second_moment:m2po",
+        ("m2po_threshold",),
+        reads_probabilities=True,
+        weighs_by_ratio=True,
+        passes_before_updates=True,
     ),
     PolicyForm(
         "clip_cov",

@@ -12,6 +12,7 @@ from roll.algorithms.credit import RowCredit
 from roll.algorithms.loss import Loss
 from roll.algorithms.masking import ZeroGradientRows
 from roll.algorithms.objectives import CovarianceChoice
+from roll.algorithms.second_moment import SecondMomentChoice
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.types.columns import token_indices
 from roll.types.forest import SharedWork, in_order
@@ -23,7 +24,8 @@ from roll.types.packing import micro_batches_by_count, micro_batches_by_tokens, 
 class TrainJob:
     """One step's training: the rows make `num_updates` chunks of equal size, which are gone through `epochs` times.
     Without credit they are trained on as they are. `zero_gradient_rows`: which rows the loss need not see, if it need
-    not see all. `choice`: which tokens of an update its objective singles out."""
+    not see all. `choice`: which tokens of an update its objective singles out; `moment_choice`: the same, by log-probs
+    of a pass before each update."""
 
     loss: Loss
     temperature: float
@@ -32,6 +34,7 @@ class TrainJob:
     credit: RowCredit | None = None
     zero_gradient_rows: ZeroGradientRows | None = None
     choice: CovarianceChoice | None = None
+    moment_choice: SecondMomentChoice | None = None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from roll.algorithms.distillation import Distillation
+from roll.algorithms.second_moment import SecondMomentChoice
 from roll.distributed.executor.blueprint import BatchLimits, Blueprint, WorkerInfo
 from roll.distributed.executor.jobs import (
     Score,
@@ -213,16 +214,20 @@ class TrainWorker(ScoreWorker):
             assert isinstance(batch, TrainBatch), "tokens are chosen by the credit they got"
             at = (self.strategy.all_reduce_sum, self.strategy.dp_rank, self.strategy.dp_size)
             batch = replace(batch, chosen=job.choice.find(batch, chunks, *at))
-        last: dict[str, float] = {}
+        last, shared = dict[str, float](), SharedWork()
         for _ in range(job.epochs):
             for chunk, count, scale, more in zip(chunks, counts, scales, shown, strict=True):
                 if scale.all_tokens == 0:  # nothing to learn from on any rank
                     sums.add("skipped_updates", 1.0, 1.0)
                     continue
+                if job.moment_choice is not None:
+                    assert isinstance(batch, TrainBatch), "tokens are chosen by the credit they got"
+                    batch = self._with_choice(job.moment_choice, batch, chunk, request)
                 update, last = self._update(request, batch, chunk, count, scale, more)
+                shared = shared.plus(self.strategy.take_shared_work())
                 sums.merge([update])
                 sums.add("grad_norm", last["grad_norm"], 1.0)
-        if (shared := self.strategy.take_shared_work()).tokens:
+        if shared.tokens:
             sums.add("prefix_sharing_factor", shared.row_tokens, shared.tokens)
         last_metrics = {name: last[name] for name in last if name != "grad_norm"}
         num_tokens = sum(scale.all_tokens for scale in scales)
@@ -301,6 +306,21 @@ class TrainWorker(ScoreWorker):
         needed[self.strategy.dp_rank] = [len(_cut(self.strategy, batch, chunk, limits)) for chunk in chunks]
         of_ranks = np.array(self.strategy.all_reduce_sum(needed.ravel().tolist())).reshape(needed.shape)
         return [round(most) for most in of_ranks.max(axis=0)]
+
+    def _with_choice(
+        self, choice: SecondMomentChoice, batch: TrainBatch, rows: np.ndarray, request: TrainRequest
+    ) -> TrainBatch:
+        """The batch with the choice for the update of these rows, by log-probs of the weights as they are. Without old
+        log-probs every ratio is 1 and nothing is chosen. Collective."""
+        if batch.old_log_probs is None:
+            return batch
+        lengths = batch.samples.lengths
+        groups = _cut(self.strategy, batch, rows, request.limits)
+        padded = _padded(self.strategy, batch, groups, request.limits)
+        (outputs,) = self._forward("log_probs", padded, request.job.temperature)
+        self.strategy.take_shared_work()  # what an update shares is counted without this pass
+        tokens, log_probs = token_indices(lengths, np.sort(rows)), _in_row_order(outputs, groups, lengths)
+        return replace(batch, chosen=choice.find(batch, tokens, log_probs, self.strategy.all_reduce_sum))
 
     def _update(
         self,

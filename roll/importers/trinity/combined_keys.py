@@ -44,6 +44,7 @@ _LOSSES: Mapping[str, str] = {
     "sft": "gpg",  # the policy gradient without a ratio, which is the loss of fine-tuning where advantages are 1
     "rec": "rec",
     "sppo": "sppo",
+    "m2po": "m2po",
     "topr": "topr",
     "importance_sampling": "importance_sampling",
     "mix": "vanilla",
@@ -122,8 +123,7 @@ _ENTROPIES = "clip_cov is near, which leaves tokens out by the covariance of log
 _LACKING: Mapping[str, str] = {
     "gigpo": "adv_estimator: gigpo with env_manager_cls: step credits the turns of agents (docs/algorithms.md)",
     "cpt": "an SFT run with data_args.template: plain learns texts as they are (docs/sft.md)",
-    "m2po": "it leaves the tokens of the largest log-ratios out until their second moment is small; pg_variant: dppo "
-    "is near, which leaves out each token by itself, and max_staleness bounds the age of samples",
+    "m2po": "its loss is policy_loss_fn: m2po with algorithm_type: grpo",
     "clipb": f"it leaves tokens out by their entropy; {_ENTROPIES}",
     "clipv": f"it leaves tokens out by their entropy; {_ENTROPIES}",
 }

@@ -191,6 +191,8 @@ OWN_ROWS: tuple[Row, ...] = tuple(
             to("algorithm.policy_loss_fn_args.tau", "opmd_tau", via=words.number, needs="opmd"),
             *REC_ROWS,
             to("algorithm.policy_loss_fn_args.epsilon", "sppo_epsilon", needs="sppo", via=words.number),
+            to("algorithm.policy_loss_fn_args.m2_threshold", "m2po_threshold", needs="m2po", via=words.number),
+            changes("algorithm.policy_loss_fn_args.log_ratio_clip", "log r is kept within +-20", 20, 20.0),
             lacks("algorithm.*_args.epsilon", "what a deviation of 0 is divided by is fixed here"),
             changes("algorithm.*_args.**", "the chosen function has no such setting here"),
             lacks("algorithm.*_args", "the chosen function has no such setting here", {}),

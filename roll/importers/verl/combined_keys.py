@@ -71,6 +71,12 @@ def policy_loss(source: SourceLookup) -> CombinedKeys:
     if source(f"{ACTOR}.use_gpg_loss") and mode == "vanilla":
         mode = "gpg"  # of older versions
     low, high = (source.amount(f"{ACTOR}.clip_ratio_{side}", source(f"{ACTOR}.clip_ratio")) for side in ("low", "high"))
+    if source(f"{ACTOR}.use_m2po_loss"):  # of the paper's own fork
+        near = (
+            "Tokens are left out of the whole update until the others' mean is small. There it is done in each micro "
+            "batch, and those left out count at the bound, so that more are."
+        )
+        return CombinedKeys({"pg_variant": "m2po"}, "pg_variant: m2po.", near)
     if mode == "cispo":
         settings: dict[str, Any] = {"pg_variant": "cispo", "cispo_epsilon_low": low, "cispo_epsilon_high": high}
         return CombinedKeys(settings, f"pg_variant: cispo, weights in [1 - {low:g}, 1 + {high:g}].")
@@ -85,10 +91,10 @@ def policy_loss(source: SourceLookup) -> CombinedKeys:
         taus = {f"sapo_tau_{kind}": source.amount(f"{ACTOR}.tau_{kind[:3]}") for kind in ("positive", "negative")}
         taus_text = ", ".join(f"{key} {value:g}" for key, value in taus.items())
         return CombinedKeys({"pg_variant": "sapo", **taus}, f"pg_variant: sapo, {taus_text}.")
-    if mode == "importance_sampling":  # of Trinity-RFT alone, as the next three
+    if mode == "importance_sampling":  # of Trinity-RFT alone, as the next four
         settings = {"pg_variant": "ppo", "dual_clip_loss": False, **clip_range(1.0, 1e9)}
         return CombinedKeys(settings, "pg_variant: ppo with bounds that no ratio meets: -A r.")
-    if mode in ("rec", "sppo", "topr"):
+    if mode in ("rec", "sppo", "topr", "m2po"):
         return CombinedKeys({"pg_variant": mode}, f"pg_variant: {mode}.")
     if mode in ("dppo_tv", "dppo_kl"):
         settings = {"pg_variant": "dppo", "dppo_divergence": mode[len("dppo_") :], "dppo_clip_low": low}
@@ -104,9 +110,9 @@ def policy_loss(source: SourceLookup) -> CombinedKeys:
     if mode == "dro":
         return CombinedKeys({"pg_variant": "kimi15"}, "pg_variant: kimi15: -A log p + kimi15_tau / 2 * (log r)^2.")
     if mode == "kl_cov":
-        return CombinedKeys({"pg_variant": "kl_cov"}, "pg_variant: kl_cov: in each micro batch, as there.")
+        return CombinedKeys({"pg_variant": "kl_cov"}, "pg_variant: kl_cov.", _COVARIANCES)
     if mode == "clip_cov":
-        near = "Tokens are spread evenly over those in the range, where verl draws them at random."
+        near = f"{_COVARIANCES} Tokens are spread evenly over those in the range, where verl draws them at random."
         return CombinedKeys({"pg_variant": "clip_cov", **clip_range(low, high)}, "pg_variant: clip_cov.", near)
     changed = {}
     if mode not in ("vanilla", "gspo"):
@@ -122,6 +128,12 @@ def policy_loss(source: SourceLookup) -> CombinedKeys:
     ratio = "one ratio per answer" if mode == "gspo" else "a ratio per token"
     bound = f", dual clip at {bound_at:g}" if bound_at > 0 else ""
     return CombinedKeys(settings, f"pg_variant: ppo, {ratio} in [1 - {low:g}, 1 + {high:g}]{bound}.", changes=changed)
+
+
+_COVARIANCES = (
+    "Covariances, and the share of tokens, are of a whole update and the old policy here, of a micro batch and the "
+    "present policy in verl."
+)
 
 
 def clip_range(low: float, high: float) -> dict[str, Any]:

@@ -527,6 +527,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "clip cov": _has_loss("clip_cov"),
     "kl cov": _has_loss("kl_cov"),
     "cppo": _has_loss("cppo"),
+    "m2po": lambda source: "" if source(f"{ACTOR}.use_m2po_loss") else _has_loss("m2po")(source),
     "opmd": _has_loss("opmd"),
     "opmd baseline": _has_opmd_baseline,
     "rec": _has_loss("rec"),

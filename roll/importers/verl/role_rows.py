@@ -257,6 +257,16 @@ ACTOR_ROWS: tuple[Row, ...] = (
         )
     ),
     needless(f"{ACTOR}.policy_loss.cppo._target_", "classes of verl's"),
+    summed(f"{ACTOR}.use_m2po_loss", "policy", False),
+    to(f"{ACTOR}.M2_budget", "m2po_threshold", via=words.number, needs="m2po"),
+    *(
+        Row(f"{ACTOR}.{name}", note=note, outcome=CHANGES, needs="m2po", idle=(None, False))
+        for name, note in (
+            ("miniclip_low", "no ratio near 1 is sure to stay: m2po_threshold alone decides"),
+            ("miniclip_high", "no ratio near 1 is sure to stay: m2po_threshold alone decides"),
+            ("use_m2po_loss_symmetric", "tokens that return to the old policy always learn"),
+        )
+    ),
     summed(f"{ACTOR}.tis_imp_ratio_cap", "correction"),
     to(
         f"{ACTOR}.loss_agg_mode",

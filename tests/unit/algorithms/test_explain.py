@@ -80,6 +80,13 @@ def held(i: int, ratio: float) -> float:
     return -ratio * SCALED[i] + is_rare * math.copysign(1, ratio - 1)
 
 
+def near_enough(i: int, ratio: float) -> float:
+    """-r A of M2PO; 0 for the two tokens that go the way of their advantage, at 1.5 and .5: their (log r)^2 are .16 and
+    .48, each above .04."""
+    went = (SCALED[i] > 0 and ratio > 1) or (SCALED[i] < 0 and ratio < 1)
+    return 0.0 if went else -ratio * SCALED[i]
+
+
 EXPECTED = {
     "grpo": per_token(lambda i, r: clipped(r, SCALED[i], 0.2, 0.2), in_rows),
     "dr_grpo": per_token(lambda i, r: clipped(r, CENTRED[i], 0.2, 0.2), lambda i: 1 / S / LONGEST),
@@ -99,6 +106,7 @@ EXPECTED = {
     "sppo": per_token(lambda i, r: -CENTRED[i] * (1 / 1.3 <= r <= 1.3), in_mean),
     "dppo": per_token(lambda i, r: -r * SCALED[i] * ((i, r) not in ((0, 1.5), (1, 0.5))), in_mean),
     "cppo": per_token(left, in_rows),
+    "m2po": per_token(near_enough, in_mean),
     "clip_cov": per_token(lambda i, r: clipped(r, SCALED[i], 0.2, 0.2), in_mean),  # no covariance is above 1
     "kl_cov": per_token(held, in_mean),
     "gmpo": per_token(bounded_mean, in_rows),

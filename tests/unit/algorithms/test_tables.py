@@ -24,6 +24,7 @@ from tests.parity.algorithms.test_covariance_against_loops import OBJECTIVES as 
 from tests.parity.algorithms.test_credit_against_loops import CREDIT, NORMS, WHITENED
 from tests.parity.algorithms.test_episodes_against_loops import LOOPS
 from tests.parity.algorithms.test_losses_against_loops import CASES
+from tests.parity.algorithms.test_second_moment_against_loops import OBJECTIVES as BY_MOMENT
 from tests.parity.algorithms.test_token_baselines_against_loops import ESTIMATORS as TOKENS
 
 PAGE = (REPOSITORY / "docs" / "algorithms.md").read_text(encoding="utf-8")
@@ -82,7 +83,7 @@ def test_a_policy_loss_has_its_keys_and_its_lines(form: PolicyForm) -> None:
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 def test_a_policy_loss_has_its_loop_in_float64(form: PolicyForm) -> None:
-    looped = [*(loss.objective for loss in CASES.values()), *BY_COVARIANCE.values()]
+    looped = [*(loss.objective for loss in CASES.values()), *BY_COVARIANCE.values(), *BY_MOMENT.values()]
     kinds = {type(objective).__name__ for objective in looped}
     assert type(objective_of(form)).__name__ in kinds, "add it to OBJECTIVES of test_losses_against_loops.py"
 

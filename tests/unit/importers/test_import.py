@@ -215,6 +215,7 @@ def test_losses_by_covariance_keep_verls_keys_and_defaults() -> None:
     tree = imported("verl_ppo_fsdp.yaml", *words).tree
     assert [tree[key] for key in ("pg_variant", "kl_cov_ratio", "ppo_kl_coef")] == ["kl_cov", 0.002, 0.1]
     assert "clip_cov_ratio" not in tree and "pg_clip" not in tree
+    assert "of a whole update" in entry(imported("verl_ppo_fsdp.yaml", *words), words[0].partition("=")[0])[1]
     words = (f"{actor}.policy_loss.loss_mode=clip_cov", f"{actor}.policy_loss.clip_cov_lb=2", f"{actor}.clip_ratio=1")
     found = imported("verl_ppo_fsdp.yaml", *words)
     keys = ("pg_variant", "clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", "pg_clip")
@@ -232,6 +233,21 @@ def test_dppo_and_dro_of_verl_are_the_losses_of_their_formulas() -> None:
     words = (f"{actor}.policy_loss.loss_mode=dro", f"{actor}.policy_loss.dro_beta=0.4")
     report = imported("verl_ppo_fsdp.yaml", *words)
     assert (report.tree["pg_variant"], report.tree["kimi15_tau"]) == ("kimi15", 0.4)
+
+
+def test_the_switch_of_m2po_in_its_authors_fork_is_the_loss() -> None:
+    actor = "actor_rollout_ref.actor"
+    words = (f"+{actor}.use_m2po_loss=True", f"+{actor}.M2_budget=0.1")
+    found = imported("verl_ppo_fsdp.yaml", *words)
+    assert (found.tree["pg_variant"], found.tree["m2po_threshold"]) == ("m2po", 0.1) and not found.changes
+    assert "dual_clip_loss" not in found.tree and "pg_clip" not in found.tree
+    assert entry(found, f"{actor}.use_m2po_loss") == ("approximated", entry(found, f"{actor}.use_m2po_loss")[1])
+    assert any(
+        "miniclip_low" in change
+        for change in imported("verl_ppo_fsdp.yaml", *words, f"+{actor}.miniclip_low=0.3").changes
+    )
+    off = imported("verl_ppo_fsdp.yaml", f"+{actor}.use_m2po_loss=False", f"+{actor}.M2_budget=0.1")
+    assert off.tree["pg_variant"] == "ppo" and "m2po_threshold" not in off.tree and not off.changes
 
 
 @pytest.mark.parametrize("section", ["cppo.", ""])

@@ -88,12 +88,20 @@ def test_without_a_teacher_it_says_what_to_set() -> None:
         ("algorithm.advantage_fn=jsd", "there is no jsd here; there are ppo"),
         ("algorithm.algorithm_type=gigpo", "adv_estimator: gigpo"),
         ("algorithm.advantage_fn=clipb", "clip_cov is near"),
-        ("algorithm.algorithm_type=m2po", "pg_variant: dppo is near"),
+        ("algorithm.algorithm_type=m2po", "its loss is policy_loss_fn: m2po"),
         ("algorithm.algorithm_type=mine", "there are ppo, grpo"),
     ],
 )
 def test_what_is_not_here_is_refused_with_the_nearest(word: str, near: str) -> None:
     assert any(near in change for change in imported_from(read(SOURCE, (word,)), source=SOURCE).changes)
+
+
+def test_m2po_is_a_loss_with_ratios_to_what_sampled() -> None:
+    words = ("algorithm.algorithm_type=grpo", "algorithm.policy_loss_fn=m2po")
+    found = imported_from(read(SOURCE, (*words, "algorithm.policy_loss_fn_args.m2_threshold=0.02")), source=SOURCE)
+    keys = ("pg_variant", "m2po_threshold", "force_disable_old_logprobs_recompute")
+    assert [found.tree[key] for key in keys] == ["m2po", 0.02, True] and not found.changes
+    assert "m2po_threshold" not in imported_from(read(SOURCE, words), source=SOURCE).tree, "the default of both is .04"
 
 
 def test_a_ratio_without_a_clip_is_one_that_none_meets() -> None:

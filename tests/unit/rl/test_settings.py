@@ -22,6 +22,7 @@ from roll.algorithms.objectives import (
     TaperedWeight,
 )
 from roll.algorithms.off_policy import ImportanceWeight, MismatchFilter, TrainInferCorrection
+from roll.algorithms.second_moment import SecondMomentBound
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.derive import old_log_probs
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
@@ -93,6 +94,7 @@ def test_without_it_the_loss_corrects_nothing() -> None:
             {"pg_variant": "cppo", "cppo_threshold": 0.2, "cppo_budget_quantile": 0.95},
             PrefixBudget(0.2, 0.8, 0.02, 0.95, 1.0, 20.0),
         ),
+        ({"pg_variant": "m2po", "m2po_threshold": 0.1}, SecondMomentBound(0.1)),
         ({"pg_variant": "dppo", "dppo_divergence": "kl", "dppo_clip_low": 0.1}, DivergenceGate("kl", 0.1, 0.2, 20.0)),
         ({"pg_variant": "kl_cov", "kl_cov_ratio": 0.5, "ppo_kl_coef": 2}, PenalizedCovariance(0.5, 2.0)),
     ],
