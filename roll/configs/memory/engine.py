@@ -21,18 +21,26 @@ from roll.configs.memory.parts import (
     total,
 )
 from roll.configs.memory.passes import fewer_to_score, scoring_parts, whole_scoring_parts
+from roll.configs.memory.recurrence import ALL_KERNELS
 
 _GRAPHS = 1.0 * GB  # captured batch sizes and model decide: 0.5 to 2
 _PREFILL_TOKENS = 8192  # of one forward pass, unless told otherwise
+_SGLANG_STATE_RATIO = 0.9  # memory of states by that of keys and values
+_SGLANG_STATES = 3  # for each running request, where prefixes are shared
 
 
 @dataclass(frozen=True)
 class EngineArguments:
-    """The engine's own words for the tokens of one prefill and for the bytes of its cache ("": it has none)."""
+    """The engine's own words for the tokens of one prefill and for the bytes of its cache ("": it has none). `states`:
+    how many states of recurrences it keeps for each sequence, those at the ends of shared prefixes among them.
+    `state_part`: of the cache, that states alone may take; 0: states and keys share one pool."""
 
     prefill_key: str
     cache_key: str = ""
     has_scheduler_process: bool = False  # also with one device
+    states: int = 1
+    state_bytes: int | None = None  # of an element; None: 4 for types that want fp32, else as the model
+    state_part: float = 0.0
 
 
 def vllm_memory(facts: RoleFacts) -> RankMemory:
@@ -42,7 +50,11 @@ def vllm_memory(facts: RoleFacts) -> RankMemory:
     eager = config.get("enforce_eager") is True
     graphs_leave = config.get("sleep_mode_offload_cudagraph") is True
     sizes = (config.get("tensor_parallel_size"), config.get("pipeline_parallel_size"))
-    arguments = EngineArguments("max_num_batched_tokens", "kv_cache_memory_bytes")
+    arguments = EngineArguments(
+        "max_num_batched_tokens",
+        "kv_cache_memory_bytes",
+        states=1 if config.get("enable_prefix_caching") is False else 2,
+    )
     return _memory(facts, sizes, arguments, not eager, graphs_leave)
 
 
@@ -50,7 +62,15 @@ def sglang_memory(facts: RoleFacts) -> RankMemory:
     """Activations and graphs lie beside mem_fraction_static. Released weights have a copy in host memory."""
     config = facts.worker.strategy_config
     eager = config.get("disable_cuda_graph") is True
-    arguments = EngineArguments("chunked_prefill_size", has_scheduler_process=True)
+    ratio = config.get("mamba_full_memory_ratio", _SGLANG_STATE_RATIO)
+    ratio = float(ratio) if isinstance(ratio, int | float) and ratio > 0 else _SGLANG_STATE_RATIO
+    arguments = EngineArguments(
+        "chunked_prefill_size",
+        has_scheduler_process=True,
+        states=1 if config.get("disable_radix_cache") is True else _SGLANG_STATES,
+        state_bytes=4,
+        state_part=ratio / (1 + ratio),
+    )
     return _memory(facts, (config.get("tp_size"), 1), arguments, not eager, False)
 
 
@@ -64,6 +84,21 @@ def cache_bytes_per_token(shape: ModelShape, element_bytes: float, tensor: int =
     return held / pipeline * element_bytes
 
 
+def state_bytes_per_sequence(
+    shape: ModelShape, element_bytes: float, state_bytes: int | None, inputs: int, tensor: int = 1, pipeline: int = 1
+) -> float:
+    """Bytes of the states of one sequence on one GPU, and of the last inputs of convolutions: `inputs` more than the
+    kernel's tokens. `state_bytes` of a state's element; None: 4 for types that want fp32, else as the model.
+
+    Example: Qwen3-Next-80B in bf16 and vLLM: 36 layers x (32 x 128 x 128 + 3 x 8192) x 2 bytes = 39.5 MB.
+    """
+    total_bytes = 0.0
+    for each in shape.recurrences:
+        size = state_bytes or (4 if each.in_fp32 else element_bytes)
+        total_bytes += each.channels * (each.kernel + inputs) * element_bytes + each.state * size
+    return total_bytes / tensor / pipeline
+
+
 def _memory(
     facts: RoleFacts, sizes: tuple[object, object], engine: EngineArguments, has_graphs: bool, graphs_leave: bool
 ) -> RankMemory:
@@ -74,19 +109,20 @@ def _memory(
     tensor = max(1, devices // pipeline)
     is_quantized = bool(worker.strategy_config.get("quantization"))
     blocks = [size * elements for elements in _blocks(shape, tensor, pipeline)]
-    weights = Part("weights", sum(blocks), is_quantized)
+    has_states = any(shape.recurrences)
+    weights = Part("weights", sum(blocks), is_quantized or (has_states and tensor > 1))  # few heads are copied
     prefill = worker.strategy_config.get(engine.prefill_key)
     tokens = prefill if type(prefill) is int and prefill > 0 else _PREFILL_TOKENS
-    working = scoring_parts(shape, size, tokens, tensor)
+    working = scoring_parts(shape, size, tokens, tensor, kernels=ALL_KERNELS)
     graphs = (Part("CUDA graphs", _GRAPHS, True),) if has_graphs else ()
     share = given_share(worker) or (SHARED if facts.shares_devices else key.default_share)
     room, cache = _cache(
         facts, engine, share, weights.num_bytes, total((*working, *graphs)) if key.holds_everything else 0
     )
     per_token = cache_bytes_per_token(shape, size, tensor, pipeline)
-    name = (
-        f"key-value cache for {_tokens(cache / per_token)}" if cache else f"key-value cache up to {share:g} of the GPU"
-    )
+    of_states = engine.states * state_bytes_per_sequence(shape, size, engine.state_bytes, -1, tensor, pipeline)
+    name, doubt = _cache_name(facts, engine, cache, per_token, of_states)
+    name = name if cache else f"{_CACHE}{' and states' if has_states else ''} up to {share:g} of the GPU"
     stays = (Part("context", CONTEXT, True), *((Part("communicators", COMMUNICATORS, True),) if devices > 1 else ()))
     return RankMemory(
         states={"weights": (weights,), "kv_cache": (Part(name, cache, True),)},
@@ -98,7 +134,7 @@ def _memory(
         copies=pinned("copies of weights", [(block, devices) for block in blocks]),
         loading=(),
         num_processes=2 + devices if devices > 1 or engine.has_scheduler_process else 2,
-        doubt=_doubt(facts, cache / per_token) if room else "",
+        doubt=doubt if room else "",
         room=(room, f"{key.name} {share:g} of {facts.gpu_bytes / GB:g} GB") if room and facts.gpu_bytes else None,
         ways={
             "rollout": f"a larger {key.name}, more GPUs per engine (tensor_parallel_size or tp_size), or a smaller "
@@ -108,10 +144,28 @@ def _memory(
     )
 
 
-def _doubt(facts: RoleFacts, tokens: float) -> str:
-    if tokens >= facts.longest:
-        return ""
-    return f"its key-value cache holds about {tokens:.0f} tokens, fewer than the {facts.longest} of one sequence"
+_CACHE = "key-value cache"
+
+
+def _cache_name(
+    facts: RoleFacts, engine: EngineArguments, cache: float, per_token: float, of_states: float
+) -> tuple[str, str]:
+    """Return (what a cache of these bytes holds, why the engine may not start with it). `of_states`: bytes of each
+    sequence; 0: the model has none."""
+    if not of_states:
+        tokens = cache / per_token
+        few = f"its {_CACHE} holds about {tokens:.0f} tokens, fewer than the {facts.longest} of one sequence"
+        return f"{_CACHE} for {_tokens(tokens)}", few if tokens < facts.longest else ""
+    longest = facts.longest or _PREFILL_TOKENS
+    if engine.state_part:
+        sequences = cache * engine.state_part / of_states
+        if per_token:
+            sequences = min(sequences, cache * (1 - engine.state_part) / (per_token * longest))
+    else:
+        sequences = cache / (of_states + per_token * longest)
+    few = f"its {_CACHE} and states have no room for one sequence of {longest} tokens"
+    name = f"{_CACHE} and states for {sequences:.0f} sequences of {_tokens(longest)}"
+    return name, few if sequences < 1 else ""
 
 
 def _cache(
@@ -175,13 +229,15 @@ def score_memory(facts: RoleFacts) -> RankMemory:
 def generate_memory(facts: RoleFacts) -> RankMemory:
     """The cache is that of the longest sequences, as many as may be in flight: an upper estimate."""
     weights = facts.dtype_bytes * facts.shape.num_elements
-    cache = facts.most_answers * facts.longest * cache_bytes_per_token(facts.shape, facts.dtype_bytes)
+    of_sequence = facts.longest * cache_bytes_per_token(facts.shape, facts.dtype_bytes)
+    of_sequence += state_bytes_per_sequence(facts.shape, facts.dtype_bytes, state_bytes=4, inputs=0)
+    cache = facts.most_answers * of_sequence
+    name = f"{_CACHE} and states" if any(facts.shape.recurrences) else _CACHE
+    tokens = min(_ROWS_PER_PASS, facts.most_answers * facts.longest)
     return RankMemory(
-        states={"weights": (Part("weights", weights),), "kv_cache": (Part("key-value cache", cache, True),)},
+        states={"weights": (Part("weights", weights),), "kv_cache": (Part(name, cache, True),)},
         passes={
-            "rollout": scoring_parts(
-                facts.shape, facts.dtype_bytes, min(_ROWS_PER_PASS, facts.most_answers * facts.longest)
-            ),
+            "rollout": scoring_parts(facts.shape, facts.dtype_bytes, tokens, kernels=facts.kernels),
             "publish": (Part("bucket", facts.bucket_bytes, True),),
         },
         stays=_STAYS,

@@ -1,7 +1,7 @@
 """Weights and layers of types with recurrences, beside attention or in its place: as transformers 5.19 builds them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from roll.configs.memory.layer_shape import SHARED_GATE, LayerShape, Recurrence, Weight
@@ -24,7 +24,7 @@ class Form:
 
 
 def _kinds(model: Reader, default: Callable[[int], str], *names: str) -> list[str]:
-    """What each layer is, in today's words: as one of the keys says, or by its number."""
+    """Kind of each layer, in today's words: as one of the keys says, or by its number."""
     for name in (*names, "layer_types"):
         if (kinds := model.texts(name, model.num_layers)) is not None:
             return [_TODAY.get(kind, kind) for kind in kinds]
@@ -98,7 +98,8 @@ def _qwen_delta(model: Reader, add: LayerWeights, is_old: bool) -> Recurrence:
             add.linear(f"{at}.in_proj_{name}", heads, hidden, block="in_proj_ba")
     add.norm(f"{at}.norm", value)
     add.linear(f"{at}.out_proj", hidden, values)
-    return gated_delta(key_heads, heads, key, value, kernel)
+    in_fp32 = model.model.get("mamba_ssm_dtype") == "float32"
+    return replace(gated_delta(key_heads, heads, key, value, kernel), in_fp32=in_fp32)
 
 
 def _decays(add: LayerWeights, at: str, *shape: int) -> None:
@@ -325,7 +326,8 @@ def _nemotron(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
         output_bias=bias,
         conv_bias=model.flag("use_conv_bias", model.flag("mamba_conv_bias", True)),
     )
-    return LayerShape(recurrence=sizes.add(hidden, add, at), num_norms=1)
+    in_fp32 = model.model.get("mamba_ssm_cache_dtype", "float32") == "float32"
+    return LayerShape(recurrence=replace(sizes.add(hidden, add, at), in_fp32=in_fp32), num_norms=1)
 
 
 def _nemotron_experts(model: Reader, add: LayerWeights, bias: bool) -> LayerShape:
@@ -555,7 +557,7 @@ HYBRIDS: Mapping[str, Form] = {
     "recurrent_gemma": Form(_recurrent_gemma, ends=("model.final_norm",), ties_head=True),
     "minimax": Form(_minimax),
 }
-"""By the model_type of config.json."""
+"""Types by the model_type of config.json."""
 
 
 def own_weights(model: Reader, form: Form) -> tuple[list[Weight], list[LayerShape]]:

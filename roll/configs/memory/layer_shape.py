@@ -44,37 +44,40 @@ class Attention:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Elements per token between the forward and the backward pass, of the model's dtype and of fp32."""
+class SavedElements:
+    """Elements per token between the forward and the backward pass. `low`: of the model's dtype."""
 
-    own: float
+    low: float
     fp32: float
 
     def num_bytes(self, dtype_bytes: int) -> float:
-        return self.own * dtype_bytes + self.fp32 * 4
+        return self.low * dtype_bytes + self.fp32 * 4
 
 
 @dataclass(frozen=True)
 class Recurrence:
-    """What carries a state from token to token in one layer, without the input of its first matrix.
+    """Part of a layer that carries a state from token to token, without the input of its first matrix.
 
     - `in_torch`, `in_kernels`: what a pass keeps, in the torch form of transformers and with the kernels of `package`
       ("": there are none, both are equal).
-    - `window`: elements per sequence of a convolution's last inputs, in the model's dtype. `state`: of the state.
+    - `channels`: of its convolution, over `kernel` tokens; engines keep the last inputs of each, in the model's dtype.
+    - `state`: elements of the state of a sequence. `in_fp32`: vLLM keeps it in fp32 where no key says otherwise.
     - `products`: multiplications per token to change the state and to read it.
     """
 
-    in_torch: Kept
-    in_kernels: Kept
+    in_torch: SavedElements
+    in_kernels: SavedElements
     package: str
-    window: int
+    channels: int
+    kernel: int
     state: int
     products: int
+    in_fp32: bool = False
 
 
 @dataclass(frozen=True)
 class LayerShape:
-    """What a token meets in one layer: attention, a recurrence, or both side by side, and an MLP. `ffn_width`: of the
+    """Layer as a token meets it: attention, a recurrence, or both side by side, and an MLP. `ffn_width`: of the
     MLP, in a mixture of the experts that a token goes to together; 0: there is none. `experts_per_token`: 0 without a
     mixture. `num_norms`: as wide as the hidden states."""
 
@@ -109,17 +112,17 @@ class ModelShape:
 
     @property
     def experts_per_token(self) -> int:
-        """The most of any layer; 0: a dense model."""
+        """Largest number of any layer; 0: a dense model."""
         return max(layer.experts_per_token for layer in self.layers)
 
     @property
     def attentions(self) -> Iterator[Attention]:
-        """Those of the layers that have one."""
+        """Attention of the layers that have one."""
         return (layer.attention for layer in self.layers if layer.attention is not None)
 
     @property
     def recurrences(self) -> Iterator[Recurrence]:
-        """Those of the layers that have one."""
+        """Recurrences of the layers that have one."""
         return (layer.recurrence for layer in self.layers if layer.recurrence is not None)
 
     @property

@@ -103,7 +103,12 @@ def pinned(name: str, blocks: Iterable[tuple[float, int]]) -> tuple[Part, ...]:
 
 
 def role_facts(
-    plan: RunPlan, role: Role, worker: WorkerConfig, shape: ModelShape, gpu_bytes: float | None
+    plan: RunPlan,
+    role: Role,
+    worker: WorkerConfig,
+    shape: ModelShape,
+    gpu_bytes: float | None,
+    kernels: frozenset[str] = frozenset(),
 ) -> RoleFacts:
     """Facts about a role that the memory formulas read. Among training roles, only a policy publishes weights."""
     learns = plan.trains.get(role.name)
@@ -121,6 +126,7 @@ def role_facts(
         bucket_bytes=plan.bucket_bytes if publishes else 0,
         most_answers=answers_at_once(plan.most_answers, worker.strategy_name, on_gpus=True),
         longest=0 if role.is_apart else plan.longest_row,
+        kernels=kernels,
     )
 
 

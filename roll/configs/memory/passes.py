@@ -45,8 +45,8 @@ def layer_bytes(
 
 def recurrence_bytes(recurrence: Recurrence, dtype_bytes: int, kernels: Collection[str]) -> float:
     """Bytes per token that a recurrence keeps for its backward pass."""
-    kept = recurrence.in_kernels if recurrence.package in kernels else recurrence.in_torch
-    return kept.num_bytes(dtype_bytes)
+    saved = recurrence.in_kernels if recurrence.package in kernels else recurrence.in_torch
+    return saved.num_bytes(dtype_bytes)
 
 
 def product_bytes(shape: ModelShape, layer: LayerShape, dtype_bytes: int, kernels: Collection[str] = ()) -> float:
@@ -106,7 +106,7 @@ def _activation_bytes(facts: RoleFacts, kernels: Collection[str]) -> float:
         case "full":
             return stored + max(again)
         case "selective":
-            return stored + max(0.0, *(whole - kept for whole, kept in zip(again, saved, strict=True)))
+            return stored + max(0.0, *(whole - part for whole, part in zip(again, saved, strict=True)))
 
 
 def waiting_parts(facts: RoleFacts) -> tuple[Part, ...]:

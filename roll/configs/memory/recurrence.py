@@ -6,10 +6,14 @@ test_recurrence.py). With kernels they are arithmetic: what the autograd functio
 `SelectiveScanFn`) and causal-conv1d (`CausalConv1dFn`) save, and what torch saves around them.
 """
 
-from roll.configs.memory.layer_shape import Kept, Recurrence
+from collections.abc import Mapping
+
+from roll.configs.memory.layer_shape import Recurrence, SavedElements
 
 DELTA_KERNELS = "flash-linear-attention"
 MAMBA_KERNELS = "mamba-ssm"
+ALL_KERNELS: Mapping[str, str] = {DELTA_KERNELS: "fla", MAMBA_KERNELS: "mamba_ssm"}
+"""Packages, and the modules that transformers imports of them. Engines have such kernels of their own."""
 _CHUNK = 64  # tokens that the delta rules compute together
 _SCAN_CHUNK = 2048  # tokens between the states that mamba-ssm's scan saves
 
@@ -20,15 +24,16 @@ def gated_delta(key_heads: int, value_heads: int, key: int, value: int, kernel: 
     keys, values = value_heads * key, value_heads * value
     convolved = 2 * key_heads * key + values
     state = keys * value
-    gate = Kept(3 * values + value_heads, 3 * values + 4 * value_heads)  # the norm, its gate and the decays
+    gate = SavedElements(3 * values + value_heads, 3 * values + 4 * value_heads)  # the norm, its gate and the decays
     return Recurrence(
-        in_torch=Kept(
-            gate.own + 2 * convolved,
+        in_torch=SavedElements(
+            gate.low + 2 * convolved,
             gate.fp32 + 3 * values + 8 * keys + 5 * (_CHUNK + 1) * value_heads + state / _CHUNK,
         ),
-        in_kernels=Kept(gate.own + convolved + 2 * keys + values + (_CHUNK + 1) * value_heads, gate.fp32),
+        in_kernels=SavedElements(gate.low + convolved + 2 * keys + values + (_CHUNK + 1) * value_heads, gate.fp32),
         package=DELTA_KERNELS,
-        window=convolved * (kernel - 1),
+        channels=convolved,
+        kernel=kernel,
         state=state,
         products=3 * state,
     )
@@ -40,15 +45,19 @@ def kimi_delta(heads: int, size: int, kernel: int) -> Recurrence:
     width, state = heads * size, heads * size**2
     rows = sum(row * (row + 1) for row in range(1, _CHUNK)) // _CHUNK  # of the inverse, per token and head
     return Recurrence(
-        in_torch=Kept(9 * width, 3 * _CHUNK * width + 21 * width + (rows + 2 * _CHUNK) * heads + state / _CHUNK),
-        in_kernels=Kept(
+        in_torch=SavedElements(
+            9 * width, 3 * _CHUNK * width + 21 * width + (rows + 2 * _CHUNK) * heads + state / _CHUNK
+        ),
+        in_kernels=SavedElements(
             3 * width + 3 * width + 4 * width + (2 * _CHUNK + 1) * heads,  # convolution, q k v, gates and norm
             (1 + 3) * width + 4 * heads,  # decays, norm
         ),
         package=DELTA_KERNELS,
-        window=3 * width * (kernel - 1),
+        channels=3 * width,
+        kernel=kernel,
         state=state,
         products=3 * state,
+        in_fp32=True,
     )
 
 
@@ -61,13 +70,14 @@ def mamba2(
     convolved = inner + 2 * groups * state
     projected = inner + convolved + heads
     return Recurrence(
-        in_torch=Kept(
+        in_torch=SavedElements(
             projected + convolved + (1 if has_norm else 2) * inner + 2 * heads,
             (10 if has_norm else 6) * inner + heads * (3 * chunk + 5 * state + 4) + 2 * inner * state / chunk,
         ),
-        in_kernels=Kept(projected + inner, heads),
+        in_kernels=SavedElements(projected + inner, heads),
         package=MAMBA_KERNELS,
-        window=convolved * (kernel - 1),
+        channels=convolved,
+        kernel=kernel,
         state=inner * state,
         products=3 * inner * state,
     )
@@ -77,12 +87,13 @@ def mamba(inner: int, state: int, rank: int, kernel: int, is_fused: bool = True)
     """Mamba (Gu & Dao, arXiv 2312.00752) of `inner` channels with `state` numbers each. The torch form keeps the state
     of every token. `is_fused`: one kernel does all between the two projections, and computes most of it again."""
     steps = rank + 2 * state
-    kernel_own = 3 * inner + steps + 2 * state if is_fused else 6 * inner + 3 * steps
+    in_kernel = 3 * inner + steps + 2 * state if is_fused else 6 * inner + 3 * steps
     return Recurrence(
-        in_torch=Kept(9 * inner + steps + inner * state, 3 * inner * state + 2 * inner + 4 * state),
-        in_kernels=Kept(kernel_own, 2 * inner * state / _SCAN_CHUNK),
+        in_torch=SavedElements(9 * inner + steps + inner * state, 3 * inner * state + 2 * inner + 4 * state),
+        in_kernels=SavedElements(in_kernel, 2 * inner * state / _SCAN_CHUNK),
         package=MAMBA_KERNELS,
-        window=inner * (kernel - 1),
+        channels=inner,
+        kernel=kernel,
         state=inner * state,
         products=3 * inner * state,
     )
@@ -91,10 +102,11 @@ def mamba(inner: int, state: int, rank: int, kernel: int, is_fused: bool = True)
 def convolution(hidden: int, kernel: int) -> Recurrence:
     """A gated convolution over a few tokens (LFM2, arXiv 2511.23404)."""
     return Recurrence(
-        in_torch=Kept(6 * hidden, 0),
-        in_kernels=Kept(6 * hidden, 0),
+        in_torch=SavedElements(6 * hidden, 0),
+        in_kernels=SavedElements(6 * hidden, 0),
         package="",  # causal-conv1d has a kernel, which keeps as much
-        window=hidden * (kernel - 1),
+        channels=hidden,
+        kernel=kernel,
         state=0,
         products=2 * hidden,
     )
@@ -102,12 +114,12 @@ def convolution(hidden: int, kernel: int) -> Recurrence:
 
 def gated_linear(width: int, kernel: int) -> Recurrence:
     """RG-LRU (Griffin, arXiv 2402.19427), token by token: transformers has no kernel for it."""
-    kept = Kept(15 * width, 2 * width)
-    return Recurrence(kept, kept, "", window=width * (kernel - 1), state=width, products=2 * width)
+    saved = SavedElements(15 * width, 2 * width)
+    return Recurrence(saved, saved, "", channels=width, kernel=kernel, state=width, products=2 * width)
 
 
 def lightning(heads: int, size: int, block: int) -> Recurrence:
     """Linear attention in blocks (MiniMax-01, arXiv 2501.08313), without kernels in transformers."""
     width = heads * size
-    kept = Kept(13 * width + heads * block + width * size / block, width)
-    return Recurrence(kept, kept, "", window=0, state=width * size, products=2 * width * size)
+    saved = SavedElements(13 * width + heads * block + width * size / block, width)
+    return Recurrence(saved, saved, "", channels=0, kernel=1, state=width * size, products=2 * width * size)

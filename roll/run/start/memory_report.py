@@ -3,10 +3,12 @@
 import shutil
 import subprocess
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 from roll.configs.memory.memory_points import memory_plan, memory_problems, memory_text, memory_warnings
 from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.parts import GB, RoleFacts, role_facts
+from roll.configs.memory.recurrence import ALL_KERNELS
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.problems import Problem
 from roll.configs.sections.run import RunConfig
@@ -104,5 +106,10 @@ def gather_facts(config: RunConfig, plan: RunPlan, gpu_bytes: float | None) -> t
         if shape is None:
             missing.append(f"{name}: {why_not}")
         else:
-            facts[name] = role_facts(plan, role, worker, shape, gpu_bytes)
+            facts[name] = role_facts(plan, role, worker, shape, gpu_bytes, _installed_kernels())
     return facts, missing
+
+
+def _installed_kernels() -> frozenset[str]:
+    """Packages with kernels of recurrences that transformers would find here; none of them is imported."""
+    return frozenset(package for package, module in ALL_KERNELS.items() if find_spec(module) is not None)

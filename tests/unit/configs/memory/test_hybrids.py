@@ -16,6 +16,8 @@ from roll.configs.memory.model_shape import model_shape
 from tests.parity.families.models import tiny_config
 from tests.unit.configs.memory.test_model_shape import built, counted, names_and_sizes
 
+FIRST = ("kimi_linear", "granitemoehybrid")
+EVERY = [kind if kind in FIRST else pytest.param(kind, marks=pytest.mark.slow) for kind in HYBRIDS]
 CHANGES: Mapping[str, tuple[object, ...]] = {
     "tie_word_embeddings": (True, False),
     **dict.fromkeys(("attention_bias", "mlp_bias", "use_bias", "mamba_proj_bias", "projectors_bias"), (True, False)),
@@ -55,7 +57,7 @@ def changed(kind: str, key: str, value: object) -> PretrainedConfig | None:
         return None
 
 
-@pytest.mark.parametrize("kind", HYBRIDS)
+@pytest.mark.parametrize("kind", EVERY)
 def test_names_and_sizes_are_those_of_the_torch_model(kind: str) -> None:
     known = default(kind).to_dict()
     configs = [tiny_config(kind)]
@@ -69,6 +71,7 @@ def test_names_and_sizes_are_those_of_the_torch_model(kind: str) -> None:
         assert counted(model) == names_and_sizes(torch_model), model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", HYBRIDS)
 def test_a_model_of_published_size_counts_as_in_torch(kind: str) -> None:
     config = default(kind)
@@ -130,6 +133,7 @@ PUBLISHED: Mapping[str, tuple[float, dict[str, Any]]] = {
 """The keys of files as their authors wrote them, and the parameters that they name."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_file_of_its_authors_counts_as_in_torch_and_as_they_say(name: str) -> None:
     parameters, model = PUBLISHED[name]
@@ -162,6 +166,7 @@ def test_a_damaged_config_is_told_of_by_its_keys(kind: str, change: dict[str, An
     assert model_shape(model) == (None, why)
 
 
+@pytest.mark.slow
 def test_a_model_with_pictures_and_recurrences_has_both() -> None:
     """Qwen3.5 of 9 B by the sizes that transformers has."""
     config = default("qwen3_5")
