@@ -1,10 +1,11 @@
 """LoRA before anything starts: what the settings of a role that learns say against themselves, and against its
 model."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from roll.configs.checks.moe import has_experts
+from roll.configs.memory.hybrids import HYBRIDS
 from roll.configs.memory.layer_shape import Weight
 from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.trained import (
@@ -121,6 +122,8 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
     there = sorted({layer.rpartition(".")[2] for layer in layers})
     asked = [word for word in args.lora_target if word != ALL_LINEAR]
     unknown = [word for word in asked if not any(ends_with(layer, word) for layer in layers)]
+    if kind in HYBRIDS:  # files of some have other names for experts
+        unknown = [word for word in unknown if not any(is_target(weight, (word,), experts) for weight in weights)]
     for word in unknown:
         text = f"{key}: no linear layer of the model is named {word}. It has {', '.join(there)}"
         mixture = shape.experts_per_token and experts == "none"
@@ -133,7 +136,7 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
         rslora = f"{choice.role.name}.model_args.use_rslora"
         yield Problem(f"{rslora}: {EXPERTS_AND_RSLORA}.", (rslora, key))
     if not unknown:
-        yield from _expert_problems(chosen, files, args, key, experts)
+        yield from _expert_problems(chosen, set(layers), files, args, key, experts)
     named = [weight for weight in weights if is_target(weight, args.lora_target, experts)]
     if named and not chosen:
         is_free = any(not is_frozen(weight, args.frozen_prefixes) for weight in named)
@@ -161,7 +164,7 @@ def _experts(choice: Choice) -> Experts:
 
 
 def _expert_problems(
-    chosen: Sequence[Weight], files: Mapping[str, str], args: ModelArgs, key: str, experts: Experts
+    chosen: Sequence[Weight], there: Set[str], files: Mapping[str, str], args: ModelArgs, key: str, experts: Experts
 ) -> Iterator[Problem]:
     """Checks adapters of experts, whatever trains them: peft reads them as those of transformers' stacked matrices, all
     experts of a layer in one, gate and up together, and these beside down alone. Put on by peft, they need a layer
@@ -177,7 +180,9 @@ def _expert_problems(
     for partners in _ONE_PARAMETER[1:]:
         for layer in names:
             last = layer.rpartition(".")[2]
-            if last in partners and any(layer.removesuffix(last) + other not in names for other in partners):
+            if last in partners and any(
+                (name := layer.removesuffix(last) + other) in there and name not in names for other in partners
+            ):
                 text = f"{key}: {' and '.join(partners)} of experts are one matrix, and {', '.join(args.lora_target)}"
                 yield Problem(f"{text} names a part of it. Name both, or none.", (key,))
                 return

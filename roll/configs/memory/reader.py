@@ -94,13 +94,16 @@ class LayerWeights:
             self.linear(f"{at}.{name}", width, hidden, bias, block=f"gate and up of {at}")
         self.linear(f"{at}.down_proj", hidden, width, bias)
 
-    def experts(self, at: str, count: int, hidden: int, width: int, is_gated: bool = True) -> None:
-        """The experts of a mixture, as one weight for each matrix."""
+    def experts(
+        self, at: str, count: int, hidden: int, width: int, is_gated: bool = True, are_linear: bool = True
+    ) -> None:
+        """The experts of a mixture, as one weight for each matrix. `are_linear`: files of the model have each matrix by
+        itself, so that it can have adapters."""
         matrices = {"gate_proj": (width, hidden)} if is_gated else {}
         matrices |= {"up_proj": (width, hidden), "down_proj": (hidden, width)}
         for name, shape in matrices.items():
             block = "down of the experts" if name == "down_proj" else "gate and up of the experts"
-            full = f"{self.at}.{at}.{{expert}}.{name}.weight"
+            full = f"{self.at}.{at}.{{expert}}.{name}{'.weight' if are_linear else ''}"
             self.weights.append(Weight(full, shape, "expert", self.layer, block, count))
 
     def attention(

@@ -11,8 +11,12 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoModelForImageTextToText, PretrainedConfig
 from transformers.models.auto.auto_mappings import CONFIG_MAPPING_NAMES
 
+from roll.configs.checks.lora import lora_model_problems
 from roll.configs.memory.hybrids import HYBRIDS
 from roll.configs.memory.model_shape import model_shape
+from roll.configs.strategies.choice import Choice
+from roll.configs.tables.roles import ACTOR_TRAIN
+from tests.helpers.configs import config as of_run
 from tests.parity.families.models import tiny_config
 from tests.unit.configs.memory.test_model_shape import built, counted, names_and_sizes
 
@@ -173,3 +177,21 @@ def test_a_model_with_pictures_and_recurrences_has_both() -> None:
     sizes = counted(json.loads(config.to_json_string()))
     with torch.device("meta"):
         assert sizes == names_and_sizes(AutoModelForImageTextToText.from_config(config))
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "said"),
+    [
+        ("nemotron_h", "q_proj, in_proj, up_proj, down_proj", ""),
+        *((kind, "all-linear", "") for kind in ("qwen3_next", "jamba", "lfm2_moe", "kimi_linear", "recurrent_gemma")),
+        *((kind, "q_proj, w1, w2, w3", "") for kind in ("lfm2_moe", "kimi_linear", "minimax")),
+        ("granitemoehybrid", "q_proj, gate_proj", "no linear layer of the model is named gate_proj. It has "),
+        ("jamba", "q_proj, up_proj, down_proj", "gate_proj and up_proj of experts are one matrix"),
+        ("qwen3_next", "in_proj_qkv", "no linear layer of the model is named in_proj_qkv. It has "),
+    ],
+)
+def test_layers_of_models_with_recurrences_are_known(kind: str, target: str, said: str) -> None:
+    worker = of_run({"actor_train.model_args": {"lora_target": target}}).actor_train
+    tiny = json.loads(tiny_config(kind).to_json_string())
+    found = [problem.text for problem in lora_model_problems(Choice(ACTOR_TRAIN, worker), tiny)]
+    assert [said in text for text in found] == [True] * bool(said), found
