@@ -437,9 +437,19 @@ CHECKS: tuple[Check, ...] = (
         "prefix-sharing",
         "fsdp2_train with use_prefix_sharing, 12 layers of a 0.5B, bf16: gradients and time of packs",
         "roll/models/sequences/tree.py",
-        "trees:prefix_sharing",
+        "tree_updates:prefix_sharing",
         limits=limits.PREFIX_SHARING,
         expected_s=45,
+        alone=True,
+    ),
+    _alone(
+        "tree-updates",
+        "fsdp2_train, use_prefix_sharing off, on and auto, 0.5B in bf16, micro batches of 18k and 73k: whole updates",
+        "roll/types/forest.py",
+        "tree_updates:whole_updates",
+        limits=limits.TREE_UPDATES,
+        expected_s=150,
+        limit_s=420,
         alone=True,
     ),
     _updates("0.5b"),
@@ -522,5 +532,6 @@ FIRST = (
     "head-tiles",
     "weight-copies",
     "mfu-0.5b-selective-compiled",
+    "tree-updates",
 )
 """What tells most about a machine, in this order: where time is short (--minutes) these come first."""

@@ -1,30 +1,21 @@
-"""Rows that begin alike, as trees: their attention against each row alone, and a trainer's gradients and time against
-those of packed rows."""
+"""Attention of rows that begin alike, as trees: against each row alone, and its time against that of packed rows."""
 
 from __future__ import annotations
 
 import itertools
-import os
-import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
-from torch.distributed.tensor import DTensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from roll.utils.files import read_object
-from roll.utils.network import LOOPBACK, free_port
 from tests.gpu.check import Figures, largest
 from tests.gpu.checks.kernels import _operations
-from tests.gpu.checks.trainers import helpers_of, run_of
-from tests.gpu.place import SHAPE_OF_HALF_A_BILLION, Place
+from tests.gpu.place import Place
 
 Rows = list[np.ndarray]
 
@@ -172,12 +163,12 @@ def _seconds_of_attention(place: Place) -> dict[str, float]:
 
         passes()
         figures[f"{name}_ms"] = (
-            1e3 * min(_seconds(lambda passes=passes: [passes() for _ in range(10)]) for _ in range(3)) / 10
+            1e3 * min(seconds_of(lambda passes=passes: [passes() for _ in range(10)]) for _ in range(3)) / 10
         )
     return figures | {"attention_packed_to_tree": figures["packed_ms"] / figures["tree_ms"]}
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def seconds_of(work: Callable[[], object]) -> float:
     def wait() -> None:
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
@@ -187,133 +178,3 @@ def _seconds(work: Callable[[], object]) -> float:
     work()
     wait()
     return time.perf_counter() - started
-
-
-# A trainer.
-
-_SHAPES = {
-    "cuda": {
-        "512_64": Shape(512, 64, count=16),
-        "256_256": Shape(256, 256, count=7),
-        "episodes": Shape(192, 128, count=5, turns=True, thought=64),
-    },
-    "cpu": {
-        "512_64": Shape(128, 16, count=2),
-        "256_256": Shape(64, 64),
-        "episodes": Shape(48, 32, turns=True, thought=16),
-    },
-}
-_MOST_TOKENS = {"cuda": 16_384, "cpu": 512}  # of a micro batch
-_MODEL = SHAPE_OF_HALF_A_BILLION | {"num_hidden_layers": 12, "vocab_size": 32_768}
-_NUM_TIMED = 4
-
-
-def prefix_sharing(place: Place) -> Figures:
-    """Updates of fsdp2_train on one device, 12 layers of a 0.5B in bf16 with gradient checkpointing: rows that begin
-    alike with `use_prefix_sharing: on`, and as packs, in this process and in turns. Both have micro batches of as many
-    tokens at most, which are fewer of trees."""
-    from tests.helpers.processes import DEVICE_VARIABLE
-    from tests.parity.strategies.reference import BentLoss, scale_of
-
-    # The only rank itself: another process would import all of it once more.
-    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-    os.environ |= {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(free_port())}
-    if place.on_cuda:
-        os.environ[DEVICE_VARIABLE] = "cuda:0"
-    model_dir = place.large_model(_MODEL)
-    words = int(read_object(model_dir / "config.json")["vocab_size"])
-    figures: dict[str, float] = {"gradient_difference": 0.0, "tokens_to_distinct": 0.0}
-    with ExitStack() as stack:
-        trainers = {way: stack.enter_context(_trainer(model_dir, way)) for way in ("off", "on")}
-        for name, shape in _SHAPES[place.device].items():
-            rows = list(shape.rows(words))
-            batches = {way: _batches(rows, _MOST_TOKENS[place.device], way == "on") for way in trainers}
-            trainers["on"].take_shared_work()  # of the updates before
-            gradients = {way: _gradients(strategy, batches[way]) for way, strategy in trainers.items()}
-            tokens = trainers["on"].take_shared_work()
-            seconds: dict[str, list[float]] = {way: [] for way in trainers}
-            for _ in range(_NUM_TIMED + 1):
-                for way, strategy in trainers.items():
-                    scale = scale_of(batches[way])
-                    seconds[way].append(_seconds(partial(strategy.train_step, batches[way], BentLoss(), scale, 1.0)))
-            packed_s, tree_s = (statistics.median(seconds[way][1:]) for way in ("off", "on"))
-            apart = _distance(gradients["on"], gradients["off"])
-            distinct = sum(_num_distinct(batch) for batch in batches["on"])
-            figures["tokens_to_distinct"] = largest((figures["tokens_to_distinct"], tokens.tokens / distinct))
-            figures["gradient_difference"] = largest((figures["gradient_difference"], apart))
-            figures |= {
-                f"tokens_{name}": tokens.row_tokens / tokens.tokens,
-                f"time_packed_to_tree_{name}": packed_s / tree_s,
-                f"packed_s_{name}": packed_s,
-                f"tree_s_{name}": tree_s,
-            }
-            counts = {way: len(each) for way, each in batches.items()}
-            print(f"{name}: {tokens}, micro batches {counts}, gradients apart {apart}, seconds {seconds}", flush=True)
-    return figures
-
-
-def _trainer(model_dir: Path, shares: str) -> Any:
-    of_model = {"dtype": "bf16", "disable_gradient_checkpointing": False}
-    run = run_of("fsdp2", model_dir, {"packs": True, "shares": shares}, of_model)
-    return helpers_of("fsdp2").trainer(replace(run, training={"learning_rate": 1e-6}))
-
-
-def _batches(rows: list[tuple[np.ndarray, int]], most_tokens: int, shared: bool) -> list[Any]:
-    """The rows in micro batches of at most so many computed tokens, in their order."""
-    from roll.types.forest import forest_of
-
-    batches: list[list[tuple[np.ndarray, int]]] = [[]]
-    for row in rows:
-        tried = [tokens[:-1] for tokens, _ in [*batches[-1], row]]
-        count = forest_of(tried).num_tokens if shared else sum(map(len, tried))
-        if batches[-1] and count > most_tokens:
-            batches.append([])
-        batches[-1].append(row)
-    return [_batch(each) for each in batches]
-
-
-def _num_distinct(batch: Any) -> int:
-    """Computed tokens of a micro batch that are not the same as another one behind the same tokens."""
-    seen: set[int] = set()
-    for row, length in zip(batch.input_ids.tolist(), batch.lengths.tolist(), strict=True):
-        seen.update(itertools.accumulate(row[: length - 1], lambda before, token: hash((before, token)), initial=0))
-    return len(seen) - 1  # the beginning of all
-
-
-def _batch(rows: list[tuple[np.ndarray, int]]) -> Any:
-    from roll.types.batch import MicroBatch
-
-    size = len(rows), max(len(row) for row, _ in rows)
-    ids, mask = torch.zeros(size, dtype=torch.int64), torch.zeros(size, dtype=torch.bool)
-    for at, (row, sampled) in enumerate(rows):
-        ids[at, : len(row)] = torch.from_numpy(row)
-        mask[at, len(row) - sampled : len(row)] = True
-    advantages = torch.stack([torch.arange(size[1]) * (1 + int(row[-1]) % 7) % 13 / 6 - 1 for row, _ in rows])
-    return MicroBatch(
-        input_ids=ids,
-        lengths=torch.tensor([len(row) for row, _ in rows]),
-        response_mask=mask,
-        loss_weights=torch.ones(len(rows)),
-        rollout_log_probs=torch.full(size, -12.0) * mask,
-        advantages=advantages * mask,
-        returns=torch.zeros(size),
-    )
-
-
-def _gradients(strategy: Any, batches: list[Any]) -> list[torch.Tensor]:
-    """Of forward and backward passes over all of them, fp32 on the CPU."""
-    from tests.parity.strategies.reference import BentLoss, scale_of
-
-    module, loss = strategy.model.module, BentLoss()
-    for batch in batches:
-        here = batch.to(strategy.context.device)
-        loss(strategy._outputs(module, here, loss, 1.0), here, scale_of(batches))[0].backward()
-    grads = [cast(DTensor, each.grad).to_local().float().cpu() for each in module.parameters() if each.grad is not None]
-    module.zero_grad()
-    return grads
-
-
-def _distance(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
-    """Norm of the difference by the norm."""
-    off = sum(float((a - b).double().square().sum()) for a, b in zip(found, wanted, strict=True))
-    return (off / sum(float(b.double().square().sum()) for b in wanted)) ** 0.5
