@@ -46,10 +46,7 @@ TRAINER_MEMORY = {
     "left_on_device_fraction": Limit(_LEFT, most=0.05, cuda_only=True),
     "device_given_back_fraction": Limit("what torch lets go of: others can have it", least=0.85, cuda_only=True),
     "grad_norm_after_trip": Limit(_HOOKS, least=ABOVE_0),
-    "moved_after_trip": Limit("the weights go on learning", least=1e-5),
-}
-FSDP2_MEMORY = TRAINER_MEMORY | {
-    "held_to_planned": Limit("weights and moments, no padding; gradients that stay would make it 1.33", 0.9, 1.15)
+    "moved_after_trip": Limit("two of AdamW's steps of 1e-3, in bf16; a lost weight moves by itself", 1e-5, 2e-2),
 }
 ENGINE_MEMORY = {
     "log_prob_gap_mean": Limit(_BF16, most=0.02),

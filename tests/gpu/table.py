@@ -124,7 +124,7 @@ def _trainer_memory(name: str, code: str, kind: str, settings: dict[str, Any]) -
         code=code,
         function=f"{HERE}.memory:trainer_turns",
         arguments={"kind": kind, "settings": settings},
-        limits=limits.FSDP2_MEMORY if kind == "fsdp2" else limits.TRAINER_MEMORY,
+        limits=limits.TRAINER_MEMORY,
         most_gpus=2,
         packages=(kind,) * (kind != "fsdp2"),
     )
