@@ -23,6 +23,7 @@ _DRAFTS = "log-probs and seeds of drafted tokens are not checked here, and the d
 _STALE = "keys and values that are kept outside of the engine would outlive a weight update"
 _EXPERTS = "weight updates do not reach experts that are moved or copied"
 _OTHER_WEIGHTS = "weight updates do not reach weights that are kept elsewhere"
+_PREFETCH = "a pass would compute with layers copied from the host before a weight update; use cpu_offload_gb"
 _OTHER_DISTRIBUTION = "it changes the distribution, which the trainer's log-probs would not know"
 _NO_STRUCTURE = "requests say themselves what structure they need, by xgrammar"
 _ANOTHER_MODEL = "trainers would use another model: set it in model_args"
@@ -77,6 +78,9 @@ VLLM: Mapping[str, Rule] = {
     **_rules(_EXPERTS, "enable_eplb eplb_config enable_elastic_ep"),
     **_rules(_ANOTHER_MODEL, "model_weights hf_config_path revision code_revision tokenizer_revision"),
     **_rules(_ANOTHER_MODEL, "model_class_overrides"),
+    "offload_backend": Rule(_PREFETCH, ("auto", "uva")),
+    **_rules(_PREFETCH, "offload_group_size offload_params", 0),
+    **_rules(_PREFETCH, "offload_num_in_group offload_prefetch_step", 1),
     "tokenizer_mode": Rule(_ANOTHER_MODEL, ("auto", "hf", "slow")),
     "skip_tokenizer_init": Rule("stop strings need the tokenizer"),
     "enable_return_routed_experts": Rule("actor_train.router_replay.mode: R3 has SGLang do it"),

@@ -71,6 +71,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("vllm", {"kv_offloading_size": 4.0}, "would outlive a weight update"),
     ("vllm", {"enable_eplb": True}, "do not reach experts"),
     ("vllm", {"mamba_ssm_cache_dtype": "float16"}, "with another form of state"),
+    ("vllm", {"offload_group_size": 4}, "layers copied from the host before a weight update; use cpu_offload_gb"),
+    ("vllm", {"offload_backend": "prefetch"}, "It may be auto or uva."),
     ("sglang", {"quantization": "fp8"}, "weight updates of quantised layers"),
     ("sglang", {"kv_cache_dtype": "fp8_e5m2"}, "fewer bits"),
     ("sglang", {"speculative_algorithm": "EAGLE"}, "drafted tokens"),
@@ -101,6 +103,7 @@ FINE: list[tuple[str, dict[str, Any]]] = [
     ("vllm", {"kv_cache_dtype": "bfloat16"}),
     ("vllm", {"speculative_config": None, "logits_processors": [], "enable_eplb": False}),
     ("vllm", {"load_format": "dummy"}),
+    ("vllm", {"offload_backend": "uva", "offload_group_size": 0, "offload_num_in_group": 1, "offload_params": []}),
     ("sglang", {"kv_cache_dtype": "bf16", "speculative_algorithm": None, "grammar_backend": "none"}),
     ("sglang", {"json_model_override_args": "{}", "enable_custom_logit_processor": False, "dp_size": 1}),
 ]
