@@ -148,6 +148,9 @@ SGLANG: Mapping[str, Rule] = {
     "init_expert_location": Rule(_EXPERTS, ("trivial",)),
     **_rules(_OTHER_WEIGHTS, "kt_weight_path kt_num_gpu_experts custom_weight_loader enable_nvidia_megakernel"),
     **_rules(_OTHER_WEIGHTS, "enable_amd_monokernel ple_offload_embedding ple_offload_dir"),
+    "offload_mode": Rule(_PREFETCH, ("cpu",)),
+    "offload_group_size": Rule(_PREFETCH, (-1, 0)),
+    **_rules(_PREFETCH, "offload_num_in_group offload_prefetch_step", 1),
     "weight_cache_mode": Rule(_OTHER_WEIGHTS, ("off",)),
     **_rules(_ANOTHER_MODEL, "revision decrypted_config_file"),
     **_rules(

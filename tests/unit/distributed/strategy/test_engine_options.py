@@ -83,6 +83,8 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("sglang", {"json_model_override_args": '{"rope_theta": 1}'}, "set model_args.model_config_kwargs"),
     ("sglang", {"enable_weights_cpu_backup": False}, "weights that did not change"),
     ("sglang", {"hicache_storage_backend": "file"}, "would outlive a weight update"),
+    ("sglang", {"offload_group_size": 4}, "layers copied from the host before a weight update; use cpu_offload_gb"),
+    ("sglang", {"offload_mode": "sharded_gpu"}, "It may be cpu."),
     ("sglang", {"load_format": "flash_rl"}, "expects quantised ones"),
     ("sglang", {"delete_ckpt_after_loading": True}, "trainers load the same files"),
 ]
@@ -105,6 +107,7 @@ FINE: list[tuple[str, dict[str, Any]]] = [
     ("vllm", {"load_format": "dummy"}),
     ("vllm", {"offload_backend": "uva", "offload_group_size": 0, "offload_num_in_group": 1, "offload_params": []}),
     ("sglang", {"kv_cache_dtype": "bf16", "speculative_algorithm": None, "grammar_backend": "none"}),
+    ("sglang", {"offload_mode": "cpu", "offload_group_size": -1, "cpu_offload_gb": 4}),
     ("sglang", {"json_model_override_args": "{}", "enable_custom_logit_processor": False, "dp_size": 1}),
 ]
 
