@@ -183,16 +183,18 @@ def optimizer_of(
     """Build the optimizer that `optim` names, over the parameters that a model trains. `dimensions`: of a whole
     parameter."""
     parameters = list(module.parameters())
+    # Biases of all experts of a layer are one tensor [experts, outputs], and biases all the same.
+    biases = {id(parameter) for name, parameter in module.named_parameters() if name.endswith("_bias")}
+    measured = [(p, 1 if id(p) in biases else dimensions(p)) for p in parameters]
     if args.optim == "adamw_torch":
-        return adamw(parameter_groups(((p, dimensions(p)) for p in parameters), args.weight_decay, one_group), args)
+        return adamw(parameter_groups(measured, args.weight_decay, one_group), args)
     if args.optim == EIGHT_BIT:
-        groups = parameter_groups(((p, dimensions(p)) for p in parameters), args.weight_decay, one_group)
-        return adamw_8bit(groups, **_rates(args))
+        return adamw_8bit(parameter_groups(measured, args.weight_decay, one_group), **_rates(args))
     ends = [m for m in module.modules() if isinstance(m, nn.Embedding | LogProbHead | ValueHead)]
     apart = {id(parameter) for end in ends for parameter in end.parameters()}
-    matrices = [p for p in parameters if id(p) not in apart and p.dim() > 1 and min(p.shape[-2:]) > 1]
+    matrices = [p for p, number in measured if id(p) not in apart and number > 1 and min(p.shape[-2:]) > 1]
     taken = {id(matrix) for matrix in matrices}
-    groups = parameter_groups(((p, p.dim()) for p in parameters if id(p) not in taken), args.weight_decay)
+    groups = parameter_groups((pair for pair in measured if id(pair[0]) not in taken), args.weight_decay)
     trained = [matrix for matrix in matrices if matrix.requires_grad]
     first = [{"params": trained, "weight_decay": args.weight_decay, "muon": True}] if trained else []
     return Muon(first + groups, args.muon_momentum, **_adamw_settings(args))

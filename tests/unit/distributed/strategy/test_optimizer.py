@@ -3,7 +3,7 @@ import torch
 from transformers import get_scheduler
 
 from roll.configs.sections.training import TrainingArgs
-from roll.distributed.strategy.optimizer import adamw, learning_rate_factor, parameter_groups, schedule
+from roll.distributed.strategy.optimizer import adamw, learning_rate_factor, optimizer_of, parameter_groups, schedule
 
 
 @pytest.mark.parametrize("shape", ["constant", "constant_with_warmup", "linear", "cosine"])
@@ -55,6 +55,17 @@ def test_weight_decay_reaches_matrices_only() -> None:
         (0.1, [id(matrix)]),
         (0.0, [id(bias)]),
     ]
+
+
+@pytest.mark.parametrize("optim", ["adamw_torch", "muon"])
+def test_biases_of_all_experts_in_one_tensor_are_biases(optim: str) -> None:
+    """Those of gpt-oss: [experts, outputs]. They do not decay, and Muon leaves them to AdamW."""
+    module = torch.nn.Module()
+    module.register_parameter("gate_up_proj", torch.nn.Parameter(torch.zeros(4, 2, 6)))
+    module.register_parameter("gate_up_proj_bias", torch.nn.Parameter(torch.zeros(4, 6)))
+    args = TrainingArgs(optim=optim, weight_decay=0.1)
+    groups = optimizer_of(module, args, lambda parameter: parameter.dim()).param_groups
+    assert [(group["weight_decay"], [p.dim() for p in group["params"]]) for group in groups] == [(0.1, [3]), (0.0, [2])]
 
 
 def test_groups_are_the_same_without_weight_decay_unless_one_is_asked_for() -> None:
