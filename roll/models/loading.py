@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,13 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import PrefixChange, Transpose, WeightTransform, revert_weight_conversion
+from transformers.core_model_loading import (
+    PrefixChange,
+    Transpose,
+    WeightConverter,
+    WeightTransform,
+    revert_weight_conversion,
+)
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.utils import logging as transformers_logging
 
@@ -85,6 +93,19 @@ class LoadedModel:
         and GLM-4-MoE choose, by their names without adapters."""
         buffers = dict(_kept_buffers(self.pretrained)).items()
         return [(plain_name(name), buffer) for name, buffer in buffers if ".original_module." not in name]
+
+    @cached_property
+    def joined_in_files(self) -> dict[str, str]:
+        """Weights of `pretrained` that the model's files hold several of in one tensor, and what they call it."""
+        conversions = getattr(self.pretrained, "_weight_conversions", None) or ()
+        if not any(isinstance(each, WeightConverter) and len(each.target_patterns) > 1 for each in conversions):
+            return {}
+        stored = {
+            export.name: next(iter(revert_weight_conversion(self.pretrained, {export.name: torch.zeros(1, 1)})))
+            for export in self.exports
+        }
+        numbers = Counter(stored.values())
+        return {name: tensor for name, tensor in stored.items() if numbers[tensor] > 1}
 
     def in_checkpoint_form(self, weights: Sequence[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
         """Weights of `pretrained` as its checkpoint names and cuts them: transformers fuses the experts of mixture

@@ -7,9 +7,10 @@ which tensor lies where; the index is small and travels with the call, the bytes
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -124,20 +125,32 @@ def read_bucket(flat: torch.Tensor, index: BucketIndex) -> Iterator[tuple[str, t
 
 
 def fill_buckets(
-    weights: Iterator[tuple[str, torch.Tensor]], bucket_bytes: int
+    weights: Iterator[tuple[str, torch.Tensor]], bucket_bytes: int, joined: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[list[tuple[str, torch.Tensor]]]:
-    """Groups a stream of named tensors into buckets of at most `bucket_bytes`; a larger tensor stands alone."""
+    """Groups a stream of named tensors into buckets of at most `bucket_bytes`; a larger tensor stands alone. Those that
+    `joined` gives the same name are one tensor to the receiver, and share a bucket."""
     bucket: list[tuple[str, torch.Tensor]] = []
     size = 0
-    for name, tensor in weights:
-        num_bytes = -(-tensor.numel() * tensor.element_size() // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+    for parts in _together(weights, joined) if joined else ([weight] for weight in weights):
+        num_bytes = sum(
+            -(-tensor.numel() * tensor.element_size() // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES for _, tensor in parts
+        )
         if bucket and size + num_bytes > bucket_bytes:
             yield bucket
             bucket, size = [], 0
-        bucket.append((name, tensor))
+        bucket += parts
         size += num_bytes
     if bucket:
         yield bucket
+
+
+def _together(
+    weights: Iterator[tuple[str, torch.Tensor]], joined: Mapping[str, str]
+) -> Iterable[list[tuple[str, torch.Tensor]]]:
+    groups: dict[str, list[tuple[str, torch.Tensor]]] = {}
+    for name, tensor in weights:
+        groups.setdefault(joined.get(name, name), []).append((name, tensor))
+    return groups.values()
 
 
 # Plain values for the place of a bucket, for engines whose processes are reached by messages without pickle.

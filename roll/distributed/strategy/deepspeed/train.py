@@ -147,7 +147,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
         is_wanted = self.exports_weights or self.context.rank in to
         parameters, exports = dict(self.model.module.named_parameters()), self._exports(whole, merged)
         shapes = ((name, _form(parameters[export.weight])) for name, export in exports.items())
-        for bucket in fill_buckets(shapes, bucket_bytes):
+        for bucket in fill_buckets(shapes, bucket_bytes, self.model.joined_in_files):
             chosen = [(exports[name], form.dtype) for name, form in bucket]
             with self.rank.gathered([parameters[n] for export, _ in chosen for n in export.parameters], modify=False):
                 weights = [(e.name, e.value(parameters.__getitem__, dtype)) for e, dtype in chosen] if is_wanted else []

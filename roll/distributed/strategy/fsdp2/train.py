@@ -266,7 +266,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
             shapes = (
                 (name, torch.empty(shards[e.weight].shape, dtype=dtype, device="meta")) for name, e in exports.items()
             )
-            for bucket in fill_buckets(shapes, bucket_bytes):
+            for bucket in fill_buckets(shapes, bucket_bytes, self.model.joined_in_files):
                 weights = []
                 for name, _ in bucket:
                     export = exports[name]

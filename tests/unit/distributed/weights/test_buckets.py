@@ -50,6 +50,13 @@ def test_a_bucket_that_was_filled_fits_into_its_bytes() -> None:
     assert all(index_bucket(bucket).num_bytes <= 512 for bucket in buckets) and len(buckets) > 5
 
 
+def test_weights_that_are_one_tensor_to_the_receiver_share_a_bucket() -> None:
+    weights = [(name, torch.zeros(64, dtype=torch.uint8)) for name in ("q", "q_bias", "k", "o", "v")]
+    joined = dict.fromkeys("qkv", "qkv")
+    buckets = [[name for name, _ in bucket] for bucket in fill_buckets(iter(weights), 128, joined)]
+    assert buckets == [["q", "k", "v"], ["q_bias", "o"]]
+
+
 def segment_of(value: float) -> tuple[SharedSegment, MemoryBucket]:
     bucket = [("w", torch.full((3,), value))]
     index = index_bucket(bucket)
