@@ -37,7 +37,7 @@ from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.utils import logging as transformers_logging
 
 from roll.configs.sections.model import ModelArgs
-from roll.configs.strategies.model_facts import LOGIT_CAPS, LOGIT_FACTORS
+from roll.configs.strategies.model_facts import LOGIT_CAPS, LOGIT_FACTORS, UNTRAINED
 from roll.configs.strategies.model_numbers import is_dropout, unread_number
 from roll.configs.tables.roles import Head
 from roll.configs.tables.vision import SEES, VisionModel, names_part
@@ -453,6 +453,9 @@ def _finish(
         # In training Mamba's calls one kernel of mamba-ssm for all of it, which reads the weight of out_proj past its
         # adapter. Of the layer alone: what drops out in adapters goes by their own mode.
         layer.training = False
+    for name, parameter in pretrained.named_parameters():
+        if not UNTRAINED.isdisjoint(name.split(".")):
+            parameter.requires_grad_(False)  # DeepSpeed would take a gradient of 0 for it, and let it decay
     for prefix in args.frozen_prefixes:
         frozen = [p for name, p in pretrained.named_parameters() if names_part(plain_name(name), prefix)]
         if not frozen:

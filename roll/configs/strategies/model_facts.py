@@ -119,6 +119,10 @@ STATES: frozenset[str] = DELTA_RULES | frozenset(
 """Types with layers that carry a state from token to token (convolutions, gated delta rules, Mamba) beside attention.
 hf_infer caches these states, and packs begin anew with each row."""
 
+UNTRAINED: frozenset[str] = frozenset(("indexer", "expert_bias", "e_score_correction_bias"))
+"""Parts of names of weights that no gradient reaches: what chooses tokens (sparse attention), and biases by which
+routers choose experts. They stay as they are."""
+
 WITHOUT_OUT_PROJ: frozenset[str] = frozenset(("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h"))
 """Types to whose layers of this name peft (0.21) gives no adapters."""
 

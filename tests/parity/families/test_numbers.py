@@ -118,6 +118,17 @@ def test_rows_in_a_pack_score_as_the_model_does_or_are_refused_in_the_plan(kind:
     record(kind, "packed", float((found[mask] - wanted).abs().max()))
 
 
+@pytest.mark.parametrize("kind", ["afmoe", "deepseek_v32", "ernie4_5_moe"])
+def test_weights_that_no_gradient_reaches_are_not_trained(kind: str, tmp_path: Path) -> None:
+    """DeepSpeed would take zeros for their gradients, and let them decay."""
+    directory = save_tiny(kind, tmp_path)
+    right = right_model(kind, directory)
+    log_probs(right, rows()[0]).sum().backward()
+    loaded = load_policy(args_of(directory)).pretrained
+    frozen = {name for name, parameter in loaded.named_parameters() if not parameter.requires_grad}
+    assert frozen == {name for name, parameter in right.named_parameters() if parameter.grad is None} != set()
+
+
 def forked() -> tuple[torch.Tensor, torch.Tensor]:
     """Lengths [4] and rows [4, T]: a row, one that leaves it in the middle, the same once more, and its beginning."""
     (row, other), lengths = rows(), torch.tensor([23, 20, 23, 15])
