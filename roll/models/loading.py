@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -55,6 +55,7 @@ from roll.models.sequences.states import state_layers
 from roll.models.vision.files import vision_of
 from roll.models.vision.numbers import numbers_class
 from roll.models.weight_files import tensor_files
+from roll.utils.imports import replaced
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ADAPTER_FOLDER = "adapter"
@@ -308,9 +309,10 @@ def _load(
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:
-        pretrained, report = kind.from_pretrained(
-            args.model_name_or_path, config=config, dtype=DTYPES[args.dtype], output_loading_info=True, **options
-        )
+        with _padding_row_kept(config):
+            pretrained, report = kind.from_pretrained(
+                args.model_name_or_path, config=config, dtype=DTYPES[args.dtype], output_loading_info=True, **options
+            )
     finally:
         transformers_logging.set_verbosity(verbosity)
     if is_deepspeed_zero3_enabled():
@@ -325,6 +327,19 @@ def _load(
         names = ", ".join(sorted(missing - set(may_lack))[:5])
         raise StrategyError(f"{args.model_name_or_path} lacks weights that its config.json asks for: {names}")
     return pretrained, missing
+
+
+@contextmanager
+def _padding_row_kept(config: PretrainedConfig) -> Iterator[None]:
+    """Inside, the embedding of Youtu keeps the row of its padding token. transformers (5.19) empties it after it was
+    loaded, so that a tied head is another matrix, and ZeRO-3 fails, which holds no rows there."""
+    if config.model_type != "youtu":
+        yield
+        return
+    from transformers.models.youtu.modeling_youtu import YoutuPreTrainedModel
+
+    with replaced(YoutuPreTrainedModel, "_init_weights", PreTrainedModel._init_weights):
+        yield
 
 
 def _restore_frequencies(pretrained: PreTrainedModel) -> None:

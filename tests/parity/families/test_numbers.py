@@ -129,6 +129,15 @@ def test_weights_that_no_gradient_reaches_are_not_trained(kind: str, tmp_path: P
     assert frozen == {name for name, parameter in right.named_parameters() if parameter.grad is None} != set()
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_youtu_keeps_the_row_of_its_padding_token(tied: bool, tmp_path: Path) -> None:
+    directory = save_tiny("youtu", tmp_path, tie_word_embeddings=tied)
+    model, stored = load_policy(args_of(directory)).pretrained, load_file(directory / "model.safetensors")
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    assert torch.equal(embedding.weight, stored["model.embed_tokens.weight"]) and head is not None
+    assert (head.weight is embedding.weight) == tied
+
+
 def forked() -> tuple[torch.Tensor, torch.Tensor]:
     """Lengths [4] and rows [4, T]: a row, one that leaves it in the middle, the same once more, and its beginning."""
     (row, other), lengths = rows(), torch.tensor([23, 20, 23, 15])
