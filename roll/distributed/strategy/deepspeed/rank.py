@@ -24,6 +24,7 @@ from roll.distributed.strategy.base import RankContext, State
 from roll.distributed.strategy.data_parallel import evened_out
 from roll.distributed.strategy.host_copies import HostCopies
 from roll.errors import StrategyError
+from roll.models.experts.ranks import experts_of
 from roll.models.hf import LogProbHead
 from roll.models.loading import DTYPES, LoadedModel, load_model
 from roll.platforms.stores import bind_stores
@@ -149,10 +150,12 @@ class DeepSpeedRank:
         if model.adapters is not None:  # peft makes them in fp32, and ZeRO-3 would leave them so
             for parameter in model.module.parameters():
                 parameter.data = parameter.data.to(DTYPES[self.role.model_args.dtype])
-        if self.config.partitions_weights and self.context.head == "lm":
+        if self.config.partitions_weights:
             from deepspeed.utils import set_z3_leaf_modules
 
-            set_z3_leaf_modules(model.module, [LogProbHead])
+            heads = [LogProbHead] if self.context.head == "lm" else []
+            if leaves := [*heads, *looping_experts(model.module)]:
+                set_z3_leaf_modules(model.module, leaves)
         return model
 
     def initialize(self, model: nn.Module, **parts: Any) -> DeepSpeedEngine:
@@ -225,6 +228,14 @@ def _head_reduced_as_a_whole() -> Iterator[None]:
 
     with replaced(stage3, "z3_leaf_parameter", is_reduced_with_its_module):
         yield
+
+
+def looping_experts(root: nn.Module) -> list[type[nn.Module]]:
+    """Classes of modules that own the weights of all experts of a layer and call modules below them once for each
+    expert that is chosen: not as often on one rank as on another."""
+    found = (m for m in root.modules() if any(full_dimensions(p) == 3 for p in m.parameters(recurse=False)))
+    others = {id(experts) for _, experts in experts_of(root)}
+    return list({type(module): None for module in found if id(module) not in others and any(module.children())})
 
 
 def full_dimensions(parameter: nn.Parameter) -> int:
