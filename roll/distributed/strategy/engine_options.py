@@ -151,6 +151,7 @@ SGLANG: Mapping[str, Rule] = {
     "offload_mode": Rule(_PREFETCH, ("cpu",)),
     "offload_group_size": Rule(_PREFETCH, (-1, 0)),
     **_rules(_PREFETCH, "offload_num_in_group offload_prefetch_step", 1),
+    "enable_dsa_fused_indexer": Rule(_OTHER_WEIGHTS),
     "weight_cache_mode": Rule(_OTHER_WEIGHTS, ("off",)),
     **_rules(_ANOTHER_MODEL, "revision decrypted_config_file"),
     **_rules(

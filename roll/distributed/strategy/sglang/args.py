@@ -78,6 +78,7 @@ def engine_arguments(
         "log_level": "error",
         "skip_server_warmup": True,
         "sleep_on_idle": True,
+        "enable_dsa_fused_indexer": False,
     }
     if role.model_args.model_config_kwargs:
         arguments["json_model_override_args"] = json.dumps(role.model_args.model_config_kwargs)

@@ -24,6 +24,7 @@ from sglang.srt.managers.io_struct import (
     ResumeMemoryOccupationReqInput,
 )
 from sglang.srt.managers.scheduler import Scheduler, run_scheduler_process
+from sglang.srt.model_executor.model_runner_components.weight_updater import _unsupported_derived_weight_cache_error
 from sglang.srt.runtime_context import get_model, get_parallel
 from sglang.srt.utils import use_intel_amx_backend
 
@@ -69,6 +70,11 @@ class WeightUpdate:
         self._receiver.join(group, first_rank)
 
     def begin(self, whole: bool) -> None:
+        """Raise StrategyError, before anything is written, if the model computes with copies of its weights that no
+        update renews: SGLang's own calls for updates ask the same, past which our weights go."""
+        for runner in self._runners():
+            if reason := _unsupported_derived_weight_cache_error(runner.model):
+                raise StrategyError(f"sglang cannot update this model: {reason}")
         if self._is_open:  # the last update broke off
             self._close()
         self._is_whole = whole

@@ -85,6 +85,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("sglang", {"hicache_storage_backend": "file"}, "would outlive a weight update"),
     ("sglang", {"offload_group_size": 4}, "layers copied from the host before a weight update; use cpu_offload_gb"),
     ("sglang", {"offload_mode": "sharded_gpu"}, "It may be cpu."),
+    ("sglang", {"enable_dsa_fused_indexer": True}, "weights that are kept elsewhere"),
     ("sglang", {"load_format": "flash_rl"}, "expects quantised ones"),
     ("sglang", {"delete_ckpt_after_loading": True}, "trainers load the same files"),
 ]
