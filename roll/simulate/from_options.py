@@ -173,7 +173,7 @@ def _setup_of_yaml(options: argparse.Namespace, config: AlgorithmConfig, plan: B
         devices=devices_of(plan),
         workload=_workload(options, plan.response_length, plan.prompt_length // 2),
         costs=costs,
-        max_running=answers_at_once(config.max_running_requests, config.actor_infer.strategy_name, on_gpus=False),
+        max_running=answers_at_once(config.max_running_requests, config.actor_infer, on_gpus=False),
         max_replacements=plan.num_groups if config.is_use_additional_prompts else 0,
         keep=_filter_of(config),
         passes=passes,

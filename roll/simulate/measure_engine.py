@@ -36,7 +36,7 @@ async def _measure(config: AlgorithmConfig, plan: BatchPlan) -> dict[str, Any]:
     path = strategy_class_path(settings.strategy_name, "generate")
     device = platform_here().device_name()
     blueprint = Blueprint("actor_infer", 0, 1, 0, config.seed, device, path, settings)
-    most = answers_at_once(config.max_running_requests, settings.strategy_name, device != "cpu")
+    most = answers_at_once(config.max_running_requests, settings, device != "cpu")
     engine = _Engine(GenerateWorker(blueprint, most))
     await engine.worker.setup()
     try:

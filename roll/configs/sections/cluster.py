@@ -162,23 +162,6 @@ def sampling_cuts(sampling: Sampling) -> tuple[str, ...]:
     return tuple(name for name, is_set in in_use.items() if is_set)
 
 
-ANSWERS_AT_ONCE = 128
-ANSWERS_AT_ONCE_ON_GPUS = 512
-"""Default of vLLM and SGLang on GPUs: decoding grows hardly slower up to there (by arithmetic, not measured: a step of
-a 7B model reads 15 GB of weights for 128 answers as for 512). Their sampler takes .3 GB of logits for each copy."""
-
-
-def answers_at_once(configured: int | None, strategy_name: str | None, on_gpus: bool) -> int:
-    """Answers in flight in one engine: what max_running_requests says, or what suits the engine and its device.
-
-    Example: (None, "vllm", True) gives 512; (None, "hf_infer", True) and (None, "vllm", False) give 128.
-    """
-    if configured is not None:
-        return configured
-    has_paged_cache = spec_of(strategy_name).share is not None
-    return ANSWERS_AT_ONCE_ON_GPUS if on_gpus and has_paged_cache else ANSWERS_AT_ONCE
-
-
 class StrategyArgs(Settings):
     """`strategy_args` of a role."""
 
@@ -426,3 +409,28 @@ class WorkerConfig(Settings):
     @property
     def strategy_config(self) -> dict[str, Any]:
         return self.strategy_args.strategy_config if self.strategy_args else {}
+
+
+ANSWERS_AT_ONCE = 128
+ANSWERS_AT_ONCE_ON_GPUS = 512
+"""Default of vLLM and SGLang on GPUs: decoding grows hardly slower up to there (by arithmetic, not measured: a step of
+a 7B model reads 15 GB of weights for 128 answers as for 512). Their sampler takes .3 GB of logits for each copy."""
+
+
+def engine_limit(worker: WorkerConfig) -> tuple[str, int] | None:
+    """Return the key of strategy_config that allows fewest responses at once in an engine, and its value."""
+    values = ((key, worker.strategy_config.get(key)) for key in spec_of(worker.strategy_name).limit_keys)
+    return min(((key, value) for key, value in values if type(value) is int), key=lambda pair: pair[1], default=None)
+
+
+def answers_at_once(configured: int | None, worker: WorkerConfig, on_gpus: bool) -> int:
+    """Answers in flight in one engine: what max_running_requests says, or what suits the engine and its device, and no
+    more than its own keys allow.
+
+    Example: (None, vllm, True) gives 512; (None, hf_infer, True) and (None, vllm, False) give 128; (256, vllm with
+    max_num_seqs: 64, True) gives 64.
+    """
+    has_paged_cache = spec_of(worker.strategy_name).share is not None
+    suits = ANSWERS_AT_ONCE_ON_GPUS if on_gpus and has_paged_cache else ANSWERS_AT_ONCE
+    wanted, limit = configured or suits, engine_limit(worker)
+    return min(wanted, limit[1]) if limit else wanted

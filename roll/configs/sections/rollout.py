@@ -187,7 +187,7 @@ class RolloutConfig(RunConfig):
     max_running_requests: int | None = setting(
         None,
         "Most responses in flight per rollout engine, and of vLLM on GPUs its max_num_seqs. Default: 128; 512 for "
-        "vLLM and SGLang on GPUs.",
+        "vLLM and SGLang on GPUs. A smaller limit in the engine's own strategy_config counts.",
         ge=1,
     )
     is_use_additional_prompts: bool = setting(

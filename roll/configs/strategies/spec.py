@@ -95,6 +95,7 @@ class StrategySpec:
     memory: Mapping[Use, str] = field(default_factory=dict)  # (RoleFacts) -> RankMemory
     size_keys: tuple[str, ...] = ()  # keys of strategy_config whose product is num_gpus_per_worker by default
     share: GpuShareKey | None = None
+    limit_keys: tuple[str, ...] = ()  # arguments of an engine that limit how many responses it samples at once
     registry: ModelRegistry | None = None
     truncating_sampling_keys: tuple[str, ...] = (
         NARROWING  # sampling settings that change the distribution its log-probs are of

@@ -122,6 +122,7 @@ _SPECS = (
         memory={"generate": "roll.configs.memory.engine:vllm_memory"},
         size_keys=_SIZES,
         share=GpuShareKey("gpu_memory_utilization", default_share=0.92, holds_everything=True),
+        limit_keys=("max_num_seqs", "max_num_active_seqs", "max_num_batched_tokens"),
         retired={
             "sleep_level": "an engine that makes room for a trainer keeps its weights in host memory",
             "VLLM_USE_V1": "there is no other engine any more",
@@ -149,6 +150,7 @@ _SPECS = (
         size_keys=_SIZES,
         # SGLang computes its default from the GPU and its settings; this is about what comes out on 80 GB.
         share=GpuShareKey("mem_fraction_static", default_share=0.88, holds_everything=False),
+        limit_keys=("max_running_requests",),
         truncating_sampling_keys=("min_new_tokens", "repetition_penalty"),
         retired={
             "enable_ep_moe": "sglang dropped it: ep_size sets it",

@@ -204,7 +204,7 @@ class RunClusters:
         return facade(cluster, recovery=recovery)
 
     def _answers_at_once(self, settings: WorkerConfig) -> int:
-        return answers_at_once(self._plan.most_answers, settings.strategy_name, self.resources.has_gpus)
+        return answers_at_once(self._plan.most_answers, settings, self.resources.has_gpus)
 
     def _environment(self, settings: WorkerConfig) -> dict[str, str]:
         """Return the environment variables that the YAML sets for a role's workers."""

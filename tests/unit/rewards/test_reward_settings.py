@@ -33,6 +33,14 @@ from tests.helpers.configs import config
             "group_size_redundancy: 3 and num_return_sequences_in_group: 6 make 9 responses, but an engine runs 8 at "
             "once (max_running_requests), so the last ones would wait for others. Set",
         ),
+        (
+            {
+                "num_return_sequences_in_group": 6,
+                "group_size_redundancy": 3,
+                "actor_infer.strategy_args": {"strategy_name": "vllm", "strategy_config": {"max_num_seqs": 8}},
+            },
+            "engine runs 8 at once (actor_infer.strategy_args.strategy_config.max_num_seqs), so the last ones would",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_way_out(changes: dict[str, Any], said: str) -> None:

@@ -88,7 +88,7 @@ def engine_arguments(
             "disable_overlap_schedule": True,
             "disable_cuda_graph": True,
             "max_total_tokens": _CPU_KV_CACHE_TOKENS,
-            "max_running_requests": _CPU_MAX_RUNNING_REQUESTS,
+            "max_running_requests": max(_CPU_MAX_RUNNING_REQUESTS, most_answers or 0),
         }
     else:  # so that a trainer on the same devices can have the memory, and the weights come back as they were
         arguments |= {"enable_memory_saver": True, "enable_weights_cpu_backup": True}

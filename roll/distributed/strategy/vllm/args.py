@@ -126,7 +126,7 @@ def engine_arguments(
         arguments |= {
             "enforce_eager": True,
             "kv_cache_memory_bytes": _CPU_KV_CACHE_BYTES,
-            "max_num_seqs": _CPU_MAX_NUM_SEQS,
+            "max_num_seqs": max(_CPU_MAX_NUM_SEQS, most_answers or 0),
             # vllm 0.32.0 dies on a CPU when a prompt with a seed is prefilled in parts ("CPU Generator does not use
             # offset").
             "enable_chunked_prefill": False,

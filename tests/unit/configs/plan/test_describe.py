@@ -97,6 +97,29 @@ def test_the_batch_is_shown_as_a_sum_with_the_schedules_length() -> None:
             {"actor_infer.strategy_args.strategy_name": "hf_infer"},
             "per engine in a step, 128 of them at once (max_running_requests)",
         ),
+        (
+            {"actor_infer.strategy_args.strategy_config.max_num_seqs": 64, "max_running_requests": 256},
+            "per engine in a step, 64 of them at once (actor_infer's max_num_seqs)",
+        ),
+        (
+            {"actor_infer.strategy_args.strategy_config.max_num_seqs": 200},
+            "128 of them at once, 200 on GPUs (actor_infer's max_num_seqs)",
+        ),
+        (
+            {"actor_infer.strategy_args.strategy_config": {"max_num_seqs": 999, "max_num_batched_tokens": 99}},
+            "99 of them at once (actor_infer's max_num_batched_tokens)",
+        ),
+        (
+            {
+                "actor_infer.strategy_args": {
+                    "strategy_name": "sglang",
+                    "strategy_config": {"max_running_requests": 8},
+                }
+            },
+            "8 of them at once (actor_infer's max_running_requests)",
+        ),
+        ({"platform": "cuda"}, "512 of them at once (max_running_requests)"),
+        ({"platform": "cpu"}, "128 of them at once (max_running_requests)"),
     ],
 )
 def test_answers_of_an_engine_are_shown_with_how_many_run_at_once(changes: dict[str, object], line: str) -> None:

@@ -117,3 +117,8 @@ def test_graphs_on_a_gpu_reach_as_many_answers_as_there_are_at_once(given: dict[
     arguments = engine_arguments(role(**given), on_cpu=False, seed=0, most_answers=1024)
     assert arguments.get("cuda_graph_max_bs_decode") == largest
     assert "cuda_graph_max_bs_decode" not in engine_arguments(role(), on_cpu=True, seed=0, most_answers=64)
+
+
+def test_an_engine_on_a_cpu_has_room_for_all_answers() -> None:
+    assert engine_arguments(role(), on_cpu=True, seed=0, most_answers=64)["max_running_requests"] == 256
+    assert engine_arguments(role(), on_cpu=True, seed=0, most_answers=512)["max_running_requests"] == 512

@@ -185,9 +185,10 @@ def test_an_engine_on_a_gpu_samples_all_answers_that_it_is_given_at_once(
     assert (arguments["max_num_seqs"], arguments.get("max_num_batched_tokens")) == sizes
 
 
-def test_an_engine_on_a_cpu_keeps_its_sizes() -> None:
-    arguments = engine_arguments(make_role(), on_cpu=True, seed=0, most_answers=512)
-    assert arguments["max_num_seqs"] == 256 and "max_num_batched_tokens" not in arguments
+@pytest.mark.parametrize(("most_answers", "size"), [(64, 256), (512, 512)])
+def test_an_engine_on_a_cpu_has_room_for_all_answers(most_answers: int, size: int) -> None:
+    arguments = engine_arguments(make_role(), on_cpu=True, seed=0, most_answers=most_answers)
+    assert arguments["max_num_seqs"] == size and "max_num_batched_tokens" not in arguments
 
 
 def sees(**processor: Any) -> VisionModel:
