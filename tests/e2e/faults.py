@@ -14,8 +14,8 @@ from typing import Any, Literal
 import psutil
 
 from roll.run.saving.manifest import check_digests, read_manifest
-from tests.e2e.conftest import END_LIMIT_S, START_LIMIT_S, Run
 from tests.helpers.process_table import command_of, name_of
+from tests.helpers.runs import END_LIMIT_S, START_LIMIT_S, Run
 
 How = Literal["kill", "stop"]
 Phase = Literal["start-up", "steps", "evaluation", "checkpoint"]

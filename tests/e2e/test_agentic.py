@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import END_LIMIT_S, Run, comparable
 from tests.helpers.pages import snippets, write_files
+from tests.helpers.runs import END_LIMIT_S, Run, comparable
 
 pytestmark = pytest.mark.timeout(1800)  # every wait for a run has a shorter limit of its own
 StartRun = Callable[..., Run]

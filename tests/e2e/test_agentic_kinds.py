@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import foreign_programs
-from tests.e2e.conftest import Run
+from tests.helpers.runs import Run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 DATA = Path(__file__).parents[2] / "examples" / "questions"

@@ -11,7 +11,7 @@ import pytest
 
 from roll.rl.alarms import PROBE_GAP
 from roll.types.group_codec import BEGUN, group_ids, load_groups, read_groups
-from tests.e2e.conftest import END_LIMIT_S, Run
+from tests.helpers.runs import END_LIMIT_S, Run
 
 StartRun = Callable[..., Run]
 

@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from roll.types.group_codec import group_ids
-from tests.e2e.conftest import END_LIMIT_S, Run
 from tests.e2e.faults import SMALL
 from tests.helpers.process_table import name_of
+from tests.helpers.runs import END_LIMIT_S, Run
 
 StartRun = Callable[..., Run]
 PLACES = {

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Run
 from tests.e2e.test_ahead import assert_each_group_once
+from tests.helpers.runs import Run
 
 StartRun = Callable[..., Run]
 SHARED = ("num_gpus_per_node=1", "actor_infer.device_mapping=[0]", "max_staleness=2", "save_steps=-1")

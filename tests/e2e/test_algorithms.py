@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Run
+from tests.helpers.runs import Run
 
 pytestmark = pytest.mark.slow
 

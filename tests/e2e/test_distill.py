@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.e2e.conftest import Run, comparable, run_starter
+from tests.helpers.runs import Run, comparable, run_starter
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import END_LIMIT_S, Run
 from tests.e2e.test_rlvr import assert_engine_and_trainer_agree
+from tests.helpers.runs import END_LIMIT_S, Run
 
 StartRun = Callable[..., Run]
 

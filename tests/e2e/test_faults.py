@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from roll.run.saving.checkpoint import CheckpointStore
-from tests.e2e.conftest import END_LIMIT_S, Run
 from tests.e2e.faults import PHASES, SMALL, Fault, check, inject, newest_checkpoint, outcome, process_of
+from tests.helpers.runs import END_LIMIT_S, Run
 
 StartRun = Callable[..., Run]
 NO_SAVES = PHASES["steps"]

@@ -24,7 +24,6 @@ import pytest
 
 from roll.errors import ConfigError
 from roll.run.saving.checkpoint import CheckpointStore, DriverState, write_state
-from tests.e2e.conftest import END_LIMIT_S, REPOSITORY, Run
 from tests.e2e.faults import (
     PHASES,
     RAYS,
@@ -40,6 +39,7 @@ from tests.e2e.faults import (
     recorded,
 )
 from tests.e2e.faulty_rewards import DIES, FAILS, HANGS
+from tests.helpers.runs import END_LIMIT_S, REPOSITORY, Run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 StartRun = Callable[..., Run]

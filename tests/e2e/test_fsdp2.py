@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import END_LIMIT_S, Run
+from tests.helpers.runs import END_LIMIT_S, Run
 
 StartRun = Callable[..., Run]
 ONE_STEP = ("max_steps=1", "eval_steps=-1", "save_steps=1")

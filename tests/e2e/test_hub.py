@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Run
 from tests.helpers.hub import own_variables, running_hub
+from tests.helpers.runs import Run
 
 
 @pytest.mark.slow

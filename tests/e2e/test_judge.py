@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import END_LIMIT_S, START_LIMIT_S, Run, comparable
+from tests.helpers.runs import END_LIMIT_S, START_LIMIT_S, Run, comparable
 
 StartRun = Callable[..., Run]
 

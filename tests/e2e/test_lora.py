@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from tests.e2e.conftest import Run
+from tests.helpers.runs import Run
 
 StartRun = Callable[..., Run]
 KL = ("use_kl_loss=true", "kl_loss_coef=0.001")

@@ -11,8 +11,8 @@ from safetensors import safe_open
 from transformers import AutoTokenizer
 
 from roll.models.weight_files import tensor_files
-from tests.e2e.conftest import Run
 from tests.e2e.test_megatron import HF_SAMPLER, assert_engine_has_the_trainers_weights
+from tests.helpers.runs import Run
 from tests.parity.megatron import models, prediction
 
 StartRun = Callable[..., Run]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Run, comparable
+from tests.helpers.runs import Run, comparable
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,8 @@ import pytest
 
 from roll.rewards.code.languages import find_python
 from roll.utils.sandbox.backends import SandboxUnavailable, find_means
-from tests.e2e.conftest import END_LIMIT_S, Run, comparable
 from tests.helpers.judge_server import HANGS, Act, JudgeServer, judge_server, says
+from tests.helpers.runs import END_LIMIT_S, Run, comparable
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # two runs of nine processes each
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import REPOSITORY, START_LIMIT_S, Run
 from tests.helpers.pages import DOCS
+from tests.helpers.runs import REPOSITORY, START_LIMIT_S, Run
 from tests.helpers.tutorial import RUN, START, check_outcome, follow, in_shell
 
 INSTALL = "make test-environment"

@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from roll.utils.network import free_port
-from tests.e2e.conftest import END_LIMIT_S, Run
 from tests.e2e.test_rlvr import assert_engine_and_trainer_agree
+from tests.helpers.runs import END_LIMIT_S, Run
 
 HEAD, OTHER = "127.0.0.1", "127.0.0.2"  # loopback addresses stand for hosts
 MARK = "ROLL_TEST_CLUSTER"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Run, comparable, run_starter
+from tests.helpers.runs import Run, comparable, run_starter
 
 pytestmark = pytest.mark.slow
 

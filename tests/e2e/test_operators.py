@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Run, comparable
+from tests.helpers.runs import Run, comparable
 
 STEPS = ("max_steps=4", "eval_steps=4", "save_steps=2")
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from tests.e2e import foreign_programs
-from tests.e2e.conftest import END_LIMIT_S, Run
 from tests.e2e.faults import recorded
+from tests.helpers.runs import END_LIMIT_S, Run
 
 NUM_GROUPS, GROUP_SIZE, NUM_STEPS = 16, 8, 5
 NUM_SESSIONS = NUM_GROUPS * GROUP_SIZE  # at once

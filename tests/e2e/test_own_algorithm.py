@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import REPOSITORY, Run
 from tests.helpers.pages import snippets, write_files
+from tests.helpers.runs import REPOSITORY, Run
 
 REGISTERS = '''"""A module that says in which roles it was imported, and that no model was loaded there before."""
 import os, sys

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from roll.commands import run as cli
-from tests.e2e.conftest import Run, comparable
 from tests.helpers.pages import importable, snippets, write_files
+from tests.helpers.runs import Run, comparable
 
 LINES = "\n".join(f"{a}{b}{(a + b) % 10}" for a in range(8) for b in range(10))
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from roll.commands import run as cli
-from tests.e2e.conftest import Run
 from tests.helpers.pages import importable, snippets, write_files
+from tests.helpers.runs import Run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tiny-sort" / "tiny_sort.yaml"
 KEY = "actor_train.strategy_args.strategy_name"

@@ -18,12 +18,12 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText
 
 from roll.run.records.replay import read
-from tests.e2e.conftest import END_LIMIT_S, REPOSITORY, Run, comparable
 from tests.e2e.faults import SMALL
 from tests.e2e.picture_loop import PlainLoop, recorded
 from tests.e2e.test_ahead_faults import assert_no_group_lost_or_trained_twice, engines_of
 from tests.e2e.test_modes import beside, sampled_and_learnt
 from tests.e2e.test_rlvr import assert_engine_and_trainer_agree
+from tests.helpers.runs import END_LIMIT_S, REPOSITORY, Run, comparable
 from tests.parity.strategies import shown as tiny
 from tests.unit.datasets.pictures.files import bomb, encoded, pixels, png
 from tests.unit.datasets.pictures.test_decode import oriented

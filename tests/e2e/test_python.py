@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import REPOSITORY, Run, comparable
+from tests.helpers.runs import REPOSITORY, Run, comparable
 
 SHORT = ("max_steps=3", "eval_steps=3", "save_steps=0")
 SCRIPT = Path(__file__).with_name("python_run.py")

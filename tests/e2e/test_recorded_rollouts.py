@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Run, comparable
+from tests.helpers.runs import Run, comparable
 
 StartRun = Callable[..., Run]
 SETTINGS = (

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.conftest import START_LIMIT_S, Run, comparable
+from tests.helpers.runs import START_LIMIT_S, Run, comparable
 
 LENGTHS = ("max_steps=8", "save_steps=2", "eval_steps=4", "resume_from_checkpoint=false")
 

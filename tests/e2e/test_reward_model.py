@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import END_LIMIT_S, Run, comparable
+from tests.helpers.runs import END_LIMIT_S, Run, comparable
 
 StartRun = Callable[..., Run]
 

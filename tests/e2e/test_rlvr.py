@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Run, comparable
+from tests.helpers.runs import Run, comparable
 from tests.helpers.trace_format import problems_of
 
 StartRun = Callable[..., Run]

@@ -15,7 +15,7 @@ from roll.distributed.strategy.base import RankContext
 from roll.distributed.strategy.hf.score import HfScoreStrategy
 from roll.types.batch import Rows
 from roll.types.collate import pad
-from tests.e2e.conftest import Run, comparable
+from tests.helpers.runs import Run, comparable
 
 SHORT = (
     "max_steps=6", "eval_steps=6", "save_steps=3", "reward_train.training_args.warmup_steps=0",

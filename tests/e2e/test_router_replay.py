@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from tests.e2e.conftest import Run
+from tests.helpers.runs import Run
 from tests.parity.megatron import models
 
 StartRun = Callable[..., Run]

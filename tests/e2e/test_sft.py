@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Run, comparable
+from tests.helpers.runs import Run, comparable
 
 SHORT = ("max_steps=6", "eval_steps=3", "save_steps=3", "sft_train.training_args.warmup_steps=0")
 ROWS_PER_STEP = 128

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from tests.e2e.conftest import Run, comparable, run_starter
+from tests.helpers.runs import Run, comparable, run_starter
 
 StartRun = Callable[..., Run]
 StartLake = Callable[..., Run]

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.e2e.conftest import START_LIMIT_S, Run, comparable, shared_directory
+from tests.helpers.runs import START_LIMIT_S, Run, comparable, shared_directory
 
 pytestmark = pytest.mark.timeout(2400)  # every wait for a run has a shorter limit of its own
 

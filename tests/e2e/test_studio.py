@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from roll.run.display.titles import number_text
-from tests.e2e.conftest import START_LIMIT_S
+from tests.helpers.runs import START_LIMIT_S
 from tests.helpers.tutorial import metrics
 from tests.layout.source import REPOSITORY
 from tests.unit.studio.test_rollouts import EVIL, record, write

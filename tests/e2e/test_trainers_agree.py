@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Run
+from tests.helpers.runs import Run
 
 StartRun = Callable[..., Run]
 ONE_STEP = ("max_steps=1", "eval_steps=-1", "save_steps=-1")

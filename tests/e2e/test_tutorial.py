@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import REPOSITORY, START_LIMIT_S
+from tests.helpers.runs import REPOSITORY, START_LIMIT_S
 from tests.helpers.tutorial import check_outcome, follow
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import roll
-from tests.e2e.conftest import REPOSITORY, START_LIMIT_S
+from tests.helpers.runs import REPOSITORY, START_LIMIT_S
 from tests.helpers.tutorials import PAGES, check_texts, page_blocks, run_page
 
 

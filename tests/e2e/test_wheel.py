@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from roll.commands.table import SUBCOMMANDS
-from tests.e2e.conftest import REPOSITORY, START_LIMIT_S
+from tests.helpers.runs import REPOSITORY, START_LIMIT_S
 
 SOURCES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "roll", "examples/config")
 CALL_EACH = """

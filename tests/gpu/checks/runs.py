@@ -16,10 +16,10 @@ from typing import Any
 
 import psutil
 
-from tests.e2e.conftest import Run, run_starter
 from tests.gpu.check import Figures, largest, smallest
 from tests.gpu.place import Place
 from tests.helpers.engines import ENGINE_PROCESSES
+from tests.helpers.runs import Run, run_starter
 
 _HERE = Path(__file__).resolve().parents[1]
 _ENGINE_SETTINGS: dict[str, dict[str, Any]] = {
@@ -104,7 +104,8 @@ def learns(place: Place, config_name: str, steps: int, overrides: Sequence[str])
     data = place.directory / "data"
     prepare(data)
     one_gpu = ("num_gpus_per_node=1", "actor_train.device_mapping=[0]", "actor_infer.device_mapping=[0]")
-    length = (f"max_steps={steps}", f"eval_steps={steps}", "save_steps=-1")
+    # No tracker that a bare machine may lack.
+    length = (f"max_steps={steps}", f"eval_steps={steps}", "save_steps=-1", "track_with=[jsonl]")
     with run_starter(place.directory, Path(os.environ["TMPDIR"])) as start:
         run = start(data, config_name, *one_gpu, *length, *overrides)
         _finish(run)
