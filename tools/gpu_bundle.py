@@ -25,8 +25,11 @@ _WRITTEN = {"wheels", "roll.tar.gz", "run.sh"}
 CARRIED = (
     "annotated-types",
     "antlr4-python3-runtime",
+    "attrs",
+    "charset-normalizer",
     "cloudpickle",
     "deepspeed",
+    "einops",
     "hjson",
     "hydra-core",
     "jsonschema",
@@ -34,14 +37,20 @@ CARRIED = (
     "latex2sympy2-extended",
     "math-verify",
     "megatron-core",
+    "msgpack",
+    "ninja",
     "omegaconf",
+    "protobuf",
     "py-cpuinfo",
     "pydantic",
     "pydantic-core",
     "ray",
     "referencing",
+    "requests",
     "rpds-py",
     "typing-inspection",
+    "urllib3",
+    "xxhash",
 )
 """What images with torch and transformers lack. All of it is pure Python, or has wheels for Linux."""
 WITHOUT_WHEELS = ("antlr4-python3-runtime", "deepspeed")

@@ -7,11 +7,10 @@ import shutil
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextToText
 from transformers.core_model_loading import revert_weight_conversion
@@ -30,6 +29,9 @@ from roll.types.media import Media, Picture, Shown
 from tests.helpers.pictures import marks_of, size_of, type_ids
 from tests.parity.megatron.models import corrections
 from tests.parity.strategies import reference
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 SHAPES: dict[int, tuple[tuple[int, int], ...]] = {0: ((3, 2),), 4: ((1, 2), (2, 2)), 6: ((1, 1),)}
 """Tokens of the pictures of some rows: of two ranks, one has none; of four micro batches, one has none."""
@@ -108,6 +110,8 @@ def rows(model_dir: Path) -> list[MicroBatch]:
 
 def write_conversations(folder: Path, model_dir: Path) -> Path:
     """Eight conversations, most of which show pictures from files, and two of them in several turns."""
+    from PIL import Image
+
     factor = vision(model_dir).sizes.factor
     random, lines = np.random.default_rng(7), []
     for number, shapes in enumerate([((3, 2),), (), ((1, 2), (2, 2)), ((1, 1),), (), ((2, 3),), ((1, 2),), ()]):
@@ -154,6 +158,8 @@ def hf_inputs(model_dir: Path, row: MicroBatch) -> dict[str, torch.Tensor]:
 
 def _image(picture: Picture) -> Image.Image:
     """The picture of the model's size, or the file, where it is cut into squares already."""
+    from PIL import Image
+
     if picture.array.ndim == 3:
         return Image.fromarray(picture.array)
     assert picture.source is not None

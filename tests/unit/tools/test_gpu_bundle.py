@@ -1,23 +1,63 @@
 """The folder for a machine without a network: what it carries, and what it leaves out."""
 
+import ast
 import os
 import signal
 import subprocess
 import tarfile
 import time
 import zipfile
+from collections.abc import Iterable
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tools import gpu_bundle
 from tools.gpu_bundle import CARRIED, LOCK, RUN, WITHOUT_WHEELS, _shorten, _versions, main
+
+PYTHON = {"extra": "", "python_version": "3.12", "python_full_version": "3.12.3"}
 
 
 def test_every_package_has_the_version_of_the_lock():
     assert set(CARRIED) <= _versions(LOCK.read_text()).keys()
     assert set(WITHOUT_WHEELS) <= set(CARRIED)
+
+
+def requirements(names: Iterable[str]) -> set[str]:
+    """What these packages ask for on Python 3.12, as far as they are installed here, without their extras."""
+    needed: set[str] = set()
+    for name in names:
+        with suppress(metadata.PackageNotFoundError):
+            found = [Requirement(text) for text in metadata.requires(name) or ()]
+            needed |= {one.name for one in found if one.marker is None or one.marker.evaluate(PYTHON)}
+    return {canonicalize_name(name) for name in needed}
+
+
+def test_what_is_carried_has_all_that_it_asks_for():
+    """The rest comes with what the machine has. Whole runs do without the last four: they read no parquet and no
+    pictures, draw nothing, and keep their figures as JSON."""
+    there = {"torch", "transformers", "peft", "triton"}
+    while more := requirements(there) - there:
+        there |= more
+    have = there | set(CARRIED)
+    assert requirements(CARRIED) - have == set()
+    asked = {canonicalize_name(Requirement(text).name) for text in roll_requires()}
+    assert asked - have == {"pyarrow", "pillow", "matplotlib", "tensorboard"}
+
+
+def roll_requires() -> list[str]:
+    (keyword,) = [
+        keyword.value
+        for call in ast.walk(ast.parse((gpu_bundle.REPOSITORY / "setup.py").read_text()))
+        if isinstance(call, ast.Call)
+        for keyword in call.keywords
+        if keyword.arg == "install_requires"
+    ]
+    return ast.literal_eval(keyword)
 
 
 def test_a_wheel_of_ray_loses_its_java_and_keeps_what_may_be_executed(tmp_path: Path):
