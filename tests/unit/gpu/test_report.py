@@ -40,7 +40,18 @@ def test_a_row_tells_figures_failures_and_why_it_was_skipped():
 def test_what_one_environment_skips_another_ones_report_tells():
     vllm = Report("cuda", FACTS, [Outcome("one", "passed"), Outcome("two", "skipped", "sglang not installed")])
     sglang = Report("cuda", FACTS, [Outcome("one", "skipped", "vllm not installed"), Outcome("two", "passed")])
-    assert [row.rsplit("(")[1] for row in rows(vllm, sglang)] == ["A) |", "B) |"]
+    assert [row.rpartition("(")[2] for row in rows(vllm, sglang)] == ["A) |", "B) |"]
+
+
+def test_figures_are_judged_by_the_limits_of_now():
+    """A limit that was drawn tighter, or wider, since; one whose figure nobody measured then."""
+    outcomes = [Outcome("one", "failed", "gap is 0.9, must be at most 0.5", {"gap": 0.9}, 3)]
+    outcomes += [Outcome("two", "passed", "", {"gap": 1.2}, 3)]
+    first, second = rows(Report("cuda", FACTS, outcomes))
+    assert first.endswith("| passed in 3 s: gap 0.9 (A) |")
+    assert second.endswith("| **failed**: gap is 1.2, must be at most 1 () (A) |")
+    (unmeasured, _) = rows(Report("cuda", FACTS, [Outcome("one", "passed", "", {"other": 1.0}, 3)]))
+    assert unmeasured.endswith("| passed in 3 s (did not measure gap yet) (A) |")
 
 
 def test_a_report_is_read_as_it_was_written(tmp_path: Path):
