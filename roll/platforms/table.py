@@ -44,6 +44,8 @@ class Platform:
     has_flash_attention: bool = False  # torch's own, with packed rows and causal_lower_right
     has_tree_attention: bool = False  # kernels whose results of several calls can be merged: use_prefix_sharing
     has_wide_products: bool = False  # torch.mm(out_dtype=): fp32 products of bf16 factors
+    has_exact_products: bool = False  # products that do not depend on how many rows there are: exact_log_probs
+    abort_call: tuple[str, ...] = ()  # method of a group that ends what waits in its kernels, and its arguments
 
     @property
     def is_accelerator(self) -> bool:
@@ -100,6 +102,15 @@ class Platform:
         options = group_class.Options()
         options._timeout = timeout
         return group_class(store, rank, world_size, options)
+
+    def abort(self, group: Any) -> bool:
+        """Ends a group of the backend at once, kernels that wait for a lost member too. False where the backend
+        cannot."""
+        if not self.abort_call:
+            return False
+        method, *arguments = self.abort_call
+        getattr(group, method)(*arguments)
+        return True
 
 
 @dataclass(frozen=True)
@@ -168,6 +179,8 @@ CUDA = Platform(
     has_flash_attention=True,
     has_tree_attention=True,
     has_wide_products=True,
+    has_exact_products=True,
+    abort_call=("abort",),
 )
 """NVIDIA GPUs."""
 
@@ -181,6 +194,7 @@ ROCM = replace(
     worker_variables={"NCCL_CUMEM_ENABLE": "0", "NCCL_NVLS_ENABLE": "0"},
     has_tree_attention=False,  # AOTriton's kernels have log-sum-exps of another form, and have never been tried
     has_wide_products=False,  # torch documents them for CUDA alone
+    has_exact_products=False,  # the Triton kernel was written for, and tried on, NVIDIA's GPUs
 )
 """AMD GPUs: a torch built for HIP calls them cuda, and RCCL nccl."""
 
@@ -203,6 +217,7 @@ NPU = Platform(
         "HCCL_NPU_SOCKET_PORT_RANGE": "auto",
         "VLLM_ASCEND_ENABLE_NZ": "0",
     },
+    abort_call=("abort_hccl_comm", "given up"),
 )
 """Ascend NPUs, by torch_npu."""
 
@@ -219,6 +234,7 @@ CPU = CpuPlatform(
     device_files="",
     interface_variables=_GLOO,
     has_tree_attention=True,
+    has_exact_products=True,
 )
 
 PLATFORMS: Mapping[str, Platform] = {platform.name: platform for platform in (*ACCELERATORS, CPU)}

@@ -4,15 +4,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from roll.configs.checks.moe import has_experts
+from roll.configs.checks.platforms import NO_EXACT_PRODUCTS
 from roll.configs.problems import Problem
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.sections.run import RunConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_facts import EXACT_MIXTURES, OWN_ATTENTION, STATES
 from roll.configs.strategies.model_numbers import ATTENTION_CAP, attention_cap, text_part, type_of, unpacked
 from roll.configs.strategies.packing import unpackable_layers
 from roll.configs.strategies.sequence_parallel import CHANGING_ROPE, rope_kinds
 from roll.configs.tables.roles import ACTOR_INFER, ACTOR_TRAIN, REFERENCE, Use
+from roll.platforms.table import PLATFORMS, machine_platform
 
 KEY = "exact_log_probs"
 ENGINE = "hf_infer"
@@ -29,6 +32,10 @@ def exact_log_prob_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     """Finds what would make log-probs of trainer and engine differ in their last bits."""
     if not config.exact_log_probs:
         return
+    platform = PLATFORMS.get(config.platform)
+    if platform is not None and not platform.has_exact_products:
+        text = f"{KEY}: true: {NO_EXACT_PRODUCTS}. Set it to false (platform: {platform.name})."
+        yield Problem(text, (KEY, "platform"))
     roles = {ACTOR_TRAIN: config.actor_train, ACTOR_INFER: config.actor_infer}
     if config.reference is not None and config.needs_reference:
         roles[REFERENCE] = config.reference
@@ -54,6 +61,15 @@ def exact_log_prob_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         yield _problem("kv_on_update", "keep", "samples over keys and values of old weights. Set it to recompute")
     if config.kl_terms and config.use_kl_loss and config.kl_loss_type == "full":
         yield _problem("kl_loss_type", "full", "compares whole distributions, by another head. Use k1, k2 or k3")
+
+
+def exact_machine_problems(config: RunConfig) -> Iterator[Problem]:
+    """Finds exact passes on devices without kernels for them, where the run is this machine's."""
+    if not isinstance(config, AlgorithmConfig) or not config.exact_log_probs or config.platform != "auto":
+        return
+    if not (platform := machine_platform()).has_exact_products:
+        text = f"{KEY}: true: {NO_EXACT_PRODUCTS}, and this machine has devices of platform {platform.name}."
+        yield Problem(f"{text} Set it to false, or platform to cpu.", (KEY, "platform"), "machine")
 
 
 def exact_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:

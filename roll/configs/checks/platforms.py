@@ -9,6 +9,7 @@ from roll.platforms.table import ACCELERATORS, CUDA, NPU, PLATFORMS, machine_pla
 from roll.utils.imports import is_installed
 
 NO_TREES = "prefix sharing works on NVIDIA's GPUs and on CPUs"
+NO_EXACT_PRODUCTS = "exact passes work on NVIDIA's GPUs and on CPUs"
 
 
 def on_gpus_here() -> bool:

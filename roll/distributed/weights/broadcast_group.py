@@ -112,9 +112,8 @@ class BroadcastGroup:
         if self.rank == 0:
             self._store.set(_timed_out(self.spec), "")
         group, self._group = self._group, None
-        if group is not None and self.spec.backend == "nccl":
-            group.abort()
-        elif group is not None:  # the last reference to a gloo group waits for what is under way, up to the time limit
+        if group is not None and not self._platform.abort(group):
+            # The last reference to a gloo group waits for what is under way, up to the time limit.
             last = [group]
             del group
             threading.Thread(target=last.clear, daemon=True, name="broadcast group end").start()

@@ -17,6 +17,7 @@ from roll.models.loading import LoadedModel
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.states import state_layers
 from roll.models.sequences.tree import tree_or_pack
+from roll.platforms.table import platform_of
 
 _MOST_THREADS = 2
 _LENGTHS = (40, 7, 21)  # of the rows that are tried
@@ -58,6 +59,8 @@ def check_exact(model: LoadedModel, device: torch.device) -> None:
     module = model.module
     if not isinstance(module, TokenLogProbModel):
         return
+    if not (platform := platform_of(device)).has_exact_products:
+        raise exact_refusal(f"it runs on {platform.name}, which has no kernels for it")
     rows = len(_LENGTHS)
     lengths = torch.tensor(_LENGTHS, device=device)
     columns = torch.arange(max(_LENGTHS), device=device)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roll.configs.checks.exact_log_probs import exact_model_problems
+from roll.configs.checks.exact_log_probs import exact_machine_problems, exact_model_problems
 from roll.configs.checks.lora import lora_model_problems, lora_warnings, sent_adapter_model_problems
 from roll.configs.checks.moe import balance_model_problems, router_replay_model_problems
 from roll.configs.checks.mtp import head_model_problems
@@ -96,7 +96,7 @@ def role_strategy_warnings(config: RunConfig) -> list[str]:
 
 
 def machine_report(config: RunConfig) -> MachineReport:
-    problems: list[Problem] = [*platform_machine_problems(config.platform)]
+    problems: list[Problem] = [*platform_machine_problems(config.platform), *exact_machine_problems(config)]
     unchecked: list[str] = []
     for choice in choices(config):
         worker, spec = choice.worker, spec_of(choice.worker.strategy_name)

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from roll.configs.checks.exact_log_probs import KEY, exact_model_problems
+from roll.configs.checks.exact_log_probs import KEY, exact_machine_problems, exact_model_problems
 from roll.configs.checks.pictures import picture_problems
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.tables.roles import ROLES
+from roll.platforms.table import PLATFORMS
 from roll.run.start.preflight import machine_report
 from tests.helpers.configs import config, problems
 
@@ -71,6 +72,21 @@ def test_what_breaks_it_is_refused(changes: dict[str, Any], message: str) -> Non
     texts = said(changes)
     assert any(re.search(message, text) for text in texts), texts
     assert all("false" in text for text in texts)
+
+
+@pytest.mark.parametrize("platform", ["npu", "rocm"])
+def test_devices_without_exact_products_are_refused(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the key platform, and by what this machine has."""
+    (text,) = said({"platform": platform})
+    why = "exact_log_probs: true: exact passes work on NVIDIA's GPUs and on CPUs"
+    assert text == f"{why}. Set it to false (platform: {platform})."
+    assert said({"platform": "cuda"}) == said({"platform": "cpu"}) == []
+    made = config(EXACT)
+    assert list(exact_machine_problems(made)) == []
+    monkeypatch.setattr("roll.configs.checks.exact_log_probs.machine_platform", lambda: PLATFORMS[platform])
+    (problem,) = exact_machine_problems(made)
+    assert problem.text.startswith(f"{why}, and this machine has devices of platform {platform}.")
+    assert list(exact_machine_problems(config({**EXACT, "platform": "cpu"}))) == []
 
 
 def of_model(role: str, model: dict[str, Any]) -> list[str]:

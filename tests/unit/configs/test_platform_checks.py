@@ -44,8 +44,12 @@ def said(platform: str, changes: dict[str, Any]) -> list[str]:
             {ENGINE: {"strategy_name": "vllm", "strategy_config": {"quantization": "fp8"}}},
             f"{ENGINE}.strategy_config.quantization: 'fp8': vLLM-Ascend reads weights that were quantised for it",
         ),
+        (
+            {ENGINE: {"strategy_name": "vllm", "strategy_config": {"attention_backend": "FLASHINFER"}}},
+            f"{ENGINE}.strategy_config.attention_backend: 'FLASHINFER': vLLM-Ascend has its own attention",
+        ),
     ],
-    ids=["megatron", "sglang", "kernel", "compile", "prefixes", "quantised"],
+    ids=["megatron", "sglang", "kernel", "compile", "prefixes", "quantised", "attention"],
 )
 def test_what_ascend_does_not_have_is_refused_with_its_key(changes: dict[str, Any], text: str) -> None:
     (problem,) = said("npu", changes)

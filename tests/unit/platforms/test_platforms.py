@@ -2,6 +2,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -249,3 +250,13 @@ def test_kernels_that_only_gpus_have_are_not_called_elsewhere(on_npu: StandInPla
     starts = torch.tensor([0, 4])
     output, _ = packed_attention.packed_attention(torch.nn.Identity(), query, query, query, 0, cu_seq_lens_q=starts)
     assert output.shape == (1, 4, 2, 8) and output.eq(1).all()
+
+
+def test_a_group_that_waits_for_a_lost_member_is_ended_where_the_backend_can() -> None:
+    """NCCL's groups and HCCL's have a method for it, each its own; gloo's have none."""
+    for platform, expected in ((CUDA, call.abort()), (ROCM, call.abort()), (NPU, call.abort_hccl_comm("given up"))):
+        group = Mock()
+        assert platform.abort(group)
+        assert group.mock_calls == [expected]
+    group = Mock()
+    assert not CPU.abort(group) and group.mock_calls == []

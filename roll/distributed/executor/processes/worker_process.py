@@ -91,7 +91,7 @@ _CONSEQUENCES = (
     "distbackenderror",
     "distnetworkerror",
     "socket timeout",
-    "nccl communicator was aborted",
+    "ccl communicator was aborted",  # of NCCL, RCCL and HCCL
 )
 
 

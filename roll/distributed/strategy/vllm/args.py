@@ -184,7 +184,7 @@ def problems(choice: Choice) -> Iterator[Problem]:
     """Yield the problems of a role with this strategy, for its spec."""
     if choice.role.use == "generate":
         yield from argument_problems(choice.role.name, choice.worker)
-        yield from _quantised_on_npu(choice)
+        yield from _npu_problems(choice)
 
 
 def warnings(choice: Choice) -> Iterator[str]:
@@ -197,12 +197,17 @@ def warnings(choice: Choice) -> Iterator[str]:
         )
 
 
-def _quantised_on_npu(choice: Choice) -> Iterator[Problem]:
-    """Finds quantisation on Ascend, which is another one there."""
-    key, kind = f"{choice.at}.quantization", choice.worker.strategy_config.get("quantization")
-    if choice.platform == NPU.name and kind is not None:
-        why = "vLLM-Ascend reads weights that were quantised for it, but roll sends unquantised ones. Remove it"
-        yield Problem(f"{key}: {show(kind)}: {why} (platform: npu).", (key, "platform"))
+def _npu_problems(choice: Choice) -> Iterator[Problem]:
+    """Finds keys that mean something else on Ascend, or nothing."""
+    reasons = {
+        "quantization": "vLLM-Ascend reads weights that were quantised for it, but roll sends unquantised ones",
+        "attention_backend": "vLLM-Ascend has its own attention and passes over this key",
+    }
+    for name, why in reasons.items():
+        value = choice.worker.strategy_config.get(name)
+        if choice.platform == NPU.name and value is not None:
+            key = f"{choice.at}.{name}"
+            yield Problem(f"{key}: {show(value)}: {why}. Remove it (platform: npu).", (key, "platform"))
 
 
 def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
