@@ -5,9 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from roll.configs.checks.moe import has_experts
-from roll.configs.memory.hybrids import HYBRIDS
 from roll.configs.memory.layer_shape import Weight
-from roll.configs.memory.model_shape import model_shape
+from roll.configs.memory.model_shape import FORMS, model_shape
 from roll.configs.memory.trained import (
     ALL_LINEAR,
     EXPERT,
@@ -122,7 +121,7 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
     there = sorted({layer.rpartition(".")[2] for layer in layers})
     asked = [word for word in args.lora_target if word != ALL_LINEAR]
     unknown = [word for word in asked if not any(ends_with(layer, word) for layer in layers)]
-    if kind in HYBRIDS:  # files of some have other names for experts
+    if kind in FORMS:  # files of some have other names for experts
         unknown = [word for word in unknown if not any(is_target(weight, (word,), experts) for weight in weights)]
     for word in unknown:
         text = f"{key}: no linear layer of the model is named {word}. It has {', '.join(there)}"

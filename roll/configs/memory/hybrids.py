@@ -4,23 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from roll.configs.memory.layer_shape import SHARED_GATE, LayerShape, Recurrence, Weight
-from roll.configs.memory.reader import LayerWeights, Reader, UnreadableModel, head_sizes, latent_attention
+from roll.configs.memory.layer_shape import SHARED_GATE, LayerShape, Recurrence
+from roll.configs.memory.reader import Form, LayerWeights, Reader, UnreadableModel, head_sizes, latent_attention
 from roll.configs.memory.recurrence import convolution, gated_delta, gated_linear, kimi_delta, lightning, mamba, mamba2
-
-
-@dataclass(frozen=True)
-class Form:
-    """A type of model. `layer` adds the weights of a layer and says what a token meets there. `ends`: norms behind the
-    last layer. `ties_head`: the head is the embedding where config.json does not say; None: it never is, whatever
-    config.json says."""
-
-    layer: Callable[[Reader, int, LayerWeights], LayerShape]
-    embedding: str = "model.embed_tokens"
-    layers: str = "model.layers"
-    ends: tuple[str, ...] = ("model.norm",)
-    ties_head: bool | None = False
-    count: Callable[[Reader], int] = lambda model: model.num_layers
 
 
 def _kinds(model: Reader, default: Callable[[int], str], *names: str) -> list[str]:
@@ -160,7 +146,7 @@ def _kimi(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
         return LayerShape(attention, recurrence, width)
     count = model.size("num_local_experts", "num_experts")
     width, per_token = model.size("moe_intermediate_size"), model.size("num_experts_per_tok", "num_experts_per_token")
-    shared = width * model.size("n_shared_experts", "num_shared_experts", default=1)
+    shared = width * model.size("n_shared_experts", "num_shared_experts", default=1, least=0)
     add.linear("mlp.gate", count, hidden, cut="whole")
     add.experts("mlp.experts", count, hidden, width)
     add.gated("mlp.shared_experts", hidden, shared)
@@ -267,7 +253,11 @@ def _falcon_h1(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
 
 
 def _granite(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
-    hidden, width, shared = model.hidden, model.size("intermediate_size"), model.size("shared_intermediate_size")
+    hidden, width, shared = (
+        model.hidden,
+        model.size("intermediate_size"),
+        model.size("shared_intermediate_size", default=1024, least=0),
+    )
     add.norm("input_layernorm", hidden)
     add.norm("post_attention_layernorm", hidden)
     count = model.size("num_local_experts", default=8, least=0)
@@ -412,7 +402,7 @@ def _jamba(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
         add.gated("feed_forward", hidden, width)
         return LayerShape(attention, recurrence, width)
     per_token = model.size("num_experts_per_tok")
-    add.linear("feed_forward.router", count, hidden, cut="whole")
+    add.linear("feed_forward.router", count, hidden)
     add.experts("feed_forward.experts", count, hidden, width)
     return LayerShape(attention, recurrence, per_token * width, per_token)
 
@@ -482,8 +472,7 @@ def _recurrent_gemma(model: Reader, layer: int, add: LayerWeights) -> LayerShape
     attention = recurrence = None
     kind = kinds[layer % len(kinds)]
     if _is_attention(_TODAY.get(kind, kind), "linear_attention"):
-        sizes = head_sizes(Reader({**model.model, "head_dim": None}))
-        attention = add.attention(hidden, sizes, model.flag("attention_bias"), True, at)
+        attention = add.attention(hidden, head_sizes(model), model.flag("attention_bias"), True, at)
     else:
         kernel = model.size("conv1d_width", default=4)
         for name in ("linear_y", "linear_x"):
@@ -526,10 +515,10 @@ def _minimax(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
 _ALONE: Mapping[str, Any] = {
     "embedding": "backbone.embeddings",
     "layers": "backbone.layers",
-    "ends": ("backbone.norm_f",),
+    "ends": ("backbone.norm_f.weight",),
 }
-_LFM: Mapping[str, Any] = {"ends": ("model.embedding_norm",), "ties_head": True}
-_FINAL = ("model.final_layernorm",)
+_LFM: Mapping[str, Any] = {"ends": ("model.embedding_norm.weight",), "ties_head": True}
+_FINAL = ("model.final_layernorm.weight",)
 HYBRIDS: Mapping[str, Form] = {
     "qwen3_next": Form(lambda model, layer, add: _qwen(model, layer, add, is_mixture=True, is_old=True)),
     "qwen3_5_text": Form(lambda model, layer, add: _qwen(model, layer, add, is_mixture=False, is_old=False)),
@@ -542,7 +531,7 @@ HYBRIDS: Mapping[str, Form] = {
     "nemotron_h": Form(
         _nemotron,
         embedding="model.embeddings",
-        ends=("model.norm_f",),
+        ends=("model.norm_f.weight",),
         ties_head=None,
         count=lambda model: len(_nemotron_kinds(model)),
     ),
@@ -551,25 +540,10 @@ HYBRIDS: Mapping[str, Form] = {
     "mamba2": Form(_mamba2_alone, **_ALONE),
     "jamba": Form(_jamba, ends=_FINAL),
     "lfm2": Form(
-        lambda model, layer, add: _lfm(model, layer, add, False), ends=("model.embedding_norm",), ties_head=True
+        lambda model, layer, add: _lfm(model, layer, add, False), ends=("model.embedding_norm.weight",), ties_head=True
     ),
     "lfm2_moe": Form(lambda model, layer, add: _lfm(model, layer, add, is_mixture=True), **_LFM),
-    "recurrent_gemma": Form(_recurrent_gemma, ends=("model.final_norm",), ties_head=True),
+    "recurrent_gemma": Form(_recurrent_gemma, ends=("model.final_norm.weight",), ties_head=True),
     "minimax": Form(_minimax),
 }
 """Types by the model_type of config.json."""
-
-
-def own_weights(model: Reader, form: Form) -> tuple[list[Weight], list[LayerShape]]:
-    """Every weight but those of the head, and the layers."""
-    weights = [
-        Weight(f"{form.embedding}.weight", (model.size("vocab_size"), model.hidden), "vocabulary", -1, "embedding")
-    ]
-    shapes: list[LayerShape] = []
-    count = form.count(model)
-    for layer in range(count):
-        add = LayerWeights(f"{form.layers}.{layer}", layer)
-        shapes.append(form.layer(model, layer, add))
-        weights += add.weights
-    weights += (Weight(f"{name}.weight", (model.hidden,), "whole", count, "norm") for name in form.ends)
-    return weights, shapes

@@ -6,11 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from roll.configs.checks.mtp import NUM_HEADS
-from roll.configs.memory.hybrids import HYBRIDS, own_weights
+from roll.configs.memory.decoders import DECODERS
+from roll.configs.memory.gpts import GPTS
+from roll.configs.memory.hybrids import HYBRIDS
 from roll.configs.memory.layer_shape import SHARED_GATE, Attention, Cut, LayerShape, ModelShape, Weight
-from roll.configs.memory.reader import MOST, MOST_LAYERS, Reader, UnreadableModel
+from roll.configs.memory.reader import MOST, MOST_LAYERS, Form, Reader, UnreadableModel, own_weights
+from roll.configs.memory.single_types import SINGLE_TYPES
 from roll.configs.memory.tower import in_whole_model, text_part, tower_weights
-from roll.configs.tables.families import FAMILIES, Family, Model, family_of
+from roll.configs.tables.families import Family, Model, family_of
 from roll.configs.tables.roles import Head
 from roll.configs.tables.vision import VISION
 
@@ -131,6 +134,7 @@ def _matrices(hidden: int, width: int) -> dict[str, tuple[int, int]]:
     return {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
 
 
+FORMS: Mapping[str, Form] = {**HYBRIDS, **DECODERS, **GPTS, **SINGLE_TYPES}
 _NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 _OPTIONAL = ("num_key_value_heads", "head_dim", "decoder_sparse_step", "num_experts", "num_experts_per_tok")
 _FLAGS = ("tie_word_embeddings", "attention_bias", "mlp_bias", "qkv_bias", "use_qk_norm")
@@ -141,12 +145,11 @@ def model_shape(model: Mapping[str, Any], head: Head = "lm") -> tuple[ModelShape
     """The shape of the model of a config.json (with the role's overrides in it), or None and the reason."""
     if model.get("model_type") in VISION and isinstance(model.get("vision_config"), Mapping):
         return _shape_with_tower(model, head)
-    if model.get("model_type") in HYBRIDS:
-        return _hybrid_shape(model, head)
+    if model.get("model_type") in FORMS:
+        return _shape_by_form(model, head)
     family = family_of(model)
     if family is None:
-        known = ", ".join((*FAMILIES, *HYBRIDS, *VISION))
-        return None, f"the memory formulas know no {model.get('model_type')} models; they know {known}"
+        return None, f"the memory formulas know no {model.get('model_type')} models"
     number = family.experts.number if family.experts else ""
     if number in _EXPERTS:
         model = {**model, number: model.get(_EXPERTS[0]) or model.get(_EXPERTS[1])}
@@ -205,8 +208,8 @@ def _shape(model: Mapping[str, Any], family: Family, head: Head) -> ModelShape:
     return _with_head(model, weights, shapes, head, bool(model.get("tie_word_embeddings", family.ties_head)), mtp)
 
 
-def _hybrid_shape(model: Mapping[str, Any], head: Head) -> tuple[ModelShape | None, str]:
-    form, reader = HYBRIDS[str(model["model_type"])], Reader(model)
+def _shape_by_form(model: Mapping[str, Any], head: Head) -> tuple[ModelShape | None, str]:
+    form, reader = FORMS[str(model["model_type"])], Reader(model)
     try:
         weights, layers = own_weights(reader, form)
         ties = form.ties_head
@@ -214,7 +217,11 @@ def _hybrid_shape(model: Mapping[str, Any], head: Head) -> tuple[ModelShape | No
             ties = reader.flag("tie_embedding", reader.flag("tie_word_embeddings", ties))
     except UnreadableModel as error:
         return None, str(error)
-    return _with_head(model, weights, layers, head, bool(ties)), ""
+    shape = _with_head(model, weights, layers, head, bool(ties), name=form.head)
+    if head == "lm" and form.head_bias(reader):
+        bias = Weight(f"{form.head}.bias", (shape.vocab_size,), "vocabulary", len(layers), "bias of the head")
+        shape = replace(shape, weights=(*shape.weights, bias))
+    return shape, ""
 
 
 def _with_head(
@@ -224,6 +231,7 @@ def _with_head(
     head: Head,
     ties_head: bool,
     mtp: tuple[Weight, ...] = (),
+    name: str = "lm_head",
 ) -> ModelShape:
     """The shape of a model whose first weight is the embedding."""
     vocab_size, hidden = weights[0].shape
@@ -237,7 +245,7 @@ def _with_head(
         weights.append(Weight("score.weight", (1, hidden), "whole", last, "score"))
         weights.append(Weight("score.bias", (1,), "whole", last, "bias of the score"))
     elif not ties_head:
-        weights.append(Weight("lm_head.weight", (vocab_size, hidden), "vocabulary", last, "head"))
+        weights.append(Weight(f"{name}.weight", (vocab_size, hidden), "vocabulary", last, "head"))
     return ModelShape(tuple(weights), mtp, tuple(layers), hidden, vocab_size, ties_head, is_critic)
 
 

@@ -1,10 +1,10 @@
 """Numbers of a config.json as the arithmetic reads them, and a layer's weights as they are listed."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from roll.configs.memory.layer_shape import Attention, Cut, Weight
+from roll.configs.memory.layer_shape import Attention, Cut, LayerShape, Weight
 
 MOST = 10**7  # of any size; what is above is damaged, and counting its layers would take for ever
 MOST_LAYERS = 10_000
@@ -167,3 +167,38 @@ def latent_attention(layer: LayerWeights, model: Reader, at: str = "self_attn") 
     return Attention(
         query + latent + turned + heads * (2 * key + value), heads * value, latent + turned, 1, heads * (key + value)
     )
+
+
+@dataclass(frozen=True)
+class Form:
+    """A type of model. `layer` adds the weights of a layer and says what a token meets there. `ends`: vectors behind
+    the last layer. `ties_head`: the head is the embedding where config.json does not say; None: it never is, whatever
+    config.json says. `head_bias`: whether the head has one. `others`: further weights, before the first layer."""
+
+    layer: Callable[[Reader, int, LayerWeights], LayerShape]
+    embedding: str = "model.embed_tokens"
+    layers: str = "model.layers"
+    ends: tuple[str, ...] = ("model.norm.weight",)
+    ties_head: bool | None = False
+    head: str = "lm_head"
+    head_bias: Callable[[Reader], bool] = lambda _: False
+    count: Callable[[Reader], int] = lambda model: model.num_layers
+    others: Callable[[Reader], Iterable[tuple[str, tuple[int, ...]]]] = lambda _: ()
+
+
+def own_weights(model: Reader, form: Form) -> tuple[list[Weight], list[LayerShape]]:
+    """Every weight but those of the head, and the layers."""
+    table = (model.size("vocab_size"), model.hidden)
+    weights = [Weight(f"{form.embedding}.weight", table, "vocabulary", -1, "embedding")]
+    weights += (
+        Weight(name, shape, "tensor" if "_projection" in name and len(shape) == 2 else "whole", -1, name)
+        for name, shape in form.others(model)
+    )
+    shapes: list[LayerShape] = []
+    count = form.count(model)
+    for layer in range(count):
+        add = LayerWeights(f"{form.layers}.{layer}", layer)
+        shapes.append(form.layer(model, layer, add))
+        weights += add.weights
+    weights += (Weight(name, (model.hidden,), "whole", count, "norm") for name in form.ends)
+    return weights, shapes

@@ -14,7 +14,7 @@ from transformers.models.auto.auto_mappings import CONFIG_MAPPING_NAMES
 from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.passes import recurrence_bytes
 from roll.configs.memory.recurrence import ALL_KERNELS
-from tests.unit.configs.memory.test_hybrids import PUBLISHED
+from tests.unit.configs.memory.test_forms import PUBLISHED
 
 PAGE = Path(__file__).parents[4] / "docs" / "memory.md"
 

@@ -21,7 +21,7 @@ from roll.run.spec import PIPELINES
 from roll.run.start import memory_report
 from roll.run.start.load import load
 from tests.unit.configs.memory.test_figures import EXAMPLES
-from tests.unit.configs.memory.test_hybrids import PUBLISHED
+from tests.unit.configs.memory.test_forms import PUBLISHED
 from tests.unit.configs.memory.test_recurrence import SIZES
 
 CACHED = ("qwen3_next", "qwen3_5_text", "olmo_hybrid", "kimi_linear", "bamba", "falcon_h1", "granitemoehybrid",
