@@ -13,11 +13,12 @@ from transformers import PreTrainedModel
 
 from roll.configs.sections.model import ModelArgs
 
-_PRODUCTS = {"aten::mm": 0, "aten::addmm": 1}  # the place of the first factor among the arguments
+_PRODUCTS = {"aten::mm": 0, "aten::addmm": 1, "roll::exact_product": 0}  # place of the first factor among arguments
 _GROUPED = frozenset({"aten::_grouped_mm", "transformers::grouped_mm_fallback"})
 _ATTENTION = (
     *("aten::_scaled_dot_product_", "torch_attn::_varlen_attn", "flash_attn"),
     *("aten::_flash_attention_forward", "aten::_efficient_attention_forward"),  # of trees on GPUs
+    "roll::exact_attention",
 )
 LEAST_TERMS = 128  # of a number of a product; one of fewer, such as an adapter's, costs less than its memory
 
@@ -36,8 +37,9 @@ def is_dear(op: Any, args: tuple[Any, ...]) -> bool:
     if not isinstance(op, torch._ops.OpOverload) or op._overloadname != "default":  # others write to memory of others
         return False
     name = op._schema.name
-    if (factor := _PRODUCTS.get(name)) is not None:
-        return args[factor].shape[-1] >= LEAST_TERMS
+    if (place := _PRODUCTS.get(name)) is not None:
+        factor = args[place]
+        return factor.shape[-1] >= LEAST_TERMS and factor.shape[:-2].numel() == 1
     return name in _GROUPED or name.startswith(_ATTENTION)
 
 

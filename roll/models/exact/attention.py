@@ -9,7 +9,7 @@ exact zeros. A whole row and a token beside cached ones go through the same `_bl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -129,6 +129,43 @@ def _chunks(width: int, window: int) -> Iterator[_Chunk]:
         yield _Chunk(start, min(start + BLOCK, width), first, start // BLOCK + 1)
 
 
+@torch.library.custom_op("roll::exact_attention", mutates_args=())
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    widths: Sequence[int],
+    tokens: Sequence[torch.Tensor],
+    places: Sequence[torch.Tensor],
+    cells: Sequence[torch.Tensor],
+    asking: Sequence[torch.Tensor | None],
+    scale: float,
+    window: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Query, keys and values as `exact_attention` gets them, and the fields of all groups of rows: output [N, heads, D]
+    and log-sum-exp [N, heads]. An operation of torch, which recomputation keeps the results of
+    (`models/recomputation.py`)."""
+    heads, groups, num_tokens = query.shape[1], key.shape[1], query.shape[2]
+    output = query.new_zeros(num_tokens, heads, value.shape[-1])
+    sums = query.new_zeros(num_tokens, heads, dtype=_wide(query))
+    for group in map(RowGroup, widths, tokens, places, cells, asking):
+        queries = _queries(query, group, groups, scale)
+        keys, values = _in_blocks(key, group), _in_blocks(value, group)
+        outputs, of_sums = [], []
+        for chunk in _chunks(group.width, window):
+            part = queries[..., chunk.start : chunk.stop, :].flatten(2, 3)
+            span = slice(chunk.first, chunk.last)
+            hidden = chunk.hidden(heads // groups, window, query.device)
+            attended, lse = _blocks(part, keys[span], values[span], hidden)
+            shape = (heads // groups, chunk.stop - chunk.start)
+            outputs.append(attended.unflatten(2, shape))
+            of_sums.append(lse.unflatten(2, shape))
+        asked, at = group.query_places()
+        output[asked] = _of_tokens(torch.cat(outputs, 3), at).to(output.dtype)
+        sums[asked] = _of_tokens(torch.cat(of_sums, 3)[..., None], at)[..., 0]
+    return output, sums
+
+
 class _WholeRows(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[override]
@@ -140,24 +177,8 @@ class _WholeRows(torch.autograd.Function):
         scale: float,
         window: int,
     ) -> torch.Tensor:
-        heads, groups, tokens = query.shape[1], key.shape[1], query.shape[2]
-        output = query.new_zeros(tokens, heads, value.shape[-1])
-        sums = query.new_zeros(tokens, heads, dtype=_wide(query))
-        for group in exact.groups:
-            queries = _queries(query, group, groups, scale)
-            keys, values = _in_blocks(key, group), _in_blocks(value, group)
-            outputs, of_sums = [], []
-            for chunk in _chunks(group.width, window):
-                part = queries[..., chunk.start : chunk.stop, :].flatten(2, 3)
-                span = slice(chunk.first, chunk.last)
-                hidden = chunk.hidden(heads // groups, window, query.device)
-                attended, lse = _blocks(part, keys[span], values[span], hidden)
-                shape = (heads // groups, chunk.stop - chunk.start)
-                outputs.append(attended.unflatten(2, shape))
-                of_sums.append(lse.unflatten(2, shape))
-            places, cells = group.query_places()
-            output[places] = _of_tokens(torch.cat(outputs, 3), cells).to(output.dtype)
-            sums[places] = _of_tokens(torch.cat(of_sums, 3)[..., None], cells)[..., 0]
+        widths, *of_groups = map(list, zip(*exact.groups, strict=True))
+        output, sums = _attend(query, key, value, widths, *of_groups, scale, window)
         ctx.save_for_backward(query, key, value, output, sums)
         ctx.exact, ctx.scale, ctx.window = exact, scale, window
         return output[None]

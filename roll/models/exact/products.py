@@ -68,13 +68,19 @@ def _products(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None
     return output
 
 
+@torch.library.custom_op("roll::exact_product", mutates_args=())
+def _product(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """The kernel as an operation of torch, which recomputation keeps the results of (`models/recomputation.py`)."""
+    return _kernel()(left, right, bias)
+
+
 class _Products(torch.autograd.Function):
     @staticmethod
     def forward(  # type: ignore[override]
         ctx: Any, left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
         ctx.save_for_backward(left, right)
-        return _kernel()(left, right, bias)
+        return _product(left, right, bias)
 
     @staticmethod
     @once_differentiable

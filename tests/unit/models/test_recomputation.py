@@ -13,6 +13,10 @@ from roll.configs.memory.layer_shape import ModelShape
 from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.passes import layer_bytes, product_bytes, saved_bytes
 from roll.configs.sections.model import ModelArgs
+from roll.models.exact import products
+from roll.models.exact.attention import EXACT_ATTENTION
+from roll.models.exact.check import make_exact
+from roll.models.exact.rows import ExactRows
 from roll.models.execution import compile_model
 from roll.models.loading import LoadedModel, load_policy
 from roll.models.recomputation import _contexts, is_dear
@@ -36,10 +40,18 @@ def loaded(model_dir: Path, **of_args: Any) -> LoadedModel:
     return model
 
 
+def loaded_exact(model_dir: Path, **of_args: Any) -> LoadedModel:
+    model = load_policy(ModelArgs(model_name_or_path=str(model_dir), dtype="fp32", **of_args))
+    make_exact(model)
+    return model
+
+
 def forward(model: LoadedModel) -> torch.Tensor:
     ids = torch.randint(3, 290, (ROWS, LENGTH), generator=torch.Generator().manual_seed(0))
     pack = Pack.scored(ids, torch.full((ROWS,), LENGTH))
-    return model.pretrained.base_model(**pack.arguments).last_hidden_state
+    is_exact = model.pretrained.config._attn_implementation == EXACT_ATTENTION
+    layout = ExactRows.of(pack) if is_exact else pack
+    return model.pretrained.base_model(**layout.arguments).last_hidden_state
 
 
 def kept_bytes(model: LoadedModel) -> int:
@@ -76,6 +88,34 @@ def test_what_selective_recomputation_keeps_is_what_the_plan_says(wide_dir: Path
     assert everything == pytest.approx(layer_bytes(shape, layer, 4) - saved_bytes(shape, layer, 4, "full"), rel=0.35)
 
 
+@pytest.mark.parametrize("by_kernels", [False, True], ids=["products of torch", "products of a kernel"])
+def test_exact_passes_keep_what_the_plan_says(
+    by_kernels: bool, wide_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their products on GPUs are no operations of torch's own, and neither is their attention: the same bytes, and
+    gradients to the bit."""
+    if by_kernels:
+        monkeypatch.setattr(products, "by_kernels", lambda device: True)
+        monkeypatch.setattr(products, "_kernel", lambda: product)
+    shape, full = shape_of(wide_dir), kept_bytes(loaded_exact(wide_dir))
+    selective = loaded_exact(wide_dir, recompute_granularity="selective")
+    planned = product_bytes(shape, 4) - saved_bytes(shape, 4, "full")
+    assert measured(selective, full, shape) == pytest.approx(planned + 4 * 4)
+    everything = loaded_exact(wide_dir, disable_gradient_checkpointing=True)
+    for model in (selective, everything):
+        model.module.zero_grad()
+        forward(model).square().sum().backward()
+    for (name, ours), theirs in zip(selective.module.named_parameters(), everything.module.parameters(), strict=True):
+        pair = [each.grad for each in (ours, theirs) if each.grad is not None]
+        assert not pair or torch.equal(*pair), name
+
+
+def product(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Stands in for the kernel."""
+    output = torch.matmul(left.repeat(len(right) // len(left), 1, 1), right)
+    return output if bias is None else output + bias
+
+
 @pytest.mark.slow
 def test_a_compiled_model_keeps_about_as_much_and_learns_the_same(wide_dir: Path) -> None:
     """By inductor and the machine's C++ compiler. On a CPU the rows of attention are joined: one tensor more."""
@@ -103,6 +143,9 @@ def test_products_and_attention_are_dear_and_nothing_that_writes_to_others_memor
     assert is_dear(torch.ops.torch_attn._varlen_attn.default, ())
     assert is_dear(aten._flash_attention_forward.default, ()) and is_dear(aten._efficient_attention_forward.default, ())
     assert not any(is_dear(op, (wide, wide)) for op in (aten.mm.out, aten.bmm.default, aten.silu.default))
+    exact: Any = torch.ops.roll.exact_product.default
+    assert is_dear(exact, (wide[None], wide[None])) and is_dear(torch.ops.roll.exact_attention.default, ())
+    assert not is_dear(exact, (wide.expand(2, 1, 128), wide)) and not is_dear(exact, (narrow[None], narrow))
 
 
 @pytest.mark.parametrize("changes", ["the product", "a view of it", "out="])
