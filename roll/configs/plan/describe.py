@@ -1,6 +1,8 @@
 """A plan in words: the roles, who sits on which device, and the arithmetic of a step."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
 
 from roll.configs.checks.platforms import NO_TREES
 from roll.configs.checks.prefix_sharing import obstacles
@@ -16,6 +18,8 @@ from roll.configs.sections.cluster import WorkerConfig, answers_at_once, engine_
 from roll.configs.sections.run import RunConfig
 from roll.configs.sections.teachers import MixConfig
 from roll.configs.strategies.features import FEATURES, Feature
+from roll.configs.strategies.model_numbers import text_part
+from roll.configs.strategies.packing import why_no_parts
 from roll.configs.strategies.table import spec_of
 from roll.platforms.table import PLATFORMS, machine_platform
 from roll.utils.text import table
@@ -27,9 +31,11 @@ def describe(
     batch: Iterable[tuple[str, ...]],
     algorithm: Iterable[tuple[str, ...]] = (),
     chosen: Iterable[Chosen] = (),
+    models: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> str:
     """Everything a person checks before a run, in about 40 lines. `batch`: the rows about a step; `algorithm`: those
-    about what it learns by; `chosen`: what roll chose for keys that the YAML leaves out."""
+    about what it learns by; `chosen`: what roll chose for keys that the YAML leaves out; `models`: config.json of the
+    roles whose model is on this machine."""
     learning, choices = table(algorithm), table((choice.key, choice.described) for choice in chosen)
     roles, length = config.model_roles, run_length(config) if config.takes_steps else "no steps"
     sections = {
@@ -42,7 +48,7 @@ def describe(
             *_share_lines(plan.layout, roles),
         ],
         **({"Algorithm": learning} if learning else {}),
-        "Batch": table([*batch, *_pack_rows(plan, roles), *_tree_rows(config, plan, roles)]),
+        "Batch": table([*batch, *_pack_rows(plan, roles), *_tree_rows(config, plan, roles, models)]),
         "Schedule": table(_schedule_rows(config, config.missing_validation)),
         **({"Chosen for this run, since the YAML does not set it": choices} if choices else {}),
     }
@@ -135,7 +141,12 @@ def _pack_rows(plan: RunPlan, roles: Mapping[str, WorkerConfig]) -> Iterator[tup
         yield "packs", f"{role}: {'; '.join(parts)}"
 
 
-def _tree_rows(config: RunConfig, plan: RunPlan, roles: Mapping[str, WorkerConfig]) -> Iterator[tuple[str, ...]]:
+def _tree_rows(
+    config: RunConfig,
+    plan: RunPlan,
+    roles: Mapping[str, WorkerConfig],
+    models: Mapping[str, Mapping[str, Any]],
+) -> Iterator[tuple[str, ...]]:
     platform = machine_platform() if config.platform == "auto" else PLATFORMS[config.platform]
     for role, worker in roles.items():
         if not worker.shares_prefixes:
@@ -145,7 +156,10 @@ def _tree_rows(config: RunConfig, plan: RunPlan, roles: Mapping[str, WorkerConfi
             reasons = [f"{worker.strategy_name} does not {FEATURES[Feature.PREFIX_SHARING].does}"]
         if worker.device_mapping is not None and not platform.has_tree_attention:
             reasons = [f"{NO_TREES}, and devices are of platform {platform.name}"]
-        if_it_can = " if the model allows it" * (worker.use_prefix_sharing == "auto")
+        if role in models and (why := why_no_parts(text_part(models[role]))):
+            reasons.append(f"{worker.model_args.model_name_or_path}, {why}")
+        is_open = worker.use_prefix_sharing == "auto" and role not in models
+        if_it_can = " if the model allows it" * is_open
         once = f", common prefixes of rows in a micro batch are computed once{if_it_can}"
         how = f"; off here: {reasons[0]}" if reasons else once
         saved = "" if reasons or not isinstance(plan, BatchPlan) else _saved(plan, role, worker)

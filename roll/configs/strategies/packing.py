@@ -19,22 +19,33 @@ def unpackable_layers(kind: str, layers: Iterable[object]) -> list[str]:
     return [] if kind in STATES else sorted({str(layer) for layer in layers} - PACKABLE_LAYERS)
 
 
+def why_no_packs(text: Mapping[str, Any]) -> str:
+    """Say what of a model's config.json (its part about text) keeps its rows from being packed; empty: nothing."""
+    if (cap := attention_cap(text)) is not None:
+        return f"which has a soft cap on attention ({ATTENTION_CAP}: {cap}) that the kernels for packs leave out"
+    if others := unpackable_layers(type_of(text), text.get("layer_types") or ()):
+        return f"whose config.json has layers of type {', '.join(others)}, which see past the end of a row"
+    return f"which has {unpacked(text)}" if unpacked(text) else ""
+
+
+def why_no_parts(text: Mapping[str, Any]) -> str:
+    """Say the same of rows that are computed in parts: as trees, or by several ranks."""
+    if why := why_no_packs(text):
+        return why
+    if type_of(text) in STATES:
+        return f"which has {STATES_IN_PARTS}"
+    return "which has attention of its own" if type_of(text) in OWN_ATTENTION else ""
+
+
 def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """Checks packing and prefix sharing of strategies that run Hugging Face models."""
     worker = choice.worker
     if not worker.packs_rows and worker.use_prefix_sharing != "on":
         return
-    text = text_part(model)
-    reason = unpacked(text) and f"which has {unpacked(text)}"
-    if others := unpackable_layers(type_of(text), text.get("layer_types") or ()):
-        reason = f"whose config.json has layers of type {', '.join(others)}, which see past the end of a row"
-    if (cap := attention_cap(text)) is not None:
-        reason = f"which has a soft cap on attention ({ATTENTION_CAP}: {cap}) that the kernels for packs leave out"
-    in_parts = reason or (f"which has {STATES_IN_PARTS}" if type_of(text) in STATES else "")
-    in_parts = in_parts or ("which has attention of its own" if type_of(text) in OWN_ATTENTION else "")
-    args = choice.worker.model_args
+    text, args = text_part(model), choice.worker.model_args
+    in_parts = why_no_parts(text)
     keys = {
-        "use_sequence_packing": (reason, ("true", "false") if worker.use_sequence_packing else None),
+        "use_sequence_packing": (why_no_packs(text), ("true", "false") if worker.use_sequence_packing else None),
         "use_prefix_sharing": (in_parts, ("on", "off") if worker.use_prefix_sharing == "on" else None),
         "model_args.ulysses_size": (in_parts, (args.ulysses_size, 1) if args.ulysses_size > 1 else None),
     }

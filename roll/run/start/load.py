@@ -18,6 +18,7 @@ from roll.configs.sections.data import DataArgs
 from roll.configs.sections.run import RunConfig
 from roll.errors import ConfigError
 from roll.run.kind import other_kind
+from roll.run.saving.model_files import read_model_config
 from roll.run.spec import PipelineSpec
 from roll.run.start.choose import choose
 from roll.run.start.data_files import data_args_warnings
@@ -40,7 +41,9 @@ def plan_text(spec: PipelineSpec, loaded: Loaded) -> str:
     """The plan in words, with what the run learns by and what roll chose, as `roll plan` prints it."""
     config, plan = loaded.config, loaded.plan
     learning = spec.algorithm_rows(config, plan, loaded.keys_in_yaml)
-    return describe(config, plan, spec.batch_rows(config, plan), learning, loaded.chosen)
+    found = {role: read_model_config(worker.model_args)[0] for role, worker in config.model_roles.items()}
+    models = {role: model for role, model in found.items() if model is not None}
+    return describe(config, plan, spec.batch_rows(config, plan), learning, loaded.chosen, models)
 
 
 def load(spec: PipelineSpec, directory: Path, name: str, overrides: Sequence[str] = ()) -> Loaded:

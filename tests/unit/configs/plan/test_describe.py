@@ -177,6 +177,22 @@ def test_the_plan_says_who_shares_prefixes_and_why_auto_does_not() -> None:
     assert "prefix sharing" not in text()
 
 
+def test_the_plan_asks_config_json_whether_auto_shares_prefixes() -> None:
+    made = config({"actor_train.use_prefix_sharing": "auto"})
+    plan = build_plan(made)
+
+    def said(model: dict[str, object]) -> str:
+        return describe(made, plan, batch_rows(made, plan), models={"actor_train": model})
+
+    assert "actor_train: auto, common prefixes of rows in a micro batch are computed once, 2.8 x" in said(
+        {"model_type": "qwen2"}
+    )
+    name = made.actor_train.model_args.model_name_or_path
+    off = f"actor_train: auto; off here: {name}, which has"
+    assert f"{off} layers that carry a state" in said({"model_type": "falcon_h1"})
+    assert f"{off} a soft cap" in said({"model_type": "gemma2", "attn_logit_softcapping": 50.0})
+
+
 def test_the_plan_says_how_many_tokens_sharing_saves_at_full_lengths() -> None:
     """Prompts are 32 tokens at most, responses 12, groups 8: 8 x 44 tokens against 32 + 8 x 12."""
     shared: dict[str, object] = {"actor_train.use_prefix_sharing": "on"}
