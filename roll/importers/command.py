@@ -22,6 +22,7 @@ from roll.importers.rows import Change, Outcome
 from roll.importers.shell.script import Command, is_open, unbraced, undated
 from roll.importers.trinity.old_keys import with_trainer_config
 from roll.importers.trinity.tables import import_trinity, is_trinity
+from roll.importers.verl.combined_keys import OF_MACHINES, TRACKER_VARIABLES
 from roll.importers.verl.tables import is_verl, verl_keys, verl_notes, verl_table
 from roll.run.kind import kind_of
 from roll.run.stages.entries import STAGES
@@ -261,6 +262,7 @@ def _notes(original: SourceKeys, is_chosen: bool) -> list[str]:
     return [
         f"{_COMMAND}{' '.join(command.program)}",
         *([Change(_STRAY.format(" ".join(stray)))] if stray else []),
+        *(Change(_UNREAD.format(name)) for name in command.unread if name not in _OF_PROGRAMS),
         *([f"Arguments without a key, which are ignored: {' '.join(words)}"] if words else []),
         *_trainings(command, is_chosen),
         *command.notes,
@@ -285,6 +287,12 @@ _TRAINS = {
     "some": "trains up to {} times, as tests decide that only a run answers",
     "one": "trains once, in one of {} branches of a test that only a run answers",
 }
+_OF_PROGRAMS = {*TRACKER_VARIABLES, *OF_MACHINES}
+"""Variables that the program reads by itself, not the script."""
+_UNREAD = (
+    "{0} is given, and changes nothing: the script does not read it, or sets it before it does. Give the key that is "
+    "meant after the file."
+)
 _COMMAND, _TRAINING = "The command: ", "--training "
 _STRAY = (
     "{0} begins a line of its own, and the line before ends without a backslash: to the shell it is another command, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from roll.importers.rows import (
     ChangesRun,
     CombinedKeys,
     Each,
+    HasNoPlace,
     LeftOpen,
     NotHere,
     Outcome,
@@ -34,7 +35,15 @@ from roll.importers.rows import (
     Table,
     is_left_open,
 )
-from roll.importers.shell.script import Command, command_of, is_open, is_output, unbraced, undated
+from roll.importers.shell.script import (
+    Command,
+    command_of,
+    is_open,
+    is_output,
+    is_reference,
+    unbraced,
+    undated,
+)
 from roll.importers.verl.files import Composed, of_command, of_file
 from roll.utils.secrets import MASK, is_secret_key
 from roll.utils.text import show
@@ -49,6 +58,8 @@ _ANEW = ": there each start has a folder of its own, in which it finds nothing t
 _OPEN = "the script leaves it open: set it in the YAML"
 _COUNT = re.compile(r"(length|steps|epochs|size)$")
 """Targets that take a number, without which nothing starts."""
+_READ = re.compile(r"(^pretrain|file_name|dataset_name|name_or_path)$")
+"""Targets that name what a run reads."""
 _NOT_GIVEN: tuple[Any, ...] = (None, "", {}, [])
 """Values of an unknown key that can ask for nothing."""
 
@@ -163,7 +174,7 @@ class _Conversion:
         without effect."""
         for name, made in self._sums.items():
             if isinstance(made, NotHere):
-                if name not in self._noted_sums:
+                if name not in self._noted_sums and not isinstance(made, HasNoPlace):
                     self._lost(made)
                     yield Change(f"By default: {made}") if isinstance(made, ChangesRun) else f"By default: {made}."
                 continue
@@ -234,7 +245,8 @@ class _Conversion:
         elif self._is_open(value):
             note, outcome = _OPEN, "approximated"
             is_whole = isinstance(value, list) or str(value).startswith("$((")
-            if is_whole or any(map(_COUNT.search, row.targets)):
+            is_lacking = is_reference(value) and any(map(_READ.search, row.targets))
+            if is_whole or is_lacking or any(map(_COUNT.search, row.targets)):
                 self._unresolved.add(known_as)
         texts = []
         for target, part in _parts(row, unbraced(converted), known_as):
@@ -407,6 +419,9 @@ def source_keys(
     groups = [text for texts in words for text in texts if _chooses(text, [*words[0], *words[1]])]
     own = [[text for text in texts if text not in groups and not _is_hydras(text)] for texts in words]
     taken = [text for texts in (_engine(groups), *own) for text in _changed(tree, texts)]
+    if command is not None and command.unread:
+        asked = {name.strip() for name in _OF_ENVIRONMENT.findall(str(tree))}
+        command = replace(command, unread=tuple(name for name in command.unread if name not in asked))
     tree = _with_environment(tree, {**(variables or {}), **(command.environment if command else {})})
     of_hydra = [text.lstrip("+~").partition("=") for texts in words for text in texts if _is_hydras(text)]
     keys = (*resolved_leaves(tree), *((key, value) for key, _, value in of_hydra))

@@ -6,7 +6,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from roll.importers.rows import NOTHING, ApproximateValue, ChangesRun, CombinedKeys, NotHere, Row, SourceLookup, Table
+from roll.importers.rows import (
+    NOTHING,
+    ApproximateValue,
+    ChangesRun,
+    CombinedKeys,
+    HasNoPlace,
+    Row,
+    SourceLookup,
+    Table,
+)
 
 TRAINING, VALIDATION = "Training", "Validation"
 """The entries of custom_envs that an import writes."""
@@ -94,7 +103,7 @@ def _moved_sum(made: Callable[[SourceLookup], CombinedKeys], asks_rows: bool) ->
             settings["sequence_length"] = settings["prompt_length"] + settings.pop("response_length")
             text += f" sequence_length: {settings['sequence_length']}, the whole conversation."
         if not settings and result.settings:
-            raise NotHere(_ELSEWHERE)
+            raise HasNoPlace(_ELSEWHERE)
         return replace(result, settings=settings, text=text)
 
     return moved

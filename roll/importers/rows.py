@@ -45,6 +45,10 @@ class ChangesRun(NotHere):
     """The same of a value without which the run is not the one that its author meant."""
 
 
+class HasNoPlace(NotHere):
+    """A setting that has no place in this kind of run, of which nothing needs to be said where no key gives it."""
+
+
 _OF_ENVIRONMENT = re.compile(r"\$\{(?:oc\.env:)?((?<=:)[A-Z_][A-Z0-9_]*|(?<=\{)[1-9])\}")
 
 

@@ -26,6 +26,7 @@ _OUTPUT = re.compile(r"\$\((?!\()|(?<!`)`[^`]+`(?!`)")
 _STAMP = r"(?:\$\(date\b[^()`]*\)|`date\b[^`]*`)"
 _DATE = re.compile(rf"(?:^|(?<=/))(?:{_STAMP}[-_.]?)+/?|[-_.]?{_STAMP}")
 _VARIABLE = re.compile(r"([A-Z_][A-Z0-9_]*)=(.*)", re.DOTALL)
+_REFERENCE = re.compile(r"\$\{(?!oc\.)[^{}]*\}|\$\d")
 _OPEN = re.compile(r"\$(\d|\(|\{|`)|`")
 ANOTHER_COMMAND = "Not imported, another command: "
 _CONFIG = re.compile(r"--config[-_](name|path)(=|$)|-cn$")
@@ -67,6 +68,8 @@ class Command:
     """How many of them the script runs: tests that nothing here decides may choose."""
     perhaps: tuple[str, ...] = ()
     """Further key=value words that it has if a test that nothing here decides goes another way."""
+    unread: tuple[str, ...] = ()
+    """Variables that were given, and that the script does not read, or sets before it reads them."""
 
     def flag(self, *names: str) -> str | None:
         """The value of --name=value or --name value."""
@@ -88,6 +91,11 @@ def is_open(value: object) -> bool:
     if isinstance(value, list):
         return any(map(is_open, value))
     return isinstance(value, str) and _OPEN.search(value.replace("${oc.env:", "")) is not None
+
+
+def is_reference(value: object) -> bool:
+    """True for a text that is one variable whose value only the shell knows."""
+    return isinstance(value, str) and _REFERENCE.fullmatch(value) is not None
 
 
 def is_output(value: object) -> bool:
@@ -200,7 +208,21 @@ def find_command(
         {**chosen.walk.environments[chosen.at], **dict(_passed_on(words))},
         _runs([each.around for each in trainings]),
         tuple(dict.fromkeys(_perhaps(walk, chosen, again, steps))),
+        tuple(name for name in variables or {} if not name.isdecimal() and not _is_read(name, text, state, variables)),
     )
+
+
+def _is_read(name: str, text: str, state: State, given: Mapping[str, str] | None) -> bool:
+    """Whether a variable of the environment has a say in a script, by its text: a first use that stands before the
+    script sets it, or in the same line, or one after which it still has the value."""
+    read = re.search(rf"\$\{{?[#!]?{name}\b|\(\([^)]*\b{name}\b|-v\s+{name}\b|oc\.env:{name}\b", text)
+    if read is None:
+        return False
+    is_kept = name not in {**state.tables, **state.arrays} and state.variables.get(name) == (given or {}).get(name)
+    written = re.search(rf"(?:^|[\s;&|(]){name}(?:\[[^\]]*\])?\+?=|\s-A\s+{name}\b", text)
+    if is_kept or written is None:
+        return True
+    return read.start() < written.end() + len(text[written.end() :].partition("\n")[0])
 
 
 @dataclass(frozen=True)

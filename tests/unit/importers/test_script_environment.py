@@ -252,3 +252,38 @@ def test_variables_of_a_script_are_given_after_the_file(tmp_path: Path) -> None:
 )
 def test_what_programs_and_loops_make_of_texts_is_read(line: str, value: str) -> None:
     assert find_command(f'G=3,5,7,9\n{line}\npython x "a.b=$N"').overrides == (f"a.b={value}",)
+
+
+OWN = """N=${N:-4}
+GPUS=8
+BS=$((M * 16))
+if [ -z "$MODE" ]; then MODE=a; fi
+declare -A LR
+LR[a]=1e-6
+"""
+
+
+@pytest.mark.parametrize(
+    "word, has_say",
+    [("N=8", True), ("M=2", True), ("MODE=b", True), ("GPUS=4", False), ("LR=3", False), ("X=1", False)],
+)
+def test_a_variable_that_a_script_does_not_take_is_told(word: str, has_say: bool, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(f"{OWN}{RUN} x.n=$N x.g=$GPUS x.b=$BS x.m=$MODE x.l=${{LR[$MODE]}}")
+    found = imported_from(read(tmp_path / "run.sh", [word]), source=tmp_path / "run.sh")
+    name = word.partition("=")[0]
+    assert any(change.startswith(f"{name} is given, and changes nothing") for change in found.changes) != has_say
+
+
+def test_a_variable_that_a_configuration_or_a_tracker_reads_has_a_say(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("actor_rollout_ref: {model: {path: '${oc.env:MODEL}'}}")
+    (tmp_path / "run.sh").write_text(f"{RUN} --config-path=. --config-name=mine")
+    found = imported_from(read(tmp_path / "run.sh", ["MODEL=org/m", "WANDB_MODE=offline"]), source=tmp_path / "run.sh")
+    assert entry(found, "actor_rollout_ref.model.path")[1] == "pretrain: 'org/m'"
+    assert not any("changes nothing" in change for change in found.changes)
+
+
+@pytest.mark.parametrize("key", ["data.train_files", "actor_rollout_ref.model.path"])
+def test_what_a_run_reads_is_asked_for_where_only_the_shell_knows_it(key: str, tmp_path: Path) -> None:
+    """A name of the run may stay open; a file that is named `$V` is none."""
+    found = of_script(f'V="$(cat list)"\n{RUN} {key}=${{V%,}} trainer.experiment_name=${{V%,}}', tmp_path)
+    assert found.unresolved == (key,)
