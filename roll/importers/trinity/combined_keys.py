@@ -381,6 +381,7 @@ TRINITY_CONDITIONS: Mapping[str, Condition] = {
 }
 TRINITY_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "algorithm": _algorithm,
+    "estimator": estimator,
     **STEP_COMBINED_KEYS,
     "lengths": _lengths,
     "entropy": _entropy,

@@ -266,7 +266,9 @@ def engine_arguments(source: SourceLookup) -> CombinedKeys:
     try:
         name = rollout_engine(source(f"{ROLLOUT}.name"))
     except ChangesRun:  # reported with the name
-        return CombinedKeys({}, "an argument of an engine that is not here")
+        whole = source.size(f"{ROLLOUT}.tensor_model_parallel_size")
+        split = {f"{ROLLOUT}.tensor_model_parallel_size": f"an engine that is not here has {whole} GPUs in the plan"}
+        return CombinedKeys({}, "an argument of an engine that is not here", idle=split)
     spec = spec_of(str(name.value if isinstance(name, ApproximateValue) else name))
     config, at = dict[str, Any](), "actor_infer.strategy_args.strategy_config"
     if spec.share is None:

@@ -170,6 +170,27 @@ def estimator(source: SourceLookup) -> CombinedKeys:
     return CombinedKeys({"adv_estimator": value}, text, near, changes=changed)
 
 
+_OF_FORKS = {
+    "reinforce": "the reward, with no baseline",
+    "raft": "1 for the answers that are learnt",
+    "opmd": "the reward less the mean of its group",
+    "asymre": "the reward less the mean of its group and a shift",
+}
+"""Estimators of here that verl has not, with what they are."""
+
+
+def of_verl(source: SourceLookup) -> CombinedKeys:
+    """The estimator; one that verl has not is of a fork's own, which may mean something else by the name."""
+    made, name = estimator(source), source("algorithm.adv_estimator")
+    if name not in _OF_FORKS:
+        return made
+    said = (
+        f"verl has no estimator {name}, so this is one of a fork's own. Here {name} is {_OF_FORKS[name]} "
+        "(docs/algorithms.md): if that is meant, --lossy accepts it"
+    )
+    return replace(made, changes={**made.changes, "algorithm.adv_estimator": said})
+
+
 def compared_kl(source: SourceLookup) -> str:
     """How credit differs where verl takes the KL off the reward of an answer before answers are compared; empty where
     nothing is compared. Here KL comes off after the comparison, token by token.
@@ -238,7 +259,8 @@ def rewards(source: SourceLookup) -> CombinedKeys:
         args = {key: value for key, value in args.items() if value != {}}
         args |= {"data_source_key": column} if (column := source("data.reward_fn_key")) != "data_source" else {}
         settings: dict[str, Any] = {f"{at}.reward": "verl_function", f"{at}.reward_args": args}
-        text, near, changed = f"{at}.reward: verl_function calls {name} of {path}.", "", dict[str, str]()
+        text, changed = f"{at}.reward: verl_function calls {name} of {path}.", dict[str, str]()
+        near = _unlimited(source)
         places = [at]
     else:
         made, near = rewards_by_source(source)
@@ -248,6 +270,8 @@ def rewards(source: SourceLookup) -> CombinedKeys:
             sections = ["actor_train", *([] if validates(source) else ["validation"])]
             settings |= {f"{section}.data_args.tag": source("data.reward_fn_key") for section in sections}
         reads_source = any("tag_included" in keys or keys["reward"] == "verl_function" for keys in made.values())
+        if any(keys["reward"] == "verl_function" for keys in made.values()):
+            near = f"{near} {_unlimited(source)}".rstrip()
         changed, places = _verl_only_values(source, reads_source), [f"rewards.{name}" for name in made]
         if source(IS_OLD) and any(keys["reward"] == "verl_function" for keys in made.values()):
             changed["custom_reward_function.path"] = _IN_MAIN
@@ -259,6 +283,18 @@ def rewards(source: SourceLookup) -> CombinedKeys:
         settings |= {f"{place}.reward_manager_config": [part] for place in places}
         text += f" overlong: 0 up to {most - args['cache_tokens']} tokens, then down to -{weight:g} at {most}."
     return CombinedKeys(settings, text, near, changes=changed)
+
+
+def _unlimited(source: SourceLookup) -> str:
+    """Sentence on the time of a call, which verl's classes but one do not limit."""
+    names = [source(key) for key in ("reward_model.reward_manager", "reward_manager.name")]
+    return "" if "prime" in names else _UNLIMITED
+
+
+_UNLIMITED = (
+    "An answer whose scoring takes more than timeout_s, 30 s by default, is left out of the training here; there "
+    "nothing limits it."
+)
 
 
 def _verl_only_values(look: SourceLookup, reads_source: bool = False) -> dict[str, str]:
@@ -516,7 +552,7 @@ COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "actor batches": batches("actor_train"),
     "critic batches": batches("critic"),
     **{f"{role} rise": warmup(role, updates_per_step(role)) for role in ("actor_train", "critic")},
-    "estimator": estimator,
+    "estimator": of_verl,
     "policy": policy_form,
     "norms": norms,
     **CORRECTION_COMBINED_KEYS,

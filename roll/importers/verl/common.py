@@ -170,6 +170,8 @@ def optimizer_overrides(section: str, role: str, offload: str = _OFFLOAD) -> Ite
     for name in ("optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d"):
         yield needless(f"{at}.{name}", "states of the optimizer wait in host memory, or none")
     yield needless(f"{at}.use_precision_aware_optimizer", "master weights are fp32")
+    for name in ("foreach", "fused", "capturable"):
+        yield needless(f"{at}.{name}", "how torch computes the same update")
     for name, target in (("adam_beta1", "adam_beta1"), ("adam_beta2", "adam_beta2"), ("adam_eps", "adam_epsilon")):
         yield to(f"{at}.{name}", f"{args}.{target}", via=words.number, needs="critic" if role == "critic" else "")
     yield changes(f"{at}.**", "the optimizer has the settings of training_args")

@@ -193,7 +193,10 @@ _TRAINER = (
     to("trainer.device", "platform", via=device),
     needless("trainer.esi_redundant_time", "interrupt_timeout is the time after SIGTERM"),
     needless("trainer.ray_wait_register_center_timeout", "rpc_timeout is the limit of a call"),
-    needless("trainer.use_legacy_worker_impl", "classes of verl's"),
+    needless(
+        "trainer.use_legacy_worker_impl",
+        "it chooses verl's engines or its older workers, whose token-mean is of a micro batch: see loss_agg_mode",
+    ),
     needless("trainer.use_v1", "classes of verl's"),
     lacks("trainer.profile_**", PROFILES),
     needless("trainer.npu_profile.**", PROFILES),

@@ -45,6 +45,11 @@ _TESTS = (
     "(env_type: package.module:Class, docs/adding_an_env.md), or without turns: multi_turn.enable=false has "
     "code_sandbox"
 )
+_UNTOLD = (
+    "neither rows nor names of files tell {}, by which verl chooses the reward. The environment compares answers in "
+    "\\boxed{{}} by math-verify, which is right for maths alone: put the rows where data.train_files says, or accept "
+    "it by --lossy"
+)
 _CALLS = "a call is <name>text</name>, as the first prompt says, where verl has JSON in the words of the model"
 _SOME_ROWS = "val_batch_size / val_env_manager.group_size questions in turn, where verl asks all rows"
 _USUAL_QUESTIONS = 128
@@ -95,6 +100,9 @@ class _Episodes:
         settings = environment(env, validated, None if validated is None else self._validated(source))
         settings |= {} if validated is None else _episodes_of_validation(source)
         changed = {key: "; ".join(each.lost) for key, each in self._tools.items() if each.lost}
+        is_told = searches or checks or _is_gsm8k(source) or _has_own_reward(source) or sources_of(source)
+        if not (is_told or changed):
+            changed["data.reward_fn_key"] = _UNTOLD.format(source("data.reward_fn_key"))
         changed |= self._unread(source)
         text = f"custom_envs: {env['env_type']}, at most {env['max_steps']} turns."
         return CombinedKeys(settings, text, " ".join(nears), changes=changed)
@@ -203,7 +211,7 @@ _ROWS: tuple[Row, ...] = (
     needless("data.drop_last", "questions are drawn by the seed"),
     lacks("data.seed", "seed of the run counts"),
     lacks("data.truncation", _TOO_LONG, "error"),
-    lacks("data.filter_overlong_prompts", _TOO_LONG, False),
+    lacks("data.filter_overlong_prompts", f"there rows of longer prompts are left out; here {_TOO_LONG}", False),
     needless("data.filter_overlong_prompts_workers", "prompts are measured as they are needed"),
     *(summed(f"custom_reward_function.{name}", "episodes") for name in ("path", "name")),
     changes("custom_reward_function.reward_kwargs.*", "the environment judges"),

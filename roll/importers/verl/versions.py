@@ -64,6 +64,8 @@ _SINCE_0_3 = (
     *("data.return_raw_chat", "data.custom_cls.", "data.sampler.", "data.datagen.", "data.apply_chat_template_kwargs."),
     *("algorithm.use_pf_ppo", "algorithm.gdpo_", "distillation.", "transfer_queue.", "ray_init.", "ray_kwargs."),
     "trainer.device",
+    "trainer.use_legacy_worker_impl",
+    f"{ACTOR}.optim.lr_scheduler_type",
     "reward_model.overlong_buffer.",
     "reward_model.reward_kwargs.",
     "trainer.log_val_generations",
@@ -191,7 +193,11 @@ def version_notes(values: Mapping[str, Any]) -> Iterator[str]:
             "entropy_coeff 0.001, no dual clip, and prompts that are too long are left out. Give "
             "algorithm.use_kl_in_reward=false after the file to change that."
         )
-    elif values.get("algorithm.kl_ctrl.kl_coef") and not any(values.get(key) is not None for key in _KLS):
+    elif (
+        values.get("algorithm.kl_ctrl.kl_coef")
+        and not any(values.get(key) is not None for key in _KLS)
+        and not _is_since_0_3(values)
+    ):
         yield Change(
             "algorithm.kl_ctrl.kl_coef is given and algorithm.use_kl_in_reward is not: before 0.3 that was a KL in the "
             "reward, entropy_coeff was 0.001, and there was no dual clip; since then it is none, 0, and clip_ratio_c "
@@ -213,10 +219,15 @@ def _entropy(values: Mapping[str, Any], default: float) -> str:
     return f"{ACTOR}.entropy_coeff={values.get(f'{ACTOR}.entropy_coeff', default)}"
 
 
+def _is_since_0_3(values: Mapping[str, Any]) -> bool:
+    given = [key for key, value in values.items() if value is not None]
+    return any(key == newer or (newer[-1:] in "._" and key.startswith(newer)) for key in given for newer in _SINCE_0_3)
+
+
 def _before_0_3(values: Mapping[str, Any]) -> str:
     """Return a key that tells of a version before 0.3, if no key tells of a later one."""
     given = [key for key, value in values.items() if value is not None]
-    if any(key == newer or (newer[-1:] in "._" and key.startswith(newer)) for key in given for newer in _SINCE_0_3):
+    if _is_since_0_3(values):
         return ""
     if values.get("algorithm.adv_estimator") not in _ESTIMATORS_BEFORE_0_3:
         return ""

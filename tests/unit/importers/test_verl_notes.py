@@ -388,6 +388,46 @@ def test_a_baseline_for_every_token_is_one_here(name: str) -> None:
     assert "before answers are compared" not in entry(kl, "algorithm.adv_estimator")[1]
 
 
+@pytest.mark.parametrize("name", ["reinforce", "raft", "opmd", "asymre"])
+def test_an_estimator_that_verl_has_not_is_of_a_fork(name: str) -> None:
+    """Trinity-RFT has these names, and what they mean there they mean here."""
+    found = of(f"algorithm.adv_estimator={name}")
+    (change,) = found.changes
+    assert f"verl has no estimator {name}" in change and found.tree["adv_estimator"] == name
+
+
+def test_how_torch_computes_an_update_changes_no_run() -> None:
+    at_override = f"{ACTOR}.optim.override_optimizer_config"
+    found = of(f"+{at_override}={{foreach: false, fused: true}}")
+    assert found.is_as_meant and entry(found, f"{at_override}.foreach")[0] == "asks for nothing"
+    assert not of(f"+{at_override}={{amsgrad: true}}").is_as_meant
+
+
+@pytest.mark.parametrize("word", [f"{ACTOR}.optim.lr_scheduler_type=cosine", "ray_kwargs.ray_init.num_cpus=16"])
+def test_a_key_of_later_versions_answers_whether_a_coefficient_counts(word: str) -> None:
+    words = ("algorithm.kl_ctrl.kl_coef=0.001", "~algorithm.use_kl_in_reward", f"~{ACTOR}.use_kl_loss")
+    plain = [each for each in GRPO if "use_kl" not in each]
+    asked = imported_from(read(None, [*plain, *DATA, words[0]]), "verl")
+    assert any("algorithm.use_kl_in_reward is not" in change for change in asked.changes)
+    told = imported_from(read(None, [*plain, *DATA, words[0], word]), "verl")
+    assert told.is_as_meant and told.tree["add_token_level_kl"] is False
+
+
+def test_the_time_of_a_reward_is_told_where_verl_has_no_limit() -> None:
+    own = of("custom_reward_function.path=mine.py")
+    outcome, note = entry(own, "custom_reward_function.path")
+    assert outcome == "approximated" and "timeout_s, 30 s by default" in note
+    assert any("timeout_s, 30 s by default" in note for note in of().notes), "verl's own function"
+    prime = of("custom_reward_function.path=mine.py", "reward_model.reward_manager=prime")
+    assert entry(prime, "custom_reward_function.path")[0] == "mapped"
+    assert not any("30 s" in note for note in of("data.train_files=/d/gsm8k/a.parquet").notes), "math_rule is quick"
+
+
+def test_gpus_of_an_engine_that_is_not_here_count_in_the_plan() -> None:
+    found = of(f"{ROLLOUT}.name=mine", f"{ROLLOUT}.tensor_model_parallel_size=4")
+    assert "4 GPUs in the plan" in entry(found, f"{ROLLOUT}.tensor_model_parallel_size")[1]
+
+
 def test_an_algorithm_that_is_not_here_is_refused_with_the_nearest() -> None:
     (change,) = of("algorithm.adv_estimator=codapo").changes
     assert "difficulty_loss_weight does the latter" in change

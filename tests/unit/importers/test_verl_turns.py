@@ -26,7 +26,7 @@ SEARCHES = {
 SCRIPT = f"""PROJECT_DIR="$(pwd)"
 python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_size=64 data.max_prompt_length=512 \\
     data.max_response_length=1536 data.return_raw_chat=True data.filter_overlong_prompts=True data.truncation=error \\
-    data.train_files=$HOME/data/sums/train.parquet data.val_files=$HOME/data/sums/test.parquet \\
+    data.train_files=$HOME/data/math/train.parquet data.val_files=$HOME/data/math/test.parquet \\
     actor_rollout_ref.model.path=org/model actor_rollout_ref.actor.ppo_mini_batch_size=32 \\
     actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4 actor_rollout_ref.actor.use_kl_loss=True \\
     {ROLLOUT}.name=vllm {ROLLOUT}.mode=async {ROLLOUT}.n=8 {ROLLOUT}.tensor_model_parallel_size=1 \\
@@ -180,6 +180,23 @@ def test_a_tool_that_is_not_here_makes_another_run(
 )
 def test_what_episodes_lose_of_the_matter_is_told(word: str, key: str, tmp_path: Path) -> None:
     assert entry(imported(tmp_path, [RUNS], word), key)[0] == "changes the run"
+
+
+def test_a_reward_that_nothing_tells_is_not_taken_for_maths(tmp_path: Path) -> None:
+    """verl chooses it by data_source. Rows that are here tell, and so do names of files and tools that search; a file
+    of tools that is not here is asked for first."""
+    untold = "data.train_files=/d/train.parquet"
+    (change,) = imported(tmp_path, [RUNS], untold).changes
+    assert change.startswith("data.reward_fn_key: neither rows nor names of files tell data_source")
+    assert imported(tmp_path, [SEARCHES], untold).is_as_meant and imported(tmp_path, [CHECKS], untold).is_as_meant
+    (change,) = imported(tmp_path, None, untold, f"{TURNS}.tool_config_path=gone.yaml").changes
+    assert "gone.yaml is not here" in change
+    pyarrow.parquet.write_table(pyarrow.table({"data_source": ["openai/gsm8k"]}), tmp_path / "rows.parquet")
+    assert imported(tmp_path, [RUNS], f"data.train_files={tmp_path}/rows.parquet").is_as_meant
+
+
+def test_a_setting_that_episodes_have_not_is_told_only_where_it_is_given(tmp_path: Path) -> None:
+    assert not any("has no such setting" in note for note in imported(tmp_path, [RUNS]).notes)
 
 
 @pytest.mark.parametrize(
