@@ -79,7 +79,7 @@ def layer_of(traits: Traits, model: Reader, layer: int, add: LayerWeights) -> La
         return replace(experts_of(traits.mixture, model, add), attention=own, num_norms=num_norms)
     width = model.size("intermediate_size")
     mlp(traits, model, add, width)
-    return LayerShape(own, ffn_width=width, num_norms=num_norms)
+    return LayerShape(own, ffn_width=width, is_gated=len(traits.mlp) > 2, num_norms=num_norms)
 
 
 def sizes_of(traits: Traits, model: Reader) -> HeadSizes:

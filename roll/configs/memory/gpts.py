@@ -56,7 +56,7 @@ def _old(old: Old, model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     width = model.size(*old.width, default=4 * hidden)
     linear(old.mlp[0], width, hidden, is_on(model, old.mlp_bias))
     linear(old.mlp[1], hidden, width, is_on(model, old.mlp_bias))
-    return LayerShape(sizes.attention, ffn_width=width, num_norms=len(old.norms))
+    return LayerShape(sizes.attention, ffn_width=width, is_gated=False, num_norms=len(old.norms))
 
 
 def _falcon(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
@@ -80,7 +80,7 @@ def _falcon(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
         norms = ("input_layernorm", "post_attention_layernorm")
     for norm in norms:
         add.norm(norm, hidden, True)
-    return LayerShape(HeadSizes(heads, kv_heads, size).attention, ffn_width=width, num_norms=len(norms))
+    return LayerShape(HeadSizes(heads, kv_heads, size).attention, ffn_width=width, is_gated=False, num_norms=len(norms))
 
 
 def _phi(model: Reader, layer: int, add: LayerWeights) -> LayerShape:

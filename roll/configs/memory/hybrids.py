@@ -299,7 +299,7 @@ def _nemotron(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
         width = model.size("intermediate_size")
         add.linear(f"{at}.up_proj", width, hidden, bias)
         add.linear(f"{at}.down_proj", hidden, width, bias)
-        return LayerShape(ffn_width=width, num_norms=1)
+        return LayerShape(ffn_width=width, is_gated=False, num_norms=1)
     if kind == "moe":
         return _nemotron_experts(model, add, bias)
     if _is_attention(kind, "linear_attention"):
@@ -332,7 +332,8 @@ def _nemotron_experts(model: Reader, add: LayerWeights, bias: bool) -> LayerShap
         add.linear(f"{at}.fc2_latent_proj", hidden, latent, bias)
     add.linear(f"{at}.shared_experts.up_proj", shared, hidden, bias)
     add.linear(f"{at}.shared_experts.down_proj", hidden, shared, bias)
-    return LayerShape(ffn_width=per_token * width + shared, experts_per_token=per_token, num_norms=1)
+    ffn = per_token * width + shared
+    return LayerShape(ffn_width=ffn, is_gated=False, experts_per_token=per_token, num_norms=1)
 
 
 def _mamba2_alone(model: Reader, layer: int, add: LayerWeights) -> LayerShape:

@@ -79,13 +79,14 @@ class Recurrence:
 class LayerShape:
     """Layer as a token meets it: attention, a recurrence, or both side by side, and an MLP. `ffn_width`: of the
     MLP, in a mixture of the experts that a token goes to together; 0: there is none. `experts_per_token`: 0 without a
-    mixture. `num_norms`: as wide as the hidden states."""
+    mixture. `num_norms`: as wide as the hidden states. `is_gated`: the MLP has a matrix for gates as well."""
 
     attention: Attention | None = None
     recurrence: Recurrence | None = None
     ffn_width: int = 0
     experts_per_token: int = 0
     num_norms: int = 2
+    is_gated: bool = True
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def layer_bytes(
         mixer += dtype_bytes * (2 * attention.projected + attention.mixed)
     if layer.recurrence is not None:
         mixer += recurrence_bytes(layer.recurrence, dtype_bytes, kernels)
-    mlp = dtype_bytes * 4 * layer.ffn_width  # gate, up, activation, product
+    mlp = dtype_bytes * (4 if layer.is_gated else 2) * layer.ffn_width  # gate, up, activation, product; or two of them
     routed = dtype_bytes * 2 * layer.experts_per_token * shape.hidden_size  # inputs and outputs of the experts
     return between / (tensor if by_position else 1) + (mixer + mlp + routed) / tensor
 
@@ -58,7 +58,8 @@ def product_bytes(shape: ModelShape, layer: LayerShape, dtype_bytes: int, kernel
     outside = (2 + max(1, layer.experts_per_token)) * shape.hidden_size  # input, result of attention, of the experts
     attention = 0 if layer.attention is None else layer.attention.projected + layer.attention.mixed
     recurrence = 0.0 if layer.recurrence is None else recurrence_bytes(layer.recurrence, dtype_bytes, kernels)
-    return dtype_bytes * (outside + attention + 2 * layer.ffn_width) + recurrence
+    products = layer.ffn_width * (2 if layer.is_gated else 1)
+    return dtype_bytes * (outside + attention + products) + recurrence
 
 
 def saved_bytes(
@@ -144,7 +145,7 @@ def _widest(shape: ModelShape, layer: LayerShape, dtype_bytes: int, kernels: Col
     """Bytes per token of a layer's attention, recurrence or MLP, whichever has the most."""
     attention = 0 if layer.attention is None else layer.attention.projected + layer.attention.mixed
     recurrence = 0.0 if layer.recurrence is None else recurrence_bytes(layer.recurrence, dtype_bytes, kernels)
-    mlp = 3 * layer.ffn_width + 2 * layer.experts_per_token * shape.hidden_size
+    mlp = (3 if layer.is_gated else 2) * layer.ffn_width + 2 * layer.experts_per_token * shape.hidden_size
     return max(dtype_bytes * attention, dtype_bytes * mlp, recurrence)
 
 

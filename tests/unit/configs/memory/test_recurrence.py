@@ -1,5 +1,6 @@
 """What a recurrence keeps for a backward pass, against what autograd saves in the torch forms of transformers."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.auto_mappings import CONFIG_MAPPING_NAMES
 
 from roll.configs.memory.model_shape import model_shape
-from roll.configs.memory.passes import recurrence_bytes
+from roll.configs.memory.passes import layer_bytes, recurrence_bytes
 from roll.configs.memory.recurrence import ALL_KERNELS
+from tests.parity.families.models import tiny_config
 from tests.unit.configs.memory.test_forms import PUBLISHED
 
 PAGE = Path(__file__).parents[4] / "docs" / "memory.md"
@@ -129,3 +131,31 @@ def test_the_page_has_the_figures_of_the_plan(name: str) -> None:
     recurrence = next(shape.recurrences)
     in_torch, in_kernels = (recurrence_bytes(recurrence, 2, kernels) / 1000 for kernels in ((), ALL_KERNELS))
     assert f"| {name} | {in_torch:.0f} kB | {in_kernels:.0f} kB |" in PAGE.read_text(encoding="utf-8")
+
+
+WHOLE = ("qwen3_5_moe_text", "bamba", "nemotron_h", "jamba", "lfm2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", WHOLE)
+def test_what_a_whole_model_saves_is_about_what_the_plan_says(kind: str) -> None:
+    """Attention, MLPs, experts and norms as well, with rows of whole chunks: their figures are round ones."""
+    config = tiny_config(kind, max_position_embeddings=512, hidden_dropout=0.0, attention_dropout=0.0)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa").train()
+    storages: dict[int, torch.UntypedStorage] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
+        return tensor
+
+    ids = torch.full((ROWS, 256), 5)
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        output = model.base_model(input_ids=ids, use_cache=False)
+    assert output.last_hidden_state.requires_grad
+    not_kept = {each.untyped_storage()._cdata for each in (*model.parameters(), *model.buffers())}
+    measured = sum(storage.nbytes() for key, storage in storages.items() if key not in not_kept) / ids.numel()
+    shape, why_not = model_shape(json.loads(config.to_json_string()))
+    assert shape is not None, why_not
+    planned = sum(layer_bytes(shape, layer, 2) for layer in shape.layers)
+    assert planned == pytest.approx(measured, rel=0.1)
