@@ -204,10 +204,7 @@ class Exporter:
         """Sends this rank's parts to rank 0, which returns all of them. Other ranks return empty tensors."""
         if self._rank != self.RECEIVER:
             mine = [self._local(name).contiguous() for p in parts if p.owner == self._rank]  # kept until they are sent
-            sends = [dist.isend(tensor, self.RECEIVER) for tensor in mine]
-            for send in sends:
-                if send is not None:
-                    send.wait()
+            _exchange([dist.P2POp(dist.isend, tensor, self.RECEIVER) for tensor in mine])
             return [torch.empty(part.shape, dtype=part.dtype, device="meta") for part in parts]
         tensors, receives = [], []
         for part in parts:
@@ -215,11 +212,17 @@ class Exporter:
                 tensors.append(self._local(name))
                 continue
             tensors.append(torch.empty(part.shape, dtype=part.dtype, device=self._device))
-            receives.append(dist.irecv(tensors[-1], part.owner))
-        for receive in receives:
-            if receive is not None:
-                receive.wait()
+            receives.append(dist.P2POp(dist.irecv, tensors[-1], part.owner))
+        _exchange(receives)
         return tensors
+
+
+def _exchange(transfers: list[dist.P2POp]) -> None:
+    """Waits for these sends or receives. As a batch they go through the communicator of all ranks, which `_agree` has
+    opened; single ones would open one for every pair, with buffers of its own on the receiver's GPU."""
+    if transfers:
+        for transfer in dist.batch_isend_irecv(transfers):
+            transfer.wait()
 
 
 def _stacked(experts: Iterable[list[tuple[str, torch.Tensor]]], count: int) -> Iterator[tuple[str, torch.Tensor]]:

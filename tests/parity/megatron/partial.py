@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
-import torch
+import torch.distributed as dist
 
 from tests.parity.megatron.ranks import Run, exported, one_update, trainer
 
@@ -16,21 +18,15 @@ def exports(run: Run) -> tuple[Weights, Weights, int]:
     with trainer(run) as strategy:
         one_update(strategy, run)
         numel = 0
-        isend, irecv = torch.distributed.isend, torch.distributed.irecv
+        exchange = dist.batch_isend_irecv
 
-        def counted(call):  # type: ignore[no-untyped-def]
-            def travel(tensor: torch.Tensor, rank: int):  # type: ignore[no-untyped-def]
-                nonlocal numel
-                numel += tensor.numel()
-                return call(tensor, rank)
+        def counted(transfers: list[dist.P2POp]) -> list[dist.Work]:
+            nonlocal numel
+            numel += sum(transfer.tensor.numel() for transfer in transfers)
+            return exchange(transfers)
 
-            return travel
-
-        torch.distributed.isend, torch.distributed.irecv = counted(isend), counted(irecv)
-        try:
+        with mock.patch.object(dist, "batch_isend_irecv", counted):
             part: Weights = {}
             for bucket in strategy.export_weights(1 << 16, whole=False):
                 part |= {name: tensor.float().numpy().copy() for name, tensor in bucket}
-        finally:
-            torch.distributed.isend, torch.distributed.irecv = isend, irecv
         return exported(strategy), part, numel
