@@ -157,7 +157,7 @@ def _train(both: _Handover, publish: Publish) -> dict[str, float]:
             strategy.load_states(ALL_STATES)
             gaps.append(np.abs(_log_probs(strategy, rows) - sampled))
         export = _seconds_of_an_export(strategy, both, device)
-        whole = _seconds_of_a_sync(strategy, sender, sampler, both, device)
+        whole, imports = _seconds_of_a_sync(strategy, sender, sampler, both, device)
         copy = _seconds_of_a_copy(sync_bytes, device)
         sender.close()
     mean_gap = largest(gap.mean() for gap in gaps)
@@ -176,6 +176,7 @@ def _train(both: _Handover, publish: Publish) -> dict[str, float]:
         "weight_sync_gb": sync_bytes / 1e9,
         "weight_sync_s_per_gb": whole / (sync_bytes / 1e9),
         "export_s_per_gb": export / (sync_bytes / 1e9),
+        "import_s_per_gb": imports / (sync_bytes / 1e9),
         "copy_s_per_gb": copy / (sync_bytes / 1e9),
         "sync_to_copy": whole / copy,
         "peak_gb": peak / 1e9,
@@ -215,19 +216,22 @@ def _plan(both: _Handover) -> Any:
     return SendPlan((EngineRoute("cuda_ipc" if both.device == "cuda" else "memory", (0,)),))
 
 
-def _seconds_of_a_sync(strategy: Any, sender: Any, sampler: _Sampler, both: _Handover, device: torch.device) -> float:
-    """The least of three updates with all weights, once everything is warm, both sides' weights on the device."""
+def _seconds_of_a_sync(
+    strategy: Any, sender: Any, sampler: _Sampler, both: _Handover, device: torch.device
+) -> tuple[float, float]:
+    """The least of three updates with all weights, once everything is warm, both sides' weights on the device; and for
+    how much of it the sampler imported."""
     from roll.distributed.strategy.base import State
 
     sampler.call("come_back", [State.WEIGHTS.value])
     plan, found = _plan(both), []
     for number in range(3):
-        started = time.monotonic()
+        before, started = sampler.call("imported_s"), time.monotonic()
         buckets = strategy.export_weights(both.bucket_bytes, plan.senders, True)
         sender.send(buckets, sampler, plan, _UPDATES + 1 + number, True)
         if device.type == "cuda":
             torch.cuda.synchronize()
-        found.append(time.monotonic() - started)
+        found.append((time.monotonic() - started, sampler.call("imported_s") - before))
     return min(found)
 
 
@@ -351,6 +355,11 @@ def _sample(both: _Handover, model_dir: Path) -> None:
     def come_back(states: list[str]) -> None:
         move(engine.load_states, [State(value) for value in states])
 
+    seconds: list[float] = []
+
+    def imported_s() -> float:
+        return sum(seconds)
+
     def receive_weights(source: Any, is_first: bool, version: int | None, whole: bool) -> int:
         async def receive() -> None:
             if is_first:
@@ -359,7 +368,9 @@ def _sample(both: _Handover, model_dir: Path) -> None:
             if version is not None:
                 await engine.finish_weight_update(version)
 
+        started = time.monotonic()
         harness.run(receive())
+        seconds.append(time.monotonic() - started)
         return engine.policy_version
 
     def sample(version: int) -> list[tuple[np.ndarray, Generation]]:
@@ -370,7 +381,7 @@ def _sample(both: _Handover, model_dir: Path) -> None:
         answers = harness.generate(*requests)
         return [(request.prompt_ids, answer) for request, (answer,) in zip(requests, answers, strict=True)]
 
-    methods = {each.__name__: each for each in (held, leave, come_back, receive_weights, sample)}
+    methods = {each.__name__: each for each in (held, leave, come_back, receive_weights, imported_s, sample)}
     leave()
     with Listener(both.address, "AF_UNIX") as listener, listener.accept() as connection:
         while True:

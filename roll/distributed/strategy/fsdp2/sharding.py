@@ -16,7 +16,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
-from torch.distributed.tensor.placement_types import Placement
 
 from roll.configs.strategies.fsdp2 import (
     DIVIDED_EXPERTS,
@@ -250,19 +249,26 @@ def _piece(whole: torch.Tensor, dim: int, mesh: DeviceMesh) -> torch.Tensor:
 def whole_weight(shard: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The unsharded weight, gradient or moment. A shard in host memory is moved to the device first. Collective."""
     assert isinstance(shard, DTensor)
-    mesh, shape = shard.device_mesh, list(shard.shape)
+    mesh, division = shard.device_mesh, _division(shard)
     part = shard.to_local().detach().to(mesh.device_type, dtype)
-    division = _division(shard)
-    if division is not None:
-        shape[division[1].dim] //= division[0].size()
-    data = _without(_without(mesh, TENSOR), EXPERT)
-    sharded: list[Placement] = [Shard(0) if name == SHARD else Replicate() for name in data.mesh_dim_names or ()]
-    size = torch.Size(shape)
-    strides = torch.empty(size, device="meta").stride()
-    piece = DTensor.from_local(part, data, sharded, run_check=False, shape=size, stride=strides).full_tensor()
+    num_rows = shard.shape[0]
+    if division is not None and division[1].dim == 0:
+        num_rows //= division[0].size()
+    piece = _gathered(part, num_rows, mesh.get_group(SHARD))
     if division is None:
         return piece
     return DTensor.from_local(piece, division[0], [division[1]], run_check=False).full_tensor()
+
+
+def _gathered(part: torch.Tensor, num_rows: int, ranks: dist.ProcessGroup) -> torch.Tensor:
+    """The rows of all ranks, of which `part` has this one's chunk (`_piece`); the part itself where a rank is alone."""
+    if (size := ranks.size()) == 1:
+        return part
+    most = -(-num_rows // size)
+    filled = part if len(part) == most else torch.cat([part, part.new_empty(most - len(part), *part.shape[1:])])
+    whole = part.new_empty(size * most, *part.shape[1:])
+    dist.all_gather_into_tensor(whole, filled.contiguous(), group=ranks)
+    return whole[:num_rows]
 
 
 # Matrices of a model's blocks divided over neighbouring ranks (Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section
