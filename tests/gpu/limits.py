@@ -209,6 +209,14 @@ HANDOVER_LARGE = _CONTROL | {
         cuda_only=True,
     ),
 }
+OVERLAP = {
+    "overlapped_to_in_turns": Limit(
+        "else time slices cost more than what is hidden, and buckets should be gathered in turns with their imports; "
+        "5 % for what clocks do",
+        most=1.05,
+        cuda_only=True,
+    ),
+}
 HANDOVER_OF_ADAPTERS = HANDOVER_LARGE | {
     "peak_to_planned": Limit("the plan of the update phase, in torch's own count", 0.9, 1.1, cuda_only=True),
 }
