@@ -1,8 +1,9 @@
 """The table of engine arguments that change what is sampled or stored, and of those that the strategies rely on.
 
-Every argument of vLLM 0.32.0 and SGLang 0.5.23 was read for it. One that is in no table changes speed, memory or the
-last bits of a sum: `tests/unit/distributed/strategy/engine_options_without_effect.txt` lists them, and a test fails
-for an argument of a newer engine that is in neither.
+Every argument of vLLM 0.32.0 and SGLang 0.5.23 was read for it, and of vLLM's mappings every key (`a.b` is key b of
+argument a). One that is in no table changes speed, memory or the last bits of a sum:
+`tests/unit/distributed/strategy/engine_options_without_effect.txt` lists them, and a test fails for an argument of a
+newer engine that is in neither.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from roll.configs.tables.roles import ACTOR_INFER
 
 OFF: tuple[Any, ...] = (False, "", {}, [])
 _CHECKPOINT = "trainers send weights in bf16 or fp32, but it expects quantised ones"
+_FILES = "trainers send plain weights by Hugging Face's names, but it expects quantised or shared ones, or other names"
 _FEWER_BITS = "log-probs in fewer bits were never tested here"
 _STATE = "log-probs with another form of state were never tested here"
 _DRAFTS = "log-probs and seeds of drafted tokens are not checked here, and the drafter's weights would grow stale"
@@ -26,6 +28,7 @@ _OTHER_WEIGHTS = "weight updates do not reach weights that are kept elsewhere"
 _PREFETCH = "a pass would compute with layers copied from the host before a weight update; use cpu_offload_gb"
 _OTHER_DISTRIBUTION = "it changes the distribution, which the trainer's log-probs would not know"
 _NO_STRUCTURE = "requests say themselves what structure they need, by xgrammar"
+_BIASES = "FlashInfer's kernel leaves out the biases of experts (gpt-oss), and auto takes it where it is right"
 _ANOTHER_MODEL = "trainers would use another model: set it in model_args"
 _FORM = "set model_args.model_config_kwargs, which trainers read as well"
 
@@ -33,18 +36,24 @@ _FORM = "set model_args.model_config_kwargs, which trainers read as well"
 @dataclass(frozen=True)
 class Rule:
     """Why an argument is refused, and the values that are fine; `bad`: all are but these. `dtype_names`: so is the
-    role's own number format."""
+    role's own number format. `keys`: of a mapping, the keys that it may have."""
 
     reason: str
     fine: tuple[Any, ...] = OFF
     dtype_names: bool = False
-    bad: tuple[Any, ...] = ()
+    bad: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
 
 
 def _rules(reason: str, names: str, *fine: Any) -> dict[str, Rule]:
     return dict.fromkeys(names.split(), Rule(reason, OFF + fine))
 
 
+# Keys of additional_config that change speed, memory or logs: vLLM's own, then those of vllm-ascend.
+_ADDITIONAL = (
+    *("gdn_prefill_backend", "kda_prefill_backend", "kda_prefill_checkpoint"),
+    *("weight_nz_mode", "enable_cpu_binding", "refresh", "ascend_log_path", "ascend_compilation_config", "rl_config"),
+)
 ONLINE_FP8 = ("fp8_per_tensor", "fp8_per_block", "fp8_per_channel")
 
 VLLM: Mapping[str, Rule] = {
@@ -60,7 +69,15 @@ VLLM: Mapping[str, Rule] = {
     "dtype": Rule("set model_args.dtype", ("auto",), dtype_names=True),
     "quantization": Rule(f"{_CHECKPOINT}; {', '.join(ONLINE_FP8)} quantise what is sent", OFF + ONLINE_FP8),
     "kv_cache_dtype": Rule(_FEWER_BITS, ("auto",), dtype_names=True),
-    "load_format": Rule(_CHECKPOINT, bad=("bitsandbytes", "gguf")),
+    "load_format": Rule(_FILES, bad=("bitsandbytes", "gguf", "ipc_cache", "mistral")),
+    "config_format": Rule(_ANOTHER_MODEL, ("auto", "hf")),
+    "worker_cls": Rule("weight updates need vLLM's own worker", ("auto",)),
+    "scheduler_cls": Rule("another scheduler was never tested here with pauses and weight updates"),
+    "moe_backend": Rule(_BIASES, bad=("flashinfer_cutlass",)),
+    "kernel_config.moe_backend": Rule(_BIASES, bad=("flashinfer_cutlass",)),
+    "lora_dtype": Rule("adapters are stored as the model's weights are", ("auto",), dtype_names=True),
+    **_rules("adapters of experts in another layout were never tested here", "enable_mixed_moe_lora_format"),
+    **_rules("adapters of experts in another layout were never tested here", "enable_moe_shared_loras"),
     "generation_config": Rule("set generating_args, and model_args for the tokens that end a response", ("auto",)),
     "runner": Rule("it generates", ("auto", "generate")),
     "convert": Rule("it generates", ("auto", "none")),
@@ -68,21 +85,38 @@ VLLM: Mapping[str, Rule] = {
     "mamba_ssm_cache_dtype": Rule(_STATE, ("auto",)),
     "hf_overrides": Rule(_FORM),
     "quantization_config": Rule(f"of online quantisation only quantization: {', '.join(ONLINE_FP8)} is shown here"),
-    **_rules(_FEWER_BITS, "kv_cache_dtype_skip_layers kv_sharing_fast_prefill"),
+    **_rules(_FEWER_BITS, "kv_cache_dtype_skip_layers kv_sharing_fast_prefill mm_encoder_attn_dtype"),
+    **_rules(_FEWER_BITS, "mm_encoder_fp8_scale_path attention_config.use_prefill_query_quantization"),
+    **_rules(_FEWER_BITS, "attention_config.indexer_kv_dtype", "auto", "bf16"),
+    **_rules(_FEWER_BITS, "attention_config.indexer_sparse_logits attention_config.hisparse_config"),
+    **_rules(_STATE, "mamba_config.enable_stochastic_rounding mamba_config.stochastic_rounding_philox_rounds", 0),
     **_rules(_STATE, "enable_mamba_cache_stochastic_rounding mamba_cache_philox_rounds use_replayssm"),
     **_rules(_DRAFTS, "speculative_config spec_method spec_model spec_tokens"),
     **_rules(_OTHER_DISTRIBUTION, "logits_processors override_generation_config watermark_config diffusion_config"),
-    **_rules(_OTHER_DISTRIBUTION, "disable_sliding_window engram_config"),
+    **_rules(_OTHER_DISTRIBUTION, "disable_sliding_window engram_config attention_config.use_non_causal"),
+    **_rules(_OTHER_DISTRIBUTION, "compilation_config.inductor_passes"),
+    "compilation_config.inductor_compile_config.freezing": Rule(_OTHER_WEIGHTS),
+    "compilation_config.cache_dir": Rule(
+        "vllm would take graphs from it that were compiled for another model or other settings; VLLM_CACHE_ROOT in "
+        "system_envs moves all its caches"
+    ),
+    "additional_config": Rule(
+        "vLLM's plugins for other devices read it, and this key was never tested here", keys=_ADDITIONAL
+    ),
+    "additional_config.weight_nz_mode": Rule("weight updates need torch's layout", (0, 1)),
+    "ec_manager_config.encoder_cache_manager_cls": Rule("weight updates drop what vLLM's own cache has of pictures"),
     **_rules(_NO_STRUCTURE, "structured_outputs_config reasoning_parser reasoning_parser_plugin reasoning_config"),
     **_rules(_STALE, "kv_transfer_config kv_offloading_size ec_transfer_config", 0),
     **_rules(_EXPERTS, "enable_eplb eplb_config enable_elastic_ep"),
     **_rules(_ANOTHER_MODEL, "model_weights hf_config_path revision code_revision tokenizer_revision"),
     **_rules(_ANOTHER_MODEL, "model_class_overrides"),
     "offload_backend": Rule(_PREFETCH, ("auto", "uva")),
-    **_rules(_PREFETCH, "offload_group_size offload_params", 0),
+    **_rules(_PREFETCH, "offload_group_size offload_params"),
     **_rules(_PREFETCH, "offload_num_in_group offload_prefetch_step", 1),
     "tokenizer_mode": Rule(_ANOTHER_MODEL, ("auto", "hf", "slow")),
-    "skip_tokenizer_init": Rule("stop strings need the tokenizer"),
+    **_rules("stop strings need the tokenizer", "skip_tokenizer_init tokens_only"),
+    "mm_encoder_only": Rule("it generates"),
+    "aux_output_config.enable_return_routed_experts": Rule("actor_train.router_replay.mode: R3 has SGLang do it"),
     "enable_return_routed_experts": Rule("actor_train.router_replay.mode: R3 has SGLang do it"),
     "enable_trace_replay": Rule("samples would come from a trace"),
     "weight_transfer_config": Rule("weight updates use the worker's own extension"),
@@ -172,21 +206,34 @@ SGLANG: Mapping[str, Rule] = {
 _DTYPE_NAMES = {"fp32": ("float32", "float"), "bf16": ("bfloat16", "bf16"), "fp16": ("float16", "half")}
 
 
-def _is_refused(rules: Mapping[str, Rule], role: WorkerConfig, key: str) -> bool:
-    """Whether `strategy_config` gives an argument a value that its rule does not take; null asks for nothing."""
-    value = role.strategy_config[key]
-    if key not in rules or value is None:
+def _value(config: Mapping[str, Any], name: str) -> Any:
+    """The value of an argument, or of a key of one; None if it is not there, which asks for nothing."""
+    argument, _, key = name.partition(".")
+    value = config.get(argument)
+    return _value(value, key) if key and isinstance(value, Mapping) else None if key else value
+
+
+def _is_refused(rule: Rule, role: WorkerConfig, value: Any) -> bool:
+    if value is None or (rule.keys and isinstance(value, Mapping)):
         return False
-    rule = rules[key]
     if rule.bad:
-        return value in rule.bad
+        return isinstance(value, str) and value.lower().replace("-", "_") in rule.bad
     names = _DTYPE_NAMES[role.model_args.dtype] if rule.dtype_names else ()
     return not any(value == fine for fine in (*rule.fine, *names))
 
 
 def refused_keys(rules: Mapping[str, Rule], role: WorkerConfig) -> list[str]:
-    """The keys of `strategy_config` whose values are refused."""
-    return [key for key in role.strategy_config if _is_refused(rules, role, key)]
+    """The arguments in `strategy_config` whose values are refused, and keys of such as are mappings (`a.b`), in its
+    order."""
+    refused: list[str] = []
+    for argument in role.strategy_config:
+        for name in [name for name in rules if name.partition(".")[0] == argument]:
+            rule, value = rules[name], _value(role.strategy_config, name)
+            if _is_refused(rule, role, value):
+                refused.append(name)
+            elif rule.keys and isinstance(value, Mapping):
+                refused += [f"{name}.{key}" for key in value if key not in rule.keys]
+    return refused
 
 
 def refusals(rules: Mapping[str, Rule], role_name: str, role: WorkerConfig) -> Iterator[Problem]:
@@ -194,9 +241,10 @@ def refusals(rules: Mapping[str, Rule], role_name: str, role: WorkerConfig) -> I
     weights, which a trainer replaces for the policy's engines alone."""
     at = f"{role_name}.strategy_args.strategy_config"
     for key in refused_keys(rules, role):
-        fine = [str(value) for value in rules[key].fine if not isinstance(value, bool | dict | list) and value != ""]
-        rest = f" It may be {' or '.join(fine)}." if fine and not rules[key].bad else ""
-        yield Problem(f"{at}.{key} cannot be set: {rules[key].reason}.{rest}", (f"{at}.{key}",))
+        rule = rules.get(key) or rules[key.rpartition(".")[0]]
+        fine = [str(value) for value in rule.fine if not isinstance(value, bool | dict | list) and value != ""]
+        rest = f" It may be {' or '.join(fine)}." if fine and not rule.bad and not rule.keys else ""
+        yield Problem(f"{at}.{key} cannot be set: {rule.reason}.{rest}", (f"{at}.{key}",))
     if role.strategy_config.get("load_format") == "dummy" and role_name != ACTOR_INFER.name:
         yield Problem(
             f"{at}.load_format: dummy starts with random weights, and no trainer sends weights to {role_name}. Remove "

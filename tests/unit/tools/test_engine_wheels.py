@@ -84,7 +84,8 @@ def test_arguments_of_vllm_are_in_its_release(releases: Releases) -> None:
     (found,) = sources.find("vllm.engine.arg_utils", "AsyncEngineArgs")
     ours = keys_returned(sources, "roll.distributed.strategy.vllm.args", "engine_arguments")
     assert len(ours) >= 15
-    ours |= {*engine_options.VLLM, *vllm_args._RANGES, *vllm_args._SIZES, *given_in_examples("vllm")}
+    ours |= {name.partition(".")[0] for name in engine_options.VLLM} | {*spec_of("vllm").limit_keys}
+    ours |= {*vllm_args._RANGES, *vllm_args._SIZES, *given_in_examples("vllm")}
     assert ours | share_of("vllm") <= of_record(sources, found).names
 
 
@@ -92,7 +93,7 @@ def test_arguments_of_sglang_are_in_its_release(releases: Releases) -> None:
     sources = releases["sglang"]
     ours = keys_returned(sources, "roll.distributed.strategy.sglang.args", "engine_arguments")
     assert len(ours) >= 15
-    ours |= {*engine_options.SGLANG, *sglang_args._RANGES, *given_in_examples("sglang")}
+    ours |= {*engine_options.SGLANG, *spec_of("sglang").limit_keys, *sglang_args._RANGES, *given_in_examples("sglang")}
     # ServerArgs is put together from the classes of a package when it is imported.
     fields = {
         name

@@ -19,9 +19,14 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 LIMITS, KWARGS, CACHE = "limit_mm_per_prompt", "mm_processor_kwargs", "mm_processor_cache_gb"
+_NESTED = "images_kwargs"
 OLD_CACHE = "disable_mm_preprocessor_cache"  # vLLM's name until 0.8, in YAMLs of ROLL and verl
 _SIZE_KEYS = (
     *("size", "min_pixels", "max_pixels", "do_pan_and_scan", "crop_to_patches", "min_patches", "max_patches"),
+)
+_SAFE_KEYS = (  # of what processes pictures, and of videos and sounds, which requests never show
+    *("use_fast", "device", "backend", "videos_kwargs", "audio_kwargs", "fps", "num_frames", "min_frames"),
+    *("max_frames", "do_sample_frames", "use_audio_in_video"),
 )
 _CPU_CACHE_GB, _GPU_CACHE_GB = 0.1, 0.5  # of processed pictures, in two processes; vLLM's own default is 4
 _NEVER: Mapping[str, int] = {"image": 0, "video": 0}
@@ -64,17 +69,18 @@ def picture_arguments(
 
 
 def picture_problems(at: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
-    """Sizes of pictures that only the engine would know of, and values of the older name."""
+    """Sizes and colours of pictures that only the engine would know of, and values of the older name."""
     kwargs = settings.get(KWARGS)
-    nested = kwargs.get("images_kwargs") if isinstance(kwargs, Mapping) else None
-    for path, part in ((f"{at}.{KWARGS}", kwargs), (f"{at}.{KWARGS}.images_kwargs", nested)):
-        for key in _SIZE_KEYS:
-            if isinstance(part, Mapping) and key in part:
-                yield Problem(
-                    f"{path}.{key} cannot be set: trainers would see pictures of another size. Set "
-                    "data_args.image_min_pixels and data_args.image_max_pixels, which all roles read.",
-                    (f"{path}.{key}",),
-                )
+    nested = kwargs.get(_NESTED) if isinstance(kwargs, Mapping) else None
+    for path, part in ((f"{at}.{KWARGS}", kwargs), (f"{at}.{KWARGS}.{_NESTED}", nested)):
+        for key in part if isinstance(part, Mapping) else ():
+            if key in _SAFE_KEYS or (key == _NESTED and part is kwargs):
+                continue
+            why = "trainers would see other pictures. Change preprocessor_config.json beside the model, which all read."
+            if key in _SIZE_KEYS:
+                why = "trainers would see pictures of another size. Set data_args.image_min_pixels and "
+                why += "data_args.image_max_pixels, which all roles read."
+            yield Problem(f"{path}.{key} cannot be set: {why}", (f"{path}.{key}",))
     if (old := settings.get(OLD_CACHE)) is None:
         return
     if not isinstance(old, bool):

@@ -1,12 +1,15 @@
 """Which engine arguments are refused, and that every argument of the installed engines has been read."""
 
+import ast
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.strategies.value_kinds import class_annotations
 from roll.distributed.strategy.engine_options import ONLINE_FP8, SGLANG, VLLM, Rule, refusals
 from roll.distributed.strategy.sglang import args as sglang_args
 from roll.distributed.strategy.vllm import args as vllm_args
@@ -25,6 +28,33 @@ def without_effect(engine: str) -> set[str]:
     return set(words.split())
 
 
+INDUCTOR = "compilation_config.inductor_compile_config."  # torch's own settings
+VLLM_MAPPINGS = {  # arguments of vLLM that are mappings, and the class of their keys
+    "attention_config": ("attention", "AttentionConfig"),
+    "aux_output_config": ("aux_output", "AuxOutputConfig"),
+    "compilation_config": ("compilation", "CompilationConfig"),
+    "compilation_config.dynamic_shapes_config": ("compilation", "DynamicShapesConfig"),
+    "compilation_config.pass_config": ("compilation", "PassConfig"),
+    "ec_manager_config": ("ec_manager_config", "EncoderCacheManagerConfig"),
+    "fault_tolerance_config": ("fault_tolerance", "FaultToleranceConfig"),
+    "kernel_config": ("kernel", "KernelConfig"),
+    "mamba_config": ("mamba", "MambaConfig"),
+}
+
+
+def keys_of_vllm_mappings() -> set[str] | None:
+    """Keys of all of them, as `a.b`, from the installed source text; None if vllm is not installed."""
+    spec = find_spec("vllm")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    folder = Path(next(iter(spec.submodule_search_locations))) / "config"
+    keys: set[str] = set()
+    for argument, (file, name) in VLLM_MAPPINGS.items():
+        tree = ast.parse((folder / f"{file}.py").read_text(encoding="utf-8"))
+        keys |= {f"{argument}.{key}" for key in class_annotations(tree, (name,))}
+    return keys
+
+
 def said(
     rules: Mapping[str, Rule], role_name: str = "actor_infer", number_format: str = "bf16", **given: Any
 ) -> list[str]:
@@ -40,12 +70,13 @@ def said(
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_every_argument_of_the_installed_engine_is_in_one_list(engine: str) -> None:
     """A new argument fails here until somebody has read whether it changes what is sampled or stored."""
-    known = ARGUMENTS[engine]()
-    if known is None:
+    arguments, keys = ARGUMENTS[engine](), keys_of_vllm_mappings() if engine == "vllm" else set[str]()
+    if arguments is None or keys is None:
         pytest.skip(f"{engine} is not installed")
-    listed = without_effect(engine)
-    assert {*known} - {*RULES[engine]} - listed == set()
-    assert listed - {*known} == set() and {*RULES[engine]} - {*known} == set()
+    known, listed = {*arguments} | keys, without_effect(engine)
+    of_others = {name for name in RULES[engine] if name.startswith(("additional_config.", INDUCTOR))}
+    assert known - {*RULES[engine]} - listed == set()
+    assert listed - known == set() and {*RULES[engine]} - known == of_others
     assert listed & {*RULES[engine]} == set()
 
 
@@ -66,13 +97,24 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("vllm", {"override_generation_config": {"top_k": 3}}, "it changes the distribution"),
     ("vllm", {"generation_config": "vllm"}, "set generating_args"),
     ("vllm", {"dtype": "float32"}, "set model_args.dtype"),
-    ("vllm", {"load_format": "bitsandbytes"}, "expects quantised ones"),
+    ("vllm", {"load_format": "bitsandbytes"}, "expects quantised or shared ones"),
     ("vllm", {"hf_overrides": {"rope_theta": 1}}, "set model_args.model_config_kwargs"),
     ("vllm", {"kv_offloading_size": 4.0}, "would outlive a weight update"),
     ("vllm", {"enable_eplb": True}, "do not reach experts"),
     ("vllm", {"mamba_ssm_cache_dtype": "float16"}, "with another form of state"),
     ("vllm", {"offload_group_size": 4}, "layers copied from the host before a weight update; use cpu_offload_gb"),
     ("vllm", {"offload_backend": "prefetch"}, "It may be auto or uva."),
+    ("vllm", {"load_format": "IPC_cache"}, "expects quantised or shared ones, or other names"),
+    ("vllm", {"config_format": "mistral"}, "trainers would use another model"),
+    ("vllm", {"worker_cls": "a.B"}, "It may be auto."),
+    ("vllm", {"scheduler_cls": "a.B"}, "another scheduler"),
+    ("vllm", {"moe_backend": "FlashInfer-cutlass"}, "leaves out the biases of experts"),
+    ("vllm", {"lora_dtype": "float16"}, "adapters are stored as the model's weights are. It may be auto."),
+    ("vllm", {"mm_encoder_attn_dtype": "fp8"}, "fewer bits"),
+    ("vllm", {"mm_encoder_fp8_scale_path": "/scales"}, "fewer bits"),
+    ("vllm", {"mm_encoder_only": True}, "it generates"),
+    ("vllm", {"tokens_only": True}, "stop strings need the tokenizer"),
+    ("vllm", {"enable_moe_shared_loras": True}, "in another layout"),
     ("sglang", {"quantization": "fp8"}, "weight updates of quantised layers"),
     ("sglang", {"kv_cache_dtype": "fp8_e5m2"}, "fewer bits"),
     ("sglang", {"speculative_algorithm": "EAGLE"}, "drafted tokens"),
@@ -100,12 +142,56 @@ def test_what_changes_samples_or_log_probs_is_refused_with_the_reason(
     assert reason in text
 
 
+NESTED: list[tuple[dict[str, Any], str, str]] = [
+    ({"attention_config": {"indexer_kv_dtype": "mxfp4"}}, "attention_config.indexer_kv_dtype", "auto or bf16."),
+    (
+        {"attention_config": {"backend": "FLASH_ATTN", "use_prefill_query_quantization": True}},
+        "attention_config.use_prefill_query_quantization",
+        "fewer bits",
+    ),
+    ({"attention_config": {"use_non_causal": True}}, "attention_config.use_non_causal", "changes the distribution"),
+    (
+        {"mamba_config": {"enable_stochastic_rounding": True}},
+        "mamba_config.enable_stochastic_rounding",
+        "another form of state",
+    ),
+    (
+        {"aux_output_config": {"enable_return_routed_experts": True}},
+        "aux_output_config.enable_return_routed_experts",
+        "router_replay",
+    ),
+    (
+        {"compilation_config": {"inductor_passes": {"post_grad_custom_post_pass": "a.b"}}},
+        "compilation_config.inductor_passes",
+        "changes the distribution",
+    ),
+    (
+        {"compilation_config": {"inductor_compile_config": {"max_autotune": True, "freezing": True}}},
+        "compilation_config.inductor_compile_config.freezing",
+        "do not reach",
+    ),
+    ({"compilation_config": {"cache_dir": "/graphs"}}, "compilation_config.cache_dir", "VLLM_CACHE_ROOT"),
+    ({"kernel_config": {"moe_backend": "flashinfer_cutlass"}}, "kernel_config.moe_backend", "biases of experts"),
+    ({"additional_config": {"weight_nz_mode": 2}}, "additional_config.weight_nz_mode", "It may be 0 or 1."),
+    ({"additional_config": {"enable_kv_nz": True}}, "additional_config.enable_kv_nz", "never tested here"),
+]
+
+
+@pytest.mark.parametrize(("given", "name", "reason"), NESTED, ids=[name for _, name, _ in NESTED])
+def test_keys_of_mappings_are_refused_by_their_own_names(given: dict[str, Any], name: str, reason: str) -> None:
+    (text,) = said(VLLM, **given)
+    assert text.startswith(f"actor_infer.strategy_args.strategy_config.{name} cannot be set: ") and reason in text
+
+
 FINE: list[tuple[str, dict[str, Any]]] = [
     *[("vllm", {"quantization": name}) for name in ONLINE_FP8],
     ("vllm", {"kv_cache_dtype": "auto", "dtype": "bfloat16", "generation_config": "auto"}),
     ("vllm", {"kv_cache_dtype": "bfloat16"}),
     ("vllm", {"speculative_config": None, "logits_processors": [], "enable_eplb": False}),
     ("vllm", {"load_format": "dummy"}),
+    ("vllm", {"lora_dtype": "bfloat16", "moe_backend": "triton", "worker_cls": "auto", "config_format": "hf"}),
+    ("vllm", {"additional_config": {"weight_nz_mode": 0, "gdn_prefill_backend": "triton"}}),
+    ("vllm", {"attention_config": {"backend": "FLASH_ATTN", "use_non_causal": False}, "compilation_config": 3}),
     ("vllm", {"offload_backend": "uva", "offload_group_size": 0, "offload_num_in_group": 1, "offload_params": []}),
     ("sglang", {"kv_cache_dtype": "bf16", "speculative_algorithm": None, "grammar_backend": "none"}),
     ("sglang", {"offload_mode": "cpu", "offload_group_size": -1, "cpu_offload_gb": 4}),

@@ -255,6 +255,8 @@ def test_the_old_name_of_the_processors_cache_is_read(old: bool, room: float) ->
     ("given", "message"),
     [
         ({"mm_processor_kwargs": {"max_pixels": 9}}, "mm_processor_kwargs.max_pixels cannot be set: trainers would"),
+        ({"mm_processor_kwargs": {"image_mean": [0, 0, 0]}}, "mm_processor_kwargs.image_mean cannot be set: trainers"),
+        ({"mm_processor_kwargs": {"images_kwargs": {"do_rescale": False}}}, "images_kwargs.do_rescale cannot be set"),
         ({"mm_processor_kwargs": {"images_kwargs": {"size": {}}}}, "mm_processor_kwargs.images_kwargs.size cannot be"),
         ({"disable_mm_preprocessor_cache": "yes"}, "disable_mm_preprocessor_cache: 'yes' must be true or false."),
         (
