@@ -157,7 +157,15 @@ SGLANG: Mapping[str, Rule] = {
     "tokenizer_mode": Rule(_ANOTHER_MODEL, ("auto",)),
     "model_config_parser": Rule(_ANOTHER_MODEL, ("auto", "hf")),
     "kv_canary": Rule("it writes marks into the cache", ("none",)),
-    "load_format": Rule(_CHECKPOINT, bad=("bitsandbytes", "gguf", "flash_rl")),
+    "load_format": Rule(
+        _FILES,
+        bad=(
+            *("bitsandbytes", "gguf", "flash_rl", "expert_pack", "presharded", "ipc_cache", "mistral"),
+            *("remote_instance", "private"),
+        ),
+    ),
+    "moe_a2a_backend": Rule(_FEWER_BITS, ("none", "deepep", "deepep_v2", "flashinfer", "mori", "pplx")),
+    "ep_dispatch_algorithm": Rule("it sends tokens to random experts", bad=("fake",)),
     "rl_on_policy_target": Rule("its log-probs come from another trainer's kernels and were never tested here"),
     "forward_hooks": Rule(_OTHER_DISTRIBUTION),
     "is_embedding": Rule("it generates"),

@@ -29,6 +29,7 @@ _CPU_KV_CACHE_TOKENS = 32_768
 _CPU_MAX_RUNNING_REQUESTS = 256
 _LARGEST_GRAPH = 512
 _GRAPH_SIZES = {"cuda_graph_config", "cuda_graph_bs_decode", "cuda_graph_max_bs_decode"}
+_BITS_OF_ITS_OWN = ("deepep", "pplx")  # what they send to experts has a number format apart from the weights'
 
 # Ranges that the fields do not state, beyond which an engine fails after minutes.
 _COUNT: dict[str, float] = {"least": 1}
@@ -80,6 +81,8 @@ def engine_arguments(
         "sleep_on_idle": True,
         "enable_dsa_fused_indexer": False,
     }
+    if settings.get("moe_a2a_backend") in _BITS_OF_ITS_OWN:
+        settings["deepep_dispatcher_output_dtype"] = "bf16"  # auto: fp8, unless the experts' kernels are DeepGEMM's
     if role.model_args.model_config_kwargs:
         arguments["json_model_override_args"] = json.dumps(role.model_args.model_config_kwargs)
     if on_cpu:

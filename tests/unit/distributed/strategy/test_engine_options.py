@@ -128,7 +128,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("sglang", {"offload_group_size": 4}, "layers copied from the host before a weight update; use cpu_offload_gb"),
     ("sglang", {"offload_mode": "sharded_gpu"}, "It may be cpu."),
     ("sglang", {"enable_dsa_fused_indexer": True}, "weights that are kept elsewhere"),
-    ("sglang", {"load_format": "flash_rl"}, "expects quantised ones"),
+    ("sglang", {"load_format": "flash_rl"}, "expects quantised or shared ones"),
+    ("sglang", {"load_format": "expert_pack"}, "expects quantised or shared ones"),
+    ("sglang", {"load_format": "presharded"}, "expects quantised or shared ones"),
+    ("sglang", {"moe_a2a_backend": "mooncake"}, "fewer bits"),
+    ("sglang", {"moe_a2a_backend": "nixl"}, "It may be none or deepep or deepep_v2 or flashinfer or mori or pplx."),
+    ("sglang", {"ep_dispatch_algorithm": "fake"}, "random experts"),
     ("sglang", {"delete_ckpt_after_loading": True}, "trainers load the same files"),
 ]
 
@@ -194,6 +199,7 @@ FINE: list[tuple[str, dict[str, Any]]] = [
     ("vllm", {"attention_config": {"backend": "FLASH_ATTN", "use_non_causal": False}, "compilation_config": 3}),
     ("vllm", {"offload_backend": "uva", "offload_group_size": 0, "offload_num_in_group": 1, "offload_params": []}),
     ("sglang", {"kv_cache_dtype": "bf16", "speculative_algorithm": None, "grammar_backend": "none"}),
+    ("sglang", {"moe_a2a_backend": "deepep", "ep_dispatch_algorithm": "static", "load_format": "sharded_state"}),
     ("sglang", {"offload_mode": "cpu", "offload_group_size": -1, "cpu_offload_gb": 4}),
     ("sglang", {"json_model_override_args": "{}", "enable_custom_logit_processor": False, "dp_size": 1}),
 ]

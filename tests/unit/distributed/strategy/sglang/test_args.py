@@ -119,6 +119,17 @@ def test_graphs_on_a_gpu_reach_as_many_answers_as_there_are_at_once(given: dict[
     assert "cuda_graph_max_bs_decode" not in engine_arguments(role(), on_cpu=True, seed=0, most_answers=64)
 
 
+@pytest.mark.parametrize(
+    ("backend", "sent"), [("none", None), ("deepep", "bf16"), ("pplx", "bf16"), ("deepep_v2", None), ("mori", None)]
+)
+def test_what_is_sent_to_experts_has_the_bits_of_the_model(backend: str, sent: str | None) -> None:
+    """SGLang's own choice for DeepEP and PPLX is fp8, unless the experts' kernels are DeepGEMM's."""
+    for given in (None, "auto"):
+        settings = role(moe_a2a_backend=backend, deepep_dispatcher_output_dtype=given)
+        arguments = engine_arguments(settings, on_cpu=False, seed=0)
+        assert arguments.get("deepep_dispatcher_output_dtype") == (sent or given)
+
+
 def test_an_engine_on_a_cpu_has_room_for_all_answers() -> None:
     assert engine_arguments(role(), on_cpu=True, seed=0, most_answers=64)["max_running_requests"] == 256
     assert engine_arguments(role(), on_cpu=True, seed=0, most_answers=512)["max_running_requests"] == 512
