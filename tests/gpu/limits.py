@@ -79,6 +79,11 @@ RUN = {
     "moved": Limit("else old weights would not show in the gap", least=0.2),
     "grad_norm": Limit("the policy learns", least=ABOVE_0),
 }
+_BETWEEN_EXPERTS = "bf16 sends a token between two experts to the other one"
+MIXTURE_RUN = RUN | {
+    "log_prob_gap_mean": Limit(f"{_BETWEEN_EXPERTS} (CPUs: .005, vLLM .01); old weights: over 0.05", most=0.025),
+    "log_prob_gap_max": Limit(f"{_BETWEEN_EXPERTS} (CPUs: 0.15, vLLM 0.37)", most=1),
+}
 EXACT_RUN = RUN | {"log_prob_gap_max": Limit("the same kernels in the same shapes, so the same bits", most=0)}
 ENGINE_DEATH = {
     "seconds_to_three_more_steps": Limit("a new engine takes a minute or two; the group's own limit is 300", most=240),
@@ -216,6 +221,7 @@ OVERLAP = {
         most=1.05,
         cuda_only=True,
     ),
+    "weight_sync_gb": Limit("else nothing was sent", least=ABOVE_0),
 }
 HANDOVER_OF_ADAPTERS = HANDOVER_LARGE | {
     "peak_to_planned": Limit("the plan of the update phase, in torch's own count", 0.9, 1.1, cuda_only=True),

@@ -79,6 +79,17 @@ class Place:
         shape: dict[str, Any] = {"hidden_size": 128, "num_heads": 4, "num_kv_heads": 2} | options
         return save_pretrained(self.directory / "model", build_model(tokenizer, **shape), tokenizer)
 
+    def mixture(self, **options: Any) -> Path:
+        """Random Qwen3-MoE, 64 wide, 2 layers, of whose 4 experts a token takes 2; the same vocabulary."""
+        from roll.models.tiny import build_tokenizer
+        from tests.parity.megatron import models
+
+        shape: dict[str, Any] = {"vocab_size": 296, "hidden_size": 64, "moe_intermediate_size": 32} | options
+        shape |= {"max_position_embeddings": 2048}
+        directory = models.make(self.directory / "mixture", "qwen3_moe", **shape)
+        build_tokenizer().save_pretrained(directory)
+        return directory
+
     def shape(self, of_model: dict[str, int]) -> dict[str, Any]:
         """Settings of a Qwen2 in this shape, with tied embeddings unless it says otherwise; in a tiny one in a
         rehearsal."""

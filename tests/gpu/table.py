@@ -171,7 +171,7 @@ def _run(engine: str, name: str, form: str, devices: tuple[list[int], list[int]]
         arguments=arguments,
         limits=limits.RUN,
         gpus=max(*devices[0], *devices[1]) + 1,
-        packages=("deepspeed", *[engine] * (engine != "hf_infer")),
+        packages=("ray", "deepspeed", *[engine] * (engine != "hf_infer")),
         limit_s=420,
         expected_s=60 if engine == "hf_infer" else 110,
         alone=engine == "sglang",
@@ -204,8 +204,19 @@ def _run_after(engine: str, trainer: str, adapts: bool = False) -> Check:
     form = f"{trainer} with LoRA" if adapts else trainer
     check = _run(engine, "lora" if adapts else trainer, f"trained by {form}, {_IPC}", _ONE)
     overrides = [override, *_ADAPTERS] if adapts else [override]
-    packages = [*[package] * bool(package), *["peft"] * adapts, *[engine] * (engine != "hf_infer")]
+    packages = ["ray", *[package] * bool(package), *["peft"] * adapts, *[engine] * (engine != "hf_infer")]
     return replace(check, arguments={**check.arguments, "overrides": overrides}, packages=tuple(packages))
+
+
+def _run_of_a_mixture(engine: str) -> Check:
+    check = _run_after(engine, "fsdp2")
+    return replace(
+        check,
+        name=f"run-{engine}-moe",
+        path=check.path.replace("trained by", "a mixture of experts, trained by"),
+        arguments={**check.arguments, "mixture": True},
+        limits=limits.MIXTURE_RUN,
+    )
 
 
 def _exact_run() -> Check:
@@ -234,7 +245,7 @@ def _invariant_run() -> Check:
 
 
 def _handover(name: str, kind: str, settings: dict[str, Any], *packages: str, **more: Any) -> Check:
-    """A trainer of this kind and hf_infer, without Ray. `more`: `adapts` or `size`."""
+    """A trainer of this kind and hf_infer, without Ray. `more`: `adapts`, `mixture` or `size`."""
     size = more.get("size", "tiny")
     form = {
         "tiny": "fp32: the sampler has the trainer's weights",
@@ -284,7 +295,7 @@ def _learns(name: str, engine: str, config: str, steps: int, *overrides: str) ->
         function=f"{HERE}.runs:learns",
         arguments={"config_name": config, "steps": steps, "overrides": overrides},
         limits=limits.LEARNS,
-        packages=("deepspeed", *[engine] * (engine != "hf_infer")),
+        packages=("ray", "deepspeed", *[engine] * (engine != "hf_infer")),
         limit_s=420,
         expected_s=120 if engine == "hf_infer" else 200,
     )
@@ -474,6 +485,7 @@ CHECKS: tuple[Check, ...] = (
     _handover("fsdp2", "fsdp2", {}),
     _handover("zero3", "deepspeed", {"stage": 3}, "deepspeed"),
     _handover("megatron", "megatron", {}, "megatron"),
+    _handover("moe-fsdp2", "fsdp2", {}, mixture=True),
     _handover("lora-fsdp2", "fsdp2", {}, "peft", adapts=True),
     _handover("fsdp2-0.5b", "fsdp2", {}, size="0.5b"),
     _handover("lora-7b", "fsdp2", {}, "peft", adapts=True, size="7b"),
@@ -491,11 +503,13 @@ CHECKS: tuple[Check, ...] = (
     _run("hf_infer", "shared-memory", _IPC, _ONE),
     *(_run_after("hf_infer", trainer) for trainer in _TRAINERS),
     _run_after("hf_infer", "fsdp2", adapts=True),
+    _run_of_a_mixture("hf_infer"),
     _exact_run(),
     *_runs_of("vllm"),
     _invariant_run(),
     _with_graphs(_run_after("vllm", "fsdp2")),
     _run_after("vllm", "fsdp2", adapts=True),
+    _run_of_a_mixture("vllm"),
     *_runs_of("sglang"),
     _alone(
         "engine-death",
@@ -505,7 +519,7 @@ CHECKS: tuple[Check, ...] = (
         arguments={"engine": "vllm"},
         limits=limits.ENGINE_DEATH,
         gpus=3,
-        packages=("deepspeed", "vllm"),
+        packages=("ray", "deepspeed", "vllm"),
         limit_s=420,
     ),
     _learns("hf", "hf_infer", "tiny_sort", 24),

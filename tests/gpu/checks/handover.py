@@ -66,6 +66,7 @@ def hands_over(
     settings: dict[str, Any],
     adapts: bool = False,
     size: Size = "tiny",
+    mixture: bool = False,
     publish: Publish | None = None,
 ) -> Figures:
     """Three updates; after each the sampler's answers, and what the trainer says of them. `moved` is how far an update
@@ -73,7 +74,7 @@ def hands_over(
     for a test that this check can fail."""
     address = str(Path(tempfile.mkdtemp(prefix="h-")) / "socket")
     if size == "tiny":
-        model_dir = place.tiny_model()
+        model_dir = place.mixture() if mixture else place.tiny_model()
         adapter = trainers.adapter_of(model_dir, place.directory) if adapts else None
         model = {"dtype": "fp32"} | (trainers.lora_settings(adapter) if adapter else {})
         run = trainers.run_of(kind, model_dir, settings, model)

@@ -39,11 +39,17 @@ _NUM_PROMPTS = 256
 
 
 def follows(
-    place: Place, engine: str, trainers: list[int], engines: list[int], route: str, overrides: Sequence[str] = ()
+    place: Place,
+    engine: str,
+    trainers: list[int],
+    engines: list[int],
+    route: str,
+    overrides: Sequence[str] = (),
+    mixture: bool = False,
 ) -> Figures:
     """Four steps, one engine. The gap between its log-probs and the trainer's is that of the last step, after three
     updates; `moved` is how far one update moves them: a gap of that size would be old weights."""
-    with _runs(place) as start:
+    with _runs(place, mixture) as start:
         run = start(
             engine,
             trainers,
@@ -118,11 +124,15 @@ def learns(place: Place, config_name: str, steps: int, overrides: Sequence[str])
 
 
 @contextmanager
-def _runs(place: Place) -> Iterator[Any]:
+def _runs(place: Place, mixture: bool = False) -> Iterator[Any]:
     """start(engine, devices of the trainer, devices of the engine, *overrides) -> Run, on random weights."""
     data = place.directory / "data"
     width = 256 if place.on_cuda else 128  # heads of 64: not every kernel for GPUs has narrower ones
-    place.tiny_model(tie_word_embeddings=False, hidden_size=width).rename(_made(data) / "model")
+    if mixture:
+        made = place.mixture(hidden_size=width, head_dim=width // 4)
+    else:
+        made = place.tiny_model(tie_word_embeddings=False, hidden_size=width)
+    made.rename(_made(data) / "model")
     _write_prompts(data / "train.jsonl")
     with run_starter(place.directory, Path(os.environ["TMPDIR"])) as start:
 

@@ -35,7 +35,7 @@ def trains(
     from tests.parity.strategies.reference import LEARNING_RATE, BentLoss, rows, train_reference
 
     given = forks() if "shares" in settings else rows()
-    model_dir = mixture_of(place.directory) if mixture else place.tiny_model()
+    model_dir = place.mixture() if mixture else place.tiny_model()
     adapter = adapter_of(model_dir, place.directory) if adapts else None
     num_ranks = num_ranks or len(place.devices)
     want = train_reference(model_dir, given, BentLoss(), [LEARNING_RATE] * 3, adapter=adapter)
@@ -68,13 +68,6 @@ def state_bytes(weights: dict[str, np.ndarray], num_ranks: int, adapts: bool) ->
     updates, next to nothing is on the device at any time."""
     copies = 1 if adapts else 3
     return 4 * copies * sum(weight.size for weight in weights.values()) / num_ranks
-
-
-def mixture_of(directory: Path) -> Path:
-    """Random Qwen3-MoE, 64 wide, 2 layers, of whose 4 experts a token takes 2."""
-    from tests.parity.megatron import models
-
-    return models.make(directory / "mixture", "qwen3_moe", vocab_size=296, hidden_size=64, moe_intermediate_size=32)
 
 
 def _one_by_one(trace: Trace) -> Trace:

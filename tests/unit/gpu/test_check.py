@@ -8,7 +8,7 @@ import pytest
 from tests.gpu.check import Check, Limit, Machine, judge, largest, num_devices, smallest, why_skipped
 from tests.gpu.table import CHECKS
 
-ENGINES = ("deepspeed", "megatron", "vllm", "sglang", "transformer_engine", "peft")
+ENGINES = ("deepspeed", "megatron", "vllm", "sglang", "transformer_engine", "peft", "ray")
 NAMES = [check.name for check in CHECKS]
 
 
@@ -44,7 +44,7 @@ def test_eight_gpus_run_everything():
 
 
 def test_an_engine_that_is_not_installed_skips_its_checks_only():
-    found = skipped(8, ["deepspeed", "megatron", "vllm", "peft"])
+    found = skipped(8, ["deepspeed", "megatron", "vllm", "peft", "ray"])
     assert found["run-sglang-tp2-apart"] == "sglang not installed"
     assert found["train-megatron-te"] == "transformer_engine not installed"
     assert all("sglang" in name or name == "train-megatron-te" for name in found)
