@@ -10,6 +10,7 @@ from roll.configs.memory.decoders import DECODERS
 from roll.configs.memory.gpts import GPTS
 from roll.configs.memory.hybrids import HYBRIDS
 from roll.configs.memory.layer_shape import SHARED_GATE, Attention, Cut, LayerShape, ModelShape, Weight
+from roll.configs.memory.mamba_types import MAMBA_TYPES
 from roll.configs.memory.reader import MOST, MOST_LAYERS, Form, Reader, UnreadableModel, own_weights
 from roll.configs.memory.single_types import SINGLE_TYPES
 from roll.configs.memory.tower import in_whole_model, text_part, tower_weights
@@ -134,7 +135,7 @@ def _matrices(hidden: int, width: int) -> dict[str, tuple[int, int]]:
     return {"gate": (width, hidden), "up": (width, hidden), "down": (hidden, width)}
 
 
-FORMS: Mapping[str, Form] = {**HYBRIDS, **DECODERS, **GPTS, **SINGLE_TYPES}
+FORMS: Mapping[str, Form] = {**HYBRIDS, **MAMBA_TYPES, **DECODERS, **GPTS, **SINGLE_TYPES}
 _NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 _OPTIONAL = ("num_key_value_heads", "head_dim", "decoder_sparse_step", "num_experts", "num_experts_per_tok")
 _FLAGS = ("tie_word_embeddings", "attention_bias", "mlp_bias", "qkv_bias", "use_qk_norm")
@@ -215,10 +216,11 @@ def _shape_by_form(model: Mapping[str, Any], head: Head) -> tuple[ModelShape | N
         ties = form.ties_head
         if ties is not None:
             ties = reader.flag("tie_embedding", reader.flag("tie_word_embeddings", ties))
+        has_bias = head == "lm" and form.head_bias(reader)
     except UnreadableModel as error:
         return None, str(error)
     shape = _with_head(model, weights, layers, head, bool(ties), name=form.head)
-    if head == "lm" and form.head_bias(reader):
+    if has_bias:
         bias = Weight(f"{form.head}.bias", (shape.vocab_size,), "vocabulary", len(layers), "bias of the head")
         shape = replace(shape, weights=(*shape.weights, bias))
     return shape, ""

@@ -169,6 +169,30 @@ def latent_attention(layer: LayerWeights, model: Reader, at: str = "self_attn") 
     )
 
 
+def kinds_of(model: Reader, default: Callable[[int], str], *names: str) -> list[str]:
+    """Kind of each layer, in today's words: as one of the keys says, or by its number."""
+    for name in (*names, "layer_types"):
+        if (kinds := model.texts(name, model.num_layers)) is not None:
+            return [TODAY.get(kind, kind) for kind in kinds]
+    return [default(layer) for layer in range(model.num_layers)]
+
+
+TODAY = {"attention": "full_attention", "mamba": "linear_attention", "recurrent": "linear_attention"}
+
+
+def is_attention(kind: str, *others: str) -> bool:
+    if kind == "full_attention":
+        return True
+    if kind not in others:
+        raise UnreadableModel(f"config.json: the memory formulas know no layers of kind {kind}")
+    return False
+
+
+def add_decays(add: LayerWeights, at: str, *shape: int) -> None:
+    add.tensor(f"{at}.dt_bias", *shape, cut="tensor")
+    add.tensor(f"{at}.A_log", *shape, cut="tensor")
+
+
 @dataclass(frozen=True)
 class Form:
     """A type of model. `layer` adds the weights of a layer and says what a token meets there. `ends`: vectors behind
