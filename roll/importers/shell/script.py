@@ -217,7 +217,7 @@ def _is_read(name: str, text: str, state: State, given: Mapping[str, str] | None
     script sets it, or in the same line, or one after which it still has the value."""
     read = re.search(rf"\$\{{?[#!]?{name}\b|\(\([^)]*\b{name}\b|-v\s+{name}\b|oc\.env:{name}\b", text)
     if read is None:
-        return False
+        return name == "SLURM_NNODES" and "scontrol" in text
     is_kept = name not in {**state.tables, **state.arrays} and state.variables.get(name) == (given or {}).get(name)
     written = re.search(rf"(?:^|[\s;&|(]){name}(?:\[[^\]]*\])?\+?=|\s-A\s+{name}\b", text)
     if is_kept or written is None:

@@ -23,6 +23,8 @@ class Domain:
     near: str
 
 
+GRADES_MATHS = "all rows are maths"
+"""A default that stands for a program with one grader for all rows, and for no key."""
 MATH, DAPO, CODE = "maths", "dapo", "code"
 WHOLE = "verl"
 """The domain of all rows, where there is one alone."""
@@ -94,6 +96,8 @@ def rewards_by_source(source: SourceLookup) -> tuple[dict[str, dict[str, Any]], 
     Example: gsm8k alone is {"verl": {"reward": "math_rule"}}. Where nothing tells the sources, verl's own function
     chooses by them.
     """
+    if source(GRADES_MATHS):
+        return {WHOLE: {"reward": DOMAINS[MATH].reward}}, _GRADED
     domains = sources_of(source)
     if not domains:
         return {WHOLE: _theirs(source)}, _UNTOLD.format(source("data.reward_fn_key"))
@@ -110,6 +114,10 @@ def rewards_by_source(source: SourceLookup) -> tuple[dict[str, dict[str, Any]], 
     return made, " ".join(filter(None, (by, *nears, _OWN_CHOICE)))
 
 
+_GRADED = (
+    "recipe.entropy grades every row as maths, whatever its source: a right answer 1, a wrong one 0, by a grader of "
+    "its own, where math-verify compares here. A fork may choose by the source, as verl does."
+)
 _OWN_CHOICE = (
     "Where verl is installed, verl_function with path: verl.utils.reward_score and name: default_compute_score is its "
     "own choice."

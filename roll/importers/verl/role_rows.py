@@ -385,6 +385,7 @@ ROLLOUT_ROWS: tuple[Row, ...] = (
     *(changes(f"{ROLLOUT}.multi_turn.{name}", _TURNS) for name in ("tool_config_path", "interaction_config_path")),
     lacks(f"{ROLLOUT}.multi_turn.traj_save_dir", "rollout_dump_dir has the answers"),
     Row(f"{ROLLOUT}.multi_turn.*", note=_TURNS, outcome=CHANGES, needs="turns", idle=(None,)),
+    changes(f"{ROLLOUT}.chat_scheduler", _TURNS, ""),
     changes(f"{ROLLOUT}.agent.agent_loop_config_path", f"user_defined_rollout_loop_cls names a loop; {_TURNS}"),
     changes(f"{ROLLOUT}.agent.default_agent_loop", _TURNS, "single_turn_agent"),
     changes(f"{ROLLOUT}.agent.agent_loop_manager_class", _TURNS),

@@ -36,6 +36,7 @@ from roll.importers.verl.common import (
 from roll.importers.verl.correction import CORRECTION_ROWS
 from roll.importers.verl.overlap import is_overlapping, overlapping_table
 from roll.importers.verl.pictures import PICTURE_ROWS, picture_notes
+from roll.importers.verl.reward_sources import GRADES_MATHS
 from roll.importers.verl.role_rows import REWARD_ROWS, ROLE_ROWS
 from roll.importers.verl.sft_rows import SAVES, SFT
 from roll.importers.verl.turns import plays, turns_table
@@ -49,6 +50,7 @@ _KNOWN = re.compile(
     r"|(verl\.experimental|recipe)\.transfer_queue\.main_ppo"
 )
 """Trainers whose meaning the importer knows by their keys."""
+_OF_ENTROPY = re.compile(r"(verl\.)?recipe\.entropy\.main_entropy")
 _ROOTS = ("verl", "recipe")
 
 
@@ -341,6 +343,9 @@ def verl_table(original: SourceKeys, script: Path | None = None) -> Table:
     if is_sft and not is_rl:
         return replace(VERL_SFT, derived=sft_defaults(module), newer_names=sft_names(module, values))
     table = overlapping_table(_of_version(original), module, values)
+    if _OF_ENTROPY.fullmatch(module):
+        of_version = table.derived
+        table = replace(table, derived=lambda values: {GRADES_MATHS: True, **of_version(values)})
     strategy = {**derived(values), **values}.get(f"{ACTOR}.strategy")
     if strategy == MEGATRON or any("megatron" in base for base in original.bases):
         table = replace(table, newer_names=_NAMES_OF_MEGATRON)

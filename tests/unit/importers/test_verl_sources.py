@@ -8,7 +8,9 @@ import pytest
 from roll.commands.run import main
 from roll.commands.table import main as roll
 from roll.importers.command import imported_from
-from roll.importers.convert import Imported, read
+from roll.importers.convert import Imported, read, source_keys
+from roll.importers.shell.script import find_command
+from roll.importers.verl.files import Composed
 from roll.importers.verl.reward_sources import DOMAINS, domain_of
 from tests.unit.importers.test_import import entry
 from tests.unit.importers.test_verl_meaning import GRPO, at
@@ -129,3 +131,19 @@ def test_a_file_of_the_training_that_tells_nothing_is_left_to_verl(files: str) -
 @pytest.mark.parametrize("files", ["/d/math/train.parquet", "/d/MATH-lighteval.parquet", "/d/math500/t.parquet"])
 def test_sets_of_maths_are_told_by_their_names(files: str) -> None:
     assert of(files).tree["rewards"] == {"verl": {"reward": "math_rule"}}
+
+
+@pytest.mark.parametrize("files", ["/d/dapo-math-17k.parquet", "/d/codecontests.parquet", "/d/mine.parquet"])
+def test_the_recipe_of_entropy_grades_every_row_as_maths(files: str) -> None:
+    """verl's recipe/entropy/reward_score: one grader, 1 or 0, whatever data_source says. main_ppo pays -1 for a wrong
+    answer of DAPO's, and runs the tests of a program."""
+    words = " ".join([*GRPO, f"data.train_files={files}", f"data.val_files={files}"])
+    of_recipe = source_keys(Composed(), (), find_command(f"python3 -m recipe.entropy.main_entropy {words}"))
+    found = imported_from(of_recipe, "verl")
+    assert found.tree["rewards"] == {"verl": {"reward": "math_rule"}}
+    assert any("grades every row as maths" in note for note in found.notes)
+    of_main = source_keys(Composed(), (), find_command(f"python3 -m verl.trainer.main_ppo {words}"))
+    assert imported_from(of_main, "verl").tree["rewards"] != found.tree["rewards"]
+    own = f"{words} custom_reward_function.path=mine.py"
+    of_own = source_keys(Composed(), (), find_command(f"python3 -m recipe.entropy.main_entropy {own}"))
+    assert imported_from(of_own, "verl").tree["rewards"]["verl"]["reward"] == "verl_function"

@@ -271,3 +271,10 @@ def test_a_manager_of_rewards_sets_no_time_of_episodes(tmp_path: Path) -> None:
     found = imported(tmp_path, [RUNS], "reward_model.reward_manager=prime")
     assert entry(found, "reward_model.reward_manager") == ("asks for nothing", "the environment judges")
     assert at(found, "train_env_manager.episode_timeout_s") is None
+
+
+def test_a_scheduler_of_chats_is_one_of_a_loop_and_an_empty_one_asks_for_nothing() -> None:
+    key = f"{ROLLOUT}.chat_scheduler"
+    words = ["algorithm.adv_estimator=grpo", "data.train_files=/d/gsm8k/a.parquet"]
+    assert entry(imported_from(read(None, [*words, f"{key}=mine.Scheduler"]), "verl"), key)[0] == "changes the run"
+    assert entry(imported_from(read(None, [*words, f"{key}=''"]), "verl"), key)[0] == "asks for nothing"
