@@ -51,7 +51,11 @@ def _import(module: str) -> ModuleType:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a module that calls sys.exit, or panics in Rust
-        raise ImportError(f"importing {module} failed with {describe(error)}{line_of(error, __file__)}") from error
+        text = f"importing {module} failed with {describe(error)}{line_of(error, __file__)}"
+        first = module.partition(".")[0]
+        if isinstance(error, ModuleNotFoundError) and error.name == first and first not in sys.modules:
+            text += f"; put {first}.py beside the YAML or on PYTHONPATH, or install {first}"
+        raise ImportError(text) from error
 
 
 def line_of(error: BaseException, caller: str) -> str:
@@ -64,6 +68,9 @@ def line_of(error: BaseException, caller: str) -> str:
 def split(path: str, builtins: Mapping[str, str] | None = None) -> tuple[str, str]:
     """("package.module", "object") of a path. Raises ImportError when it is neither form."""
     module, colon, attributes = path.partition(":")
+    if module.endswith(".py"):
+        meant = f"{Path(module).stem}:{attributes or 'object'}"
+        raise ImportError(f"{show(path)} is a file: write {meant}, with its folder that of the YAML or on PYTHONPATH")
     if not colon:
         module, _, attributes = path.rpartition(".")
     if not module or not all(part.isidentifier() for part in (module + "." + attributes).split(".")):

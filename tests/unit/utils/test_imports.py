@@ -32,6 +32,10 @@ def test_a_built_in_name_and_both_forms_of_a_path_lead_to_the_same_object() -> N
         ("no_such_package.x:f", "importing no_such_package.x failed with ModuleNotFoundError"),
         ("json:", "is not of the form"),
         ("a b:c", "is not of the form"),
+        ("no_such_file:f", "No module named 'no_such_file'; put no_such_file.py beside the YAML or on PYTHONPATH"),
+        ("own.py:f", "'own.py:f' is a file: write own:f, with its folder that of the YAML or on PYTHONPATH"),
+        ("./code/own.py:C.f", "'./code/own.py:C.f' is a file: write own:C.f, "),
+        ("/code/own.py", "'/code/own.py' is a file: write own:object, "),
     ],
 )
 def test_a_wrong_name_says_which_part_is_wrong(name: str, part: str) -> None:
