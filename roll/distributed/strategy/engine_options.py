@@ -29,6 +29,9 @@ _PREFETCH = "a pass would compute with layers copied from the host before a weig
 _OTHER_DISTRIBUTION = "it changes the distribution, which the trainer's log-probs would not know"
 _NO_STRUCTURE = "requests say themselves what structure they need, by xgrammar"
 _BIASES = "FlashInfer's kernel leaves out the biases of experts (gpt-oss), and auto takes it where it is right"
+_ONE_NODE = "an engine stays on one node, on the devices that the role's device_mapping says"
+_MORE_ENGINES = "add devices to device_mapping for more engines"
+_GIVES_MEMORY = "an engine must be able to give its memory to a trainer"
 _ANOTHER_MODEL = "trainers would use another model: set it in model_args"
 _FORM = "set model_args.model_config_kwargs, which trainers read as well"
 
@@ -61,7 +64,13 @@ VLLM: Mapping[str, Rule] = {
     "tokenizer": Rule("set model_args.tokenizer_path", ()),
     "worker_extension_cls": Rule("weight updates need the one that roll sets", ()),
     "logprobs_mode": Rule("log-probs must be those of the distribution that was sampled from (processed_logprobs)", ()),
-    "data_parallel_size": Rule("add devices to device_mapping for more engines", (1,)),
+    **_rules(_MORE_ENGINES, "data_parallel_size data_parallel_size_local", 1),
+    **_rules(_MORE_ENGINES, "data_parallel_rank data_parallel_start_rank", 0),
+    **_rules(_MORE_ENGINES, "data_parallel_hybrid_lb data_parallel_external_lb data_parallel_multi_port_external_lb"),
+    "nnodes": Rule(_ONE_NODE, (1,)),
+    **_rules(_ONE_NODE, "node_rank device_ids", 0),
+    "distributed_executor_backend": Rule("the worker starts and watches the engine's processes", ("mp", "uni")),
+    "enable_sleep_mode": Rule(_GIVES_MEMORY, (True,)),
     "max_lora_rank": Rule("it follows actor_train.model_args.lora_rank", ()),
     "max_loras": Rule("the policy's adapter is the only one", (1,)),
     "max_cpu_loras": Rule("the policy's adapter is the only one", (1,)),
@@ -127,10 +136,14 @@ SGLANG: Mapping[str, Rule] = {
     "model_path": Rule("set model_args.model_name_or_path", ()),
     "tokenizer_path": Rule("set model_args.tokenizer_path", ()),
     "device": Rule("the role's device_mapping says", ()),
-    "dp_size": Rule("add devices to device_mapping for more engines", (1,)),
+    **_rules(_MORE_ENGINES, "dp_size attn_dp_size", 1),
+    "enable_dp_attention": Rule(_MORE_ENGINES),
     "pp_size": Rule("weight updates reach the first pipeline stage only; use tp_size", (1,)),
-    "nnodes": Rule("an engine stays on one node", (1,)),
-    "node_rank": Rule("an engine stays on one node", (0,)),
+    **_rules(_ONE_NODE, "nnodes gpu_id_step", 1),
+    **_rules(_ONE_NODE, "node_rank base_gpu_id", 0),
+    "use_ray": Rule("the worker starts and watches the engine's processes"),
+    "enable_memory_saver": Rule(_GIVES_MEMORY, (True,)),
+    "dwdp_size": Rule(_OTHER_WEIGHTS, (1,)),
     "skip_tokenizer_init": Rule("stop strings need the tokenizer", (False,)),
     "tokenizer_worker_num": Rule("requests are sent from the worker's own process", (1,)),
     "sampling_backend": Rule("only this one draws every sample from its own seed", ("pytorch",)),
