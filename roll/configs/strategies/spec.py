@@ -87,6 +87,7 @@ class StrategySpec:
     warnings: str = ""  # (Choice) -> texts
     machine_problems: str = ""  # (Choice) -> Problems of this machine
     model_problems: str = ""  # (Choice, config.json) -> Problems; "": heads against tensor parallel
+    engine_model_problems: str = ""  # (Choice, config.json) -> Problems of an engine with this model
     cpu_model_problems: str = ""  # (Choice, config.json) -> Problems of an engine on a machine without GPUs
     unchecked_without_model: str = ""  # what of model_problems goes unchecked where config.json is not there, in words
     sizes: str = ""  # (WorkerConfig) -> ParallelSizes; "": every worker is a data-parallel rank

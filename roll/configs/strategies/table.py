@@ -106,6 +106,7 @@ _SPECS = (
         supports=frozenset({Feature.MULTI_DEVICE_WORKER, Feature.PICTURES}),
         lora_sync=LoraSync("enable_lora", max_rank=512),
         problems="roll.distributed.strategy.vllm.args:problems",
+        engine_model_problems="roll.distributed.strategy.vllm.args:model_problems",
         cpu_model_problems="roll.distributed.strategy.vllm.args:cpu_model_problems",
         warnings="roll.distributed.strategy.vllm.args:warnings",
         environment="roll.distributed.strategy.vllm.args:environment",
@@ -142,6 +143,7 @@ _SPECS = (
         supports=frozenset({Feature.MULTI_DEVICE_WORKER, Feature.ROUTE_REPORTS}),
         not_on={"npu": "roll knows SGLang on GPUs and CPUs. Use vllm, which takes vllm-ascend there, or hf_infer"},
         problems="roll.distributed.strategy.sglang.args:problems",
+        engine_model_problems="roll.distributed.strategy.sglang.args:model_problems",
         environment="roll.distributed.strategy.sglang.args:environment",
         registry=ModelRegistry(
             "SGLang", "sglang", "roll.run.start.engine_models:sglang_registry", "sglang.srt.plugins"

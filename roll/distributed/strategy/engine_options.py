@@ -28,7 +28,7 @@ _OTHER_WEIGHTS = "weight updates do not reach weights that are kept elsewhere"
 _PREFETCH = "a pass would compute with layers copied from the host before a weight update; use cpu_offload_gb"
 _OTHER_DISTRIBUTION = "it changes the distribution, which the trainer's log-probs would not know"
 _NO_STRUCTURE = "requests say themselves what structure they need, by xgrammar"
-_BIASES = "FlashInfer's kernel leaves out the biases of experts (gpt-oss), and auto takes it where it is right"
+_BIASES = "this kernel leaves out the biases of the model's experts"
 _ONE_NODE = "an engine stays on one node, on the devices that the role's device_mapping says"
 _MORE_ENGINES = "add devices to device_mapping for more engines"
 _GIVES_MEMORY = "an engine must be able to give its memory to a trainer"
@@ -39,17 +39,19 @@ _FORM = "set model_args.model_config_kwargs, which trainers read as well"
 @dataclass(frozen=True)
 class Rule:
     """Why an argument is refused, and the values that are fine; `bad`: all are but these. `dtype_names`: so is the
-    role's own number format. `keys`: of a mapping, the keys that it may have."""
+    role's own number format. `keys`: of a mapping, the keys that it may have. `models`: it holds for these types
+    alone."""
 
     reason: str
     fine: tuple[Any, ...] = OFF
     dtype_names: bool = False
     bad: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
 
 
-def _rules(reason: str, names: str, *fine: Any) -> dict[str, Rule]:
-    return dict.fromkeys(names.split(), Rule(reason, OFF + fine))
+def _rules(reason: str, names: str, *fine: Any, bad: tuple[str, ...] = ()) -> dict[str, Rule]:
+    return dict.fromkeys(names.split(), Rule(reason, OFF + fine, bad=bad))
 
 
 # Keys of additional_config that change speed, memory or logs: vLLM's own, then those of vllm-ascend.
@@ -57,6 +59,7 @@ _ADDITIONAL = (
     *("gdn_prefill_backend", "kda_prefill_backend", "kda_prefill_checkpoint"),
     *("weight_nz_mode", "enable_cpu_binding", "refresh", "ascend_log_path", "ascend_compilation_config", "rl_config"),
 )
+_WITH_BIASES = ("gpt_oss",)
 ONLINE_FP8 = ("fp8_per_tensor", "fp8_per_block", "fp8_per_channel")
 
 VLLM: Mapping[str, Rule] = {
@@ -82,8 +85,8 @@ VLLM: Mapping[str, Rule] = {
     "config_format": Rule(_ANOTHER_MODEL, ("auto", "hf")),
     "worker_cls": Rule("weight updates need vLLM's own worker", ("auto",)),
     "scheduler_cls": Rule("another scheduler was never tested here with pauses and weight updates"),
-    "moe_backend": Rule(_BIASES, bad=("flashinfer_cutlass",)),
-    "kernel_config.moe_backend": Rule(_BIASES, bad=("flashinfer_cutlass",)),
+    "moe_backend": Rule(_BIASES, bad=("flashinfer_cutlass",), models=_WITH_BIASES),
+    "kernel_config.moe_backend": Rule(_BIASES, bad=("flashinfer_cutlass",), models=_WITH_BIASES),
     "lora_dtype": Rule("adapters are stored as the model's weights are", ("auto",), dtype_names=True),
     **_rules("adapters of experts in another layout were never tested here", "enable_mixed_moe_lora_format"),
     **_rules("adapters of experts in another layout were never tested here", "enable_moe_shared_loras"),
@@ -178,6 +181,11 @@ SGLANG: Mapping[str, Rule] = {
         ),
     ),
     "moe_a2a_backend": Rule(_FEWER_BITS, ("none", "deepep", "deepep_v2", "flashinfer", "mori", "pplx")),
+    "moe_runner_backend": Rule(_BIASES, ("auto", "triton", "triton_kernel", "aiter"), models=_WITH_BIASES),
+    **_rules(_FEWER_BITS, "dsa_prefill_backend dsa_decode_backend dsv4_prefill_backend", bad=("flashmla_sparse_q8",)),
+    "dsv4_attn_backend": Rule(_FEWER_BITS, bad=("trtllm",)),
+    "enable_cp_decode_attn_tp": Rule(_OTHER_WEIGHTS),
+    "dcp_replicate_q_proj": Rule(_OTHER_WEIGHTS),
     "ep_dispatch_algorithm": Rule("it sends tokens to random experts", bad=("fake",)),
     "rl_on_policy_target": Rule("its log-probs come from another trainer's kernels and were never tested here"),
     "forward_hooks": Rule(_OTHER_DISTRIBUTION),
@@ -243,13 +251,15 @@ def _is_refused(rule: Rule, role: WorkerConfig, value: Any) -> bool:
     return not any(value == fine for fine in (*rule.fine, *names))
 
 
-def refused_keys(rules: Mapping[str, Rule], role: WorkerConfig) -> list[str]:
+def refused_keys(rules: Mapping[str, Rule], role: WorkerConfig, model_type: str | None = None) -> list[str]:
     """The arguments in `strategy_config` whose values are refused, and keys of such as are mappings (`a.b`), in its
-    order."""
+    order. Without a model those that are refused for every model, and with one those that are for its type alone."""
     refused: list[str] = []
     for argument in role.strategy_config:
         for name in [name for name in rules if name.partition(".")[0] == argument]:
             rule, value = rules[name], _value(role.strategy_config, name)
+            if not (model_type in rule.models if rule.models else model_type is None):
+                continue
             if _is_refused(rule, role, value):
                 refused.append(name)
             elif rule.keys and isinstance(value, Mapping):
@@ -257,16 +267,19 @@ def refused_keys(rules: Mapping[str, Rule], role: WorkerConfig) -> list[str]:
     return refused
 
 
-def refusals(rules: Mapping[str, Rule], role_name: str, role: WorkerConfig) -> Iterator[Problem]:
-    """Yield the keys that must not be set, and which values they may have. `load_format: dummy` begins with random
-    weights, which a trainer replaces for the policy's engines alone."""
+def refusals(
+    rules: Mapping[str, Rule], role_name: str, role: WorkerConfig, model_type: str | None = None
+) -> Iterator[Problem]:
+    """Yield the keys that must not be set, and which values they may have (`refused_keys`). `load_format: dummy` begins
+    with random weights, which a trainer replaces for the policy's engines alone."""
     at = f"{role_name}.strategy_args.strategy_config"
-    for key in refused_keys(rules, role):
+    for key in refused_keys(rules, role, model_type):
         rule = rules.get(key) or rules[key.rpartition(".")[0]]
         fine = [str(value) for value in rule.fine if not isinstance(value, bool | dict | list) and value != ""]
         rest = f" It may be {' or '.join(fine)}." if fine and not rule.bad and not rule.keys else ""
-        yield Problem(f"{at}.{key} cannot be set: {rule.reason}.{rest}", (f"{at}.{key}",))
-    if role.strategy_config.get("load_format") == "dummy" and role_name != ACTOR_INFER.name:
+        of = f" ({model_type})" if model_type else ""
+        yield Problem(f"{at}.{key} cannot be set: {rule.reason}{of}.{rest}", (f"{at}.{key}",))
+    if model_type is None and role.strategy_config.get("load_format") == "dummy" and role_name != ACTOR_INFER.name:
         yield Problem(
             f"{at}.load_format: dummy starts with random weights, and no trainer sends weights to {role_name}. Remove "
             "it.",

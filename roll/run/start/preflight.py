@@ -273,6 +273,7 @@ def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any])
         yield from sent_adapter_model_problems(choice, model)
         yield from engine_model_problems(choice, model)
         yield from asked_key_problems(choice, model)
+        yield from spec.hook_findings(spec.engine_model_problems, Problem, choice, model)
         if lacks_gpus(config):
             yield from spec.hook_findings(spec.cpu_model_problems, Problem, choice, model)
     if choice.role.head in ("sequence", "reward"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
@@ -16,6 +16,7 @@ from roll.configs.memory.parts import default_share
 from roll.configs.problems import Problem, nearest
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
+from roll.configs.strategies.model_numbers import text_part, type_of
 from roll.configs.strategies.value_kinds import Kinds, class_annotations, kinds_of, misfits
 from roll.distributed.strategy.engine_options import SGLANG, refusals, refused_keys
 
@@ -80,6 +81,7 @@ def engine_arguments(
         "skip_server_warmup": True,
         "sleep_on_idle": True,
         "enable_dsa_fused_indexer": False,
+        "dcp_replicate_q_proj": False,
     }
     if settings.get("moe_a2a_backend") in _BITS_OF_ITS_OWN:
         settings["deepep_dispatcher_output_dtype"] = "bf16"  # auto: fp8, unless the experts' kernels are DeepGEMM's
@@ -115,6 +117,11 @@ def problems(choice: Choice) -> Iterator[Problem]:
     """Yield the problems of a role with this strategy, for its spec."""
     if choice.role.use == "generate":
         yield from argument_problems(choice.role.name, choice.worker)
+
+
+def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the problems of an engine with this model, for its spec."""
+    yield from refusals(SGLANG, choice.role.name, choice.worker, type_of(text_part(model)))
 
 
 def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:

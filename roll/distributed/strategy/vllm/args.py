@@ -187,6 +187,11 @@ def problems(choice: Choice) -> Iterator[Problem]:
         yield from _npu_problems(choice)
 
 
+def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the problems of an engine with this model, for its spec."""
+    yield from refusals(VLLM, choice.role.name, choice.worker, type_of(text_part(model)))
+
+
 def warnings(choice: Choice) -> Iterator[str]:
     """Yield the warnings of a role with this strategy, for its spec."""
     if is_batch_invariant(choice.worker):

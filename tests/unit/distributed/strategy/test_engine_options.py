@@ -56,7 +56,7 @@ def keys_of_vllm_mappings() -> set[str] | None:
 
 
 def said(
-    rules: Mapping[str, Rule], role_name: str = "actor_infer", number_format: str = "bf16", **given: Any
+    rules: Mapping[str, Rule], role_name: str = "actor_infer", model_type: str | None = None, **given: Any
 ) -> list[str]:
     role = WorkerConfig.model_validate(
         {
@@ -64,7 +64,7 @@ def said(
             "strategy_args": {"strategy_name": "vllm", "strategy_config": given},
         }
     )
-    return [problem.text for problem in refusals(rules, role_name, role)]
+    return [problem.text for problem in refusals(rules, role_name, role, model_type)]
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
@@ -108,7 +108,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("vllm", {"config_format": "mistral"}, "trainers would use another model"),
     ("vllm", {"worker_cls": "a.B"}, "It may be auto."),
     ("vllm", {"scheduler_cls": "a.B"}, "another scheduler"),
-    ("vllm", {"moe_backend": "FlashInfer-cutlass"}, "leaves out the biases of experts"),
     ("vllm", {"lora_dtype": "float16"}, "adapters are stored as the model's weights are. It may be auto."),
     ("vllm", {"mm_encoder_attn_dtype": "fp8"}, "fewer bits"),
     ("vllm", {"mm_encoder_fp8_scale_path": "/scales"}, "fewer bits"),
@@ -146,6 +145,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("sglang", {"moe_a2a_backend": "mooncake"}, "fewer bits"),
     ("sglang", {"moe_a2a_backend": "nixl"}, "It may be none or deepep or deepep_v2 or flashinfer or mori or pplx."),
     ("sglang", {"ep_dispatch_algorithm": "fake"}, "random experts"),
+    ("sglang", {"dsa_prefill_backend": "flashmla_sparse_q8"}, "fewer bits"),
+    ("sglang", {"dsv4_attn_backend": "trtllm"}, "fewer bits"),
+    ("sglang", {"enable_cp_decode_attn_tp": True}, "weights that are kept elsewhere"),
+    ("sglang", {"dcp_replicate_q_proj": True}, "weights that are kept elsewhere"),
     ("sglang", {"delete_ckpt_after_loading": True}, "trainers load the same files"),
 ]
 
@@ -188,7 +191,6 @@ NESTED: list[tuple[dict[str, Any], str, str]] = [
         "do not reach",
     ),
     ({"compilation_config": {"cache_dir": "/graphs"}}, "compilation_config.cache_dir", "VLLM_CACHE_ROOT"),
-    ({"kernel_config": {"moe_backend": "flashinfer_cutlass"}}, "kernel_config.moe_backend", "biases of experts"),
     ({"additional_config": {"weight_nz_mode": 2}}, "additional_config.weight_nz_mode", "It may be 0 or 1."),
     ({"additional_config": {"enable_kv_nz": True}}, "additional_config.enable_kv_nz", "never tested here"),
 ]
@@ -222,6 +224,24 @@ FINE: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("engine", "given"), FINE)
 def test_values_that_change_nothing_pass(engine: str, given: dict[str, Any]) -> None:
     assert said(RULES[engine], **given) == []
+
+
+@pytest.mark.parametrize(
+    ("engine", "given", "name"),
+    [
+        ("vllm", {"moe_backend": "FlashInfer-cutlass"}, "moe_backend"),
+        ("vllm", {"kernel_config": {"moe_backend": "flashinfer_cutlass"}}, "kernel_config.moe_backend"),
+        ("sglang", {"moe_runner_backend": "flashinfer_trtllm"}, "moe_runner_backend"),
+    ],
+)
+def test_kernels_without_biases_are_refused_for_models_that_have_some(
+    engine: str, given: dict[str, Any], name: str
+) -> None:
+    """Neither engine hands unquantised experts' biases to these kernels, nor says so; `auto` takes others."""
+    (text,) = said(RULES[engine], model_type="gpt_oss", **given)
+    assert f"strategy_config.{name} cannot be set: this kernel leaves out the biases of the model's experts" in text
+    assert said(RULES[engine], model_type="qwen3_moe", **given) == said(RULES[engine], **given) == []
+    assert said(RULES[engine], model_type="gpt_oss", quantization="awq") == [], "said without a model"
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])

@@ -135,6 +135,21 @@ def test_a_model_with_states_is_refused_where_vllm_on_a_cpu_ends(
     assert len(found) == bool(words) and all(words in problem.text and problem.of == "place" for problem in found)
 
 
+@pytest.mark.parametrize(("kind", "is_said"), [("gpt_oss", True), ("qwen3_moe", False)])
+@pytest.mark.parametrize(
+    ("engine", "settings"),
+    [("vllm", {"moe_backend": "flashinfer_cutlass"}), ("sglang", {"moe_runner_backend": "deep_gemm"})],
+)
+def test_kernels_that_leave_out_biases_of_experts_are_refused_by_the_plan(
+    kind: str, is_said: bool, engine: str, settings: dict[str, object], tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    strategy = {"strategy_name": engine, "strategy_config": settings}
+    report = machine_report(config({"pretrain": str(tmp_path), "actor_infer.strategy_args": strategy}))
+    found = [problem for problem in report.problems if "leaves out the biases" in problem.text]
+    assert len(found) == is_said and all(f"experts ({kind})." in problem.text for problem in found)
+
+
 @pytest.mark.parametrize(
     ("kind", "said"),
     [("lfm2", "transformers has no value head for lfm2 models"), ("qwen2", ""), ("qwen3_next", ""), ("own_type", "")],

@@ -51,6 +51,7 @@ def test_any_server_argument_passes_and_wins_over_ours() -> None:
     assert (arguments["tp_size"], arguments["dtype"], arguments["random_seed"]) == (2, "bfloat16", 5)
     assert (arguments["model_path"], arguments["device"]) == ("a/model", "cuda")
     assert arguments["enable_dsa_fused_indexer"] is False, "on gfx950 it computes with copies of the first weights"
+    assert arguments["dcp_replicate_q_proj"] is False, "so does DeepSeek's attention with dcp_size"
 
 
 @pytest.mark.parametrize(
