@@ -91,8 +91,10 @@ def sizes_of(traits: Traits, model: Reader) -> HeadSizes:
 def attention_of(traits: Traits, model: Reader, add: LayerWeights, sizes: HeadSizes) -> Attention:
     bias = is_on(model, traits.bias)
     output_bias = bias if traits.output_bias is None else is_on(model, traits.output_bias)
+    has_norms = traits.normed != "nothing" and is_on(model, traits.norms_heads)
+    sizes = replace(sizes, has_norms=has_norms)
     own = add.attention(model.hidden, sizes, bias, output_bias, traits.at, traits.output)
-    if traits.normed != "nothing" and is_on(model, traits.norms_heads):
+    if has_norms:
         for name, heads in zip(traits.head_norms, (sizes.heads, sizes.kv_heads), strict=True):
             shape = {"head": (sizes.size,), "all": (heads * sizes.size,), "each": (heads, sizes.size)}[traits.normed]
             add.tensor(f"{traits.at}.{name}.weight", *shape)

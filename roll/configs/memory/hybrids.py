@@ -30,7 +30,7 @@ def _qwen(model: Reader, layer: int, add: LayerWeights, is_mixture: bool, is_old
     kind = kinds_of(model, lambda place: "linear_attention" if (place + 1) % every else "full_attention")[layer]
     attention = recurrence = None
     if is_attention(kind, "linear_attention"):
-        sizes, bias = head_sizes(model, 256, has_gates=True), model.flag("attention_bias")
+        sizes, bias = replace(head_sizes(model, 256, has_gates=True), has_norms=True), model.flag("attention_bias")
         attention = add.attention(hidden, sizes, bias, bias)
         add.norm("self_attn.q_norm", sizes.size)
         add.norm("self_attn.k_norm", sizes.size)
@@ -89,7 +89,7 @@ def _olmo(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     )
     if is_attention(kinds[layer], "linear_attention"):
         add.norm("post_feedforward_layernorm", hidden)
-        sizes, bias = head_sizes(model), model.flag("attention_bias")
+        sizes, bias = replace(head_sizes(model), has_norms=True), model.flag("attention_bias")
         attention = add.attention(hidden, sizes, bias, bias)
         add.norm("self_attn.q_norm", sizes.heads * sizes.size)
         add.norm("self_attn.k_norm", sizes.kv_heads * sizes.size)
@@ -170,7 +170,7 @@ def _lfm(model: Reader, layer: int, add: LayerWeights, is_mixture: bool) -> Laye
     kind = kinds_of(model, lambda place: "full_attention" if place in full else "conv")[layer]
     attention = recurrence = None
     if is_attention(kind, "conv"):
-        sizes = head_sizes(model)
+        sizes = replace(head_sizes(model), has_norms=True)
         attention = add.attention(hidden, sizes, output="out_proj")
         add.norm("self_attn.q_layernorm", sizes.size)
         add.norm("self_attn.k_layernorm", sizes.size)

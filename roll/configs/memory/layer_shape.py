@@ -34,13 +34,15 @@ class Weight:
 class Attention:
     """Elements per token of one layer. `projected`: of all that the projections before the scores put out. `mixed`: of
     what goes into the one behind them. `cached`: of what an engine keeps, which at most `cache_cuts` devices can
-    share. `products`: multiplications for the scores of a pair of tokens and the sum over values."""
+    share. `products`: multiplications for the scores of a pair of tokens and the sum over values. `normed`: of queries
+    and keys that have norms of their own."""
 
     projected: int
     mixed: int
     cached: int
     cache_cuts: int
     products: int
+    normed: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Recurrence:
       ("": there are none, both are equal).
     - `channels`: of its convolution, over `kernel` tokens; engines keep the last inputs of each, in the model's dtype.
     - `state`: elements of the state of a sequence. `in_fp32`: vLLM keeps it in fp32 where no key says otherwise.
+    - `projected`: elements per token that its matrices put out, but the last one.
     - `products`: multiplications per token to change the state and to read it.
     """
 
@@ -71,6 +74,7 @@ class Recurrence:
     channels: int
     kernel: int
     state: int
+    projected: int
     products: int
     in_fp32: bool = False
 

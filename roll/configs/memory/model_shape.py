@@ -27,7 +27,9 @@ def attention(model: Model, family: Family) -> Attention:
     heads, kv_heads = model["num_attention_heads"], model.get("num_key_value_heads") or model["num_attention_heads"]
     if not family.is_latent:
         size = head_dim(model, family)
-        return Attention((heads + 2 * kv_heads) * size, heads * size, 2 * kv_heads * size, kv_heads, 2 * heads * size)
+        normed = (heads + kv_heads) * size if family.has(model, family.norms_heads) else 0
+        keys = 2 * kv_heads * size
+        return Attention(heads * size + keys, heads * size, keys, kv_heads, 2 * heads * size, normed)
     key, value = model["qk_nope_head_dim"] + model["qk_rope_head_dim"], model["v_head_dim"]
     latent = model["kv_lora_rank"] + model["qk_rope_head_dim"]
     projected = (model["q_lora_rank"] or 0) + latent + heads * (2 * key + value)
@@ -252,12 +254,12 @@ def _with_head(
 
 
 def _layer_shape(model: Mapping[str, Any], family: Family, layer: int) -> LayerShape:
-    own = attention(model, family)
+    own, num_norms = attention(model, family), 2 + len(family.more_norms)
     if family.experts is None or not family.is_sparse(model, layer):
-        return LayerShape(own, ffn_width=model["intermediate_size"])
+        return LayerShape(own, ffn_width=model["intermediate_size"], num_norms=num_norms)
     per_token = model["num_experts_per_tok"]
     width = per_token * model[family.experts.width] + family.experts.shared_width(model)
-    return LayerShape(own, ffn_width=width, experts_per_token=per_token)
+    return LayerShape(own, ffn_width=width, experts_per_token=per_token, num_norms=num_norms)
 
 
 def _mtp(model: Mapping[str, Any], family: Family) -> Iterator[Weight]:

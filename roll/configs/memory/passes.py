@@ -36,6 +36,7 @@ def layer_bytes(
     mixer = 0.0
     if (attention := layer.attention) is not None:
         mixer += dtype_bytes * (2 * attention.projected + attention.mixed)
+        mixer += (_FP32 + dtype_bytes) * attention.normed  # whose inputs and outputs are counted
     if layer.recurrence is not None:
         mixer += recurrence_bytes(layer.recurrence, dtype_bytes, kernels)
     mlp = dtype_bytes * (4 if layer.is_gated else 2) * layer.ffn_width  # gate, up, activation, product; or two of them
@@ -49,17 +50,17 @@ def recurrence_bytes(recurrence: Recurrence, dtype_bytes: int, kernels: Collecti
     return saved.num_bytes(dtype_bytes)
 
 
-def product_bytes(shape: ModelShape, layer: LayerShape, dtype_bytes: int, kernels: Collection[str] = ()) -> float:
-    """Bytes per token of a layer's input and of the results of its matrix products and its attention; of a recurrence,
-    everything, which is an upper bound.
+def product_bytes(shape: ModelShape, layer: LayerShape, dtype_bytes: int) -> float:
+    """Bytes per token of a layer's input and of the results of its matrix products and its attention. A recurrence is
+    computed again from what its matrices put out.
 
     Example: Qwen2.5-7B in bf16: 2 x (3 x 3584 + 4608 + 3584 + 2 x 18,944) = 114 kB, where `layer_bytes` are 234 kB.
     """
     outside = (2 + max(1, layer.experts_per_token)) * shape.hidden_size  # input, result of attention, of the experts
     attention = 0 if layer.attention is None else layer.attention.projected + layer.attention.mixed
-    recurrence = 0.0 if layer.recurrence is None else recurrence_bytes(layer.recurrence, dtype_bytes, kernels)
+    recurrence = 0 if layer.recurrence is None else layer.recurrence.projected
     products = layer.ffn_width * (2 if layer.is_gated else 1)
-    return dtype_bytes * (outside + attention + products) + recurrence
+    return dtype_bytes * (outside + attention + recurrence + products)
 
 
 def saved_bytes(
@@ -74,7 +75,7 @@ def saved_bytes(
     """Bytes per token of a layer between its forward and its backward pass. Layers that are recomputed in full keep
     their input only."""
     if recomputed == "selective":
-        return product_bytes(shape, layer, dtype_bytes, kernels)
+        return product_bytes(shape, layer, dtype_bytes)
     if recomputed == "full":
         return dtype_bytes * shape.hidden_size / (tensor if by_position else 1)
     return layer_bytes(shape, layer, dtype_bytes, tensor, by_position, kernels)

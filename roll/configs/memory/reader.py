@@ -132,12 +132,14 @@ class HeadSizes:
     kv_heads: int
     size: int
     has_gates: bool = False
+    has_norms: bool = False
 
     @property
     def attention(self) -> Attention:
         width, keys = self.heads * self.size, self.kv_heads * self.size
         gates = width if self.has_gates else 0
-        return Attention(width + gates + 2 * keys, width + gates, 2 * keys, self.kv_heads, 2 * width)
+        normed = width + keys if self.has_norms else 0
+        return Attention(width + gates + 2 * keys, width + gates, 2 * keys, self.kv_heads, 2 * width, normed)
 
 
 def head_sizes(model: Reader, default: int | None = None, has_gates: bool = False) -> HeadSizes:

@@ -35,6 +35,7 @@ def gated_delta(key_heads: int, value_heads: int, key: int, value: int, kernel: 
         channels=convolved,
         kernel=kernel,
         state=state,
+        projected=2 * key_heads * key + 2 * values + 2 * value_heads,
         products=3 * state,
     )
 
@@ -56,6 +57,7 @@ def kimi_delta(heads: int, size: int, kernel: int) -> Recurrence:
         channels=3 * width,
         kernel=kernel,
         state=state,
+        projected=5 * width + 2 * size + heads,
         products=3 * state,
         in_fp32=True,
     )
@@ -79,6 +81,7 @@ def mamba2(
         channels=convolved,
         kernel=kernel,
         state=inner * state,
+        projected=projected,
         products=3 * inner * state,
     )
 
@@ -95,6 +98,7 @@ def mamba(inner: int, state: int, rank: int, kernel: int, is_fused: bool = True)
         channels=inner,
         kernel=kernel,
         state=inner * state,
+        projected=2 * inner + steps,
         products=3 * inner * state,
     )
 
@@ -108,6 +112,7 @@ def convolution(hidden: int, kernel: int) -> Recurrence:
         channels=hidden,
         kernel=kernel,
         state=0,
+        projected=3 * hidden,
         products=2 * hidden,
     )
 
@@ -115,11 +120,15 @@ def convolution(hidden: int, kernel: int) -> Recurrence:
 def gated_linear(width: int, kernel: int) -> Recurrence:
     """RG-LRU (Griffin, arXiv 2402.19427), token by token: transformers has no kernel for it."""
     saved = SavedElements(15 * width, 2 * width)
-    return Recurrence(saved, saved, "", channels=width, kernel=kernel, state=width, products=2 * width)
+    return Recurrence(
+        saved, saved, "", channels=width, kernel=kernel, state=width, projected=2 * width, products=2 * width
+    )
 
 
 def lightning(heads: int, size: int, block: int) -> Recurrence:
     """Linear attention in blocks (MiniMax-01, arXiv 2501.08313), without kernels in transformers."""
     width = heads * size
     saved = SavedElements(13 * width + heads * block + width * size / block, width)
-    return Recurrence(saved, saved, "", channels=0, kernel=1, state=width * size, products=2 * width * size)
+    return Recurrence(
+        saved, saved, "", channels=0, kernel=1, state=width * size, projected=4 * width, products=2 * width * size
+    )

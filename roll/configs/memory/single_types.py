@@ -51,7 +51,7 @@ def _afmoe_gate(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     shape = layer_of(traits, model, layer, add)
     sizes = sizes_of(traits, model)
     add.linear("self_attn.gate_proj", sizes.heads * sizes.size, model.hidden)
-    return replace(shape, attention=replace(sizes, has_gates=True).attention)
+    return replace(shape, attention=replace(sizes, has_gates=True, has_norms=True).attention)
 
 
 def _axk1(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
@@ -263,6 +263,7 @@ def _gemma_attention(model: Reader, add: LayerWeights, sizes: HeadSizes, has_key
         for name in ("k", "v") if has_values else ("k",):
             add.linear(f"{at}.{name}_proj", keys, hidden, bias, block="qkv")
     add.linear(f"{at}.o_proj", hidden, width, bias)
+    sizes = replace(sizes, has_norms=True)
     return sizes.attention if has_keys else replace(sizes.attention, projected=width, cached=0)
 
 

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from roll.configs.memory.layer_shape import ModelShape
 from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.passes import layer_bytes, product_bytes, saved_bytes
-from roll.configs.sections.model import ModelArgs
+from roll.configs.sections.model import ModelArgs, Recomputed
 from roll.models.exact import products
 from roll.models.exact.attention import EXACT_ATTENTION
 from roll.models.exact.check import make_exact
@@ -23,6 +23,7 @@ from roll.models.recomputation import _contexts, is_dear
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.packed_attention import use_packed_attention
 from roll.utils.files import read_object
+from tests.parity.families.models import save_tiny
 
 ROWS, LENGTH = 4, 201
 TOKENS = ROWS * (LENGTH - 1)
@@ -46,19 +47,20 @@ def loaded_exact(model_dir: Path, **of_args: Any) -> LoadedModel:
     return model
 
 
-def forward(model: LoadedModel) -> torch.Tensor:
-    ids = torch.randint(3, 290, (ROWS, LENGTH), generator=torch.Generator().manual_seed(0))
-    pack = Pack.scored(ids, torch.full((ROWS,), LENGTH))
+def forward(model: LoadedModel, ids: torch.Tensor | None = None) -> torch.Tensor:
+    if ids is None:
+        ids = torch.randint(3, 290, (ROWS, LENGTH), generator=torch.Generator().manual_seed(0))
+    pack = Pack.scored(ids, torch.full((len(ids),), ids.shape[1]))
     is_exact = model.pretrained.config._attn_implementation == EXACT_ATTENTION
     layout = ExactRows.of(pack) if is_exact else pack
     return model.pretrained.base_model(**layout.arguments).last_hidden_state
 
 
-def kept_bytes(model: LoadedModel) -> int:
+def kept_bytes(model: LoadedModel, ids: torch.Tensor | None = None) -> int:
     """Bytes that were allocated in a forward pass, and not freed by its end."""
-    forward(model).sum().backward()  # what is allocated once, and the compiler
+    forward(model, ids).sum().backward()  # what is allocated once, and the compiler
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        hidden = forward(model)
+        hidden = forward(model, ids)
     assert hidden.requires_grad
     events: Any = profiled.profiler.kineto_results.events()  # type: ignore[union-attr]
     return sum(event.nbytes() for event in events if event.name() == "[memory]")
@@ -99,7 +101,8 @@ def test_exact_passes_keep_what_the_plan_says(
         monkeypatch.setattr(products, "_kernel", lambda: product)
     shape, full = shape_of(wide_dir), kept_bytes(loaded_exact(wide_dir))
     selective = loaded_exact(wide_dir, recompute_granularity="selective")
-    planned = product_bytes(shape, 4) - saved_bytes(shape, 4, "full")
+    layer = shape.layers[0]
+    planned = product_bytes(shape, layer, 4) - saved_bytes(shape, layer, 4, "full")
     assert measured(selective, full, shape) == pytest.approx(planned + 4 * 4)
     everything = loaded_exact(wide_dir, disable_gradient_checkpointing=True)
     for model in (selective, everything):
@@ -114,6 +117,36 @@ def product(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None) 
     """Stands in for the kernel."""
     output = torch.matmul(left.repeat(len(right) // len(left), 1, 1), right)
     return output if bias is None else output + bias
+
+
+WIDE: dict[str, dict[str, int]] = {
+    "bamba": {"mamba_n_heads": 4, "mamba_d_head": 64, "mamba_expand": 2},
+    "qwen3_5_text": {"linear_key_head_dim": 32, "linear_value_head_dim": 32, "head_dim": 32},
+    "lfm2": {},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", WIDE)
+def test_a_recurrence_keeps_what_the_plan_says(kind: str, tmp_path: Path) -> None:
+    """In packs, whose rows are whole chunks (256 tokens). With selective recomputation it keeps what its matrices put
+    out; those of gated delta rules for its heads are too narrow to be kept."""
+    sizes = WIDE[kind] | {"hidden_size": 128, "intermediate_size": 256, "max_position_embeddings": 512}
+    saved = save_tiny(kind, tmp_path, **sizes, hidden_dropout=0.0, attention_dropout=0.0)
+    ids = torch.randint(3, 60, (ROWS, 257), generator=torch.Generator().manual_seed(0))
+    shape, tokens = shape_of(saved), ROWS * 256
+
+    def kept(**of_args: Any) -> float:
+        return kept_bytes(loaded(saved, **of_args), ids) / tokens
+
+    def planned(recomputed: Recomputed) -> float:
+        return sum(saved_bytes(shape, layer, 4, recomputed) for layer in shape.layers)
+
+    full = kept()
+    selective = kept(recompute_granularity="selective") - full
+    assert selective == pytest.approx(planned("selective") - planned("full"), rel=0.06)
+    everything = kept(disable_gradient_checkpointing=True) - full
+    assert everything == pytest.approx(planned("nothing") - planned("full"), rel=0.06)
 
 
 @pytest.mark.slow
