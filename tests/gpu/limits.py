@@ -7,7 +7,10 @@ _LEFT = "what stays on the device is not there for the next role; buffers and co
 _HOOKS = "hooks that were lost on the trip would leave it 0"
 _STEPS = "AdamW turns a gradient near 0, a sum in another order, into a share of its step of 1e-3 (CPUs: 2 % of one)"
 _BF16 = "bf16 against fp32 (CPUs: 0.003 mean, 0.02 at most)"
-_COPIES = "338 tensors, 141 of them of a few kB: 25 us of calls for each, 8 ms of 60, mostly behind the copies before"
+_COPIES = (
+    "338 tensors: 25 us of calls for each, 8 ms of 60, mostly behind the copies before (H200: 0.96). Faster than one "
+    "copy: something else was on the device in its time"
+)
 
 SHARING_TRAINER = {
     "weight_difference": Limit(_STEPS, most=1e-4),
@@ -51,15 +54,21 @@ TRAINER_MEMORY = {
 ENGINE_MEMORY = {
     "log_prob_gap_mean": Limit(_BF16, most=0.02),
     "log_prob_gap_max": Limit(_BF16, most=0.2),
+    "log_prob_gap_after_sleep": Limit(f"the mean of the same; {_BF16}", most=0.02),
     "same_after_sleep_fraction": Limit("the weights come back as they were", least=1),
     "left_asleep_fraction": Limit("contexts, graphs, communicators: 2 GB of 40", most=0.15, cuda_only=True),
 }
 VLLM_MEMORY = ENGINE_MEMORY | {
     "to_bare": Limit(
-        "of the tokens per second of the same AsyncLLM, with the same parameters", least=0.95, cuda_only=True
+        "of the tokens per second of the same AsyncLLM, with the same parameters. Far more: something else was on the "
+        "device in its time",
+        0.95,
+        1.15,
+        cuda_only=True,
     )
 }
 QUANTISED_ENGINE = {
+    "gap_of_fp8": Limit("the same as before: bf16 alone would make it 0.004", least=0.008, cuda_only=True),
     "log_prob_gap_before": Limit("three bits of a mantissa, random weights", most=0.1),
     "log_prob_gap_after": Limit("the same, of the weights that were sent", most=0.1),
     "gap_to_moved": Limit("of means; weights of before would make it 1", most=0.4),
@@ -106,7 +115,7 @@ TREE_ATTENTION = {
     "gradient_gap_fp32": Limit(_FP32, most=5e-5),
     "flash_kernels": Limit("forward and backward", least=2, cuda_only=True),
     "attention_packed_to_tree": Limit(
-        "one call like that of packs, over a quarter of the queries", least=1, cuda_only=True
+        "one call like that of packs, over a quarter of the queries (an H200's kernels: 1.5)", least=1.1, cuda_only=True
     ),
 }
 PREFIX_SHARING = {
@@ -139,11 +148,20 @@ FAMILIES = {
         "what transformers loses by bf16 on a CPU is 1; 1.9 where a token near a tie takes another expert", most=3
     ),
     "bf16_gradient_to_plain": Limit("the same, of the gradients (CPUs: 0.5 to 2.9)", most=6),
-    "num_packed": Limit("most types take packs", least=10),
+    "num_refused": Limit("by this version of transformers", most=2),
+    "num_types": Limit("none is left out", least=16),
+    "num_packed": Limit("all but two of these take packs", least=14),
+    "num_sampled": Limit("hf_infer samples all of these", least=16),
+}
+OTHER_FAMILIES = FAMILIES | {
+    "num_types": Limit("those of an older transformers (91)", least=80),
+    "num_packed": Limit("three quarters take packs (69 of 91)", least=65),
+    "num_sampled": Limit("hf_infer samples most of them (77 of 91)", least=70),
 }
 EXACT_PASSES = {
     "differing_tokens": Limit("log-probs of a token are the same bits in every pass", most=0),
-    "num_types": Limit("none is left out", least=1),
+    "num_types": Limit("none is left out", least=14),
+    "lacking_tokens": Limit("each has a log-prob", most=0),
     "bf16_to_torch": Limit("time of a large product (an H200: 1.5)", most=3, cuda_only=True),
     "fp32_to_torch": Limit("the same (an H200: 3.4)", most=6, cuda_only=True),
 }
@@ -156,30 +174,38 @@ LONG_ROW = {
     "peak_bytes_per_token": Limit("two layers; scores would be 1 MB a token", most=200_000, cuda_only=True),
 }
 _FASTEST = "operations of 3 passes over the peak in bf16, products kept and blocks compiled (H200: 0.42)"
+_MORE_THAN_A_DEVICE_DOES = 0.8  # the largest matrices alone reach less
 _PLAIN = "a pass that checkpointing repeats is not counted, and small passes are not joined (H200: 0.27, compiled 0.32)"
 UPDATES = {
-    "mfu": Limit(_PLAIN, least=0.25, cuda_only=True),
+    "mfu": Limit(_PLAIN, 0.25, _MORE_THAN_A_DEVICE_DOES, cuda_only=True),
     "time_to_plain": Limit(
-        "master weights are cast, the head's products computed once more (7 % of the 0.5B); plain keeps all logits",
-        most=1.3,
+        "master weights are cast, the head's products computed once more (7 % of the 0.5B); plain keeps all logits. "
+        "Half of its time: something else was on the device in that",
+        0.5,
+        1.3,
         cuda_only=True,
     ),
     "peak_to_planned": Limit("the plan of the update phase, in torch's own count", 0.9, 1.1, cuda_only=True),
-    "grad_norm_to_plain": Limit("the same loss on the same tokens, in bf16: not less work than plain", 0.9, 1.1),
+    "grad_norm_to_plain": Limit("the same loss on the same tokens, in bf16 (an H200: 0.998)", 0.95, 1.05),
+    "moved": Limit("seven of AdamW's steps of 1e-6: nothing is left out of an update", 3e-6, 1e-5),
 }
-FASTEST_UPDATES = UPDATES | {"mfu": Limit(_FASTEST, least=0.35, cuda_only=True)}
+COMPILED_UPDATES = UPDATES | {
+    "mfu": Limit("fewer passes over memory (H200: 0.32)", 0.3, _MORE_THAN_A_DEVICE_DOES, cuda_only=True)
+}
+FASTEST_UPDATES = UPDATES | {
+    "mfu": Limit(_FASTEST, 0.35, _MORE_THAN_A_DEVICE_DOES, cuda_only=True),
+    "time_to_plain": Limit("fewer passes and less recomputation than plain (H200: 0.77)", 0.4, 0.95, cuda_only=True),
+}
 HEAD_TILES = {
     "log_prob_gap_max": Limit("logits are rounded to bf16: 2^-9 of a few units", most=0.05),
     "gradient_gap": Limit("relative; factors of the products are rounded to bf16, one rounding is 2^-9", most=0.02),
-    "time_to_small_tiles": Limit("fewer launches, aligned products; 3 % for what clocks do", most=1.03, cuda_only=True),
-    "time_compiled": Limit(
-        "by torch.compile, of the time without: fewer passes over a tile", most=1.03, cuda_only=True
-    ),
+    "time_to_small_tiles": Limit("fewer launches, aligned products (H200: 0.23)", most=0.35, cuda_only=True),
+    "time_compiled": Limit("of the time without: fewer passes over a tile (H200: 0.63)", most=0.75, cuda_only=True),
 }
 WEIGHT_COPIES = {
     "same_fraction": Limit("copies change nothing", least=1),
-    "to_host_share": Limit(_COPIES, least=0.7, cuda_only=True),
-    "to_device_share": Limit(_COPIES, least=0.7, cuda_only=True),
+    "to_host_share": Limit(_COPIES, 0.85, 1.2, cuda_only=True),
+    "to_device_share": Limit(_COPIES, 0.85, 1.2, cuda_only=True),
 }
 SGLANG_HASH = {
     "equal_fraction": Limit("a seed gives the same samples on every engine", least=1),
@@ -189,6 +215,7 @@ LEARNS = {
     "validation_gain": Limit("twice what the validation set's noise makes", least=0.05),
     "log_prob_gap_max": Limit("fp32 without TF32", most=1e-3),
 }
+LEARNS_WELL = LEARNS | {"validation_gain": Limit("of rewards up to 1, in 24 steps (0.88; an H200: 0.86)", least=0.5)}
 
 # A trainer and a sampler that hand one device to each other.
 _IN_TURNS = "each has the device for itself in its turn; buffers, counters and what torch rounds up are small"
@@ -204,13 +231,14 @@ HANDOVER = _CONTROL | {
     "moved": Limit("AdamW's steps are 1e-3; else old weights would not show in the gap", least=1e-2),
 }
 HANDOVER_LARGE = _CONTROL | {
+    "gap_to_moved": Limit(f"{_OLD_WEIGHTS}; an H200: 0.08", most=0.12),
     "log_prob_gap_mean": Limit("bf16 on both sides (CPUs: 0.008)", most=0.03),
     "log_prob_gap_max": Limit("bf16 on both sides (CPUs: 0.06)", most=0.3),
     "moved": Limit("else old weights would not show in the gap (CPUs: 1.9; a rehearsal: 0.05)", least=0.02),
     "weight_sync_s_per_gb": Limit(
         "the aim is twice a copy, 2 ms; but each of 290 weights is gathered, packed and loaded by kernels of its own, "
-        "some 0.1 s together, so that only what would hold a step up is judged",
-        most=0.5,
+        "some 0.1 s together (H200: 0.16)",
+        most=0.25,
         cuda_only=True,
     ),
 }
@@ -224,5 +252,6 @@ OVERLAP = {
     "weight_sync_gb": Limit("else nothing was sent", least=ABOVE_0),
 }
 HANDOVER_OF_ADAPTERS = HANDOVER_LARGE | {
+    "gap_to_moved": _CONTROL["gap_to_moved"],
     "peak_to_planned": Limit("the plan of the update phase, in torch's own count", 0.9, 1.1, cuda_only=True),
 }

@@ -130,6 +130,9 @@ def _trainer_memory(name: str, code: str, kind: str, settings: dict[str, Any]) -
     )
 
 
+_BOUNDS_OF_UPDATES = {(True, "full"): limits.COMPILED_UPDATES, (True, "selective"): limits.FASTEST_UPDATES}
+
+
 def _updates(size: str, compiled: bool = False, recompute: str = "full") -> Check:
     how = ", use_torch_compile" * compiled + f", recompute_granularity {recompute}" * (recompute != "full")
     return Check(
@@ -138,7 +141,7 @@ def _updates(size: str, compiled: bool = False, recompute: str = "full") -> Chec
         code="distributed/strategy/fsdp2/",
         function=f"{HERE}.speed:updates",
         arguments={"size": size, "compiled": compiled, "recompute": recompute},
-        limits=limits.FASTEST_UPDATES if compiled and recompute == "selective" else limits.UPDATES,
+        limits=_BOUNDS_OF_UPDATES.get((compiled, recompute), limits.UPDATES),
         expected_s=110 if compiled else 75,
         alone=True,
     )
@@ -294,7 +297,7 @@ def _learns(name: str, engine: str, config: str, steps: int, *overrides: str) ->
         code="pipeline/rlvr/",
         function=f"{HERE}.runs:learns",
         arguments={"config_name": config, "steps": steps, "overrides": overrides},
-        limits=limits.LEARNS,
+        limits=limits.LEARNS_WELL if steps == 24 else limits.LEARNS,
         packages=("ray", "deepspeed", *[engine] * (engine != "hf_infer")),
         limit_s=420,
         expected_s=120 if engine == "hf_infer" else 200,
@@ -312,7 +315,7 @@ def _families(name: str, of_which: str, expected_s: float, **arguments: Any) -> 
         code="roll/models/",
         function=f"{HERE}.families:computes",
         arguments=arguments,
-        limits=limits.FAMILIES,
+        limits=limits.OTHER_FAMILIES if arguments else limits.FAMILIES,
         expected_s=expected_s,
     )
 

@@ -33,7 +33,7 @@ def same_bits(place: Place, kinds: tuple[str, ...] = _KINDS) -> Figures:
     linear layer by that of torch's own. A type that fails stops no other one; all are named at the end."""
     from tests.parity.families.page import exact_problems
 
-    differing, checked, failures = 0, 0, []
+    differing, lacking, checked, failures = 0, 0, 0, []
     for kind in kinds:
         started, directory = time.monotonic(), _save(kind, place.directory / kind)
         if problems := exact_problems(directory):
@@ -41,22 +41,23 @@ def same_bits(place: Place, kinds: tuple[str, ...] = _KINDS) -> Figures:
             continue
         for dtype in ("fp32", "bf16"):
             try:
-                number = sum(_differing(directory, dtype, place.device))
+                without, *numbers = _differing(directory, dtype, place.device)
             except Exception as error:
                 failures.append(f"{kind}, {dtype}: {words_of(error)}")
                 continue
-            differing += number
+            number = sum(numbers)
+            differing, lacking = differing + number, lacking + without
             print(f"{kind}, {dtype} ({time.monotonic() - started:.1f} s): {number} tokens differ", flush=True)
         checked += 1
     if failures:
         raise AssertionError("; ".join(failures))
     slower = {f"{dtype}_to_torch": _slower(dtype, place.device) for dtype in ("fp32", "bf16")}
-    return {"differing_tokens": differing, "num_types": checked} | slower
+    return {"differing_tokens": differing, "lacking_tokens": lacking, "num_types": checked} | slower
 
 
 def _differing(directory: Path, dtype: str, device: str) -> Iterator[int]:
-    """Yields numbers of tokens with other log-probs than in the pass of all rows. StrategyError by the checks that a
-    trainer and an engine make."""
+    """Yields the number of tokens that have no log-prob in the pass of all rows, then of those with other ones than
+    there. StrategyError by the checks that a trainer and an engine make."""
     from roll.configs.sections.model import ModelArgs
     from roll.distributed.strategy.hf.exact_decoder import ExactDecoder
     from roll.models.exact.check import check_exact
@@ -85,6 +86,7 @@ def _differing(directory: Path, dtype: str, device: str) -> Iterator[int]:
         check_exact(loaded, torch.device(device))
         decoder.check()
         whole = scores(list(range(_NUM_ROWS)))
+        yield int((lengths - 1).sum() - (whole < 0).sum())
         parts = (list(range(at, _NUM_ROWS, 3)) for at in range(3))
         for chosen in chain(parts, ([0], [1], [9])):
             yield int((scores(chosen) != whole[chosen]).sum())

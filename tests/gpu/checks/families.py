@@ -61,7 +61,7 @@ def computes(place: Place, kinds: Sequence[str] | Literal["rest"] = KINDS) -> Fi
         print(f"{kind} ({time.monotonic() - started:.1f} s): {told}", *failures[before:], sep="\n  ", flush=True)
     if failures:
         raise AssertionError("; ".join(failures))
-    names = {name for figures in found for name in figures}
+    names = {"num_refused", *(name for figures in found for name in figures)}
     seen = {name: [figures.get(name, 0.0) for figures in found] for name in names}
     figures = {name: sum(of) if name.startswith("num_") else largest(of) for name, of in seen.items()}
     return figures | {"num_types": len(found)}
@@ -112,6 +112,7 @@ def _parts(kind: str, directory: Path, device: str, failures: list[str]) -> Iter
         return
     try:
         yield "sampled_gap_max", _sampled_gap(kind, directory, device)
+        yield "num_sampled", 1.0
     except Exception as error:
         traceback.print_exc()
         failures.append(f"{kind}, sampled: {words_of(error)}")

@@ -181,11 +181,14 @@ def engine_turns(place: Place, engine: str, tp: int = 1) -> Figures:
         asked = [harness.request(r.prompt_ids, temperature=0.0, max_new_tokens=16) for r in greedy]
         return [harness.generate(request)[0] for request in asked]
 
+    def gaps_of(answers: list[Any]) -> np.ndarray:
+        pairs = zip(greedy, answers, strict=True)
+        return np.concatenate(
+            [np.abs(a.log_probs - forward_log_probs(harness.model, r.prompt_ids, a.token_ids)) for r, (a,) in pairs]
+        )
+
     first = one_by_one()
-    gaps = [
-        np.abs(answer.log_probs - forward_log_probs(harness.model, request.prompt_ids, answer.token_ids))
-        for request, (answer,) in zip(greedy, first, strict=True)
-    ]
+    gaps = gaps_of(first)
     speeds = _speeds(harness, num_answers, num_tokens)
 
     def used_bytes() -> int:
@@ -198,8 +201,9 @@ def engine_turns(place: Place, engine: str, tp: int = 1) -> Figures:
     again = one_by_one()
     same = [one[0].token_ids.tolist() == other[0].token_ids.tolist() for one, other in zip(first, again, strict=True)]
     return {
-        "log_prob_gap_mean": float(np.concatenate(gaps).mean()),
-        "log_prob_gap_max": float(np.concatenate(gaps).max()),
+        "log_prob_gap_mean": float(gaps.mean()),
+        "log_prob_gap_max": float(gaps.max()),
+        "log_prob_gap_after_sleep": float(gaps_of(again).mean()),
         "same_after_sleep_fraction": sum(same) / len(same),
         "used_fraction": used / total,
         "left_asleep_gb": asleep / 1e9,
@@ -305,6 +309,7 @@ def engine_quantised(place: Place, quantization: str) -> Figures:
     harness.close()
     return {
         "log_prob_gap_before": first,
+        "gap_of_fp8": first,
         "log_prob_gap_after": after,
         "moved_mean": to_old,
         "gap_to_moved": after / to_old,

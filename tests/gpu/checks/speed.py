@@ -67,7 +67,7 @@ def updates(place: Place, size: str, compiled: bool = False, recompute: str = "f
     run = replace(_run(model_dir, recompute), compiled=compiled)
     planned = planned_bytes(run, sizes)
     with place.ranks(1) as pool:
-        ours = pool.run(_our_updates, run, sizes)[0]
+        ours, moved = pool.run(_our_updates, run, sizes)[0]
         plain = pool.run(_plain_updates, model_dir, sizes)[0]
     flops = update_flops(read_object(model_dir / "config.json"), sizes)
     return {
@@ -83,6 +83,7 @@ def updates(place: Place, size: str, compiled: bool = False, recompute: str = "f
         "peak_to_planned": ours.peak_bytes / planned,
         "grad_norm": ours.grad_norm,
         "grad_norm_to_plain": ours.grad_norm / plain.grad_norm,
+        "moved": moved,
     }
 
 
@@ -125,14 +126,19 @@ class _Timed:
     grad_norm: float
 
 
-def _our_updates(run: Any, sizes: Sizes) -> _Timed:
-    """One rank."""
+def _our_updates(run: Any, sizes: Sizes) -> tuple[_Timed, float]:
+    """One rank, and how far the updates have moved a weight."""
+    from roll.distributed.strategy.fsdp2.rank import local
     from tests.parity.strategies.reference import BentLoss, scale_of
 
     batches = _batches(run.model_dir, sizes)
     scale = scale_of(batches)
     with helpers_of("fsdp2").trainer(run) as strategy:
-        return _timed(lambda: strategy.train_step(batches, BentLoss(), scale, 1.0)[1]["grad_norm"], True)
+        weight = next(shard for shard in strategy.rank.shards().values() if shard.dim() > 1)
+        before = local(weight).detach().clone()
+        timed = _timed(lambda: strategy.train_step(batches, BentLoss(), scale, 1.0)[1]["grad_norm"], True)
+        strategy.rank.shards()
+        return timed, float((local(weight).detach() - before).abs().max())
 
 
 def _plain_updates(model_dir: Path, sizes: Sizes) -> _Timed:
