@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +17,8 @@ import psutil
 from roll.utils.imports import is_installed
 from tests.gpu.check import Device, Machine
 
+_IDLE_PERCENT, _IDLE_MIB = 10, 2048  # the driver, and what keeps it awake
+_LOOKS, _LOOK_S = 5, 1.0
 _VERSIONS = (
     "torch",
     "transformers",
@@ -37,6 +40,26 @@ def visible_gpus() -> list[str]:
         return there
     names = [name.strip() for name in narrowed.split(",")]
     return list(itertools.takewhile(lambda name: name in there or name.startswith(("GPU-", "MIG-")), names))  # as CUDA
+
+
+def others_on(devices: Iterable[str]) -> str:
+    """What these GPUs are busy with while nothing of the suite runs on them, in words; empty if with nothing, or where
+    nvidia-smi does not say. It is asked again for some seconds: what has just ended is still counted."""
+    busy = ""
+    for _ in range(_LOOKS):
+        query = ("--query-gpu=index,utilization.gpu,memory.used", "--format=csv,noheader,nounits")
+        busy = ", ".join(_busy(line) for line in _nvidia_smi(f"--id={','.join(devices)}", *query).splitlines())
+        busy = busy.strip(", ")
+        if not busy:
+            break
+        time.sleep(_LOOK_S)
+    return busy
+
+
+def _busy(line: str) -> str:
+    index, *numbers = (part.strip() for part in line.split(","))
+    percent, mib = (int(number) if number.isdecimal() else 0 for number in numbers)
+    return f"GPU {index} at {percent} % with {mib} MiB" if percent > _IDLE_PERCENT or mib > _IDLE_MIB else ""
 
 
 def describe_machine(device: Device, devices: list[str]) -> dict[str, str]:

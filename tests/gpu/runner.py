@@ -14,18 +14,20 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 
 from tests.gpu.check import Check, Machine, Outcome, judge, num_devices, shares_gpus, why_skipped
+from tests.gpu.machine import others_on
 
 MARK = "ROLL_GPU_CHECK"  # in the environment of a check and of all that it starts
 REPOSITORY = Path(__file__).resolve().parents[2]
 _POLL_S, _LAST_WORDS_S, _END_LIMIT_S = 0.1, 0.5, 20.0
 _OVERTIME_S = 30.0  # that a check may take beyond the time of all, which was expected to be enough
 _CAUSE_LENGTH = 300
+_NOT_ALONE = "figures would be void, since other programs use the GPU"
 
 Say = Callable[[str], None]
 
@@ -79,6 +81,9 @@ class Runner:
                         yield Outcome(check.name, "skipped", f"no time for it (--minutes {self._limit_s / 60:g})")
                     elif devices := self._devices_for(check):
                         waiting.remove(check)
+                        if self._measures(check) and (busy := others_on(devices)):
+                            yield Outcome(check.name, "failed", f"{_NOT_ALONE}: {busy}")
+                            continue
                         self._start(check, devices)
                     else:
                         break  # in order: a check that needs many GPUs is not put off for ever
@@ -98,6 +103,10 @@ class Runner:
     def _limit_of(self, running: _Running) -> float:
         """Its own limit, or what is left of all checks' time and a little more."""
         return min(running.check.limit_s, max(0.0, self._deadline + _OVERTIME_S - running.started))
+
+    def _measures(self, check: Check) -> bool:
+        """Whether what others do on its GPUs would be in its figures."""
+        return check.alone and self._machine.device == "cuda"
 
     def _need(self, check: Check) -> int:
         return 1 if shares_gpus(check, self._machine) else self._sharing
@@ -135,6 +144,8 @@ class Runner:
                 continue
             outcome = _outcome(running, self._machine, self._limit_of(running))
             _end(running)
+            if outcome.state == "passed" and self._measures(running.check) and (busy := others_on(running.devices)):
+                outcome = replace(outcome, state="failed", reason=f"{_NOT_ALONE}: {busy}")
             self._running.remove(running)
             for device in running.devices:
                 self._free[device] += self._need(running.check)

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.gpu import machine
 from tests.gpu.check import Check, Limit, Machine, Outcome
 from tests.gpu.runner import REPOSITORY, Runner
 
@@ -87,6 +88,18 @@ def test_checks_share_a_gpu_but_for_one_that_wants_it_alone(tmp_path: Path):
     runner = Runner(Machine("cuda", 1, frozenset()), ["0"], tmp_path / "out", said.append, sharing=3)
     assert {outcome.state for outcome in runner.run(checks)} == {"passed"}
     assert said == ["a: started", "b: started", "alone: started"]
+
+
+def test_a_check_that_measures_fails_where_others_use_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 0, 3, 30000\necho 1, [N/A], 500\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(machine, "_LOOK_S", 0.0)
+    runner = Runner(Machine("cuda", 1, frozenset()), ["0"], tmp_path / "out", lambda text: None)
+    (found,) = runner.run([check("measures", "tells", alone=True)])
+    assert (found.state, found.seconds) == ("failed", 0.0)
+    assert found.reason == "figures would be void, since other programs use the GPU: GPU 0 at 3 % with 30000 MiB"
 
 
 def test_a_check_that_would_not_be_done_in_time_is_not_begun(tmp_path: Path):
