@@ -316,7 +316,7 @@ def _load(
     finally:
         transformers_logging.set_verbosity(verbosity)
     if is_deepspeed_zero3_enabled():
-        _restore_frequencies(pretrained)
+        _restore_buffers(pretrained)
         _check_turned(pretrained, args)
         # There transformers 5.19 keeps renamings of ancient checkpoints that it did not use; saving would undo them.
         pretrained._weight_conversions = _conversions(pretrained, args)
@@ -342,15 +342,20 @@ def _padding_row_kept(config: PretrainedConfig) -> Iterator[None]:
         yield
 
 
-def _restore_frequencies(pretrained: PreTrainedModel) -> None:
-    """Computes rotary frequencies anew in fp32: where weights are divided at once, DeepSpeed (0.19) makes every new
-    tensor one of the training's dtype, and transformers fills those. In bf16 angles are then off by up to 0.4 %."""
+_BUFFERS = {"inv_freq": torch.float32, "normalizer": torch.bfloat16}
+
+
+def _restore_buffers(pretrained: PreTrainedModel) -> None:
+    """Computes anew what models keep in a dtype of its own: rotary frequencies in fp32, and the factor of
+    RecurrentGemma's embedding in bf16. Where weights are divided at once, DeepSpeed (0.19) makes every new tensor one
+    of the training's dtype, and transformers fills those. In bf16 angles are then off by up to 0.4 %."""
     for module in pretrained.modules():
-        names = [name for name, _ in module.named_buffers(recurse=False) if name.endswith("inv_freq")]
-        if all(getattr(module, name).dtype == torch.float32 for name in names):
+        buffers = dict(module.named_buffers(recurse=False))
+        formats = {name: form for name in buffers for end, form in _BUFFERS.items() if name.endswith(end)}
+        if all(buffers[name].dtype == form for name, form in formats.items()):
             continue
-        for name in names:
-            module.register_buffer(name, getattr(module, name).float(), persistent=False)
+        for name, form in formats.items():
+            module.register_buffer(name, buffers[name].to(form), persistent=False)
         pretrained._init_weights(module)
 
 
