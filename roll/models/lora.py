@@ -31,7 +31,7 @@ from roll.configs.sections.model import ModelArgs
 from roll.configs.tables.roles import Head
 from roll.configs.tables.vision import SEES, VISION, names_part
 from roll.errors import StrategyError
-from roll.models.experts.lora import ExpertAdapters, ExpertMatrix, expert_matrices, matrices_of, put_on
+from roll.models.experts.lora import ExpertAdapters, ExpertMatrix, expert_matrices, matrices_of, put_on, whole_shape
 
 _ADAPTER = "default"  # peft's own name for the only one
 _PREFIX = "base_model.model."  # of names in peft's files
@@ -48,11 +48,12 @@ FACTORS = ("lora_A", "lora_B")
 @dataclass(frozen=True)
 class Exported:
     """A weight as a Hugging Face checkpoint has it, and the parameters of the trained module that make it. `adapter`:
-    names of A and B, and s. `scale`: of what is sent."""
+    names of A and B, and s; `is_transposed`: the weight's rows are inputs. `scale`: of what is sent."""
 
     name: str
     weight: str
     adapter: tuple[str, str, float] | None = None
+    is_transposed: bool = False
     scale: float = 1.0
 
     @property
@@ -82,6 +83,8 @@ class Exported:
         down, up = whole(a).detach().float(), whole(b).detach().float()
         parts = down.shape[-2] // up.shape[-1]  # gate and up of experts have factors of their own in one matrix
         low_rank = torch.cat([y @ x for x, y in zip(down.chunk(parts, -2), up.chunk(parts, -2), strict=True)], -2)
+        if self.is_transposed:
+            low_rank = low_rank.mT
         return torch.add(weight.float(), low_rank.to(weight.device), alpha=scale).to(dtype)
 
 
@@ -131,21 +134,21 @@ class Adapters:
         """The weights of the model without adapters, by the names of its parameters: own name -> name in
         `pretrained`."""
         names = {name: own_name for own_name, name in pretrained_names.items()}
-        of_experts = {matrix.name: matrix.factors for matrix in self._matrices}
-        factors = {name for pair in of_experts.values() for name in pair}
+        of_experts = {matrix.name: matrix for matrix in self._matrices}
+        factors = {name for matrix in self._matrices for name in matrix.factors}
         exported = []
         for name, own_name in names.items():
             if ".lora_" in name or ".original_module." in name or name in factors:
                 continue
-            adapter = None
+            adapter, is_transposed = None, False
             if name in of_experts:
-                a, b = (names[factor] for factor in of_experts[name])
-                adapter = (a, b, self._experts[0].scale)
+                a, b = (names[factor] for factor in of_experts[name].factors)
+                adapter, is_transposed = (a, b, self._experts[0].scale), of_experts[name].is_transposed
             if name.endswith(".base_layer.weight"):
                 layer = name.removesuffix(".base_layer.weight")
                 a, b = (names[f"{layer}.lora_{part}.{_ADAPTER}.weight"] for part in "AB")
                 adapter = (a, b, float(self._peft.get_submodule(f"base_model.model.{layer}").scaling[_ADAPTER]))
-            exported.append(Exported(plain_name(name), own_name, adapter))
+            exported.append(Exported(plain_name(name), own_name, adapter, is_transposed))
         return tuple(exported)
 
     def save(self, directory: Path, base: str, trained: Mapping[str, torch.Tensor]) -> None:
@@ -157,9 +160,11 @@ class Adapters:
         config = replace(self._peft.peft_config[_ADAPTER], base_model_name_or_path=base)
         if any(_EXPERTS in name for name, _ in self._peft.named_parameters()):
             beside, of_experts = sorted(config.target_modules), self._expert_names()
-            if of_experts:  # peft allows its parameters no dropout
+            if self._matrices:  # peft allows its parameters no dropout
                 config = replace(config, target_modules=[*beside, *of_experts], lora_dropout=0.0)
             config = _beside_experts(config, [*beside, *of_experts], beside)
+            if stacked := [matrix.name for matrix in self._matrices if matrix.is_stacked]:
+                config = replace(config, target_parameters=[*(config.target_parameters or ()), *stacked])
             if self._matrices and self._peft.config.model_type == "qwen2_moe":
                 config = _fused_experts(config)
         for matrix in self._matrices:
@@ -172,7 +177,7 @@ class Adapters:
 
     def _expert_names(self) -> list[str]:
         """Layers of experts as a PEFT directory names them: by a few words where those say the same."""
-        layers = [layer for matrix in self._matrices for layer in matrix.layers]
+        layers = [layer for matrix in self._matrices if not matrix.is_stacked for layer in matrix.layers]
         words = sorted({layer.rpartition(".")[2] for layer in layers})
         every = expert_matrices(self._peft.get_base_model()).values()
         others = {layer for matrix in every for layer in matrix.layers} - {*layers}
@@ -346,9 +351,9 @@ def _targets(
     chosen = targets([*linear, *of_experts], args, [*heads, *of_experts], tied)
     plain = [layer for layer in chosen if layer in linear]
     adapted = matrices_of(chosen, matrices)
-    if adapted and args.use_rslora:
+    names = {matrix.name for matrix in adapted if not matrix.is_stacked}
+    if names and args.use_rslora:
         raise StrategyError(f"model_args.use_rslora: {EXPERTS_AND_RSLORA}")
-    names = {matrix.name for matrix in adapted}
     if any(stem + "down_proj" not in names for name in names if (stem := name.removesuffix("gate_up_proj")) != name):
         raise StrategyError(f"model_args.lora_target: {', '.join(args.lora_target)} {EXPERTS_WITHOUT_DOWN}")
     if not plain:
@@ -434,8 +439,10 @@ def _load(peft_model: Any, args: ModelArgs, head: Head, matrices: Sequence[Exper
     try:
         for matrix in matrices:
             own = {name: weights.pop(name) for name in matrix.peft_names}
-            for name, factor in matrix.together(own).items():
-                peft_model.get_parameter(f"{_PREFIX}{name}").data.copy_(factor)
+            factors = {name: peft_model.get_parameter(f"{_PREFIX}{name}") for name in matrix.factors}
+            found = matrix.together(own, [whole_shape(factor) for factor in factors.values()])
+            for name, factor in factors.items():
+                factor.data.copy_(found[name])
         set_peft_model_state_dict(peft_model, {f"{_PREFIX}{name}": tensor for name, tensor in weights.items()})
     except RuntimeError as error:
         raise StrategyError(f"{_at(args)} does not fit the model: {error}") from error

@@ -14,6 +14,7 @@ from roll.configs.memory.trained import (
     adapted,
     ends_with,
     is_frozen,
+    is_stacked,
     is_target,
     linear,
     modules_of,
@@ -131,7 +132,7 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
         why += f" with {others} they do)" if mixture else ""
         yield Problem(f"{text}{why}, or write {ALL_LINEAR}.", (key,))
     chosen = adapted(shape, args, experts)
-    if args.use_rslora and any(weight.cut == "expert" for weight in chosen):
+    if args.use_rslora and any(weight.cut == "expert" and not is_stacked(weight) for weight in chosen):
         rslora = f"{choice.role.name}.model_args.use_rslora"
         yield Problem(f"{rslora}: {EXPERTS_AND_RSLORA}.", (rslora, key))
     if not unknown:

@@ -53,8 +53,17 @@ def linear(shape: ModelShape, experts: Experts = "named") -> Iterator[Weight]:
     """Matrices that can have adapters. The gate of a shared expert and the head are such layers in transformers and not
     in Megatron, routers in neither; nor is a head that is the embedding."""
     cuts = ("tensor",) if experts == "none" else ("tensor", "expert")
-    matrices = (weight for weight in shape.weights if len(weight.shape) == 2 and weight.name.endswith(".weight"))
+    matrices = [weight for weight in shape.weights if len(weight.shape) == 2 and weight.name.endswith(".weight")]
+    if experts == "named":
+        stacked = (weight for weight in shape.weights if is_stacked(weight))
+        matrices += [replace(weight, name=weight.name.replace(f"{EXPERT}.", "")) for weight in stacked]
     return (m for m in matrices if m.cut in cuts or (experts != "linear" and (_is_head(m) or m.block == SHARED_GATE)))
+
+
+def is_stacked(weight: Weight) -> bool:
+    """True for a matrix of experts that the model's files hold with those of the layer's other experts in one
+    tensor."""
+    return weight.cut == "expert" and len(weight.shape) == 2 and not weight.name.endswith(".weight")
 
 
 def is_target(weight: Weight, names: tuple[str, ...], experts: Experts = "named") -> bool:
@@ -68,7 +77,7 @@ def _is_head(weight: Weight) -> bool:
 
 
 def _module(weight: Weight) -> str:
-    return weight.name.rpartition(".")[0]
+    return weight.name.removesuffix(".weight")
 
 
 def _is_below(weight: Weight, modules: Collection[str]) -> bool:
@@ -106,7 +115,7 @@ def ends_with(module: str, word: str) -> bool:
 
 def _adapter(weight: Weight, rank: int) -> tuple[Weight, Weight]:
     rows, columns = weight.shape
-    module = weight.name.removesuffix(".weight")
+    module = _module(weight)
     return (
         replace(weight, name=f"{module}.lora_A.weight", shape=(rank, columns)),
         replace(weight, name=f"{module}.lora_B.weight", shape=(rows, rank)),

@@ -1,4 +1,5 @@
-"""LoRA on the experts of Hugging Face mixtures, against W + s B A of every matrix written out in one process."""
+"""LoRA on the experts of Hugging Face mixtures, against W + s B A of every matrix written out in one process, and
+against peft's own where the files hold all experts in one tensor."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -9,15 +10,18 @@ import numpy as np
 import pytest
 import torch
 from peft import PeftModel
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from tests.helpers.processes import RankPool
 from tests.parity.compare import assert_same_training, largest_difference
 from tests.parity.megatron import adapted, models
 from tests.parity.strategies import runs
+from tests.parity.strategies.adapters import LORA, an_adapter
 from tests.parity.strategies.forks import forks
 from tests.parity.strategies.reference import LEARNING_RATE, TEMPERATURE, Trace, naive_log_probs, rows
 from tests.parity.strategies.runs import Run
+from tests.parity.strategies.test_expert_parallel import LOSS, MAX_NORM, reference, save_mixture
 
 Pools = Callable[[int], RankPool]
 NAMES = {"mixtral": "w1, w2, w3"}
@@ -177,3 +181,106 @@ def test_without_its_adapters_a_mixture_is_the_base_to_the_bit(rank_pool: Pools,
         for want, first, second, with_them, later in zip(base, before, after, own, moved, strict=True):
             assert np.array_equal(want, first) and np.array_equal(want, second)
             assert np.abs(with_them - first).max() > 0.02 and np.abs(with_them - later).max() > 1e-3
+
+
+# Files that hold all experts of a layer in one tensor: what its two tensors are called there and in memory.
+STACKED: dict[str, tuple[str, list[str]]] = {
+    "gpt_oss": ("gate_up_proj, down_proj", ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]),
+    "granitemoe": (
+        "block_sparse_moe.input_linear, output_linear",
+        ["block_sparse_moe.experts.gate_up_proj", "block_sparse_moe.experts.down_proj"],
+    ),
+    "aria_text": ("fc1, fc2", ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]),
+}
+
+
+@pytest.fixture(scope="module")
+def stacked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case]:
+    made: dict[str, Case] = {}
+
+    def case(kind: str) -> Case:
+        if kind not in made:
+            folder, (words, parameters) = tmp_path_factory.mktemp(kind), STACKED[kind]
+            model_dir = save_mixture(kind, folder / "model")
+            plain = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+            layers = ["q_proj", "o_proj"]
+            adapter = an_adapter(plain, folder / "adapter", target_modules=layers, target_parameters=parameters)
+            made[kind] = Case(model_dir, adapter, reference(model_dir, adapter=adapter), f"q_proj, o_proj, {words}")
+        return made[kind]
+
+    return case
+
+
+def as_peft_has_them(gradients: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """By peft's names, which wraps `down` around `gate_up`: A [experts x r, inputs], B [outputs, r x experts]."""
+    named = {}
+    for name, gradient in gradients.items():
+        stem, _, factor = name.rpartition("_lora_")
+        if not stem.endswith(("gate_up_proj", "down_proj")):
+            named[name] = gradient
+            continue
+        module, _, last = stem.rpartition(".")
+        flat = gradient.reshape(-1, gradient.shape[2])
+        if factor == "B":
+            flat = gradient.transpose(1, 2, 0).reshape(gradient.shape[1], -1)
+        inside = ".base_layer" if last == "gate_up_proj" else ""
+        named[f"{module}{inside}.lora_{factor}.default.weight"] = flat
+    return named
+
+
+@pytest.mark.gate("gpt_oss-ep2")
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("kind", "trainer"),
+    [
+        *(("gpt_oss", trainer) for trainer in ("zero3", "fsdp2", "ep2")),
+        *(("granitemoe", trainer) for trainer in ("zero2", "zero3", "ep2")),
+        ("aria_text", "fsdp2"),
+    ],
+)
+def test_adapters_of_experts_that_files_stack_learn_as_those_of_peft(
+    kind: str, trainer: str, rank_pool: Pools, stacked: Callable[[str], Case]
+) -> None:
+    """With rank-stabilised scale, which peft reads of these as it is meant; the exported weights are merged, and have
+    the names of the files."""
+    options: dict[str, dict[str, Any]] = {
+        "zero2": {"stage": 2, "split": (3, 1)},
+        "zero3": {"stage": 3, "model": RECOMPUTED},
+        "fsdp2": {"fsdp2": {}},
+        "ep2": {"fsdp2": {"ep_size": 2}, "model": RECOMPUTED},
+    }
+    case = stacked(kind)
+    assert case.want.parameters[0].keys() >= load_file(case.model_dir / "model.safetensors").keys() - {"lm_head.weight"}
+    for trace in rank_pool(2).run(runs.train, stacked_run(case, **options[trainer])):
+        got = replace(trace, gradients=as_peft_has_them(trace.gradients))
+        assert_same_training(got if got.parameters[0] else replace(got, parameters=case.want.parameters), case.want)
+
+
+def stacked_run(case: Case, **given: Any) -> Run:
+    more = {"lora_target": case.target, "adapter_name_or_path": str(case.adapter)}
+    return Run(case.model_dir, loss=LOSS, max_norm=MAX_NORM, model=LORA | more | given.pop("model", {}), **given)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", STACKED)
+def test_adapters_of_stacked_experts_are_saved_as_peft_reads_them_and_go_on_with_other_sizes(
+    kind: str, rank_pool: Pools, stacked: Callable[[str], Case], tmp_path: Path
+) -> None:
+    case = stacked(kind)
+    run = stacked_run(case, fsdp2={"ep_size": 2})
+    exported = rank_pool(2).run(runs.saved_as_hugging_face, run, tmp_path / "saved")[0][1]
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "saved", dtype=torch.float32)
+    adapter = tmp_path / "saved" / "adapter"
+    base = AutoModelForCausalLM.from_pretrained(case.model_dir, dtype=torch.float32)
+    with_adapter = PeftModel.from_pretrained(base, str(adapter))
+    with torch.no_grad():
+        for row in rows()[:3]:
+            one, other = (naive_log_probs(model, row, TEMPERATURE)[0] for model in (merged, with_adapter))
+            assert torch.allclose(one, other, atol=1e-5)
+    again = stacked_run(replace(case, adapter=adapter), fsdp2={})
+    assert largest_difference(rank_pool(2).run(runs.fresh_export, again)[0], exported) == 0
+    after = rank_pool(2).run(runs.save_after, replace(run, updates=2), tmp_path / "checkpoint")[0]
+    for world_size, settings in ((2, {}), (1, {})):
+        later = replace(run, updates=1, fsdp2=settings)
+        found = rank_pool(world_size).run(runs.go_on, later, tmp_path / "checkpoint")[0].parameters[0]
+        assert largest_difference(found, after) < 1e-6, (world_size, settings)

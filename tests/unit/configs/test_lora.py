@@ -18,6 +18,7 @@ from roll.configs.memory import deepspeed, fsdp2, megatron
 from roll.configs.memory.layer_shape import ModelShape
 from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.parts import RoleFacts
+from roll.configs.memory.trained import held_weights
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.describe import batch_rows, describe
 from roll.configs.sections.model import ModelArgs
@@ -300,6 +301,45 @@ def test_modules_are_called_as_the_trainer_knows_them(
     choice = Choice(ACTOR_TRAIN, config({f"actor_train.{key}": value for key, value in given.items()}).actor_train)
     found = [problem.text for problem in lora_model_problems(choice, model("qwen3-30b-a3b") | changes)]
     assert len(found) == (said is not None) and all(WHERE in text and str(said) in text for text in found)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "target", "said"),
+    [
+        ("fsdp2_train", "q_proj, gate_up_proj, down_proj", None),
+        ("deepspeed_train", "o_proj, experts.gate_up_proj", None),  # peft reads gate and up alone of a parameter
+        ("fsdp2_train", "experts.down_proj", "names layers of experts alone"),
+        (
+            "fsdp2_train",
+            "q_proj, gate_proj",
+            "is named gate_proj. It has down_proj, gate_up_proj, k_proj",
+        ),
+        (
+            "megatron_train",
+            "q_proj, down_proj",
+            "no linear layer of the model is named down_proj. It has k_",
+        ),
+    ],
+)
+def test_experts_in_one_tensor_of_the_files_get_adapters_by_its_name(
+    strategy: str, target: str, said: str | None
+) -> None:
+    """Those of gpt-oss, with a rank-stabilised scale, which peft keeps where it fuses nothing."""
+    args = {"lora_target": target, "use_rslora": True}
+    given = {"actor_train.strategy_args": {"strategy_name": strategy}, "actor_train.model_args": args}
+    gpt_oss = {key: value for key, value in model("qwen3-30b-a3b").items() if key != "num_experts"} | GPT_OSS
+    found = lora_model_problems(Choice(ACTOR_TRAIN, config(given).actor_train), gpt_oss)
+    assert [said is not None and said in problem.text for problem in found] == [True] * (said is not None)
+
+
+def test_adapters_of_experts_in_one_tensor_are_counted() -> None:
+    """Rank 4 for each of 8 experts: [2048, 2 x 6144] and [6144, 2048], of each of 48 layers."""
+    gpt_oss = {key: value for key, value in model("qwen3-30b-a3b").items() if key != "num_experts"} | GPT_OSS
+    shape, why = model_shape(gpt_oss)
+    assert shape is not None, why
+    args = ModelArgs.model_validate({"lora_target": "gate_up_proj, down_proj", "lora_rank": 4})
+    trained = sum(weight.num_elements for weight, learns in held_weights(shape, args) if learns)
+    assert trained == 48 * 8 * 4 * (2048 + 2 * 6144 + 6144 + 2048)
 
 
 @pytest.mark.parametrize("word", ["down_proj", "experts.0.down_proj"])
