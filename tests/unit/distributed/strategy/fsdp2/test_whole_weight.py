@@ -31,6 +31,7 @@ def put_together(num_ranks: int) -> list[list[float]]:
     return [*(whole.flatten().tolist() for whole in wholes), [float(is_same)]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_ranks", [1, 2])
 def test_rows_of_all_ranks_are_the_weight(num_ranks: int, rank_pool: Callable[[int], RankPool]) -> None:
     expected = [weight(shape).flatten().tolist() for shape in SHAPES]
