@@ -270,6 +270,12 @@ def plain_name(name: str) -> str:
     return name
 
 
+def sent_name(name: str) -> str:
+    """The name under which a parameter of a model with adapters is sent where those are sent by themselves
+    (`Exported.apart`). Example: "q_proj.lora_A.default.weight" -> "q_proj.lora_A.weight"."""
+    return plain_name(name).replace(f".{_ADAPTER}.", ".") if ".lora_" in name else plain_name(name)
+
+
 def add_adapters(pretrained: PreTrainedModel, args: ModelArgs, head: Head, empty: bool) -> Adapters:
     """Puts the adapters of a role on its model, whose weights are frozen from then on. A critic's value head is trained
     in full. `empty`: their form alone."""

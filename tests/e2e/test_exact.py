@@ -18,7 +18,7 @@ ZERO3 = (
     "actor_train.strategy_args.strategy_config.zero_optimization.stage=3",
     "+actor_train.strategy_args.strategy_config.zero_optimization.memory_efficient_linear=false",
 )
-
+LORA = ("+actor_train.model_args.lora_target=all-linear", "actor_train.training_args.learning_rate=0.01")
 
 REFERENCE = (
     "use_kl_loss=true", "kl_loss_coef=0.01", "reference.strategy_args.strategy_name=hf_infer",
@@ -45,6 +45,8 @@ def assert_exact(run: Run, steps: list[int]) -> None:
         pytest.param(("tiny_sort_fsdp2",), id="fsdp2-two-ranks"),
         pytest.param(("tiny_sort", *BF16, *ZERO3), id="zero3-bf16"),
         pytest.param(("tiny_sort_fsdp2", *BF16), id="fsdp2-two-ranks-bf16"),
+        pytest.param(("tiny_sort", *LORA), id="deepspeed-lora"),
+        pytest.param(("tiny_sort_fsdp2", *BF16, *LORA), id="fsdp2-two-ranks-bf16-lora"),
     ],
 )
 def test_log_probs_are_equal_in_every_step_and_after_a_resume(

@@ -1,6 +1,7 @@
 """`exact_log_probs`: what it cannot do with it, before anything starts."""
 
 from collections.abc import Iterator, Mapping
+from math import log2
 from typing import Any
 
 from roll.configs.checks.moe import has_experts
@@ -8,6 +9,7 @@ from roll.configs.checks.platforms import NO_EXACT_PRODUCTS
 from roll.configs.problems import Problem
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.sections.model import ModelArgs
 from roll.configs.sections.run import RunConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_facts import EXACT_MIXTURES, OWN_ATTENTION, STATES
@@ -25,6 +27,7 @@ _STRATEGIES: dict[Use, tuple[str, ...]] = {
     "score": (ENGINE, "fsdp2_infer", "deepspeed_infer"),
 }
 _DTYPES = ("fp32", "bf16")
+WIDTH = 4  # what widths of exact products are a multiple of (roll/models/exact/sizes.py)
 _READ = (ACTOR_TRAIN, REFERENCE)  # roles whose config.json is read; the engine has the model of the trainer
 
 
@@ -39,6 +42,8 @@ def exact_log_prob_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     roles = {ACTOR_TRAIN: config.actor_train, ACTOR_INFER: config.actor_infer}
     if config.reference is not None and config.needs_reference:
         roles[REFERENCE] = config.reference
+    for key, (value, why) in _adapter_obstacles(config.actor_train.model_args).items():
+        yield _problem(f"actor_train.model_args.{key}", value, why)
     for role, worker in roles.items():
         name, allowed = role.name, _STRATEGIES[role.use]
         at = f"{name}.strategy_args.strategy_name"
@@ -80,6 +85,7 @@ def exact_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[P
         return
     reasons = {
         "layers that carry a state from token to token": type_of(text) in STATES,
+        "experts, whose exact products know no adapters (lora_target)": has_experts(model) and args.has_lora,
         "experts, which exact passes do not know of this type": has_experts(model)
         and text.get("enable_moe_block", True)
         and type_of(text) not in EXACT_MIXTURES,
@@ -97,6 +103,27 @@ def exact_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[P
         yield Problem(text_of, (KEY, key))
 
 
+def _adapter_obstacles(args: ModelArgs) -> dict[str, tuple[object, str]]:
+    """The keys of the trainer with which its adapters would add other bits than the engine's: value, and why."""
+    if not args.has_lora:
+        return {}
+    reasons: dict[str, tuple[object, str]] = {}
+    scale = args.adapter_alpha / (args.lora_rank**0.5 if args.use_rslora else args.lora_rank)
+    if log2(scale) % 1:
+        why = f"multiplies what adapters add by {scale:g}, which rounds. Choose it so that this is a power of two"
+        reasons["lora_alpha"] = (args.adapter_alpha, why)
+    if args.lora_rank % WIDTH:
+        reasons["lora_rank"] = (args.lora_rank, f"is not a multiple of {WIDTH}, as widths of exact products are")
+    if args.lora_dropout:
+        reasons["lora_dropout"] = (args.lora_dropout, "leaves inputs out that the engine has. Set it to 0")
+    if args.additional_target:
+        modules = ", ".join(args.additional_target)
+        reasons["additional_target"] = (modules, "is not sent with adapters. Remove it")
+    if any(word.rpartition(".")[2] == "lm_head" for word in args.lora_target):
+        reasons["lora_target"] = (", ".join(args.lora_target), "names lm_head, whose adapter is not sent. Remove that")
+    return reasons
+
+
 def _problem(key: str, value: object, why: str) -> Problem:
     return Problem(f"{KEY}: {key}: {value} {why}, or set {KEY} to false.", (KEY, key))
 
@@ -104,11 +131,6 @@ def _problem(key: str, value: object, why: str) -> Problem:
 def _obstacles(worker: WorkerConfig) -> dict[str, tuple[object, str]]:
     """The keys of a role's section with which its log-probs are not exact: value, and why."""
     args, reasons = worker.model_args, {}
-    if args.has_lora:
-        reasons["model_args.lora_target"] = (
-            ", ".join(args.lora_target) if isinstance(args.lora_target, tuple) else args.lora_target,
-            "is added in the trainer, but merged into the engine's weights. Train all weights",
-        )
     if args.ulysses_size > 1:
         reasons["model_args.ulysses_size"] = (args.ulysses_size, "divides sequences. Set it to 1")
     size = worker.strategy_config.get("tensor_parallel_size", 1)

@@ -252,8 +252,17 @@ _LORA = "actor_train.model_args.lora_target"
 
 
 def sent_adapter_rank(config: AlgorithmConfig) -> int | None:
-    """None: engines get whole weights, adapters merged into them."""
-    return config.actor_train.model_args.lora_rank if _key(config, "actor_infer") else None
+    """None: engines get whole weights, adapters merged into them. Merged ones would round otherwise than the trainer's,
+    so `exact_log_probs` sends them apart."""
+    return config.actor_train.model_args.lora_rank if adapter_switch(config) else None
+
+
+def with_sent_adapters(engine: WorkerConfig, trainer: ModelArgs) -> WorkerConfig:
+    """The settings of an engine that computes the trainer's adapters as the trainer does. Sent are A and s B, which add
+    the same where s is a power of two: there alpha / r is 1."""
+    names = ("lora_target", "lora_rank", "freeze_module_prefix")
+    adapters = {name: getattr(trainer, name) for name in names} | {"lora_alpha": trainer.lora_rank}
+    return engine.model_copy(update={"model_args": engine.model_args.model_copy(update=adapters)})
 
 
 def sent_adapter_problems(config: AlgorithmConfig) -> Iterator[Problem]:
@@ -294,7 +303,8 @@ def sent_adapter_model_problems(choice: Choice, model: Mapping[str, Any]) -> Ite
 
 def adapter_switch(config: AlgorithmConfig) -> str:
     """The YAML path of what has adapters sent by themselves, where it is on."""
-    return _key(config, "actor_infer")
+    is_exact = config.exact_log_probs and config.actor_train.model_args.has_lora
+    return _key(config, "actor_infer") or "exact_log_probs" * is_exact
 
 
 def _key(config: AlgorithmConfig, role: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import ray
 
+from roll.configs.checks.lora import with_sent_adapters
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.sections.algorithm import AlgorithmConfig
@@ -223,6 +224,8 @@ class RunClusters:
         assert settings.strategy_name is not None and role.head is not None
         strategy_class = strategy_class_path(settings.strategy_name, role.use)
         most_answers = self._answers_at_once(settings)
+        if self._plan.exact and self._plan.adapter_rank is not None and role.use == "generate":
+            settings = with_sent_adapters(settings, self._config.model_roles["actor_train"].model_args)
         blueprints = [
             Blueprint(
                 role=name,

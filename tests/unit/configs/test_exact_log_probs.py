@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from roll.configs.checks.exact_log_probs import KEY, exact_machine_problems, exact_model_problems
+from roll.configs.checks.lora import with_sent_adapters
 from roll.configs.checks.pictures import picture_problems
+from roll.configs.plan.batch_plan import build_plan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.tables.roles import ROLES
@@ -21,6 +23,7 @@ EXACT: dict[str, Any] = {
     "actor_train.strategy_args.strategy_name": "fsdp2_train",
     "actor_infer.strategy_args.strategy_name": "hf_infer",
 }
+LORA: dict[str, Any] = {"actor_train.model_args.lora_target": "all-linear"}
 
 
 def said(changes: dict[str, Any]) -> list[str]:
@@ -33,6 +36,21 @@ def test_it_works_with_both_trainers() -> None:
     assert said({"actor_train.use_prefix_sharing": "on"}) == []
 
 
+def test_adapters_go_to_the_engine_by_themselves() -> None:
+    """A and s B, which add to the bit what s A and B do, where s is a power of two."""
+    for scaled in ({"lora_alpha": 8}, {"lora_alpha": 4}, {"lora_rank": 16, "use_rslora": True, "lora_alpha": 64}):
+        given = LORA | {f"actor_train.model_args.{name}": value for name, value in scaled.items()}
+        assert said(given) == []
+    made = config(EXACT | LORA | {"actor_train.model_args.freeze_module_prefix": "model.layers.0."})
+    assert build_plan(made).adapter_rank == 8
+    args = with_sent_adapters(made.actor_infer, made.actor_train.model_args).model_args
+    assert (args.lora_target, args.lora_rank, args.adapter_alpha) == (("all-linear",), 8, 8)
+    assert args.frozen_prefixes == ("model.layers.0.",) and args.dtype == made.actor_infer.model_args.dtype
+    assert build_plan(config(LORA)).adapter_rank is None
+    (text,) = said(LORA | {"mode": "explore"})
+    assert "true sends adapters from the trainer's memory, and mode: explore reads weights from files" in text
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -43,7 +61,12 @@ def test_it_works_with_both_trainers() -> None:
         ({"actor_train.strategy_args.strategy_name": "megatron_train"}, "megatron_train has kernels of its own"),
         ({"actor_train.model_args.dtype": "fp16", "actor_infer.model_args.dtype": "fp16"}, "fp16 is not tested"),
         ({"actor_infer.model_args.dtype": "fp32"}, "give different numbers. Set them to the same"),
-        ({"actor_train.model_args.lora_target": "all-linear"}, "lora_target: all-linear is added in the trainer"),
+        (LORA | {"actor_train.model_args.lora_alpha": 24}, "lora_alpha: 24 multiplies what adapters add by 3"),
+        (LORA | {"actor_train.model_args.use_rslora": True}, "lora_alpha: 16 multiplies what adapters add by 5.65685"),
+        (LORA | {"actor_train.model_args.lora_rank": 6}, "lora_rank: 6 is not a multiple of 4"),
+        (LORA | {"actor_train.model_args.lora_dropout": 0.1}, "lora_dropout: 0.1 leaves inputs out"),
+        (LORA | {"actor_train.model_args.additional_target": "embed_tokens"}, "additional_target: embed_tokens is not"),
+        ({"actor_train.model_args.lora_target": "q_proj, lm_head"}, "lora_target: q_proj, lm_head names lm_head"),
         ({"actor_train.model_args.ulysses_size": 2}, "ulysses_size: 2 divides sequences"),
         (
             {"actor_train.strategy_args.strategy_config": {"tensor_parallel_size": 2}},
@@ -126,6 +149,14 @@ def test_models_of_whole_attention_of_windows_and_of_experts_are_exact() -> None
     mixture = {"model_type": "qwen3_moe", "num_experts": 8}
     exact = ({"model_type": "llama"}, window, yarn, mixture)
     assert [of_model("actor_train", model) for model in exact] == [[]] * 4
+
+
+def test_a_mixture_with_adapters_is_refused() -> None:
+    args = {"model_name_or_path": "m", "lora_target": "q_proj"}
+    choice = Choice(ROLES["actor_train"], WorkerConfig.model_validate({"model_args": args}))
+    (problem,) = exact_model_problems(choice, {"model_type": "qwen3_moe", "num_experts": 8})
+    assert "which has experts, whose exact products know no adapters (lora_target)" in problem.text
+    assert list(exact_model_problems(choice, {"model_type": "qwen3"})) == []
 
 
 def test_the_plan_reads_the_model_and_says_it_once(tmp_path: Path) -> None:

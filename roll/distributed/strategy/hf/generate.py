@@ -22,7 +22,8 @@ from roll.distributed.strategy.stop_strings import StopStrings
 from roll.distributed.weights.bucket import BucketSource, GroupSpec
 from roll.distributed.weights.transport import WeightReceiver
 from roll.errors import ConfigError, StrategyError
-from roll.models.loading import LoadedModel, load_policy
+from roll.models.loading import DTYPES, LoadedModel, load_policy
+from roll.models.lora import sent_name
 from roll.models.tokenizer import tokenizer_of
 from roll.platforms.table import platform_of
 from roll.types.rollout import Answered, Generation, GenerationRequest
@@ -106,6 +107,7 @@ def _targets(model: torch.nn.Module) -> Iterator[tuple[str, _Target]]:
     for name, parameter in memory:
         whole = _Target(parameter, parameter.detach())
         yield name, whole
+        yield sent_name(name), whole
         if kind in VISION and name.startswith((LANGUAGE, VISUAL)):
             yield name.replace(LANGUAGE, "model.").replace(VISUAL, "visual."), whole
         if isinstance(model, PreTrainedModel):
@@ -166,8 +168,14 @@ class HfGenerateStrategy(GenerateStrategy):
 
     def setup(self) -> None:
         model_args = self._role.model_args
-        loaded = load_policy(model_args.model_copy(update={"disable_gradient_checkpointing": True}))
+        has_adapters = self._context.adapter_rank is not None
+        loaded = load_policy(
+            model_args.model_copy(update={"disable_gradient_checkpointing": True}), with_adapters=has_adapters
+        )
         model = loaded.pretrained
+        for name, parameter in model.named_parameters():
+            if ".lora_" in name:  # peft's are in fp32, and trainers compute them in the model's dtype
+                parameter.data = parameter.data.to(DTYPES[model_args.dtype])
         torch.nn.Module.to(model, self._context.device).eval().requires_grad_(False)
         tokenizer = tokenizer_of(model_args)
         self._model = model

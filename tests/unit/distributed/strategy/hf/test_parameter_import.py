@@ -6,13 +6,19 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
-from transformers import AutoModelForCausalLM, PretrainedConfig
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
+from roll.configs.checks.lora import with_sent_adapters
+from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import ModelArgs
+from roll.distributed.strategy.base import RankContext
 from roll.distributed.strategy.hf import generate
 from roll.distributed.strategy.hf.generate import ParameterImport
 from roll.errors import StrategyError
-from roll.models.loading import load_policy
+from roll.models.exact.check import make_exact
+from roll.models.exact.rows import ExactRows
+from roll.models.loading import DTYPES, load_policy
+from roll.models.sequences.pack import Pack
 from roll.models.tiny_vision import (
     VISION_ARCHITECTURES,
     build_vision_model,
@@ -119,3 +125,38 @@ def test_models_that_see_take_their_weights_by_the_names_of_files_as_well(arch: 
     update.finish()
     wanted = models[0].state_dict()
     assert all(torch.equal(tensor, wanted[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_an_exact_engine_computes_adapters_as_their_trainer_does(dtype: str, tiny_tied_model_dir: Path) -> None:
+    """It gets A and s B, and has them behind a scale of 1: the same hidden states to the bit, which the adapters move
+    by a hundredth and more. A trainer computes adapters in the model's dtype."""
+    role = WorkerConfig.model_validate(
+        {"model_args": {"model_name_or_path": str(tiny_tied_model_dir), "dtype": dtype, "lora_target": "all-linear"}}
+    )
+    trained = load_policy(role.model_args, with_adapters=True)
+    draw = torch.Generator().manual_seed(0)
+    for name, parameter in trained.pretrained.named_parameters():
+        if ".lora_" in name:
+            drawn = torch.randn(parameter.shape, generator=draw) * 0.3 if ".lora_B." in name else parameter.data
+            parameter.data = drawn.to(DTYPES[dtype])
+    make_exact(trained)
+    plain = role.model_copy(update={"model_args": role.model_args.model_copy(update={"lora_target": ()})})
+    context = RankContext("actor_infer", 0, 1, 0, 0, torch.device("cpu"), adapter_rank=8, exact=True)
+    engine = generate.HfGenerateStrategy(with_sent_adapters(plain, role.model_args), context)
+    engine.setup()
+
+    def hidden(model: PreTrainedModel) -> torch.Tensor:
+        ids = torch.randint(3, 290, (2, 40), generator=torch.Generator().manual_seed(1))
+        pack = ExactRows.of(Pack.scored(ids, torch.tensor([40, 23])))
+        with torch.no_grad():
+            return model.eval().base_model(**pack.arguments).last_hidden_state
+
+    before, whole = hidden(engine._model), dict(trained.module.named_parameters())
+    engine._import.begin()
+    for export in trained.exports:
+        for part in (export.bare(), *export.apart()):
+            engine._import.add(part.name, part.value(whole.__getitem__, DTYPES[dtype]))
+    engine._import.finish()
+    assert torch.equal(hidden(engine._model), hidden(trained.pretrained))
+    assert (hidden(engine._model) - before).abs().max() > 0.01
