@@ -164,6 +164,8 @@ class _Entry:
         if (protocol := protocol_of(self._name)) is not None:
             yield from self._remote(protocol, reach)
             return
+        if not self._name:  # else it would be the current folder
+            raise ConfigError(f"{self._key}: the name '' is empty. Name a file, a folder or a data set")
         name = local_path(self._name)
         status = path_info(name)
         if status.is_directory and (self._args.split or self._args.subset):

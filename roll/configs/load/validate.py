@@ -160,11 +160,10 @@ def _explain(path: Path, error: ErrorDetails, group: list[ErrorDetails]) -> str:
     if kind == "value_error":
         text = str(context["error"])
         return text if text.endswith(("?", ".")) else f"{text}."
-    words = [
-        TYPE_NAMES.get(item["type"], item["msg"].removeprefix("Input should ")).removeprefix("must be ")
-        for item in group
-    ]
-    return f"{value} must be {' or '.join(dict.fromkeys(words))}."
+    first, *others = dict.fromkeys(
+        TYPE_NAMES.get(item["type"], f"must {item['msg'].partition(' should ')[2] or item['msg']}") for item in group
+    )
+    return f"{value} {' or '.join([first, *(words.removeprefix('must be ') for words in others)])}."
 
 
 def _shown(key: object, value: object) -> str:

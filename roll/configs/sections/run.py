@@ -39,6 +39,8 @@ def _run_name(name: str) -> str:
     """A name that can stand as one folder or file, wherever it is written."""
     if name in (".", ".."):
         raise ValueError(f"{show(name)} must be a name, not a path")
+    if name.isspace():
+        raise ValueError(f"{show(name)} must be a name, not blanks")
     if any(character in "/\\" or not character.isprintable() for character in name):
         raise ValueError(f"{show(name)} must be a name, not a path: it has / or \\ in it, or invisible characters")
     if len(name.encode()) > LONGEST_NAME:

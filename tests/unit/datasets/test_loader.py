@@ -96,6 +96,7 @@ def test_text_that_is_not_utf8_is_an_error_and_not_a_traceback(tmp_path: Path) -
     [
         ({}, "file_name is not set"),
         ({"file_name": "nowhere.jsonl"}, r"there is no file nowhere.jsonl \(relative to"),
+        ({"file_name": [""]}, r"file_name: the name '' is empty"),
         ({"file_name": "/nowhere.jsonl"}, r"there is no file /nowhere.jsonl$"),
         ({"file_name": "empty"}, "the folder empty holds no .json, .jsonl, .csv, .parquet files"),
         ({"file_name": "rows.txt"}, "does not end in .json, .jsonl, .csv, .parquet"),

@@ -50,6 +50,12 @@ def test_another_systems_name_of_a_strategy_is_that_of_the_one_that_fits_the_rol
         ),
         ({"use_kl_loss": 3}, "use_kl_loss: 3 must be true or false."),
         ({"exp_name": 3}, "exp_name: 3 must be text (put quotes around it)."),
+        ({"exp_name": "  "}, "exp_name: '  ' must be a name, not blanks."),
+        ({"exp_name": ""}, "exp_name: '' must have at least 1 character."),
+        (
+            {"checkpoint_config.hub_model_id": "mine"},
+            "checkpoint_config.hub_model_id: 'mine' must match pattern '^[\\w.-]+/[\\w.-]+$'.",
+        ),
         ({"actor_train": [1]}, "actor_train: [1] must be a mapping of keys to values."),
         ({"ppo_epochs": 0}, "ppo_epochs: 0 must be at least 1."),
         ({"gamma": 1.5}, "gamma: 1.5 must be at most 1."),
