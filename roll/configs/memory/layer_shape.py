@@ -61,7 +61,7 @@ class Recurrence:
     """Part of a layer that carries a state from token to token, without the input of its first matrix.
 
     - `in_torch`, `in_kernels`: what a pass keeps, in the torch form of transformers and with the kernels of `package`
-      ("": there are none, both are equal).
+      ("": there are none, both are equal). `in_parts`: where one kernel for all of it cannot be used.
     - `channels`: of its convolution, over `kernel` tokens; engines keep the last inputs of each, in the model's dtype.
     - `state`: elements of the state of a sequence. `in_fp32`: vLLM keeps it in fp32 where no key says otherwise.
     - `projected`: elements per token that its matrices put out, but the last one.
@@ -70,6 +70,7 @@ class Recurrence:
 
     in_torch: SavedElements
     in_kernels: SavedElements
+    in_parts: SavedElements
     package: str
     channels: int
     kernel: int

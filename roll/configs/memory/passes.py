@@ -9,6 +9,7 @@ the model's own widths, because the paper's 34 bytes per token and hidden unit a
 import math
 import re
 from collections.abc import Collection, Mapping
+from typing import Any
 
 from roll.configs.memory.layer_shape import LayerShape, ModelShape, Recurrence
 from roll.configs.memory.parts import Part, RoleFacts, gigabytes
@@ -26,11 +27,12 @@ def layer_bytes(
     tensor: int = 1,
     by_position: bool = False,
     kernels: Collection[str] = (),
+    in_parts: bool = False,
 ) -> float:
     """Bytes per token that a layer keeps for its backward pass.
 
     `tensor` ranks share the matrices; with `by_position` (sequence parallel) also what is between them. `kernels`:
-    packages that are installed. Example: Qwen2.5-7B in bf16 keeps 234 kB per token.
+    packages that are installed; `in_parts`: see `recurrence_bytes`. Example: Qwen2.5-7B in bf16 keeps 234 kB per token.
     """
     between = layer.num_norms * (_FP32 + 2 * dtype_bytes) * shape.hidden_size  # fp32 inside, their inputs and outputs
     mixer = 0.0
@@ -38,16 +40,19 @@ def layer_bytes(
         mixer += dtype_bytes * (2 * attention.projected + attention.mixed)
         mixer += (_FP32 + dtype_bytes) * attention.normed  # whose inputs and outputs are counted
     if layer.recurrence is not None:
-        mixer += recurrence_bytes(layer.recurrence, dtype_bytes, kernels)
+        mixer += recurrence_bytes(layer.recurrence, dtype_bytes, kernels, in_parts)
     mlp = dtype_bytes * (4 if layer.is_gated else 2) * layer.ffn_width  # gate, up, activation, product; or two of them
     routed = dtype_bytes * 2 * layer.experts_per_token * shape.hidden_size  # inputs and outputs of the experts
     return between / (tensor if by_position else 1) + (mixer + mlp + routed) / tensor
 
 
-def recurrence_bytes(recurrence: Recurrence, dtype_bytes: int, kernels: Collection[str]) -> float:
-    """Bytes per token that a recurrence keeps for its backward pass."""
-    saved = recurrence.in_kernels if recurrence.package in kernels else recurrence.in_torch
-    return saved.num_bytes(dtype_bytes)
+def recurrence_bytes(
+    recurrence: Recurrence, dtype_bytes: int, kernels: Collection[str], in_parts: bool = False
+) -> float:
+    """Bytes per token that a recurrence keeps for its backward pass. `in_parts`: without the kernel for all of it,
+    which knows neither adapters nor passes that only score."""
+    with_kernels = recurrence.in_parts if in_parts else recurrence.in_kernels
+    return (with_kernels if recurrence.package in kernels else recurrence.in_torch).num_bytes(dtype_bytes)
 
 
 def product_bytes(shape: ModelShape, layer: LayerShape, dtype_bytes: int) -> float:
@@ -71,6 +76,7 @@ def saved_bytes(
     tensor: int = 1,
     by_position: bool = False,
     kernels: Collection[str] = (),
+    in_parts: bool = False,
 ) -> float:
     """Bytes per token of a layer between its forward and its backward pass. Layers that are recomputed in full keep
     their input only."""
@@ -78,7 +84,7 @@ def saved_bytes(
         return product_bytes(shape, layer, dtype_bytes)
     if recomputed == "full":
         return dtype_bytes * shape.hidden_size / (tensor if by_position else 1)
-    return layer_bytes(shape, layer, dtype_bytes, tensor, by_position, kernels)
+    return layer_bytes(shape, layer, dtype_bytes, tensor, by_position, kernels, in_parts)
 
 
 def training_parts(facts: RoleFacts) -> tuple[Part, ...]:
@@ -99,9 +105,10 @@ _WITH = "with the kernels of"
 def _activation_bytes(facts: RoleFacts, kernels: Collection[str]) -> float:
     """Bytes per token of all layers, and of the one that is recomputed."""
     shape, size, args = facts.shape, facts.dtype_bytes, facts.worker.model_args
-    saved = [saved_bytes(shape, layer, size, args.recomputed, kernels=kernels) for layer in shape.layers]
+    how: dict[str, Any] = {"kernels": kernels, "in_parts": args.has_lora}
+    saved = [saved_bytes(shape, layer, size, args.recomputed, **how) for layer in shape.layers]
     stored = sum(sorted(saved)[-2:]) if args.enable_activation_offload else sum(saved)
-    again = [layer_bytes(shape, layer, size, kernels=kernels) for layer in shape.layers]
+    again = [layer_bytes(shape, layer, size, **how) for layer in shape.layers]
     match args.recomputed:
         case "nothing":
             return stored
@@ -116,7 +123,8 @@ def waiting_parts(facts: RoleFacts) -> tuple[Part, ...]:
     shape, size, args = facts.shape, facts.dtype_bytes, facts.worker.model_args
     if not args.enable_activation_offload:
         return ()
-    stored = (saved_bytes(shape, layer, size, args.recomputed, kernels=facts.kernels) for layer in shape.layers)
+    how: dict[str, Any] = {"kernels": facts.kernels, "in_parts": args.has_lora}
+    stored = (saved_bytes(shape, layer, size, args.recomputed, **how) for layer in shape.layers)
     return (Part("activations (enable_activation_offload)", facts.train_tokens * sum(stored), True),)
 
 
@@ -145,7 +153,9 @@ def scoring_parts(
 def _widest(shape: ModelShape, layer: LayerShape, dtype_bytes: int, kernels: Collection[str]) -> float:
     """Bytes per token of a layer's attention, recurrence or MLP, whichever has the most."""
     attention = 0 if layer.attention is None else layer.attention.projected + layer.attention.mixed
-    recurrence = 0.0 if layer.recurrence is None else recurrence_bytes(layer.recurrence, dtype_bytes, kernels)
+    recurrence = 0.0
+    if layer.recurrence is not None:
+        recurrence = recurrence_bytes(layer.recurrence, dtype_bytes, kernels, in_parts=True)
     mlp = (3 if layer.is_gated else 2) * layer.ffn_width + 2 * layer.experts_per_token * shape.hidden_size
     return max(dtype_bytes * attention, dtype_bytes * mlp, recurrence)
 

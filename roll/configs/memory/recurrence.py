@@ -25,12 +25,14 @@ def gated_delta(key_heads: int, value_heads: int, key: int, value: int, kernel: 
     convolved = 2 * key_heads * key + values
     state = keys * value
     gate = SavedElements(3 * values + value_heads, 3 * values + 4 * value_heads)  # the norm, its gate and the decays
+    in_kernels = SavedElements(gate.low + convolved + 2 * keys + values + (_CHUNK + 1) * value_heads, gate.fp32)
     return Recurrence(
         in_torch=SavedElements(
             gate.low + 2 * convolved,
             gate.fp32 + 3 * values + 8 * keys + 5 * (_CHUNK + 1) * value_heads + state / _CHUNK,
         ),
-        in_kernels=SavedElements(gate.low + convolved + 2 * keys + values + (_CHUNK + 1) * value_heads, gate.fp32),
+        in_kernels=in_kernels,
+        in_parts=in_kernels,
         package=DELTA_KERNELS,
         channels=convolved,
         kernel=kernel,
@@ -45,14 +47,16 @@ def kimi_delta(heads: int, size: int, kernel: int) -> Recurrence:
     matrix of a chunk row by row, and keeps it as it was before each row."""
     width, state = heads * size, heads * size**2
     rows = sum(row * (row + 1) for row in range(1, _CHUNK)) // _CHUNK  # of the inverse, per token and head
+    in_kernels = SavedElements(
+        3 * width + 3 * width + 4 * width + (2 * _CHUNK + 1) * heads,  # convolution, q k v, gates and norm
+        (1 + 3) * width + 4 * heads,  # decays, norm
+    )
     return Recurrence(
         in_torch=SavedElements(
             9 * width, 3 * _CHUNK * width + 21 * width + (rows + 2 * _CHUNK) * heads + state / _CHUNK
         ),
-        in_kernels=SavedElements(
-            3 * width + 3 * width + 4 * width + (2 * _CHUNK + 1) * heads,  # convolution, q k v, gates and norm
-            (1 + 3) * width + 4 * heads,  # decays, norm
-        ),
+        in_kernels=in_kernels,
+        in_parts=in_kernels,
         package=DELTA_KERNELS,
         channels=3 * width,
         kernel=kernel,
@@ -67,7 +71,7 @@ def mamba2(
     heads: int, size: int, groups: int, state: int, kernel: int, chunk: int, has_norm: bool = True
 ) -> Recurrence:
     """Mamba-2 (Dao & Gu, arXiv 2405.21060): `heads` of `size` numbers, each with `state` numbers per number. In torch,
-    every head has B and C of its own. With adapters the kernel for all of it is not used, and more is kept."""
+    every head has B and C of its own."""
     inner = heads * size
     convolved = inner + 2 * groups * state
     projected = inner + convolved + heads
@@ -77,6 +81,9 @@ def mamba2(
             (10 if has_norm else 6) * inner + heads * (3 * chunk + 5 * state + 4) + 2 * inner * state / chunk,
         ),
         in_kernels=SavedElements(projected + inner, heads),
+        in_parts=SavedElements(
+            projected + convolved + (2 if has_norm else 3) * inner, (5 if has_norm else 1) * inner + heads
+        ),
         package=MAMBA_KERNELS,
         channels=convolved,
         kernel=kernel,
@@ -90,10 +97,12 @@ def mamba(inner: int, state: int, rank: int, kernel: int, is_fused: bool = True)
     """Mamba (Gu & Dao, arXiv 2312.00752) of `inner` channels with `state` numbers each. The torch form keeps the state
     of every token. `is_fused`: one kernel does all between the two projections, and computes most of it again."""
     steps = rank + 2 * state
-    in_kernel = 3 * inner + steps + 2 * state if is_fused else 6 * inner + 3 * steps
+    states = 2 * inner * state / _SCAN_CHUNK
+    in_parts = SavedElements(6 * inner + 3 * steps, states)
     return Recurrence(
         in_torch=SavedElements(9 * inner + steps + inner * state, 3 * inner * state + 2 * inner + 4 * state),
-        in_kernels=SavedElements(in_kernel, 2 * inner * state / _SCAN_CHUNK),
+        in_kernels=SavedElements(3 * inner + steps + 2 * state, states) if is_fused else in_parts,
+        in_parts=in_parts,
         package=MAMBA_KERNELS,
         channels=inner,
         kernel=kernel,
@@ -108,6 +117,7 @@ def convolution(hidden: int, kernel: int) -> Recurrence:
     return Recurrence(
         in_torch=SavedElements(6 * hidden, 0),
         in_kernels=SavedElements(6 * hidden, 0),
+        in_parts=SavedElements(6 * hidden, 0),
         package="",  # causal-conv1d has a kernel, which keeps as much
         channels=hidden,
         kernel=kernel,
@@ -121,7 +131,7 @@ def gated_linear(width: int, kernel: int) -> Recurrence:
     """RG-LRU (Griffin, arXiv 2402.19427), token by token: transformers has no kernel for it."""
     saved = SavedElements(15 * width, 2 * width)
     return Recurrence(
-        saved, saved, "", channels=width, kernel=kernel, state=width, projected=2 * width, products=2 * width
+        saved, saved, saved, "", channels=width, kernel=kernel, state=width, projected=2 * width, products=2 * width
     )
 
 
@@ -130,5 +140,13 @@ def lightning(heads: int, size: int, block: int) -> Recurrence:
     width = heads * size
     saved = SavedElements(13 * width + heads * block + width * size / block, width)
     return Recurrence(
-        saved, saved, "", channels=0, kernel=1, state=width * size, projected=4 * width, products=2 * width * size
+        saved,
+        saved,
+        saved,
+        "",
+        channels=0,
+        kernel=1,
+        state=width * size,
+        projected=4 * width,
+        products=2 * width * size,
     )

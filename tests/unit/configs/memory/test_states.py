@@ -115,6 +115,8 @@ def test_without_kernels_a_plan_says_what_they_would_save(planned: Planned) -> N
     assert without.name == f"activations (with the kernels of mamba-ssm ~{installed.num_bytes / GB:.1f})"
     assert without.num_bytes > 3 * installed.num_bytes
     assert activations(planned("LFM2-1.2B")).name == "activations"  # kernels keep as much
+    adapted = activations(planned("Bamba-9B", "actor_train.model_args.lora_target=q_proj", kernels=("mamba_ssm",)))
+    assert installed.num_bytes < adapted.num_bytes < without.num_bytes
 
 
 def test_states_have_the_bytes_that_were_worked_out_by_hand() -> None:
