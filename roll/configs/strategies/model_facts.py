@@ -98,20 +98,28 @@ DELTA_RULES: frozenset[str] = frozenset(("olmo_hybrid", "qwen3_5_moe_text", "qwe
 and does not start OLMo-hybrid."""
 
 VLLM_NOT_ON_CPU: Mapping[str, str] = dict.fromkeys(DELTA_RULES, "its kernels for gated delta rules crash there") | {
-    "bamba": "vLLM 0.23 was the last with them",
-    "deepseek_v3": "its kernel for rotary embeddings turns other heads there",
     "deepseek_v32": "it has no sparse attention there",
-    "ernie4_5_moe": "its router there leaves out the correction of experts",
     "glm4_moe_lite": "its kernel for rotary embeddings turns other heads there",
     "glm_moe_dsa": "it has no sparse attention there",
     "jamba": "it has no selective scan there",
     "kimi_linear": "its layers need CUTLASS",
-    "lfm2": "its kernel for rotary embeddings turns other heads there",
-    "lfm2_moe": "its kernel for rotary embeddings turns other heads there",
     "minimax_m2": "its router there has no sigmoid without groups of experts",
 }
 """Types that vLLM 0.32 does not start on a CPU, or computes otherwise there, and why: tests/parity/families/
 test_vllm.py."""
+
+VLLM_REFUSED: Mapping[str, str] = dict.fromkeys(("codegen", "gpt_neo", "xglm"), "it has no such models") | {
+    "aria_text": "it does not find how many experts a token has",
+    "bamba": "vLLM 0.23 was the last with them",
+    "biogpt": "it does not find their head",
+    "doge": "it leaves out their masks",
+    "hrm_text": "it lets tokens of a prompt attend to later ones, which trainers do not",
+    "minimax": "vLLM 0.23 was the last with them",
+    "minimax_m3_vl_text": "it computes another activation in their experts",
+    "recurrent_gemma": "it has no recurrent layers of their kind",
+}
+"""Types that vLLM 0.32 does not start on any device, or computes otherwise, and why: for some of them it runs
+transformers' code, with parts of its own."""
 
 STATES: frozenset[str] = DELTA_RULES | frozenset(
     (*("bamba", "falcon_h1", "granitemoehybrid", "jamba", "kimi_linear", "lfm2", "lfm2_moe", "nemotron_h"),)

@@ -55,13 +55,15 @@ class LoraSync:
 class ModelRegistry:
     """Place of an engine's list of architectures. `engine`: its name for people; `read`: path of a function (folder
     of `package`) -> Registry; `plugins`: the group of entry points by which others bring more; `asked_keys`: by
-    model_type, a key of text_config that published models have as true, and what the engine does without it."""
+    model_type, a key of text_config that published models have as true, and what the engine does without it; `refused`:
+    by model_type, why the engine cannot sample from such models, on any device."""
 
     engine: str
     package: str
     read: str
     plugins: str
     asked_keys: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

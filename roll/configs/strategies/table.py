@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from roll.configs.problems import Problem
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import FEATURES, Feature
+from roll.configs.strategies.model_facts import VLLM_REFUSED
 from roll.configs.strategies.spec import GpuShareKey, LoraSync, ModelRegistry, Package, StrategySpec
 from roll.utils.imports import resolve
 
@@ -119,6 +120,7 @@ _SPECS = (
                 "glm4v": ("attention_bias", "it would leave out the biases of attention, which these models have"),
                 "qwen3_vl_moe": ("norm_topk_prob", "it does not start"),
             },
+            refused=VLLM_REFUSED,
         ),
         memory={"generate": "roll.configs.memory.engine:vllm_memory"},
         size_keys=_SIZES,

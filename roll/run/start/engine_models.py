@@ -15,7 +15,7 @@ from typing import Any
 
 from roll.configs.problems import Problem
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.model_numbers import text_part
+from roll.configs.strategies.model_numbers import text_part, type_of
 from roll.configs.strategies.spec import ModelRegistry
 from roll.configs.strategies.table import spec_of
 from roll.models.multimodal import senses
@@ -36,7 +36,14 @@ NOTHING = Registry(frozenset(), {})
 
 
 def engine_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
-    """An architecture that neither the engine nor transformers has, whose code engines run otherwise."""
+    """An architecture that neither the engine nor transformers has, whose code engines run otherwise; a type that the
+    engine is known to fail with."""
+    of, kind = spec_of(choice.worker.strategy_name).registry, type_of(text_part(model))
+    if of is not None and kind in of.refused:
+        model_key = f"{choice.role.name}.model_args.model_name_or_path"
+        text = f"{choice.name_key}: {of.engine} cannot sample from {kind} models: {of.refused[kind]}. Use hf_infer."
+        yield Problem(text, (choice.name_key, model_key))
+        return
     unknown = _unknown(choice, model)
     if unknown is None or _transformers_has(model):
         return

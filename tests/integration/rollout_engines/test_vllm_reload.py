@@ -199,6 +199,47 @@ def test_a_weight_that_was_not_sent_is_named_and_a_tied_one_once(update: Update,
     assert update({other: value for other, value in WEIGHTS.items() if other != name}) == [name]
 
 
+def test_a_layer_that_two_others_hold_may_be_sent_by_either_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's experts around transformers' code hold the router as well, first, and every update of them failed."""
+    from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
+
+    from roll.distributed.strategy.vllm import worker_extension
+
+    router = nn.Linear(3, 2, bias=False)
+    model: Any = nn.Module()
+    model.experts, model.gate = nn.Sequential(router), router
+
+    def load_weights(weights: Named) -> set[str]:
+        for _, value in weights:
+            router.weight.weight_loader(router.weight, value)  # type: ignore[operator]
+        return {"gate.weight"}
+
+    model.load_weights = load_weights
+    record_metadata_for_reloading(model.requires_grad_(False))
+    monkeypatch.setattr(worker_extension, "decode_source", lambda source: source)
+    layerwise = worker_extension.LayerwiseUpdate(model, config_of("dots1"), torch.device("cpu"), 0)
+    monkeypatch.setattr(layerwise._receiver, "read", lambda source: source.items())
+    layerwise.begin(whole=True)
+    layerwise.add({"gate.weight": torch.arange(6.0).reshape(2, 3)})
+    assert layerwise.finish() == []
+    assert router.weight.tolist() == [[0, 1, 2], [3, 4, 5]]
+    layerwise.begin(whole=True)
+    assert layerwise.finish() == ["experts.0.weight"]
+
+
+@pytest.mark.parametrize(
+    ("bias", "named"), [("key.bias", ["key.bias (of which vllm's model has none)"]), ("visual.fc.bias", [])]
+)
+def test_a_bias_that_vllm_has_no_place_for_is_named_unless_its_layer_is_elsewhere(
+    bias: str, named: list[str], model: Any, update: Update, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With attention_bias: true vLLM's Gemma passes over the biases, as over all that it does not know."""
+    load = model.load_weights
+    monkeypatch.setattr(model, "load_weights", lambda sent: load((name, w) for name, w in sent if name in WEIGHTS))
+    assert update(WEIGHTS | {bias: torch.ones(2)}) == named
+    assert update(WEIGHTS) == []
+
+
 class WithConvolution(nn.Module):
     """As vLLM's Mamba on CPUs with bf16: it computes with a buffer, and the weight is packed into other memory."""
 

@@ -134,6 +134,7 @@ def save_tiny(kind: str, directory: Path, spread: float = 0.25, **changes: Any) 
                 buffer.copy_(torch.randn(buffer.shape, generator=generator) * 0.3)
     model._weight_conversions = get_model_conversion_mapping(model, add_legacy=False)
     weights = revert_weight_conversion(model, model.state_dict())
+    weights = {name: weight for name, weight in weights.items() if name not in model.all_tied_weights_keys}
     model.config.save_pretrained(directory)  # model.save_pretrained imports DeepSpeed, for many seconds
     save_file({name: weight.clone() for name, weight in weights.items()}, directory / "model.safetensors")
     return directory

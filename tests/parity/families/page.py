@@ -15,7 +15,7 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies import packing
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.model_facts import DELTA_RULES, STATES, UNPACKED, VLLM_NOT_ON_CPU
+from roll.configs.strategies.model_facts import DELTA_RULES, STATES, UNPACKED, VLLM_NOT_ON_CPU, VLLM_REFUSED
 from roll.configs.strategies.model_numbers import number_problems
 from roll.configs.tables.families import FAMILIES
 from roll.configs.tables.roles import ROLES
@@ -66,8 +66,8 @@ def refusals(directory: Path) -> dict[Column, str]:
     }
     refused: dict[Column, str] = {column: f"refused: {_reason(texts[0])}" for column, texts in said.items() if texts}
     kind = json.loads((directory / "config.json").read_text())["model_type"]
-    if kind in VLLM_NOT_ON_CPU:
-        refused["vllm"] = f"refused: {VLLM_NOT_ON_CPU[kind]}"
+    if why := (VLLM_REFUSED | VLLM_NOT_ON_CPU).get(kind):
+        refused["vllm"] = f"refused: {why}"
     return refused
 
 

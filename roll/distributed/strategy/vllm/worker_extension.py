@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 import signal
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,8 +20,15 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from vllm.model_executor.model_loader.reload.types import LayerReloadingInfo
+from vllm.platforms import current_platform
 
 from roll.distributed.strategy.vllm.args import ADAPTER_ID, OWNER_VARIABLE
+from roll.distributed.strategy.vllm.corrections import (
+    keep_activations_precise,
+    load_corrections_of_experts,
+    route_on_cpus,
+    turn_heads_on_cpus,
+)
 from roll.distributed.weights.bucket import GroupSpec, decode_source
 from roll.distributed.weights.transport import WeightReceiver
 from roll.platforms.stores import bind_stores
@@ -104,6 +114,11 @@ class AdapterUpdate:
 
 bind_stores()  # vLLM imports this before its ranks meet, and before they load the model
 import_external()
+load_corrections_of_experts()
+keep_activations_precise()
+if current_platform.is_cpu():
+    turn_heads_on_cpus()
+    route_on_cpus()
 
 
 class LayerwiseUpdate:
@@ -128,10 +143,13 @@ class LayerwiseUpdate:
         self._model_config = model_config
         self._receiver = WeightReceiver(device, rank)
         self._device = device
+        self._first_names: dict[str, str] = {}
         self._missing: set[str] = set()
         self._sinks: dict[str, torch.Tensor] = {}  # of this update, by vLLM's names
         self._stacks_experts = model_config.hf_text_config.model_type == "gpt_oss"
         self._loaded: set[str] = set()  # in this update, by vLLM's names
+        self._ignored: set[str] = set()  # in this update, by the names of trainers
+        self._is_first = True
         self._is_open = False
         self._is_whole = True
         self._unfinished: dict[str, int] = {}  # numbers that came for layers which a whole update leaves incomplete
@@ -148,15 +166,25 @@ class LayerwiseUpdate:
         if self._is_open:  # the last update broke off: vLLM must forget the parts it collected
             self._close()
         self._is_whole = whole
-        self._sinks, self._loaded = {}, set()
-        # Tied weights have two names, of which the model lists and loads the first.
-        second_names = self._parameter_names() - {name for name, _ in self._model.named_parameters()}
+        self._sinks, self._loaded, self._ignored = {}, set(), set()
+        self._first_names = self._names_of_parameters()
+        self._name_loaders()
         initialize_layerwise_reload(self._model)
         # Only now: layers are in the form of the checkpoint, without the scales that online quantisation adds.
-        self._missing = {name.replace(".base_layer.", ".") for name in self._parameter_names() - second_names}
+        self._missing = self._first(name.replace(".base_layer.", ".") for name in self._parameter_names())
         if self._device.type == "cpu":
             self._have_experts_packed()
         self._is_open = True
+
+    def _name_loaders(self) -> None:
+        """Names loaders that are partials, as those of MiniMax-M2's norms: vLLM 0.32 asks each loader for its name, and
+        no update of these models would begin."""
+        for info in map(get_layerwise_info, self._model.modules()):
+            for tensors in info.restore_metadata:
+                for tensor in tensors.values():
+                    loader: Any = getattr(tensor, "weight_loader", None)
+                    if isinstance(loader, functools.partial):
+                        loader.__name__ = loader.func.__name__  # type: ignore[attr-defined]
 
     def _parameter_names(self) -> set[str]:
         """All names of parameters that a checkpoint can hold: not the scales that attention computes itself."""
@@ -166,6 +194,17 @@ class LayerwiseUpdate:
             if not is_deferred_attention_layer(module)
             for name, _ in module.named_parameters(recurse=False)
         }
+
+    def _names_of_parameters(self) -> dict[str, str]:
+        """The first name of the parameter that has this one: tied weights have two, and routers of mixtures that vLLM
+        runs with transformers' code, which are also a part of the experts."""
+        first: dict[int, str] = {}
+        every = self._model.named_parameters(remove_duplicate=False)
+        plain = [(name.replace(".base_layer.", "."), parameter) for name, parameter in every]
+        return {name: first.setdefault(id(parameter), name) for name, parameter in plain}
+
+    def _first(self, names: Iterable[str]) -> set[str]:
+        return {self._first_names.get(name, name) for name in names}
 
     def add(self, source: dict[str, Any]) -> None:
         weights = list(self._receiver.read(decode_source(source)))
@@ -177,6 +216,8 @@ class LayerwiseUpdate:
             weights = [each for name, tensor in weights for each in _single_experts(name, tensor)]
         load_weights: Any = self._model.load_weights
         with torch.device(self._device):
+            if self._is_first:
+                weights = self._without_biases(weights)
             self._loaded |= load_weights(iter([each for each in weights if not each[0].endswith(_SINKS)]))
             for name, sinks in [each for each in weights if each[0].endswith(_SINKS)]:
                 (own_name,) = load_weights(iter([(name, sinks)]))
@@ -184,6 +225,17 @@ class LayerwiseUpdate:
                 self._sinks[own_name] = sinks.clone()
         self._keep_what_waits({tensor.untyped_storage().data_ptr() for _, tensor in weights})
         platform_of(self._device).synchronize(self._device)  # the source may be overwritten once this returns
+
+    def _without_biases(self, weights: list[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
+        """Loads biases one by one, and returns the other weights: vLLM passes over a bias that its model has no place
+        for, without a word, and would sample from another model than the trainer's."""
+        is_bias = [name.endswith("bias") and ".experts." not in name for name, _ in weights]
+        for name, bias in itertools.compress(weights, is_bias):
+            own = self._model.load_weights(iter([(name, bias)]))  # type: ignore[operator]
+            self._loaded |= own
+            if not own:
+                self._ignored.add(name)
+        return [each for each, apart in zip(weights, is_bias, strict=True) if not apart]
 
     def _keep_what_waits(self, sources: set[int]) -> None:
         """Copies tensors in these places that vLLM holds for a layer of which more is to come."""
@@ -210,10 +262,15 @@ class LayerwiseUpdate:
     def _finish_weights(self) -> set[str]:
         unfinished = {name: info.load_numel for name, info in self._waiting().items()}
         if self._is_whole:
-            self._unfinished, missing = unfinished, self._missing - self._loaded
+            self._unfinished, missing = unfinished, self._missing - self._first(self._loaded)
         else:
             missing = {name for name, numel in unfinished.items() if numel != self._unfinished.get(name)}
         missing |= {f"{name} (lost by vllm)" for name in self._lost()}
+        # Not those of a layer that another rank has, or of a tower that is not loaded.
+        of_layers = {name.rpartition(".")[0].rpartition(".")[0] for name in self._loaded}
+        ignored = {name for name in self._ignored if name.rpartition(".")[0].rpartition(".")[0] in of_layers}
+        missing |= {f"{name} (of which vllm's model has none)" for name in ignored}
+        self._is_first = bool(missing)
         self._close()
         for name, sinks in self._sinks.items():  # one of each head; this rank has some of them
             own = self._model.get_parameter(name)
@@ -224,7 +281,7 @@ class LayerwiseUpdate:
         """Names of parameters that a model says it loaded, and copied itself into the form without memory that a layer
         has until it is complete."""
         lost: set[str] = set()
-        for prefix, module in self._model.named_modules():
+        for prefix, module in self._model.named_modules(remove_duplicate=False):
             kept = {name for name, _ in get_layerwise_info(module).loaded_weights}
             without_memory = {name for name, own in module.named_parameters(recurse=False) if own.is_meta} - kept
             lost |= {f"{prefix}.{name}".replace(".base_layer.", ".") for name in without_memory}
