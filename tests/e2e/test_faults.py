@@ -7,8 +7,10 @@ import random
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from roll.run.saving.checkpoint import CheckpointStore
@@ -51,11 +53,24 @@ def test_a_run_whose_ray_dies_says_so_and_keeps_what_its_workers_printed(sort_da
 
 
 @pytest.mark.slow
-def test_sigterm_to_all_processes_of_a_job_ends_it_in_time(sort_data: Path, start_run: StartRun):
-    """Ray's own processes are in the driver's process group, and end by the same signal."""
+def test_sigterm_to_the_process_group_of_a_run_saves_the_finished_step(sort_data: Path, start_run: StartRun):
+    """As `timeout` sends it: Ray's own processes are in other groups, and live until the step is saved."""
     run = start_run(sort_data, "tiny_sort", *SMALL, *NO_SAVES)
     run.wait_for_step(2)
     os.killpg(run.process.pid, signal.SIGTERM)
+    assert run.wait(END_LIMIT_S) == 143, run.text
+    assert newest_checkpoint(run) == max(run.metrics)
+    check(run)
+
+
+@pytest.mark.slow
+def test_sigterm_to_all_processes_of_a_job_ends_it_in_time(sort_data: Path, start_run: StartRun):
+    """As a scheduler sends it: Ray's own processes end by the same signal."""
+    run = start_run(sort_data, "tiny_sort", *SMALL, *NO_SAVES)
+    run.wait_for_step(2)
+    for process in run.processes():
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
     assert run.wait(END_LIMIT_S) == 143, run.text
     check(run)
 

@@ -18,6 +18,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 DRIVER = """
 import os, sys
 from pathlib import Path
+import psutil
 import ray
 from roll.distributed.executor.processes.cluster import Cluster
 from roll.distributed.executor.processes.launch import RayRuntime
@@ -32,6 +33,8 @@ print("sum", cluster.call_all("add", 20, 22)[0], "at", ray.get_runtime_context()
 if sys.argv[1] == "die":
     print("directory", cluster.call_all("environment")[0]["ROLL_RUNTIME_DIRECTORY"])
     print("child", cluster.call_all("start_child")[0], flush=True)
+    family = [process.pid for process in psutil.Process().children(recursive=True)]
+    print("beside", sum(os.getpgid(pid) == os.getpgrp() for pid in family), "family", *family, flush=True)
     os.kill(os.getpid(), 9)
 cluster.call_all("say", "last words")
 cluster.kill()
@@ -56,6 +59,13 @@ def processes_of(variable: str) -> list[int]:
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.mark.slow
@@ -104,3 +114,8 @@ def test_a_killed_driver_takes_workers_and_their_children_along(resources: Resou
         time.sleep(0.1)
     assert processes_of("EXECUTOR_TEST_RUN_B") == []
     assert not directory.exists()
+    beside, family = killed.stdout.split("beside ")[1].split(" family ")
+    assert int(beside) == 0, "a signal to the driver's process group reaches others"
+    assert [pid for pid in map(int, family.split()) if is_alive(pid)] == [], "such as Ray's agents"
+    assert "ended without a word: it was killed, or it crashed." in killed.stderr
+    assert "on this host died" not in killed.stderr

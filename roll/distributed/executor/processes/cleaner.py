@@ -20,6 +20,11 @@ import time
 MARK = "ROLL_RUNTIME_DIRECTORY"
 SHARED_MEMORY = "/dev/shm"
 RAY = "ray"  # Ray's part of the directory
+KILLED = (
+    "The process of the run (pid {pid}) ended without a word: it was killed, or it crashed. If nobody killed it, the "
+    "host may be out of memory (see `dmesg`). Its workers are ended now; resume_from_checkpoint: true goes on from the "
+    "newest checkpoint."
+)
 
 
 def marked_processes(variable: str, value: str) -> list[int]:
@@ -91,18 +96,25 @@ def _keep_logs(directory: str, logs: str) -> None:
     keep_logs(pathlib.Path(directory, RAY, "session_latest", "logs"), pathlib.Path(logs))
 
 
-def driver_end(pipe: int) -> "str | None":
-    """Waits until the other end of the pipe is closed. Lines in it: `PID TEXT`: should that process die before the
-    driver, TEXT is for the user, and Ray may end the driver before it can say so; an empty line: the driver has said
-    it, or ends by itself. What was left unsaid."""
+def driver_end(pipe: int, driver: int) -> "str | None":
+    """Waits until the other end of the pipe, which the process `driver` holds, is closed. Lines in it: `PID TEXT`:
+    should that process die before the driver, TEXT is for the user, and Ray may end the driver before it can say so; an
+    empty line: the driver has said it, or ends by itself. What was left unsaid. A driver that was killed takes Ray's
+    processes along before it closes the pipe: they are not its cause."""
     events, texts, unsaid, is_said, rest = select.poll(), {}, None, False, b""
     events.register(pipe, select.POLLIN)
     while True:
         ready = [descriptor for descriptor, _ in events.poll()]
+        for descriptor in texts.keys() & ready:
+            events.unregister(descriptor)
+            os.close(descriptor)
+            text = texts.pop(descriptor)
+            if not _was_killed(driver):
+                unsaid = unsaid or text  # others may die of the first death
         if pipe in ready:
             part = os.read(pipe, 1 << 16)
             if not part:
-                return None if is_said else unsaid
+                return None if is_said else unsaid or KILLED.format(pid=driver)
             *lines, rest = (rest + part).split(b"\n")
             for line in lines:
                 pid, _, text = line.decode().partition(" ")
@@ -110,17 +122,23 @@ def driver_end(pipe: int) -> "str | None":
                 with contextlib.suppress(ValueError, ProcessLookupError):
                     texts[descriptor := os.pidfd_open(int(pid))] = text
                     events.register(descriptor, select.POLLIN)
-        for descriptor in texts.keys() & ready:
-            events.unregister(descriptor)
-            os.close(descriptor)
-            text = texts.pop(descriptor)
-            unsaid = unsaid or text  # others may die of the first death
+
+
+def _was_killed(pid: int) -> bool:
+    """True if a signal ended this process, or its parent knows alone what did."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            state, *_, status = stat.read().rpartition(b") ")[2].split()
+    except OSError:
+        return True
+    return state in (b"Z", b"X") and os.WIFSIGNALED(int(status))
 
 
 if __name__ == "__main__":
+    parent = os.getppid()
     for sent_to_all in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # it ends with the driver, not before
         signal.signal(sent_to_all, signal.SIG_IGN)
     sys.path.append(str(pathlib.Path(__file__).parents[4]))
-    if unsaid := driver_end(sys.stdin.fileno()):
+    if unsaid := driver_end(sys.stdin.fileno(), parent):
         sys.stderr.write(f"{unsaid}\n")
     clean(*sys.argv[1:])

@@ -14,13 +14,13 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 
 import ray
-from ray._private import ray_constants
+from ray._private import ray_constants, services
 from ray._raylet import (
     AuthenticationMode,  # type: ignore[attr-defined]
     AuthenticationTokenLoader,  # type: ignore[attr-defined]
@@ -32,6 +32,7 @@ from ray.exceptions import AuthenticationError
 from roll.distributed.executor.processes import cleaner
 from roll.errors import ResourceError, WorkerError
 from roll.utils.background import on_exit
+from roll.utils.imports import replaced
 from roll.utils.network import LOOPBACK, address_of, check_reachable, unreachable
 
 # The cleaner of one run, seen from its driver: replaced when somebody kills it, and waited for at the end.
@@ -242,6 +243,7 @@ _RAY_SETTINGS = {
     "RAY_enable_worker_prestart": "0",  # our workers bring their own environment, so idle ones are never used
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_metrics_collection": "0",
+    "SPT_NOENV": "1",  # else Ray's agents overwrite their environment with their title, and with it the cleaner's mark
 }
 _LEAST_OBJECT_STORE_BYTES = 1 << 30
 _OBJECT_STORE_SHARE = 0.3  # of what is free where the object store lives
@@ -319,7 +321,7 @@ class RayRuntime:
         self._cleaner = CleanerProcess(str(self.directory), logs)
         os.environ[cleaner.MARK] = str(self.directory)
         try:
-            with cluster_access(self.directory, address), _own_sigterm_handler():
+            with cluster_access(self.directory, address), _own_sigterm_handler(), _in_groups_of_their_own():
                 ray.init(
                     address="local",
                     include_dashboard=False,
@@ -371,6 +373,12 @@ def _own_sigterm_handler() -> Iterator[None]:
         signal.signal(signal.SIGTERM, handler)
     if was_sent:
         signal.raise_signal(signal.SIGTERM)
+
+
+def _in_groups_of_their_own() -> AbstractContextManager[None]:
+    """Inside, Ray's processes start in process groups of their own. A signal to the driver's group, as `timeout`, a
+    terminal or a scheduler sends it, then leaves them alive until the driver has saved its step."""
+    return replaced(services, "ConsolePopen", partial(subprocess.Popen, process_group=0))
 
 
 def _not_joined(address: str, error: BaseException) -> ResourceError:

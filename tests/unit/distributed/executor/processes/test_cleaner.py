@@ -182,3 +182,43 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("ending", "said"),
+    [
+        ("is alive", "Ray's raylet died."),
+        ("ended itself", "Ray's raylet died."),
+        ("was killed", "ended without a word: it was killed, or it crashed."),
+    ],
+)
+def test_what_dies_with_a_killed_driver_is_not_its_cause(ending: str, said: str) -> None:
+    """Linux ends Ray's processes, before the pipe of a killed driver is closed; Ray itself ends a driver whose raylet
+    died, by an exit code."""
+    code = "import sys, time; sys.stdin.read(); sys.exit(1)"
+    driver = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    mortal = subprocess.Popen(["sleep", "600"])
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, f"{mortal.pid} Ray's raylet died.\n".encode())
+        if ending == "was killed":
+            driver.kill()
+        elif ending == "ended itself":
+            assert driver.stdin is not None
+            driver.stdin.close()
+        if ending != "is alive":
+            os.waitid(os.P_PID, driver.pid, os.WEXITED | os.WNOWAIT)
+        found: list[str | None] = []
+        waiting = threading.Thread(target=lambda: found.append(cleaner.driver_end(reading, driver.pid)))
+        waiting.start()
+        wait_until(lambda: watched_by(os.getpid()) > 0)
+        mortal.kill()
+        wait_until(lambda: watched_by(os.getpid()) == 0)
+        os.close(writing)
+        waiting.join(60)
+        assert len(found) == 1 and found[0] is not None and said in found[0]
+    finally:
+        os.close(reading)
+        for process in (driver, mortal):
+            process.kill()
+            process.wait()
