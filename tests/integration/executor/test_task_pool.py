@@ -72,7 +72,9 @@ def test_many_calls_made_together_are_answered_in_their_order(make_pool: MakePoo
     assert asyncio.run(pool.call_each("add", [(i, 1) for i in range(600)], timeout_s=60)) == list(range(1, 601))
 
 
-def test_calls_that_raise_hang_or_kill_their_worker_fail_alone(make_pool: MakePool) -> None:
+def test_calls_that_raise_hang_or_kill_their_worker_fail_alone(
+    make_pool: MakePool, caplog: pytest.LogCaptureFixture
+) -> None:
     """Made together, so that they share batches. The call that hangs is the only one with a short limit."""
     pool = make_pool(1)
     pool.wait_ready()
@@ -100,6 +102,9 @@ def test_calls_that_raise_hang_or_kill_their_worker_fail_alone(make_pool: MakePo
     assert isinstance(died, WorkerError)
     assert "rewards.math rank 0 died in die" in str(died)
     assert pool.num_restarts == 3  # the batch, then the two culprits alone
+    replaced = "rewards.math rank 0 is replaced by a new worker: "
+    assert f"{replaced}sleep took longer than {SHORT_S:g} s" in caplog.text
+    assert f"{replaced}its process died in die" in caplog.text
     deadline = time.monotonic() + 60
     while psutil.pid_exists(children[0]) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -201,13 +201,13 @@ class TaskPool:
         try:
             await self._run(worker, open_calls)
         except TimeoutError:
-            limit = open_calls[0].timeout_s
-            self._blame(open_calls, TimeoutError(f"{self.role}: {open_calls[0].method} took longer than {limit:g} s"))
-            self._replace(worker)
+            why = f"{open_calls[0].method} took longer than {open_calls[0].timeout_s:g} s"
+            self._blame(open_calls, TimeoutError(f"{self.role}: {why}"))
+            self._replace(worker, why)
         except RayActorError as error:
-            cause = worker_error(self.role, open_calls[0].method, [death_of(error, worker.slot.rank)])
-            self._blame(open_calls, cause)
-            self._replace(worker)
+            method = open_calls[0].method
+            self._blame(open_calls, worker_error(self.role, method, [death_of(error, worker.slot.rank)]))
+            self._replace(worker, f"its process died in {method}")
         except WorkerError as error:  # it cannot be constructed
             for call in open_calls:
                 call.replies.settle(call.place, error)
@@ -253,8 +253,8 @@ class TaskPool:
             call.alone = True
             self._queue.appendleft(call)
 
-    def _replace(self, worker: _Worker) -> None:
-        logger.warning("%s rank %d is replaced by a new worker", self.role, worker.slot.rank)
+    def _replace(self, worker: _Worker, why: str) -> None:
+        logger.warning("%s rank %d is replaced by a new worker: %s", self.role, worker.slot.rank, why)
         ray.kill(worker.handle, no_restart=True)
         asyncio.get_running_loop().run_in_executor(None, kill_marked, _MARK, worker.mark)
         fresh = self._start(worker.slot)
