@@ -35,13 +35,14 @@ class Attention:
     """Elements per token of one layer. `projected`: of all that the projections before the scores put out. `mixed`: of
     what goes into the one behind them. `cached`: of what an engine keeps, which at most `cache_cuts` devices can
     share. `products`: multiplications for the scores of a pair of tokens and the sum over values. `normed`: of queries
-    and keys that have norms of their own."""
+    and keys that have norms of their own. `heads`: scores of a pair of tokens."""
 
     projected: int
     mixed: int
     cached: int
     cache_cuts: int
     products: int
+    heads: int
     normed: int = 0
 
 
@@ -94,9 +95,13 @@ class LayerShape:
     is_gated: bool = True
 
 
+Eager = Literal["no", "plain", "capped", "sinks"]
+
+
 @dataclass(frozen=True)
 class ModelShape:
-    """`ties_head`: the head is the embedding. A critic has a value head instead, a reward model one of some labels;
+    """`eager`: why transformers' attention keeps the scores of all pairs of tokens, where no other is asked for.
+    `ties_head`: the head is the embedding. A critic has a value head instead, a reward model one of some labels;
     neither is ever tied, and `is_critic` says so of both. `mtp`: weights of the MTP head that files of the model have
     behind its layers, which only those hold who train it."""
 
@@ -107,6 +112,7 @@ class ModelShape:
     vocab_size: int
     ties_head: bool
     is_critic: bool
+    eager: Eager = "no"
 
     @property
     def num_elements(self) -> int:

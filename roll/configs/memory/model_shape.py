@@ -9,11 +9,13 @@ from roll.configs.checks.mtp import NUM_HEADS
 from roll.configs.memory.decoders import DECODERS
 from roll.configs.memory.gpts import GPTS
 from roll.configs.memory.hybrids import HYBRIDS
-from roll.configs.memory.layer_shape import SHARED_GATE, Attention, Cut, LayerShape, ModelShape, Weight
+from roll.configs.memory.layer_shape import SHARED_GATE, Attention, Cut, Eager, LayerShape, ModelShape, Weight
 from roll.configs.memory.mamba_types import MAMBA_TYPES
 from roll.configs.memory.reader import MOST, MOST_LAYERS, Form, Reader, UnreadableModel, own_weights
 from roll.configs.memory.single_types import SINGLE_TYPES
 from roll.configs.memory.tower import in_whole_model, text_part, tower_weights
+from roll.configs.strategies.model_facts import SINKS
+from roll.configs.strategies.model_numbers import attention_cap
 from roll.configs.tables.families import Family, Model, family_of
 from roll.configs.tables.roles import Head
 from roll.configs.tables.vision import VISION
@@ -29,11 +31,11 @@ def attention(model: Model, family: Family) -> Attention:
         size = head_dim(model, family)
         normed = (heads + kv_heads) * size if family.has(model, family.norms_heads) else 0
         keys = 2 * kv_heads * size
-        return Attention(heads * size + keys, heads * size, keys, kv_heads, 2 * heads * size, normed)
+        return Attention(heads * size + keys, heads * size, keys, kv_heads, 2 * heads * size, heads, normed)
     key, value = model["qk_nope_head_dim"] + model["qk_rope_head_dim"], model["v_head_dim"]
     latent = model["kv_lora_rank"] + model["qk_rope_head_dim"]
     projected = (model["q_lora_rank"] or 0) + latent + heads * (2 * key + value)
-    return Attention(projected, heads * value, latent, 1, heads * (key + value))
+    return Attention(projected, heads * value, latent, 1, heads * (key + value), heads)
 
 
 def layer_weights(model: Model, family: Family, layer: int) -> Iterator[Weight]:
@@ -250,7 +252,17 @@ def _with_head(
         weights.append(Weight("score.bias", (1,), "whole", last, "bias of the score"))
     elif not ties_head:
         weights.append(Weight(f"{name}.weight", (vocab_size, hidden), "vocabulary", last, "head"))
-    return ModelShape(tuple(weights), mtp, tuple(layers), hidden, vocab_size, ties_head, is_critic)
+    return ModelShape(tuple(weights), mtp, tuple(layers), hidden, vocab_size, ties_head, is_critic, _eager(model))
+
+
+def _eager(model: Mapping[str, Any]) -> Eager:
+    kind = model.get("model_type")
+    if attention_cap(model) is not None or kind in _IN_FP32:
+        return "capped"
+    return "sinks" if kind in SINKS else "no"
+
+
+_IN_FP32 = ("granite_swa", "granitemoe_swa")  # with sinks, in two fp32 copies
 
 
 def _layer_shape(model: Mapping[str, Any], family: Family, layer: int) -> LayerShape:

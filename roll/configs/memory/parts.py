@@ -49,6 +49,7 @@ class RoleFacts:
     bucket_bytes: int = 0  # of a weight update
     most_answers: int = 0  # in flight in one engine
     longest: int = 0  # sequence in tokens
+    row: int = 0  # tokens of the longest row of a padded micro batch; 0: rows are packed
     kernels: frozenset[str] = frozenset()  # installed packages with kernels of recurrences
 
     @property
@@ -126,6 +127,7 @@ def role_facts(
         bucket_bytes=plan.bucket_bytes if publishes else 0,
         most_answers=answers_at_once(plan.most_answers, worker, on_gpus=True),
         longest=0 if role.is_apart else plan.longest_row,
+        row=0 if worker.packs_rows else plan.trained_length,
         kernels=kernels,
     )
 

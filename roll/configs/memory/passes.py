@@ -9,7 +9,6 @@ the model's own widths, because the paper's 34 bytes per token and hidden unit a
 import math
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from roll.configs.memory.layer_shape import LayerShape, ModelShape, Recurrence
 from roll.configs.memory.parts import Part, RoleFacts, gigabytes
@@ -104,35 +103,56 @@ _WITH = "with the kernels of"
 
 def _activation_bytes(facts: RoleFacts, kernels: Collection[str]) -> float:
     """Bytes per token of all layers, and of the one that is recomputed."""
-    shape, size, args = facts.shape, facts.dtype_bytes, facts.worker.model_args
-    how: dict[str, Any] = {"kernels": kernels, "in_parts": args.has_lora}
-    saved = [saved_bytes(shape, layer, size, args.recomputed, **how) for layer in shape.layers]
+    args, layers = facts.worker.model_args, facts.shape.layers
+    saved = [_saved_bytes(facts, layer, args.recomputed, kernels) for layer in layers]
+    whole = [_saved_bytes(facts, layer, "nothing", kernels) for layer in layers]
     stored = sum(sorted(saved)[-2:]) if args.enable_activation_offload else sum(saved)
-    again = [layer_bytes(shape, layer, size, **how) for layer in shape.layers]
     match args.recomputed:
         case "nothing":
             return stored
         case "full":
-            return stored + max(again)
+            return stored + max(whole)
         case "selective":
-            return stored + max(0.0, *(whole - part for whole, part in zip(again, saved, strict=True)))
+            return stored + max(0.0, *(every - part for every, part in zip(whole, saved, strict=True)))
+
+
+def _saved_bytes(facts: RoleFacts, layer: LayerShape, recomputed: Recomputed, kernels: Collection[str]) -> float:
+    """Bytes per token of a layer of this role between its forward and its backward pass."""
+    has_lora = facts.worker.model_args.has_lora
+    own = saved_bytes(facts.shape, layer, facts.dtype_bytes, recomputed, kernels=kernels, in_parts=has_lora)
+    return own + (_score_bytes(facts, layer) if recomputed == "nothing" else 0.0)
+
+
+def _score_bytes(facts: RoleFacts, layer: LayerShape) -> float:
+    """Bytes per token of the scores of one layer's eager attention, which has all pairs with the tokens of a row: its
+    softmax in fp32 and as the model computes, what a soft cap needs in place of the latter, or with sinks one copy."""
+    chosen = facts.worker.model_args.attn_implementation
+    kind = facts.shape.eager
+    if chosen == "eager" and kind == "no":
+        kind = "plain"
+    elif chosen not in (None, "auto", "eager"):
+        kind = "no"
+    size = facts.dtype_bytes
+    of_pair = {"no": 0, "plain": _FP32 + (size if size < _FP32 else 0), "capped": 2 * _FP32, "sinks": size}[kind]
+    return 0.0 if layer.attention is None else of_pair * layer.attention.heads * facts.row
 
 
 def waiting_parts(facts: RoleFacts) -> tuple[Part, ...]:
     """Return the parts of a training pass that wait in host memory."""
-    shape, size, args = facts.shape, facts.dtype_bytes, facts.worker.model_args
+    args = facts.worker.model_args
     if not args.enable_activation_offload:
         return ()
-    how: dict[str, Any] = {"kernels": facts.kernels, "in_parts": args.has_lora}
-    stored = (saved_bytes(shape, layer, size, args.recomputed, **how) for layer in shape.layers)
+    stored = (_saved_bytes(facts, layer, args.recomputed, facts.kernels) for layer in facts.shape.layers)
     return (Part("activations (enable_activation_offload)", facts.train_tokens * sum(stored), True),)
 
 
 def whole_scoring_parts(facts: RoleFacts) -> tuple[Part, ...]:
     """Memory of a pass without gradient on a rank that holds whole layers."""
-    return scoring_parts(
+    scores = facts.score_tokens * max(_score_bytes(facts, layer) for layer in facts.shape.layers)
+    parts = scoring_parts(
         facts.shape, facts.dtype_bytes, facts.score_tokens, logits=_logits(facts), kernels=facts.kernels
     )
+    return (*parts, *((Part("scores of attention", scores, True),) if scores else ()))
 
 
 def scoring_parts(

@@ -139,7 +139,9 @@ class HeadSizes:
         width, keys = self.heads * self.size, self.kv_heads * self.size
         gates = width if self.has_gates else 0
         normed = width + keys if self.has_norms else 0
-        return Attention(width + gates + 2 * keys, width + gates, 2 * keys, self.kv_heads, 2 * width, normed)
+        return Attention(
+            width + gates + 2 * keys, width + gates, 2 * keys, self.kv_heads, 2 * width, self.heads, normed
+        )
 
 
 def head_sizes(model: Reader, default: int | None = None, has_gates: bool = False) -> HeadSizes:
@@ -167,7 +169,12 @@ def latent_attention(layer: LayerWeights, model: Reader, at: str = "self_attn") 
     layer.linear(f"{at}.o_proj", hidden, heads * value, bias)
     key = plain + turned
     return Attention(
-        query + latent + turned + heads * (2 * key + value), heads * value, latent + turned, 1, heads * (key + value)
+        projected=query + latent + turned + heads * (2 * key + value),
+        mixed=heads * value,
+        cached=latent + turned,
+        cache_cuts=1,
+        products=heads * (key + value),
+        heads=heads,
     )
 
 

@@ -101,8 +101,14 @@ def _longcat(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
         add.norm(f"post_attention_layernorm.{part}", hidden)
     assert attention is not None
     twice = Attention(
-        2 * attention.projected, 2 * attention.mixed, 2 * attention.cached, attention.cache_cuts, 2 * attention.products
+        projected=2 * attention.projected,
+        mixed=2 * attention.mixed,
+        cached=2 * attention.cached,
+        cache_cuts=1,
+        products=2 * attention.products,
+        heads=2 * attention.heads,
     )
+
     return LayerShape(twice, ffn_width=2 * width + per_token * inner, experts_per_token=per_token, num_norms=4)
 
 
@@ -120,7 +126,7 @@ def _mimo(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
         add.linear(f"{at}.{name}_proj", rows, hidden, bias, block="qkv")
     add.linear(f"{at}.o_proj", hidden, heads * value)
     cached = kv_heads * (key + value)
-    own = Attention(heads * key + cached, heads * value, cached, kv_heads, heads * (key + value))
+    own = Attention(heads * key + cached, heads * value, cached, kv_heads, heads * (key + value), heads)
     if behind("first_k_dense_replace", 1)(model, layer):
         return replace(experts_of(Mixture(), model, add), attention=own)
     width = model.size("intermediate_size")

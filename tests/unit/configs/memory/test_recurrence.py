@@ -13,8 +13,11 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.auto_mappings import CONFIG_MAPPING_NAMES
 
 from roll.configs.memory.model_shape import model_shape
-from roll.configs.memory.passes import layer_bytes, recurrence_bytes
+from roll.configs.memory.parts import RoleFacts
+from roll.configs.memory.passes import _saved_bytes, layer_bytes, recurrence_bytes
 from roll.configs.memory.recurrence import ALL_KERNELS
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.sections.model import ModelArgs
 from tests.parity.families.models import tiny_config
 from tests.unit.configs.memory.test_forms import PUBLISHED
 
@@ -136,7 +139,23 @@ def test_the_page_has_the_figures_of_the_plan(name: str) -> None:
     assert name != "Bamba-9B" or f"({name}: {in_parts:.0f} kB)" in page
 
 
+NAMES: Mapping[torch.dtype, Any] = {torch.bfloat16: "bf16", torch.float32: "fp32"}
 WHOLE = ("qwen3_5_moe_text", "bamba", "nemotron_h", "jamba", "lfm2")
+
+
+def saved_by_model(model: PreTrainedModel, ids: torch.Tensor) -> float:
+    """Bytes per token."""
+    storages: dict[int, torch.UntypedStorage] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        output = model.base_model(input_ids=ids, use_cache=False)
+    assert output.last_hidden_state.requires_grad
+    not_kept = {each.untyped_storage()._cdata for each in (*model.parameters(), *model.buffers())}
+    return sum(storage.nbytes() for key, storage in storages.items() if key not in not_kept) / ids.numel()
 
 
 @pytest.mark.slow
@@ -146,19 +165,26 @@ def test_what_a_whole_model_saves_is_about_what_the_plan_says(kind: str) -> None
     config = tiny_config(kind, max_position_embeddings=512, hidden_dropout=0.0, attention_dropout=0.0)
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="sdpa").train()
-    storages: dict[int, torch.UntypedStorage] = {}
-
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        storages[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
-        return tensor
-
-    ids = torch.full((ROWS, 256), 5)
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        output = model.base_model(input_ids=ids, use_cache=False)
-    assert output.last_hidden_state.requires_grad
-    not_kept = {each.untyped_storage()._cdata for each in (*model.parameters(), *model.buffers())}
-    measured = sum(storage.nbytes() for key, storage in storages.items() if key not in not_kept) / ids.numel()
+    measured = saved_by_model(model, torch.full((ROWS, 256), 5))
     shape, why_not = model_shape(json.loads(config.to_json_string()))
     assert shape is not None, why_not
     planned = sum(layer_bytes(shape, layer, 2) for layer in shape.layers)
     assert planned == pytest.approx(measured, rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "gpt_oss", "granite_swa"])
+def test_eager_attention_saves_scores_of_all_pairs(kind: str, dtype: torch.dtype) -> None:
+    """Twice as long rows have twice as many for each token. By the plan, of what an update of packs would not have."""
+    config = tiny_config(kind, max_position_embeddings=1024, attention_dropout=0.0)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="eager").train()
+    saved = [saved_by_model(model, torch.full((1, length), 5)) for length in (256, 512)]
+    shape, why_not = model_shape(json.loads(config.to_json_string()))
+    assert shape is not None, why_not
+    args = ModelArgs(model_name_or_path="a/b", attn_implementation="eager", dtype=NAMES[dtype])
+    worker = WorkerConfig(model_args=args)
+    facts = [RoleFacts(worker, shape, "train", 1, shares_devices=False, row=row) for row in (256, 512)]
+    planned = [sum(_saved_bytes(each, layer, "nothing", ()) for layer in shape.layers) for each in facts]
+    assert planned[1] - planned[0] == pytest.approx(saved[1] - saved[0], rel=0.02)
