@@ -8,13 +8,9 @@ import pytest
 
 from roll.utils.imports import resolve
 from tests.gpu.__main__ import main
-from tests.gpu.check import Check, judge
-from tests.gpu.checks import handover, memory
-from tests.gpu.place import Place
+from tests.gpu.check import Check
 from tests.gpu.report import Report
 from tests.gpu.table import CHECKS
-from tests.helpers import engines
-from tests.parity.strategies.reference import BentLoss
 
 
 def rehearse(out: Path, *arguments: str) -> dict[str, str]:
@@ -44,40 +40,3 @@ def test_a_check_can_be_called_with_its_arguments(check: Check) -> None:
 def test_every_check_that_a_cpu_can_run_passes(tmp_path: Path) -> None:
     found = rehearse(tmp_path / "out", "--gpus", "4")
     assert [name for name, state in found.items() if state == "skipped"] == ["train-megatron-te"]
-
-
-@pytest.mark.slow
-def test_a_handover_of_the_weights_of_before_is_noticed(tmp_path: Path) -> None:
-    check = next(check for check in CHECKS if check.name == "ipc-fsdp2")
-    place = Place("cpu", ("0",), tmp_path)
-    figures = handover.hands_over(place, **check.arguments, publish=handover.publish_weights_of_before)
-    wrong = judge(check, figures, "cpu")
-    assert [each.split(" ")[0] for each in wrong] == ["gap_to_moved", "log_prob_gap_max"]
-
-
-@pytest.mark.slow
-def test_an_engine_that_keeps_its_old_weights_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("vllm", reason="vllm is not installed")
-    check = next(check for check in CHECKS if check.name == "engine-vllm-fp8")
-
-    async def send_nothing(*args: Any) -> None: ...
-
-    monkeypatch.setattr(engines.EngineHarness, "send", send_nothing)
-    figures = memory.engine_quantised(Place("cpu", ("0",), tmp_path), **check.arguments)
-    assert "gap_to_moved" in {each.split(" ")[0] for each in judge(check, figures, "cpu")}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "broken", "wrong"),
-    [
-        ("lora-experts", {"training": {"learning_rate": 2e-3}}, "weight_difference"),
-        ("router-replay", {"loss": BentLoss(0.5)}, "gradient_difference"),
-    ],
-)
-def test_other_updates_of_mixtures_are_noticed(name: str, broken: dict[str, Any], wrong: str, tmp_path: Path) -> None:
-    check = next(check for check in CHECKS if check.name == name)
-    arguments = {**check.arguments, "settings": {**check.arguments["settings"], **broken}}
-    function: Any = resolve(check.function)
-    found = judge(check, function(Place("cpu", ("0",), tmp_path), **arguments), "cpu")
-    assert wrong in {each.split(" ")[0] for each in found}
