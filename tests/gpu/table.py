@@ -222,15 +222,17 @@ def _run_of_a_mixture(engine: str) -> Check:
     )
 
 
-def _exact_run() -> Check:
-    """The same with `exact_log_probs`: the engine's numbers are the trainer's to the last bit."""
-    check = _run_after("hf_infer", "fsdp2")
+def _exact_run(adapts: bool = False) -> Check:
+    """The same with `exact_log_probs`: the engine's numbers are the trainer's to the last bit. `adapts`: of LoRA
+    adapters, which the engine then has by themselves."""
+    check = _run_after("hf_infer", "fsdp2", adapts)
+    trainer = f"fsdp2{', LoRA,' * adapts}"
     return replace(
         check,
-        name="run-hf_infer-exact",
-        path="hf_infer and fsdp2 with exact_log_probs on one GPU: equal log-probs after three updates, bf16",
+        name=f"run-hf_infer-exact{'-lora' * adapts}",
+        path=f"hf_infer and {trainer} with exact_log_probs on one GPU: equal log-probs after three updates, bf16",
         code="roll/models/exact/",
-        arguments={**check.arguments, "overrides": [_TRAINERS["fsdp2"][1], "+exact_log_probs=true"]},
+        arguments={**check.arguments, "overrides": [*check.arguments["overrides"], "+exact_log_probs=true"]},
         limits=limits.EXACT_RUN,
     )
 
@@ -508,6 +510,7 @@ CHECKS: tuple[Check, ...] = (
     _run_after("hf_infer", "fsdp2", adapts=True),
     _run_of_a_mixture("hf_infer"),
     _exact_run(),
+    _exact_run(adapts=True),
     *_runs_of("vllm"),
     _invariant_run(),
     _with_graphs(_run_after("vllm", "fsdp2")),
