@@ -200,6 +200,9 @@ def find_run(directory: Path) -> RunFiles:
     """The same without its rows."""
     logs = next((place for place in (directory / "logs", directory) if is_logs(place)), None)
     if logs is None:
+        runs = sorted(str(path.parent.parent) for path in directory.glob(f"*/logs/{RUN_FILE}"))
+        if runs:
+            raise ConfigError(f"{directory} holds runs. Name one of them: {', '.join(runs)}.")
         what = "has neither" if directory.is_dir() else "is no directory, so there is neither"
         raise ConfigError(
             f"{directory} {what} {RUN_FILE} nor {METRICS_FILE}, there or in logs: name the output_dir of a run (or its "

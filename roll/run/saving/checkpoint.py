@@ -296,9 +296,9 @@ def saved_model(place: str, named: str) -> str:
 
 
 def _nothing_in(directory: Path) -> str:
-    stages = sorted(str(path.parent) for path in directory.glob(f"*/{_CHECKPOINTS}"))
-    if stages:
-        return f"it is a run in stages. Name one of them: {', '.join(stages)}."
+    runs = sorted(str(path.parent) for path in directory.glob(f"*/{_CHECKPOINTS}"))
+    if runs:
+        return f"it holds runs, or the stages of one. Name one of them: {', '.join(runs)}."
     return (
         "it holds no model. Name a directory with config.json and weights, a checkpoint (checkpoints/step_000050), or "
         "the output_dir of a run."

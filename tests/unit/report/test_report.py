@@ -321,7 +321,8 @@ def begun(run: Path) -> str:
     "words, said",
     [
         (["nowhere"], "nowhere is no directory, so there is neither run.json nor metrics.jsonl"),
-        (["."], ". has neither run.json nor metrics.jsonl, there or in logs: name the output_dir of a run"),
+        (["empty"], "empty has neither run.json nor metrics.jsonl, there or in logs: name the output_dir of a run"),
+        (["."], ". holds runs. Name one of them: broken, run."),
         (["."] * 9, "9 runs: at most 8 can be told apart in one report."),
         (["broken"], "broken/logs/run.json cannot be read"),
         (["run", "--out", "."], "--out . is a directory: name a file in it."),
@@ -332,6 +333,7 @@ def test_what_is_no_run_or_no_place_is_said(
     words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_run(tmp_path / "run")
+    (tmp_path / "empty").mkdir()
     (tmp_path / "broken" / "logs").mkdir(parents=True)
     (tmp_path / "broken" / "logs" / RUN_FILE).write_text("[]")
     monkeypatch.chdir(tmp_path)

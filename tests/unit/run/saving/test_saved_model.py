@@ -35,7 +35,7 @@ def test_a_place_without_a_model_is_refused_with_what_to_name(tmp_path: Path) ->
     (tmp_path / "early" / "checkpoints").mkdir(parents=True)
     (tmp_path / "empty").mkdir()
     for place, text in (
-        ("stages", "it is a run in stages. Name one of them: .*1-warm-up"),
+        ("stages", "it holds runs, or the stages of one. Name one of them: .*1-warm-up"),
         ("no_model", "holds no hf_model"),
         ("early", "has saved no checkpoint yet"),
         ("empty", "it holds no model"),
