@@ -16,7 +16,7 @@ from roll.configs.memory.parts import default_share
 from roll.configs.problems import Problem, nearest
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.model_numbers import text_part, type_of
+from roll.configs.strategies.model_numbers import ATTENTION_CAP, attention_cap, text_part, type_of
 from roll.configs.strategies.value_kinds import Kinds, class_annotations, kinds_of, misfits
 from roll.distributed.strategy.engine_options import SGLANG, refusals, refused_keys
 
@@ -30,6 +30,8 @@ _CPU_KV_CACHE_TOKENS = 32_768
 _CPU_MAX_RUNNING_REQUESTS = 256
 _LARGEST_GRAPH = 512
 _GRAPH_SIZES = {"cuda_graph_config", "cuda_graph_bs_decode", "cuda_graph_max_bs_decode"}
+_BACKENDS = ("attention_backend", "prefill_attention_backend", "decode_attention_backend")
+_WITH_CAPS = ("fa3", "flashinfer", "triton", "aiter")  # by reading: torch_native, trtllm_mha and others ignore a cap
 _BITS_OF_ITS_OWN = ("deepep", "pplx")  # what they send to experts has a number format apart from the weights'
 
 # Ranges that the fields do not state, beyond which an engine fails after minutes.
@@ -121,7 +123,20 @@ def problems(choice: Choice) -> Iterator[Problem]:
 
 def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the problems of an engine with this model, for its spec."""
-    yield from refusals(SGLANG, choice.role.name, choice.worker, type_of(text_part(model)))
+    kind = type_of(text := text_part(model))
+    yield from refusals(SGLANG, choice.role.name, choice.worker, kind)
+    if attention_cap(text) is None:
+        return
+    config = choice.worker.strategy_config
+    backends = {config.get(key) or config.get(_BACKENDS[0]) for key in _BACKENDS[1:]}
+    if not backends <= {*_WITH_CAPS}:
+        known = f"{', '.join(_WITH_CAPS[:-1])} or {_WITH_CAPS[-1]}"
+        yield Problem(
+            f"{choice.at}.{_BACKENDS[0]} is not {known}: sglang's other kernels leave out the soft cap on attention of "
+            f"{kind} models ({ATTENTION_CAP}), and it chooses some of them by itself. Set it, or use vllm or hf_infer "
+            "(on a CPU: these alone).",
+            (*(f"{choice.at}.{key}" for key in _BACKENDS), f"{choice.role.name}.model_args.model_name_or_path"),
+        )
 
 
 def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:

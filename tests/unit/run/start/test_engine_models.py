@@ -151,6 +151,28 @@ def test_kernels_that_leave_out_biases_of_experts_are_refused_by_the_plan(
 
 
 @pytest.mark.parametrize(
+    ("kind", "settings", "is_said"),
+    [
+        ("gemma2", {}, True),
+        ("gemma2", {"attention_backend": "trtllm_mha"}, True),
+        ("gemma2", {"attention_backend": "triton", "decode_attention_backend": "torch_native"}, True),
+        ("gemma2", {"prefill_attention_backend": "fa3", "decode_attention_backend": "flashinfer"}, False),
+        ("gemma2", {"attention_backend": "triton"}, False),
+        ("gemma3_text", {}, False),
+    ],
+)
+def test_sglang_has_to_take_a_kernel_that_caps_attention(
+    kind: str, settings: dict[str, object], is_said: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    strategy = {"strategy_name": "sglang", "strategy_config": settings}
+    report = machine_report(config({"pretrain": str(tmp_path), "actor_infer.strategy_args": strategy}))
+    found = [problem.text for problem in report.problems if "soft cap on attention of" in problem.text]
+    assert len(found) == is_said
+    assert all("attention_backend is not fa3, flashinfer, triton or aiter: " in text for text in found)
+
+
+@pytest.mark.parametrize(
     ("kind", "said"),
     [("lfm2", "transformers has no value head for lfm2 models"), ("qwen2", ""), ("qwen3_next", ""), ("own_type", "")],
 )
