@@ -113,6 +113,16 @@ def losses_and_metrics(case: Case, model_dir: Path) -> list[tuple[float, dict[st
         return [update(strategy) for _ in range(4)]
 
 
+def losses_between_passes(case: Case, model_dir: Path) -> list[float]:
+    """The losses of the same updates, before each of which log-probs are computed."""
+    with built(case, model_dir) as strategy:
+        losses = []
+        for _ in range(4):
+            strategy.log_probs([join(mine(strategy))], TEMPERATURE)
+            losses.append(update(strategy)[0])
+        return losses
+
+
 def weights_after_splits(case: Case, model_dir: Path) -> list[dict[str, np.ndarray]]:
     """Weights after one update, from one micro batch and from one micro batch per row."""
     after = []
