@@ -25,7 +25,7 @@ GROUP_SIZE = 8
 LONGEST_PROMPT, LONGEST_RESPONSE, LONGEST_EPISODE = 1024, 2048, 4096
 FULL_RATE, LORA_RATE, CRITIC_RATE = 1e-6, 1e-5, 1e-5
 _SAMPLING = "actor_infer.generating_args"
-_EXPERT_WIDTHS = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
+_EXPERT_WIDTHS = ("moe_intermediate_size", "intermediate_size")
 
 
 def group_defaults(config: AlgorithmConfig, user_keys: KeysInYaml, machine: Machine) -> Iterator[Chosen]:
@@ -188,22 +188,15 @@ def num_parameters(args: ModelArgs, head: Head = "lm") -> float | None:
 
 
 def _about(model: Mapping[str, Any]) -> float | None:
-    """Estimate the parameters of a transformer: the embedding, and of each layer 4 x width^2 for attention (or what
-    stands in its place), 8 x width^2 for a plain MLP, three matrices for each expert."""
+    """Estimate the parameters of a transformer of an unknown type: the embedding, and of each layer 4 x width^2 for
+    attention (or what stands in its place), 8 x width^2 for a plain MLP, or three matrices for each expert."""
     model = text_part(model)
-    kinds = model.get("layers_block_type") or []
     width, vocab, layers = (model.get(key) for key in ("hidden_size", "vocab_size", "num_hidden_layers"))
-    layers = layers or len(kinds)
     if type(layers) is not int or type(width) is not int or type(vocab) is not int:
         return None
     experts = next((count for key in EXPERTS if (count := model.get(key))), None)
     expert_width = next((value for key in _EXPERT_WIDTHS if (value := model.get(key))), None)
-    num_sparse, sparse = 0, 0
-    if type(experts) is int and type(expert_width) is int and model.get("is_moe") is not False:
-        num_sparse = layers // model.get("expert_layer_period", 1)  # of Jamba: every second layer
-        if isinstance(pattern := model.get("hybrid_override_pattern"), str):  # of Nemotron-H
-            num_sparse = pattern.count("E")
-        elif "mlp" in kinds or "moe" in kinds:  # the same, as transformers saves it
-            num_sparse = kinds.count("moe")
-        sparse = 3 * experts * expert_width * width
-    return float(layers * 4 * width**2 + (layers - num_sparse) * 8 * width**2 + num_sparse * sparse + vocab * width)
+    mlp = 8 * width**2
+    if type(experts) is int and type(expert_width) is int:
+        mlp = 3 * experts * expert_width * width
+    return float(layers * (4 * width**2 + mlp) + vocab * width)

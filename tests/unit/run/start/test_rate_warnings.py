@@ -82,24 +82,18 @@ def test_the_config_of_a_model_tells_its_size_also_of_an_unknown_family(tmp_path
     assert num_parameters(ModelArgs(model_name_or_path=str(tmp_path))) == 12 * 2 * 100 + 1000
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        *("falcon_h1", "granitemoehybrid", "jamba", "kimi_linear", "lfm2"),
-        *("nemotron_h", "olmoe", "qwen3_5_text", "qwen3_next"),
-    ],
-)
-def test_experts_and_layers_with_states_are_in_an_estimate(kind: str, tmp_path: Path) -> None:
-    """Qwen3-Next of 80 B parameters was one of 2.7 B, whose weights would stay whole on each GPU."""
+def test_experts_are_in_an_estimate(tmp_path: Path) -> None:
+    """As a type whose weights are known counts: three matrices for each, in every layer."""
+    model = {"model_type": "new", "num_hidden_layers": 4, "hidden_size": 10, "vocab_size": 100}
+    model |= {"n_routed_experts": 8, "moe_intermediate_size": 20}
+    (tmp_path / "config.json").write_text(json.dumps(model))
+    assert num_parameters(ModelArgs(model_name_or_path=str(tmp_path))) == 1000 + 4 * (400 + 3 * 8 * 20 * 10)
+
+
+@pytest.mark.parametrize("kind", ["falcon_h1", "jamba", "qwen3_next", "gpt2"])
+def test_a_type_that_was_tried_counts_to_the_parameter(kind: str, tmp_path: Path) -> None:
     sizes = AutoConfig.for_model(kind)
     with torch.device("meta"):
         right = sum(weight.numel() for weight in AutoModelForCausalLM.from_config(sizes).parameters())
     sizes.save_pretrained(tmp_path)
-    assert num_parameters(ModelArgs(model_name_or_path=str(tmp_path))) == pytest.approx(right, rel=0.2)
-
-
-def test_experts_are_counted_where_a_pattern_of_layers_has_them(tmp_path: Path) -> None:
-    model = {"model_type": "nemotron_h", "num_hidden_layers": 4, "hidden_size": 10, "vocab_size": 100}
-    model |= {"hybrid_override_pattern": "MEM*", "n_routed_experts": 8, "moe_intermediate_size": 20}
-    (tmp_path / "config.json").write_text(json.dumps(model))
-    assert num_parameters(ModelArgs(model_name_or_path=str(tmp_path))) == 1000 + 4 * 400 + 3 * 800 + 3 * 8 * 20 * 10
+    assert num_parameters(ModelArgs(model_name_or_path=str(tmp_path))) == right
