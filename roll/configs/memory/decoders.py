@@ -7,7 +7,15 @@ from functools import partial
 from typing import Any, Literal
 
 from roll.configs.memory.layer_shape import Attention, LayerShape
-from roll.configs.memory.reader import Form, HeadSizes, LayerWeights, Reader, head_sizes, latent_attention
+from roll.configs.memory.reader import (
+    GRANITE_FILES,
+    Form,
+    HeadSizes,
+    LayerWeights,
+    Reader,
+    head_sizes,
+    latent_attention,
+)
 
 Flag = bool | tuple[str, bool]  # or a key of config.json and what it means where it is missing
 ATTENTION_BIAS, MLP_BIAS, _USE_BIAS = ("attention_bias", False), ("mlp_bias", False), ("use_bias", False)
@@ -15,8 +23,8 @@ ATTENTION_BIAS, MLP_BIAS, _USE_BIAS = ("attention_bias", False), ("mlp_bias", Fa
 
 @dataclass(frozen=True)
 class Mixture:
-    """Experts in place of the MLP. `first_dense`: layers without them, where config.json does not say. `shared`: name
-    of what every token meets, and its width. `are_linear`: files have each matrix by itself."""
+    """Experts in place of the MLP. `shared`: name of what every token meets, and its width. `stored`: names of experts
+    that files hold in two tensors; None: they can have no adapters; (): files have each matrix by itself."""
 
     count: tuple[str, ...] = ("n_routed_experts", "num_local_experts", "num_experts")
     width: str = "moe_intermediate_size"
@@ -29,7 +37,7 @@ class Mixture:
     shared_bias: Flag = False
     is_sparse: Callable[[Reader, int], bool] = lambda model, layer: True
     vectors: Mapping[str, Callable[[int], tuple[int, ...]]] | None = None  # of the router, by the number of experts
-    are_linear: bool = True
+    stored: tuple[str, str] | tuple[()] | None = ()
 
 
 @dataclass(frozen=True)
@@ -116,7 +124,10 @@ def experts_of(mixture: Mixture, model: Reader, add: LayerWeights) -> LayerShape
     add.linear(f"{at}.{mixture.router}", count, hidden, cut="tensor" if mixture.router_is_linear else "whole")
     for name, shape in (mixture.vectors or {}).items():
         add.tensor(f"{at}.{name}", *shape(count))
-    add.experts(f"{at}.experts", count, hidden, width, are_linear=mixture.are_linear)
+    if mixture.stored == ():
+        add.experts(f"{at}.experts", count, hidden, width)
+    else:
+        add.stacked_experts(f"{at}.experts", count, hidden, width, mixture.stored or None)
     shared = mixture.shared_width(model)
     if shared:
         add.gated(f"{at}.{mixture.shared}", hidden, shared, is_on(model, mixture.shared_bias))
@@ -162,7 +173,7 @@ _PLAIN = ("up_proj", "down_proj")
 LATENT = Traits(latent=True)
 SHARED_EXPERTS = Mixture(shared="shared_experts", shared_width=numbered("n_shared_experts"))
 _GRANITE_EXPERTS = Mixture(
-    width="intermediate_size", at="block_sparse_moe", router="router", are_linear=False
+    width="intermediate_size", at="block_sparse_moe", router="router", stored=GRANITE_FILES
 )  # fmt: skip
 
 
@@ -226,7 +237,7 @@ DECODERS: Mapping[str, Form] = {
             mixture=Mixture(
                 count=("moe_num_experts",), width="intermediate_size", per_token="moe_topk", router="router",
                 shared="shared_experts", shared_width=numbered("moe_num_shared_experts", "intermediate_size"),
-                shared_bias=MLP_BIAS, are_linear=False,
+                shared_bias=MLP_BIAS, stored=("mlp.experts.fc1", "mlp.experts.fc2"),
             ),
         )
     ),

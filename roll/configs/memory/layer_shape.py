@@ -15,7 +15,8 @@ class Weight:
 
     `cut`: what divides it: nothing, tensor parallel, tensor parallel with padding (a row per token), or expert
     parallel. `layer`: -1 before the first, number of layers after the last. Weights of a layer with the same
-    `block` are one tensor in engines that fuse them.
+    `block` are one tensor in engines that fuse them. `stored`: name in the model's files, where adapters of experts go
+    by it.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Weight:
     layer: int
     block: str
     count: int = 1
+    stored: str = ""
 
     @property
     def num_elements(self) -> int:

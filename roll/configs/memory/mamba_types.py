@@ -7,6 +7,7 @@ from typing import Any
 
 from roll.configs.memory.layer_shape import Attention, LayerShape, Recurrence
 from roll.configs.memory.reader import (
+    GRANITE_FILES,
     TODAY,
     Form,
     HeadSizes,
@@ -111,7 +112,7 @@ def _granite(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     per_token = model.size("num_experts_per_tok", default=2, least=0) if count else 0
     if count:
         add.linear("block_sparse_moe.router", count, hidden, cut="whole")
-        add.experts("block_sparse_moe.experts", count, hidden, width, are_linear=False)
+        add.stacked_experts("block_sparse_moe.experts", count, hidden, width, GRANITE_FILES)
     add.linear("shared_mlp.input_linear", 2 * shared, hidden)
     add.linear("shared_mlp.output_linear", hidden, shared)
     ffn = per_token * width + shared

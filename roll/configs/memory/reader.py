@@ -8,6 +8,8 @@ from roll.configs.memory.layer_shape import Attention, Cut, LayerShape, Weight
 
 MOST = 10**7  # of any size; what is above is damaged, and counting its layers would take for ever
 MOST_LAYERS = 10_000
+GRANITE_FILES = ("block_sparse_moe.input_linear", "block_sparse_moe.output_linear")
+"""Names of a layer's experts in files of Granite."""
 
 
 class UnreadableModel(Exception):
@@ -94,17 +96,23 @@ class LayerWeights:
             self.linear(f"{at}.{name}", width, hidden, bias, block=f"gate and up of {at}")
         self.linear(f"{at}.down_proj", hidden, width, bias)
 
-    def experts(
-        self, at: str, count: int, hidden: int, width: int, is_gated: bool = True, are_linear: bool = True
-    ) -> None:
-        """The experts of a mixture, as one weight for each matrix. `are_linear`: files of the model have each matrix by
-        itself, so that it can have adapters."""
+    def experts(self, at: str, count: int, hidden: int, width: int, is_gated: bool = True) -> None:
+        """The experts of a mixture, each of whose matrices files have by itself."""
         matrices = {"gate_proj": (width, hidden)} if is_gated else {}
         matrices |= {"up_proj": (width, hidden), "down_proj": (hidden, width)}
         for name, shape in matrices.items():
             block = "down of the experts" if name == "down_proj" else "gate and up of the experts"
-            full = f"{self.at}.{at}.{{expert}}.{name}{'.weight' if are_linear else ''}"
+            full = f"{self.at}.{at}.{{expert}}.{name}.weight"
             self.weights.append(Weight(full, shape, "expert", self.layer, block, count))
+
+    def stacked_experts(self, at: str, count: int, hidden: int, width: int, stored: tuple[str, str] | None) -> None:
+        """The experts of a mixture that files hold in two tensors, by these names; None: they can have no adapters."""
+        names = {"gate_up_proj": (2 * width, hidden), "down_proj": (hidden, width)}
+        for place, (name, shape) in enumerate(names.items()):
+            block = "down of the experts" if name == "down_proj" else "gate and up of the experts"
+            full, held = f"{self.at}.{at}.{{expert}}.{name}", (1, *shape) if stored is None else shape
+            in_files = "" if stored is None else f"{self.at}.{stored[place]}"
+            self.weights.append(Weight(full, held, "expert", self.layer, block, count, in_files))
 
     def attention(
         self,

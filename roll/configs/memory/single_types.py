@@ -30,6 +30,7 @@ from roll.configs.memory.reader import (
 )
 
 _FIRST = "first_k_dense_replace"
+_SAME = ("mlp.experts.gate_up_proj", "mlp.experts.down_proj")  # names in files
 
 
 def _llama4_layers(model: Reader) -> list[int]:
@@ -89,9 +90,9 @@ def _longcat(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     hidden, width, at = model.hidden, model.size("ffn_hidden_size", "intermediate_size"), "mlp.experts"
     count, idle = model.size("n_routed_experts"), model.size("zero_expert_num", default=0, least=0)
     per_token, inner = model.size("moe_topk", "num_experts_per_tok"), model.size("expert_ffn_hidden_size")
-    add.experts(at, count, hidden, inner, are_linear=False)
+    add.stacked_experts(at, count, hidden, inner, None)
     if idle:
-        add.tensor(f"{at}.idle_gate_and_up", idle, 2 * inner, hidden, cut="expert", block="gate and up of the experts")
+        add.tensor(f"{at}.idle_gate_and_up", idle * 2 * inner * hidden, cut="expert", block="of no use")
     add.linear("mlp.router.classifier", count + idle, hidden, model.flag("router_bias"))
     attention = None
     for part in range(2):
@@ -144,7 +145,7 @@ def _minimax_m3(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
         add.linear(f"{at}.gate_up_proj", 2 * width, hidden)
         add.linear(f"{at}.down_proj", hidden, width)
         return LayerShape(own, ffn_width=width)
-    shape = experts_of(Mixture(width="intermediate_size", are_linear=False), model, add)
+    shape = experts_of(Mixture(width="intermediate_size", stored=_SAME), model, add)
     shared = model.size("shared_intermediate_size", default=3072)
     add.linear(f"{at}.shared_experts.gate_up_proj", 2 * shared, hidden)
     add.linear(f"{at}.shared_experts.down_proj", hidden, shared)
@@ -156,7 +157,7 @@ def _llama4(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     mixture = Mixture(
         count=("num_local_experts",), width="intermediate_size", at="feed_forward", router="router",
         router_is_linear=True,
-        shared="shared_expert", shared_width=lambda _: width, are_linear=False,
+        shared="shared_expert", shared_width=lambda _: width, stored=None,
         is_sparse=lambda each, place: place in _llama4_layers(each),
     )  # fmt: skip
     traits = Traits(ATTENTION_BIAS, all_keys=False, head_dim=128, mixture=mixture, mlp_at="feed_forward")
@@ -199,7 +200,7 @@ def _axk2(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
 def _hy_v4(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     """Hidden states in several streams (hyper-connections), which each part of a layer reads and writes."""
     hidden, heads, streams = model.hidden, model.size("num_attention_heads"), model.size("hc_mult", default=4)
-    mixture = replace(SHARED_EXPERTS, are_linear=False, is_sparse=behind(_FIRST, 1))
+    mixture = replace(SHARED_EXPERTS, stored=_SAME, is_sparse=behind(_FIRST, 1))
     shape = layer_of(replace(LATENT, mixture=mixture), model, layer, add)
     kinds = model.texts("indexer_types", model.num_layers)
     if (kinds[layer] != "shared") if kinds else layer == 0 or (layer - 1) % 4 == 0:
@@ -247,7 +248,7 @@ def _doge(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
         count = model.size("num_experts")
         add.linear("mlp.router_gate", 2 * int(count**0.5), hidden)
         for name in ("down_embed", "up_embed"):
-            add.tensor(f"mlp.{name}.weight", count, hidden, block="embedding of experts")
+            add.tensor(f"mlp.{name}.weight", count, hidden, block="embedding")
     return shape
 
 
@@ -317,9 +318,7 @@ def _gemma4(model: Reader, layer: int, add: LayerWeights, has_inputs: bool) -> L
     add.linear("router.proj", count, hidden, cut="whole")
     add.tensor("router.scale", hidden)
     add.tensor("router.per_expert_scale", count)
-    for matrix in ("gate_up_proj", "down_proj"):
-        columns = (2 * inner, hidden) if matrix == "gate_up_proj" else (hidden, inner)
-        add.tensor(f"experts.{matrix}", count, *columns, cut="expert")
+    add.stacked_experts("experts", count, hidden, inner, None)
     for norm in ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2", "pre_feedforward_layernorm_2"):
         add.norm(norm, hidden)
     return replace(shape, ffn_width=shape.ffn_width + per_token * inner, experts_per_token=per_token, num_norms=7)

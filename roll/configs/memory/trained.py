@@ -56,7 +56,7 @@ def linear(shape: ModelShape, experts: Experts = "named") -> Iterator[Weight]:
     matrices = [weight for weight in shape.weights if len(weight.shape) == 2 and weight.name.endswith(".weight")]
     if experts == "named":
         stacked = (weight for weight in shape.weights if is_stacked(weight))
-        matrices += [replace(weight, name=weight.name.replace(f"{EXPERT}.", "")) for weight in stacked]
+        matrices += [replace(weight, name=weight.stored or weight.name.replace(f"{EXPERT}.", "")) for weight in stacked]
     return (m for m in matrices if m.cut in cuts or (experts != "linear" and (_is_head(m) or m.block == SHARED_GATE)))
 
 

@@ -13,6 +13,7 @@ from transformers.models.auto.auto_mappings import CONFIG_MAPPING_NAMES
 
 from roll.configs.checks.lora import lora_model_problems
 from roll.configs.memory.model_shape import FORMS, model_shape
+from roll.configs.memory.passes import matrix_elements
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_facts import TRIED
 from roll.configs.tables.roles import ACTOR_TRAIN
@@ -236,6 +237,13 @@ def test_a_model_with_pictures_and_recurrences_has_both() -> None:
         *((kind, "all-linear", "") for kind in ("qwen3_next", "jamba", "lfm2_moe", "kimi_linear", "recurrent_gemma")),
         *((kind, "q_proj, w1, w2, w3", "") for kind in ("lfm2_moe", "kimi_linear", "minimax")),
         ("granitemoehybrid", "q_proj, gate_proj", "no linear layer of the model is named gate_proj. It has "),
+        *(
+            (kind, "q_proj, block_sparse_moe.input_linear, output_linear", "")
+            for kind in ("granitemoe", "granitemoehybrid")
+        ),
+        ("aria_text", "q_proj, fc1, fc2", ""),
+        ("hy_v4", "q_b_proj, gate_up_proj", ""),
+        ("llama4_text", "q_proj, gate_up_proj", "no linear layer of the model is named gate_up_proj. It has "),
         ("jamba", "q_proj, up_proj, down_proj", "gate_proj and up_proj of experts are one matrix"),
         ("qwen3_next", "in_proj_qkv", "no linear layer of the model is named in_proj_qkv. It has "),
     ],
@@ -245,3 +253,18 @@ def test_layers_of_models_with_recurrences_are_known(kind: str, target: str, sai
     tiny = json.loads(tiny_config(kind).to_json_string())
     found = [problem.text for problem in lora_model_problems(Choice(ACTOR_TRAIN, worker), tiny)]
     assert [said in text for text in found] == [True] * bool(said), found
+
+
+@pytest.mark.slow
+def test_experts_of_gemma_4_are_beside_its_mlp() -> None:
+    experts = {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16}
+    config = tiny_config("gemma4_text", **experts)
+    assert counted(json.loads(config.to_json_string())) == names_and_sizes(built(config))
+
+
+@pytest.mark.parametrize(("name", "used"), [("Qwen3-Next-80B-A3B", 3.56e9), ("Kimi-Linear-48B-A3B", 3.11e9)])
+def test_a_token_meets_the_parameters_that_the_name_says(name: str, used: float) -> None:
+    """3 B and those of the head, which the names leave out."""
+    shape, why_not = model_shape(PUBLISHED[name][1])
+    assert shape is not None, why_not
+    assert matrix_elements(shape) == pytest.approx(used, rel=0.01)
