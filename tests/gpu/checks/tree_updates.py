@@ -111,7 +111,7 @@ def whole_updates(place: Place) -> Figures:
             figures |= {
                 f"tokens_{case}": sum(len(row) - 1 for row, _ in rows) / tokens["on"],
                 f"auto_shares_{case}": float(tokens["auto"] == tokens["on"]),
-                f"expected_packed_to_tree_{case}": _expected(batches["on"], place.device),
+                f"expected_packed_to_tree_{case}": _expected(batches["on"], trainers["auto"]._call_costs),
                 f"time_packed_to_tree_{case}": seconds["off"] / seconds["on"],
                 f"auto_to_best_{case}": seconds["auto"] / min(seconds["off"], seconds["on"]),
                 f"packed_s_{case}": seconds["off"],
@@ -176,12 +176,11 @@ def _batches(rows: Rows, most_tokens: int, strategy: Any) -> list[Any]:
     return [_batch(each) for each in batches]
 
 
-def _expected(batches: list[Any], device: str) -> float:
+def _expected(batches: list[Any], costs: Any) -> float:
     """How many times the costs of their trees packs of these micro batches have, by the costs of `auto`."""
-    from roll.models.sequences.tree import call_costs
     from roll.types.forest import forest_of
 
-    costs, packed, tree = call_costs(torch.device(device)), 0.0, 0.0
+    packed, tree = 0.0, 0.0
     for batch in batches:
         rows = [row[: length - 1].numpy() for row, length in zip(batch.input_ids, batch.lengths, strict=True)]
         tree += float(forest_of(rows).costs(costs).sum())
