@@ -25,6 +25,9 @@ ENVIRONMENT = {
 }
 
 
+_NOT_A_CAUSE = "no answer after the first failure"  # what a rank says that waited for one that failed
+
+
 def main(function: str, arguments: str, device: str, devices: str, directory: str) -> None:
     os.environ.update(ENVIRONMENT)
     os.environ["OMP_NUM_THREADS"] = "1" if device == "cpu" else "4"
@@ -39,7 +42,8 @@ def main(function: str, arguments: str, device: str, devices: str, directory: st
     except BaseException as error:  # a failure of pytest's is no Exception
         traceback.print_exc()
         text = str(error).strip() or type(error).__name__
-        answer = {"error": f"{type(error).__name__}: {text.splitlines()[-1]}"}
+        lines = [line for line in text.splitlines() if line.strip() and _NOT_A_CAUSE not in line]
+        answer = {"error": f"{type(error).__name__}: {(lines or [text])[-1]}"}
     partial = Path(directory) / "answer.partial"
     partial.write_text(json.dumps(answer))
     partial.rename(Path(directory) / "answer.json")

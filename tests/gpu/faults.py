@@ -467,6 +467,15 @@ FAULTS: tuple[Fault, ...] = (
         },
     ),
     Fault(
+        "a sender reports the version of the start",
+        {
+            "roll.distributed.executor.weights.sender:WeightSender.send": _then(
+                lambda versions, *_: versions and [0 for _ in versions]
+            )
+        },
+        {"ipc-zero3": says("the sampler reports [0]"), "ipc-overlap": says("the samplers report [0, 0]")},
+    ),
+    Fault(
         "engines keep a matrix that came first",
         {"roll.distributed.weights.bucket:read_bucket": _one_as_at_first},
         {
