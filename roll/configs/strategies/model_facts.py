@@ -99,11 +99,12 @@ and does not start OLMo-hybrid."""
 
 VLLM_NOT_ON_CPU: Mapping[str, str] = dict.fromkeys(DELTA_RULES, "its kernels for gated delta rules crash there") | {
     "deepseek_v32": "it has no sparse attention there",
-    "glm4_moe_lite": "its kernel for rotary embeddings turns other heads there",
     "glm_moe_dsa": "it has no sparse attention there",
+    "falcon_mamba": "it has no selective scan there",
+    "hy_v4": "it has no sparse attention there",
     "jamba": "it has no selective scan there",
     "kimi_linear": "its layers need CUTLASS",
-    "minimax_m2": "its router there has no sigmoid without groups of experts",
+    "mamba": "it has no selective scan there",
 }
 """Types that vLLM 0.32 does not start on a CPU, or computes otherwise there, and why: tests/parity/families/
 test_vllm.py."""
@@ -112,6 +113,7 @@ VLLM_REFUSED: Mapping[str, str] = dict.fromkeys(("codegen", "gpt_neo", "xglm"), 
     "aria_text": "it does not find how many experts a token has",
     "bamba": "vLLM 0.23 was the last with them",
     "biogpt": "it does not find their head",
+    "diffllama": "it has no attention of their kind",
     "doge": "it leaves out their masks",
     "hrm_text": "it lets tokens of a prompt attend to later ones, which trainers do not",
     "minimax": "vLLM 0.23 was the last with them",
@@ -130,6 +132,9 @@ hf_infer caches these states, and packs begin anew with each row."""
 UNTRAINED: frozenset[str] = frozenset(("indexer", "expert_bias", "e_score_correction_bias"))
 """Parts of names of weights that no gradient reaches: what chooses tokens (sparse attention), and biases by which
 routers choose experts. They stay as they are."""
+
+WITHOUT_PREFIXES: frozenset[str] = STATES | {"mamba2"}
+"""Types of which vLLM on a CPU shares no prefixes, and does not start unless that is off."""
 
 WITHOUT_OUT_PROJ: frozenset[str] = frozenset(("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h"))
 """Types to whose layers of this name peft (0.21) gives no adapters."""

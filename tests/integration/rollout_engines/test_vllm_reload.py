@@ -86,12 +86,12 @@ def update(model: Any, monkeypatch: pytest.MonkeyPatch) -> Update:
 
 
 class WithSinks(nn.Module):
-    """As vLLM's gpt-oss: two of four heads are this rank's, and their sinks are copied past its loaders."""
+    """As vLLM's gpt-oss and MiMo-V2: two of four heads are this rank's, and their sinks are copied past its loaders."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__()
         self.attn: Any = nn.Linear(3, 2, bias=False)
-        self.attn.sinks = nn.Parameter(torch.zeros(2))
+        self.attn.register_parameter(name, nn.Parameter(torch.zeros(2)))
 
     def load_weights(self, weights: Named) -> set[str]:
         from vllm.model_executor.model_loader.weight_utils import default_weight_loader
@@ -99,7 +99,7 @@ class WithSinks(nn.Module):
         parameters, loaded = dict(self.named_parameters()), set[str]()
         for name, value in weights:
             own = name.replace("self_attn", "attn")
-            if name.endswith("sinks"):
+            if "sink" in name:
                 parameters[own].data.copy_(value.narrow(0, 2, 2))
             else:
                 getattr(parameters[own], "weight_loader", default_weight_loader)(parameters[own], value)
@@ -107,27 +107,28 @@ class WithSinks(nn.Module):
         return loaded
 
 
-def test_sinks_that_a_model_copies_itself_are_updated(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["sinks", "attention_sink_bias"])
+def test_sinks_that_a_model_copies_itself_are_updated(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They kept their first values for the whole of a run of gpt-oss, and nobody said so."""
     from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
 
     from roll.distributed.strategy.vllm import worker_extension
 
-    model = WithSinks().requires_grad_(False)
+    model = WithSinks(name).requires_grad_(False)
     record_metadata_for_reloading(model)
-    place = model.attn.sinks.data_ptr()
+    place = model.get_parameter(f"attn.{name}").data_ptr()
     monkeypatch.setattr(worker_extension, "decode_source", lambda source: source)
     monkeypatch.setattr(worker_extension, "get_tensor_model_parallel_rank", lambda: 1)
     layerwise = worker_extension.LayerwiseUpdate(model, config_of("gpt_oss"), torch.device("cpu"), 1)
     monkeypatch.setattr(layerwise._receiver, "read", lambda source: source.items())
     for factor in (1.0, 2.0):
         layerwise.begin(whole=True)
-        layerwise.add({"self_attn.sinks": torch.arange(4.0) * factor})
+        layerwise.add({f"self_attn.{name}": torch.arange(4.0) * factor})
         layerwise.add({"self_attn.weight": torch.ones(2, 3) * factor})
         assert layerwise.finish() == []
-        assert model.attn.sinks.tolist() == [2 * factor, 3 * factor]
+        assert model.get_parameter(f"attn.{name}").tolist() == [2 * factor, 3 * factor]
         assert model.attn.weight.unique().tolist() == [factor]
-    assert model.attn.sinks.data_ptr() == place
+    assert model.get_parameter(f"attn.{name}").data_ptr() == place
 
 
 class WithExperts(nn.Module):

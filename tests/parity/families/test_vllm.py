@@ -17,7 +17,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from roll.configs.sections.cluster import StrategyArgs, WorkerConfig
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.model_facts import STATES, VLLM_NOT_ON_CPU, VLLM_REFUSED
+from roll.configs.strategies.model_facts import VLLM_NOT_ON_CPU, VLLM_REFUSED, WITHOUT_PREFIXES
 from roll.configs.tables.roles import ROLES
 from roll.distributed.strategy.vllm.args import cpu_model_problems
 from roll.models.loading import LoadedModel, load_policy
@@ -106,23 +106,35 @@ FAR: dict[str, dict[str, Any]] = {
             *("starcoder2", "vaultgemma"),
         )
     },
+    "afmoe": {},
     "cohere2": _LONG,
     "cohere2_moe": _LONG,
     "cwm": {"bos_token_id": 1, "eos_token_id": [2]},
     "deepseek_v2": _LATENT,
     "deepseek_v3": _LATENT,
+    "falcon": {"ffn_hidden_size": 256, "alibi": False},
+    "glm4_moe_lite": _LATENT | {"rms_norm_eps": 1e-6},  # transformers takes it for latents, whatever is written
     "gpt2": {"scale_attn_by_inverse_layer_idx": False},
+    "hy_v3": {},
+    "hyperclovax": {},
     "lfm2": {"block_auto_adjust_ff_dim": False},
+    "llama4_text": {"attention_chunk_size": 128, "num_experts_per_tok": 1, "attn_temperature_tuning": False},
+    "mamba2": {},
+    "minimax_m2": {},
     "persimmon": {"qk_layernorm": True},
     "stablelm": {"qk_layernorm": False},
 }
 """Types as tests/parity/families/models.py makes them, with numbers far from neutral, but for these."""
-_SPREADS = {"nemotron": 0.08}  # lose digits
+_SPREADS: dict[str, float] = dict.fromkeys(("glm4_moe_lite", "hyperclovax", "nemotron"), 0.08)  # lose digits
 _ROUTES = {"first_k_dense_replace": 1, "topk_method": "noaux_tc", "scoring_func": "sigmoid"}
 PUBLISHED: dict[str, dict[str, Any]] = {
+    "afmoe": {"score_func": "sigmoid", "route_norm": True, "n_group": 1, "topk_group": 1},
     "deepseek_v2": {"first_k_dense_replace": 1, "moe_layer_freq": 1},
     "deepseek_v3": _ROUTES | {"moe_layer_freq": 1},
+    "glm4_moe_lite": _ROUTES,
+    "hy_v3": {"first_k_dense_replace": 1, "expert_hidden_dim": 64, "route_norm": True, "qk_norm": True},
     "lfm2": {"block_dim": 64, "block_ff_dim": 192, "conv_dim": 64},
+    "minimax_m2": {"use_routing_bias": True, "rotary_dim": 16, "scoring_func": "sigmoid"},
 }
 """What vLLM reads in the config.json of published models, and transformers neither needs nor writes."""
 
@@ -161,7 +173,7 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     save(kind, tmp_path)
     loaded = load_policy(args_of(tmp_path).model_copy(update={"disable_gradient_checkpointing": True}))
     loaded.module.eval()
-    more: dict[str, Any] = {"enable_prefix_caching": False} if kind in STATES else {}
+    more: dict[str, Any] = {"enable_prefix_caching": False} if kind in WITHOUT_PREFIXES else {}
     vllm = VllmProcess(tmp_path, **more)
     yield Engine(vllm, loaded)
     vllm.close()
@@ -194,11 +206,12 @@ def _save_far(kind: str, directory: Path, shape: dict[str, Any]) -> None:
     """Four layers of the type, with every number of config.json far from neutral that vLLM reads."""
     known = tiny_config(kind)
     follows = {key for key in shape if isinstance(getattr(type(known), key, None), property)}
-    sizes = {key: value for key, value in shape.items() if hasattr(known, key) and key not in follows}
+    written = known.to_dict()
+    sizes = {key: shape[key] for key in shape.keys() - follows if key in written or hasattr(known, key)}
     save_tiny(kind, directory, spread=_SPREADS.get(kind, 0.12), **sizes | FAR[kind])
     path = directory / "config.json"
-    written = json.loads(path.read_text()) | {"architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]]}
-    path.write_text(json.dumps(written | PUBLISHED.get(kind, {})))
+    config = json.loads(path.read_text()) | {"architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]]}
+    path.write_text(json.dumps(config | PUBLISHED.get(kind, {})))
 
 
 @pytest.mark.slow

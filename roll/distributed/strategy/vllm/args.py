@@ -15,7 +15,7 @@ from roll.configs.memory.parts import default_share
 from roll.configs.problems import Problem, nearest
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.model_facts import STATES, VLLM_NOT_ON_CPU
+from roll.configs.strategies.model_facts import VLLM_NOT_ON_CPU, WITHOUT_PREFIXES
 from roll.configs.strategies.model_numbers import text_part, type_of
 from roll.configs.strategies.value_kinds import Kinds, class_annotations, kinds_of, misfits
 from roll.configs.tables.vision import VisionModel
@@ -171,7 +171,7 @@ def cpu_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pro
     if why := VLLM_NOT_ON_CPU.get(kind):
         text = f"{choice.name_key}: vllm cannot sample from {kind} models on a CPU: {why}. Use GPUs, or hf_infer."
         yield Problem(text, (choice.name_key, model_key), "place")
-    elif kind in STATES and worker.strategy_config.get("enable_prefix_caching") is not False:
+    elif kind in WITHOUT_PREFIXES and worker.strategy_config.get("enable_prefix_caching") is not False:
         yield Problem(
             f"{kwargs_key} is not false: on a CPU vllm shares no prefixes of {kind} models, whose layers carry states, "
             "and does not start. Set it to false, or use hf_infer.",

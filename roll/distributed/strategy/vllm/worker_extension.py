@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _PREFIX = "base_model.model."
 _A, _B = ".lora_A.weight", ".lora_B.weight"
-_SINKS = ".sinks"
+_SINKS = (".sinks", ".attention_sink_bias")  # of gpt-oss, and of MiMo-V2
 _STACKED = tuple(f".mlp.experts.{name}_proj{end}" for name in ("gate_up", "down") for end in ("", "_bias"))
 """Ends of the names of gpt-oss's experts, all of a layer in one tensor."""
 
@@ -229,7 +229,9 @@ class LayerwiseUpdate:
     def _without_biases(self, weights: list[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
         """Loads biases one by one, and returns the other weights: vLLM passes over a bias that its model has no place
         for, without a word, and would sample from another model than the trainer's."""
-        is_bias = [name.endswith("bias") and ".experts." not in name for name, _ in weights]
+        is_bias = [
+            name.endswith("bias") and not name.endswith(_SINKS) and ".experts." not in name for name, _ in weights
+        ]
         for name, bias in itertools.compress(weights, is_bias):
             own = self._model.load_weights(iter([(name, bias)]))  # type: ignore[operator]
             self._loaded |= own
