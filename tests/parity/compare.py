@@ -27,6 +27,7 @@ def assert_same_training(
     want: Trace,
     parameter_tolerance: float = PARAMETER_TOLERANCE,
     gradient_tolerance: float = GRADIENT_TOLERANCE,
+    norm_tolerance: float = NORM_TOLERANCE,
     has_gradients: bool = True,
 ) -> None:
     """Gradients (where the run has whole ones), parameters and metrics of every update, and the scores of the rows that
@@ -37,7 +38,7 @@ def assert_same_training(
     seen = proof.Differences(
         None if gradients is None else Difference(gradients, gradient_tolerance),
         Difference(max(parameters), parameter_tolerance),
-        Difference(norms, NORM_TOLERANCE),
+        Difference(norms, norm_tolerance),
         scores(got, want, LOG_PROB_TOLERANCE),
     )
     assert_within(got, seen)

@@ -43,7 +43,7 @@ _SHAPE: dict[str, Any] = {
     ("n_group", "topk_group", "n_groups", "n_shared_experts", "num_shared_experts", "first_k_dense_replace",
      "decoder_sparse_step", "zero_expert_num", "mamba_expand"),
     1,
-) | {"vocab_size_per_layer_input": VOCAB_SIZE, "num_kv_shared_layers": 0, "mlp_only_layers": []}  # fmt: skip
+) | {"vocab_size_per_layer_input": None, "num_kv_shared_layers": 0, "mlp_only_layers": []}  # fmt: skip
 _FAR: dict[str, Any] = {
     "attn_logit_softcapping": 2.0, "final_logit_softcapping": 2.0, "logits_soft_cap": 2.0,
     "moe_router_logit_softcapping": 2.0, "swiglu_limit": 1.0, "clip_qkv": 0.5,
@@ -100,6 +100,8 @@ def tiny_config(kind: str, **changes: Any) -> PretrainedConfig:
     known = getattr(transformers, CONFIG_MAPPING_NAMES[kind])()
     defaults = known.to_dict()
     values = {key: value for key, value in (_SHAPE | _FAR).items() if key in defaults or hasattr(known, key)}
+    if "vocab_size_per_layer_input" in values:
+        values["vocab_size_per_layer_input"] = changes.get("vocab_size", VOCAB_SIZE)
     if kind == "falcon":
         values.pop("head_dim")  # follows from the others
     if isinstance(layers := defaults.get("layer_types"), list):
@@ -124,7 +126,7 @@ def save_tiny(kind: str, directory: Path, spread: float = 0.25, **changes: Any) 
             if "sink" in name:
                 parameter.copy_(noise)
             elif parameter.dim() > 1:
-                parameter.copy_(noise * _SHARP.get(kind, spread))
+                parameter.copy_(noise * min(spread, _SHARP.get(kind, spread)))
             elif name.endswith("bias"):
                 parameter.copy_(noise * 0.1)
             else:
