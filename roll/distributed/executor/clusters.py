@@ -224,8 +224,10 @@ class RunClusters:
         assert settings.strategy_name is not None and role.head is not None
         strategy_class = strategy_class_path(settings.strategy_name, role.use)
         most_answers = self._answers_at_once(settings)
-        if self._plan.exact and self._plan.adapter_rank is not None and role.use == "generate":
-            settings = with_sent_adapters(settings, self._config.model_roles["actor_train"].model_args)
+        gets_adapters = self._plan.adapter_rank is not None and role.use == "generate" and not role.is_apart
+        trainer = self._config.model_roles.get("actor_train")  # None: nobody sends adapters
+        if self._plan.exact and gets_adapters and trainer is not None:
+            settings = with_sent_adapters(settings, trainer.model_args)
         blueprints = [
             Blueprint(
                 role=name,

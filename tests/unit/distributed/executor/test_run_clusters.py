@@ -51,17 +51,30 @@ def test_an_engine_that_died_is_back_before_the_others_stand_still_for_weights()
 def test_a_strategy_is_told_whether_another_role_uses_its_devices(
     devices: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    made = config({"actor_infer.device_mapping": devices, "actor_infer.strategy_args.strategy_name": "hf_infer"})
+    strategy = built_engine({"actor_infer.device_mapping": devices}, monkeypatch, tmp_path)
+    assert strategy.context.shares_devices == (devices == [0, 1])
+
+
+@pytest.mark.parametrize(("mode", "target"), [("both", ("q_proj",)), ("bench", ())])
+def test_an_exact_engine_has_adapters_where_a_trainer_sends_them(
+    mode: str, target: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    exact = {"exact_log_probs": True, "actor_train.model_args.lora_target": "q_proj", "mode": mode}
+    strategy = built_engine(exact, monkeypatch, tmp_path)
+    assert strategy.role.model_args.lora_target == target and strategy.context.adapter_rank == 8
+
+
+def built_engine(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, directory: Path) -> "Taken":
+    made = config({"actor_infer.strategy_args.strategy_name": "hf_infer"} | changes)
     monkeypatch.setattr(run_clusters, "Cluster", lambda role, resources, slots, spec: SimpleNamespace(spec=spec))
     clusters = RunClusters.__new__(RunClusters)
     slots = [SimpleNamespace(rank=0, local_rank=0, gpu_ids=("0",), platform=CUDA)]
     resources = SimpleNamespace(slots=lambda place: slots, has_gpus=True)
-    runtime = SimpleNamespace(directory=tmp_path)
+    runtime = SimpleNamespace(directory=directory)
     clusters.__dict__ |= {"_config": made, "_plan": build_plan(made), "_clusters": []}
     clusters.__dict__ |= {"resources": resources, "runtime": runtime}
     ((blueprint, _),) = clusters._cluster("actor_infer", made.actor_infer).spec.arguments
-    strategy = build_strategy(replace(blueprint, strategy_class=f"{__name__}:Taken", device="cpu"))
-    assert strategy.context.shares_devices == (devices == [0, 1])
+    return build_strategy(replace(blueprint, strategy_class=f"{__name__}:Taken", device="cpu"))
 
 
 class Taken(SimpleNamespace):
