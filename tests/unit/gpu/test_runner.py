@@ -77,7 +77,8 @@ def test_checks_run_side_by_side_where_there_are_devices(tmp_path: Path):
     assert {outcome.state for outcome in found.values()} == {"passed"}
 
 
-def test_checks_share_a_gpu_but_for_one_that_wants_it_alone(tmp_path: Path):
+def test_checks_share_a_gpu_but_for_one_that_wants_it_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(machine, "_nvidia_smi", lambda *arguments: "")  # a GPU of this machine may be in use
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
     checks = [
         check("a", "waits_for_another", arguments={"mine": a, "other": b}),
