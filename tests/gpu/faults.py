@@ -169,6 +169,16 @@ def _other_hashes(result: Any, *arguments: Any) -> None:
     sampler.murmur_hash32 = lambda *given: hashes(*given) ^ 1
 
 
+def _likeliest(result: Any, *arguments: Any) -> None:
+    sampler: Any = sys.modules["sglang.srt.layers.sampler"]
+    sampler.multinomial_with_seed = lambda logs, *_: logs.argmax(-1, keepdim=True)
+
+
+def _without_seeds(result: Any, *arguments: Any) -> None:
+    sampler: Any = sys.modules["sglang.srt.layers.sampler"]
+    sampler.multinomial_with_seed = lambda logs, *_: logs.exp().multinomial(1)
+
+
 def _lose_the_last_norm(result: Any, worker: Any) -> None:
     dict(worker.model_runner.get_model().named_parameters())["model.norm.weight"].data.zero_()
 
@@ -533,6 +543,21 @@ FAULTS: tuple[Fault, ...] = (
         "SGLang's kernel makes other hashes",
         {"roll.distributed.strategy.sglang.patches:install_patches": _then(_other_hashes)},
         {"sglang-hash": says("equal_fraction")},
+    ),
+    Fault(
+        "SGLang takes the likeliest token for a sample",
+        {"roll.distributed.strategy.sglang.patches:install_patches": _then(_likeliest)},
+        {"sglang-hash": says("likeliest_fraction")},
+    ),
+    Fault(
+        "SGLang's samples do not follow their seeds",
+        {"roll.distributed.strategy.sglang.patches:install_patches": _then(_without_seeds)},
+        {"sglang-hash": says("repeated_fraction", "top_p_repeated_fraction")},
+    ),
+    Fault(
+        "SGLang's responses come late",
+        {"roll.distributed.strategy.sglang.generate:SglangStrategy._sample": _later},
+        {"engine-sglang-tp1": says("to_bare", on_gpus=("to_bare",))},
     ),
     Fault(
         "a broadcast group waits before it closes",

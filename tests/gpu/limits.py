@@ -67,6 +67,15 @@ VLLM_MEMORY = ENGINE_MEMORY | {
         cuda_only=True,
     )
 }
+SGLANG_MEMORY = ENGINE_MEMORY | {
+    "to_bare": Limit(
+        "of the tokens per second of requests to the same engine's own manager, with the same parameters. Far more: "
+        "something else was on the device in its time",
+        0.95,
+        1.15,
+        cuda_only=True,
+    )
+}
 QUANTISED_ENGINE = {
     "gap_of_fp8": Limit("the same as before: bf16 alone would make it 0.004", least=0.008, cuda_only=True),
     "log_prob_gap_before": Limit("three bits of a mantissa, random weights", most=0.1),
@@ -207,9 +216,22 @@ WEIGHT_COPIES = {
     "to_host_share": Limit(_COPIES, 0.85, 1.2, cuda_only=True),
     "to_device_share": Limit(_COPIES, 0.85, 1.2, cuda_only=True),
 }
+_REPEATS = Limit("a sample depends on its seed alone", least=1)
 SGLANG_HASH = {
     "equal_fraction": Limit("a seed gives the same samples on every engine", least=1),
     "time_fraction": Limit("one kernel against about 20 passes over 311 MB", most=0.5, cuda_only=True),
+    "seeded_to_unseeded": Limit(
+        "by arithmetic: joined into one pass, hashes and two logarithms in float64 move some 1.5 GB, a sample without "
+        "a seed 1 GB; a pass for each operation would move 5 GB and more",
+        most=4,
+        cuda_only=True,
+    ),
+    "top_p_seeded_to_unseeded": Limit(
+        "by arithmetic: both sort 39 million numbers, some 3 GB; seeds add 2 GB", most=2, cuda_only=True
+    ),
+    "repeated_fraction": _REPEATS,
+    "top_p_repeated_fraction": _REPEATS,
+    "likeliest_fraction": Limit("samples are drawn: no token has .001 of a row", most=0.5),
 }
 LEARNS = {
     "validation_gain": Limit("twice what the validation set's noise makes", least=0.05),

@@ -154,7 +154,7 @@ def _engine_memory(engine: str, tp: int) -> Check:
         code=f"strategy/{engine}/generate.py",
         function=f"{HERE}.memory:engine_turns",
         arguments={"engine": engine, "tp": tp},
-        limits=limits.VLLM_MEMORY if engine == "vllm" else limits.ENGINE_MEMORY,
+        limits=limits.VLLM_MEMORY if engine == "vllm" else limits.SGLANG_MEMORY,
         gpus=tp,
         packages=(engine,),
         limit_s=420,
@@ -413,7 +413,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     _alone(
         "sglang-hash",
-        "SGLang draws seeded samples by its own kernel",
+        "SGLang draws seeded samples by its own kernel, 256 rows of 152k tokens: their time to that of unseeded ones",
         "strategy/sglang/patches.py",
         "kernels:sglang_hashes_in_its_own_kernel",
         limits=limits.SGLANG_HASH,

@@ -19,7 +19,7 @@ _UNNOTICED_S = 2.0  # between a death and the sender's hearing of it
 
 def sglang_hashes_in_its_own_kernel(place: Place) -> Figures:
     """Seeded sampling hashes every column of every row. Our torch hash stands in on CPUs; here it gives the truth and
-    the time to beat."""
+    the time to beat. Then whole samples, from seeds and without, of all tokens and with top_p."""
     import torch
 
     from roll.distributed.strategy.sglang import args as sglang_args
@@ -44,7 +44,38 @@ def sglang_hashes_in_its_own_kernel(place: Place) -> Figures:
         "hash_ms": 1e3 * own,
         "torch_hash_ms": 1e3 * by_torch,
         "time_fraction": own / by_torch,
-    }
+    } | _seeded_sampling(sampler, seeds, positions, words, place)
+
+
+def _seeded_sampling(sampler: Any, seeds: Any, positions: Any, words: int, place: Place) -> dict[str, float]:
+    """Time of a sample of every row as SGLang draws it when a request has a seed, against the time without; the share
+    of rows that repeat their sample, and of rows whose sample is the likeliest token, both with these seeds."""
+    import torch
+
+    rows = len(seeds)
+    chance = torch.Generator(place.device).manual_seed(0)
+    probs = torch.randn(rows, words, generator=chance, device=place.device).softmax(-1)
+    every = torch.full((rows,), words, dtype=torch.int32, device=place.device)
+    most, least = (torch.full((rows,), value, device=place.device) for value in (0.9, 0.0))
+
+    def of_all(seeds: Any) -> Any:
+        return sampler.sampling_from_probs_torch(probs, seeds, positions)
+
+    def with_top_p(seeds: Any) -> Any:
+        cut = sampler.top_k_top_p_min_p_sampling_from_probs_torch
+        return cut(probs, every, most, least, False, seeds, positions)
+
+    figures: dict[str, float] = {}
+    for name, draw in (("", of_all), ("top_p_", with_top_p)):
+        seeded, unseeded = (_seconds(partial(draw, given), place) for given in (seeds, None))
+        figures |= {
+            f"{name}seeded_ms": 1e3 * seeded,
+            f"{name}unseeded_ms": 1e3 * unseeded,
+            f"{name}seeded_to_unseeded": seeded / unseeded,
+            f"{name}repeated_fraction": float((draw(seeds) == draw(seeds)).double().mean()),
+        }
+    figures["likeliest_fraction"] = float((of_all(seeds) == probs.argmax(-1)).double().mean())
+    return figures
 
 
 def _seconds(work: Any, place: Place, times: int = 10) -> float:

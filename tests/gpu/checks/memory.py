@@ -212,8 +212,9 @@ def engine_turns(place: Place, engine: str, tp: int = 1) -> Figures:
 
 
 def _speeds(harness: Any, num_answers: int, num_tokens: int) -> dict[str, float]:
-    """Sampled tokens per second, medians of rounds in turns. Of vLLM also those of its own AsyncLLM, which the strategy
-    runs, with the same parameters, and without a seed for each sample."""
+    """Sampled tokens per second, medians of rounds in turns. Also those of the engine's own interface, which the
+    strategy calls, with the same parameters; of vLLM without a seed for each sample, too (SGLang gets seeds from our
+    patch where a request has none)."""
     from tests.helpers.engines import prompt
 
     prompt_ids = prompt(20)
@@ -225,7 +226,13 @@ def _speeds(harness: Any, num_answers: int, num_tokens: int) -> dict[str, float]
     def by_vllm(number: int, is_seeded: bool) -> None:
         harness.run(_bare_answers(harness.engine._engine, prompt_ids, num_answers, num_tokens, number, is_seeded), 200)
 
+    def by_sglang(number: int) -> None:
+        manager = harness.engine._engine.tokenizer_manager
+        harness.run(_answers_of_sglang(manager, prompt_ids, num_answers, num_tokens, number), 200)
+
     ways: dict[str, Callable[[int], None]] = {"tokens_per_s": by_roll}
+    if harness.name == "sglang":
+        ways["bare_tokens_per_s"] = by_sglang
     if harness.name == "vllm":
         ways |= {
             "bare_tokens_per_s": partial(by_vllm, is_seeded=True),
@@ -264,6 +271,29 @@ async def _bare_answers(
         name = f"bare-{is_seeded}-{seed}-{index}"
         async for output in engine.generate(tokens_input(prompt_ids.tolist()), parameters, name):
             assert len(output.outputs[0].token_ids) == num_tokens
+
+    await asyncio.gather(*(answer(index) for index in range(num_answers)))
+
+
+async def _answers_of_sglang(manager: Any, prompt_ids: Any, num_answers: int, num_tokens: int, seed: int) -> None:
+    """Answers of a user of SGLang: requests to its manager, each awaited."""
+    from sglang.srt.managers.io_struct import GenerateReqInput
+
+    async def answer(index: int) -> None:
+        parameters = {
+            "max_new_tokens": num_tokens,
+            "temperature": 1.0,
+            "ignore_eos": True,
+            "sampling_seed": 1000 * seed + index,
+        }
+        request = GenerateReqInput(
+            input_ids=prompt_ids.tolist(),
+            sampling_params=parameters,
+            return_logprob=True,
+            rid=f"bare-{seed}-{index}",
+        )
+        answers = [part async for part in manager.generate_request(request)]
+        assert len(answers[-1]["output_ids"]) == num_tokens
 
     await asyncio.gather(*(answer(index) for index in range(num_answers)))
 

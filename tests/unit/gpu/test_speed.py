@@ -20,6 +20,23 @@ FIGURES: dict[str, dict[str, float]] = {
     "mfu-0.5b": UPDATE,
     "mfu-0.5b-selective-compiled": UPDATE | {"time_to_plain": 0.8},
     "head-tiles": {"log_prob_gap_max": 0.01, "gradient_gap": 0.003, "time_to_small_tiles": 0.25, "time_compiled": 0.7},
+    "sglang-hash": {
+        "equal_fraction": 1.0,
+        "time_fraction": 0.1,
+        "seeded_to_unseeded": 1.5,
+        "top_p_seeded_to_unseeded": 1.2,
+        "repeated_fraction": 1.0,
+        "top_p_repeated_fraction": 1.0,
+        "likeliest_fraction": 0.0,
+    },
+    "engine-sglang-tp1": {
+        "log_prob_gap_mean": 0.008,
+        "log_prob_gap_max": 0.02,
+        "log_prob_gap_after_sleep": 0.008,
+        "same_after_sleep_fraction": 1.0,
+        "left_asleep_fraction": 0.02,
+        "to_bare": 0.99,
+    },
     "weight-copies": {"same_fraction": 1.0, "to_host_share": 0.9, "to_device_share": 0.9},
 }
 
@@ -51,6 +68,10 @@ def place(directory: Path) -> Place:
         ("weight-copies", "to_host_share", 0.8),
         ("weight-copies", "to_host_share", 1.5),
         ("weight-copies", "to_device_share", 0.8),
+        ("sglang-hash", "seeded_to_unseeded", 6),
+        ("sglang-hash", "top_p_seeded_to_unseeded", 3),
+        ("sglang-hash", "likeliest_fraction", 1),
+        ("engine-sglang-tp1", "to_bare", 0.8),
     ],
 )
 def test_what_is_slow_or_large_fails(name: str, figure: str, value: float):
