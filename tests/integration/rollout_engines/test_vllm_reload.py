@@ -131,6 +131,45 @@ def test_sinks_that_a_model_copies_itself_are_updated(name: str, monkeypatch: py
     assert model.get_parameter(f"attn.{name}").data_ptr() == place
 
 
+class WithJoinedGates(nn.Module):
+    """As a mixture of vLLM's whose router and gate of shared experts are one product on AMD's GPUs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.shared_expert_gate = nn.Linear(3, 4, bias=False), nn.Linear(3, 1, bias=False)
+        self._combined_gate_weight: torch.Tensor | None = None
+
+    def load_weights(self, weights: Named) -> set[str]:
+        from vllm.model_executor.model_loader.weight_utils import default_weight_loader
+
+        parameters, loaded = dict(self.named_parameters()), set[str]()
+        for name, value in weights:
+            getattr(parameters[name], "weight_loader", default_weight_loader)(parameters[name], value)
+            loaded.add(name)
+        return loaded
+
+
+def test_gates_that_vllm_joined_before_the_first_pass_are_updated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The method that joins them is vLLM's own. Captured graphs read the memory that it took."""
+    from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
+    from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
+
+    from roll.distributed.strategy.vllm import worker_extension
+
+    model: Any = WithJoinedGates().requires_grad_(False)
+    record_metadata_for_reloading(model)
+    MoERunner._maybe_fuse_gate_weights(model)
+    joined = model._combined_gate_weight
+    monkeypatch.setattr(worker_extension, "decode_source", lambda source: source)
+    layerwise = worker_extension.LayerwiseUpdate(model, config_of("qwen3_next"), torch.device("cpu"), 0)
+    monkeypatch.setattr(layerwise._receiver, "read", lambda source: source.items())
+    layerwise.begin(whole=True)
+    layerwise.add({"gate.weight": torch.full((4, 3), 2.0), "shared_expert_gate.weight": torch.full((1, 3), 3.0)})
+    assert layerwise.finish() == []
+    assert model._combined_gate_weight is joined
+    assert joined.tolist() == [[2.0] * 3] * 4 + [[3.0] * 3]
+
+
 class WithExperts(nn.Module):
     """As vLLM's gpt-oss without quantisation: experts of a layer that come as one tensor are copied past its loaders,
     single ones are not."""

@@ -301,6 +301,7 @@ class LayerwiseUpdate:
             if method in self._kernels:
                 method.moe_kernel = self._kernels[method]
         self._kernels.clear()
+        self._renew_joined_gates()
         if self._device.type == "cpu":
             self._repack_heads()
             self._renew_convolutions()
@@ -314,6 +315,15 @@ class LayerwiseUpdate:
             if isinstance(method, UnquantizedFusedMoEMethod):
                 self._kernels[method] = method.moe_kernel
                 method.moe_kernel = None
+
+    def _renew_joined_gates(self) -> None:
+        """Copy the gates of routed and shared experts where vLLM computes with them: on AMD's GPUs with
+        VLLM_ROCM_USE_AITER_FUSION_SHARED_EXPERTS it joins them once, before the first pass (vLLM 0.32)."""
+        for module in self._model.modules():
+            joined: torch.Tensor | None = getattr(module, "_combined_gate_weight", None)
+            if joined is not None:
+                gates: list[Any] = [module.gate, module.shared_expert_gate]
+                joined.copy_(torch.cat([gate.weight.data for gate in gates]))
 
     def _repack_heads(self) -> None:
         """vLLM's CPU kernels multiply with a packed copy of the weight. A head tied to the embedding is loaded under
