@@ -17,7 +17,7 @@ TEST_ARGS ?=
 GPU_ARGS ?=
 # Test files run side by side, each in one process; whole runs wait for their processes to start more than they compute.
 TEST_PROCESSES ?= 2
-# A part of the slow tests, 1/3, 2/3 or 3/3; all of them if empty.
+# A part of the slow tests, 1/4, 2/4, 3/4 or 4/4; all of them if empty.
 SHARD ?=
 # Seconds after which all tests are stopped, and those that were running are named.
 TEST_LIMIT_S ?= 4200
@@ -56,7 +56,7 @@ TEST_STAMP := $(TEST_VENV)/complete-$(call fingerprint,$(TEST_LOCK) setup.py $(S
 help:
 	@echo "make demo   a tiny language model learns to sort, by reinforcement, in a few minutes; DEMO_ARGS='key=value ...'"
 	@echo "make test   every engine is installed, the tests that a change must pass run; TEST_ARGS='-k name' or a path narrows it"
-	@echo "make test-slow  the full matrix, marked slow; SHARD=1/3 runs a third of it"
+	@echo "make test-slow  the full matrix, marked slow; SHARD=1/4 runs a quarter of it"
 	@echo "make durations  measures every test, for tests/durations.json"
 	@echo "make quick  the tests of layout, settings, algorithms and types, in under a minute"
 	@echo "make gpu-report  on a machine with GPUs: checks every path there, and writes docs/gpu_validation.md (GPU_ARGS='--help')"

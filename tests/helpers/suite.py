@@ -25,7 +25,7 @@ from xdist.scheduler import LoadFileScheduling
 from tests.helpers import durations
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-NUM_SHARDS = 3
+NUM_SHARDS = 4
 SLOW = "pytest.mark.slow"
 GATE = "pytest.mark.gate("
 QUICK = ("tests/layout/", "tests/unit/configs/", "tests/unit/algorithms/", "tests/unit/types/", "tests/unit/")
