@@ -280,6 +280,23 @@ def test_a_bias_that_vllm_has_no_place_for_is_named_unless_its_layer_is_elsewher
     assert update(WEIGHTS) == []
 
 
+def test_a_bias_in_a_bucket_of_its_own_is_kept_until_its_layer_is_complete(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from roll.distributed.strategy.vllm import worker_extension
+
+    monkeypatch.setattr(worker_extension, "decode_source", lambda source: source)
+    layerwise = worker_extension.LayerwiseUpdate(model, config_of("llama"), torch.device("cpu"), 0)
+    monkeypatch.setattr(layerwise._receiver, "read", lambda source: source.items())
+    bias = WEIGHTS["proj.bias"].clone()
+    layerwise.begin(whole=True)
+    layerwise.add({"proj.bias": bias})
+    bias.fill_(torch.nan)  # the next bucket takes its place
+    layerwise.add({name: value for name, value in WEIGHTS.items() if name != "proj.bias"})
+    assert layerwise.finish() == []
+    assert model.proj.bias.tolist() == WEIGHTS["proj.bias"].tolist()
+
+
 class WithConvolution(nn.Module):
     """As vLLM's Mamba on CPUs with bf16: it computes with a buffer, and the weight is packed into other memory."""
 

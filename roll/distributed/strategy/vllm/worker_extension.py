@@ -216,9 +216,8 @@ class LayerwiseUpdate:
             weights = [each for name, tensor in weights for each in _single_experts(name, tensor)]
         load_weights: Any = self._model.load_weights
         with torch.device(self._device):
-            if self._is_first:
-                weights = self._without_biases(weights)
-            self._loaded |= load_weights(iter([each for each in weights if not each[0].endswith(_SINKS)]))
+            others = self._without_biases(weights) if self._is_first else weights
+            self._loaded |= load_weights(iter([each for each in others if not each[0].endswith(_SINKS)]))
             for name, sinks in [each for each in weights if each[0].endswith(_SINKS)]:
                 (own_name,) = load_weights(iter([(name, sinks)]))
                 self._loaded.add(own_name)
