@@ -484,6 +484,7 @@ FAULTS: tuple[Fault, ...] = (
             "run-hf_infer-shared-memory": says("log_prob_gap_mean", "log_prob_gap_max"),
             "run-hf_infer-exact": says("exact_log_probs"),
             "run-vllm-shared-broadcast": says("log_prob_gap_mean", "log_prob_gap_max"),
+            "run-sglang-shared-memory": says("log_prob_gap_mean", "log_prob_gap_max"),
             "engine-death": says("log_prob_gap_max", engine="hf_infer"),
         },
     ),
