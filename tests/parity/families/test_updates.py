@@ -28,7 +28,7 @@ Pools = Callable[[int], RankPool]
 SPREAD = 0.06
 OWN: dict[str, dict[str, Any]] = {"youtu": {"pad_token_id": None}}  # transformers empties its embedding's row
 _ROUGHER = {"gradient_tolerance": 5e-4, "parameter_tolerance": 1e-4, "norm_tolerance": 5e-3}
-ROUGH = dict.fromkeys(("gemma4_text", "gemma4_unified_text"), _ROUGHER)
+ROUGH: dict[str, dict[str, Any]] = dict.fromkeys(("gemma4_text", "gemma4_unified_text"), _ROUGHER)
 """Attention without a scale: a gradient of 4 in fp32 is off that in fp64 by 1.2e-4, in one process."""
 LOSS, MAX_NORM, DECAY = BentLoss(entropy_coef=0.3), 0.05, 0.5
 TRAINERS: dict[str, dict[str, Any]] = {"zero2": {"stage": 2}, "zero3": {"stage": 3}, "fsdp2": {"fsdp2": {}}}
@@ -98,5 +98,6 @@ def test_a_saved_model_has_what_was_sent_by_the_names_of_its_start(kind: str, ra
         shapes = {name: tuple(tensor.shape) for name, tensor in stored.items()}
         assert start.items() - shapes.items() in (set(), {("lm_head.weight", start.get("lm_head.weight"))})
         assert shapes.items() <= start.items()
-        _, report = AutoModelForCausalLM.from_pretrained(saved, output_loading_info=True)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(saved, output_loading_info=True)
+        report = loaded[1]
         assert not report["missing_keys"] and not report["unexpected_keys"]
