@@ -131,13 +131,16 @@ def test_sinks_that_a_model_copies_itself_are_updated(name: str, monkeypatch: py
     assert model.get_parameter(f"attn.{name}").data_ptr() == place
 
 
-class WithJoinedGates(nn.Module):
-    """As a mixture of vLLM's whose router and gate of shared experts are one product on AMD's GPUs."""
+class WithJoined(nn.Module):
+    """As a mixture of vLLM's whose router and gate of shared experts are one product on AMD's GPUs, and a layer that
+    joins three convolutions."""
 
     def __init__(self) -> None:
         super().__init__()
         self.gate, self.shared_expert_gate = nn.Linear(3, 4, bias=False), nn.Linear(3, 1, bias=False)
         self._combined_gate_weight: torch.Tensor | None = None
+        self.q_conv1d, self.k_conv1d, self.v_conv1d = (nn.Conv1d(2, 2, 3, groups=2, bias=False) for _ in range(3))
+        self._merged_conv_weight = torch.zeros(6, 3)
 
     def load_weights(self, weights: Named) -> set[str]:
         from vllm.model_executor.model_loader.weight_utils import default_weight_loader
@@ -149,14 +152,14 @@ class WithJoinedGates(nn.Module):
         return loaded
 
 
-def test_gates_that_vllm_joined_before_the_first_pass_are_updated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The method that joins them is vLLM's own. Captured graphs read the memory that it took."""
+def test_weights_that_vllm_joined_in_the_first_pass_are_updated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The method that joins gates is vLLM's own. Captured graphs read the memory that it took."""
     from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
     from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
 
     from roll.distributed.strategy.vllm import worker_extension
 
-    model: Any = WithJoinedGates().requires_grad_(False)
+    model: Any = WithJoined().requires_grad_(False)
     record_metadata_for_reloading(model)
     MoERunner._maybe_fuse_gate_weights(model)
     joined = model._combined_gate_weight
@@ -165,7 +168,9 @@ def test_gates_that_vllm_joined_before_the_first_pass_are_updated(monkeypatch: p
     monkeypatch.setattr(layerwise._receiver, "read", lambda source: source.items())
     layerwise.begin(whole=True)
     layerwise.add({"gate.weight": torch.full((4, 3), 2.0), "shared_expert_gate.weight": torch.full((1, 3), 3.0)})
+    layerwise.add({f"{name}_conv1d.weight": torch.full((2, 1, 3), float(number)) for number, name in enumerate("qkv")})
     assert layerwise.finish() == []
+    assert model._merged_conv_weight.tolist() == [[number] * 3 for number in (0.0, 0.0, 1.0, 1.0, 2.0, 2.0)]
     assert model._combined_gate_weight is joined
     assert joined.tolist() == [[2.0] * 3] * 4 + [[3.0] * 3]
 

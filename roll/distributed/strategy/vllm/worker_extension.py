@@ -47,6 +47,12 @@ _A, _B = ".lora_A.weight", ".lora_B.weight"
 _SINKS = (".sinks", ".attention_sink_bias")  # of gpt-oss, and of MiMo-V2
 _STACKED = tuple(f".mlp.experts.{name}_proj{end}" for name in ("gate_up", "down") for end in ("", "_bias"))
 """Ends of the names of gpt-oss's experts, all of a layer in one tensor."""
+_JOINED = {
+    "_combined_gate_weight": ("gate", "shared_expert_gate"),
+    "_merged_conv_weight": ("q_conv1d", "k_conv1d", "v_conv1d"),
+}
+"""Copies of vLLM 0.32 that it makes in the first pass, and the layers that they are made of: gates of routed and shared
+experts on AMD's GPUs with VLLM_ROCM_USE_AITER_FUSION_SHARED_EXPERTS, convolutions of GLM-5-Next."""
 
 
 class AdapterUpdate:
@@ -300,7 +306,7 @@ class LayerwiseUpdate:
             if method in self._kernels:
                 method.moe_kernel = self._kernels[method]
         self._kernels.clear()
-        self._renew_joined_gates()
+        self._renew_joined()
         if self._device.type == "cpu":
             self._repack_heads()
             self._renew_convolutions()
@@ -315,14 +321,14 @@ class LayerwiseUpdate:
                 self._kernels[method] = method.moe_kernel
                 method.moe_kernel = None
 
-    def _renew_joined_gates(self) -> None:
-        """Copy the gates of routed and shared experts where vLLM computes with them: on AMD's GPUs with
-        VLLM_ROCM_USE_AITER_FUSION_SHARED_EXPERTS it joins them once, before the first pass (vLLM 0.32)."""
+    def _renew_joined(self) -> None:
+        """Copy weights that vLLM joins once, in the first pass, to where it computes with them (`_JOINED`)."""
         for module in self._model.modules():
-            joined: torch.Tensor | None = getattr(module, "_combined_gate_weight", None)
-            if joined is not None:
-                gates: list[Any] = [module.gate, module.shared_expert_gate]
-                joined.copy_(torch.cat([gate.weight.data for gate in gates]))
+            for name, parts in _JOINED.items():
+                joined: torch.Tensor | None = getattr(module, name, None)
+                if joined is not None:
+                    weights: list[torch.Tensor] = [getattr(module, part).weight.data for part in parts]
+                    joined.copy_(torch.cat([weight.flatten(1) for weight in weights]))
 
     def _repack_heads(self) -> None:
         """vLLM's CPU kernels multiply with a packed copy of the weight. A head tied to the embedding is loaded under
