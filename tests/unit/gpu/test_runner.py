@@ -138,7 +138,7 @@ sys.exit(main(["--device", "cpu", "--out", {str(out)!r}], [hangs, later]))
         process.send_signal(number)
         time.sleep(0.02)
     text, _ = process.communicate(timeout=120)
-    assert process.returncode == 128 + number
+    assert process.returncode == 128 + number, text
     assert "2 interrupted" in text
     assert gone(int(started.read_text()))
     assert '"later",\n   "state": "interrupted"' in (out / "report.json").read_text()
