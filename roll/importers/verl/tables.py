@@ -124,7 +124,11 @@ _DATA = (
     changes("data.datagen.*", "rows are there before the run"),
     lacks("data.apply_chat_template_kwargs", "data_args.template_kwargs is a mapping", {}),
     to("data.apply_chat_template_kwargs.enable_thinking", "global_template", via=thinking),
-    changes("data.tool_config_path", "tools belong to agentic runs: custom_envs.<tag>.tool_wrapper"),
+    changes(
+        "data.tool_config_path",
+        "verl writes the tools of that file into prompts, and none is called: give the rows a column of their JSON "
+        f"schemas ({TRAIN}.data_args.tools, docs/data.md)",
+    ),
     summed("data.apply_chat_template_kwargs.**", "template variables"),
 )
 

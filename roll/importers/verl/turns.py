@@ -27,7 +27,7 @@ from roll.importers.verl.reward_sources import CODE, DAPO, sources_of
 from roll.importers.verl.tools import Tools, tools_of
 
 TURNS, AGENT = f"{ROLLOUT}.multi_turn", f"{ROLLOUT}.agent"
-TOOL_FILES = (f"{TURNS}.tool_config_path", f"{AGENT}.tool_config_path", "data.tool_config_path")
+TOOL_FILES = (f"{TURNS}.tool_config_path", f"{AGENT}.tool_config_path")
 _INTERACTIONS = f"{TURNS}.interaction_config_path"
 _LOOP = f"{AGENT}.default_agent_loop"
 _OFF = (None, "", "single_turn_agent")
@@ -201,6 +201,7 @@ _ROWS: tuple[Row, ...] = (
     lacks(f"{TURNS}.num_repeat_rollouts", "group_size says how many episodes a question has"),
     changes(_LOOP, "one loop plays episodes: user_defined_rollout_loop_cls names another", "tool_agent", *_OFF),
     needless("data.need_tools_kwargs", "classes of verl's interface get the tools_kwargs of a row that has them"),
+    needless("data.tool_config_path", "it measures prompts; tools are those of rollout.multi_turn.tool_config_path"),
     summed("data.prompt_key", "episodes", "prompt"),
     summed("data.reward_fn_key", "episodes", "data_source"),
     summed("data.max_prompt_length", "lengths", 512),

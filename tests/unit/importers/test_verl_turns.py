@@ -236,6 +236,17 @@ def test_turns_that_are_off_ask_rows_once(tmp_path: Path) -> None:
     assert found.pipeline == "rlvr" and "rewards" in found.tree
 
 
+def test_tools_that_are_in_prompts_alone_make_no_turns(tmp_path: Path) -> None:
+    """verl's SingleTurnAgentLoop renders the tools of data.tool_config_path; ToolAgentLoop has those of multi_turn."""
+    own = ("data.tool_config_path=tools.yaml", "custom_reward_function.path=mine.py")
+    found = imported(tmp_path, [RUNS], f"{TURNS}.enable=false", f"{TURNS}.tool_config_path=null", *own)
+    assert found.pipeline == "rlvr" and at(found, "rewards.verl.reward") == "verl_function"
+    (change,) = found.changes
+    assert change.startswith("data.tool_config_path: verl writes the tools of that file into prompts")
+    played = imported(tmp_path, [RUNS], "data.tool_config_path=other.yaml")
+    assert entry(played, "data.tool_config_path")[0] == "asks for nothing" and played.is_as_meant
+
+
 @pytest.mark.parametrize("files", ["/d/codecontests/train.parquet", "/d/eurus/train.parquet"])
 def test_rows_with_tests_are_not_judged_as_maths(files: str, tmp_path: Path) -> None:
     """verl runs the tests of such a row; the environment would give a right program 0."""
