@@ -38,7 +38,7 @@ REFUSED_WORDS: Mapping[str, str] = {  # others of ROLL's
     "all-router": "adapters are for linear layers, and routers are not linear layers in transformers 5",
     "score": "a critic's head is trained in full, and gets no adapters",
 }
-_BESIDE_OUT_PROJ = "in_proj, q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"
+_OUT_PROJ = "out_proj"
 _NEED_TARGET = ("adapter_name_or_path", "additional_target")
 _IDLE_WITHOUT = ("lora_rank", "lora_alpha", "use_rslora", "lora_dropout")
 _TIED = ("embed_tokens", "lm_head")
@@ -103,23 +103,26 @@ def lora_warnings(choice: Choice) -> Iterator[str]:
 def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """Checks lora_target against a model's config.json, if the memory formulas know its family."""
     args, key = choice.worker.model_args, f"{choice.role.name}.model_args.lora_target"
-    kind = type_of(text_part(model))
+    kind, experts = type_of(text_part(model)), _experts(choice)
+    shape, _ = model_shape(model, choice.role.head or "lm")
     for word in args.lora_target if kind in WITHOUT_OUT_PROJ else ():
-        if word == ALL_LINEAR or word.rpartition(".")[2] == "out_proj":
+        if word == ALL_LINEAR or word.rpartition(".")[2] == _OUT_PROJ:
+            there = {} if shape is None else {each.name.split(".")[-2]: None for each in linear(shape, "none")}
+            others = ", ".join(name for name in there if name not in (_OUT_PROJ, "lm_head"))
             yield Problem(
-                f"{key}: {word} adapts out_proj of {args.model_name_or_path}, and peft gives that layer of {kind} "
-                f"models no adapter: kernels of mamba-ssm read its weight past it. Name others: {_BESIDE_OUT_PROJ}.",
+                f"{key}: {word} adapts {_OUT_PROJ} of {args.model_name_or_path}, and peft gives that layer of {kind} "
+                "models no adapter: kernels of mamba-ssm read its weight past it. "
+                f"Name others{f': {others}' if others else ''}.",
                 (key, f"{choice.role.name}.model_args.model_name_or_path"),
             )
-    shape, _ = model_shape(model, choice.role.head or "lm")
     if shape is None or not args.has_lora:
         return
-    experts = _experts(choice)
     family = family_of(model)
     files = family.names_in_files if experts != "none" and family is not None else {}
     weights = list(linear(shape, experts))
     layers = [renamed(weight.name.removesuffix(".weight"), files) for weight in weights]
-    there = sorted({layer.rpartition(".")[2] for layer in layers})
+    has_out_proj = kind not in WITHOUT_OUT_PROJ
+    there = sorted({layer.rpartition(".")[2] for layer in layers} - (set() if has_out_proj else {_OUT_PROJ}))
     asked = [word for word in args.lora_target if word != ALL_LINEAR]
     unknown = [word for word in asked if not any(ends_with(layer, word) for layer in layers)]
     if kind in FORMS:  # files of some have other names for experts
@@ -130,7 +133,7 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
         why = f" (with {choice.worker.strategy_name} the experts of a mixture get no adapters;" if mixture else ""
         others = ", ".join(strategies_with(Feature.LORA_EXPERTS, choice.role.use))
         why += f" with {others} they do)" if mixture else ""
-        yield Problem(f"{text}{why}, or write {ALL_LINEAR}.", (key,))
+        yield Problem(f"{text}{why}{f', or write {ALL_LINEAR}' * has_out_proj}.", (key,))
     chosen = adapted(shape, args, experts)
     if args.use_rslora and any(weight.cut == "expert" and not is_stacked(weight) for weight in chosen):
         rslora = f"{choice.role.name}.model_args.use_rslora"
