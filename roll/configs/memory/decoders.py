@@ -13,6 +13,7 @@ from roll.configs.memory.reader import (
     HeadSizes,
     LayerWeights,
     Reader,
+    UnreadableModel,
     head_sizes,
     latent_attention,
 )
@@ -208,6 +209,23 @@ def _hyperclovax(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     return layer_of(replace(_LLAMA, norms=norms), model, layer, add)
 
 
+_HUNYUAN = Traits(ATTENTION_BIAS, normed="head", head_norms=("query_layernorm", "key_layernorm"))
+_HUNYUAN_EXPERTS = Mixture(
+    width="intermediate_size", per_token="moe_topk", router="gate.wg", router_is_linear=True, shared="shared_mlp",
+    shared_width=lambda model: model.size("intermediate_size"),
+)  # fmt: skip
+
+
+def _hunyuan_moe(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
+    """Hunyuan's mixtures; the files of A13B say for each layer how many experts a token has."""
+    if isinstance(model.model.get("moe_topk"), list):
+        numbers = model.numbers("moe_topk")
+        if len(numbers) != model.num_layers:
+            raise UnreadableModel("config.json: moe_topk is not a list with one number per layer")
+        model = Reader({**model.model, "moe_topk": numbers[layer]})
+    return layer_of(replace(_HUNYUAN, mixture=_HUNYUAN_EXPERTS), model, layer, add)
+
+
 def _phi3(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     hidden, sizes, width = model.hidden, head_sizes(Reader({**model.model, "head_dim": None})), 0
     add.linear("self_attn.o_proj", hidden, sizes.heads * sizes.size)
@@ -312,19 +330,8 @@ DECODERS: Mapping[str, Form] = {
         partial(_granite_shared, Traits(ATTENTION_BIAS, mixture=_GRANITE_EXPERTS, extra=_sinks))
     ),
     "helium": _form(Traits(ATTENTION_BIAS, False, all_keys=False, head_dim=128, mlp_bias=MLP_BIAS)),
-    "hunyuan_v1_dense": _form(
-        Traits(ATTENTION_BIAS, normed="head", head_norms=("query_layernorm", "key_layernorm"))
-    ),
-    "hunyuan_v1_moe": _form(
-        Traits(
-            ATTENTION_BIAS, normed="head", head_norms=("query_layernorm", "key_layernorm"),
-            mixture=Mixture(
-                width="intermediate_size", per_token="moe_topk", router="gate.wg", router_is_linear=True,
-                shared="shared_mlp",
-                shared_width=lambda model: model.size("intermediate_size"),
-            ),
-        )
-    ),
+    "hunyuan_v1_dense": _form(_HUNYUAN),
+    "hunyuan_v1_moe": Form(_hunyuan_moe),
     "hy_v3": _form(
         Traits(
             ATTENTION_BIAS, all_keys=False, head_dim=128, normed="head", mlp_bias=MLP_BIAS,

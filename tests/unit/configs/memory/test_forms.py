@@ -58,6 +58,7 @@ CHANGES: Mapping[str, tuple[object, ...]] = {
     "gating": (False, "per-head", "per-element"),
     "num_attention_heads_per_layer": ([4, 2, 4, 2],),
     "moe_layers": ([1, 3],),
+    "moe_topk": ([2, 1, 2, 1],),
     "num_layers_per_stack": (2,),
     "num_global_key_value_heads": (1,),
     "head_dim": (6, None),
@@ -213,12 +214,19 @@ def test_a_file_of_its_authors_counts_as_in_torch_and_as_they_say(name: str) -> 
         ("lfm2", {"block_ffn_dim_multiplier": "1"}, "config.json: block_ffn_dim_multiplier is not a number above 0"),
         ("phimoe", {"lm_head_bias": "x"}, "config.json: lm_head_bias is neither true nor false"),
         ("recurrent_gemma", {"block_types": 3}, "config.json: block_types is not a list of texts"),
+        ("hunyuan_v1_moe", {"moe_topk": [2]}, "config.json: moe_topk is not a list with one number per layer"),
     ],
     ids=str,
 )
 def test_a_damaged_config_is_told_of_by_its_keys(kind: str, change: dict[str, Any], why: str) -> None:
     model = json.loads(tiny_config(kind).to_json_string()) | change
     assert model_shape(model) == (None, why)
+
+
+def test_experts_per_token_of_a_layer_may_be_a_list() -> None:
+    tiny = json.loads(tiny_config("hunyuan_v1_moe").to_json_string())
+    shape, _ = model_shape(tiny | {"moe_topk": [2, 1, 2, 1]})
+    assert shape is not None and [layer.experts_per_token for layer in shape.layers] == [2, 1, 2, 1]
 
 
 @pytest.mark.slow
