@@ -6,6 +6,7 @@ experts the ranks of a stage over expert and expert-tensor parallel). Activation
 stage keeps those of as many micro batches as there are stages (1F1B; Narayanan et al., arXiv 2104.04473, section 2.2).
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -106,7 +107,7 @@ def rank_elements(weight: Weight, tensor: int, expert: int = 1, expert_tensor: i
             return weight.num_elements / (1 if _is_whole_factor(weight) else tensor)
         case "vocabulary":
             step = 8 * tensor
-            return -(-weight.shape[0] // step) * step * weight.shape[1] / tensor
+            return -(-weight.shape[0] // step) * step * math.prod(weight.shape[1:]) / tensor
         case "expert":
             return weight.num_elements / (expert * (1 if _is_whole_factor(weight) else expert_tensor))
 

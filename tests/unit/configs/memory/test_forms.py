@@ -12,6 +12,7 @@ from transformers import AutoModelForImageTextToText, PretrainedConfig
 from transformers.models.auto.auto_mappings import CONFIG_MAPPING_NAMES
 
 from roll.configs.checks.lora import lora_model_problems
+from roll.configs.memory.megatron import rank_elements
 from roll.configs.memory.model_shape import FORMS, model_shape
 from roll.configs.memory.passes import matrix_elements
 from roll.configs.strategies.choice import Choice
@@ -221,6 +222,16 @@ def test_a_file_of_its_authors_counts_as_in_torch_and_as_they_say(name: str) -> 
 def test_a_damaged_config_is_told_of_by_its_keys(kind: str, change: dict[str, Any], why: str) -> None:
     model = json.loads(tiny_config(kind).to_json_string()) | change
     assert model_shape(model) == (None, why)
+
+
+@pytest.mark.parametrize("kind", ["phi", "gptj"])
+def test_a_bias_of_the_head_is_cut_as_the_head_is(kind: str) -> None:
+    """Megatron knows none of them; the plan that says so has their memory by then."""
+    shape, _ = model_shape(json.loads(tiny_config(kind).to_json_string()))
+    assert shape is not None
+    *_, head, bias = shape.weights
+    assert (head.name, bias.name) == ("lm_head.weight", "lm_head.bias")
+    assert rank_elements(bias, 4) * shape.hidden_size == rank_elements(head, 4) > head.num_elements / 8
 
 
 def test_experts_per_token_of_a_layer_may_be_a_list() -> None:
