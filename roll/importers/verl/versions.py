@@ -44,6 +44,7 @@ IS_OLD = "before 0.2"
 """A default that stands for the version, and for no key."""
 _BEFORE_0_3 = "trainer.val_generations_to_log_to_wandb"
 """A key that 0.3 gave another name, log_val_generations."""
+_OF_LOOPS = ("num_workers", "default_agent_loop", "agent_loop_config_path", "agent_loop_manager_class")
 _SINCE_0_3 = (
     "algorithm.use_kl_in_reward",
     "algorithm.norm_adv_by_std_in_grpo",
@@ -58,7 +59,8 @@ _SINCE_0_3 = (
     f"{ROLLOUT}.multi_turn.",
     f"{ROLLOUT}.val_kwargs.",
     f"{ROLLOUT}.engine_kwargs.",
-    f"{ROLLOUT}.agent.",
+    *(f"{ROLLOUT}.agent.{name}" for name in _OF_LOOPS),
+    f"{ROLLOUT}.agent.custom_async_server.",
     f"{MODEL}.lora_",
     f"{MODEL}.use_fused_kernels",
     *("data.return_raw_chat", "data.custom_cls.", "data.sampler.", "data.datagen.", "data.apply_chat_template_kwargs."),
@@ -73,7 +75,8 @@ _SINCE_0_3 = (
     "reward.",
     ENGINE_GROUP,
 )
-"""Keys, and beginnings of keys, that came with 0.3 or later."""
+"""Keys, and beginnings of keys, that came with 0.3 or later. Forks of older versions have keys of their own in
+rollout.agent."""
 _ESTIMATORS_BEFORE_0_3 = (None, "gae", "grpo", "rloo", "remax", "reinforce_plus_plus")
 _NEEDED = (f"{MODEL}.path", "model.partial_pretrain", "data.train_files")
 _KLS = ("algorithm.use_kl_in_reward", f"{ACTOR}.use_kl_loss")

@@ -544,6 +544,8 @@ def test_a_coefficient_of_a_kl_is_a_key_of_every_version() -> None:
         ("algorithm.use_kl_in_reward=false", False),
         ("algorithm.adv_estimator=opo", False),
         ("trainer.device=npu", False),
+        (f"{ROLLOUT}.agent.num_workers=8", False),
+        (f"{ROLLOUT}.agent.max_turns=10", True),  # of forks with loops of their own
     ],
 )
 def test_a_coefficient_of_the_kl_in_the_reward_beside_one_in_the_loss_is_of_an_older_version(
