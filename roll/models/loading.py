@@ -74,6 +74,7 @@ class LoadedModel:
     hf_names: dict[str, str]  # parameter of `module` -> its name in `pretrained`; tied weights occur once
     adapters: Adapters | None = None
     vision: VisionModel | None = None  # of a model that sees
+    unreached: Sequence[nn.Parameter] = ()  # frozen because no gradient reaches them
 
     def freeze_tower(self) -> None:
         """Leaves what sees as it is, in a run that shows no pictures."""
@@ -473,13 +474,17 @@ def _finish(
         # In training Mamba's calls one kernel of mamba-ssm for all of it, which reads the weight of out_proj past its
         # adapter. Of the layer alone: what drops out in adapters goes by their own mode.
         layer.training = False
-    for name, parameter in pretrained.named_parameters():
-        if not UNTRAINED.isdisjoint(name.split(".")):
-            parameter.requires_grad_(False)  # DeepSpeed would take a gradient of 0 for it, and let it decay
     for prefix in args.frozen_prefixes:
         frozen = [p for name, p in pretrained.named_parameters() if names_part(plain_name(name), prefix)]
         if not frozen:
             raise StrategyError(f"model_args.freeze_module_prefix: no parameter's name begins with {prefix!r}")
         for parameter in frozen:
             parameter.requires_grad_(False)
-    return LoadedModel(module, pretrained, hf_names, adapters, vision)
+    unreached = [
+        parameter
+        for name, parameter in pretrained.named_parameters()
+        if parameter.requires_grad and not UNTRAINED.isdisjoint(name.split("."))
+    ]
+    for parameter in unreached:
+        parameter.requires_grad_(False)  # DeepSpeed would take a gradient of 0 for it, and let it decay
+    return LoadedModel(module, pretrained, hf_names, adapters, vision, unreached)

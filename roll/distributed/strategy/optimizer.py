@@ -177,15 +177,23 @@ def parameter_groups(
     return [group for group in groups if group["params"]]
 
 
+def is_bias(name: str) -> bool:
+    """Whether this parameter has the biases of all experts of a layer."""
+    return name.endswith("_bias")
+
+
 def optimizer_of(
-    module: nn.Module, args: TrainingArgs, dimensions: Callable[[nn.Parameter], int], one_group: bool = False
+    module: nn.Module,
+    args: TrainingArgs,
+    dimensions: Callable[[nn.Parameter], int],
+    one_group: bool = False,
+    biases_apart: bool = True,
 ) -> torch.optim.Optimizer:
     """Build the optimizer that `optim` names, over the parameters that a model trains. `dimensions`: of a whole
-    parameter."""
-    parameters = list(module.parameters())
-    # Biases of all experts of a layer are one tensor [experts, outputs], and biases all the same.
-    biases = {id(parameter) for name, parameter in module.named_parameters() if name.endswith("_bias")}
-    measured = [(p, 1 if id(p) in biases else dimensions(p)) for p in parameters]
+    parameter. `biases_apart`: biases of all experts of a layer, one tensor [experts, outputs], are biases all the
+    same."""
+    biases = {id(p) for name, p in module.named_parameters() if biases_apart and is_bias(name)}
+    measured = [(p, 1 if id(p) in biases else dimensions(p)) for p in module.parameters()]
     if args.optim == "adamw_torch":
         return adamw(parameter_groups(measured, args.weight_decay, one_group), args)
     if args.optim == EIGHT_BIT:

@@ -151,8 +151,11 @@ def load(directory: Path, rank: Fsdp2Rank, updater: Updater) -> None:
     there = reader.read_metadata().state_dict_metadata
     state: dict[str, torch.Tensor] = {f"model.{n}": shard.detach() for n, shard in _saved(rank, updater).items()}
     loaded: dict[str, dict[str, torch.Tensor]] = {}
+    of_muon = {id(p) for group in updater.optimizer.param_groups if group.get("muon") for p in group["params"]}
     for name, shard in updater.trained.items():
-        if f"{_MOMENTUM}.{name}" in there:  # Muon's
+        if id(shard) in of_muon:  # earlier versions gave it biases of all experts as well, which begin anew
+            if f"{_MOMENTUM}.{name}" not in there:
+                continue
             loaded[name] = {_MOMENTUM: torch.zeros_like(shard.detach())}
         elif f"{_STEPS}.{name}" in there:  # a weight that no update has reached has none
             device = local(shard).device if updater.optimizer.param_groups[0]["fused"] else "cpu"
@@ -167,7 +170,8 @@ def load(directory: Path, rank: Fsdp2Rank, updater: Updater) -> None:
             updater.optimizer.state[updater.trained[name]] = values
         if isinstance(optimizer := updater.optimizer, OfShards):
             moments = torch.load(_local_moments(directory, rank.context.rank), weights_only=True, map_location="cpu")
-            optimizer.restore({updater.trained[name]: values for name, values in moments.items()})
+            known = {name: values for name, values in moments.items() if name in updater.trained}
+            optimizer.restore({updater.trained[name]: values for name, values in known.items()})
     go_on_after(updater.schedule, int(state[_UPDATES]))
     if SavedFacts.read(directory).layout == _layout(rank):
         set_random_state(torch.load(random_state_file(directory, rank.context.rank), weights_only=True))
