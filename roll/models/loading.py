@@ -483,7 +483,7 @@ def _finish(
     unreached = [
         parameter
         for name, parameter in pretrained.named_parameters()
-        if parameter.requires_grad and not UNTRAINED.isdisjoint(name.split("."))
+        if parameter.requires_grad and ".lora_" not in name and not UNTRAINED.isdisjoint(name.split("."))
     ]
     for parameter in unreached:
         parameter.requires_grad_(False)  # DeepSpeed would take a gradient of 0 for it, and let it decay

@@ -15,6 +15,7 @@ from roll.errors import StrategyError
 from roll.models.hf import LogProbHead
 from roll.models.loading import LoadedModel, load_model, load_policy, write_hf_model
 from roll.models.lora import plain_name
+from tests.parity.families.models import save_tiny
 from tests.parity.megatron import models
 
 GRANITE = GraniteMoeHybridConfig(
@@ -123,6 +124,15 @@ def test_an_adapter_that_was_saved_is_taken_up_as_it_was(tiny_model_dir: Path, t
     want = merged(load_policy(ModelArgs(model_name_or_path=str(tmp_path), dtype="fp32")))
     again = merged(loaded(tiny_model_dir, adapter_name_or_path=str(place)))
     assert want.keys() == again.keys() and all(torch.equal(want[name], again[name]) for name in want)
+
+
+def test_adapters_of_indexers_are_saved_and_taken_up_though_no_gradient_reaches_them(tmp_path: Path) -> None:
+    """`all-linear` of DeepSeek-V3.2 names layers of its indexers."""
+    base = save_tiny("deepseek_v32", tmp_path)
+    place = adapter_dir(base, tmp_path / "saved")
+    again = loaded(base, adapter_name_or_path=str(place))
+    factors = [(name, p) for name, p in again.module.named_parameters() if ".lora_B." in name and ".indexer." in name]
+    assert factors and all(bool(factor.any()) for _, factor in factors)
 
 
 def test_a_factor_with_rslora_is_alpha_over_the_root_of_the_rank(tiny_model_dir: Path) -> None:
