@@ -267,7 +267,7 @@ def _gathered(part: torch.Tensor, num_rows: int, ranks: dist.ProcessGroup) -> to
     most = -(-num_rows // size)
     filled = part if len(part) == most else torch.cat([part, part.new_empty(most - len(part), *part.shape[1:])])
     whole = part.new_empty(size * most, *part.shape[1:])
-    dist.all_gather_into_tensor(whole, filled.contiguous(), group=ranks)
+    dist.all_gather_single(whole, filled.contiguous(), group=ranks)
     return whole[:num_rows]
 
 

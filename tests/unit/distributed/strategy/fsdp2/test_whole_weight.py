@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -24,7 +25,9 @@ def put_together(num_ranks: int) -> list[list[float]]:
     last."""
     mesh = init_device_mesh("cpu", (num_ranks,), mesh_dim_names=("shard",))
     shards = [distribute_tensor(weight(shape), mesh, [Shard(0)]) for shape in SHAPES]
-    wholes = [whole_weight(shard, torch.bfloat16) for shard in shards]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # every rank of a run would print it
+        wholes = [whole_weight(shard, torch.bfloat16) for shard in shards]
     assert all(whole.dtype == torch.bfloat16 and whole.is_contiguous() for whole in wholes)
     assert [tuple(whole.shape) for whole in wholes] == [*SHAPES]
     is_same = whole_weight(shards[0], torch.float32).data_ptr() == shards[0].to_local().data_ptr()
