@@ -19,6 +19,7 @@ from roll.configs.strategies.model_facts import (
     TRIED,
     UNPACKED,
     UNSAMPLED,
+    VLLM_REFUSED,
 )
 from roll.configs.strategies.sequence_parallel import CHANGING_ROPE, rope_kinds
 
@@ -121,9 +122,10 @@ def number_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Proble
             key = f"{name}.model_args.model_config_kwargs.{option}"
             yield Problem(f"{key}: {value}, but dropout is off in training, too. Remove it.", (key,))
     if choice.role.use == "generate" and (why := unsampled(text)):
+        others = "sglang, if it has them, or another model" if type_of(text) in VLLM_REFUSED else "vllm or sglang"
         yield Problem(
             f"{choice.name_key}: {choice.worker.strategy_name} cannot sample from {args.model_name_or_path}, a "
-            f"{type_of(text)} model with {why}. Use vllm or sglang.",
+            f"{type_of(text)} model with {why}. Use {others}.",
             (choice.name_key, model_key),
         )
 

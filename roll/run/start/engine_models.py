@@ -15,7 +15,7 @@ from typing import Any
 
 from roll.configs.problems import Problem
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.model_numbers import text_part, type_of
+from roll.configs.strategies.model_numbers import text_part, type_of, unsampled
 from roll.configs.strategies.spec import ModelRegistry
 from roll.configs.strategies.table import spec_of
 from roll.models.multimodal import senses
@@ -41,8 +41,8 @@ def engine_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[
     of, kind = spec_of(choice.worker.strategy_name).registry, type_of(text_part(model))
     if of is not None and kind in of.refused:
         model_key = f"{choice.role.name}.model_args.model_name_or_path"
-        text = f"{choice.name_key}: {of.engine} cannot sample from {kind} models: {of.refused[kind]}. Use hf_infer."
-        yield Problem(text, (choice.name_key, model_key))
+        text = f"{choice.name_key}: {of.engine} cannot sample from {kind} models: {of.refused[kind]}."
+        yield Problem(f"{text} {_other_engine(model)}", (choice.name_key, model_key))
         return
     unknown = _unknown(choice, model)
     if unknown is None or _transformers_has(model):
@@ -57,6 +57,12 @@ def engine_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[
         (key,),
         "machine",
     )
+
+
+def _other_engine(model: Mapping[str, Any]) -> str:
+    """Say what samples in place of an engine that cannot."""
+    why = unsampled(text_part(model))
+    return f"Use sglang, if it has them, or another model: hf_infer cannot either ({why})." if why else "Use hf_infer."
 
 
 def asked_key_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:

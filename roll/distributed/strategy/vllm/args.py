@@ -16,7 +16,7 @@ from roll.configs.problems import Problem, nearest
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_facts import VLLM_NOT_ON_CPU, WITHOUT_PREFIXES
-from roll.configs.strategies.model_numbers import text_part, type_of
+from roll.configs.strategies.model_numbers import text_part, type_of, unsampled
 from roll.configs.strategies.value_kinds import Kinds, class_annotations, kinds_of, misfits
 from roll.configs.tables.vision import VisionModel
 from roll.distributed.strategy.engine_options import VLLM, refusals, refused_keys
@@ -169,8 +169,9 @@ def cpu_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pro
         yield Problem(f"{text} with exact_log_probs.", (key,), "place")
     model_key, kwargs_key = f"{choice.role.name}.model_args.model_name_or_path", f"{choice.at}.enable_prefix_caching"
     if why := VLLM_NOT_ON_CPU.get(kind):
-        text = f"{choice.name_key}: vllm cannot sample from {kind} models on a CPU: {why}. Use GPUs, or hf_infer."
-        yield Problem(text, (choice.name_key, model_key), "place")
+        text = f"{choice.name_key}: vllm cannot sample from {kind} models on a CPU: {why}."
+        others = "GPUs" if unsampled(text_part(model)) else "GPUs, or hf_infer"
+        yield Problem(f"{text} Use {others}.", (choice.name_key, model_key), "place")
     elif kind in WITHOUT_PREFIXES and worker.strategy_config.get("enable_prefix_caching") is not False:
         yield Problem(
             f"{kwargs_key} is not false: on a CPU vllm shares no prefixes of {kind} models, whose layers carry states, "

@@ -135,6 +135,23 @@ def test_a_model_with_states_is_refused_where_vllm_on_a_cpu_ends(
     assert len(found) == bool(words) and all(words in problem.text and problem.of == "place" for problem in found)
 
 
+@pytest.mark.parametrize(
+    ("kind", "use"),
+    [
+        ("mamba", "Use GPUs."),
+        ("qwen3_next", "Use GPUs, or hf_infer."),
+        ("codegen", "Use hf_infer."),
+        ("doge", "Use sglang, if it has them, or another model: hf_infer cannot either (masks of its own)."),
+        ("recurrent_gemma", "or another model: hf_infer cannot either (a state, not a key-value cache)."),
+    ],
+)
+def test_an_engine_that_cannot_sample_either_is_not_advised(kind: str, use: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    report = machine_report(config({"pretrain": str(tmp_path), "actor_infer.strategy_args.strategy_name": "vllm"}))
+    (text,) = [problem.text for problem in report.problems if f"cannot sample from {kind} models" in problem.text]
+    assert text.endswith(use)
+
+
 @pytest.mark.parametrize(("kind", "is_said"), [("gpt_oss", True), ("qwen3_moe", False)])
 @pytest.mark.parametrize(
     ("engine", "settings"),
