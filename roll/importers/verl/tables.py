@@ -23,6 +23,7 @@ from roll.importers.verl.common import (
     FILES_ONCE,
     FP32_STATES,
     MEGATRON,
+    MODEL,
     OWN_CODE,
     PADDED,
     PROFILES,
@@ -51,18 +52,26 @@ _KNOWN = re.compile(
 )
 """Trainers whose meaning the importer knows by their keys."""
 _OF_ENTROPY = re.compile(r"(verl\.)?recipe\.entropy\.main_entropy")
+_OF_PRIME = re.compile(r"((verl\.)?recipe\.)?prime\.(src\.)?main_prime")
 _ROOTS = ("verl", "recipe")
 
 
 def program_notes(words: Sequence[str]) -> Iterator[str]:
     """Yield notes about a program other than verl's trainers, as far as its name tells.
 
-    Example: python3 -m recipe.prime.main_prime trains a reward model as well.
+    Example: python3 -m recipe.spin.main_spin has pairs of answers, and a loss of its own.
     """
     name = module_of(words)
     if not name or "$" in name or "`" in name or _KNOWN.fullmatch(name) or is_overlapping(name):
         return
-    yield Change(f"{name} is a program of its own: what it does beside the keys is not read.")
+    if _OF_PRIME.fullmatch(name):
+        yield Change(
+            f"{name} trains a reward model beside the policy, adds its rewards of tokens to the advantages, and "
+            "samples 4 times the prompts of a step (data.oversample_factor). This YAML is the policy with the rewards "
+            "of its rows alone."
+        )
+        return
+    yield Change(f"{name} is a program of its own: what it does beside the keys, and its own defaults, are not read.")
 
 
 def module_of(words: Sequence[str]) -> str:
@@ -80,6 +89,37 @@ def module_of(words: Sequence[str]) -> str:
         return ""
     parts = files[-1].removesuffix(".py").split("/")
     return ".".join(parts[max((i for i, part in enumerate(parts) if part in _ROOTS), default=len(parts) - 1) :])
+
+
+# PRIME, which verl's recipe trains with a configuration of its own (`recipe/prime/config/prime_trainer.yaml`).
+
+_NO_PRIME = "no reward model that learns beside the policy is here"
+_CHOSEN = "groups whose share of right answers is within bounds come first there; difficulty_mask leaves others out"
+_SAMPLED = "a step samples so many times data.train_batch_size prompts there, and trains on one part of them"
+_SHARES = "weights of the two rewards in the advantages: there is one of them here"
+_PRIME_DEFAULTS: Mapping[str, Any] = {
+    "algorithm.adv_estimator": "rloo",
+    f"{ROLLOUT}.n": 4,
+    f"{MODEL}.use_remove_padding": True,
+    f"{ACTOR}.entropy_coeff": 0.001,
+    "reward_model.reward_manager": "prime",
+    "trainer.val_before_train": False,
+}
+_PRIME_ROWS = (
+    changes("data.filter_accuracy", _CHOSEN, False),
+    *(changes(f"data.accuracy_{name}_bound", _CHOSEN) for name in ("lower", "upper")),
+    changes("data.oversample_factor", _SAMPLED, 1),
+    *(changes(f"algorithm.reward_{name}_coef", _SHARES) for name in ("gt", "dpo")),
+    changes("reward_model.**", _NO_PRIME),
+)
+_OF_RULES = ("reward_model.reward_manager", "reward_model.sandbox", "reward_model.overlong")
+"""Keys of the section that speak of rules, and not of PRIME's model."""
+
+
+def _prime_table(table: Table) -> Table:
+    rows = (row for row in table.rows if not row.key.startswith("reward_model.") or row.key.startswith(_OF_RULES))
+    of_version = table.derived
+    return replace(table, rows=(*rows, *_PRIME_ROWS), derived=lambda values: {**of_version(values), **_PRIME_DEFAULTS})
 
 
 # verl's keys for reinforcement learning (`ppo_trainer`, `ppo_megatron_trainer` and what builds on them).
@@ -350,6 +390,8 @@ def verl_table(original: SourceKeys, script: Path | None = None) -> Table:
     if _OF_ENTROPY.fullmatch(module):
         of_version = table.derived
         table = replace(table, derived=lambda values: {GRADES_MATHS: True, **of_version(values)})
+    if _OF_PRIME.fullmatch(module):
+        table = _prime_table(table)
     strategy = {**derived(values), **values}.get(f"{ACTOR}.strategy")
     if strategy == MEGATRON or any("megatron" in base for base in original.bases):
         table = replace(table, newer_names=_NAMES_OF_MEGATRON)

@@ -123,7 +123,7 @@ def test_trainers_of_verl_are_known_by_their_keys(program: str) -> None:
 @pytest.mark.parametrize(
     ("program", "told"),
     [
-        ("python3 -m recipe.prime.main_prime", "recipe.prime.main_prime is a program of its own"),
+        ("python3 -m recipe.prime.main_prime", "recipe.prime.main_prime trains a reward model beside the policy"),
         ("python3 -m recipe.sppo.main_sppo", "recipe.sppo.main_sppo is a program of its own"),
         ("ray job submit -- python3 -m recipe.spin.main_spin", "recipe.spin.main_spin"),
         ("python3 -m mine.main_ppo", "mine.main_ppo is a program of its own"),
@@ -134,6 +134,22 @@ def test_trainers_of_verl_are_known_by_their_keys(program: str) -> None:
 )
 def test_another_program_is_another_run(program: str, told: str) -> None:
     assert any(told in change for change in by(program))
+
+
+def test_defaults_of_prime_are_those_of_its_own_file() -> None:
+    """recipe/prime/config/prime_trainer.yaml has entropy_coeff 0.001, rloo, n 4, no first validation, and its model
+    on; what a script says counts more."""
+    words = ["reward_model.model.path=m", "reward_model.mini_batch_size=1", "data.oversample_factor=4", *DATA]
+    found = find_command(f"python3 -m recipe.prime.main_prime {' '.join(words)}")
+    made = imported_from(source_keys(Composed(), words, found), "verl")
+    keys = ("adv_estimator", "num_return_sequences_in_group", "entropy_loss_coef", "val_before_train")
+    assert [made.tree[key] for key in keys] == ["rloo", 4, 0.001, False]
+    assert entry(made, "reward_model.model.path") == (
+        "changes the run",
+        "no reward model that learns beside the policy is here",
+    )
+    assert not any("does not know" in change or "is off" in change for change in made.changes)
+    assert "rewards" in made.tree and "reward" not in made.tree
 
 
 @pytest.mark.parametrize(
