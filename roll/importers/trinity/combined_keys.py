@@ -135,9 +135,9 @@ def algorithm_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     defaults: dict[str, Any] = {
         f"{ACTOR}.use_kl_loss": True,
         f"{ACTOR}.kl_loss_type": "k2",
-        f"{ACTOR}.strategy": "fsdp2",
         f"{ROLLOUT}.tensor_model_parallel_size": 1,
         f"{ROLLOUT}.gpu_memory_utilization": 0.9,
+        f"{ROLLOUT}.max_num_seqs": None,  # vLLM's own, since Trinity gives its engines none
         "trainer.logger": "tensorboard",
         "trainer.total_epochs": 1,
         "trainer.test_freq": 100,

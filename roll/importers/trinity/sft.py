@@ -67,7 +67,7 @@ ROWS_RENAMED: Mapping[str, str] = {
     f"{EMBEDDED}.actor_rollout_ref.model.enable_gradient_checkpointing": "model.enable_gradient_checkpointing",
     f"{EMBEDDED}.trainer.max_actor_ckpt_to_keep": "trainer.max_ckpt_to_keep",
 }
-_RENAMED: Mapping[str, str] = {
+SFT_RENAMED: Mapping[str, str] = {
     **ROWS_RENAMED,
     f"{BUFFER}.format.messages_key": "data.multiturn.messages_key",
     f"{BUFFER}.format.prompt_key": "data.prompt_key",
@@ -213,7 +213,8 @@ ROWS_DERIVED = {
     "optim.betas": [0.9, 0.999],
     "optim.lr_scheduler": "constant",
     "optim.warmup_steps_ratio": 0.0,
-    "model.strategy": "fsdp2",
+    "model.strategy": "fsdp",
+    "trainer.seed": None,  # a key of verl alone
     "trainer.logger": "tensorboard",
     "trainer.total_epochs": 1,
     "data.max_token_len_per_gpu": 16384,
@@ -260,7 +261,7 @@ TRINITY_SFT = Table(
     ),
     {**SUMS_OF_ROWS, "columns": _columns},
     CONDITIONS_OF_ROWS,
-    lambda key: of_rows(_RENAMED, key),
+    lambda key: of_rows(SFT_RENAMED, key),
     rows_derived,
 )
 

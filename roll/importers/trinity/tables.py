@@ -14,10 +14,10 @@ from roll.importers.trinity import agents
 from roll.importers.trinity.combined_keys import TRINITY_COMBINED_KEYS, TRINITY_CONDITIONS, algorithm_defaults
 from roll.importers.trinity.old_keys import OLD_ROWS, old_notes, present_key
 from roll.importers.trinity.rows import OF_ANY_TASK, OWN_ROWS, RENAMED, RENAMED_SECTIONS, trinity_only
-from roll.importers.trinity.sft import TRINITY_DPO, TRINITY_SFT
+from roll.importers.trinity.sft import SFT_RENAMED, TRINITY_DPO, TRINITY_SFT
 from roll.importers.trinity.steps import SAVES
 from roll.importers.verl.combined_keys import COMBINED_KEYS
-from roll.importers.verl.common import CONDITIONS
+from roll.importers.verl.common import ACTOR, CONDITIONS, ROLLOUT
 from roll.importers.verl.tables import ROWS
 
 _EMPTY: tuple[Any, ...] = (None, {}, [], "")
@@ -37,7 +37,28 @@ def trinity_table(keys: Iterable[tuple[str, Any]]) -> Table:
         table = agents.agents_table(table, values)
     names = [table.canonical(key) for key, value in key_values if value in _EMPTY]
     sections = [name for name in dict.fromkeys(names) if table.row(name) is None and _is_section(table, name)]
-    return replace(table, rows=(*table.rows, *(needless(name, "empty: not given") for name in sections)))
+    rows = (*table.rows, *(needless(name, "empty: not given") for name in sections))
+    return replace(table, rows=rows, newer_names=_names_there(table))
+
+
+_OF_RL: Mapping[str, str] = {
+    **RENAMED,
+    "explorer.rollout_model.engine_type": f"{ROLLOUT}.name",
+    "algorithm.kl_loss_fn": f"{ACTOR}.kl_loss_type",
+}
+
+
+def _names_there(table: Table) -> dict[str, str]:
+    """Return what a Trinity YAML calls the keys of the rows; of several names the first."""
+    is_of_rows = table.pipeline in ("sft", "dpo")
+    renamed = SFT_RENAMED if is_of_rows else _OF_RL
+    sections = {"algorithm.optimizer": "optim"} if is_of_rows else RENAMED_SECTIONS
+    written = {theirs: key for key, theirs in reversed(list(renamed.items()))}
+    names = dict[str, str]()
+    for row in table.rows:
+        inside = (key + row.key[len(part) :] for key, part in sections.items() if row.key.startswith(f"{part}."))
+        names[row.key] = written.get(row.key) or next(inside, row.key.removeprefix("trinity."))
+    return names
 
 
 def _is_section(table: Table, name: str) -> bool:
