@@ -57,6 +57,12 @@ _TOO_LONG = "a first prompt that leaves no room for a response keeps its end"
 _SHOWN = "Results of tools are shown whole; there the middle of a longer one is cut out."
 
 
+_NAMED = (
+    "Since verl 0.5 only rows whose column agent_name is tool_agent have turns with rollout.mode async, or all by "
+    "agent.default_agent_loop; here all have."
+)
+
+
 def plays(values: Mapping[str, Any]) -> bool:
     """True where turns are on, and a file says what they are for."""
     if values.get(f"{TURNS}.enable") is False and values.get(_LOOP) in _OFF:
@@ -93,6 +99,7 @@ class _Episodes:
         if checks:
             nears.append("What checks an answer there tells right from wrong here: the right answer ends the episode.")
         nears += [_DRAWN, _SHOWN] if configs else [_DRAWN]
+        nears += [_NAMED] if source(f"{ROLLOUT}.mode") == "async" and source(_LOOP) in _OFF else []
         nears += [] if _has_own_reward(source) else [_judged(source, env)]
         if not validates(source):
             nears.append(f"A validation asks {_SOME_ROWS}.")

@@ -247,6 +247,23 @@ def test_tools_that_are_in_prompts_alone_make_no_turns(tmp_path: Path) -> None:
     assert entry(played, "data.tool_config_path")[0] == "asks for nothing" and played.is_as_meant
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), True),
+        ((f"{ROLLOUT}.agent.default_agent_loop=single_turn_agent",), True),
+        ((f"{ROLLOUT}.agent.default_agent_loop=tool_agent",), False),
+        ((f"{ROLLOUT}.mode=sync",), False),
+    ],
+)
+def test_rows_that_ask_for_no_turns_of_verl_are_told_to_have_them(
+    words: tuple[str, ...], told: bool, tmp_path: Path
+) -> None:
+    """AgentLoopWorker gives a row without the column agent_name to the default loop, single_turn_agent."""
+    note = entry(imported(tmp_path, [RUNS], *words), f"{TURNS}.tool_config_path")[1]
+    assert ("column agent_name is tool_agent" in note) == told
+
+
 @pytest.mark.parametrize("files", ["/d/codecontests/train.parquet", "/d/eurus/train.parquet"])
 def test_rows_with_tests_are_not_judged_as_maths(files: str, tmp_path: Path) -> None:
     """verl runs the tests of such a row; the environment would give a right program 0."""
