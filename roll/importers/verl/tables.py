@@ -67,8 +67,8 @@ def program_notes(words: Sequence[str]) -> Iterator[str]:
     if _OF_PRIME.fullmatch(name):
         yield Change(
             f"{name} trains a reward model beside the policy, adds its rewards of tokens to the advantages, and "
-            "samples 4 times the prompts of a step (data.oversample_factor). This YAML is the policy with the rewards "
-            "of its rows alone."
+            "samples more prompts than a step trains on (data.oversample_factor, 4 by default). This YAML is the "
+            "policy with the rewards of its rows alone."
         )
         return
     yield Change(f"{name} is a program of its own: what it does beside the keys, and its own defaults, are not read.")
@@ -112,7 +112,7 @@ _PRIME_ROWS = (
     *(changes(f"algorithm.reward_{name}_coef", _SHARES) for name in ("gt", "dpo")),
     changes("reward_model.**", _NO_PRIME),
 )
-_OF_RULES = ("reward_model.reward_manager", "reward_model.sandbox", "reward_model.overlong")
+_OF_RULES = tuple(f"reward_model.{name}" for name in ("reward_manager", "reward_kwargs", "sandbox", "overlong"))
 """Keys of the section that speak of rules, and not of PRIME's model."""
 
 
@@ -166,8 +166,8 @@ _DATA = (
     to("data.apply_chat_template_kwargs.enable_thinking", "global_template", via=thinking),
     changes(
         "data.tool_config_path",
-        "verl writes the tools of that file into prompts, and none is called: give the rows a column of their JSON "
-        f"schemas ({TRAIN}.data_args.tools, docs/data.md)",
+        "single_turn_agent there writes the tools of that file into prompts, and none is called: give the rows a "
+        f"column of their JSON schemas ({TRAIN}.data_args.tools, docs/data.md)",
     ),
     summed("data.apply_chat_template_kwargs.**", "template variables"),
 )

@@ -150,6 +150,9 @@ def test_defaults_of_prime_are_those_of_its_own_file() -> None:
     )
     assert not any("does not know" in change or "is off" in change for change in made.changes)
     assert "rewards" in made.tree and "reward" not in made.tree
+    sampled = by("python3 -m recipe.prime.main_prime", "data.oversample_factor=1", "reward_model.reward_kwargs.x=1")
+    assert any("oversample_factor, 4 by default" in change for change in sampled)
+    assert any("reward_args has the arguments of a reward" in change for change in sampled)
 
 
 @pytest.mark.parametrize(

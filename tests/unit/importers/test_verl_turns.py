@@ -242,7 +242,9 @@ def test_tools_that_are_in_prompts_alone_make_no_turns(tmp_path: Path) -> None:
     found = imported(tmp_path, [RUNS], f"{TURNS}.enable=false", f"{TURNS}.tool_config_path=null", *own)
     assert found.pipeline == "rlvr" and at(found, "rewards.verl.reward") == "verl_function"
     (change,) = found.changes
-    assert change.startswith("data.tool_config_path: verl writes the tools of that file into prompts")
+    assert change.startswith(
+        "data.tool_config_path: single_turn_agent there writes the tools of that file into prompts"
+    )
     played = imported(tmp_path, [RUNS], "data.tool_config_path=other.yaml")
     assert entry(played, "data.tool_config_path")[0] == "asks for nothing" and played.is_as_meant
 
