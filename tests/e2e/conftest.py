@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ from types import ModuleType
 import pytest
 from filelock import FileLock
 
-from tests.helpers.runs import REPOSITORY, Run, run_starter
+from tests.helpers.runs import REPOSITORY, Run, run_starter, shared_directory
 
 
 @pytest.fixture(scope="session")
@@ -51,11 +50,6 @@ def lake_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with FileLock(shared / "tiny-frozen-lake.lock"):
         subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True)
     return shared / "tiny-frozen-lake"
-
-
-def shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    base = tmp_path_factory.getbasetemp()
-    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
 @pytest.fixture

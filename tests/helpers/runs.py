@@ -14,11 +14,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
 from tests.helpers.pages import metric_entries, unlisted
 from tests.helpers.sockets import listening, open_to_others, unix_sockets
+
+if TYPE_CHECKING:
+    import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 400  # until the first step, on a machine that is busy with other things
@@ -111,6 +115,12 @@ class Run:
         for process in self.processes():
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+
+
+def shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory that all test processes of this session have in common."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def refusals(directory: Path) -> dict[Column, str]:
     }
     refused: dict[Column, str] = {column: f"refused: {_reason(texts[0])}" for column, texts in said.items() if texts}
     kind = json.loads((directory / "config.json").read_text())["model_type"]
-    if why := (VLLM_REFUSED | VLLM_NOT_ON_CPU).get(kind):
+    if why := {**VLLM_REFUSED, **VLLM_NOT_ON_CPU}.get(kind):
         refused["vllm"] = f"refused: {why}"
     return refused
 

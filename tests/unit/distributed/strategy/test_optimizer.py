@@ -2,7 +2,7 @@ import pytest
 import torch
 from transformers import get_scheduler
 
-from roll.configs.sections.training import TrainingArgs
+from roll.configs.sections.training import Optimizer, TrainingArgs
 from roll.distributed.strategy.optimizer import adamw, learning_rate_factor, optimizer_of, parameter_groups, schedule
 
 
@@ -58,7 +58,7 @@ def test_weight_decay_reaches_matrices_only() -> None:
 
 
 @pytest.mark.parametrize("optim", ["adamw_torch", "muon"])
-def test_biases_of_all_experts_in_one_tensor_are_biases(optim: str) -> None:
+def test_biases_of_all_experts_in_one_tensor_are_biases(optim: Optimizer) -> None:
     """Those of gpt-oss: [experts, outputs]. They do not decay, and Muon leaves them to AdamW."""
     module = torch.nn.Module()
     module.register_parameter("gate_up_proj", torch.nn.Parameter(torch.zeros(4, 2, 6)))
