@@ -335,9 +335,16 @@ def _reward_model(source: SourceLookup, at: str) -> CombinedKeys:
     changed = _verl_only_values(source)
     if source("custom_reward_function.path"):
         changed["custom_reward_function.path"] = f"the reward model scores; put both into {at}.reward_manager_config"
-    return CombinedKeys(
-        settings, f"{at}: the reward model {path} on all GPUs, in turn (docs/reward_models.md).", changes=changed
-    )
+    text = f"{at}: the reward model {path} on all GPUs, in turn (docs/reward_models.md)."
+    is_validated = source("trainer.val_before_train") or source("trainer.test_freq", -1) not in (-1, 0)
+    near = _MODEL_VALIDATES if is_validated and not validates(source) else ""
+    return CombinedKeys(settings, text, near, changes=changed)
+
+
+_MODEL_VALIDATES = (
+    "A validation has the model's scores here; verl's trainers before its reward loop (0.7) score one by the rules of "
+    "data_source, and none whose rows have the style model."
+)
 
 
 # --- the rest

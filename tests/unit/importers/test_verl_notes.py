@@ -136,6 +136,22 @@ def test_another_program_is_another_run(program: str, told: str) -> None:
     assert any(told in change for change in by(program))
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("trainer.test_freq=5", "trainer.val_before_train=false"), True),
+        (("trainer.test_freq=${oc.env:FREQ}", "trainer.val_before_train=false"), True),
+        (("trainer.test_freq=-1", "trainer.val_before_train=true"), True),
+        (("trainer.test_freq=-1", "trainer.val_before_train=false"), False),
+        (("trainer.test_freq=5", "data.val_files=null"), False),
+    ],
+)
+def test_a_validation_by_a_reward_model_is_told(words: tuple[str, ...], told: bool) -> None:
+    """verl's _validate calls val_reward_fn without rm_scores, and returns nothing for rows of the style model."""
+    note = entry(of("reward_model.enable=true", "reward_model.model.path=rm", *words), "reward_model.model.path")[1]
+    assert ("A validation has the model's scores here" in note) == told
+
+
 def test_defaults_of_prime_are_those_of_its_own_file() -> None:
     """recipe/prime/config/prime_trainer.yaml has entropy_coeff 0.001, rloo, n 4, no first validation, and its model
     on; what a script says counts more."""
