@@ -125,11 +125,22 @@ def rise(value: Any) -> Any:
     return words.ApproximateValue(share, near) if share > 0 else share
 
 
+def rise_by_steps(value: Any) -> Any:
+    """The share of a schedule in which its rate rises, which verl's workers of RL make once per step."""
+    share = words.number(value)
+    near = (
+        "the share is rounded up to a whole update here, down to a whole step there; there all updates of step k of a "
+        "warm-up of n have (k - 1) / n of the peak, so that the first step learns nothing; here update k of a warm-up "
+        "of n has k / (n + 1)"
+    )
+    return words.ApproximateValue(share, near) if share > 0 else share
+
+
 def optimizer(section: str, role: str, rate: float) -> Iterator[Row]:
     at, args = f"{section}.optim", f"{role}.training_args"
     need = "critic" if role == "critic" else ""
     yield to(f"{at}.lr", f"{args}.learning_rate", via=words.number, default=rate, needs=need)
-    yield to(f"{at}.lr_warmup_steps_ratio", f"{args}.warmup_ratio", via=rise, needs=f"{role} ratio")
+    yield to(f"{at}.lr_warmup_steps_ratio", f"{args}.warmup_ratio", via=rise_by_steps, needs=f"{role} ratio")
     yield summed(f"{at}.lr_warmup_steps", f"{role} rise", needs=need)
     yield to(f"{at}.weight_decay", f"{args}.weight_decay", via=words.number, default=0.01, needs=need)
     yield to(f"{at}.lr_scheduler_type", f"{args}.lr_scheduler_type", via=words.schedule, needs=need)

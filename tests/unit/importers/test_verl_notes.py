@@ -152,6 +152,12 @@ def test_a_validation_by_a_reward_model_is_told(words: tuple[str, ...], told: bo
     assert ("A validation has the model's scores here" in note) == told
 
 
+def test_a_share_of_a_warm_up_rises_by_steps_there() -> None:
+    """actor_lr_scheduler.step() follows update_actor, which makes all updates of a step."""
+    outcome, note = entry(of(f"{ACTOR}.optim.lr_warmup_steps_ratio=0.1"), f"{ACTOR}.optim.lr_warmup_steps_ratio")
+    assert outcome == "approximated" and "all updates of step k" in note and "a whole step there" in note
+
+
 def test_defaults_of_prime_are_those_of_its_own_file() -> None:
     """recipe/prime/config/prime_trainer.yaml has entropy_coeff 0.001, rloo, n 4, no first validation, and its model
     on; what a script says counts more."""
