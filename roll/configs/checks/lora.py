@@ -262,9 +262,13 @@ def sent_adapter_rank(config: AlgorithmConfig) -> int | None:
 
 def with_sent_adapters(engine: WorkerConfig, trainer: ModelArgs) -> WorkerConfig:
     """The settings of an engine that computes the trainer's adapters as the trainer does. Sent are A and s B, which add
-    the same where s is a power of two: there alpha / r is 1."""
+    the same where s is a power of two: there alpha / r is 1. What the engine's own settings say of adapters counts as
+    little as it does where merged weights are sent."""
+    fields = type(trainer).model_fields
     names = ("lora_target", "lora_rank", "freeze_module_prefix")
+    own = ("use_rslora", "lora_dropout", "additional_target", "adapter_name_or_path")
     adapters = {name: getattr(trainer, name) for name in names} | {"lora_alpha": trainer.lora_rank}
+    adapters |= {name: fields[name].default for name in own}
     return engine.model_copy(update={"model_args": engine.model_args.model_copy(update=adapters)})
 
 

@@ -51,6 +51,14 @@ def test_adapters_go_to_the_engine_by_themselves() -> None:
     assert "true sends adapters from the trainer's memory, and mode: explore reads weights from files" in text
 
 
+def test_what_the_engine_s_settings_say_of_adapters_does_not_change_them(tmp_path: Path) -> None:
+    """YAMLs often give both roles the same model_args. With use_rslora s would be applied twice, in part."""
+    told = {"use_rslora": True, "lora_dropout": 0.1, "additional_target": "norm", "adapter_name_or_path": str(tmp_path)}
+    made = [config(EXACT | LORA | given) for given in ({}, {f"actor_infer.model_args.{k}": v for k, v in told.items()})]
+    bare, full = (with_sent_adapters(each.actor_infer, each.actor_train.model_args).model_args for each in made)
+    assert full == bare and not full.use_rslora
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
