@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 
 from roll.configs.memory.layer_shape import LayerShape, ModelShape, Recurrence
 from roll.configs.memory.parts import Part, RoleFacts, gigabytes
+from roll.configs.memory.reader import LOOKED_UP
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import LOGITS_PER_CHUNK_OF_SHARES, LOGITS_PER_CHUNK_ON_GPUS, Recomputed
 
@@ -256,11 +257,11 @@ _NO_MATTER = re.compile(r"\d+GB|HBM\d\w*|SXM\d*|PCIe|PCIE")  # what may follow: 
 
 
 def matrix_elements(shape: ModelShape) -> int:
-    """Weights that a token is multiplied with: of a mixture those of its experts, of the embedding none (it is looked
-    up), but as the head where that is tied. Norms and biases are left out."""
+    """Weights that a token is multiplied with: of a mixture those of its experts, of the embedding and other tables
+    none (they are looked up), but as the head where that is tied. Norms and biases are left out."""
     total = 0
     for weight in shape.weights:
-        if len(weight.shape) < 2 or (weight.block == "embedding" and not shape.ties_head):
+        if len(weight.shape) < 2 or weight.block == LOOKED_UP or (weight.block == "embedding" and not shape.ties_head):
             continue
         experts = shape.layers[weight.layer].experts_per_token if weight.cut == "expert" else 1
         total += math.prod(weight.shape) * experts

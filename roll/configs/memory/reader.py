@@ -8,6 +8,8 @@ from roll.configs.memory.layer_shape import Attention, Cut, LayerShape, Weight
 
 MOST = 10**7  # of any size; what is above is damaged, and counting its layers would take for ever
 MOST_LAYERS = 10_000
+LOOKED_UP = "table"
+"""Block of tables beside the embedding: of positions, or of each layer's own inputs (Gemma-3n, Gemma-4)."""
 GRANITE_FILES = ("block_sparse_moe.input_linear", "block_sparse_moe.output_linear")
 """Names of a layer's experts in files of Granite."""
 
@@ -231,10 +233,11 @@ def own_weights(model: Reader, form: Form) -> tuple[list[Weight], list[LayerShap
     """Every weight but those of the head, and the layers."""
     table = (model.size("vocab_size"), model.hidden)
     weights = [Weight(f"{form.embedding}.weight", table, "vocabulary", -1, "embedding")]
-    weights += (
-        Weight(name, shape, "tensor" if "_projection" in name and len(shape) == 2 else "whole", -1, name)
-        for name, shape in form.others(model)
-    )
+    for name, shape in form.others(model):
+        is_multiplied = "_projection" in name and len(shape) == 2
+        is_looked_up = not is_multiplied and len(shape) == 2 and ("embed_" in name or ".wpe." in name)
+        block = LOOKED_UP if is_looked_up else name
+        weights.append(Weight(name, shape, "tensor" if is_multiplied else "whole", -1, block))
     shapes: list[LayerShape] = []
     count = form.count(model)
     for layer in range(count):

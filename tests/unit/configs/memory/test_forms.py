@@ -287,3 +287,20 @@ def test_a_token_meets_the_parameters_that_the_name_says(name: str, used: float)
     shape, why_not = model_shape(PUBLISHED[name][1])
     assert shape is not None, why_not
     assert matrix_elements(shape) == pytest.approx(used, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("kind", "table"),
+    [
+        ("gemma3n_text", "model.embed_tokens_per_layer.weight"),
+        ("gpt2", "transformer.wpe.weight"),
+        ("opt", "model.decoder.embed_positions.weight"),
+    ],
+)
+def test_tables_beside_the_embedding_are_looked_up(kind: str, table: str) -> None:
+    """Gemma-3n-E4B has 2.3 B parameters in such a table, and 4.5 B beside it."""
+    shape, _ = model_shape(json.loads(tiny_config(kind).to_json_string()))
+    assert shape is not None and shape.ties_head
+    (size,) = (weight.num_elements for weight in shape.weights if weight.name == table)
+    matrices = [weight for weight in shape.weights if len(weight.shape) > 1]
+    assert matrix_elements(shape) == sum(weight.num_elements for weight in matrices) - size
