@@ -39,7 +39,7 @@ OF_NORM = 2e-5
 FIRST = ("gemma2", "gpt_oss", "granite_swa", "nanochat", "deepseek_v3", "opt", "seed_oss", "falcon", "llama4_text")
 # Most language models of families that see have no class of their own: tests/parity/strategies/test_pictures.py tries
 # them.
-ALONE = sorted((TRIED - {f"{family}_text" for family in VISION}) | {"gemma3_text"})
+ALONE = sorted((TRIED - {f"{family}_text" for family in VISION}) | {"gemma3_text", "qwen3_5_text", "qwen3_5_moe_text"})
 EVERY = [kind if kind in FIRST else pytest.param(kind, marks=slow) for kind in ALONE]
 SAMPLED = ("gemma2", "gpt_oss", "bloom")
 SENT = ("nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "minimax_m2")
