@@ -116,6 +116,9 @@ def test_a_killed_driver_takes_workers_and_their_children_along(resources: Resou
     assert not directory.exists()
     beside, family = killed.stdout.split("beside ")[1].split(" family ")
     assert int(beside) == 0, "a signal to the driver's process group reaches others"
-    assert [pid for pid in map(int, family.split()) if is_alive(pid)] == [], "such as Ray's agents"
+    pids = [int(pid) for pid in family.split()]
+    while any(map(is_alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert [pid for pid in pids if is_alive(pid)] == [], "such as Ray's agents"
     assert "ended without a word: it was killed, or it crashed." in killed.stderr
     assert "on this host died" not in killed.stderr

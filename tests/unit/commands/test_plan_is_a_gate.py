@@ -268,6 +268,7 @@ def test_only_known_findings_are_the_machines() -> None:
             if named and any(isinstance(part, ast.Constant) and part.value == "machine" for part in ast.walk(node)):
                 found.add(str(path.relative_to(ROLL)))
     assert found == {
+        "configs/checks/exact_log_probs.py",
         "configs/checks/training.py",
         "configs/checks/rollout.py",
         "configs/checks/platforms.py",

@@ -94,7 +94,7 @@ def test_files_that_share_ray_are_run_by_one_process() -> None:
     assert suite.scope_of("tests/e2e/test_c.py::TestC::test_c") == "tests/e2e/test_c.py"
 
 
-@pytest.mark.parametrize("shard", ["0/3", "4/3", "1/2", "one"])
+@pytest.mark.parametrize("shard", ["0/4", "5/4", "1/2", "one"])
 def test_a_shard_that_there_is_not_is_refused(shard: str) -> None:
-    with pytest.raises(pytest.UsageError, match="there are shards 1/3 to 3/3"):
+    with pytest.raises(pytest.UsageError, match="there are shards 1/4 to 4/4"):
         suite.Selection(shard)
