@@ -84,9 +84,8 @@ class Place:
         from roll.models.tiny import build_tokenizer
         from tests.parity.megatron import models
 
-        shape: dict[str, Any] = {"vocab_size": 296, "hidden_size": 64, "moe_intermediate_size": 32} | options
-        shape |= {"max_position_embeddings": 2048}
-        directory = models.make(self.directory / "mixture", "qwen3_moe", **shape)
+        shape = {"vocab_size": 296, "hidden_size": 64, "moe_intermediate_size": 32, "max_position_embeddings": 2048}
+        directory = models.make(self.directory / "mixture", "qwen3_moe", **(shape | options))
         build_tokenizer().save_pretrained(directory)
         return directory
 

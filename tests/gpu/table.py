@@ -292,14 +292,16 @@ def _runs_of(engine: str) -> list[Check]:
     ]
 
 
-def _learns(name: str, engine: str, config: str, steps: int, *overrides: str) -> Check:
+def _learns(
+    name: str, engine: str, config: str, steps: int, judged_by: dict[str, limits.Limit], *overrides: str
+) -> Check:
     return Check(
         name=f"learns-{name}",
         path=f"tiny-sort with {engine}, every role on one GPU: the policy gets better",
         code="pipeline/rlvr/",
         function=f"{HERE}.runs:learns",
         arguments={"config_name": config, "steps": steps, "overrides": overrides},
-        limits=limits.LEARNS_WELL if steps == 24 else limits.LEARNS,
+        limits=judged_by,
         packages=("ray", "deepspeed", *[engine] * (engine != "hf_infer")),
         limit_s=420,
         expected_s=120 if engine == "hf_infer" else 200,
@@ -528,12 +530,13 @@ CHECKS: tuple[Check, ...] = (
         packages=("ray", "deepspeed", "vllm"),
         limit_s=420,
     ),
-    _learns("hf", "hf_infer", "tiny_sort", 24),
+    _learns("hf", "hf_infer", "tiny_sort", 24, limits.LEARNS_WELL),
     _learns(
         "vllm",
         "vllm",
         "tiny_sort_vllm",
         12,
+        limits.LEARNS,
         "actor_train.training_args.gradient_accumulation_steps=4",
         "actor_infer.strategy_args.strategy_config.gpu_memory_utilization=0.1",
         "+actor_infer.strategy_args.strategy_config.kv_cache_memory_bytes=1000000000",

@@ -14,11 +14,21 @@ pytest.importorskip("vllm", reason="vllm is not installed")
 Named = Iterable[tuple[str, torch.Tensor]]
 
 
+def load_into(model: nn.Module, weights: Named) -> set[str]:
+    """As models of vLLM load: each weight by its own loader. Returns the names."""
+    from vllm.model_executor.model_loader.weight_utils import default_weight_loader
+
+    parameters, loaded = dict(model.named_parameters()), set[str]()
+    for name, value in weights:
+        getattr(parameters[name], "weight_loader", default_weight_loader)(parameters[name], value)
+        loaded.add(name)
+    return loaded
+
+
 def quantised_online() -> Any:
     """A layer that vLLM quantises while it loads, as `quantization: fp8_per_tensor` asks, and tied weights."""
     from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
     from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
-    from vllm.model_executor.model_loader.weight_utils import default_weight_loader
     from vllm.model_executor.utils import replace_parameter
 
     class OnlineMethod(QuantizeMethodBase):
@@ -43,11 +53,7 @@ def quantised_online() -> Any:
             self.lm_head.weight = self.embed.weight
 
         def load_weights(self, weights: Named) -> set[str]:
-            parameters, loaded = dict(self.named_parameters()), set[str]()
-            for name, value in weights:
-                getattr(parameters[name], "weight_loader", default_weight_loader)(parameters[name], value)
-                loaded.add(name)
-            return loaded
+            return load_into(self, weights)
 
     model = Model().requires_grad_(False)
     record_metadata_for_reloading(model)
@@ -143,13 +149,7 @@ class WithJoined(nn.Module):
         self._merged_conv_weight = torch.zeros(6, 3)
 
     def load_weights(self, weights: Named) -> set[str]:
-        from vllm.model_executor.model_loader.weight_utils import default_weight_loader
-
-        parameters, loaded = dict(self.named_parameters()), set[str]()
-        for name, value in weights:
-            getattr(parameters[name], "weight_loader", default_weight_loader)(parameters[name], value)
-            loaded.add(name)
-        return loaded
+        return load_into(self, weights)
 
 
 def test_weights_that_vllm_joined_in_the_first_pass_are_updated(monkeypatch: pytest.MonkeyPatch) -> None:

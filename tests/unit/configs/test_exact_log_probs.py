@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from roll.configs.checks.exact_log_probs import KEY, exact_machine_problems, exact_model_problems
+from roll.configs.checks.exact_log_probs import KEY, WIDTH, exact_machine_problems, exact_model_problems
 from roll.configs.checks.lora import with_sent_adapters
 from roll.configs.checks.pictures import picture_problems
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.tables.roles import ROLES
+from roll.models.exact.sizes import WHOLE
 from roll.platforms.table import PLATFORMS
 from roll.run.start.preflight import machine_report
 from tests.helpers.configs import config, problems
@@ -118,6 +119,10 @@ def test_devices_without_exact_products_are_refused(platform: str, monkeypatch: 
     (problem,) = exact_machine_problems(made)
     assert problem.text.startswith(f"{why}, and this machine has devices of platform {platform}.")
     assert list(exact_machine_problems(config({**EXACT, "platform": "cpu"}))) == []
+
+
+def test_a_plan_and_exact_products_know_the_same_width() -> None:
+    assert WIDTH == WHOLE
 
 
 def of_model(role: str, model: dict[str, Any]) -> list[str]:
