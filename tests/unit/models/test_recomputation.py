@@ -1,5 +1,6 @@
 """What a trained model keeps between its two passes, against what a plan says of it."""
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,13 @@ def forward(model: LoadedModel, ids: torch.Tensor | None = None) -> torch.Tensor
 def kept_bytes(model: LoadedModel, ids: torch.Tensor | None = None) -> int:
     """Bytes that were allocated in a forward pass, and not freed by its end."""
     forward(model, ids).sum().backward()  # what is allocated once, and the compiler
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        hidden = forward(model, ids)
+    gc.collect()  # what other tests left would be freed meanwhile
+    gc.disable()
+    try:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+            hidden = forward(model, ids)
+    finally:
+        gc.enable()
     assert hidden.requires_grad
     events: Any = profiled.profiler.kineto_results.events()  # type: ignore[union-attr]
     return sum(event.nbytes() for event in events if event.name() == "[memory]")
