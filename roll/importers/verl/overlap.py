@@ -47,19 +47,26 @@ def is_overlapping(module: str) -> bool:
     return _PROGRAM.fullmatch(module) is not None
 
 
+def is_stream(module: str, values: Mapping[str, Any]) -> bool:
+    """True where prompts start one by one, by the program's name or its section of keys."""
+    match, asked = _PROGRAM.fullmatch(module), _asked(values)
+    return match[3] == "fully_async_policy" if match else bool(asked) and _may_be_stream(module, asked)
+
+
+def _asked(values: Mapping[str, Any]) -> list[str]:
+    return [key for key in values if key.startswith(f"{_ASYNC}.")]
+
+
 def overlapping_table(table: Table, module: str, values: Mapping[str, Any]) -> Table:
-    """The table of a run whose engines have GPUs of their own, by the program's name or its section of keys; the same
-    table for another run."""
-    match = _PROGRAM.fullmatch(module)
-    asked = [key for key in values if key.startswith(f"{_ASYNC}.")]
-    is_stream = match[3] == "fully_async_policy" if match else bool(asked) and _may_be_stream(module, asked)
-    if match is None and not is_stream:
-        return replace(table, rows=(*table.rows, _unread(module))) if asked else table
-    rows = {row.key: row for row in (*_PLACES, *(_STREAM_ROWS if is_stream else ()))}
-    if is_stream and values.get(_TOTAL, _TOTAL) is None:  # then verl counts epochs
+    """The table of a run whose engines have GPUs of their own; the same table for another run."""
+    streams = is_stream(module, values)
+    if not (streams or is_overlapping(module)):
+        return replace(table, rows=(*table.rows, _unread(module))) if _asked(values) else table
+    rows = {row.key: row for row in (*_PLACES, *(_STREAM_ROWS if streams else ()))}
+    if streams and values.get(_TOTAL, _TOTAL) is None:  # then verl counts epochs
         rows = {key: row for key, row in rows.items() if key != "trainer.total_epochs"}
         rows[_TOTAL] = needless(_TOTAL, "trainer.total_epochs counts")
-    sums = {**table.sums, "placement": _placement, **(_STREAM if is_stream else _ONE_STEP)}
+    sums = {**table.sums, "placement": _placement, **(_STREAM if streams else _ONE_STEP)}
     return replace(table, rows=(*rows.values(), *(row for row in table.rows if row.key not in rows)), sums=sums)
 
 

@@ -35,7 +35,7 @@ from roll.importers.verl.common import (
     thinking,
 )
 from roll.importers.verl.correction import CORRECTION_ROWS
-from roll.importers.verl.overlap import is_overlapping, overlapping_table
+from roll.importers.verl.overlap import is_overlapping, is_stream, overlapping_table
 from roll.importers.verl.pictures import PICTURE_ROWS, picture_notes
 from roll.importers.verl.reward_sources import GRADES_MATHS
 from roll.importers.verl.role_rows import REWARD_ROWS, ROLE_ROWS
@@ -499,7 +499,8 @@ def verl_notes(original: SourceKeys) -> Iterator[str]:
     yield from program_notes(original.command.program if original.command else ())
     if values.get("algorithm.filter_groups.enable") is True and not _filters(original):
         yield _UNFILTERED
-    yield from _of_generation_batches(values, _filters(original))
+    if not is_stream(module_of(original.command.program) if original.command else "", values):
+        yield from _of_generation_batches(values, _filters(original))
     yield from _unwritten(original, values.get("trainer.logger"))
     for name, value in _of_trackers(original):
         if is_output(value):

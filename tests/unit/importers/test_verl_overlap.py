@@ -25,7 +25,8 @@ def of(program: str, *words: str) -> Imported:
 
 
 def test_a_stream_of_prompts_has_steps_between_its_publications() -> None:
-    found = of(STREAM, *ASYNC, "data.train_batch_size=0", "trainer.test_freq=5", "trainer.save_freq=10")
+    prompts = ("data.train_batch_size=0", "data.gen_batch_size=1")
+    found = of(STREAM, *ASYNC, *prompts, "trainer.test_freq=5", "trainer.save_freq=10")
     assert found.is_as_meant
     keys = ("rollout_batch_size", "async_generation_ratio", "max_steps", "eval_steps", "save_steps")
     assert [at(found, key) for key in keys] == [256, 0.5, 20, 5, 10]
