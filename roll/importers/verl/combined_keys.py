@@ -23,19 +23,20 @@ from roll.importers.verl.batches import (
 from roll.importers.verl.common import (
     ACTOR,
     CRITIC,
-    OVERLONG,
     REF,
     ROLLOUT,
     balance,
     floor,
     has_critic,
+    overlong_buffer,
+    runs_validation,
     template_variables,
     terms_beside,
     validates,
 )
 from roll.importers.verl.correction import CORRECTION_COMBINED_KEYS
 from roll.importers.verl.pictures import pictures
-from roll.importers.verl.reward_sources import WHOLE, rewards_by_source
+from roll.importers.verl.reward_sources import WHOLE, overlong, rewards_by_source
 from roll.importers.verl.role_rows import adapters, head_training
 from roll.importers.verl.versions import IS_OLD
 from roll.utils.text import show
@@ -275,13 +276,10 @@ def rewards(source: SourceLookup) -> CombinedKeys:
         changed, places = _verl_only_values(source, reads_source), [f"rewards.{name}" for name in made]
         if source(IS_OLD) and any(keys["reward"] == "verl_function" for keys in made.values()):
             changed["custom_reward_function.path"] = _IN_MAIN
-    if buffer := _overlong(source):
-        most = source.number("data.max_response_length")
-        args = {"max_tokens": most, "cache_tokens": source.size(f"{buffer}.len")}
-        weight = source.amount(f"{buffer}.penalty_factor", 1.0)
-        part = {"reward": "overlong", "reward_args": args, "weight": weight}
+    if buffer := overlong_buffer(source):
+        part, said = overlong(source, buffer)
         settings |= {f"{place}.reward_manager_config": [part] for place in places}
-        text += f" overlong: 0 up to {most - args['cache_tokens']} tokens, then down to -{weight:g} at {most}."
+        text += f" {said}"
     return CombinedKeys(settings, text, near, changes=changed)
 
 
@@ -309,11 +307,6 @@ def _verl_only_values(look: SourceLookup, reads_source: bool = False) -> dict[st
     return found
 
 
-def _overlong(source: SourceLookup) -> str:
-    """The section of DAPO's buffer, wherever this version of verl has it; empty where it is off."""
-    return next((at for at in OVERLONG if source(f"{at}.enable") and source(f"{at}.len")), "")
-
-
 def _reward_model(source: SourceLookup, at: str) -> CombinedKeys:
     path, everything = source("reward_model.model.path"), devices(0, gpus(source))
     if isinstance(path, list):
@@ -336,8 +329,7 @@ def _reward_model(source: SourceLookup, at: str) -> CombinedKeys:
     if source("custom_reward_function.path"):
         changed["custom_reward_function.path"] = f"the reward model scores; put both into {at}.reward_manager_config"
     text = f"{at}: the reward model {path} on all GPUs, in turn (docs/reward_models.md)."
-    is_validated = source("trainer.val_before_train") or source("trainer.test_freq", -1) not in (-1, 0)
-    near = _MODEL_VALIDATES if is_validated and not validates(source) else ""
+    near = "" if runs_validation(source) else _MODEL_VALIDATES
     return CombinedKeys(settings, text, near, changes=changed)
 
 
@@ -482,7 +474,7 @@ def _other_metric(source: SourceLookup) -> str:
     metric = str(source(_METRIC, "seq_reward"))
     if metric in ("reward", "seq_reward", "seq_final_reward"):
         return ""
-    if _overlong(source):
+    if overlong_buffer(source):
         return (
             f"Filters here look at rewards with the penalty for length, where there {metric} is without it: a group of "
             "equal answers stays in where some of them are too long."

@@ -30,6 +30,7 @@ TRAIN, INFER = "actor_train", "actor_infer"
 PROFILES = "profiler_timeline and profiler_memory record a run here (docs/profiling.md)"
 OWN_CODE = "models are loaded without code of their own; one that needs it is refused when it is loaded"
 FILES_ONCE = "files are read once"
+ALL_ROWS = "all rows are read; data_args.split takes a part of a data set of the hub"
 OF_MODEL = "it must be a setting in the config.json of the model, which refuses another one as it loads"
 TEMPLATE_OF_MODEL = (
     "there it goes into the model's configuration, which no tokenizer reads: prompts have the tokenizer's own "
@@ -377,12 +378,19 @@ SECTION = f"{MODEL}.lora"  # of Megatron's adapters
 MEGATRON = "megatron"
 
 
+OF_KWARGS = "reward_model.reward_kwargs.overlong_buffer_cfg"
 OVERLONG = (
     "reward_model.overlong_buffer",
-    "reward_model.reward_kwargs.overlong_buffer_cfg",
+    OF_KWARGS,
     "custom_reward_function.overlong_buffer",
 )
 """Sections in which versions of verl have DAPO's soft penalty."""
+MOST_TOKENS = "reward_model.reward_kwargs.max_resp_len"
+
+
+def overlong_buffer(source: SourceLookup) -> str:
+    """The section of the penalty that counts; empty where it is off."""
+    return next((at for at in OVERLONG if source(f"{at}.enable") and source(f"{at}.len")), "")
 
 
 PER_ANSWER = ("gspo", "sapo", "geo_mean")
@@ -513,6 +521,13 @@ def validates(source: SourceLookup) -> str:
     return "" if source("data.val_files") else "there are no data.val_files: no validation"
 
 
+def runs_validation(source: SourceLookup) -> str:
+    """Why no validation takes place; empty where one does."""
+    steps = [source(key, -1) for key in ("trainer.test_freq", "rollout.test_freq")]
+    is_asked = source("trainer.val_before_train") or any(every not in (None, -1, 0) for every in steps)
+    return validates(source) or ("" if is_asked else "test_freq and val_before_train are off: no validation")
+
+
 ENDS_SOONER = "it counts here; there the last epoch of trainer.total_epochs ends a run too, if it comes first"
 
 
@@ -553,6 +568,8 @@ CONDITIONS: Mapping[str, Condition] = {
     "lora section": lambda source: "" if has_section(source) else "no adapters of Megatron",
     "turns": lambda source: "" if source(f"{ROLLOUT}.multi_turn.enable") else "multi_turn.enable is off",
     "validation": validates,
+    "validations": runs_validation,
+    "overlong": lambda source: "" if overlong_buffer(source) else "no penalty on long answers is on",
     "filter": _filters,
     "epochs": counts_epochs,
     "actor_train ratio": lambda source: no_ratio(source, ACTOR),

@@ -21,7 +21,7 @@ from roll.importers.rows import (
     to,
 )
 from roll.importers.verl.combined_keys import reward_manager
-from roll.importers.verl.common import OVERLONG, ROLLOUT, validates
+from roll.importers.verl.common import MOST_TOKENS, OVERLONG, ROLLOUT, overlong_buffer, validates
 from roll.importers.verl.pictures import no_pictures
 from roll.importers.verl.reward_sources import CODE, DAPO, sources_of
 from roll.importers.verl.tools import Tools, tools_of
@@ -51,6 +51,7 @@ _UNTOLD = (
     "it by --lossy"
 )
 _CALLS = "a call is <name>text</name>, as the first prompt says, where verl has JSON in the words of the model"
+_NO_PENALTY = "no penalty for the length of an episode is here"
 _SOME_ROWS = "val_batch_size / val_env_manager.group_size questions in turn, where verl asks all rows"
 _USUAL_QUESTIONS = 128
 _TOO_LONG = "a first prompt that leaves no room for a response keeps its end"
@@ -136,8 +137,7 @@ class _Episodes:
         tested = {"data.reward_fn_key": _TESTS.format(", ".join(sources))} if sources else {}
         reasons = tested | ({"custom_reward_function.path": reason} if source("custom_reward_function.path") else {})
         reasons |= {"reward_model.enable": "no reward model scores episodes"} if source("reward_model.enable") else {}
-        at = next((at for at in OVERLONG if source(f"{at}.enable") and source(f"{at}.len")), "")
-        return reasons | ({f"{at}.enable": "no penalty for the length of an episode is here"} if at else {})
+        return reasons | ({f"{at}.enable": _NO_PENALTY} if (at := overlong_buffer(source)) else {})
 
 
 def _has_own_reward(source: SourceLookup) -> bool:
@@ -224,5 +224,6 @@ _ROWS: tuple[Row, ...] = (
     *(summed(f"custom_reward_function.{name}", "episodes") for name in ("path", "name")),
     changes("custom_reward_function.reward_kwargs.*", "the environment judges"),
     summed("reward_model.enable", "episodes", False),
+    needless(MOST_TOKENS, _NO_PENALTY),
     *(summed(f"{section}.{name}", "episodes") for section in OVERLONG for name in ("enable", "len", "penalty_factor")),
 )

@@ -12,6 +12,8 @@ from roll.importers.convert import Imported, read, source_keys
 from roll.importers.shell.script import find_command
 from roll.importers.verl.files import Composed
 from roll.importers.verl.reward_sources import DOMAINS, domain_of
+from roll.rewards.base import RewardInput
+from roll.rewards.penalties import Overlong
 from tests.unit.importers.test_import import entry
 from tests.unit.importers.test_verl_meaning import GRPO, at
 
@@ -103,6 +105,23 @@ def test_penalties_and_filters_are_those_of_every_domain(tmp_path: Path) -> None
     for keys in rewards.values():
         assert keys["reward_manager_config"][0]["reward"] == "overlong"
         assert keys["query_filter_config"]["type"] == "std_filter"
+
+
+@pytest.mark.parametrize("most", [1024, 2048, 4096, 6000])
+def test_a_penalty_for_length_is_that_of_verl_wherever_its_buffer_ends(most: int) -> None:
+    kwargs, longest, length, factor = "reward_model.reward_kwargs", 4096, 512, 0.5
+    buffer = f"{kwargs}.overlong_buffer_cfg"
+    words = (f"{buffer}.enable=true", f"{buffer}.len={length}", f"{buffer}.penalty_factor={factor}")
+    found = of("/d/gsm8k.parquet", *words, f"{kwargs}.max_resp_len={most}", f"data.max_response_length={longest}")
+    assert entry(found, f"{kwargs}.max_resp_len")[0] == "approximated"  # as all keys of this reward
+    (part,) = at(found, "rewards.verl.reward_manager_config")
+    penalty = Overlong(**part["reward_args"])
+    for tokens in (1, most - length, most - length // 2, most, longest):
+        if 0 < tokens <= longest:
+            theirs = min(-(tokens - (most - length)) / length * factor, 0)
+            ours = part["weight"] * penalty(RewardInput("", "", num_response_tokens=tokens))
+            assert ours == pytest.approx(theirs, abs=1e-12)
+    assert of("/d/gsm8k.parquet", f"{kwargs}.max_resp_len=2048").is_as_meant, "no penalty is on"
 
 
 def test_no_source_is_of_two_domains() -> None:
