@@ -27,6 +27,7 @@ from roll.importers.rows import (
 from roll.importers.verl.batches import gpus, leaves_gpus_open
 from roll.importers.verl.combined_keys import TRACKER_VARIABLES, board
 from roll.importers.verl.common import (
+    ALL_ROWS,
     ENDS_SOONER,
     FILES_ONCE,
     HIDDEN_NOISE,
@@ -309,7 +310,7 @@ _ROWS: tuple[Row, ...] = (
     *(changes(key, ONLY_RLVR if key == "data.image_key" else NO_VIDEOS) for key in COLUMNS),
     changes("data.chat_template", "data_args.template takes the path of a file with it"),
     changes("data.custom_cls.*", "rows of one's own become a file of rows: docs/data.md"),
-    changes("data.*_max_samples", "all rows are read; data_args.split takes a part of a data set of the hub", -1),
+    changes("data.*_max_samples", ALL_ROWS, -1),
     needless("data.balance_dp_token", "every token of a step weighs the same, on whatever rank it is"),
     needless("data.use_shm", FILES_ONCE),
     needless("data.num_workers", "rows are read as they are needed"),

@@ -16,6 +16,7 @@ from roll.importers.shell.script import is_output, undated
 from roll.importers.verl.combined_keys import COMBINED_KEYS, OF_MACHINES, TRACKER_VARIABLES
 from roll.importers.verl.common import (
     ACTOR,
+    ALL_ROWS,
     CONDITIONS,
     CRITIC,
     ENDS_SOONER,
@@ -148,7 +149,8 @@ _DATA = (
     needless("data.filter_overlong_prompts_workers", "prompts are measured as they are needed"),
     needless("data.dataloader_num_workers", "prompts are read as they are needed"),
     lacks("data.validation_shuffle", "all rows are validated, in their order", False),
-    changes("data.*_max_samples", "all rows are read; data_args.split takes a part of a data set of the hub", -1),
+    replace(changes("data.val_max_samples", ALL_ROWS, -1), needs="validations"),
+    changes("data.*_max_samples", ALL_ROWS, -1),
     *PICTURE_ROWS,
     to("data.prompt_id_key", f"{TRAIN}.data_args.id", idle=(None,)),
     needless("data.max_prompt_id_length", "ids of rows are texts, of any length"),

@@ -621,6 +621,15 @@ def test_prompts_that_main_ppo_generates_are_those_that_it_trains_on(filters: st
     assert any("Give data.train_batch_size=384" in change for change in found.changes) is not is_as_meant
 
 
+@pytest.mark.parametrize(
+    ("words", "is_as_meant"),
+    [((), False), (("trainer.val_before_train=false",), True), (("trainer.test_freq=5",), False)],
+)
+def test_a_part_of_the_validation_matters_where_one_takes_place(words: tuple[str, ...], is_as_meant: bool) -> None:
+    assert of("data.val_max_samples=100", "trainer.test_freq=0", *words).is_as_meant is is_as_meant
+    assert not of("data.train_max_samples=100", "trainer.test_freq=0", *words).is_as_meant
+
+
 @pytest.mark.parametrize("before", ["", "env ", "ray job submit -- env ", "ray job submit -- "])
 def test_variables_before_a_program_are_its_environment(before: str) -> None:
     command = find_command(f"{before}PYTHONUNBUFFERED=1 python3 -m verl.trainer.main_ppo data.train_batch_size=8")
