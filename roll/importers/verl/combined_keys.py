@@ -30,7 +30,6 @@ from roll.importers.verl.common import (
     has_critic,
     overlong_buffer,
     runs_validation,
-    template_variables,
     terms_beside,
     validates,
 )
@@ -38,6 +37,7 @@ from roll.importers.verl.correction import CORRECTION_COMBINED_KEYS
 from roll.importers.verl.pictures import pictures
 from roll.importers.verl.reward_sources import WHOLE, overlong, rewards_by_source
 from roll.importers.verl.role_rows import adapters, head_training
+from roll.importers.verl.templates import template_sums
 from roll.importers.verl.versions import IS_OLD
 from roll.utils.text import show
 
@@ -546,7 +546,7 @@ def critic_warmup(source: SourceLookup) -> CombinedKeys:
 
 _LEARNERS = ((ACTOR, "actor_train"), (CRITIC, "critic"))
 COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
-    "template variables": template_variables("actor_train"),
+    **template_sums("actor_train"),
     "placement": placement,
     "actor batches": batches("actor_train"),
     "critic batches": batches("critic"),

@@ -24,7 +24,6 @@ from roll.importers.rows import (
     to,
 )
 from roll.platforms.table import PLATFORMS
-from roll.utils.text import show
 
 TRAIN, INFER = "actor_train", "actor_infer"
 PROFILES = "profiler_timeline and profiler_memory record a run here (docs/profiling.md)"
@@ -74,32 +73,6 @@ def strategy_of_group(values: Mapping[str, object]) -> Mapping[str, object]:
     """Return the strategy that the choice of an engine's files implies."""
     value = values.get(ENGINE_GROUP)
     return {} if value is None else {f"{ACTOR}.strategy": _ENGINE_GROUPS.get(str(value), value)}
-
-
-def thinking(value: object) -> object:
-    """The template for a switch of its thinking, which templates without one do not read."""
-    if value is True:
-        return ApproximateValue("native", "the tokenizer's own template, which thinks unless it says otherwise")
-    if value is not False:
-        raise ValueError(value)
-    return "native_nonthinking"
-
-
-def template_variables(role: str) -> Callable[[SourceLookup], CombinedKeys]:
-    """Returns the variables of the chat template beside its switch of thinking, in training and validation."""
-
-    def combine(source: SourceLookup) -> CombinedKeys:
-        given = {key: value for key, value in source.below(_KWARGS).items() if key != "enable_thinking"}
-        settings: dict[str, Any] = {}
-        for at in (role, *(("validation",) if source("data.val_files") else ())):
-            settings |= {f"{at}.data_args.template_kwargs.{key}": value for key, value in given.items()}
-        said = ", ".join(f"{key} {show(value)}" for key, value in given.items())
-        return CombinedKeys(settings, f"data_args.template_kwargs: {said}.")
-
-    return combine
-
-
-_KWARGS = "data.apply_chat_template_kwargs"
 
 
 def steps(value: object) -> object:

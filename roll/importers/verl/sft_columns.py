@@ -6,10 +6,11 @@ import re
 
 from roll.importers import rows as words
 from roll.importers.rows import CombinedKeys, SourceLookup
+from roll.importers.verl.templates import ARGUMENT, OF_MODEL, SWITCH
 
 DATA = "sft_train.data_args"
 MISMATCH = "data.ignore_input_ids_mismatch"
-_SETS_TEMPLATE = ("data.apply_chat_template_kwargs.enable_thinking", "model.custom_chat_template")
+_SETS_TEMPLATE = (SWITCH, ARGUMENT, OF_MODEL)
 _QWEN3 = re.compile(r"qwen3(?!\.\d|[-_]?(vl|omni|coder|next))(?!.*thinking)", re.IGNORECASE)
 _CHANGES_ANSWERS = re.compile(r"qwen3|qwq|(?<![a-z])r1(?!\d)|think", re.IGNORECASE)
 APART = (

@@ -45,12 +45,11 @@ from roll.importers.verl.common import (
     rise,
     rising,
     schedule_of,
-    template_variables,
-    thinking,
 )
 from roll.importers.verl.pictures import COLUMNS, NO_VIDEOS, ONLY_RLVR
 from roll.importers.verl.sft_columns import MISMATCH, columns
 from roll.importers.verl.sft_engine_rows import ENGINE_ROWS, MODEL_ROWS, OPTIMIZER_ROWS, ROLE
+from roll.importers.verl.templates import TEMPLATE_ROWS, template_sums
 from roll.importers.verl.versions import AVERAGES_PASSES
 
 _ARGS, _MODEL, _DATA = f"{ROLE}.training_args", f"{ROLE}.model_args", f"{ROLE}.data_args"
@@ -283,7 +282,7 @@ _COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "floor": floor("", ROLE),
     f"{ROLE} balance": balance("engine", ROLE),
     "resume": _resume,
-    "template variables": template_variables(ROLE),
+    **template_sums(ROLE),
 }
 
 _ROWS: tuple[Row, ...] = (
@@ -391,9 +390,7 @@ _ROWS: tuple[Row, ...] = (
     lacks("data.tools_key", "the column of tools is called tools", "tools"),
     changes("data.enable_thinking_key", "data_args.template says how thinking is written", "enable_thinking"),
     changes("data.enable_thinking_default", "data_args.template says how thinking is written", "none"),
-    lacks("data.apply_chat_template_kwargs", "data_args.template_kwargs is a mapping", {}),
-    to("data.apply_chat_template_kwargs.enable_thinking", "global_template", via=thinking),
-    summed("data.apply_chat_template_kwargs.**", "template variables"),
+    *TEMPLATE_ROWS,
     needless("trainer.balance_batch", "rows are divided over ranks by work"),
     needless("data.pad_mode", "rows are padded, or packed, as use_sequence_packing says"),
     summed(MISMATCH, "columns"),

@@ -33,7 +33,6 @@ from roll.importers.verl.common import (
     TRAIN,
     device,
     engine_group,
-    thinking,
 )
 from roll.importers.verl.correction import CORRECTION_ROWS
 from roll.importers.verl.overlap import is_overlapping, is_stream, overlapping_table
@@ -41,6 +40,7 @@ from roll.importers.verl.pictures import PICTURE_ROWS, picture_notes
 from roll.importers.verl.reward_sources import GRADES_MATHS
 from roll.importers.verl.role_rows import REWARD_ROWS, ROLE_ROWS
 from roll.importers.verl.sft_rows import SAVES, SFT
+from roll.importers.verl.templates import TEMPLATE_ROWS
 from roll.importers.verl.turns import plays, turns_table
 from roll.importers.verl.versions import derived, sft_defaults, sft_names, version_notes
 
@@ -164,14 +164,12 @@ _DATA = (
     changes("data.custom_cls.*", "rows of one's own become a file of rows: docs/data.md"),
     changes("data.sampler.*", "rows come shuffled, or in their order"),
     changes("data.datagen.*", "rows are there before the run"),
-    lacks("data.apply_chat_template_kwargs", "data_args.template_kwargs is a mapping", {}),
-    to("data.apply_chat_template_kwargs.enable_thinking", "global_template", via=thinking),
     changes(
         "data.tool_config_path",
         "single_turn_agent there writes the tools of that file into prompts, and none is called: give the rows a "
         f"column of their JSON schemas ({TRAIN}.data_args.tools, docs/data.md)",
     ),
-    summed("data.apply_chat_template_kwargs.**", "template variables"),
+    *TEMPLATE_ROWS,
 )
 
 _ALGORITHM = (

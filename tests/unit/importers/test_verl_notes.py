@@ -383,6 +383,18 @@ def test_a_switch_of_the_thinking_is_the_template() -> None:
     assert on.tree["global_template"] == "native" and entry(on, key)[0] == "approximated"
 
 
+@pytest.mark.parametrize("key", ["data.apply_chat_template_kwargs.chat_template", f"{MODEL}.custom_chat_template"])
+def test_a_template_that_is_written_out_is_told_of_thinking(key: str) -> None:
+    text = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    switch = "data.apply_chat_template_kwargs.enable_thinking"
+    found = of(f"+{key}='{text}'", f"{switch}=false")
+    assert found.is_as_meant and found.tree["global_template"] == text
+    for role in ("actor_train", "validation"):
+        assert found.tree[role]["data_args"]["template_kwargs"] == {"enable_thinking": False}
+    alone = of(f"+{key}='{text}'", f"{switch}=null")
+    assert alone.tree["global_template"] == text and "template_kwargs" not in alone.tree["actor_train"]["data_args"]
+
+
 def test_what_else_a_template_is_told_is_told_it_here() -> None:
     key = "data.apply_chat_template_kwargs.reasoning_effort"
     found = of(f"+{key}=low", "data.apply_chat_template_kwargs.enable_thinking=false")
