@@ -14,6 +14,7 @@ from roll.importers.trinity.modes import COLOCATED, sampled
 from roll.importers.verl import batches as verl_counts
 from roll.importers.verl.batches import gpus, micro_batch
 from roll.importers.verl.common import ACTOR, CRITIC, MEGATRON, ROLLOUT, has_critic, strategy_of
+from roll.importers.verl.correction import unweighted
 
 _TRINITY_ONLY = "trinity."
 _ENGINES = f"{_TRINITY_ONLY}explorer.rollout_model.engine_num"
@@ -209,13 +210,10 @@ def _ahead(source: SourceLookup) -> CombinedKeys:
             none = "With unfinished_groups: drop no step runs ahead of its training."
             nears |= dict.fromkeys((_STYLE, f"{_TRINITY_ONLY}synchronizer.sync_offset"), none)
         text = f"{step.started} prompts are started for a step of {step.prompts}; weights go every {interval} steps."
-        return CombinedKeys(
-            settings | {"async_generation_ratio": ahead}, text, differences=nears, changes=changed, idle=idle
-        )
-    text = f"weights go to the engines every {interval} steps, rollouts run {ahead:g} steps ahead."
-    return CombinedKeys(
-        settings | {"async_generation_ratio": ahead}, text, differences=nears, changes=changed, idle=idle
-    )
+    else:
+        text = f"weights go to the engines every {interval} steps, rollouts run {ahead:g} steps ahead."
+    settings |= {"async_generation_ratio": ahead, **(unweighted(source) if ahead else {})}
+    return CombinedKeys(settings, text, differences=nears, changes=changed, idle=idle)
 
 
 # --- how long a run is

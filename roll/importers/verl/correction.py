@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from roll.importers.rows import ChangesRun, CombinedKeys, Row, SourceLookup, changes, summed, to
 from roll.importers.verl.common import ACTOR
 from roll.utils.text import show
 
-_AT = "algorithm.rollout_correction"
+_AT, _WEIGHT = "algorithm.rollout_correction", "train_infer_correction.is_weight"
 _AGREEMENTS: Mapping[str, str] = {
     "token_k1": "token",
     "seq_sum_k1": "sequence",
@@ -54,11 +55,15 @@ def _weights(source: SourceLookup) -> CombinedKeys:
         bound = cap if cap > 0 else source.amount("algorithm.rollout_is_threshold", 2)
     else:
         return CombinedKeys({}, "off; here it is on where rollouts run ahead")
-    at = "train_infer_correction.is_weight"
     return CombinedKeys(
-        {f"{at}.enabled": True, f"{at}.weight_type": level, f"{at}.upper_bound": bound},
-        f"{at}: weights per {level}, at most {bound:g}.",
+        {f"{_WEIGHT}.enabled": True, f"{_WEIGHT}.weight_type": level, f"{_WEIGHT}.upper_bound": bound},
+        f"{_WEIGHT}: weights per {level}, at most {bound:g}.",
     )
+
+
+def unweighted(source: SourceLookup) -> Mapping[str, Any]:
+    """Weights between engine and trainer where rollouts run ahead: off there unless a key asks for them."""
+    return {} if _weights(source).settings else {f"{_WEIGHT}.enabled": False}
 
 
 def _rejection(source: SourceLookup) -> CombinedKeys:

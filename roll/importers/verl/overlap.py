@@ -27,7 +27,7 @@ from roll.importers.verl.common import (
     ROLLOUT,
     schedule_of,
 )
-from roll.importers.verl.correction import CORRECTION_COMBINED_KEYS
+from roll.importers.verl.correction import unweighted
 
 _PROGRAM = re.compile(
     r"((verl\.)?recipe|verl\.experimental)\.(one_step_off_policy|fully_async_policy)\.(main_ppo|\w*_main)"
@@ -40,7 +40,6 @@ _USUAL_NODE = 8
 _PER_NODE = "n_gpus_per_node"
 _OWN_PROBS = (f"{_ASYNC}.use_rollout_log_probs", f"{ACTOR}.use_rollout_log_probs")
 _BYPASS = "algorithm.rollout_correction.bypass_mode"
-_WEIGHT = "train_infer_correction.is_weight.enabled"
 
 
 def is_overlapping(module: str) -> bool:
@@ -126,11 +125,6 @@ _PLACES: tuple[Row, ...] = (
 # How far engines are ahead.
 
 
-def _unweighted(source: SourceLookup) -> Mapping[str, Any]:
-    """Weights between engine and trainer, which are off there unless a key asks for them."""
-    return {} if CORRECTION_COMBINED_KEYS["correction"](source).settings else {_WEIGHT: False}
-
-
 def _against_sampling(source: SourceLookup, default: bool) -> bool:
     """Whether the ratio is to the engine's log-probs, as one of the keys for it says."""
     given = [source(key) for key in (*_OWN_PROBS, _BYPASS) if source.is_set(key)]
@@ -144,7 +138,7 @@ def _probs(source: SourceLookup, default: bool) -> tuple[Mapping[str, Any], str]
 
 def _one_step(source: SourceLookup) -> CombinedKeys:
     probs, said = _probs(source, default=False)
-    settings = {"async_generation_ratio": 1, **probs, **_unweighted(source)}
+    settings = {"async_generation_ratio": 1, **probs, **unweighted(source)}
     return CombinedKeys(settings, f"async_generation_ratio: 1: answers are a step old; {said}.")
 
 
@@ -171,7 +165,7 @@ def _stream(source: SourceLookup) -> CombinedKeys:
     ahead, prompts = source.amount(f"{_ASYNC}.staleness_threshold"), _prompts(source)
     probs, said = _probs(source, default=True)
     settings: dict[str, Any] = {"async_generation_ratio": ahead, **probs}
-    settings |= _unweighted(source) if ahead else {}
+    settings |= unweighted(source) if ahead else {}
     text = f"A step is what is trained between two publications: {prompts} prompts = {_factors(source)}; "
     text += f"async_generation_ratio: {ahead:g}; {said}."
     trigger = source.size(f"{_ASYNC}.trigger_parameter_sync_step")

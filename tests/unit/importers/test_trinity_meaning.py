@@ -167,6 +167,15 @@ def test_a_dynamic_style_runs_ahead_and_says_how_old_samples_get(style: str) -> 
     assert entry(odd, "synchronizer.sync_interval")[0] == "mapped" and not odd.is_as_meant
 
 
+def test_losses_without_a_ratio_get_no_weights_where_rollouts_run_ahead() -> None:
+    weight, words = "train_infer_correction.is_weight.enabled", ("algorithm.algorithm_type=opmd",)
+    ahead = imported(*words, "synchronizer.sync_style=dynamic_by_explorer")
+    assert ahead.tree["async_generation_ratio"] == 1.0 and at(ahead, weight) is False
+    asked = imported(*words, "synchronizer.sync_offset=1", "algorithm.rollout_correction.rollout_is=token")
+    assert asked.tree["async_generation_ratio"] == 1.0 and at(asked, weight) is True
+    assert at(imported(*words, "synchronizer.sync_offset=0"), weight) is None
+
+
 def test_a_step_that_leaves_tasks_out_starts_as_many_as_there() -> None:
     words = ("buffer.batch_size=96", "buffer.train_batch_size=null", "synchronizer.sync_style=explorer_driven")
     found = imported(*words, "explorer.over_rollout.ratio=0.25", "explorer.rollout_model.engine_num=4")
