@@ -258,19 +258,20 @@ def _is_refused(rule: Rule, role: WorkerConfig, value: Any) -> bool:
     return not any(value == fine for fine in (*rule.fine, *names))
 
 
-def refused_keys(rules: Mapping[str, Rule], role: WorkerConfig, model_type: str | None = None) -> list[str]:
-    """The arguments in `strategy_config` whose values are refused, and keys of such as are mappings (`a.b`), in its
-    order. Without a model those that are refused for every model, and with one those that are for its type alone."""
-    refused: list[str] = []
+def refused_keys(rules: Mapping[str, Rule], role: WorkerConfig, model_type: str | None = None) -> dict[str, Rule]:
+    """The rules by which values in `strategy_config` are refused, by argument or, of such as are mappings, by their
+    keys (`a.b`), in its order. Without a model those that hold for every model, and with one those for its type
+    alone."""
+    refused: dict[str, Rule] = {}
     for argument in role.strategy_config:
         for name in [name for name in rules if name.partition(".")[0] == argument]:
             rule, value = rules[name], _value(role.strategy_config, name)
             if not (model_type in rule.models if rule.models else model_type is None):
                 continue
             if _is_refused(rule, role, value):
-                refused.append(name)
+                refused[name] = rule
             elif rule.keys and isinstance(value, Mapping):
-                refused += [f"{name}.{key}" for key in value if key not in rule.keys]
+                refused |= {f"{name}.{key}": rule for key in value if key not in rule.keys}
     return refused
 
 
@@ -280,8 +281,7 @@ def refusals(
     """Yield the keys that must not be set, and which values they may have (`refused_keys`). `load_format: dummy` begins
     with random weights, which a trainer replaces for the policy's engines alone."""
     at = f"{role_name}.strategy_args.strategy_config"
-    for key in refused_keys(rules, role, model_type):
-        rule = rules.get(key) or rules[key.rpartition(".")[0]]
+    for key, rule in refused_keys(rules, role, model_type).items():
         fine = [str(value) for value in rule.fine if not isinstance(value, bool | dict | list) and value != ""]
         rest = f" It may be {' or '.join(fine)}." if fine and not rule.bad and not rule.keys else ""
         of = f" ({model_type})" if model_type else ""

@@ -166,6 +166,7 @@ def test_what_changes_samples_or_log_probs_is_refused_with_the_reason(
 
 
 NESTED: list[tuple[dict[str, Any], str, str]] = [
+    ({"additional_config": {"x.y": 1}}, "additional_config.x.y", "vLLM's plugins"),
     ({"attention_config": {"indexer_kv_dtype": "mxfp4"}}, "attention_config.indexer_kv_dtype", "auto or bf16."),
     (
         {"attention_config": {"backend": "FLASH_ATTN", "use_prefill_query_quantization": True}},
