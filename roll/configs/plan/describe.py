@@ -14,7 +14,7 @@ from roll.configs.plan.layout import Layout, RolePlace, parallel_sizes
 from roll.configs.plan.run_plan import RunPlan, TrainPlan
 from roll.configs.problems import ids_text
 from roll.configs.sections.algorithm import AlgorithmConfig
-from roll.configs.sections.cluster import WorkerConfig, answers_at_once, engine_limit
+from roll.configs.sections.cluster import WorkerConfig, answers_limit
 from roll.configs.sections.run import RunConfig
 from roll.configs.sections.teachers import MixConfig
 from roll.configs.strategies.features import FEATURES, Feature
@@ -381,14 +381,14 @@ def answers_sum(config: AlgorithmConfig, plan: BatchPlan) -> str:
 
     Example: "256 per engine in a step, 128 of them at once, 512 on GPUs (max_running_requests)"
     """
-    worker, platform = config.actor_infer, config.platform
     each = -(-plan.samples_per_step // max(1, len(plan.layout["actor_infer"].workers)))
-    on_cpu, on_gpus = (answers_at_once(plan.most_answers, worker, gpus) for gpus in (False, True))
-    more = f", {on_gpus} on GPUs" if on_gpus != on_cpu and platform == "auto" else ""
-    at_once = on_cpu if platform in ("auto", "cpu") else on_gpus
-    limit = engine_limit(worker)
-    key = f"actor_infer's {limit[0]}" if limit and limit[1] == on_gpus else "max_running_requests"
-    return f"{each} per engine in a step, {at_once} of them at once{more} ({key})"
+    on_cpu, on_gpus = (answers_limit(plan.most_answers, config.actor_infer, gpus) for gpus in (False, True))
+    at_once, key = on_cpu if config.platform == "cpu" else on_gpus
+    numbers = f"{at_once} of them at once"
+    if config.platform == "auto" and on_cpu[0] != at_once:
+        numbers = f"{on_cpu[0]} of them at once, {at_once} on GPUs"
+    by = f"actor_infer's {key}" if key else "max_running_requests"
+    return f"{each} per engine in a step, {numbers} ({by})"
 
 
 def batch_sum(plan: BatchPlan, train: TrainPlan) -> str:

@@ -417,20 +417,20 @@ ANSWERS_AT_ONCE_ON_GPUS = 512
 a 7B model reads 15 GB of weights for 128 answers as for 512). Their sampler takes .3 GB of logits for each copy."""
 
 
-def engine_limit(worker: WorkerConfig) -> tuple[str, int] | None:
-    """Return the key of strategy_config that allows fewest responses at once in an engine, and its value."""
-    values = ((key, worker.strategy_config.get(key)) for key in spec_of(worker.strategy_name).limit_keys)
-    return min(((key, value) for key, value in values if type(value) is int), key=lambda pair: pair[1], default=None)
+def answers_limit(configured: int | None, worker: WorkerConfig, on_gpus: bool) -> tuple[int, str]:
+    """Answers in flight in one engine, and the key of strategy_config that says so; no key: max_running_requests says
+    so, or what suits the engine and its device.
+
+    Example: (None, vllm, True) gives 512; (None, hf_infer, True) and (None, vllm, False) give 128; (256, vllm with
+    max_num_seqs: 64, True) gives 64 and max_num_seqs.
+    """
+    spec = spec_of(worker.strategy_name)
+    has_paged_cache = spec.share is not None
+    suits = ANSWERS_AT_ONCE_ON_GPUS if on_gpus and has_paged_cache else ANSWERS_AT_ONCE
+    own = [(value, key) for key in spec.limit_keys if type(value := worker.strategy_config.get(key)) is int]
+    return min([*own, (configured or suits, "")], key=lambda limit: limit[0])
 
 
 def answers_at_once(configured: int | None, worker: WorkerConfig, on_gpus: bool) -> int:
-    """Answers in flight in one engine: what max_running_requests says, or what suits the engine and its device, and no
-    more than its own keys allow.
-
-    Example: (None, vllm, True) gives 512; (None, hf_infer, True) and (None, vllm, False) give 128; (256, vllm with
-    max_num_seqs: 64, True) gives 64.
-    """
-    has_paged_cache = spec_of(worker.strategy_name).share is not None
-    suits = ANSWERS_AT_ONCE_ON_GPUS if on_gpus and has_paged_cache else ANSWERS_AT_ONCE
-    wanted, limit = configured or suits, engine_limit(worker)
-    return min(wanted, limit[1]) if limit else wanted
+    """The number of `answers_limit`."""
+    return answers_limit(configured, worker, on_gpus)[0]

@@ -13,7 +13,7 @@ from roll.configs.load.validate import validate
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.describe import batch_rows
 from roll.configs.problems import Problem, did_you_mean
-from roll.configs.sections.cluster import answers_at_once, engine_limit
+from roll.configs.sections.cluster import answers_limit
 from roll.configs.sections.data import DataArgs
 from roll.configs.sections.rollout import LENGTH_KEYS
 from roll.datasets.templates import template_name_problem, template_warning
@@ -356,11 +356,10 @@ def _redundancy_problems(config: RLVRConfig) -> Iterator[Problem]:
             (key, "actor_infer.generating_args.temperature"),
         )
     at_once = config.group_size + more
-    most = answers_at_once(config.max_running_requests, config.actor_infer, on_gpus=False)  # there may be more on GPUs
+    # There may be more on GPUs.
+    most, own = answers_limit(config.max_running_requests, config.actor_infer, on_gpus=False)
     if at_once > most:
-        limit, limiting = engine_limit(config.actor_infer), "max_running_requests"
-        if limit and limit[1] == most:
-            limiting = f"actor_infer.strategy_args.strategy_config.{limit[0]}"
+        limiting = f"actor_infer.strategy_args.strategy_config.{own}" if own else "max_running_requests"
         yield Problem(
             f"{key}: {more} and num_return_sequences_in_group: {config.group_size} make {at_once} responses, but an "
             f"engine runs {most} at once ({limiting}), so the last ones would wait for others. Set "

@@ -118,6 +118,10 @@ def test_the_batch_is_shown_as_a_sum_with_the_schedules_length() -> None:
             },
             "8 of them at once (actor_infer's max_running_requests)",
         ),
+        (
+            {"actor_infer.strategy_args.strategy_config.max_num_seqs": 200, "platform": "cpu"},
+            "128 of them at once (max_running_requests)",
+        ),
         ({"platform": "cuda"}, "512 of them at once (max_running_requests)"),
         ({"platform": "cpu"}, "128 of them at once (max_running_requests)"),
     ],
