@@ -9,11 +9,12 @@ newer engine that is in neither.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from roll.configs.problems import Problem
+from roll.configs.problems import Problem, did_you_mean
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.strategies.value_kinds import Kinds, misfits
 from roll.configs.tables.roles import ACTOR_INFER
 
 OFF: tuple[Any, ...] = (False, "", {}, [])
@@ -292,3 +293,29 @@ def refusals(
             "it.",
             (f"{at}.load_format",),
         )
+
+
+def option_problems(
+    rules: Mapping[str, Rule],
+    role_name: str,
+    role: WorkerConfig,
+    known: Mapping[str, Kinds | None] | None,
+    ranges: Mapping[str, Mapping[str, float]],
+    of: str,
+    own: tuple[str, ...] = (),
+) -> Iterator[Problem]:
+    """Finds keys of `strategy_config` that the engine does not take, or that are not the user's to set.
+
+    - `known`: the arguments that the engine's class `of` has; None where it is not installed
+    - `ranges`: beyond which an engine fails after minutes, though its class does not say so
+    - `own`: keys that are roll's
+    """
+    at = f"{role_name}.strategy_args.strategy_config"
+    others = [key for key in role.strategy_config if key not in (*refused_keys(rules, role), *own)]
+    if known is not None:
+        kinds = {key: replace(kind, **ranges.get(key, {})) for key, kind in known.items() if kind is not None}
+        yield from misfits(at, {key: role.strategy_config[key] for key in others}, kinds)
+    yield from refusals(rules, role_name, role)
+    for key in others:
+        if known is not None and key not in known:
+            yield Problem(f"{at}.{key}: {of} has no such argument.{did_you_mean(key, known)}", (f"{at}.{key}",))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,12 +12,12 @@ from typing import Any
 
 from roll.configs.base import LARGEST_SEED
 from roll.configs.memory.parts import default_share
-from roll.configs.problems import Problem, nearest
+from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_numbers import ATTENTION_CAP, attention_cap, text_part, type_of
-from roll.configs.strategies.value_kinds import Kinds, class_annotations, kinds_of, misfits
-from roll.distributed.strategy.engine_options import SGLANG, refusals, refused_keys
+from roll.configs.strategies.value_kinds import Kinds, class_annotations, kinds_of
+from roll.distributed.strategy.engine_options import SGLANG, option_problems, refusals
 
 SOCKETS_VARIABLE = "ROLL_SOCKETS_DIRECTORY"
 REPACKS = "it repacks layers after every weight update"
@@ -141,22 +140,9 @@ def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem
 
 def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
     """Keys of `strategy_config` that ServerArgs does not have, or that are not the user's to set."""
-    at = f"{role_name}.strategy_args.strategy_config"
     known = engine_argument_kinds()
-    refused = refused_keys(SGLANG, role)
-    others = [key for key in role.strategy_config if key not in refused]
-    if known is not None:
-        kinds = {key: replace(kind, **_RANGES.get(key, {})) for key, kind in known.items() if kind is not None}
-        yield from misfits(at, {key: role.strategy_config[key] for key in others}, kinds)
-    yield from refusals(SGLANG, role_name, role)
-    for key in others:
-        if known is not None and key not in known:
-            match = nearest(key, known)
-            hint = f"Did you mean {match}? " if match else ""
-            yield Problem(
-                f"{at}.{key}: sglang has no such server argument. {hint}The keys are those of sglang's ServerArgs.",
-                (f"{at}.{key}",),
-            )
+    yield from option_problems(SGLANG, role_name, role, known, _RANGES, "sglang's ServerArgs")
+    at = f"{role_name}.strategy_args.strategy_config"
     yield from _size_problems(role_name, role, at)
 
 

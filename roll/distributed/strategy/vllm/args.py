@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,14 +11,14 @@ from typing import Any
 
 from roll.configs.base import LARGEST_SEED
 from roll.configs.memory.parts import default_share
-from roll.configs.problems import Problem, nearest
+from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_facts import VLLM_NOT_ON_CPU, WITHOUT_PREFIXES
 from roll.configs.strategies.model_numbers import text_part, type_of, unsampled
-from roll.configs.strategies.value_kinds import Kinds, class_annotations, kinds_of, misfits
+from roll.configs.strategies.value_kinds import Kinds, class_annotations, kinds_of
 from roll.configs.tables.vision import VisionModel
-from roll.distributed.strategy.engine_options import VLLM, refusals, refused_keys
+from roll.distributed.strategy.engine_options import VLLM, option_problems, refusals
 from roll.distributed.strategy.vllm.pictures import (
     OLD_CACHE,
     picture_arguments,
@@ -51,8 +50,8 @@ _RANGES: dict[str, dict[str, float]] = {
     "seed": {"least": 0, "most": LARGEST_SEED},
     "cpu_offload_gb": {"least": 0},
 } | dict.fromkeys(
-    ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "tensor_parallel_size",
-     "pipeline_parallel_size", "kv_cache_memory_bytes"),
+    ("max_model_len", "max_num_seqs", "max_num_active_seqs", "max_num_batched_tokens", "block_size",
+     "tensor_parallel_size", "pipeline_parallel_size", "kv_cache_memory_bytes"),
     _COUNT,
 )  # fmt: skip
 _SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
@@ -218,24 +217,11 @@ def _npu_problems(choice: Choice) -> Iterator[Problem]:
 
 def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
     """Keys of `strategy_config` that AsyncEngineArgs does not take, or that are not the user's to set."""
-    at = f"{role_name}.strategy_args.strategy_config"
-    known = engine_argument_kinds()
-    refused = refused_keys(VLLM, role)
-    others = [key for key in role.strategy_config if key not in (*refused, OLD_CACHE, BATCH_INVARIANT)]
+    at, own = f"{role_name}.strategy_args.strategy_config", (OLD_CACHE, BATCH_INVARIANT)
     yield from _invariance_problems(at, role)
-    if known is not None:
-        kinds = {key: replace(kind, **_RANGES.get(key, {})) for key, kind in known.items() if kind is not None}
-        yield from misfits(at, {key: role.strategy_config[key] for key in others}, kinds)
-    yield from refusals(VLLM, role_name, role)
+    known = engine_argument_kinds()
+    yield from option_problems(VLLM, role_name, role, known, _RANGES, "vllm's AsyncEngineArgs", own)
     yield from picture_problems(at, role.strategy_config)
-    for key in others:
-        if known is not None and key not in known:
-            match = nearest(key, known)
-            hint = f"Did you mean {match}? " if match else ""
-            yield Problem(
-                f"{at}.{key}: vllm has no such engine argument. {hint}The keys are those of vllm's AsyncEngineArgs.",
-                (f"{at}.{key}",),
-            )
     sizes = [role.strategy_config.get(key) or 1 for key in _SIZES]
     if any(role.strategy_config.get(key) is not None for key in _SIZES) and all(type(size) is int for size in sizes):
         product = sizes[0] * sizes[1]

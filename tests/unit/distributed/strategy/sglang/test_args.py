@@ -69,8 +69,8 @@ def test_an_engine_on_shared_gpus_leaves_room_unless_told_otherwise(
 def test_unknown_keys_are_named_with_the_nearest_known_one() -> None:
     (text,) = problems(role(mem_fraction_statik=0.5))
     assert text == (
-        "actor_infer.strategy_args.strategy_config.mem_fraction_statik: sglang has no such server argument. Did you "
-        "mean mem_fraction_static? The keys are those of sglang's ServerArgs."
+        "actor_infer.strategy_args.strategy_config.mem_fraction_statik: sglang's ServerArgs has no such argument. "
+        "Did you mean mem_fraction_static?"
     )
 
 

@@ -36,6 +36,7 @@ def known_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = {
         "gpu_memory_utilization": kinds_of("float"),
         "max_model_len": kinds_of("int | None"),
+        "max_num_active_seqs": kinds_of("int | None"),
         "tensor_parallel_size": kinds_of("int"),
         "load_format": kinds_of("str | LoadFormats"),
         "model": kinds_of("str"),
@@ -72,6 +73,7 @@ def test_tensor_parallel_size_must_agree_with_the_devices_of_a_worker() -> None:
         ("gpu_memory_utilization", "high", "'high' must be a number."),
         ("gpu_memory_utilization", float("nan"), "nan must be a number."),
         ("max_model_len", 0, "0 must be between 1 and "),
+        ("max_num_active_seqs", 0, "0 must be between 1 and "),
         ("max_model_len", 4096.5, "4096.5 must be a whole number."),
         ("tensor_parallel_size", True, "true must be a whole number."),
         ("tensor_parallel_size", [1], "[1] must be a whole number."),
