@@ -126,20 +126,16 @@ def cluster_access(directory: Path, address: str) -> Iterator[None]:
     token = directory / "token"
     with os.fdopen(os.open(token, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
         file.write(secrets.token_hex(_TOKEN_BYTES))
-    # Without this Ray takes the address of another interface for a loopback address, except on macOS and Windows.
-    takes_another, ray_constants.ENABLE_RAY_CLUSTER = (
-        ray_constants.ENABLE_RAY_CLUSTER,
-        not ip_address(address).is_loopback,
-    )
     ours = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_AUTH_TOKEN": None}
     users = {name: os.environ.get(name) for name in ours}
     _set(ours)
     read_credentials()
     try:
-        yield
+        # Else Ray takes the address of another interface for a loopback address, except on macOS and Windows.
+        with replaced(ray_constants, "ENABLE_RAY_CLUSTER", not ip_address(address).is_loopback):
+            yield
     finally:
         _set(users)  # Ray's processes have inherited ours, and this one has read them
-        ray_constants.ENABLE_RAY_CLUSTER = takes_another
 
 
 def read_credentials() -> None:
