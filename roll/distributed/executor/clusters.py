@@ -224,9 +224,9 @@ class RunClusters:
         assert settings.strategy_name is not None and role.head is not None
         strategy_class = strategy_class_path(settings.strategy_name, role.use)
         most_answers = self._answers_at_once(settings)
-        gets_adapters = self._plan.adapter_rank is not None and role.use == "generate" and not role.is_apart
+        is_exact, adapter_rank = (False, None) if role.is_apart else (self._plan.exact, self._plan.adapter_rank)
         trainer = self._config.model_roles.get("actor_train")  # None: nobody sends adapters
-        if self._plan.exact and gets_adapters and trainer is not None:
+        if is_exact and adapter_rank is not None and role.use == "generate" and trainer is not None:
             settings = with_sent_adapters(settings, trainer.model_args)
         blueprints = [
             Blueprint(
@@ -242,9 +242,9 @@ class RunClusters:
                 shares_devices=self._plan.layout.shares_devices(name),
                 head=role.head,
                 keeps_kv=self._plan.keeps_kv,
-                adapter_rank=self._plan.adapter_rank,
+                adapter_rank=adapter_rank,
                 reports_routes=self._plan.reports_routes,
-                exact=self._plan.exact,
+                exact=is_exact,
                 most_answers=most_answers,
                 shows_pictures=self._plan.shows_pictures
                 or (self._plan.validates_pictures and (role.use == "generate" or role.head == "sequence")),

@@ -64,7 +64,31 @@ def test_an_exact_engine_has_adapters_where_a_trainer_sends_them(
     assert strategy.role.model_args.lora_target == target and strategy.context.adapter_rank == 8
 
 
-def built_engine(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, directory: Path) -> "Taken":
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"exact_log_probs": True},
+        {
+            "actor_infer.strategy_args": {"strategy_name": "vllm", "strategy_config": {"enable_lora": True}},
+            "actor_train.strategy_args.strategy_name": "fsdp2_train",
+        },
+    ],
+)
+def test_a_judges_engine_has_nothing_of_the_policys_adapters_and_exact_passes(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    judge = {"model_args": {"model_name_or_path": "m"}, "strategy_args": {"strategy_name": "hf_infer"}}
+    judge |= {"reward": "llm_judge", "judge_model_type": "inference", "device_mapping": [3]}
+    settings = {"rewards.math": judge, "actor_train.model_args.lora_target": "q_proj"} | changes
+    policys = built_engine(settings, monkeypatch, tmp_path).context
+    judges = built_engine(settings, monkeypatch, tmp_path, "rewards.math").context
+    assert (policys.adapter_rank, policys.exact) == (8, "exact_log_probs" in changes)
+    assert (judges.adapter_rank, judges.exact) == (None, False)
+
+
+def built_engine(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, directory: Path, name: str = "actor_infer"
+) -> "Taken":
     made = config({"actor_infer.strategy_args.strategy_name": "hf_infer"} | changes)
     monkeypatch.setattr(run_clusters, "Cluster", lambda role, resources, slots, spec: SimpleNamespace(spec=spec))
     clusters = RunClusters.__new__(RunClusters)
@@ -73,7 +97,7 @@ def built_engine(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, direc
     runtime = SimpleNamespace(directory=directory)
     clusters.__dict__ |= {"_config": made, "_plan": build_plan(made), "_clusters": []}
     clusters.__dict__ |= {"resources": resources, "runtime": runtime}
-    ((blueprint, _),) = clusters._cluster("actor_infer", made.actor_infer).spec.arguments
+    ((blueprint, _),) = clusters._cluster(name, made.model_roles[name]).spec.arguments
     return build_strategy(replace(blueprint, strategy_class=f"{__name__}:Taken", device="cpu"))
 
 
