@@ -188,12 +188,12 @@ def test_what_a_script_decides_by_itself_is_what_bash_makes_of_it(script: str, f
 )
 def test_nothing_grows_without_bound(script: str) -> None:
     """Such a script of 300 bytes ran for ever."""
-    start = time.process_time()
+    start = time.thread_time()
     try:
         overrides(script + "python x a.b=1")
     except ConfigError as error:
         assert str(error).count("\n") == 0
-    assert time.process_time() - start < 5  # a second on a machine that does nothing else
+    assert time.thread_time() - start < 5  # a second on a machine that does nothing else
 
 
 @pytest.mark.parametrize(

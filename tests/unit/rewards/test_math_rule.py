@@ -294,8 +294,8 @@ def test_a_slow_comparison_is_wrong_and_no_failure() -> None:
 
 def test_a_comparison_that_waits_for_the_processor_is_not_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine a right answer was 0 after five seconds."""
+    assert MathEqual()("x+1", "1+x")  # the first comparison of a process computes a third of the limit below
     equal = MathEqual(limit_s=0.3)
-    assert equal("x+1", "1+x")
     compare = equal._equal
 
     def waits(truth: str, answer: str) -> bool:

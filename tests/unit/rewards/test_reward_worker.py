@@ -133,15 +133,15 @@ def test_a_call_over_its_time_is_stopped_and_the_next_one_scores(response: str) 
 def test_outside_the_main_thread_a_call_over_its_time_is_left_behind_and_stops() -> None:
     limited = worker(f"{USER}:by_name", timeout_s=2.0)
     outcomes: list[RewardOutcome] = []
-    before = threading.active_count()
+    before = set(threading.enumerate())
     thread = threading.Thread(target=lambda: outcomes.extend(score(limited, "spin", "raise", "other")))
     thread.start()
     thread.join(300)
     assert [o.failure for o in outcomes] == ["took longer than timeout_s = 2", "KeyError: 'no such thing'", None]
     deadline = time.monotonic() + 300
-    while threading.active_count() > before and time.monotonic() < deadline:
+    while (left := set(threading.enumerate()) - before) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert threading.active_count() == before
+    assert left == set()
 
 
 def test_the_alarm_of_the_process_is_given_back() -> None:
