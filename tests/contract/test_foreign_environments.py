@@ -197,8 +197,8 @@ def test_what_a_command_leaves_behind_does_not_judge_itself(tasks: Path) -> None
 
 
 def test_a_command_that_takes_too_long_is_stopped_and_one_that_ends_the_sandbox_ends_the_attempt(tasks: Path) -> None:
-    task = opened(tasks, timeout_s=0.5)
-    with pytest.raises(ToolError, match="took longer than 0.5 s and was stopped. begun"):
+    task = opened(tasks, timeout_s=2.0)
+    with pytest.raises(ToolError, match="took longer than 2 s and was stopped. begun"):
         task.bash("echo begun; sleep 60")
     with pytest.raises(EnvError, match="harbor: the sandbox is gone"):
         task.bash("kill -9 -1")

@@ -98,7 +98,7 @@ def dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dead]:
 
 def test_a_run_that_does_not_answer_is_shown_and_hides_no_other(tmp_path: Path, dead: Dead) -> None:
     make_run(tmp_path / "good", "good")
-    found = RunList([tmp_path], every_s=0.0, patience_s=0.2)
+    found = RunList([tmp_path], every_s=0.0)  # all that answers does so within its patience of a second
     for _ in range(3):
         shown = {glance.name: (glance.state, glance.step) for glance in found.glances()}
         assert shown == {"good": ("finished", 2), "dead": ("unknown", 0)}
@@ -116,7 +116,7 @@ def test_a_run_that_stops_to_answer_is_shown_as_it_was(tmp_path: Path, dead: Dea
     before = found.glances()
     dead.answers.clear()
     add_step(dead.folder, 3, 0.9)
-    assert RunList([tmp_path], patience_s=0.1).glances()[0].step == 0
+    assert RunList([tmp_path]).glances()[0].step == 0
     assert [glance.step for glance in before] == [2]
 
 
@@ -124,7 +124,7 @@ def test_rollouts_of_other_runs_are_read_while_one_run_does_not_answer(tmp_path:
     good = make_run(tmp_path / "good")
     for run in (good, dead.folder):
         write(run, 1, record(prompt_text=run.name))
-    found = RunList([tmp_path], patience_s=0.1)
+    found = RunList([tmp_path])
     indexes = RolloutIndexes(found)
     for _ in range(2):
         with pytest.raises(Unanswered, match="have not answered for 0.1 s"):

@@ -303,13 +303,18 @@ def test_a_row_that_differs_from_what_was_sampled_shows_the_first_token(encoder:
 @pytest.mark.parametrize("room", [1, 2])
 def test_a_cancelled_call_and_the_closing_after_it_take_one_place(room: int) -> None:
     """Of `room` places one is the call's until it ends, and the others stay free meanwhile."""
-    ended = threading.Event()
+    begun, ended = threading.Event(), threading.Event()
+
+    def step() -> None:
+        begun.set()
+        ended.wait()
 
     async def cancel() -> bool:
         turnstile = asyncio.Semaphore(room)
         thread = EnvThread("env", turnstile)
-        call = asyncio.create_task(thread.call("step", ended.wait, timeout_s=60))
-        await asyncio.sleep(0.05)
+        call = asyncio.create_task(thread.call("step", step, timeout_s=60))
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
         call.cancel()
         thread.close(lambda: None)
         await asyncio.sleep(0.05)

@@ -239,7 +239,8 @@ def test_a_program_that_waits_costs_its_watcher_nothing(folder: Path) -> None:
         "import os, time\nfrom foreign_agent import ask\ndef play(task, session):\n"
         "    ask(session, [{'role': 'user', 'content': '?'}])\n    os.close(1), os.close(2)\n"
         "    open(os.path.join(os.environ['KEEP'], 'parent'), 'w').write(str(os.getppid()))\n"
-        "    time.sleep(3)\n    return 1.0\n",
+        "    while not os.path.exists(os.path.join(os.environ['KEEP'], 'seen')):\n        time.sleep(0.05)\n"
+        "    return 1.0\n",
         encoding="utf-8",
     )
     seen: list[tuple[float, int]] = []
@@ -252,11 +253,12 @@ def test_a_program_that_waits_costs_its_watcher_nothing(folder: Path) -> None:
         for _ in range(2):
             seen.append((sum(watcher.cpu_times()[:2]), watcher.num_ctx_switches().voluntary))
             time.sleep(1.5)
+        (folder / "seen").touch()  # however late this thread was
 
     looker = threading.Thread(target=look)
     looker.start()
     (row,) = played(folder, {"agent": "idle_agent:play"})
-    looker.join(10)
+    looker.join(60)
     assert row.reward == 1.0
     assert seen[1][1] - seen[0][1] <= 3, "it was woken while nothing happened"
 
