@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import math
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -149,9 +150,10 @@ def test_what_a_retry_cannot_mend_is_not_tried_again() -> None:
 
 
 def test_a_judge_that_is_gone_fails_the_answer() -> None:
-    with judge_server(says("yes")) as server:
-        url = server.url
-    (outcome,) = judged(settings(url, judge_max_retries=0))
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"
+        (outcome,) = judged(settings(url, judge_max_retries=0))
     assert outcome.failure is not None and f"the judge m at {url}: APIConnectionError" in outcome.failure
 
 
