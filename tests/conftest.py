@@ -81,13 +81,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(autouse=True)
 def keep_logging() -> Iterator[None]:
-    """A handler that one test leaves would write into what the next one captures."""
+    """A handler that one test leaves would write into what the next one captures, a level would keep lines from it."""
     root = logging.getLogger()
-    level, handlers = root.level, list(root.handlers)
+    handlers = list(root.handlers)
+    levels = {logger: logger.level for logger in all_loggers()}
     yield
     for handler in set(root.handlers) - set(handlers):
         root.removeHandler(handler)
-    root.setLevel(level)
+    for logger, level in levels.items():
+        if logger.level != level:
+            logger.setLevel(level)
+
+
+def all_loggers() -> list[logging.Logger]:
+    root = logging.getLogger()
+    return [root, *(each for each in root.manager.loggerDict.values() if isinstance(each, logging.Logger))]
 
 
 @pytest.fixture(scope="session")
