@@ -1,5 +1,6 @@
 """Ends of processes that are no children."""
 
+import gc
 import os
 import resource
 import subprocess
@@ -21,6 +22,7 @@ def many_files() -> Iterator[None]:
     if hard < 2000:
         pytest.skip("this user may not open so many files")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2000), hard))
+    gc.collect()  # it would close meanwhile what other tests left open, and give their numbers back
     opened = [os.open(os.devnull, os.O_RDONLY)]
     while opened[-1] < 1100:
         opened.append(os.dup(opened[0]))
