@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+import ray
 from ray.util.placement_group import placement_group_table
 
 from roll.configs.plan.layout import RolePlace, WorkerSlot
@@ -71,7 +72,8 @@ def test_a_worker_that_cannot_be_constructed_says_why(start: Start) -> None:
 
 def test_a_call_that_takes_too_long_names_the_ranks(toys: Cluster) -> None:
     toys.call_all("sleep", 0.0)  # the limit is not on how long workers take to start
-    calls = toys.start_ranks("sleep", [(0.0,), (2.0,)])
+    calls = toys.start_ranks("sleep", [(0.0,), (3.0,)])
+    ray.wait([calls.refs[0]])
     with pytest.raises(WorkerError, match="no reply within 1 s from actor_train rank 1: sleep"):
         calls.result(timeout_s=1)
 
