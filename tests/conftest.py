@@ -143,16 +143,6 @@ def sort_task() -> ModuleType:
     return importlib.import_module("roll.models.tiny_sort")
 
 
-@pytest.fixture(scope="session")
-def varied_sort_dir(request: pytest.FixtureRequest, sort_task: ModuleType) -> Path:
-    """The demo's task with 3 to 12 digits, so that prompts and answers differ in length; warmed up briefly and kept
-    between runs in pytest's cache."""
-    directory = request.config.cache.mkdir("tiny-sort-varied")
-    settings = sort_task.Settings(min_digits=3, max_digits=12, steps=50, batch_size=64, prompts_per_length=400)
-    sort_task.prepare(directory, settings)
-    return directory
-
-
 @pytest.fixture(scope="module")
 def rank_pool() -> Iterator[Callable[[int], "RankPool"]]:
     """rank_pool(world_size) -> a pool of that size, for the tests of a module. Pools of one and two ranks stay, others

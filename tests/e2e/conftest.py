@@ -25,6 +25,17 @@ def sort_data(tmp_path_factory: pytest.TempPathFactory, sort_task: ModuleType) -
 
 
 @pytest.fixture(scope="session")
+def varied_sort_dir(tmp_path_factory: pytest.TempPathFactory, sort_task: ModuleType) -> Path:
+    """The demo's task with 3 to 12 digits, so that prompts and answers differ in length; warmed up briefly, and made
+    once in the same way."""
+    directory = shared_directory(tmp_path_factory) / "tiny-sort-varied"
+    settings = sort_task.Settings(min_digits=3, max_digits=12, steps=50, batch_size=64, prompts_per_length=400)
+    with FileLock(f"{directory}.lock"):
+        sort_task.prepare(directory, settings)
+    return directory
+
+
+@pytest.fixture(scope="session")
 def shared_heads_data(tmp_path_factory: pytest.TempPathFactory, sort_task: ModuleType) -> Path:
     """The demo's data and a model with two key-value heads, which two tensor-parallel ranks can share."""
     directory = tmp_path_factory.mktemp("tiny-sort-heads")
