@@ -11,6 +11,7 @@ from typing import Any
 
 from roll.api.keys import a_kind
 from roll.errors import ConfigError
+from roll.utils.files import write_whole
 from roll.utils.text import show
 
 FOLDER = "~/.cache/roll/rows"
@@ -73,9 +74,7 @@ def _written(key: str, text: str) -> Path:
     try:
         if not place.is_file():
             place.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = place.with_name(f".{place.name}.{os.getpid()}")
-            unfinished.write_bytes(data)
-            unfinished.replace(place)
+            write_whole(place, data)
     except OSError as error:
         raise ConfigError(f"{key}: its rows cannot be written to {place}: {error.strerror}. Give a path.") from error
     return place

@@ -25,7 +25,7 @@ from roll.errors import ConfigError
 from roll.rewards.base import REQUIRED
 from roll.rewards.config import BUILTINS, PATHS
 from roll.run.start.choose import this_machine
-from roll.utils.files import expanded, is_hub_id, path_info
+from roll.utils.files import expanded, is_hub_id, path_info, write_whole
 from roll.utils.imports import resolve
 from roll.utils.logging import say
 
@@ -215,7 +215,7 @@ def run(argv: Sequence[str]) -> int:
         raise ConfigError(f"{options.file} already exists. Choose another name, or replace it with --force.")
     text = yaml_of(_wishes(options), options.file)
     try:
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text)
     except OSError as error:
         raise ConfigError(f"{options.file} cannot be written: {error.strerror}.") from error
     say(f"{options.file} is written. Its plan:\n")

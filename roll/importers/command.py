@@ -28,6 +28,7 @@ from roll.run.kind import kind_of
 from roll.run.stages.entries import STAGES
 from roll.run.stages.planned import plan_stages
 from roll.run.start.load import check
+from roll.utils.files import write_whole
 from roll.utils.logging import say
 from roll.utils.secrets import MASK, is_secret_key, mask
 from roll.utils.text import show
@@ -309,10 +310,10 @@ def _write(imported: Imported, source: Path | None, target: Path, force: bool) -
         )
     name = source.name if source else "the command line"
     try:
-        target.write_text(yaml_text(imported, name), encoding="utf-8")
+        write_whole(target, yaml_text(imported, name))
         if not imported.unresolved:  # what is missing would be all that a plan says
             imported = with_plan(imported, plan_problems(target))
-        page.write_text(report(imported, name, str(target)), encoding="utf-8")
+        write_whole(page, report(imported, name, str(target)))
     except OSError as error:
         raise ConfigError(f"{target} cannot be written: {error.strerror or error}.") from None
     lost = [f"{entry.key}: {entry.note}" for entry in imported.entries if entry.outcome == "not available"]

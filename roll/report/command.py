@@ -30,6 +30,7 @@ from roll.report.samples import GAP_STEPS, SampleReader, StepSamples, thumbnail
 from roll.run.display.titles import number_text, title_of
 from roll.run.display.view import series
 from roll.run.records.replay import Recorded
+from roll.utils.files import write_whole
 from roll.utils.text import visible
 from roll.utils.version import VERSION
 
@@ -245,7 +246,7 @@ def run(argv: Sequence[str]) -> list[str]:
     page = render(run_files, options.steps)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(page.html, encoding="utf-8")
+        write_whole(out, page.html)
     except OSError as error:
         raise ConfigError(f"--out {out} cannot be written: {error.strerror}") from error
     size = out.stat().st_size / 1e6

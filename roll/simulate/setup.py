@@ -14,7 +14,7 @@ from roll.configs.plan.batch_plan import RolloutBounds
 from roll.distributed.scheduler.rollout_core import Keep
 from roll.errors import ConfigError
 from roll.simulate.workload import Workload
-from roll.utils.files import path_info
+from roll.utils.files import path_info, write_whole
 
 # What things cost: the constants of a simulation, and the file that they are kept in.
 
@@ -129,7 +129,7 @@ def _is_point(value: object) -> bool:
 def write_costs(path: Path, costs: Costs, source: Mapping[str, Any]) -> None:
     """`source`: where they come from, for a reader."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"costs": asdict(costs), "source": dict(source)}, indent=1) + "\n", "utf-8")
+    write_whole(path, json.dumps({"costs": asdict(costs), "source": dict(source)}, indent=1) + "\n")
 
 
 @dataclass(frozen=True)

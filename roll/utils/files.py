@@ -7,8 +7,9 @@ import json
 import os
 import re
 import stat
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -78,6 +79,25 @@ def _short(path: Path) -> str:
 
 
 # Writing to a disk that may be full.
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file whole or not at all: if the disk is full, what was there stays. A text is written as UTF-8. Raises
+    OSError."""
+    data = content.encode() if isinstance(content, str) else content
+    if path_info(path).kind == "device":  # nothing to keep, as /dev/stdout
+        path.write_bytes(data)
+        return
+    path = path.resolve()  # a link stays one
+    unfinished = path.with_name(f".{path.name[:200]}.{uuid.uuid4().hex[:8]}")
+    try:
+        unfinished.write_bytes(data)
+        os.replace(unfinished, path)
+    except BaseException:
+        with suppress(OSError):
+            unfinished.unlink()
+        raise
+
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _TEXTS = tuple(os.strerror(number).lower() for number in _FULL)

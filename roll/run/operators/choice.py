@@ -5,10 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,7 +20,7 @@ from roll.datasets.preflight import MAX_BYTES_IN_FULL
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.errors import ConfigError, describe
 from roll.run.operators.row import Chosen, Context, OperatorRow, ReadTexts, Texts, apply, as_json, from_json, run_chain
-from roll.utils.files import expanded
+from roll.utils.files import expanded, write_whole
 from roll.utils.text import show
 
 if TYPE_CHECKING:
@@ -70,14 +67,10 @@ class CachedChoices:
             return
         value = as_json(chosen)
         text = json.dumps({"digest": _digest_of(value), "chosen": value})
-        unfinished = self._folder / f".{name}.{uuid.uuid4().hex}"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            unfinished.write_text(text, encoding="utf-8")
-            os.replace(unfinished, self._folder / f"{name}.json")
+            write_whole(self._folder / f"{name}.json", text)
         except OSError as error:
-            with suppress(OSError):
-                unfinished.unlink()
             logger.warning("the choice of the operators could not be saved in %s: %s", self._folder, error)
 
 

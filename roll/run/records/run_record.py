@@ -19,7 +19,7 @@ import roll
 from roll.configs.sections.run import RunConfig
 from roll.run.display.view import View
 from roll.run.saving.manifest import reason
-from roll.utils.files import read_object
+from roll.utils.files import read_object, write_whole
 from roll.utils.secrets import find_secrets, mask, redact
 from roll.utils.text import storable
 from roll.utils.version import VERSION
@@ -104,11 +104,9 @@ class RunRecord:
             return ()
 
     def _write(self, story: RunStory) -> None:
-        unfinished = self._path.with_name(f".{RUN_FILE}.unfinished")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.write_text(json.dumps(story.model_dump(), indent=1) + "\n", encoding="utf-8")
-            os.replace(unfinished, self._path)
+            write_whole(self._path, json.dumps(story.model_dump(), indent=1) + "\n")
         except OSError as error:
             logger.warning("logging_dir: %s cannot be written; the run continues: %s", self._path, error)
         self._story = story

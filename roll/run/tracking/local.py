@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from roll.run.bottleneck import bottleneck_of
 from roll.run.tracking.tracker import Metrics, NamedTracker, TrackedRun, TrackedSample
-from roll.utils.files import open_regular
+from roll.utils.files import open_regular, write_whole
 from roll.utils.network import LOOPBACK
 from roll.utils.text import visible
 
@@ -66,7 +66,7 @@ class JsonlTracker(NamedTracker):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._file.name)
 
     def summary(self, values: Mapping[str, Any]) -> None:
-        (self._directory / SUMMARY_FILE).write_text(json.dumps(values, indent=1, default=str) + "\n")
+        write_whole(self._directory / SUMMARY_FILE, json.dumps(values, indent=1, default=str) + "\n")
 
     def close(self, failed: bool = False) -> None:
         self._file.close()
@@ -136,9 +136,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _keep_before(path: Path, step: int) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text("".join(line for line_step, line in _lines(path) if line_step < step), encoding="utf-8")
-    aside.replace(path)
+    write_whole(path, "".join(line for line_step, line in _lines(path) if line_step < step))
 
 
 def _put_aside(path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from roll.errors import StorageError
 from roll.utils import files as disk
-from roll.utils.files import naming_full_disk
+from roll.utils.files import naming_full_disk, write_whole
 
 
 def hidden() -> None:
@@ -40,3 +40,36 @@ def test_a_disk_without_room_is_the_cause_of_what_says_nothing(tmp_path: Path, m
 def test_other_errors_pass(tmp_path: Path) -> None:
     with pytest.raises(PermissionError), naming_full_disk(tmp_path):
         raise PermissionError("no")
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that takes half of what is written."""
+    write = Path.write_bytes
+
+    def half(path: Path, data: bytes) -> int:
+        write(path, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", half)
+
+
+@pytest.mark.usefixtures("full")
+def test_a_file_that_finds_no_room_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text("earlier")
+    for path in (page, tmp_path / "new.html"):
+        with pytest.raises(OSError, match="No space left"):
+            write_whole(path, "a page of today")
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+    assert page.read_text() == "earlier"
+
+
+def test_a_file_is_written_where_a_link_leads_and_into_a_device(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("target")
+    for content in ("ä", b"\xff"):
+        write_whole(tmp_path / "link", content)
+        write_whole(Path(os.devnull), content)
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_bytes() == b"\xff"
+    assert {path.name for path in tmp_path.iterdir()} == {"link", "target"}
