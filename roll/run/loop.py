@@ -101,6 +101,7 @@ class Run(ABC):
         """What the run ended with, where that was an error; known once it has ended."""
         self.history = MetricHistory()
         self._steps_done = self._saved = 0
+        self._newest: Path | None = None  # the checkpoint that this run saved last, or began from
 
     def prepare(self, checkpoint: Checkpoint | None) -> None:
         """Everything that can refuse the run, before `build` starts its processes: the data, and whether this
@@ -175,10 +176,9 @@ class Run(ABC):
     def save_now(self) -> Path | None:
         """The checkpoint of the steps done, written if it is not there. Call it between two steps. None where nothing
         is to be saved (`mode: explore`)."""
-        if self._saved != self._steps_done:
+        if self._newest is None or self._saved != self._steps_done:
             self._save(self._steps_done)
-            self._saved = self._steps_done
-        return self.checkpoints.latest()
+        return self._newest
 
     def _configure_logging(self, terminal: Console | None, directory: str | None) -> None:
         configure_logging(
@@ -254,6 +254,7 @@ class Run(ABC):
                 self.history.load(checkpoint.path / METRICS_FILE)
             self.display.start(steps_done, self.config.max_steps if self.mode.takes_steps else 0)
             self._steps_done = self._saved = steps_done
+            self._newest = None if checkpoint is None else checkpoint.path
             if self.mode.takes_steps:
                 yield from self._loop(steps_done)
             else:
@@ -315,7 +316,6 @@ class Run(ABC):
             if config.save_steps > 0 and (last or steps_done % config.save_steps == 0):
                 with self.timer("checkpoint"):
                     self._save(steps_done)
-                self._saved = steps_done
                 self.history.replace_last(steps_done, metrics | self.timer.metrics())
             self.accounting.observe(*self.history.last)
             if last or validated or self.interrupts.requested or steps_done % config.logging_steps == 0:
@@ -341,8 +341,9 @@ class Run(ABC):
             write_state(
                 directory, DriverState(steps_done=steps_done, run=state, config=self.config.model_dump(mode="json"))
             )
-        if self.hub is not None and (newest := self.checkpoints.latest()) is not None:
-            self.hub.send(newest)
+        self._saved, self._newest = steps_done, self.checkpoints.latest()
+        if self.hub is not None and self._newest is not None:
+            self.hub.send(self._newest)
         self.checkpoint_saved(steps_done)
 
     def _finish(self, failed: bool) -> None:
@@ -356,9 +357,8 @@ class Run(ABC):
         curves = draw_curves(self.rows, place / "curves.png", self.view, self.config.exp_name)
         if curves is not None:
             files["curves"] = curves
-        newest = self.checkpoints.latest() if self.config.save_steps > 0 or self.interrupts.requested else None
-        if newest is not None:
-            files["checkpoint"] = newest
+        if self._newest is not None:
+            files["checkpoint"] = self._newest
         self.display.summary(summary_lines(summary, files))
         self.trackers.summary(summary.as_dict())
         self.trackers.close(failed)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from roll.errors import ConfigError
 from roll.studio.launch import Address
-from roll.studio.options import argument_parser
-from roll.utils.files import open_regular
+from roll.studio.options import DEFAULT_FOLDER, argument_parser
+from roll.utils.files import open_regular, path_info
 from roll.utils.logging import say
 
 TOKEN_VARIABLE = "ROLL_STUDIO_TOKEN"
@@ -30,9 +30,10 @@ def run(argv: Sequence[str]) -> int:
             f"{TOKEN_VARIABLE}, or in a file that only you can read (--token-file FILE), or have one made."
         )
     place = Address(options.host, token_of(options.token_file, os.environ.pop(TOKEN_VARIABLE, None)))
-    folders = [Path(folder) for folder in options.folders]
-    if wrong := [str(folder) for folder in folders if folder.exists() and not folder.is_dir()]:
-        raise ConfigError(*(f"{folder} is a file: name folders that have runs below them." for folder in wrong))
+    folders = [path_info(folder) for folder in options.folders or [DEFAULT_FOLDER]]
+    wrong = [folder for folder in folders if not folder.is_directory]
+    if options.folders and wrong:  # the default one may come with the first run
+        raise ConfigError(*(f"{folder.why}: name folders that have runs below them." for folder in wrong))
     if find_spec("nicegui") is None:
         raise ConfigError("roll studio needs NiceGUI: pip install 'roll-rl[studio]' (in a checkout: -e '.[studio]').")
     listener = _listener(place.host, options.port)
@@ -40,7 +41,7 @@ def run(argv: Sequence[str]) -> int:
 
     say(f"roll studio: {place.url(listener.getsockname()[1])}")
     say("Ctrl-C ends it; runs that it started go on.")
-    serve(folders, place, listener)
+    serve([folder.path for folder in folders], place, listener)
     return 0
 
 

@@ -12,9 +12,12 @@ address that is printed has it. It is made anew for each start, unless --token-f
 docs/studio.md."""
 
 
+DEFAULT_FOLDER = "output"
+
+
 def argument_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="roll studio", usage=USAGE, allow_abbrev=False)
-    parser.add_argument("folders", nargs="*", default=["output"], metavar="FOLDER", help="with runs below it")
+    parser.add_argument("folders", nargs="*", metavar="FOLDER", help="with runs below it")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; default: this machine alone")
     parser.add_argument("--port", type=int, default=8570, help="0: a free one")
     parser.add_argument("--token-file", "--token_file", metavar="FILE", help="has the token; only you may read it")

@@ -273,8 +273,13 @@ def yaml_at(path: str) -> tuple[Path, str]:
     file = expanded(path if path.endswith((".yaml", ".yml")) else f"{path}.yaml")
     status = path_info(file)
     if not status.is_file:
-        near = yaml_names(file.parent) if path_info(file.parent).is_directory else []
-        there = f" {file.parent} has {', '.join(near)}." if near else ""
+        named = path_info(path)
+        folder = named.path if named.is_directory else file.parent
+        near = yaml_names(folder) if path_info(folder).is_directory else []
+        there = f" {folder} has {', '.join(near)}." if near else ""
+        if named.is_file:
+            raise ConfigError(f"{named.why} whose name does not end in .yaml or .yml. Rename it.{there}")
+        status = named if named.exists else status
         raise ConfigError(f"{status.why}{', not a YAML' if status.exists else ''}. Name a YAML first.{there}")
     add_folder(file.parent.resolve())
     return file.parent.resolve(), file.stem

@@ -13,7 +13,7 @@ import pytest
 
 from roll.errors import ConfigError, ResourceError
 from roll.rl.pipeline import VIEW
-from roll.run import interrupts
+from roll.run import interrupts, loop
 from roll.run.loop import Run
 from roll.run.records.run_record import RUN_FILE, read_story
 from roll.run.saving.checkpoint import Checkpoint
@@ -306,7 +306,7 @@ def test_what_cannot_go_on_is_refused_before_anything_is_started(tmp_path: Path)
 LATE = """
 import threading, sys
 from roll.errors import WorkerError
-from roll.run import interrupts
+from roll.run import interrupts, loop
 
 interrupts._SAME_MOMENT_S = 0.0
 with interrupts.Interrupts(limit_s=3600.0) as ended:
@@ -374,3 +374,32 @@ def test_a_refused_run_keeps_its_error(tmp_path: Path) -> None:
     run = Counting(tmp_path, "prepare")
     assert [*run.steps()] == []
     assert (run.exit_code, str(run.failure)) == (2, "it cannot go on")
+
+
+def test_a_run_that_ends_before_it_saves_names_no_checkpoint_of_an_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[Path | None] = []
+
+    def keep(summary: object, files: Mapping[str, Path]) -> list[str]:
+        shown.append(files.get("checkpoint"))
+        return []
+
+    monkeypatch.setattr(loop, "summary_lines", keep)
+
+    class Failing(Counting):
+        def step(self, step: int) -> dict[str, float]:
+            if step == 1:
+                raise ResourceError("no room")
+            return super().step(step)
+
+    assert Counting(tmp_path, "never", save_steps=4).run() == 0
+    again: dict[str, Any] = {"overwrite_output_dir": True, "save_steps": 2}
+    assert Failing(tmp_path, "never", **again).run() == 1
+    going_on = Counting(tmp_path, "never", **again)
+    for step, _ in going_on.steps():
+        shown.append(going_on.save_now() if step == 1 else None)
+        if step == 2:
+            break
+    names = [path and path.name for path in shown]
+    assert names == ["step_000004", None, "step_000001", None, "step_000002"]

@@ -173,3 +173,12 @@ def test_a_token_is_not_taken_where_everybody_sees_it_nor_from_what_is_no_file(t
     for text in ("", "short", "a" * 15, "a\n" * 20):
         with pytest.raises(ConfigError, match=TOKEN_VARIABLE):
             token_of(None, text)
+
+
+def test_a_folder_that_is_not_there_is_refused_unless_it_is_the_default(served: list[Served], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name, why in (("nope", "nope does not exist"), ("file", "file is a file"), ("~nobody-here", "no user")):
+        with pytest.raises(ConfigError, match=f"{why}.*: name folders that have runs below them"):
+            run([name, "--port", "0"])
+    assert run(["--port", "0"]) == 0
+    assert len(served) == 1

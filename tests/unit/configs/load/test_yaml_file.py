@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from roll.configs.load import yaml_file
+from roll.configs.load.loader import yaml_at
 from roll.configs.load.yaml_file import read_yaml
 from roll.errors import ConfigError
 
@@ -69,3 +70,17 @@ def test_only_regular_files_are_read(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             read_yaml(path)
+
+
+def test_a_name_that_is_there_but_no_yaml_is_told_from_one_that_is_not(tmp_path: Path) -> None:
+    (tmp_path / "noext").touch()
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "mine.yaml", tmp_path / "folder" / "other.yaml"):
+        path.touch()
+    for name, message in (
+        ("noext", f"{tmp_path}/noext is a file whose name does not end in .yaml or .yml. Rename it. .* has mine"),
+        ("folder", f"{tmp_path}/folder is a directory, not a YAML. Name a YAML first. {tmp_path}/folder has other"),
+        ("none", f"{tmp_path}/none.yaml does not exist. Name a YAML first. {tmp_path} has mine"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            yaml_at(str(tmp_path / name))
