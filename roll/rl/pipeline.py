@@ -40,8 +40,8 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -277,10 +277,25 @@ class RLPipeline(Run):
             step, self.plan, self.running, self.group_source, self.timer, self.temperature, engine_version=version
         )
 
-    def engines_held(self) -> AbstractContextManager[None]:
-        """The engines are on their devices meanwhile, in a process that has any."""
-        engines = [self.running.actor_infer.everything] if self.config.uses_engines else []
-        return self.running.placement.hold(*engines)
+    @contextmanager
+    def engines_held(self) -> Iterator[None]:
+        """The engines are on their devices meanwhile, in a process that has any. If all of them die, the new ones get
+        their weights while this thread waits for groups."""
+        if not self.config.uses_engines:
+            yield
+            return
+        clusters = self.running
+        with clusters.placement.hold(clusters.actor_infer.everything), self.loop.meanwhile(self._revive_engines):
+            yield
+
+    def _revive_engines(self) -> None:
+        engines = self.running.actor_infer
+        if not engines.all_wait_for_weights:
+            return
+        if self.config.has_training:
+            self.publisher.revive(self.running, self.group_source)
+        else:  # they keep what they load: one could not be brought back, and this raises why
+            engines.heal()
 
     def score(self, at: StepContext, samples: StepSamples) -> StepScores:
         """Score the rows with the models before anything learns from them."""

@@ -60,8 +60,8 @@ class Fault:
     @property
     def is_fatal(self) -> bool | None:
         """None, at the start: Ray replaces a worker that stopped before it registered, and the run replaces a reward
-        worker; it may have been later."""
-        if self.target == "rewards.sort":
+        worker, and an engine once it is set up; it may have been later."""
+        if self.target in ("rewards.sort", "actor_infer"):
             return None if self.phase == "start-up" else False
         if self.target in WORKERS and self.how == "stop" and self.phase == "start-up":
             return None

@@ -19,6 +19,7 @@ from tests.helpers.runs import END_LIMIT_S, Run
 
 StartRun = Callable[..., Run]
 PLACES = {
+    "only engine": ("async_generation_ratio=1",),
     "disjoint": ("num_gpus_per_node=3", "actor_infer.device_mapping=[1,2]", "async_generation_ratio=1"),
     "shared": (
         "num_gpus_per_node=2",

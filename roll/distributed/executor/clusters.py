@@ -189,20 +189,28 @@ class RunClusters:
         """Engines that die are replaced where others can go on meanwhile, or where requests can wait for the new one,
         and where nobody waits for their GPUs."""
         layout, is_apart = self._plan.layout, self._config.roles[name].is_apart
+        waits = is_apart or self._revives_engines
         facade = partial(
             ApartCluster if is_apart else GenerateCluster,
             room=self._answers_at_once(settings),
             leaves_whole=name in self._plan.leaving_whole,
+            waits=waits,
         )
         on_shared_gpus = self.resources.has_gpus and layout.shares_devices(name)
-        if on_shared_gpus or (len(layout[name].workers) == 1 and not is_apart):
+        if on_shared_gpus or (len(layout[name].workers) == 1 and not waits):
             return facade(self._cluster(name, settings))
         cluster = self._cluster(name, settings, max_restarts=MAX_RESTARTS)
-        waits = not (is_apart or self._plan.fixed_weights)  # for weights, before it serves
-        arguments = [(*arguments, waits) for arguments in cluster.spec.arguments]
-        recovery = EngineRecovery(cluster, RecoverySettings(cluster.spec.worker_class, arguments, waits))
+        needs_weights = not (is_apart or self._plan.fixed_weights)  # before it serves
+        arguments = [(*arguments, needs_weights) for arguments in cluster.spec.arguments]
+        recovery = EngineRecovery(cluster, RecoverySettings(cluster.spec.worker_class, arguments, needs_weights))
         self._recoveries.append(recovery)
         return facade(cluster, recovery=recovery)
+
+    @property
+    def _revives_engines(self) -> bool:
+        """True if engines can serve again although all of them died: new ones keep the weights that they load, or a
+        trainer of this process sends theirs while groups are waited for."""
+        return self._plan.fixed_weights
 
     def _answers_at_once(self, settings: WorkerConfig) -> int:
         return answers_at_once(self._plan.most_answers, settings, self.resources.has_gpus)
@@ -283,6 +291,10 @@ class RLClusters(RunClusters):
 
     def __init__(self, config: AlgorithmConfig, plan: BatchPlan, on_lost: Callable[[WorkerError], None] | None = None):
         super().__init__(config, plan, on_lost, plan.samples_per_step * plan.trained_length * STORED_BYTES_PER_TOKEN)
+
+    @property
+    def _revives_engines(self) -> bool:
+        return super()._revives_engines or self._config.has_training
 
     @property
     def actor_train(self) -> TrainCluster:

@@ -6,8 +6,9 @@ import asyncio
 import selectors
 import threading
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ from roll.errors import RollError, TaskError, describe
 from roll.utils.background import contained, lost_failure
 
 T = TypeVar("T")
+_LOOK_S = 0.5
 
 
 class EventLoopThread:
@@ -26,6 +28,7 @@ class EventLoopThread:
         self.loop = asyncio.SelectorEventLoop()  # whatever policy a library set: uvloop ends otherwise at interrupts
         self.loop.set_exception_handler(self._handle_exception)
         self._lost: Future[None] = Future()  # holds the first failure that nobody was told of
+        self._meanwhile: Callable[[], None] | None = None
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
@@ -37,13 +40,24 @@ class EventLoopThread:
         future = asyncio.run_coroutine_threadsafe(contained(work), self.loop)
         try:
             both: list[Future[Any]] = [future, self._lost]
-            wait(both, return_when=FIRST_COMPLETED)
+            while not wait(both, self._meanwhile and _LOOK_S, FIRST_COMPLETED).done:
+                if self._meanwhile is not None:
+                    self._meanwhile()
             if self._lost.done():
                 self._lost.result()
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    @contextmanager
+    def meanwhile(self, look: Callable[[], None]) -> Iterator[None]:
+        """Inside, a thread that waits in `run` calls `look` now and then. What it raises ends the wait."""
+        self._meanwhile = look
+        try:
+            yield
+        finally:
+            self._meanwhile = None
 
     def close(self) -> None:
         """Cancels what still runs on the loop and ends the thread."""

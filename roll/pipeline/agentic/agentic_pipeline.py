@@ -310,9 +310,8 @@ class AgenticPipeline(RLPipeline):
     def evaluate(self, steps_done: int) -> dict[str, float]:
         if self.validation is None:
             return {}
-        clusters = self.running
-        with clusters.placement.hold(clusters.actor_infer.everything):
-            groups = self.loop.run(self.validation.answer(clusters.actor_infer.generate))
+        with self.engines_held():
+            groups = self.loop.run(self.validation.answer(self.running.actor_infer.generate))
         metrics = self.validation.metrics(groups)
         for name, of_set in self.validation.by_set(groups).items():
             kind, prefix = (f"val.{name}", f"val/{name}") if name else ("val", "val")

@@ -264,9 +264,8 @@ class RLVRPipeline(RLPipeline):
     def evaluate(self, steps_done: int) -> dict[str, float]:
         if self.validation is None or not self.validation_tasks:
             return {}
-        engines = self.running.actor_infer
-        with self.running.placement.hold(engines.everything):
-            groups = self.loop.run(self.validation.answer(engines.generate))
+        with self.engines_held():
+            groups = self.loop.run(self.validation.answer(self.running.actor_infer.generate))
         groups = self.late_rewards.complete(groups)
         for name, answered in self.validation.by_set(groups).items():
             self.records.write(steps_done, answered, kind=f"val.{name}" if name else "val")

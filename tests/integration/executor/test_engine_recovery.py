@@ -270,7 +270,7 @@ def test_an_only_engine_that_stands_apart_is_replaced_and_its_requests_wait_for_
     cluster.call_all("setup")
     arguments = [(*arguments, None, False) for arguments in cluster.spec.arguments]
     recovery = EngineRecovery(cluster, RecoverySettings(cluster.spec.worker_class, arguments, waits_for_weights=False))
-    judge = ApartCluster(cluster, recovery)
+    judge = ApartCluster(cluster, recovery, waits=True)
 
     async def play() -> None:
         asked = asyncio.create_task(judge.generate(request("first", 1002)))  # which this engine answers never

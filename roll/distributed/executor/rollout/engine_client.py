@@ -92,16 +92,16 @@ class EngineClient:
     what is missing of its requests goes to another: answers that came stand, and those that were handed over go on.
     While engines are away the others get `room` answers each, at most; what is more waits here until one has room or is
     back.
-    A request that saw `_MAX_DEATHS` engines die is taken to be the cause, and fails. Where the class `waits`, requests
+    A request that saw `_MAX_DEATHS` engines die is taken to be the cause, and fails. If the client `waits`, requests
     for which no engine is left wait for one to come back."""
 
     stores_answers: ClassVar[bool] = False  # True: of many tokens only handles come, see `take_apart`
-    waits: ClassVar[bool] = False
     takes_cut: ClassVar[bool] = False  # True: somebody reads the lengths of cancelled answers, `cut.take`
 
-    def __init__(self, workers: WorkerHandles, name: str = "", room: int | None = None):
+    def __init__(self, workers: WorkerHandles, name: str = "", room: int | None = None, waits: bool = False):
         self.workers = workers
         self.name = name
+        self.waits = waits
         self.num_retries = 0
         self.cut = CutLengths(self.takes_cut)  # of requests that were cancelled
         self._engines = EngineChoice(len(workers.handles), room, self.waits)
@@ -145,7 +145,6 @@ class EngineClient:
             if deaths == _MAX_DEATHS or not (self.waits or self._router.has_engines):
                 raise errors[0]
             self.num_retries += 1
-            logger.warning("request %s is sent to another engine: %s", whole.request.request_id, errors[0])
         return answers
 
     async def give_up(self, limit_s: float) -> list[PartialRequest]:
@@ -308,6 +307,7 @@ class EngineClient:
         if replica.failure is not None:  # two calls may tell of one death
             return
         replica.failure = error
+        num_requests = len(replica.waiting)
         for call in replica.waiting.values():
             call.fail(error)
         replica.waiting.clear()
@@ -315,6 +315,7 @@ class EngineClient:
         self.cut.drop_engine(replica.rank)
         self._engines.leave(replica)
         if self.waits or len(self._replicas) > 1:
+            logger.warning("%s. Requests that are sent again: %d", error, num_requests)
             if not isinstance(error, _RefusedError):
                 self._lost(replica.rank, error)
             self._tasks.start(self._await_return(replica))
@@ -339,7 +340,6 @@ class EngineClient:
 
     def _lost(self, rank: int, error: RollError) -> None:
         """Handle the loss of an engine beyond what is done for all."""
-        logger.warning("%s", error)
 
     async def _await_return(self, replica: Replica) -> None:
         """Asks now and then whether somebody has brought the engine back."""

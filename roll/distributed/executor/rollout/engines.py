@@ -1,5 +1,6 @@
 """Brings rollout engines back that died, on the driver: while the others go on, a new process takes the old one's
-place. It serves again after the next weight update, or, where weights never change, at once."""
+place. It serves again after the next weight update, or, where weights never change, at once. If all died, the driver
+makes that update while it waits for groups."""
 
 from __future__ import annotations
 
@@ -106,6 +107,12 @@ class EngineRecovery:
                 self.notice()
                 if self.serving() == ranks:
                     raise
+
+    def all_wait(self) -> bool:
+        """True if every engine died, and each new one is ready for weights, or cannot be brought back."""
+        with self._lock:
+            is_done = [restart.done() for restart in self._restarts.values()]
+        return len(is_done) == len(self._cluster) and all(is_done)
 
     def finish(self) -> bool:
         """Looks for engines that died unnoticed, and waits until every restarted one is ready for weights. True if
@@ -231,7 +238,8 @@ def _cause(answer: Any, rank: int) -> str:
 class GenerateCluster(EngineClient):
     """The workers of a role that samples. `generate` is called on one event loop; the other methods from the driver's
     thread. With `recovery`, engines that die are restarted, and only `heal` waits for them; without, the others go on
-    alone."""
+    alone. If it `waits`, requests also wait while all engines are dead: somebody brings the new ones their weights
+    meanwhile."""
 
     stores_answers = True
     takes_cut = True
@@ -242,10 +250,11 @@ class GenerateCluster(EngineClient):
         recovery: EngineRecovery | None = None,
         room: int | None = None,
         leaves_whole: bool = False,
+        waits: bool = False,
     ):
         """`room`: answers that an engine works on at once. With `leaves_whole` all engines leave their devices where
         one has to."""
-        super().__init__(cluster.workers, room=room)
+        super().__init__(cluster.workers, room=room, waits=waits)
         self.cluster = cluster
         self.recovery = recovery
         self._room = room
@@ -285,7 +294,7 @@ class GenerateCluster(EngineClient):
 
     def client(self, name: str = "") -> EngineClient:
         """Another way to the engines, to be sent to another process. Each needs a name of its own."""
-        return EngineClient(self.cluster.workers, name, self._room)
+        return EngineClient(self.cluster.workers, name, self._room, self.waits)
 
     def forget_client(self, name: str) -> None:
         """The process of this client is gone: the engines drop its requests. Does not wait."""
@@ -308,6 +317,11 @@ class GenerateCluster(EngineClient):
     def waits_for_weights(self) -> bool:
         """True if some engine died, and serves again after the next weight update only."""
         return self.recovery is not None and bool(self.recovery.in_flight())
+
+    @property
+    def all_wait_for_weights(self) -> bool:
+        """True if all engines died, and requests wait until the new ones have weights."""
+        return self.recovery is not None and self.waits and self.recovery.all_wait()
 
     def metrics(self) -> dict[str, float]:
         """Return metrics of restarted replicas so far; none for an engine that cannot be replaced."""
@@ -340,20 +354,19 @@ class GenerateCluster(EngineClient):
         if self.recovery is not None:
             self.recovery.lost(rank)
 
+    def _unrecoverable(self, rank: int, error: RollError) -> RollError | None:
+        if self.recovery is None:
+            return error
+        failure = self.recovery.failure(rank)
+        return failure if isinstance(failure, RollError) or failure is None else WorkerError(describe(failure))
+
     def start_setup(self) -> Calls:
         return self.cluster.start_all("setup")
 
 
 class ApartCluster(GenerateCluster):
     """Engines that stand apart from the run's rows and weights, as a judge's: answers come with their tokens, and an
-    engine that was restarted serves at once. Meanwhile requests wait for it where there is no other."""
+    engine that was restarted serves at once."""
 
     stores_answers = False
     takes_cut = False
-    waits = True
-
-    def _unrecoverable(self, rank: int, error: RollError) -> RollError | None:
-        if self.recovery is None:
-            return error
-        failure = self.recovery.failure(rank)
-        return failure if isinstance(failure, RollError) or failure is None else WorkerError(describe(failure))

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from roll.distributed.scheduler import event_loop
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.errors import TaskError
 from roll.utils.background import BackgroundTasks
@@ -52,4 +53,34 @@ def test_what_fails_with_nobody_to_tell_ends_the_run_with_its_cause(how: str):
         thread.run(waits())
     with pytest.raises(TaskError, match="no room"):  # the run cannot go on by asking again
         thread.run(asyncio.sleep(0))
+    thread.close()
+
+
+def test_who_waits_looks_after_something_meanwhile_and_what_that_raises_ends_the_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(event_loop, "_LOOK_S", 0.01)
+    thread = EventLoopThread("meanwhile")
+    is_due = asyncio.Event()
+    looks: list[str] = []
+
+    async def set_due() -> None:
+        is_due.set()
+
+    def look() -> None:
+        looks.append("look")
+        if len(looks) == 2:
+            thread.run(set_due())
+
+    def fail() -> None:
+        raise TaskError("no engine comes back")
+
+    with thread.meanwhile(look):
+        assert thread.run(is_due.wait()) is True
+    assert len(looks) >= 2
+    with pytest.raises(TaskError, match="no engine comes back"), thread.meanwhile(fail):
+        thread.run(asyncio.Event().wait())
+    num_looks = len(looks)
+    assert thread.run(asyncio.sleep(0.05, "alone")) == "alone"
+    assert len(looks) == num_looks
     thread.close()

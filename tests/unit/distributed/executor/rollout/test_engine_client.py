@@ -81,10 +81,8 @@ class Mortal:
 class Patient(EngineClient):
     """Waits for engines to come back, until a rank is in `gone`."""
 
-    waits = True
-
     def __init__(self, *engines: Mortal | Process):
-        super().__init__(Workers(engines))  # type: ignore[arg-type]
+        super().__init__(Workers(engines), waits=True)  # type: ignore[arg-type]
         self.gone: set[int] = set()
         self.lost: list[int] = []
 

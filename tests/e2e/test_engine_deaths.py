@@ -1,0 +1,53 @@
+"""The only engine of a run is killed at every point of a step: the run goes on, with the numbers of one in which nobody
+died."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.dying_engine import DEATHS
+from tests.e2e.faults import SMALL
+from tests.helpers.runs import Run, comparable
+
+OF_DEATHS = ("rollout/restarted_engines", "rollout/retried_requests", "rollout/moved_answers")
+"""Metrics of what became of engines and their requests. A process counts the moved answers of its own life."""
+LENGTH = ("max_steps=5", "eval_steps=3", "save_steps=-1")
+SHARED = ("num_gpus_per_node=1", "actor_infer.device_mapping=[0]")
+CASES = {  # settings, and the methods in which the engine dies, each with the version of its weights then
+    "answers, memory": ((), ("generate-0", "generate-2", "import-3")),
+    "updates, broadcast": (("weight_sync_route=broadcast",), ("begin-1", "import-2", "finish-3")),
+    "updates, files": (("weight_sync_route=file",), ("import-0", "import-2", "finish-3")),
+    "turns": (SHARED, ("offload-0", "load-2", "generate-3")),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_an_only_engine_that_is_killed_is_replaced_and_the_numbers_stay(
+    case: str, sort_data: Path, start_run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    settings, deaths = CASES[case]
+    folder = tmp_path / "due"
+    folder.mkdir()
+    monkeypatch.setenv(DEATHS, str(folder))
+    dying = "actor_infer.strategy_args.strategy_name=tests.e2e.dying_engine:SPEC"
+    arguments = (*SMALL, *LENGTH, *settings, dying)
+    unbroken = start_run(sort_data, "tiny_sort", *arguments, name="unbroken")
+    assert unbroken.wait() == 0, unbroken.text
+    for death in deaths:
+        (folder / death).touch()
+    run = start_run(sort_data, "tiny_sort", *arguments, name="deaths")
+    assert run.wait() == 0, run.text
+    assert not list(folder.iterdir()), run.text
+    assert "Traceback (most recent call last)" not in run.text, run.text
+    assert run.metrics[5]["rollout/restarted_engines"] == len(deaths)
+    assert run.metrics.keys() == unbroken.metrics.keys()
+    for step, row in unbroken.metrics.items():
+        expected, found = comparable(row), comparable(run.metrics[step])
+        for name in OF_DEATHS:
+            expected.pop(name, None)
+            found.pop(name, None)
+        assert found == expected, f"step {step}"
