@@ -25,6 +25,7 @@ from roll.importers.verl.common import (
     HIDDEN_NOISE,
     INFER,
     ITSELF,
+    MEGATRON,
     MODEL,
     MOST_TOKENS,
     OF_MODEL,
@@ -45,6 +46,7 @@ from roll.importers.verl.common import (
     model_path,
     optimizer,
     runs_on,
+    strategy_of,
 )
 from roll.importers.verl.pictures import MODULE_ROWS, NO_VIDEOS
 
@@ -94,7 +96,18 @@ ADAPTER_ROWS: tuple[Row, ...] = (
 )
 
 
+_UNREAD_RANK = (
+    "verl's workers on {0} do not read it and train the whole model, while its trainer, which does, starts no "
+    "reference. For adapters give {1} instead after the file, without it for none"
+)
+
+
 def adapters(source: SourceLookup) -> CombinedKeys:
+    trainer, flat, nested = strategy_of(source, ACTOR), f"{MODEL}.lora_rank", f"{SECTION}.rank"
+    read, other = (nested, flat) if trainer == MEGATRON else (flat, nested)
+    is_read = has_section(source) if trainer == MEGATRON else has_adapters(source)
+    if not is_read and source.number(other, 0) > 0:
+        return CombinedKeys({}, "", changes={other: _UNREAD_RANK.format(trainer, read)})
     if has_section(source):
         return _of_section(source)
     if not has_adapters(source):

@@ -603,6 +603,22 @@ def test_adapters_of_megatron_come_from_the_section_of_its_own(
     assert (outcome == "approximated" and "one A" in note) == bool(expected)
 
 
+@pytest.mark.parametrize(
+    ("file", "unread", "read"),
+    [
+        ("verl_ppo_fsdp.yaml", f"{_LORA}.rank", f"{_LORA}_rank"),
+        ("verl_grpo_megatron.sh", f"{_LORA}_rank", f"{_LORA}.rank"),
+    ],
+)
+def test_a_rank_that_the_trainer_of_the_policy_does_not_read_is_another_run(file: str, unread: str, read: str) -> None:
+    found = imported(file, f"{unread}=16")
+    outcome, note = entry(found, unread)
+    assert outcome == "changes the run" and f"give {read} instead" in note
+    assert "lora_rank" not in found.tree["actor_train"]["model_args"]
+    both = imported(file, f"{unread}=16", f"{read}=8")
+    assert both.tree["actor_train"]["model_args"]["lora_rank"] == 8 and entry(both, unread)[0] != "changes the run"
+
+
 def test_adapters_that_megatron_alone_reads_ask_for_nothing_elsewhere() -> None:
     found = imported("verl_ppo_fsdp.yaml", f"{_LORA}.rank=16", f"{_LORA}.alpha=32", f"{_LORA}.merge=true")
     assert "lora_rank" not in found.tree["actor_train"]["model_args"]
