@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -59,7 +59,8 @@ def with_plan(imported: Imported, problems: Sequence[str]) -> Imported:
     """The same import with each problem in the row of its key, or among the changes where no row has it."""
     entries, notes = list(imported.entries), list(imported.notes)
     for text in problems:
-        keys = _keys(text)
+        # a role, as in "actor_train and actor_infer have no model", is no key
+        keys = [key for key in _keys(text) if not isinstance(imported.tree.get(key), Mapping)]
         rows = [i for i, entry in enumerate(entries) if keys and _is_about(entry, keys)]
         for i in rows:
             note = f"{entries[i].note.removesuffix('.')}. {_REFUSED}{text}"

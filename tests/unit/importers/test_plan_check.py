@@ -75,6 +75,12 @@ def test_a_fragment_that_is_not_beside_the_yaml_is_named(tmp_path: Path) -> None
     assert code == 3 and "Could not load './mine/zero'" in page
 
 
+def test_a_problem_of_roles_is_in_the_row_of_no_other_key(tmp_path: Path) -> None:
+    code, page = imports(tmp_path, "run.sh", RUN.replace("model.path=/m", "model.path="))
+    assert code == 3 and "have no model: pretrain is missing" in page.split("## Notes")[1]
+    assert "data.train_batch_size` | `8`" in page.split("## Mapped")[1]
+
+
 def test_entries_of_a_mapping_share_a_refusal() -> None:
     rows = tuple(Entry(f"custom_envs.{tag}.env_type", "x", "mapped", "the same here") for tag in "ABC")
     found = with_plan(Imported("roll", "agentic", {}, rows, {}, ()), ["custom_envs.{A, B}.env_type: no", "GPUs: no"])
