@@ -63,7 +63,7 @@ _SINCE_0_3 = (
     f"{ROLLOUT}.agent.custom_async_server.",
     f"{MODEL}.lora_",
     f"{MODEL}.use_fused_kernels",
-    *("data.return_raw_chat", "data.custom_cls.", "data.sampler.", "data.datagen.", "data.apply_chat_template_kwargs."),
+    *("data.custom_cls.", "data.sampler.", "data.datagen.", "data.apply_chat_template_kwargs."),
     *("algorithm.use_pf_ppo", "algorithm.gdpo_", "distillation.", "transfer_queue.", "ray_init.", "ray_kwargs."),
     "trainer.device",
     "trainer.use_legacy_worker_impl",
@@ -190,7 +190,17 @@ def version_notes(values: Mapping[str, Any]) -> Iterator[str]:
             f"{'not given' if whole is None else whole}: engines there sample by the first. Give "
             f"data.max_response_length={own} after the file."
         )
-    if is_old(values):
+    if is_old(values) and (newer := _since_0_3(values)):
+        older = next(key for key in _OLD if values.get(key) is not None)
+        kl = str(not values.get(f"{ACTOR}.use_kl_loss")).lower()
+        yield Change(
+            f"{older} is a key of verl before 0.2, and {newer} came with 0.3: before it a run without a KL loss had a "
+            "KL in the reward, entropy_coeff was 0.001, and there was no dual clip; since then they are none, 0, and "
+            f"clip_ratio_c 3. Say which after the file: algorithm.use_kl_in_reward={kl} with "
+            f"{_entropy(values, 0.001)} and {ACTOR}.clip_ratio_c=0, or algorithm.use_kl_in_reward=false with "
+            f"{_entropy(values, 0)}."
+        )
+    elif is_old(values):
         yield (
             "Read as verl before 0.2, by its keys: a KL in the reward (kl_ctrl.kl_coef) unless actor.use_kl_loss, "
             "entropy_coeff 0.001, no dual clip, and prompts that are too long are left out. Give "
@@ -199,7 +209,7 @@ def version_notes(values: Mapping[str, Any]) -> Iterator[str]:
     elif (
         values.get("algorithm.kl_ctrl.kl_coef")
         and not any(values.get(key) is not None for key in _KLS)
-        and not _is_since_0_3(values)
+        and not _since_0_3(values)
     ):
         yield Change(
             "algorithm.kl_ctrl.kl_coef is given and algorithm.use_kl_in_reward is not: before 0.3 that was a KL in the "
@@ -222,15 +232,21 @@ def _entropy(values: Mapping[str, Any], default: float) -> str:
     return f"{ACTOR}.entropy_coeff={values.get(f'{ACTOR}.entropy_coeff', default)}"
 
 
-def _is_since_0_3(values: Mapping[str, Any]) -> bool:
+def _since_0_3(values: Mapping[str, Any]) -> str:
+    """Return the first key that came with 0.3 or later; empty if none is given."""
     given = [key for key, value in values.items() if value is not None]
-    return any(key == newer or (newer[-1:] in "._" and key.startswith(newer)) for key in given for newer in _SINCE_0_3)
+    is_newer = (key for key in given for newer in _SINCE_0_3 if _is_of(key, newer))
+    return next(is_newer, "")
+
+
+def _is_of(key: str, name: str) -> bool:
+    return key == name or (name[-1:] in "._" and key.startswith(name))
 
 
 def _before_0_3(values: Mapping[str, Any]) -> str:
     """Return a key that tells of a version before 0.3, if no key tells of a later one."""
     given = [key for key, value in values.items() if value is not None]
-    if _is_since_0_3(values):
+    if _since_0_3(values):
         return ""
     if values.get("algorithm.adv_estimator") not in _ESTIMATORS_BEFORE_0_3:
         return ""

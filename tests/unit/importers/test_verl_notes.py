@@ -607,6 +607,19 @@ def test_a_manager_of_remote_workers_asks_a_function_for_one_answer_at_a_time() 
     assert of("reward_model.reward_manager=remote", "custom_reward_function.path=mine.py").is_as_meant
 
 
+def test_keys_of_versions_that_never_met_are_asked_about() -> None:
+    words = (f"{ACTOR}.fsdp_config.grad_offload=True", f"{MODEL}.lora_rank=32", f"{ACTOR}.use_kl_loss=true")
+    words = (*words, "custom_reward_function.path=mine.py")
+    (change,) = of(*words).changes
+    assert "grad_offload is a key of verl before 0.2" in change and f"{MODEL}.lora_rank came with 0.3" in change
+    for entropy, clip in ((0.001, 0), (0, 3)):
+        assert f"algorithm.use_kl_in_reward=false with {ACTOR}.entropy_coeff={entropy}" in change
+        answers = ("algorithm.use_kl_in_reward=false", f"{ACTOR}.entropy_coeff={entropy}")
+        found = of(*words, *answers, f"{ACTOR}.clip_ratio_c={clip}")
+        assert found.is_as_meant and found.tree["entropy_loss_coef"] == entropy
+        assert found.tree["dual_clip_loss"] is bool(clip)
+
+
 def test_keys_that_later_versions_lack_tell_the_version_beside_a_reward_manager() -> None:
     words = (f"+{ACTOR}.fsdp_config.grad_offload=False", "reward_model.reward_manager=naive")
     assert any("before 0.2" in note for note in of(*words).notes)
