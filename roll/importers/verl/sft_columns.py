@@ -6,11 +6,11 @@ import re
 
 from roll.importers import rows as words
 from roll.importers.rows import CombinedKeys, SourceLookup
-from roll.importers.verl.templates import ARGUMENT, OF_MODEL, SWITCH
+from roll.importers.verl.templates import ARGUMENT, DEFAULT_SWITCH, OF_MODEL, SWITCH
 
 DATA = "sft_train.data_args"
 MISMATCH = "data.ignore_input_ids_mismatch"
-_SETS_TEMPLATE = (SWITCH, ARGUMENT, OF_MODEL)
+_SETS_TEMPLATE = (SWITCH, DEFAULT_SWITCH, ARGUMENT, OF_MODEL)
 _QWEN3 = re.compile(r"qwen3(?!\.\d|[-_]?(vl|omni|coder|next))(?!.*thinking)", re.IGNORECASE)
 _CHANGES_ANSWERS = re.compile(r"qwen3|qwq|(?<![a-z])r1(?!\d)|think", re.IGNORECASE)
 APART = (
@@ -105,4 +105,4 @@ def _model(source: SourceLookup) -> str:
 
 
 def _is_given(source: SourceLookup) -> bool:
-    return any(source(key) is not None for key in _SETS_TEMPLATE)
+    return any(source(key) not in (None, "none") for key in _SETS_TEMPLATE)

@@ -49,7 +49,7 @@ from roll.importers.verl.common import (
 from roll.importers.verl.pictures import COLUMNS, NO_VIDEOS, ONLY_RLVR
 from roll.importers.verl.sft_columns import MISMATCH, columns
 from roll.importers.verl.sft_engine_rows import ENGINE_ROWS, MODEL_ROWS, OPTIMIZER_ROWS, ROLE
-from roll.importers.verl.templates import TEMPLATE_ROWS, template_sums
+from roll.importers.verl.templates import DEFAULT_SWITCH, TEMPLATE_ROWS, template_sums
 from roll.importers.verl.versions import AVERAGES_PASSES
 
 _ARGS, _MODEL, _DATA = f"{ROLE}.training_args", f"{ROLE}.model_args", f"{ROLE}.data_args"
@@ -389,7 +389,7 @@ _ROWS: tuple[Row, ...] = (
     to("trainer.device", "platform", via=device),
     lacks("data.tools_key", "the column of tools is called tools", "tools"),
     changes("data.enable_thinking_key", "data_args.template says how thinking is written", "enable_thinking"),
-    changes("data.enable_thinking_default", "data_args.template says how thinking is written", "none"),
+    summed(DEFAULT_SWITCH, "thinking", idle=(None, "none")),
     *TEMPLATE_ROWS,
     needless("trainer.balance_batch", "rows are divided over ranks by work"),
     needless("data.pad_mode", "rows are padded, or packed, as use_sequence_packing says"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from roll.importers import rows as words
@@ -11,6 +12,9 @@ from roll.utils.text import show
 
 _KWARGS = "data.apply_chat_template_kwargs"
 SWITCH, ARGUMENT, OF_MODEL = f"{_KWARGS}.enable_thinking", f"{_KWARGS}.chat_template", "model.custom_chat_template"
+DEFAULT_SWITCH = "data.enable_thinking_default"
+"""The switch of verl's fine-tuning for rows without a column that says it."""
+_OF_ROWS = "Rows with a column enable_thinking say it themselves there."
 _OF_OWN_ROWS = (SWITCH, ARGUMENT)
 _TEXTS = (ARGUMENT, OF_MODEL, f"actor_rollout_ref.{OF_MODEL}")
 """Keys that may hold the text of a template; verl's tokenizer takes the argument of the call before its own."""
@@ -37,16 +41,17 @@ def template_sums(role: str) -> Mapping[str, Callable[[SourceLookup], CombinedKe
         return _variables(source, role, others)
 
     def thinking(source: SourceLookup) -> CombinedKeys:
-        value = source(SWITCH)
+        default = source(DEFAULT_SWITCH) if source(DEFAULT_SWITCH) != "none" else None
+        value, differences = (source(SWITCH), {}) if default is None else (default, {DEFAULT_SWITCH: _OF_ROWS})
         if value is None:
             return CombinedKeys({}, "")
         if not isinstance(value, bool):
             raise ValueError(value)
         if _is_written(source):
-            return _variables(source, role, {"enable_thinking": value})
+            return replace(_variables(source, role, {"enable_thinking": value}), differences=differences)
         settings = {"global_template": "native" if value else "native_nonthinking"}
         near = "It is the tokenizer's own template, which thinks unless it says otherwise." if value else ""
-        return CombinedKeys(settings, f"global_template: {settings['global_template']}.", near)
+        return CombinedKeys(settings, f"global_template: {settings['global_template']}.", near, differences=differences)
 
     return {"template variables": variables, "thinking": thinking}
 

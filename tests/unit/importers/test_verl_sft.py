@@ -171,6 +171,15 @@ def test_defaults_have_the_names_of_the_program() -> None:
     assert "engine.strategy is" in newer and "optim.lr_scheduler_type is" in newer and "model.strategy" not in newer
 
 
+@pytest.mark.parametrize(("value", "template"), [("False", "native_nonthinking"), ("True", "native"), ("none", None)])
+def test_a_switch_for_rows_that_say_nothing_of_thinking_is_the_template(value: str, template: str | None) -> None:
+    key = "data.enable_thinking_default"
+    found = of_command(f"{ENGINE} {key}={value} +data.apply_chat_template_kwargs.enable_thinking=False")
+    assert found.is_as_meant and found.tree["global_template"] == (template or "native_nonthinking")
+    outcome, note = entry(found, key)
+    assert (outcome == "approximated" and "column enable_thinking" in note) == (template is not None)
+
+
 def test_a_folder_without_its_date_is_resumed_from() -> None:
     found = imported_from(
         source_keys(Composed(), (), find_command(f"D=/o/$(date +%F)\n{ENGINE} trainer.default_local_dir=$D")), "verl"
