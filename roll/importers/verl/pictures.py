@@ -42,6 +42,7 @@ _TOWER = re.compile(r"[\^(.*\\]*(model[.\\]*)?(visual|vision_tower|vision_model)
 _ADAPTED = "adapters are of the language model alone"
 _FROZEN = "vision_model,projector"
 
+PATCHES = needless("data.image_patch_size", "config.json says it")
 PICTURE_ROWS: tuple[Row, ...] = (
     *(summed(key, "pictures") for key in COLUMNS),
     *(summed(f"{_SIZES}.{name}", "pictures") for name in _OF_SIZE),
@@ -50,7 +51,7 @@ PICTURE_ROWS: tuple[Row, ...] = (
         "of a processor's settings, those of size have keys: data_args.image_min_pixels, image_max_pixels",
         {},
     ),
-    needless("data.image_patch_size", "config.json says it"),
+    PATCHES,
 )
 
 

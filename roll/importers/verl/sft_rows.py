@@ -46,7 +46,7 @@ from roll.importers.verl.common import (
     rising,
     schedule_of,
 )
-from roll.importers.verl.pictures import COLUMNS, NO_VIDEOS, ONLY_RLVR
+from roll.importers.verl.pictures import COLUMNS, NO_VIDEOS, ONLY_RLVR, PATCHES
 from roll.importers.verl.sft_columns import MISMATCH, columns
 from roll.importers.verl.sft_engine_rows import ENGINE_ROWS, MODEL_ROWS, OPTIMIZER_ROWS, ROLE
 from roll.importers.verl.templates import DEFAULT_SWITCH, TEMPLATE_ROWS, template_sums
@@ -225,9 +225,12 @@ _ONLY_AT_THE_END = 1_000_000
 """Steps between two checkpoints, of which only the last step of a run has one."""
 
 
+_OF_EPOCH = "an epoch has its rows / data.train_batch_size steps: set eval_steps and save_steps to them"
+
+
 def _every(value: Any) -> Any:
     if value == "after_each_epoch":
-        raise NotHere("an epoch has its rows / data.train_batch_size steps: set eval_steps and save_steps to them")
+        raise NotHere(_OF_EPOCH)
     return words.positive(value)
 
 
@@ -250,6 +253,8 @@ def _may_follow_epochs(source: SourceLookup, key: str) -> bool:
 
 def _validations(source: SourceLookup) -> CombinedKeys:
     """verl's fine-tuning validates after the last step, whatever test_freq says, and never before the first."""
+    if source("trainer.test_freq") == "after_each_epoch" and source("data.val_files"):
+        return CombinedKeys({"val_before_train": False}, "", lost={"trainer.test_freq": _OF_EPOCH})
     steps = _every(source("trainer.test_freq"))
     if not source("data.val_files"):
         return CombinedKeys({"eval_steps": -1}, "eval_steps: -1: there are no data.val_files")
@@ -306,6 +311,7 @@ _ROWS: tuple[Row, ...] = (
     summed("data.multiturn.messages_key", "columns", "messages"),
     to("data.multiturn.tools_key", "tools_key"),
     changes("data.multiturn.*", "switches of thinking are what the rows' template makes of them"),
+    PATCHES,
     *(changes(key, ONLY_RLVR if key == "data.image_key" else NO_VIDEOS) for key in COLUMNS),
     changes("data.chat_template", "data_args.template takes the path of a file with it"),
     changes("data.custom_cls.*", "rows of one's own become a file of rows: docs/data.md"),

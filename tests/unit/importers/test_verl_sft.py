@@ -180,6 +180,12 @@ def test_a_switch_for_rows_that_say_nothing_of_thinking_is_the_template(value: s
     assert (outcome == "approximated" and "column enable_thinking" in note) == (template is not None)
 
 
+def test_validations_after_each_epoch_are_none_before_the_first_step() -> None:
+    found = of_command(f"{ENGINE} trainer.test_freq=after_each_epoch data.val_files=v.parquet")
+    assert found.tree["val_before_train"] is False and "eval_steps" not in found.tree
+    assert entry(found, "trainer.test_freq")[0] == "not available"
+
+
 def test_a_folder_without_its_date_is_resumed_from() -> None:
     found = imported_from(
         source_keys(Composed(), (), find_command(f"D=/o/$(date +%F)\n{ENGINE} trainer.default_local_dir=$D")), "verl"
