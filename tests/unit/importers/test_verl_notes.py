@@ -607,6 +607,17 @@ def test_a_manager_of_remote_workers_asks_a_function_for_one_answer_at_a_time() 
     assert of("reward_model.reward_manager=remote", "custom_reward_function.path=mine.py").is_as_meant
 
 
+@pytest.mark.parametrize(("key", "is_told"), [("custom_reward_function.path=r.py", True), ("data.seed=1", False)])
+def test_variables_that_a_reward_of_ones_own_may_read_are_told(key: str, is_told: bool) -> None:
+    script = "export REWARD_MODE=partial MODEL=/m/a NCCL_DEBUG=INFO PYTHONUNBUFFERED=1 PYTHONPATH=/code HOME=/h\n"
+    command = f"python3 -m verl.trainer.main_ppo {' '.join([*GRPO, *DATA])} {MODEL}.path=$MODEL {key}"
+    found = imported_from(source_keys(Composed(), (), find_command(script + command)), "verl")
+    told = [note for note in found.notes if "The script exports" in note]
+    assert [note.split(", which")[0] for note in told] == (
+        ["The script exports PYTHONPATH, REWARD_MODE"] if is_told else []
+    )
+
+
 def test_keys_of_versions_that_never_met_are_asked_about() -> None:
     words = (f"{ACTOR}.fsdp_config.grad_offload=True", f"{MODEL}.lora_rank=32", f"{ACTOR}.use_kl_loss=true")
     words = (*words, "custom_reward_function.path=mine.py")
