@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Literal
 
 import psutil
 
+from roll.configs.strategies.variables import COMMON, inherited, refused_variables
+from roll.distributed.strategy.engine_variables import SGLANG, VLLM
 from roll.errors import ResourceError, describe
 from roll.platforms.allocator import expandable
 from roll.utils.imports import line_of
@@ -186,6 +188,8 @@ def environment_findings(environment: Mapping[str, str] = os.environ) -> Iterato
     for name in expandable(environment):
         what = f"{name} switches expandable_segments on: roles that share GPUs start without it, for CUDA IPC"
         yield Finding("hint", what, name, "unset it, or set it in the system_envs of roles with GPUs of their own")
+    for name, why in refused_variables(inherited({**COMMON, **VLLM, **SGLANG}), environment):
+        yield Finding("hint", f"{name} is set, and roles that it changes do not start: {why}", name, "unset it")
     if environment.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON"):
         yield Finding("ok", "HF_HUB_OFFLINE is set: models and data come from this machine only")
 

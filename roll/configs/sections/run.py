@@ -185,7 +185,9 @@ class RunConfig(Settings):
         "several. docs/network.md.",
         min_length=1,
     )
-    system_envs: Environment = setting({}, "Environment variables of all workers.")
+    system_envs: Environment = setting(
+        {}, "Environment variables of all workers. Those that change what is computed are refused: docs/checks.md."
+    )
     rpc_timeout: int = setting(
         3600, "Seconds a call to a worker may take; a set-up is one, and so is the training of a step.", ge=1
     )

@@ -111,6 +111,7 @@ _SPECS = (
         cpu_model_problems="roll.distributed.strategy.vllm.args:cpu_model_problems",
         warnings="roll.distributed.strategy.vllm.args:warnings",
         environment="roll.distributed.strategy.vllm.args:environment",
+        variables="roll.distributed.strategy.engine_variables:VLLM",
         registry=ModelRegistry(
             "vLLM",
             "vllm",
@@ -147,6 +148,7 @@ _SPECS = (
         problems="roll.distributed.strategy.sglang.args:problems",
         engine_model_problems="roll.distributed.strategy.sglang.args:model_problems",
         environment="roll.distributed.strategy.sglang.args:environment",
+        variables="roll.distributed.strategy.engine_variables:SGLANG",
         registry=ModelRegistry(
             "SGLang", "sglang", "roll.run.start.engine_models:sglang_registry", "sglang.srt.plugins"
         ),

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from roll.configs.checks.variables import inherited_problems
 from roll.configs.plan.batch_plan import rollout_bounds
 from roll.configs.problems import Problem, joined_problems
 from roll.configs.sections.algorithm import AlgorithmConfig
@@ -139,6 +140,8 @@ def start_problems(spec: PipelineSpec, config: RunConfig, is_plan: bool) -> list
     """All that is found without a plan of the run. A plan reads rows in files of this machine alone."""
     problems = [*machine_report(config).problems, *folder_problems(config)]
     problems += spec.hook_findings(spec.machine_problems, Problem, config)
+    if not os.environ.get("RAY_ADDRESS"):  # workers of a cluster inherit what it was started with, and look themselves
+        problems += inherited_problems(config, os.environ)
     if not any("external_lib" in problem.keys for problem in problems):
         try:
             import_all(config.external_lib)

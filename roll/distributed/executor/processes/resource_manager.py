@@ -290,6 +290,7 @@ def role_environment(role: str, system_envs: Mapping[str, str], slot: AssignedSl
     if slot.gpu_ids:
         share = max(slot.host.num_cores // len(slot.host.gpu_ids), 1)
         defaults |= {"OMP_NUM_THREADS": str(share), **slot.platform.worker_variables}
+        defaults["TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"] = "0"  # NVIDIA's images of PyTorch set 1
     else:
         defaults |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     return {**defaults, **system_envs}

@@ -47,6 +47,8 @@ def worker_environment(on_cpu: bool, num_devices: int = 1, directory: Path | Non
     variables = {
         "TOKENIZERS_PARALLELISM": "false",
         "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",  # for the spare positions; the strategy checks the length
+        "SGLANG_AITER_FP8_PREFILL_ATTN": "0",
+        "ROCM_QUICK_REDUCE_QUANTIZATION": "NONE",
     }
     if directory is not None:
         variables[SOCKETS_VARIABLE] = str(directory)

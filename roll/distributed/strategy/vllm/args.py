@@ -66,11 +66,13 @@ def worker_environment(on_cpu: bool, directory: Path | None = None, batch_invari
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_HOST_IP": LOOPBACK,  # an engine stays on one node
         "TOKENIZERS_PARALLELISM": "false",
+        _INVARIANT_VARIABLE: str(int(batch_invariant)),
+        "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": "NONE",
+        "VLLM_ROCM_USE_AITER_FP8BMM": "0",
+        "VLLM_ROCM_USE_AITER_FP4BMM": "0",
     }
     if directory is not None:
         variables["VLLM_RPC_BASE_PATH"] = str(directory)
-    if batch_invariant:
-        variables[_INVARIANT_VARIABLE] = "1"
     if not on_cpu:
         return variables
     return variables | {

@@ -11,6 +11,7 @@ from roll.configs.plan.batch_plan import build_plan
 from roll.distributed.executor import clusters as run_clusters
 from roll.distributed.executor.clusters import RLClusters, RunClusters
 from roll.distributed.executor.worker import build_strategy
+from roll.errors import StrategyError
 from roll.platforms.table import CUDA
 from tests.helpers.configs import config
 
@@ -62,6 +63,19 @@ def test_an_exact_engine_has_adapters_where_a_trainer_sends_them(
     exact = {"exact_log_probs": True, "actor_train.model_args.lora_target": "q_proj", "mode": mode}
     strategy = built_engine(exact, monkeypatch, tmp_path)
     assert strategy.role.model_args.lora_target == target and strategy.context.adapter_rank == 8
+
+
+def test_a_worker_refuses_what_its_node_would_change_of_its_numbers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Ray of another node was started in another shell than the run."""
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "1")
+    with pytest.raises(
+        StrategyError, match="^NVIDIA_TF32_OVERRIDE is set in the shell or image, and actor_infer would"
+    ):
+        built_engine({}, monkeypatch, tmp_path)
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    built_engine({}, monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize(

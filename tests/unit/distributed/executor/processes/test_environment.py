@@ -33,14 +33,15 @@ def on(node: Node, *local_ids: int, rank: int = 0, local_rank: int = 0) -> Assig
 
 
 NCCL = {"NCCL_CUMEM_ENABLE": "1", "NCCL_NVLS_ENABLE": "2"}
+ON_GPUS = {**NCCL, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "0"}
 
 
 @pytest.mark.parametrize(
     ("role", "seat", "expected"),
     [
-        ("actor_train", on(FIRST, 0), {"OMP_NUM_THREADS": "24", **NCCL}),
-        ("actor_infer", on(FIRST, 0, 1), {"OMP_NUM_THREADS": "24", **NCCL}),
-        ("reference", on(SECOND, 0), {"OMP_NUM_THREADS": "1", **NCCL}),
+        ("actor_train", on(FIRST, 0), {"OMP_NUM_THREADS": "24", **ON_GPUS}),
+        ("actor_infer", on(FIRST, 0, 1), {"OMP_NUM_THREADS": "24", **ON_GPUS}),
+        ("reference", on(SECOND, 0), {"OMP_NUM_THREADS": "1", **ON_GPUS}),
         ("rewards.math", on(FIRST), {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}),
         ("actor_train", on(LAPTOP, 0), {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}),
     ],

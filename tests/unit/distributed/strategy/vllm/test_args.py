@@ -142,8 +142,8 @@ def test_batch_invariance_is_a_variable_and_no_argument() -> None:
     assert arguments["enable_chunked_prefill"] is False and "max_num_batched_tokens" not in arguments
     cached = make_role(batch_invariant=True, enable_prefix_caching=True)
     assert engine_arguments(cached, on_cpu=False, seed=0)["enable_prefix_caching"] is True
-    for given, variable in ((role, "1"), (make_role(batch_invariant=False), None), (make_role(), None)):
-        assert vllm_args.environment(given, False, Path("/r")).get("VLLM_BATCH_INVARIANT") == variable
+    for given, variable in ((role, "1"), (make_role(batch_invariant=False), "0"), (make_role(), "0")):
+        assert vllm_args.environment(given, False, Path("/r"))["VLLM_BATCH_INVARIANT"] == variable
     assert "batch_invariant" not in engine_arguments(make_role(batch_invariant=False), on_cpu=False, seed=0)
 
 

@@ -1,0 +1,121 @@
+"""Environment variables of workers: what system_envs may set, and what a shell may leave to them."""
+
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+from roll.configs.checks.variables import inherited_problems, variable_problems
+from roll.run.spec import PipelineSpec
+from roll.run.start.start_checks import start_problems
+from tests.helpers.configs import config, problems, warnings_of
+
+ENGINE = "actor_infer.strategy_args.strategy_name"
+REFERENCE = {"reference.strategy_args": {"strategy_name": "hf_infer"}, "use_kl_loss": True}
+
+
+def said(changes: dict[str, Any]) -> list[str]:
+    return [problem.text for problem in variable_problems(config(changes))]
+
+
+@pytest.mark.parametrize(
+    ("changes", "start"),
+    [
+        (
+            {"actor_infer.system_envs.VLLM_MOE_ROUTING_SIMULATION_STRATEGY": "uniform_random"},
+            "actor_infer.system_envs.VLLM_MOE_ROUTING_SIMULATION_STRATEGY cannot be set: it sends tokens to other",
+        ),
+        (
+            {"system_envs.VLLM_BATCH_INVARIANT": "1"},
+            "system_envs.VLLM_BATCH_INVARIANT cannot be set: set batch_invariant in strategy_config.",
+        ),
+        (
+            {"system_envs.SGLANG_RETURN_ORIGINAL_LOGPROB": "1", ENGINE: "sglang"},
+            "system_envs.SGLANG_RETURN_ORIGINAL_LOGPROB cannot be set: log-probs must be those",
+        ),
+        ({"system_envs.NVIDIA_TF32_OVERRIDE": "1"}, "system_envs.NVIDIA_TF32_OVERRIDE cannot be set: fp32 products"),
+        (
+            {"actor_train.system_envs.CUDA_VISIBLE_DEVICES": "0,1"},
+            "actor_train.system_envs.CUDA_VISIBLE_DEVICES cannot be set: roll sets it for each worker",
+        ),
+    ],
+)
+def test_variables_are_refused_by_the_key_that_sets_them_and_once(changes: dict[str, Any], start: str) -> None:
+    (text,) = said(changes)
+    assert text.startswith(start)
+    assert text in problems(changes), "among the problems of a plan"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"system_envs.VLLM_BATCH_INVARIANT": "1", "actor_infer.system_envs.VLLM_BATCH_INVARIANT": "0"},
+        {"system_envs.SGLANG_RETURN_ORIGINAL_LOGPROB": "1"},
+        {"actor_train.system_envs.VLLM_BATCH_INVARIANT": "1"},
+        {"system_envs": {"NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring", "OMP_NUM_THREADS": "4", "HF_HUB_OFFLINE": "1"}},
+        {"rewards.math.system_envs.CUDA_VISIBLE_DEVICES": ""},
+    ],
+    ids=["the-role-wins", "another-engine", "a-trainer", "without-effect", "a-cpu-role"],
+)
+def test_what_reaches_no_role_that_it_would_change_passes(changes: dict[str, Any]) -> None:
+    assert said(changes) == []
+
+
+def test_a_role_and_the_run_each_name_their_own_key() -> None:
+    changes = {
+        "system_envs.NVIDIA_TF32_OVERRIDE": "1",
+        "actor_infer.system_envs.NVIDIA_TF32_OVERRIDE": "2",
+        **REFERENCE,
+    }
+    keys = [text.partition(" ")[0] for text in said(changes)]
+    assert keys == ["system_envs.NVIDIA_TF32_OVERRIDE", "actor_infer.system_envs.NVIDIA_TF32_OVERRIDE"]
+
+
+@pytest.mark.parametrize("role", ["actor_train", "actor_infer"])
+def test_both_ends_of_a_broadcast_must_agree_about_nccl(role: str) -> None:
+    (text,) = said({f"{role}.system_envs.NCCL_ALGO": "Ring"})
+    assert "NCCL_ALGO is Ring" in text and "is not set" in text and text.endswith("Set system_envs.NCCL_ALGO.")
+    assert said({f"{role}.system_envs.NCCL_ALGO": "Ring", "system_envs.NCCL_ALGO": "Ring"}) == []
+    assert said({f"{role}.system_envs.NCCL_IB_HCA": "mlx5"}) == []
+    assert said({f"{role}.system_envs.NCCL_ALGO": "Ring", "actor_infer.device_mapping": [1]}) == []
+
+
+def test_a_variable_that_the_installed_engine_does_not_read_is_said_to_do_nothing() -> None:
+    if find_spec("vllm") is None:
+        pytest.skip("vllm is not installed")
+    given = {"VLLM_ATTENTION_BACKEND": "TRITON", "VLLM_LOGGING_LEVEL": "INFO", "VLLM_ASCEND_X": "1", "MY_VLLM_X": "1"}
+    made = config({"system_envs": given, "actor_infer.system_envs": {"VLLM_USE_V1": "1"}})
+    texts = [text for text in warnings_of(made) if "reads no such variable" in text]
+    assert [text.partition(" ")[0] for text in texts] == [
+        "system_envs.VLLM_ATTENTION_BACKEND",
+        "actor_infer.system_envs.VLLM_USE_V1",
+    ]
+    assert "an argument (actor_infer.strategy_args.strategy_config)" in texts[0]
+
+
+def test_what_a_shell_leaves_to_workers_is_said_before_they_start() -> None:
+    shell = {"VLLM_MODEL_REDIRECT_PATH": "/map", "NVIDIA_TF32_OVERRIDE": "1", "CUDA_VISIBLE_DEVICES": "0", "RANK": "3"}
+    first, second = inherited_problems(config({}), shell)
+    assert first.text.startswith("NVIDIA_TF32_OVERRIDE is set in the shell or image, and actor_train would inherit it:")
+    assert second.text.startswith(
+        "VLLM_MODEL_REDIRECT_PATH is set in the shell or image, and actor_infer would inherit"
+    )
+    assert {problem.of for problem in (first, second)} == {"machine"}, "a plan is often made elsewhere"
+    replaced = {
+        "system_envs": {"NVIDIA_TF32_OVERRIDE": "0"},
+        "actor_infer.system_envs": {"VLLM_MODEL_REDIRECT_PATH": ""},
+    }
+    assert [*inherited_problems(config(replaced), shell)] == []
+
+
+@pytest.mark.parametrize(("address", "found"), [(None, 1), ("10.0.0.1:6379", 0)])
+def test_a_start_looks_at_its_own_shell_unless_workers_are_of_a_cluster(
+    address: str | None, found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_MODEL_REDIRECT_PATH", "/map")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if address:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    spec = PipelineSpec("rlvr", "", "")
+    texts = [problem.text for problem in start_problems(spec, config({}), is_plan=True)]
+    assert len([text for text in texts if text.startswith("VLLM_MODEL_REDIRECT_PATH is set in the shell")]) == found
