@@ -48,8 +48,12 @@ def said(platform: str, changes: dict[str, Any]) -> list[str]:
             {ENGINE: {"strategy_name": "vllm", "strategy_config": {"attention_backend": "FLASHINFER"}}},
             f"{ENGINE}.strategy_config.attention_backend: 'FLASHINFER': vLLM-Ascend has its own attention",
         ),
+        (
+            {ENGINE: {"strategy_name": "vllm", "strategy_config": {"batch_invariant": True}}},
+            f"{ENGINE}.strategy_config.batch_invariant: true: vLLM-Ascend goes on without this mode",
+        ),
     ],
-    ids=["megatron", "sglang", "kernel", "compile", "prefixes", "quantised", "attention"],
+    ids=["megatron", "sglang", "kernel", "compile", "prefixes", "quantised", "attention", "invariance"],
 )
 def test_what_ascend_does_not_have_is_refused_with_its_key(changes: dict[str, Any], text: str) -> None:
     (problem,) = said("npu", changes)

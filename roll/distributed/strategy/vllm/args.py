@@ -199,8 +199,9 @@ def warnings(choice: Choice) -> Iterator[str]:
     if is_batch_invariant(choice.worker):
         yield (
             f"{choice.at}.{BATCH_INVARIANT}: true: sampled log-probs are to be the same whatever else the engine "
-            "samples, but not the trainer's, whose kernels are others. It needs GPUs of compute capability 8.0 and has "
-            "never run here: compare train_infer/log_prob_diff_mean with and without it"
+            "samples, but not the trainer's, whose kernels are others. It needs NVIDIA's GPUs of compute capability "
+            "8.0, or AMD's Instinct of gfx90a, gfx942 or gfx950, and has never run here: compare "
+            "train_infer/log_prob_diff_mean with and without it"
         )
 
 
@@ -209,10 +210,12 @@ def _npu_problems(choice: Choice) -> Iterator[Problem]:
     reasons = {
         "quantization": "vLLM-Ascend reads weights that were quantised for it, but roll sends unquantised ones",
         "attention_backend": "vLLM-Ascend has its own attention and passes over this key",
+        BATCH_INVARIANT: "vLLM-Ascend goes on without this mode where its operators for it are not installed, and with "
+        "a part of it where Triton alone is, and only its log says so",
     }
     for name, why in reasons.items():
         value = choice.worker.strategy_config.get(name)
-        if choice.platform == NPU.name and value is not None:
+        if choice.platform == NPU.name and value not in (None, False):
             key = f"{choice.at}.{name}"
             yield Problem(f"{key}: {show(value)}: {why}. Remove it (platform: npu).", (key, "platform"))
 
