@@ -12,9 +12,9 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import ModelArgs
 from roll.configs.sections.run import RunConfig
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.model_facts import EXACT_MIXTURES, OWN_ATTENTION, STATES
-from roll.configs.strategies.model_numbers import ATTENTION_CAP, attention_cap, text_part, type_of, unpacked
-from roll.configs.strategies.packing import unpackable_layers
+from roll.configs.strategies.model_facts import EXACT_MIXTURES
+from roll.configs.strategies.model_numbers import text_part, type_of
+from roll.configs.strategies.packing import why_no_parts
 from roll.configs.strategies.sequence_parallel import CHANGING_ROPE, rope_kinds
 from roll.configs.tables.roles import ACTOR_INFER, ACTOR_TRAIN, REFERENCE, Use
 from roll.platforms.table import PLATFORMS, machine_platform
@@ -83,24 +83,16 @@ def exact_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[P
     text, args = text_part(model), choice.worker.model_args
     if choice.role not in _READ:
         return
+    is_known = type_of(text) in EXACT_MIXTURES or not text.get("enable_moe_block", True)
     reasons = {
-        "layers that carry a state from token to token": type_of(text) in STATES,
         "experts, whose exact products know no adapters (lora_target)": has_experts(model) and args.has_lora,
-        "experts, which exact passes do not know of this type": has_experts(model)
-        and text.get("enable_moe_block", True)
-        and type_of(text) not in EXACT_MIXTURES,
-        f"a soft cap on attention ({ATTENTION_CAP})": attention_cap(text) is not None,
-        unpacked(text): bool(unpacked(text)),
-        "attention of its own": type_of(text) in OWN_ATTENTION,
+        "experts, which exact passes do not know of this type": has_experts(model) and not is_known,
         "attention that subtracts one half from the other": type_of(text) == "diffllama",
-        "layers that see past the end of a row": bool(unpackable_layers(type_of(text), text.get("layer_types") or ())),
         "rotary frequencies that follow the longest row of a pass (rope_type)": bool(rope_kinds(text) & CHANGING_ROPE),
     }
-    why = next((reason for reason, holds in reasons.items() if holds), None)
-    if why is not None:
+    if why := why_no_parts(text) or next((f"which has {reason}" for reason, holds in reasons.items() if holds), ""):
         key = f"{choice.role.name}.model_args.model_name_or_path"
-        text_of = f"{KEY}: true with {args.model_name_or_path} ({key}), which has {why}. Set {KEY} to false."
-        yield Problem(text_of, (KEY, key))
+        yield Problem(f"{KEY}: true with {args.model_name_or_path} ({key}), {why}. Set {KEY} to false.", (KEY, key))
 
 
 def _adapter_obstacles(args: ModelArgs) -> dict[str, tuple[object, str]]:
@@ -116,11 +108,6 @@ def _adapter_obstacles(args: ModelArgs) -> dict[str, tuple[object, str]]:
         reasons["lora_rank"] = (args.lora_rank, f"is not a multiple of {WIDTH}, as widths of exact products are")
     if args.lora_dropout:
         reasons["lora_dropout"] = (args.lora_dropout, "leaves inputs out that the engine has. Set it to 0")
-    if args.additional_target:
-        modules = ", ".join(args.additional_target)
-        reasons["additional_target"] = (modules, "is not sent with adapters. Remove it")
-    if any(word.rpartition(".")[2] == "lm_head" for word in args.lora_target):
-        reasons["lora_target"] = (", ".join(args.lora_target), "names lm_head, whose adapter is not sent. Remove that")
     return reasons
 
 

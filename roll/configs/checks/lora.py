@@ -276,7 +276,7 @@ def sent_adapter_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     for name in config.model_roles:
         if config.roles[name].is_apart and (key := _key(config, name)):
             yield Problem(f"{key}: no adapter ever reaches {name}. Remove it.", (key,))
-    if not (key := _key(config, "actor_infer")):
+    if not (key := adapter_switch(config)):
         return
     trainer, args = config.actor_train, config.actor_train.model_args
     if not args.has_lora:
