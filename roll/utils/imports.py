@@ -69,8 +69,10 @@ def split(path: str, builtins: Mapping[str, str] | None = None) -> tuple[str, st
     """("package.module", "object") of a path. Raises ImportError when it is neither form."""
     module, colon, attributes = path.partition(":")
     if module.endswith(".py"):
-        meant = f"{Path(module).stem}:{attributes or 'object'}"
-        raise ImportError(f"{show(path)} is a file: write {meant}, with its folder that of the YAML or on PYTHONPATH")
+        name = Path(module).stem
+        meant = f"write {name}:{attributes or 'object'}, with the file beside the YAML or in a folder on PYTHONPATH"
+        renamed = "rename it, with letters, digits and _ alone, and write NAME:object"
+        raise ImportError(f"{show(path)} is a file: {meant if name.isidentifier() else renamed}")
     if not colon:
         module, _, attributes = path.rpartition(".")
     if not module or not all(part.isidentifier() for part in (module + "." + attributes).split(".")):
