@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 from roll.configs.memory.memory_points import memory_plan, memory_problems, memory_text, memory_warnings
 from roll.configs.memory.model_shape import model_shape
@@ -13,6 +12,7 @@ from roll.configs.plan.run_plan import RunPlan
 from roll.configs.problems import Problem
 from roll.configs.sections.run import RunConfig
 from roll.run.saving.model_files import read_model_config
+from roll.utils.imports import is_installed
 
 # The GPUs of this machine, asked of the driver's own tool: it takes no memory on them, as a CUDA context would.
 
@@ -112,4 +112,4 @@ def gather_facts(config: RunConfig, plan: RunPlan, gpu_bytes: float | None) -> t
 
 def _installed_kernels() -> frozenset[str]:
     """Packages with kernels of recurrences that transformers would find here; none of them is imported."""
-    return frozenset(package for package, module in ALL_KERNELS.items() if find_spec(module) is not None)
+    return frozenset(package for package, module in ALL_KERNELS.items() if is_installed(module))
