@@ -48,11 +48,11 @@ def is_overlapping(module: str) -> bool:
 
 def is_stream(module: str, values: Mapping[str, Any]) -> bool:
     """True where prompts start one by one, by the program's name or its section of keys."""
-    match, asked = _PROGRAM.fullmatch(module), _asked(values)
-    return match[3] == "fully_async_policy" if match else bool(asked) and _may_be_stream(module, asked)
+    match, keys = _PROGRAM.fullmatch(module), _async_keys(values)
+    return match[3] == "fully_async_policy" if match else bool(keys) and _may_be_stream(module, keys)
 
 
-def _asked(values: Mapping[str, Any]) -> list[str]:
+def _async_keys(values: Mapping[str, Any]) -> list[str]:
     return [key for key in values if key.startswith(f"{_ASYNC}.")]
 
 
@@ -60,7 +60,7 @@ def overlapping_table(table: Table, module: str, values: Mapping[str, Any]) -> T
     """The table of a run whose engines have GPUs of their own; the same table for another run."""
     streams = is_stream(module, values)
     if not (streams or is_overlapping(module)):
-        return replace(table, rows=(*table.rows, _unread(module))) if _asked(values) else table
+        return replace(table, rows=(*table.rows, _unread(module))) if _async_keys(values) else table
     rows = {row.key: row for row in (*_PLACES, *(_STREAM_ROWS if streams else ()))}
     if streams and values.get(_TOTAL, _TOTAL) is None:  # then verl counts epochs
         rows = {key: row for key, row in rows.items() if key != "trainer.total_epochs"}
@@ -69,9 +69,9 @@ def overlapping_table(table: Table, module: str, values: Mapping[str, Any]) -> T
     return replace(table, rows=(*rows.values(), *(row for row in table.rows if row.key not in rows)), sums=sums)
 
 
-def _may_be_stream(module: str, asked: Iterable[str]) -> bool:
+def _may_be_stream(module: str, keys: Iterable[str]) -> bool:
     """Whether a program that is not verl's stream has its keys. Partial rollouts are also those of other programs."""
-    return module != _WAITS and any(key.rpartition(".")[2] in _OF_A_STREAM for key in asked)
+    return module != _WAITS and any(key.rpartition(".")[2] in _OF_A_STREAM for key in keys)
 
 
 def _unread(module: str) -> Row:
