@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -50,6 +50,7 @@ class JudgeServer(ThreadingHTTPServer):
         self.acts = acts
         self.asked: list[dict[str, Any]] = []  # bodies of the requests, in the order they came
         self.headers: list[Mapping[str, str]] = []
+        self.connections: list[socket.socket] = []  # also those that clients keep for more requests
         self.in_flight = self.most_in_flight = 0
         self.lock = threading.Lock()
         self.ends = threading.Event()
@@ -57,6 +58,11 @@ class JudgeServer(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        self.connections.append(connection)
+        return connection, address
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients that went away are none of the server's business."""
@@ -114,4 +120,7 @@ def judge_server(*acts: Act, choose: Callable[[dict[str, Any]], Act] | None = No
         server.ends.set()
         server.shutdown()
         server.server_close()
+        for connection in server.connections:
+            with suppress(OSError):  # closed already
+                connection.shutdown(socket.SHUT_RDWR)  # its thread ends
         thread.join()
