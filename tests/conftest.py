@@ -4,6 +4,7 @@ import gc
 import importlib
 import logging
 import os
+import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -91,6 +92,14 @@ def keep_logging() -> Iterator[None]:
     for logger, level in levels.items():
         if logger.level != level:
             logger.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def keep_path() -> Iterator[None]:
+    """A folder that one test has put on the path would be searched for the next one, and for its programs."""
+    before = list(sys.path)
+    yield
+    sys.path[:] = [entry for entry in sys.path if entry in before or "site-packages" in entry]  # Ray adds its own
 
 
 def all_loggers() -> list[logging.Logger]:
