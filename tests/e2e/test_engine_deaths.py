@@ -10,11 +10,14 @@ import pytest
 
 from tests.e2e.dying_engine import DEATHS
 from tests.e2e.faults import SMALL
+from tests.e2e.test_rlvr import assert_engine_and_trainer_agree
+from tests.helpers.process_table import name_of
 from tests.helpers.runs import Run, comparable
 
 OF_DEATHS = ("rollout/restarted_engines", "rollout/retried_requests", "rollout/moved_answers")
 """Metrics of what became of engines and their requests. A process counts the moved answers of its own life."""
 LENGTH = ("max_steps=5", "eval_steps=3", "save_steps=-1")
+TWO_RANKS = ("actor_train.training_args.per_device_train_batch_size=8",)
 SHARED = ("num_gpus_per_node=1", "actor_infer.device_mapping=[0]")
 CASES = {  # settings, and the methods in which the engine dies, each with the version of its weights then
     "answers, memory": ((), ("generate-0", "generate-2", "import-3")),
@@ -51,3 +54,20 @@ def test_an_only_engine_that_is_killed_is_replaced_and_the_numbers_stay(
             expected.pop(name, None)
             found.pop(name, None)
         assert found == expected, f"step {step}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["EngineCore", "ray::"])
+def test_an_only_engine_of_vllm_is_replaced_whichever_of_its_processes_is_killed(
+    victim: str, sort_data: Path, start_run: Callable[..., Run]
+):
+    """Twice: wherever in a step it happens to be."""
+    run = start_run(sort_data, "tiny_sort_vllm", *SMALL, *TWO_RANKS, "max_steps=6", "eval_steps=-1", "save_steps=-1")
+    for step in (1, 3):
+        run.wait_for_step(step)
+        next(process for process in run.processes(ROLL_ROLE="actor_infer") if victim in name_of(process)).kill()
+    assert run.wait() == 0, run.text
+    assert run.metrics[6]["rollout/restarted_engines"] == 2
+    assert_engine_and_trainer_agree(run)
+    assert "Traceback (most recent call last)" not in run.text, run.text
+    run.assert_all_gone()
