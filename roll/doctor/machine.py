@@ -17,7 +17,7 @@ import psutil
 
 from roll.configs.strategies.variables import COMMON, inherited, refused_variables
 from roll.distributed.strategy.engine_variables import SGLANG, VLLM
-from roll.errors import ResourceError, describe
+from roll.errors import ConfigError, ResourceError, describe
 from roll.platforms.allocator import expandable
 from roll.utils.imports import line_of
 from roll.utils.network import check_reachable
@@ -213,7 +213,7 @@ def ray_findings(address: str | None) -> Iterator[Finding]:
         return
     try:
         check_reachable(address, _CONNECT_TIMEOUT_S)
-    except ResourceError as error:
+    except (ConfigError, ResourceError) as error:
         yield Finding("problem", str(error))
     else:
         yield Finding("ok", f"RAY_ADDRESS={address}{'' if address == 'auto' else ' answers'}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from roll.errors import ResourceError
+from roll.errors import ConfigError, ResourceError
 
 LOOPBACK = "127.0.0.1"
 
@@ -87,13 +87,16 @@ def _ports_nobody_gives_away() -> range:
 # RAY_ADDRESS: whether anybody answers there.
 
 
+_ADDRESS_HINT = "Give the host:port that `ray start --head` prints, or unset RAY_ADDRESS to run on this machine alone."
+
+
 def check_reachable(address: str, timeout_s: float = 10) -> None:
-    """Ray itself waits for minutes. Raises ResourceError if nobody listens at a host:port."""
+    """Ray itself waits for minutes. Raises ConfigError if it is no host:port, ResourceError if nobody listens there."""
     if address == "auto":
         return
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit() or "/" in host:
-        raise unreachable(address, "it is not of the form host:port")
+        raise ConfigError(f"RAY_ADDRESS={address} is not of the form host:port. {_ADDRESS_HINT}")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s).close()
     except (OSError, OverflowError) as error:
@@ -101,7 +104,4 @@ def check_reachable(address: str, timeout_s: float = 10) -> None:
 
 
 def unreachable(address: str, reason: str) -> ResourceError:
-    return ResourceError(
-        f"RAY_ADDRESS={address}: no Ray cluster answers there ({reason}). Give the host:port that `ray start --head` "
-        "prints, or unset RAY_ADDRESS to run on this machine alone."
-    )
+    return ResourceError(f"RAY_ADDRESS={address}: no Ray cluster answers there ({reason}). {_ADDRESS_HINT}")

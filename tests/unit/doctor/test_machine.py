@@ -130,7 +130,7 @@ def test_memory_clock_and_python_are_judged() -> None:
 
 def test_an_address_of_ray_is_tried() -> None:
     assert levels(machine.ray_findings(None)) == levels(machine.ray_findings("auto")) == ["ok"]
-    assert "it is not of the form host:port" in told(machine.ray_findings("ray://head"))
+    assert "is not of the form host:port" in told(machine.ray_findings("ray://head"))
     assert "no Ray cluster answers there" in told(machine.ray_findings("127.0.0.1:1"))
 
 

@@ -13,11 +13,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
+from typing import TypeVar
 
 import ray
 from ray._private import ray_constants, services
@@ -37,6 +39,7 @@ from roll.utils.network import LOOPBACK, address_of, check_reachable, unreachabl
 
 # The cleaner of one run, seen from its driver: replaced when somebody kills it, and waited for at the end.
 
+T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _MAX_REPLACEMENTS = 10  # one that cannot start at all must not be tried for ever
@@ -231,6 +234,8 @@ def _ending(pid: int) -> os.waitid_result | None:
         return None
 
 
+_START_LIMIT_S = 120.0  # of each of Ray's own processes; 30 s, Ray's limit, are too few on a busy machine
+_START_POLL_S = 0.5
 # Read by Ray when it starts; what the user set wins.
 _RAY_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -239,6 +244,7 @@ _RAY_SETTINGS = {
     "RAY_enable_worker_prestart": "0",  # our workers bring their own environment, so idle ones are never used
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_metrics_collection": "0",
+    "RAY_gcs_server_port_wait_time_s": f"{_START_LIMIT_S:.0f}",
     "SPT_NOENV": "1",  # else Ray's agents overwrite their environment with their title, and with it the cleaner's mark
 }
 _LEAST_OBJECT_STORE_BYTES = 1 << 30
@@ -317,7 +323,12 @@ class RayRuntime:
         self._cleaner = CleanerProcess(str(self.directory), logs)
         os.environ[cleaner.MARK] = str(self.directory)
         try:
-            with cluster_access(self.directory, address), _own_sigterm_handler(), _in_groups_of_their_own():
+            with (
+                cluster_access(self.directory, address),
+                _own_sigterm_handler(),
+                _in_groups_of_their_own(),
+                _waiting_for_raylet(str(self.directory)),
+            ):
                 ray.init(
                     address="local",
                     include_dashboard=False,
@@ -375,6 +386,22 @@ def _in_groups_of_their_own() -> AbstractContextManager[None]:
     """Inside, Ray's processes start in process groups of their own. A signal to the driver's group, as `timeout`, a
     terminal or a scheduler sends it, then leaves them alive until the driver has saved its step."""
     return replaced(services, "ConsolePopen", partial(subprocess.Popen, process_group=0))
+
+
+def _waiting_for_raylet(directory: str) -> AbstractContextManager[None]:
+    """Inside, a raylet of the cluster in this directory that lives has `_START_LIMIT_S` to register."""
+    return replaced(services, "get_node", partial(_registered_node, services.get_node, directory))
+
+
+def _registered_node(get_node: Callable[[str, str], T], directory: str, gcs_address: str, node_id: str) -> T:
+    deadline = time.monotonic() + _START_LIMIT_S
+    while True:
+        try:
+            return get_node(gcs_address, node_id)
+        except RuntimeError:  # it has not registered
+            if "Ray's raylet" not in vital_processes(directory).values() or time.monotonic() > deadline:
+                raise
+        time.sleep(_START_POLL_S)
 
 
 def _not_joined(address: str, error: BaseException) -> ResourceError:
