@@ -62,6 +62,8 @@ _GROUPS: Mapping[str, int] = {
     **dict.fromkeys(("mix", "mix_chord", "multi_step_grpo", *_OF_TEACHERS), 8),
 }
 """Answers per task where repeat_times is not given; 2 in all other algorithms."""
+_DISCOUNTING = ("gae", "reinforce_plus_plus")
+"""Estimators, by verl's names, that have a discount there."""
 _ADVANTAGES: Mapping[str, str] = {
     "ppo": "gae",
     "grpo": "grpo",
@@ -154,6 +156,8 @@ def algorithm_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
         defaults[f"{ACTOR}.policy_loss.loss_mode"] = _LOSSES[loss]
     if advantage in _ADVANTAGES:
         defaults["algorithm.adv_estimator"] = _ADVANTAGES[advantage]
+    if defaults["algorithm.adv_estimator"] not in _DISCOUNTING:
+        defaults["algorithm.gamma"] = None
     if advantage == "rec":
         defaults["algorithm.norm_adv_by_std_in_grpo"] = False
     if f"{_TRINITY_ONLY}model.lora_configs.0.name" in values:

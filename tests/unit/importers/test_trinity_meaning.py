@@ -167,6 +167,12 @@ def test_a_dynamic_style_runs_ahead_and_says_how_old_samples_get(style: str) -> 
     assert entry(odd, "synchronizer.sync_interval")[0] == "mapped" and not odd.is_as_meant
 
 
+@pytest.mark.parametrize(("name", "discounts"), [("grpo", False), ("asymre", False), ("reinforceplusplus", True)])
+def test_a_discount_is_told_where_the_advantage_has_one(name: str, discounts: bool) -> None:
+    found = imported(f"algorithm.algorithm_type={name}", f"algorithm.advantage_fn={name}")
+    assert ("gamma" in found.defaults) is discounts and found.tree.get("gamma", 1.0) == 1.0
+
+
 def test_losses_without_a_ratio_get_no_weights_where_rollouts_run_ahead() -> None:
     weight, words = "train_infer_correction.is_weight.enabled", ("algorithm.algorithm_type=opmd",)
     ahead = imported(*words, "synchronizer.sync_style=dynamic_by_explorer")
