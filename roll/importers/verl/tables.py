@@ -410,7 +410,8 @@ _OF_0_7 = ("reward.", "trainer.v1.", "trainer.use_v1", ENGINE_GROUP)
 def _of_version(original: SourceKeys) -> Table:
     if not any(_is_below(key, newer) for key, _ in original.keys for newer in _OF_0_7):
         return VERL_RL
-    return replace(VERL_RL, derived=lambda values: {f"{ROLLOUT}.mode": "async", **derived(values)})
+    names = {f"{section}.optim.warmup_style": f"{section}.optim.lr_scheduler_type" for section in (ACTOR, CRITIC)}
+    return replace(VERL_RL, derived=lambda values: {f"{ROLLOUT}.mode": "async", **derived(values)}, newer_names=names)
 
 
 def verl_keys(original: SourceKeys) -> list[tuple[str, Any]]:

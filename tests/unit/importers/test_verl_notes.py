@@ -40,6 +40,14 @@ def test_a_default_that_differs_here_says_how() -> None:
     assert "second FSDP" in of().defaults["actor_train.strategy_args.strategy_name"]
 
 
+@pytest.mark.parametrize(
+    ("word", "name"), [("reward.num_workers=4", "lr_scheduler_type"), ("data.seed=1", "warmup_style")]
+)
+def test_the_default_of_a_schedule_has_the_name_of_its_version(word: str, name: str) -> None:
+    told = of(word).defaults["actor_train.training_args.lr_scheduler_type"]
+    assert told == f"{ACTOR}.optim.{name} is 'constant' there"
+
+
 def test_what_a_key_says_is_not_said_twice() -> None:
     found = of(f"{ACTOR}.clip_ratio=0.1", "custom_reward_function.path=mine.py")
     assert not any("pg_variant" in note or "rewards.verl" in note for note in found.notes)
