@@ -136,7 +136,7 @@ def _lines(imported: Imported, source: str, target: str) -> Iterator[str]:
             yield from ("| key | value | |", "|---|---|---|")
             yield from map(_row, entries)
     if imported.defaults:
-        yield from ("", f"## Not given, with another default in {imported.system} than here", "")
+        yield from ("", f"## Not given, and written as {imported.system} has it by default", "")
         yield from ("| key here | |", "|---|---|")
         yield from (f"| `{key}` | {_cell(why)} |" for key, why in imported.defaults.items())
     if imported.notes:
