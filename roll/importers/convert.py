@@ -200,7 +200,7 @@ class _Conversion:
             outcome = "asks for nothing" if isinstance(reason, str) else self._lost(reason)
             return Entry(key, value, outcome, str(reason))
         if _is_among(value, row.idle):
-            return Entry(key, value, "asks for nothing", row.note or "this is always so here")
+            return Entry(key, value, "asks for nothing", row.note or "this is so here without a key")
         if row.sum:
             return self._summed(row, key, known_as, value)
         if not row.targets:

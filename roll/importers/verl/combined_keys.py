@@ -38,6 +38,7 @@ from roll.importers.verl.pictures import pictures
 from roll.importers.verl.reward_sources import WHOLE, overlong, rewards_by_source
 from roll.importers.verl.role_rows import adapters, head_training
 from roll.importers.verl.templates import template_sums
+from roll.importers.verl.variables import VARIABLE_SUMS
 from roll.importers.verl.versions import IS_OLD
 from roll.utils.text import show
 
@@ -547,6 +548,7 @@ def critic_warmup(source: SourceLookup) -> CombinedKeys:
 _LEARNERS = ((ACTOR, "actor_train"), (CRITIC, "critic"))
 COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     **template_sums("actor_train"),
+    **VARIABLE_SUMS,
     "placement": placement,
     "actor batches": batches("actor_train"),
     "critic batches": batches("critic"),

@@ -42,6 +42,7 @@ from roll.importers.verl.role_rows import REWARD_ROWS, ROLE_ROWS
 from roll.importers.verl.sft_rows import SAVES, SFT
 from roll.importers.verl.templates import TEMPLATE_ROWS
 from roll.importers.verl.turns import plays, turns_table
+from roll.importers.verl.variables import VARIABLE_ROWS, read_by_own_code
 from roll.importers.verl.versions import derived, sft_defaults, sft_names, version_notes
 
 # The program that a script starts: its keys say what a run is only where the program is verl's own trainer.
@@ -267,6 +268,7 @@ _OTHERS = (
         needless(f"{name}.**", f"{name} is a section of fine-tuning, which no other trainer reads")
         for name in _OF_TUNING
     ),
+    *VARIABLE_ROWS,
     needless("ray_kwargs.**", "a Ray cluster is joined at RAY_ADDRESS, or started"),
     needless("ray_init.**", "a Ray cluster is joined at RAY_ADDRESS, or started"),
     needless("defaults", "verl's defaults are known to the importer; files of one's own beside it are read"),
@@ -445,30 +447,6 @@ def _unwritten(original: SourceKeys, logger: Any) -> Iterator[str]:
         yield f"The script exports {', '.join(names)}, which no YAML should hold: export it where the run starts."
 
 
-_OF_LIBRARIES = re.compile(
-    r"(CUDA|NCCL|GLOO|VLLM|SGL|SGLANG|RAY|HF|TRANSFORMERS|TOKENIZERS|PYTORCH|TORCH|TORCHDYNAMO|TORCHINDUCTOR|TRITON|"
-    r"HYDRA|WANDB|SWANLAB|MLFLOW|TENSORBOARD|VERL|HCCL|ASCEND|OMP|MKL|LD|NVTE|SLURM|TF|CPU|CUBLAS|NVSHMEM|FLASHINFER)_"
-    r"\w+|PYTHON(?!PATH)\w*|PATH|HOME|MASTER_(ADDR|PORT)|MAX_JOBS|TASK_QUEUE_ENABLE|(?i:https?_proxy|no_proxy|all_proxy)"
-)
-"""Variables that packages read, and none of a user's own code does to decide anything."""
-_OWN_CODE = (
-    "custom_reward_function.path",
-    *(f"{ROLLOUT}.multi_turn.{name}_config_path" for name in ("tool", "interaction")),
-)
-
-
-def _read_by_own_code(original: SourceKeys, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a note on what a script exports and puts into no word of its command, where code of the user's runs."""
-    variables = original.command.environment if original.command else {}
-    used = " ".join(original.command.overrides) if original.command else ""
-    names = [name for name, value in variables.items() if not _OF_LIBRARIES.fullmatch(name) and value not in used]
-    if names and any(values.get(key) for key in _OWN_CODE):
-        yield (
-            f"The script exports {', '.join(names)}, which its own code may read: system_envs gives variables to the "
-            "workers of a run, or export them where it starts."
-        )
-
-
 _UNFILTERED = (
     "verl's main_ppo reads algorithm.filter_groups since trainer.use_v1 (0.9); before, only its recipe of DAPO did. "
     "Here groups are filtered. To keep all, give algorithm.filter_groups.enable=false after the file."
@@ -527,7 +505,7 @@ def verl_notes(original: SourceKeys) -> Iterator[str]:
     if not is_stream(module_of(original.command.program) if original.command else "", values):
         yield from _of_generation_batches(values, _filters(original))
     yield from _unwritten(original, values.get("trainer.logger"))
-    yield from _read_by_own_code(original, values)
+    yield from read_by_own_code(original.command, values)
     for name, value in _of_trackers(original):
         if is_output(value):
             yield f"{name} is taken from a program, and not read: tracker_kwargs.{'.'.join(TRACKER_VARIABLES[name])}."

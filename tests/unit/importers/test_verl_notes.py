@@ -615,6 +615,23 @@ def test_a_manager_of_remote_workers_asks_a_function_for_one_answer_at_a_time() 
     assert of("reward_model.reward_manager=remote", "custom_reward_function.path=mine.py").is_as_meant
 
 
+def test_variables_of_the_workers_of_ray_are_those_of_workers_here() -> None:
+    key = "ray_kwargs.ray_init.runtime_env.env_vars.JUDGE_SERVER"
+    found = of(f'+{key}="http://judge:8000/v1"', "ray_kwargs.ray_init.num_cpus=8")
+    assert found.tree["system_envs"] == {"JUDGE_SERVER": "http://judge:8000/v1"}
+    assert entry(found, key)[0] == "mapped" and found.is_as_meant
+    at = "ray_kwargs.ray_init.runtime_env.env_vars"
+    others = of(f"+{at}.N=1", f"+{at}.JUDGE_API_KEY=sk-0123456789", f"+{at}.CUDA_VISIBLE_DEVICES='0,1'")
+    assert others.tree["system_envs"] == {"N": "1"}
+    assert entry(others, f"{at}.JUDGE_API_KEY")[0] == "not available"
+    assert entry(others, f"{at}.CUDA_VISIBLE_DEVICES")[0] == "asks for nothing"
+
+
+def test_the_default_of_a_key_that_is_here_is_not_said_to_be_always_so() -> None:
+    key = f"{ACTOR}.ulysses_sequence_parallel_size"
+    assert entry(of(f"{key}=1"), key) == ("asks for nothing", "this is so here without a key")
+
+
 @pytest.mark.parametrize(("key", "is_told"), [("custom_reward_function.path=r.py", True), ("data.seed=1", False)])
 def test_variables_that_a_reward_of_ones_own_may_read_are_told(key: str, is_told: bool) -> None:
     script = "export REWARD_MODE=partial MODEL=/m/a NCCL_DEBUG=INFO PYTHONUNBUFFERED=1 PYTHONPATH=/code HOME=/h\n"
