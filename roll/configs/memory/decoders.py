@@ -17,6 +17,7 @@ from roll.configs.memory.reader import (
     head_sizes,
     latent_attention,
 )
+from roll.configs.tables.families import Norm
 
 Flag = bool | tuple[str, bool]  # or a key of config.json and what it means where it is missing
 ATTENTION_BIAS, MLP_BIAS, _USE_BIAS = ("attention_bias", False), ("mlp_bias", False), ("use_bias", False)
@@ -25,7 +26,8 @@ ATTENTION_BIAS, MLP_BIAS, _USE_BIAS = ("attention_bias", False), ("mlp_bias", Fa
 @dataclass(frozen=True)
 class Mixture:
     """Experts in place of the MLP. `shared`: name of what every token meets, and its width. `stored`: names of experts
-    that files hold in two tensors; None: they can have no adapters; (): files have each matrix by itself."""
+    that files hold in two tensors; None: they can have no adapters; (): files have each matrix by itself. `in_fp32`:
+    the router takes its input so."""
 
     count: tuple[str, ...] = ("n_routed_experts", "num_local_experts", "num_experts")
     width: str = "moe_intermediate_size"
@@ -39,20 +41,22 @@ class Mixture:
     is_sparse: Callable[[Reader, int], bool] = lambda model, layer: True
     vectors: Mapping[str, Callable[[int], tuple[int, ...]]] | None = None  # of the router, by the number of experts
     stored: tuple[str, str] | tuple[()] | None = ()
+    in_fp32: bool = False
 
 
 @dataclass(frozen=True)
 class Traits:
     """A decoder's layer. `keys`: key-value heads are all heads where config.json names none; False: it has to.
     `head_norms`: norms of queries and keys, of one head, of all together, or one for each. `mlp`: its matrices, the
-    last of which is down. `extra`: further vectors of a layer."""
+    last of which is down. `norms` are there, without a name, where they have no weights. `extra`: further vectors of a
+    layer. `saved`: what its attention keeps beside others, in the model's dtype and of further norms."""
 
     bias: Flag = False
     output_bias: Flag | None = None  # None: as the others
     all_keys: bool = True
     head_dim: int | None = None
     norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
-    norm_bias: bool = False
+    norm: Norm = "rms"
     head_norms: tuple[str, str] = ("q_norm", "k_norm")
     normed: Literal["nothing", "head", "all", "each"] = "nothing"
     norms_heads: Flag = True
@@ -64,6 +68,7 @@ class Traits:
     mixture: Mixture | None = None
     latent: bool = False
     extra: Callable[[Reader, HeadSizes], Mapping[str, tuple[int, ...]]] = lambda model, sizes: {}
+    saved: Callable[[Reader, HeadSizes], tuple[int, int]] = lambda model, sizes: (0, 0)
 
 
 def is_on(model: Reader, flag: Flag) -> bool:
@@ -73,22 +78,26 @@ def is_on(model: Reader, flag: Flag) -> bool:
 def layer_of(traits: Traits, model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     """Adds a layer of a type with these traits."""
     hidden = model.hidden
-    for norm in traits.norms:
-        add.norm(norm, hidden, traits.norm_bias)
+    for norm in traits.norms if traits.norm != "without weights" else ():
+        add.norm(norm, hidden, traits.norm == "layer")
     if traits.latent:
         own = latent_attention(add, model)
         sizes = HeadSizes(1, 1, 1)
     else:
         sizes = sizes_of(traits, model)
         own = attention_of(traits, model, add, sizes)
+        more, normed = traits.saved(model, sizes)
+        own = replace(own, saved=own.saved + more, normed=own.normed + normed)
     for name, shape in traits.extra(model, sizes).items():
         add.tensor(name, *shape)
     num_norms = len(traits.norms)
     if traits.mixture is not None and traits.mixture.is_sparse(model, layer):
-        return replace(experts_of(traits.mixture, model, add), attention=own, num_norms=num_norms)
-    width = model.size("intermediate_size")
-    mlp(traits, model, add, width)
-    return LayerShape(own, ffn_width=width, is_gated=len(traits.mlp) > 2, num_norms=num_norms)
+        shape = experts_of(traits.mixture, model, add)
+    else:
+        width = model.size("intermediate_size")
+        mlp(traits, model, add, width)
+        shape = LayerShape(ffn_width=width, is_gated=len(traits.mlp) > 2)
+    return replace(shape, attention=own, num_norms=num_norms, num_inputs=min(2, num_norms))
 
 
 def sizes_of(traits: Traits, model: Reader) -> HeadSizes:
@@ -101,9 +110,9 @@ def attention_of(traits: Traits, model: Reader, add: LayerWeights, sizes: HeadSi
     bias = is_on(model, traits.bias)
     output_bias = bias if traits.output_bias is None else is_on(model, traits.output_bias)
     has_norms = traits.normed != "nothing" and is_on(model, traits.norms_heads)
-    sizes = replace(sizes, has_norms=has_norms)
+    sizes = replace(sizes, has_norms=has_norms, is_clipped=model.model.get("clip_qkv") is not None)
     own = add.attention(model.hidden, sizes, bias, output_bias, traits.at, traits.output)
-    if has_norms:
+    if has_norms and traits.norm != "without weights":
         for name, heads in zip(traits.head_norms, (sizes.heads, sizes.kv_heads), strict=True):
             shape = {"head": (sizes.size,), "all": (heads * sizes.size,), "each": (heads, sizes.size)}[traits.normed]
             add.tensor(f"{traits.at}.{name}.weight", *shape)
@@ -132,7 +141,8 @@ def experts_of(mixture: Mixture, model: Reader, add: LayerWeights) -> LayerShape
     shared = mixture.shared_width(model)
     if shared:
         add.gated(f"{at}.{mixture.shared}", hidden, shared, is_on(model, mixture.shared_bias))
-    return LayerShape(ffn_width=per_token * width + shared, experts_per_token=per_token)
+    ffn_width = per_token * width + shared
+    return LayerShape(ffn_width=ffn_width, experts_per_token=per_token, routes_in_fp32=mixture.in_fp32)
 
 
 def numbered(count: str, width: str = "moe_intermediate_size", default: int | None = None) -> Callable[[Reader], int]:
@@ -157,7 +167,7 @@ def _ernie_is_sparse(model: Reader, layer: int) -> bool:
 
 
 def _form(traits: Traits, **changes: Any) -> Form:
-    return Form(partial(layer_of, traits), **changes)
+    return Form(partial(layer_of, traits), norm=traits.norm, **changes)
 
 
 FOUR_NORMS = (
@@ -166,13 +176,13 @@ FOUR_NORMS = (
 _BEHIND = ("post_attention_layernorm", "post_feedforward_layernorm")
 _LLAMA = Traits(ATTENTION_BIAS, mlp_bias=MLP_BIAS)
 _MISTRAL = Traits(all_keys=False)
-GEMMA = Traits(ATTENTION_BIAS, all_keys=False, head_dim=256)
-_OLMO2 = Traits(ATTENTION_BIAS, norms=_BEHIND, normed="all")
-_COHERE = Traits(ATTENTION_BIAS, norms=("input_layernorm",))
+GEMMA = Traits(ATTENTION_BIAS, all_keys=False, head_dim=256, norm="rms in fp32")
+_OLMO2 = Traits(ATTENTION_BIAS, norms=_BEHIND, normed="all", norm="rms in fp32")
+_COHERE = Traits(ATTENTION_BIAS, norms=("input_layernorm",), norm="layer in fp32")
 _ERNIE = Traits(_USE_BIAS, all_keys=False, mlp_bias=_USE_BIAS)
 _PLAIN = ("up_proj", "down_proj")
 LATENT = Traits(latent=True)
-SHARED_EXPERTS = Mixture(shared="shared_experts", shared_width=numbered("n_shared_experts"))
+SHARED_EXPERTS = Mixture(shared="shared_experts", shared_width=numbered("n_shared_experts"), in_fp32=True)
 _GRANITE_EXPERTS = Mixture(
     width="intermediate_size", at="block_sparse_moe", router="router", stored=GRANITE_FILES
 )  # fmt: skip
@@ -194,14 +204,22 @@ def _granite_shared(traits: Traits, model: Reader, layer: int, add: LayerWeights
 
 def _stablelm(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     norms = ("input_layernorm",) if model.flag("use_parallel_residual") else Traits.norms
-    traits = Traits(("use_qkv_bias", False), False, all_keys=False, norms=norms, norm_bias=True)
+    traits = Traits(("use_qkv_bias", False), False, all_keys=False, norms=norms, norm="layer")
     shape = layer_of(traits, model, layer, add)
     if model.flag("qk_layernorm"):
         sizes = sizes_of(traits, model)
         for name, heads in (("q", sizes.heads), ("k", sizes.kv_heads)):
             for head in range(heads):
                 add.norm(f"self_attn.{name}_layernorm.norms.{head}", sizes.size)
+        shape = replace(shape, attention=replace(sizes, has_norms=True).attention)
     return shape
+
+
+def _of_two_attentions(model: Reader, sizes: HeadSizes) -> tuple[int, int]:
+    """Return what DiffLlama keeps beside one attention: the second one's values and result, both side by side, and
+    their difference behind its norm."""
+    width = sizes.heads * sizes.size
+    return 3 * width + sizes.kv_heads * sizes.size, width
 
 
 def _hyperclovax(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
@@ -212,7 +230,7 @@ def _hyperclovax(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
 _HUNYUAN = Traits(ATTENTION_BIAS, normed="head", head_norms=("query_layernorm", "key_layernorm"))
 _HUNYUAN_EXPERTS = Mixture(
     width="intermediate_size", per_token="moe_topk", router="gate.wg", router_is_linear=True, shared="shared_mlp",
-    shared_width=lambda model: model.size("intermediate_size"),
+    shared_width=lambda model: model.size("intermediate_size"), in_fp32=True,
 )  # fmt: skip
 
 
@@ -227,7 +245,7 @@ def _hunyuan_moe(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
 
 
 def _phi3(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
-    hidden, sizes, width = model.hidden, head_sizes(Reader({**model.model, "head_dim": None})), 0
+    hidden, sizes = model.hidden, head_sizes(Reader({**model.model, "head_dim": None}))
     add.linear("self_attn.o_proj", hidden, sizes.heads * sizes.size)
     add.linear("self_attn.qkv_proj", (sizes.heads + 2 * sizes.kv_heads) * sizes.size, hidden)
     width = model.size("intermediate_size")
@@ -235,7 +253,7 @@ def _phi3(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     add.linear("mlp.down_proj", hidden, width)
     for norm in Traits.norms:
         add.norm(norm, hidden)
-    return LayerShape(sizes.attention, ffn_width=width)
+    return LayerShape(replace(sizes, is_fused=True).attention, ffn_width=width)
 
 
 _NORM = ("model.norm.weight", "model.norm.bias")
@@ -266,6 +284,7 @@ DECODERS: Mapping[str, Form] = {
                 "self_attn.attn_sub_norm.weight": (model.hidden,),
                 "mlp.ffn_sub_norm.weight": (model.size("intermediate_size"),),
             },
+            saved=lambda model, sizes: (model.hidden, model.hidden + model.size("intermediate_size")),
         )
     ),
     "cohere": _form(replace(_COHERE, normed="each", norms_heads=("use_qk_norm", False)), ties_head=True),
@@ -286,6 +305,7 @@ DECODERS: Mapping[str, Form] = {
         Traits(
             ATTENTION_BIAS,
             extra=lambda model, sizes: {f"self_attn.lambda_{name}": (sizes.size,) for name in ("q1", "k1", "q2", "k2")},
+            saved=_of_two_attentions,
         )
     ),
     "dots1": _form(
@@ -301,7 +321,7 @@ DECODERS: Mapping[str, Form] = {
             mixture=Mixture(
                 count=("moe_num_experts", "num_experts"), per_token="moe_k", shared="shared_experts",
                 shared_width=numbered("moe_num_shared_experts", default=2), is_sparse=_ernie_is_sparse,
-                shared_bias=_USE_BIAS,
+                shared_bias=_USE_BIAS, in_fp32=True,
                 vectors={"gate.moe_statics.e_score_correction_bias": lambda count: (1, count)},
             ),
         ),
@@ -314,7 +334,7 @@ DECODERS: Mapping[str, Form] = {
             all_keys=False, normed="head",
             mixture=Mixture(
                 shared="shared_experts", shared_width=numbered("num_shared_experts", default=1),
-                is_sparse=behind("first_k_dense_replace", 1),
+                is_sparse=behind("first_k_dense_replace", 1), in_fp32=True,
             ),
         )
     ),
@@ -329,7 +349,9 @@ DECODERS: Mapping[str, Form] = {
     "granitemoe_swa": Form(
         partial(_granite_shared, Traits(ATTENTION_BIAS, mixture=_GRANITE_EXPERTS, extra=_sinks))
     ),
-    "helium": _form(Traits(ATTENTION_BIAS, False, all_keys=False, head_dim=128, mlp_bias=MLP_BIAS)),
+    "helium": _form(
+        Traits(ATTENTION_BIAS, False, all_keys=False, head_dim=128, mlp_bias=MLP_BIAS, norm="rms in fp32")
+    ),
     "hunyuan_v1_dense": _form(_HUNYUAN),
     "hunyuan_v1_moe": Form(_hunyuan_moe),
     "hy_v3": _form(
@@ -337,13 +359,13 @@ DECODERS: Mapping[str, Form] = {
             ATTENTION_BIAS, all_keys=False, head_dim=128, normed="head", mlp_bias=MLP_BIAS,
             mixture=Mixture(
                 count=("num_experts", "num_local_experts"), shared="shared_experts", shared_bias=MLP_BIAS,
-                shared_width=numbered("num_shared_experts", default=1), is_sparse=behind("", 1),
+                shared_width=numbered("num_shared_experts", default=1), is_sparse=behind("", 1), in_fp32=True,
             ),
         )
     ),
     "hyperclovax": Form(_hyperclovax),
     "jais2": _form(
-        Traits(("attention_bias", True), norm_bias=True, mlp=_PLAIN, mlp_bias=("mlp_bias", True)), ends=_NORM
+        Traits(("attention_bias", True), norm="layer", mlp=_PLAIN, mlp_bias=("mlp_bias", True)), ends=_NORM
     ),
     "mellum": _form(
         Traits(
@@ -357,16 +379,16 @@ DECODERS: Mapping[str, Form] = {
     "ministral": _form(_MISTRAL),
     "ministral3": _form(replace(_MISTRAL, head_dim=128)),
     "mistral": _form(_MISTRAL),
-    "nanochat": _form(Traits(ATTENTION_BIAS, norms=(), mlp=("fc1", "fc2")), ends=()),
-    "nemotron": _form(replace(_LLAMA, norm_bias=True, mlp=_PLAIN), ends=_NORM),
-    "olmo": _form(Traits(ATTENTION_BIAS, norms=()), ends=()),
+    "nanochat": _form(Traits(ATTENTION_BIAS, norm="without weights", mlp=("fc1", "fc2"), normed="head"), ends=()),
+    "nemotron": _form(replace(_LLAMA, norm="layer", mlp=_PLAIN), ends=_NORM),
+    "olmo": _form(Traits(ATTENTION_BIAS, norm="without weights"), ends=()),
     "olmo2": _form(_OLMO2),
     "olmo3": _form(_OLMO2),
     "olmoe": _form(Traits(ATTENTION_BIAS, normed="all", mixture=Mixture(width="intermediate_size"))),
     "phi3": Form(_phi3),
     "phimoe": _form(
         Traits(
-            ATTENTION_BIAS, all_keys=False, norm_bias=True,
+            ATTENTION_BIAS, all_keys=False, norm="layer",
             mixture=Mixture(
                 count=("num_local_experts",), width="intermediate_size", router="router", router_is_linear=True
             ),
@@ -383,10 +405,10 @@ DECODERS: Mapping[str, Form] = {
     "solar_open": _form(
         Traits(ATTENTION_BIAS, False, all_keys=False, head_dim=128, mixture=SHARED_EXPERTS)
     ),
-    "stablelm": Form(_stablelm, ends=_NORM),
+    "stablelm": Form(_stablelm, ends=_NORM, norm="layer"),
     "starcoder2": _form(
         Traits(
-            ("use_bias", True), all_keys=False, norm_bias=True, mlp=("c_fc", "c_proj"), mlp_bias=("use_bias", True)
+            ("use_bias", True), all_keys=False, norm="layer", mlp=("c_fc", "c_proj"), mlp_bias=("use_bias", True)
         ),
         ends=_NORM,
         ties_head=True,

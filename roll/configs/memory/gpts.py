@@ -14,11 +14,13 @@ from roll.configs.memory.reader import Form, HeadSizes, LayerWeights, Reader
 @dataclass(frozen=True)
 class Old:
     """A layer as GPT-2 has it, in other words. `fused`: name of the projection of queries, keys and values, where they
-    are one. `turned`: matrices are stored with columns first."""
+    are one. `twice`: a backward pass keeps queries and keys as the projection puts them out as well, or in fp32; None:
+    where they are one. `turned`: matrices are stored with columns first."""
 
     norms: tuple[str, ...] = ("ln_1", "ln_2")
     at: str = "attn"
     fused: str = ""
+    twice: bool | None = None
     output: str = "out_proj"
     bias: Flag = True
     output_bias: Flag = True
@@ -34,7 +36,12 @@ def _old(old: Old, model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     hidden, bias = model.hidden, is_on(model, old.bias)
     heads = model.size("num_attention_heads", "n_head", "num_heads", "attention_heads")
     one_key = bool(old.one_key) and model.flag(old.one_key, True)
-    sizes = HeadSizes(heads, 1 if one_key else heads, max(1, hidden // heads))
+    has_norms = is_on(model, old.head_norms)  # which keep what the projection puts out
+    twice = bool(old.fused) if old.twice is None else old.twice
+    sizes = HeadSizes(
+        heads, 1 if one_key else heads, max(1, hidden // heads),
+        has_norms=has_norms, is_fused=twice and not has_norms,
+    )  # fmt: skip
     for norm in old.norms:
         add.norm(norm, hidden, True)
     keys = sizes.kv_heads * sizes.size
@@ -50,13 +57,15 @@ def _old(old: Old, model: Reader, layer: int, add: LayerWeights) -> LayerShape:
         for name in "kvq":
             linear(f"{old.at}.{name}_proj", hidden, hidden, bias)
     linear(f"{old.at}.{old.output}", hidden, hidden, is_on(model, old.output_bias))
-    if is_on(model, old.head_norms):
+    if has_norms:
         for name in ("q", "k"):
             add.norm(f"{old.at}.{name}_layernorm", sizes.size, True)
     width = model.size(*old.width, default=4 * hidden)
     linear(old.mlp[0], width, hidden, is_on(model, old.mlp_bias))
     linear(old.mlp[1], hidden, width, is_on(model, old.mlp_bias))
-    return LayerShape(sizes.attention, ffn_width=width, is_gated=False, num_norms=len(old.norms))
+    return LayerShape(
+        sizes.attention, ffn_width=width, is_gated=False, num_norms=len(old.norms), num_inputs=len(old.norms)
+    )
 
 
 def _falcon(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
@@ -80,18 +89,20 @@ def _falcon(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
         norms = ("input_layernorm", "post_attention_layernorm")
     for norm in norms:
         add.norm(norm, hidden, True)
-    return LayerShape(HeadSizes(heads, kv_heads, size).attention, ffn_width=width, is_gated=False, num_norms=len(norms))
+    attention, count = HeadSizes(heads, kv_heads, size, is_fused=True).attention, len(norms)
+    return LayerShape(attention, ffn_width=width, is_gated=False, num_norms=count, num_inputs=count)
 
 
 def _phi(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     traits = Traits(
-        True, norms=("input_layernorm",), norm_bias=True, mlp=("fc1", "fc2"), mlp_bias=True, output="dense"
+        True, norms=("input_layernorm",), norm="layer", mlp=("fc1", "fc2"), mlp_bias=True, output="dense"
     )  # fmt: skip
     shape = layer_of(traits, model, layer, add)
     if model.flag("qk_layernorm"):
-        size = sizes_of(traits, model).size
+        sizes = replace(sizes_of(traits, model), has_norms=True)
         for name in ("q", "k"):
-            add.norm(f"self_attn.{name}_layernorm", size, True)
+            add.norm(f"self_attn.{name}_layernorm", sizes.size, True)
+        shape = replace(shape, attention=sizes.attention)
     return shape
 
 
@@ -130,7 +141,7 @@ def _with_bias(_: Reader) -> bool:
     return True
 
 
-GPTS: Mapping[str, Form] = {
+_TYPES: Mapping[str, Form] = {
     "phi": Form(_phi, ends=_FINAL, head_bias=_with_bias),
     "biogpt": Form(
         partial(_old, replace(_OPT_LAYER, bias=True, output_bias=True, mlp_bias=True, width=("intermediate_size",))),
@@ -139,7 +150,7 @@ GPTS: Mapping[str, Form] = {
         others=_positions("biogpt.embed_positions.weight", "max_position_embeddings", 2),
     ),
     "bloom": Form(
-        partial(_old, replace(_NEOX, at="self_attention", bias=True, output_bias=True, width=("never",))),
+        partial(_old, replace(_NEOX, at="self_attention", twice=False, bias=True, output_bias=True, width=("never",))),
         embedding="transformer.word_embeddings", layers="transformer.h", ties_head=True, others=_bloom_norm,
         ends=("transformer.ln_f.weight", "transformer.ln_f.bias"),
     ),
@@ -149,25 +160,30 @@ GPTS: Mapping[str, Form] = {
     ),
     "gpt2": Form(
         partial(
-            _old, Old(fused="c_attn", output="c_proj", mlp=("mlp.c_fc", "mlp.c_proj"), turned=True)
+            _old, Old(fused="c_attn", twice=False, output="c_proj", mlp=("mlp.c_fc", "mlp.c_proj"), turned=True)
         ),
         ties_head=True, others=_positions("transformer.wpe.weight", "n_positions"), **_GPT,
     ),
     "gpt_bigcode": Form(
         partial(
-            _old, Old(fused="c_attn", output="c_proj", mlp=("mlp.c_fc", "mlp.c_proj"), one_key="multi_query")
+            _old, Old(
+                fused="c_attn", twice=False, output="c_proj", mlp=("mlp.c_fc", "mlp.c_proj"), one_key="multi_query"
+            ),
         ),
         ties_head=True, others=_positions("transformer.wpe.weight", "n_positions"), **_GPT,
     ),
     "gpt_neo": Form(
         partial(
             _old,
-            Old(at="attn.attention", bias=False, mlp=("mlp.c_fc", "mlp.c_proj"), width=("intermediate_size",)),
+            Old(
+                at="attn.attention", twice=True, bias=False, mlp=("mlp.c_fc", "mlp.c_proj"),
+                width=("intermediate_size",),
+            ),
         ),
         ties_head=True, others=_positions("transformer.wpe.weight", "max_position_embeddings"), **_GPT,
     ),
     "gptj": Form(
-        partial(_old, Old(norms=("ln_1",), bias=False, output_bias=False)), head_bias=_with_bias, **_GPT
+        partial(_old, Old(norms=("ln_1",), twice=True, bias=False, output_bias=False)), head_bias=_with_bias, **_GPT
     ),
     "gpt_neox": Form(
         partial(_old, _NEOX), embedding="gpt_neox.embed_in", layers="gpt_neox.layers",
@@ -192,4 +208,5 @@ GPTS: Mapping[str, Form] = {
         partial(_old, _XGLM), ties_head=True, ends=("model.layer_norm.weight", "model.layer_norm.bias")
     ),
 }  # fmt: skip
+GPTS: Mapping[str, Form] = {kind: replace(form, norm="layer") for kind, form in _TYPES.items()}
 """Types by the model_type of config.json."""

@@ -48,7 +48,7 @@ def _qwen(model: Reader, layer: int, add: LayerWeights, is_mixture: bool, is_old
     add.experts("mlp.experts", count, hidden, width)
     add.gated("mlp.shared_expert", hidden, shared)
     add.linear("mlp.shared_expert_gate", 1, hidden, cut="whole", block=SHARED_GATE)
-    return LayerShape(attention, recurrence, per_token * width + shared, per_token)
+    return LayerShape(attention, recurrence, per_token * width + shared, per_token, num_inputs=3)
 
 
 def _is_dense(model: Reader, layer: int) -> bool:
@@ -264,16 +264,22 @@ def _minimax(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
 
 _LFM: Mapping[str, Any] = {"ends": ("model.embedding_norm.weight",), "ties_head": True}
 HYBRIDS: Mapping[str, Form] = {
-    "qwen3_next": Form(lambda model, layer, add: _qwen(model, layer, add, is_mixture=True, is_old=True)),
-    "qwen3_5_text": Form(lambda model, layer, add: _qwen(model, layer, add, is_mixture=False, is_old=False)),
-    "qwen3_5_moe_text": Form(lambda model, layer, add: _qwen(model, layer, add, is_mixture=True, is_old=False)),
-    "olmo_hybrid": Form(_olmo),
+    "qwen3_next": Form(
+        lambda model, layer, add: _qwen(model, layer, add, is_mixture=True, is_old=True), norm="rms in fp32"
+    ),
+    "qwen3_5_text": Form(
+        lambda model, layer, add: _qwen(model, layer, add, is_mixture=False, is_old=False), norm="rms in fp32"
+    ),
+    "qwen3_5_moe_text": Form(
+        lambda model, layer, add: _qwen(model, layer, add, is_mixture=True, is_old=False), norm="rms in fp32"
+    ),
+    "olmo_hybrid": Form(_olmo, norm="rms in fp32"),
     "kimi_linear": Form(_kimi, ties_head=None),
     "lfm2": Form(
         lambda model, layer, add: _lfm(model, layer, add, False), ends=("model.embedding_norm.weight",), ties_head=True
     ),
     "lfm2_moe": Form(lambda model, layer, add: _lfm(model, layer, add, is_mixture=True), **_LFM),
-    "recurrent_gemma": Form(_recurrent_gemma, ends=("model.final_norm.weight",), ties_head=True),
+    "recurrent_gemma": Form(_recurrent_gemma, ends=("model.final_norm.weight",), ties_head=True, norm="rms in fp32"),
     "minimax": Form(_minimax),
 }
 """Types by the model_type of config.json."""

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from roll.configs.tables.families import Norm
+
 Cut = Literal["whole", "tensor", "vocabulary", "expert"]
 SHARED_GATE = "gate of the shared expert"  # a block
 
@@ -34,10 +36,17 @@ class Weight:
 
 @dataclass(frozen=True)
 class Attention:
-    """Elements per token of one layer. `projected`: of all that the projections before the scores put out. `mixed`: of
-    what goes into the one behind them. `cached`: of what an engine keeps, which at most `cache_cuts` devices can
-    share. `products`: multiplications for the scores of a pair of tokens and the sum over values. `normed`: of queries
-    and keys that have norms of their own. `heads`: scores of a pair of tokens."""
+    """Elements per token of one layer.
+
+    - `projected`: of all that the projections before the scores put out.
+    - `mixed`: of what goes into the projection behind them.
+    - `saved`: of what a backward pass needs in the model's dtype: queries, keys and values as their product takes them,
+      its result, inputs of matrices beside the layer's own, and whatever else a type has.
+    - `normed`: of queries, keys and whatever else has norms of its own.
+    - `cached`: of what an engine keeps, which at most `cache_cuts` devices can share.
+    - `products`: multiplications for the scores of a pair of tokens and the sum over values.
+    - `heads`: scores of a pair of tokens.
+    """
 
     projected: int
     mixed: int
@@ -45,6 +54,7 @@ class Attention:
     cache_cuts: int
     products: int
     heads: int
+    saved: int
     normed: int = 0
 
 
@@ -85,16 +95,27 @@ class Recurrence:
 
 @dataclass(frozen=True)
 class LayerShape:
-    """Layer as a token meets it: attention, a recurrence, or both side by side, and an MLP. `ffn_width`: of the
-    MLP, in a mixture of the experts that a token goes to together; 0: there is none. `experts_per_token`: 0 without a
-    mixture. `num_norms`: as wide as the hidden states. `is_gated`: the MLP has a matrix for gates as well."""
+    """Layer as a token meets it: attention, a recurrence, or both side by side, and an MLP.
+
+    - `ffn_width`: of the MLP, in a mixture of the experts that a token goes to together; 0: there is none.
+    - `experts_per_token`: 0 without a mixture.
+    - `num_norms`: as wide as the hidden states.
+    - `num_inputs`: of attention, recurrence, MLP and gate of a shared expert; 1 where all have the same.
+    - `is_gated`: the MLP has a matrix for gates as well.
+    - `routes_in_fp32`: the router, from a copy of its input.
+    - `passes`: how often a token goes through the layer, of which a backward pass knows `trained_passes`.
+    """
 
     attention: Attention | None = None
     recurrence: Recurrence | None = None
     ffn_width: int = 0
     experts_per_token: int = 0
     num_norms: int = 2
+    num_inputs: int = 2
     is_gated: bool = True
+    routes_in_fp32: bool = False
+    passes: int = 1
+    trained_passes: int = 1
 
 
 Eager = Literal["no", "plain", "capped", "sinks"]
@@ -105,7 +126,7 @@ class ModelShape:
     """`eager`: why transformers' attention keeps the scores of all pairs of tokens, where no other is asked for.
     `ties_head`: the head is the embedding. A critic has a value head instead, a reward model one of some labels;
     neither is ever tied, and `is_critic` says so of both. `mtp`: weights of the MTP head that files of the model have
-    behind its layers, which only those hold who train it."""
+    behind its layers, which only those hold who train it. `norm`, `activation`: those of all layers."""
 
     weights: tuple[Weight, ...]
     mtp: tuple[Weight, ...]
@@ -115,6 +136,8 @@ class ModelShape:
     ties_head: bool
     is_critic: bool
     eager: Eager = "no"
+    norm: Norm = "rms"
+    activation: str = ""
 
     @property
     def num_elements(self) -> int:

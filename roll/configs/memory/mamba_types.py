@@ -147,11 +147,11 @@ def _nemotron(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
         width = model.size("intermediate_size")
         add.linear(f"{at}.up_proj", width, hidden, bias)
         add.linear(f"{at}.down_proj", hidden, width, bias)
-        return LayerShape(ffn_width=width, is_gated=False, num_norms=1)
+        return LayerShape(ffn_width=width, is_gated=False, num_norms=1, num_inputs=1)
     if kind == "moe":
         return _nemotron_experts(model, add, bias)
     if is_attention(kind, "linear_attention"):
-        return LayerShape(add.attention(hidden, head_sizes(model, 128), at=at), num_norms=1)
+        return LayerShape(add.attention(hidden, head_sizes(model, 128), at=at), num_norms=1, num_inputs=1)
     bias = model.flag("use_bias")
     sizes = _Mamba2(
         heads=model.size("mamba_num_heads"),
@@ -165,7 +165,7 @@ def _nemotron(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
         conv_bias=model.flag("use_conv_bias", model.flag("mamba_conv_bias", True)),
     )
     in_fp32 = model.model.get("mamba_ssm_cache_dtype", "float32") == "float32"
-    return LayerShape(recurrence=replace(sizes.add(hidden, add, at), in_fp32=in_fp32), num_norms=1)
+    return LayerShape(recurrence=replace(sizes.add(hidden, add, at), in_fp32=in_fp32), num_norms=1, num_inputs=1)
 
 
 def _nemotron_experts(model: Reader, add: LayerWeights, bias: bool) -> LayerShape:
@@ -181,7 +181,7 @@ def _nemotron_experts(model: Reader, add: LayerWeights, bias: bool) -> LayerShap
     add.linear(f"{at}.shared_experts.up_proj", shared, hidden, bias)
     add.linear(f"{at}.shared_experts.down_proj", hidden, shared, bias)
     ffn = per_token * width + shared
-    return LayerShape(ffn_width=ffn, is_gated=False, experts_per_token=per_token, num_norms=1)
+    return LayerShape(ffn_width=ffn, is_gated=False, experts_per_token=per_token, num_norms=1, num_inputs=1)
 
 
 def _mamba2_alone(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
@@ -198,7 +198,7 @@ def _mamba2_alone(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
         conv_bias=model.flag("use_conv_bias", True),
     )
     add.norm("norm", model.hidden)
-    return LayerShape(recurrence=sizes.add(model.hidden, add, "mixer"), num_norms=1)
+    return LayerShape(recurrence=sizes.add(model.hidden, add, "mixer"), num_norms=1, num_inputs=1)
 
 
 _ZAMBA = ["linear_attention"] * 6 + ["hybrid"]  # of the first layers, where config.json does not say
@@ -225,7 +225,7 @@ def _zamba(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     if kinds[layer] != "hybrid":
         is_attention(kinds[layer], "linear_attention")
         add.norm("input_layernorm", hidden)
-        return LayerShape(recurrence=sizes.add(hidden, add, "mamba"), num_norms=1)
+        return LayerShape(recurrence=sizes.add(hidden, add, "mamba"), num_norms=1, num_inputs=1)
     add.linear("linear", hidden, hidden)
     add.norm("mamba_decoder.input_layernorm", hidden)
     recurrence = sizes.add(hidden, add, "mamba_decoder.mamba")
@@ -290,7 +290,7 @@ def _mamba_alone(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     inner = model.size("intermediate_size", default=model.size("expand", default=2) * model.hidden)
     names = ("state_size", "conv_kernel", "time_step_rank")
     state, rank, kernel = _mamba_mixer(model, add, "mixer", inner, "use_", names, model.flag("use_bias"))
-    return LayerShape(recurrence=mamba(inner, state, rank, kernel), num_norms=1)
+    return LayerShape(recurrence=mamba(inner, state, rank, kernel), num_norms=1, num_inputs=1)
 
 
 def _jamba(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
@@ -340,6 +340,7 @@ MAMBA_TYPES: Mapping[str, Form] = {
         _nemotron,
         embedding="model.embeddings",
         ends=("model.norm_f.weight",),
+        norm="rms in fp32",
         ties_head=None,
         count=lambda model: len(_nemotron_kinds(model)),
     ),

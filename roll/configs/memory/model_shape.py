@@ -11,7 +11,16 @@ from roll.configs.memory.gpts import GPTS
 from roll.configs.memory.hybrids import HYBRIDS
 from roll.configs.memory.layer_shape import SHARED_GATE, Attention, Cut, Eager, LayerShape, ModelShape, Weight
 from roll.configs.memory.mamba_types import MAMBA_TYPES
-from roll.configs.memory.reader import MOST, MOST_LAYERS, Form, Reader, UnreadableModel, own_weights
+from roll.configs.memory.reader import (
+    MOST,
+    MOST_LAYERS,
+    Form,
+    HeadSizes,
+    Reader,
+    UnreadableModel,
+    latent_sizes,
+    own_weights,
+)
 from roll.configs.memory.single_types import SINGLE_TYPES
 from roll.configs.memory.tower import in_whole_model, text_part, tower_weights
 from roll.configs.strategies.model_facts import SINKS
@@ -29,13 +38,9 @@ def attention(model: Model, family: Family) -> Attention:
     heads, kv_heads = model["num_attention_heads"], model.get("num_key_value_heads") or model["num_attention_heads"]
     if not family.is_latent:
         size = head_dim(model, family)
-        normed = (heads + kv_heads) * size if family.has(model, family.norms_heads) else 0
-        keys = 2 * kv_heads * size
-        return Attention(heads * size + keys, heads * size, keys, kv_heads, 2 * heads * size, heads, normed)
-    key, value = model["qk_nope_head_dim"] + model["qk_rope_head_dim"], model["v_head_dim"]
-    latent = model["kv_lora_rank"] + model["qk_rope_head_dim"]
-    projected = (model["q_lora_rank"] or 0) + latent + heads * (2 * key + value)
-    return Attention(projected, heads * value, latent, 1, heads * (key + value), heads)
+        return HeadSizes(heads, kv_heads, size, has_norms=family.has(model, family.norms_heads)).attention
+    plain, turned, value = (model[key] for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
+    return latent_sizes(heads, model["q_lora_rank"] or 0, model["kv_lora_rank"], plain, turned, value)
 
 
 def layer_weights(model: Model, family: Family, layer: int) -> Iterator[Weight]:
@@ -118,9 +123,9 @@ def _experts(model: Model, family: Family, layer: int, at: str) -> Iterator[Weig
         block = "down of the experts" if name == "down" else "gate and up of the experts"
         yield Weight(f"{at}.experts.{{expert}}.{name}_proj.weight", shape, "expert", layer, block, count)
     if width := experts.shared_width(model):
-        shared = "shared_experts" if experts.counts_shared else "shared_expert"
+        shared = "shared_expert" if experts.gates_shared else "shared_experts"
         yield from _mlp(model, family, layer, f"{at}.{shared}", width, " of what every token meets")
-        if not experts.counts_shared:
+        if experts.gates_shared:
             yield Weight(f"{at}.shared_expert_gate.weight", (1, hidden), "whole", layer, SHARED_GATE)
 
 
@@ -143,6 +148,8 @@ FORMS: Mapping[str, Form] = {**HYBRIDS, **MAMBA_TYPES, **DECODERS, **GPTS, **SIN
 _NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 _OPTIONAL = ("num_key_value_heads", "head_dim", "decoder_sparse_step", "num_experts", "num_experts_per_tok")
 _FLAGS = ("tie_word_embeddings", "attention_bias", "mlp_bias", "qkv_bias", "use_qk_norm")
+_ACTIVATION = ("mlp_hidden_act", "hidden_activation", "activation_function", "activation", "hidden_act")
+_CLAMPED, _CLAMPS = "swigluoai", ("gpt_oss", "minimax_m3_vl_text")  # whatever config.json says
 _EXPERTS = ("num_experts", "num_local_experts")  # transformers takes one for the other
 
 
@@ -210,7 +217,8 @@ def _shape(model: Mapping[str, Any], family: Family, head: Head) -> ModelShape:
     weights.append(Weight("model.norm.weight", (hidden,), "whole", layers, "norm"))
     shapes = [_layer_shape(model, family, layer) for layer in range(layers)]
     mtp = tuple(_mtp(model, family)) if head == "lm" else ()
-    return _with_head(model, weights, shapes, head, bool(model.get("tie_word_embeddings", family.ties_head)), mtp)
+    ties_head = bool(model.get("tie_word_embeddings", family.ties_head))
+    return replace(_with_head(model, weights, shapes, head, ties_head, mtp), norm=family.norm)
 
 
 def _shape_by_form(model: Mapping[str, Any], head: Head) -> tuple[ModelShape | None, str]:
@@ -223,7 +231,7 @@ def _shape_by_form(model: Mapping[str, Any], head: Head) -> tuple[ModelShape | N
         has_bias = head == "lm" and form.head_bias(reader)
     except UnreadableModel as error:
         return None, str(error)
-    shape = _with_head(model, weights, layers, head, bool(ties), name=form.head)
+    shape = replace(_with_head(model, weights, layers, head, bool(ties), name=form.head), norm=form.norm)
     if has_bias:
         bias = Weight(f"{form.head}.bias", (shape.vocab_size,), "vocabulary", len(layers), "bias of the head")
         shape = replace(shape, weights=(*shape.weights, bias))
@@ -252,26 +260,40 @@ def _with_head(
         weights.append(Weight("score.bias", (1,), "whole", last, "bias of the score"))
     elif not ties_head:
         weights.append(Weight(f"{name}.weight", (vocab_size, hidden), "vocabulary", last, "head"))
-    return ModelShape(tuple(weights), mtp, tuple(layers), hidden, vocab_size, ties_head, is_critic, _eager(model))
+    shape = ModelShape(tuple(weights), mtp, tuple(layers), hidden, vocab_size, ties_head, is_critic, _eager(model))
+    named = next((str(model[key]) for key in _ACTIVATION if model.get(key)), "")
+    return replace(shape, activation=_CLAMPED if model.get("model_type") in _CLAMPS else named)
 
 
 def _eager(model: Mapping[str, Any]) -> Eager:
-    kind = model.get("model_type")
-    if attention_cap(model) is not None or kind in _IN_FP32:
+    kind = str(model.get("model_type"))
+    if attention_cap(model) is not None:
         return "capped"
-    return "sinks" if kind in SINKS else "no"
+    return _EAGER.get(kind, "sinks" if kind in SINKS else "no")
 
 
-_IN_FP32 = ("granite_swa", "granitemoe_swa")  # with sinks, in two fp32 copies
+_EAGER: Mapping[str, Eager] = {
+    **dict.fromkeys(("granite_swa", "granitemoe_swa"), "capped"),  # sinks, in two fp32 copies
+    **dict.fromkeys(("bloom", "codegen", "gpt_neo", "gptj"), "plain"),
+    "xglm": "sinks",  # one copy, without sinks
+}
+"""Types that know no other attention, and what it keeps."""
 
 
 def _layer_shape(model: Mapping[str, Any], family: Family, layer: int) -> LayerShape:
     own, num_norms = attention(model, family), 2 + len(family.more_norms)
     if family.experts is None or not family.is_sparse(model, layer):
         return LayerShape(own, ffn_width=model["intermediate_size"], num_norms=num_norms)
-    per_token = model["num_experts_per_tok"]
-    width = per_token * model[family.experts.width] + family.experts.shared_width(model)
-    return LayerShape(own, ffn_width=width, experts_per_token=per_token, num_norms=num_norms)
+    per_token, experts = model["num_experts_per_tok"], family.experts
+    width = per_token * model[experts.width] + experts.shared_width(model)
+    return LayerShape(
+        own,
+        ffn_width=width,
+        experts_per_token=per_token,
+        num_norms=num_norms,
+        num_inputs=3 if experts.gates_shared else 2,
+        routes_in_fp32=experts.routes_in_fp32,
+    )
 
 
 def _mtp(model: Mapping[str, Any], family: Family) -> Iterator[Weight]:

@@ -3,21 +3,47 @@
 Per token and layer a pass that keeps everything for the backward pass holds the inputs of its matrices, norms and
 activation functions (Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", arXiv
 2205.05198, section 4, with the terms of attention scores left out: the kernels in use keep none). Counted here from
-the model's own widths, because the paper's 34 bytes per token and hidden unit are those of a 4h MLP without gates.
+the model's own widths and by its kinds of norms and activation functions, because the paper's 34 bytes per token and
+hidden unit are those of torch's LayerNorm and a 4h MLP without gates. `tests/unit/configs/memory/test_kept.py` holds
+them against what autograd saves of every type.
 """
 
 import math
 import re
 from collections.abc import Collection, Mapping
 
-from roll.configs.memory.layer_shape import LayerShape, ModelShape, Recurrence
+from roll.configs.memory.layer_shape import Eager, LayerShape, ModelShape, Recurrence, SavedElements
 from roll.configs.memory.parts import Part, RoleFacts, gigabytes
 from roll.configs.memory.reader import LOOKED_UP
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import LOGITS_PER_CHUNK_OF_SHARES, LOGITS_PER_CHUNK_ON_GPUS, Recomputed
+from roll.configs.tables.families import Norm
 
 _FP32 = 4
 _CHUNK_COPIES = 4  # of a chunk in fp32: logits, their exponentials, the gradient, and one on the way
+
+
+NORMS: Mapping[Norm, SavedElements] = {
+    "rms": SavedElements(low=1, fp32=1),
+    "rms in fp32": SavedElements(low=0, fp32=2),
+    "layer": SavedElements(low=1, fp32=0),
+    "layer in fp32": SavedElements(low=0, fp32=3),
+    "without weights": SavedElements(low=0, fp32=1),
+}
+"""Numbers that a norm keeps for each of its own, beside its result, which is the input of another layer."""
+
+ACTIVATIONS: Mapping[str, float] = {
+    "relu": 0,
+    "quick_gelu": 2,
+    "gelu_python": 3,
+    "gelu_new": 4,
+    "swigluoai": 4,
+    "gelu_accurate": 4,
+    "xielu": 4.5,
+    "gelu_fast": 7,
+}
+"""Numbers that an activation function keeps for each of its own, beside its result, by its name in config.json. Others
+keep their input, as torch's own do."""
 
 
 def layer_bytes(
@@ -32,17 +58,19 @@ def layer_bytes(
     """Bytes per token that a layer keeps for its backward pass.
 
     `tensor` ranks share the matrices; with `by_position` (sequence parallel) also what is between them. `kernels`:
-    packages that are installed; `in_parts`: see `recurrence_bytes`. Example: Qwen2.5-7B in bf16 keeps 234 kB per token.
+    packages that are installed; `in_parts`: see `recurrence_bytes`. Example: Qwen2.5-7B in bf16 keeps 225 kB per token.
     """
-    between = layer.num_norms * (_FP32 + 2 * dtype_bytes) * shape.hidden_size  # fp32 inside, their inputs and outputs
+    norm = NORMS[shape.norm].num_bytes(dtype_bytes)
+    between = (layer.num_norms * norm + layer.num_inputs * dtype_bytes) * shape.hidden_size
     mixer = 0.0
     if (attention := layer.attention) is not None:
-        mixer += dtype_bytes * (2 * attention.projected + attention.mixed)
-        mixer += (_FP32 + dtype_bytes) * attention.normed  # whose inputs and outputs are counted
+        mixer += dtype_bytes * attention.saved + norm * attention.normed + _FP32 * attention.heads
     if layer.recurrence is not None:
         mixer += recurrence_bytes(layer.recurrence, dtype_bytes, kernels, in_parts)
-    mlp = dtype_bytes * (4 if layer.is_gated else 2) * layer.ffn_width  # gate, up, activation, product; or two of them
+    inside = ACTIVATIONS.get(shape.activation, 1) + (3 if layer.is_gated else 1)  # its result, up, their product
+    mlp = dtype_bytes * inside * layer.ffn_width
     routed = dtype_bytes * 2 * layer.experts_per_token * shape.hidden_size  # inputs and outputs of the experts
+    routed += _FP32 * layer.routes_in_fp32 * shape.hidden_size
     return between / (tensor if by_position else 1) + (mixer + mlp + routed) / tensor
 
 
@@ -59,7 +87,7 @@ def product_bytes(shape: ModelShape, layer: LayerShape, dtype_bytes: int) -> flo
     """Bytes per token of a layer's input and of the results of its matrix products and its attention. A recurrence is
     computed again from what its matrices put out.
 
-    Example: Qwen2.5-7B in bf16: 2 x (3 x 3584 + 4608 + 3584 + 2 x 18,944) = 114 kB, where `layer_bytes` are 234 kB.
+    Example: Qwen2.5-7B in bf16: 2 x (3 x 3584 + 4608 + 3584 + 2 x 18,944) = 114 kB, where `layer_bytes` are 225 kB.
     """
     outside = (2 + max(1, layer.experts_per_token)) * shape.hidden_size  # input, result of attention, of the experts
     attention = 0 if layer.attention is None else layer.attention.projected + layer.attention.mixed
@@ -87,6 +115,11 @@ def saved_bytes(
     return layer_bytes(shape, layer, dtype_bytes, tensor, by_position, kernels, in_parts)
 
 
+def trained_layers(shape: ModelShape) -> list[LayerShape]:
+    """Return the layers in whose passes something is kept, as often as it is."""
+    return [layer for layer in shape.layers for _ in range(layer.trained_passes)]
+
+
 def training_parts(facts: RoleFacts) -> tuple[Part, ...]:
     """Memory of a training pass on a rank that holds whole layers: the saved activations of each layer, one layer that
     is recomputed, and the log-probs. With enable_activation_offload, two layers' activations are on the device at a
@@ -104,7 +137,7 @@ _WITH = "with the kernels of"
 
 def _activation_bytes(facts: RoleFacts, kernels: Collection[str]) -> float:
     """Bytes per token of all layers, and of the one that is recomputed."""
-    args, layers = facts.worker.model_args, facts.shape.layers
+    args, layers = facts.worker.model_args, trained_layers(facts.shape)
     saved = [_saved_bytes(facts, layer, args.recomputed, kernels) for layer in layers]
     whole = [_saved_bytes(facts, layer, "nothing", kernels) for layer in layers]
     stored = sum(sorted(saved)[-2:]) if args.enable_activation_offload else sum(saved)
@@ -125,17 +158,22 @@ def _saved_bytes(facts: RoleFacts, layer: LayerShape, recomputed: Recomputed, ke
 
 
 def _score_bytes(facts: RoleFacts, layer: LayerShape) -> float:
-    """Bytes per token of the scores of one layer's eager attention, which has all pairs with the tokens of a row: its
-    softmax in fp32 and as the model computes, what a soft cap needs in place of the latter, or with sinks one copy."""
+    """Bytes per token of the scores of one layer of this role."""
     chosen = facts.worker.model_args.attn_implementation
     kind = facts.shape.eager
     if chosen == "eager" and kind == "no":
         kind = "plain"
     elif chosen not in (None, "auto", "eager"):
         kind = "no"
-    size = facts.dtype_bytes
-    of_pair = {"no": 0, "plain": _FP32 + (size if size < _FP32 else 0), "capped": 2 * _FP32, "sinks": size}[kind]
-    return 0.0 if layer.attention is None else of_pair * layer.attention.heads * facts.row
+    return score_bytes(kind, layer, facts.dtype_bytes, facts.row)
+
+
+def score_bytes(kind: Eager, layer: LayerShape, dtype_bytes: int, row: int) -> float:
+    """Bytes per token of the scores of one layer's eager attention, which has all pairs with the tokens of a row: its
+    softmax in fp32 and as the model computes, what a soft cap needs in place of the latter, or with sinks one copy."""
+    plain = _FP32 + (dtype_bytes if dtype_bytes < _FP32 else 0)
+    of_pair = {"no": 0, "plain": plain, "capped": 2 * _FP32, "sinks": dtype_bytes}[kind]
+    return 0.0 if layer.attention is None else of_pair * layer.attention.heads * row
 
 
 def waiting_parts(facts: RoleFacts) -> tuple[Part, ...]:
@@ -143,7 +181,7 @@ def waiting_parts(facts: RoleFacts) -> tuple[Part, ...]:
     args = facts.worker.model_args
     if not args.enable_activation_offload:
         return ()
-    stored = (_saved_bytes(facts, layer, args.recomputed, facts.kernels) for layer in facts.shape.layers)
+    stored = (_saved_bytes(facts, layer, args.recomputed, facts.kernels) for layer in trained_layers(facts.shape))
     return (Part("activations (enable_activation_offload)", facts.train_tokens * sum(stored), True),)
 
 
@@ -263,8 +301,9 @@ def matrix_elements(shape: ModelShape) -> int:
     for weight in shape.weights:
         if len(weight.shape) < 2 or weight.block == LOOKED_UP or (weight.block == "embedding" and not shape.ties_head):
             continue
+        in_layer = 0 <= weight.layer < shape.num_layers
         experts = shape.layers[weight.layer].experts_per_token if weight.cut == "expert" else 1
-        total += math.prod(weight.shape) * experts
+        total += math.prod(weight.shape) * experts * (shape.layers[weight.layer].passes if in_layer else 1)
     return total
 
 
@@ -279,7 +318,7 @@ def forward_flops(shape: ModelShape, tokens: float, pairs: float) -> float:
 
     Example: 10 tokens in a row make 55 pairs; 1e9 weights and 16 layers of 32 heads of 64: 2e10 + 7.2e6.
     """
-    attention = 2 * sum(attention.products for attention in shape.attentions)
+    attention = 2 * sum(layer.passes * layer.attention.products for layer in shape.layers if layer.attention)
     recurrence = 2 * sum(recurrence.products for recurrence in shape.recurrences)
     return (2.0 * matrix_elements(shape) + recurrence) * tokens + attention * pairs
 

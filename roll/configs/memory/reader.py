@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from roll.configs.memory.layer_shape import Attention, Cut, LayerShape, Weight
+from roll.configs.tables.families import Norm
 
 MOST = 10**7  # of any size; what is above is damaged, and counting its layers would take for ever
 MOST_LAYERS = 10_000
@@ -136,21 +137,31 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class HeadSizes:
-    """Attention of `heads` queries and `kv_heads` keys and values of `size` numbers."""
+    """Attention of `heads` queries and `kv_heads` keys and values of `size` numbers. `is_fused`: one projection puts
+    all of them out, of which values are a view. `is_clipped`: what the projections put out."""
 
     heads: int
     kv_heads: int
     size: int
     has_gates: bool = False
     has_norms: bool = False
+    is_fused: bool = False
+    is_clipped: bool = False
 
     @property
     def attention(self) -> Attention:
         width, keys = self.heads * self.size, self.kv_heads * self.size
         gates = width if self.has_gates else 0
-        normed = width + keys if self.has_norms else 0
+        again = width + keys if self.is_fused else width + 2 * keys if self.is_clipped else 0
         return Attention(
-            width + gates + 2 * keys, width + gates, 2 * keys, self.kv_heads, 2 * width, self.heads, normed
+            projected=width + gates + 2 * keys,
+            mixed=width + gates,
+            cached=2 * keys,
+            cache_cuts=self.kv_heads,
+            products=2 * width,
+            heads=self.heads,
+            saved=2 * width + 2 * keys + 2 * gates + again,  # of a gate its sigmoid, and what it lets through
+            normed=width + keys if self.has_norms else 0,
         )
 
 
@@ -177,7 +188,15 @@ def latent_attention(layer: LayerWeights, model: Reader, at: str = "self_attn") 
     layer.norm(f"{at}.kv_a_layernorm", latent)
     layer.linear(f"{at}.kv_b_proj", heads * (plain + value), latent)
     layer.linear(f"{at}.o_proj", hidden, heads * value, bias)
+    return latent_sizes(heads, query, latent, plain, turned, value)
+
+
+def latent_sizes(heads: int, query: int, latent: int, plain: int, turned: int, value: int) -> Attention:
+    """Attention through narrow layers of `query` (0: none) and `latent` numbers. A head's key is put together from one
+    part of its own and one that all share. Where values are narrower, they are padded, and so is their mixture; else
+    they stay beside the head's own part."""
     key = plain + turned
+    of_head = 2 * key + (2 * key + value if key > value else plain + 2 * value)
     return Attention(
         projected=query + latent + turned + heads * (2 * key + value),
         mixed=heads * value,
@@ -185,6 +204,8 @@ def latent_attention(layer: LayerWeights, model: Reader, at: str = "self_attn") 
         cache_cuts=1,
         products=heads * (key + value),
         heads=heads,
+        saved=query + latent + heads * of_head,
+        normed=query + latent,
     )
 
 
@@ -227,6 +248,7 @@ class Form:
     head_bias: Callable[[Reader], bool] = lambda _: False
     count: Callable[[Reader], int] = lambda model: model.num_layers
     others: Callable[[Reader], Iterable[tuple[str, tuple[int, ...]]]] = lambda _: ()
+    norm: Norm = "rms"
 
 
 def own_weights(model: Reader, form: Form) -> tuple[list[Weight], list[LayerShape]]:

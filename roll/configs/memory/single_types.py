@@ -1,7 +1,7 @@
 """Weights and layers of types whose attention or experts are like no other's."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from roll.configs.memory.decoders import (
     ATTENTION_BIAS,
@@ -41,7 +41,7 @@ def _llama4_layers(model: Reader) -> list[int]:
 
 def _afmoe_gate(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     traits = Traits(
-        ATTENTION_BIAS, head_dim=128, normed="head",
+        ATTENTION_BIAS, head_dim=128, normed="head", norm="rms in fp32",
         norms=("input_layernorm", "post_attention_layernorm", "pre_mlp_layernorm", "post_mlp_layernorm"),
         mixture=Mixture(
             count=("num_experts",), router="router.gate", router_is_linear=True, shared="shared_experts",
@@ -101,16 +101,11 @@ def _longcat(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
         add.norm(f"input_layernorm.{part}", hidden)
         add.norm(f"post_attention_layernorm.{part}", hidden)
     assert attention is not None
-    twice = Attention(
-        projected=2 * attention.projected,
-        mixed=2 * attention.mixed,
-        cached=2 * attention.cached,
-        cache_cuts=1,
-        products=2 * attention.products,
-        heads=2 * attention.heads,
+    twice = Attention(**{name: 2 * value for name, value in asdict(attention).items()} | {"cache_cuts": 1})
+    ffn_width = 2 * width + per_token * inner
+    return LayerShape(
+        twice, ffn_width=ffn_width, experts_per_token=per_token, num_norms=4, num_inputs=4, routes_in_fp32=True
     )
-
-    return LayerShape(twice, ffn_width=2 * width + per_token * inner, experts_per_token=per_token, num_norms=4)
 
 
 def _mimo(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
@@ -127,9 +122,17 @@ def _mimo(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
         add.linear(f"{at}.{name}_proj", rows, hidden, bias, block="qkv")
     add.linear(f"{at}.o_proj", hidden, heads * value)
     cached = kv_heads * (key + value)
-    own = Attention(heads * key + cached, heads * value, cached, kv_heads, heads * (key + value), heads)
+    own = Attention(
+        projected=heads * key + cached,
+        mixed=heads * value,
+        cached=cached,
+        cache_cuts=kv_heads,
+        products=heads * (key + value),
+        heads=heads,
+        saved=heads * (key + value) + cached,
+    )
     if behind("first_k_dense_replace", 1)(model, layer):
-        return replace(experts_of(Mixture(), model, add), attention=own)
+        return replace(experts_of(Mixture(in_fp32=True), model, add), attention=own)
     width = model.size("intermediate_size")
     add.gated("mlp", hidden, width)
     return LayerShape(own, ffn_width=width)
@@ -162,7 +165,9 @@ def _llama4(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     )  # fmt: skip
     traits = Traits(ATTENTION_BIAS, all_keys=False, head_dim=128, mixture=mixture, mlp_at="feed_forward")
     if mixture.is_sparse(model, layer):
-        return layer_of(traits, model, layer, add)
+        shape = layer_of(traits, model, layer, add)
+        others = model.size("num_local_experts") - shape.experts_per_token  # which transformers computes, too
+        return _saving(shape, others * (4 * width + 2 * model.hidden))
     dense = Reader({**model.model, "intermediate_size": model.size("intermediate_size_mlp")})
     return layer_of(traits, dense, layer, add)
 
@@ -227,7 +232,7 @@ def _laguna(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     mixture = Mixture(
         count=("num_experts",), shared="shared_experts", is_sparse=behind("", 1),
         shared_width=lambda each: each.size("shared_expert_intermediate_size"),
-        vectors={"gate.e_score_correction_bias": lambda count: (count,)},
+        vectors={"gate.e_score_correction_bias": lambda count: (count,)}, in_fp32=True,
     )  # fmt: skip
     traits = Traits(ATTENTION_BIAS, all_keys=False, head_dim=128, normed="head", mixture=mixture)
     mine = Reader({**model.model, "num_attention_heads": heads})
@@ -244,6 +249,7 @@ def _doge(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     add.linear("self_attn.dt_proj", sizes.kv_heads, sizes.kv_heads * sizes.size, model.flag("attention_bias"))
     for name in ("input_residual", "post_attention_residual"):
         add.tensor(name, hidden)
+    shape = _saving(shape, 2 * hidden)  # residuals, which are multiplied
     if model.flag("is_moe"):
         count = model.size("num_experts")
         add.linear("mlp.router_gate", 2 * int(count**0.5), hidden)
@@ -270,8 +276,10 @@ def _gemma_attention(model: Reader, add: LayerWeights, sizes: HeadSizes, has_key
         for name in ("k", "v") if has_values else ("k",):
             add.linear(f"{at}.{name}_proj", keys, hidden, bias, block="qkv")
     add.linear(f"{at}.o_proj", hidden, width, bias)
-    sizes = replace(sizes, has_norms=True)
-    return sizes.attention if has_keys else replace(sizes.attention, projected=width, cached=0)
+    attention = replace(sizes, has_norms=True).attention
+    if not has_keys:
+        return replace(attention, projected=width, cached=0, saved=2 * width, normed=width)
+    return replace(attention, normed=attention.normed + keys // 2)  # the norm of values has no weights
 
 
 def _inputs_of_layers(model: Reader) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -283,12 +291,21 @@ def _inputs_of_layers(model: Reader) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield "model.per_layer_projection_norm.weight", (size,)
 
 
-def _input_of_layer(model: Reader, add: LayerWeights) -> None:
+def _input_of_layer(model: Reader, add: LayerWeights, shape: LayerShape) -> LayerShape:
     size = model.size("hidden_size_per_layer_input", default=256, least=0)
-    if size:
-        add.linear("per_layer_input_gate", size, model.hidden)
-        add.linear("per_layer_projection", model.hidden, size)
-        add.norm("post_per_layer_input_norm", model.hidden)
+    if not size:
+        return shape
+    add.linear("per_layer_input_gate", size, model.hidden)
+    add.linear("per_layer_projection", model.hidden, size)
+    add.norm("post_per_layer_input_norm", model.hidden)
+    shape = _saving(shape, 4 * size)  # as an MLP with gates
+    return replace(shape, num_norms=shape.num_norms + 1, num_inputs=shape.num_inputs + 1)
+
+
+def _saving(shape: LayerShape, more: int) -> LayerShape:
+    """A layer that keeps this many elements more."""
+    assert shape.attention is not None
+    return replace(shape, attention=replace(shape.attention, saved=shape.attention.saved + more))
 
 
 def _gemma4(model: Reader, layer: int, add: LayerWeights, has_inputs: bool) -> LayerShape:
@@ -309,9 +326,9 @@ def _gemma4(model: Reader, layer: int, add: LayerWeights, has_inputs: bool) -> L
     add.gated("mlp", hidden, width * (2 if is_wide else 1))
     for norm in FOUR_NORMS:
         add.norm(norm, hidden)
-    if has_inputs:
-        _input_of_layer(model, add)
     shape = LayerShape(attention, ffn_width=width * (2 if is_wide else 1), num_norms=4)
+    if has_inputs:
+        shape = _input_of_layer(model, add, shape)
     if not (has_inputs and model.flag("enable_moe_block")):
         return shape
     count, inner, per_token = (model.size(key) for key in ("num_experts", "moe_intermediate_size", "top_k_experts"))
@@ -321,7 +338,9 @@ def _gemma4(model: Reader, layer: int, add: LayerWeights, has_inputs: bool) -> L
     add.stacked_experts("experts", count, hidden, inner, None)
     for norm in ("post_feedforward_layernorm_1", "post_feedforward_layernorm_2", "pre_feedforward_layernorm_2"):
         add.norm(norm, hidden)
-    return replace(shape, ffn_width=shape.ffn_width + per_token * inner, experts_per_token=per_token, num_norms=7)
+    return replace(
+        shape, ffn_width=shape.ffn_width + per_token * inner, experts_per_token=per_token, num_norms=shape.num_norms + 3
+    )
 
 
 def _gemma3n(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
@@ -344,8 +363,9 @@ def _gemma3n(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     add.linear("altup.modality_router", inputs, hidden)
     add.linear("laurel.linear_left", rank, hidden)
     add.linear("laurel.linear_right", hidden, rank)
-    _input_of_layer(model, add)
-    return LayerShape(attention, ffn_width=width, num_norms=6 + inputs)
+    # Norm and router are there twice. Of the streams both the prediction and the correction are kept.
+    shape = LayerShape(attention, ffn_width=width, num_norms=7, num_inputs=4 + 2 * inputs + 1)
+    return _input_of_layer(model, add, _saving(shape, rank))
 
 
 def _gemma3n_others(model: Reader) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -356,9 +376,10 @@ def _gemma3n_others(model: Reader) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _hrm(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
-    """HRM: two stacks of layers, through which a token goes several times. Keys of each pass are kept."""
+    """HRM: two stacks of layers, through which a token goes several times. Keys of each pass are kept. Of the lower
+    stack's passes only the last few of each turn have gradients."""
     stack = model.size("num_layers_per_stack", default=model.num_layers)
-    traits = Traits(ATTENTION_BIAS, norms=(), head_dim=128, mlp_bias=MLP_BIAS)
+    traits = Traits(ATTENTION_BIAS, norm="without weights", head_dim=128, mlp_bias=MLP_BIAS)
     name = "L_module" if layer < stack else "H_module"
     mine = LayerWeights(f"model.{name}.layers.{layer % stack}", layer)
     shape, sizes = (
@@ -367,28 +388,37 @@ def _hrm(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     )
     mine.linear("self_attn.gate_proj", sizes.heads * sizes.size, model.hidden, model.flag("attention_bias"))
     add.weights += mine.weights
-    high = model.size("H_cycles", default=2)
-    passes = high * model.size("L_cycles", default=3) if name == "L_module" else high
+    high, low = model.size("H_cycles", default=2), model.size("L_cycles", default=3)
+    passes = trained = high
+    if name == "L_module":
+        named = model.numbers("L_bp_cycles") or [2]
+        passes, trained = high * low, sum(min(low, each) for each in ([1] * (high - len(named)) + named)[:high])
     own = replace(sizes, kv_heads=sizes.heads, has_gates=True).attention
-    attention = replace(own, cached=passes * own.cached, products=passes * own.products)
-    return replace(shape, attention=attention, num_norms=2)
+    own = replace(own, cached=passes * own.cached)
+    return replace(shape, attention=own, passes=passes, trained_passes=trained)
 
 
 SINGLE_TYPES: Mapping[str, Form] = {
-    "afmoe": Form(_afmoe_gate),
+    "afmoe": Form(_afmoe_gate, norm="rms in fp32"),
     "axk1": Form(_axk1),
     "axk2": Form(_axk2),
     "deepseek_v32": Form(_indexed),
     "doge": Form(_doge),
-    "gemma3n_text": Form(_gemma3n, ties_head=True, others=_gemma3n_others),
+    "gemma3n_text": Form(_gemma3n, ties_head=True, others=_gemma3n_others, norm="rms in fp32"),
     "gemma4_text": Form(
-        lambda model, layer, add: _gemma4(model, layer, add, True), ties_head=True, others=_inputs_of_layers
+        lambda model, layer, add: _gemma4(model, layer, add, True),
+        ties_head=True,
+        others=_inputs_of_layers,
+        norm="rms in fp32",
     ),
-    "gemma4_unified_text": Form(lambda model, layer, add: _gemma4(model, layer, add, False), ties_head=True),
+    "gemma4_unified_text": Form(
+        lambda model, layer, add: _gemma4(model, layer, add, False), ties_head=True, norm="rms in fp32"
+    ),
     "glm_moe_dsa": Form(_indexed),
     "hrm_text": Form(
         _hrm,
         ends=(),
+        norm="without weights",
         count=lambda model: 2 * model.size("num_layers_per_stack", default=model.num_layers),
         others=lambda model: [("model.z_L_init", (model.hidden,))],
     ),
@@ -397,6 +427,6 @@ SINGLE_TYPES: Mapping[str, Form] = {
     "llama4_text": Form(_llama4),
     "longcat_flash": Form(_longcat, count=_longcat_layers),
     "mimo_v2_flash": Form(_mimo),
-    "minimax_m3_vl_text": Form(_minimax_m3),
+    "minimax_m3_vl_text": Form(_minimax_m3, norm="rms in fp32"),
 }
 """Types by the model_type of config.json."""

@@ -7,10 +7,13 @@ numbers and functions, without torch.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 Model = Mapping[str, Any]
 Bias = bool | str
+Norm = Literal["rms", "rms in fp32", "layer", "layer in fp32", "without weights"]
+"""Norms by how transformers computes them. All take fp32 inside but "layer", which is torch's; "in fp32" has the
+product with the weights in it, too."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class Experts:
     - `norms_chosen`: of routers that weigh experts by a softmax, whether it is over the chosen ones where no
       norm_topk_prob says so; None: other routers.
     - `has_balance_loss`: transformers has a load-balancing loss for them.
+    - `routes_in_fp32`: transformers' router takes its input in fp32.
     - `router`: keys of the router that transformers does not read, and the one value that it computes. vLLM goes by
       some of them.
     """
@@ -36,12 +40,18 @@ class Experts:
     have_biases: bool = False
     norms_chosen: bool | None = None
     has_balance_loss: bool = True
+    routes_in_fp32: bool = False
     router: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def needed(self) -> tuple[str, ...]:
         names = (self.width, self.number, "num_experts_per_tok", self.shared)
         return tuple(name for name in names if name)
+
+    @property
+    def gates_shared(self) -> bool:
+        """Whether what every token meets has a gate."""
+        return bool(self.shared) and not self.counts_shared
 
     def shared_width(self, model: Model) -> int:
         """0: there is nothing that every token meets."""
@@ -77,6 +87,7 @@ class Family:
     more_norms: tuple[str, ...] = ()  # of a layer, beside those before attention and MLP, or of their outputs
     ties_head: bool = False  # the head is the embedding where config.json does not say
     has_sinks: bool = False  # in attention; sdpa and flash-attn 2 leave them out
+    norm: Norm = "rms"  # of layers, and of heads where they have any
     turns_part: bool = False  # rotary embeddings turn a part of each head, as partial_rotary_factor says
     has_mtp_head: bool = False  # files may hold an MTP head, as the layer behind the last
     names_in_files: Mapping[str, str] = field(default_factory=dict)  # of parts that transformers calls otherwise
@@ -131,6 +142,7 @@ def _glm_experts(is_sparse: Callable[[Model, int], bool], **router: object) -> E
         counts_shared=True,
         is_sparse=is_sparse,
         has_balance_loss=False,
+        routes_in_fp32=True,
         router=router,
     )
 
@@ -196,11 +208,11 @@ FAMILIES: Mapping[str, Family] = {
         megatron=MegatronForm("deepseek_v3", _LATENT_CORRECTED),
     ),
     "gemma3_text": Family(
-        "attention_bias", "attention_bias", norms_heads=True, head_dim=256, ties_head=True,
+        "attention_bias", "attention_bias", norms_heads=True, head_dim=256, ties_head=True, norm="rms in fp32",
         more_norms=("pre_feedforward_layernorm", "post_feedforward_layernorm"),
     ),
     "gpt_oss": Family(
-        "attention_bias", "attention_bias", default_bias=True, head_dim=64, has_sinks=True,
+        "attention_bias", "attention_bias", default_bias=True, head_dim=64, has_sinks=True, norm="rms in fp32",
         experts=Experts("num_local_experts", "intermediate_size", have_biases=True, norms_chosen=True),
         megatron=MegatronForm("gpt_oss", {"attention_bias": True, "swiglu_alpha": 1.702}, "sinks in attention"),
     ),

@@ -16,12 +16,10 @@ from transformers.models.auto.auto_mappings import CONFIG_MAPPING_NAMES
 VOCAB_SIZE = 64
 LAYERS = 4
 # Names that types have for the same sizes; each takes those that it knows.
-_SHAPE: dict[str, Any] = {
-    "vocab_size": VOCAB_SIZE, "max_position_embeddings": 128, "n_positions": 128,
+_COUNTS: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE, "max_position_embeddings": 128, "n_positions": 128, "index_n_heads": 16,
     "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1,
-} | dict.fromkeys(("hidden_size", "n_embd", "d_model", "word_embed_proj_dim", "mamba_d_ssm"), 32) | dict.fromkeys(
-    ("intermediate_size", "intermediate_size_mlp", "n_inner", "ffn_dim", "ffn_hidden_size"), 48
-) | dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), LAYERS) | dict.fromkeys(
+} | dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), LAYERS) | dict.fromkeys(
     ("num_attention_heads", "swa_num_attention_heads", "n_head", "n_heads", "attention_heads", "mamba_n_heads",
      "mamba_num_heads", "linear_num_heads", "linear_num_value_heads", "num_experts", "num_local_experts",
      "n_routed_experts", "index_topk"),
@@ -31,19 +29,24 @@ _SHAPE: dict[str, Any] = {
      "num_experts_per_tok", "moe_topk"),
     2,
 ) | dict.fromkeys(
+    ("n_group", "topk_group", "n_groups", "n_shared_experts", "num_shared_experts", "first_k_dense_replace",
+     "decoder_sparse_step", "zero_expert_num", "mamba_expand"),
+    1,
+) | {"vocab_size_per_layer_input": None, "num_kv_shared_layers": 0, "mlp_only_layers": []}  # fmt: skip
+_WIDTHS: dict[str, int] = {"rotary_dim": 8} | dict.fromkeys(
+    ("hidden_size", "n_embd", "d_model", "word_embed_proj_dim", "mamba_d_ssm"), 32
+) | dict.fromkeys(
+    ("intermediate_size", "intermediate_size_mlp", "n_inner", "ffn_dim", "ffn_hidden_size"), 48
+) | dict.fromkeys(
     ("head_dim", "swa_head_dim", "swa_v_head_dim", "global_head_dim", "qk_nope_head_dim", "qk_rope_head_dim",
      "v_head_dim", "index_head_dim", "linear_key_head_dim", "linear_value_head_dim", "linear_head_dim", "mamba_d_head",
      "mamba_head_dim", "mamba_d_state", "ssm_state_size", "hidden_size_per_layer_input"),
     8,
 ) | dict.fromkeys(
     ("moe_intermediate_size", "shared_expert_intermediate_size", "shared_intermediate_size", "expert_ffn_hidden_size",
-     "q_lora_rank", "kv_lora_rank", "qk_head_dim", "index_n_heads"),
+     "q_lora_rank", "kv_lora_rank", "qk_head_dim"),
     16,
-) | dict.fromkeys(
-    ("n_group", "topk_group", "n_groups", "n_shared_experts", "num_shared_experts", "first_k_dense_replace",
-     "decoder_sparse_step", "zero_expert_num", "mamba_expand"),
-    1,
-) | {"vocab_size_per_layer_input": None, "num_kv_shared_layers": 0, "mlp_only_layers": []}  # fmt: skip
+)  # fmt: skip
 _FAR: dict[str, Any] = {
     "attn_logit_softcapping": 2.0, "final_logit_softcapping": 2.0, "logits_soft_cap": 2.0,
     "moe_router_logit_softcapping": 2.0, "swiglu_limit": 1.0, "clip_qkv": 0.5,
@@ -69,8 +72,6 @@ _OWN: dict[str, dict[str, Any]] = dict.fromkeys(
     _ALL_HEADS,
 ) | {
     "deepseek_v3": _ALL_HEADS | {"n_group": 2},
-    "codegen": {"rotary_dim": 8},
-    "gptj": {"rotary_dim": 8},
     "cwm": {"bos_token_id": 1, "eos_token_id": [1]},
     "diffllama": {"attention_dropout": 0.0},  # it refuses any
     "falcon": {"alibi": True, "new_decoder_architecture": False, "multi_query": False},
@@ -94,12 +95,13 @@ RIGHT = {"falcon": "sdpa"}
 """Which attention of transformers is the model's, where eager is not: that of falcon adds alibi twice."""
 
 
-def tiny_config(kind: str, **changes: Any) -> PretrainedConfig:
-    """Four layers, of every kind that the type has, or half of them with a window."""
+def tiny_config(kind: str, scale: int = 1, **changes: Any) -> PretrainedConfig:
+    """Four layers, of every kind that the type has, or half of them with a window; `scale` times as wide."""
     # engines put classes of their own into AutoConfig where they are imported
     known = getattr(transformers, CONFIG_MAPPING_NAMES[kind])()
     defaults = known.to_dict()
-    values = {key: value for key, value in (_SHAPE | _FAR).items() if key in defaults or hasattr(known, key)}
+    every = _COUNTS | {key: scale * width for key, width in _WIDTHS.items()} | _FAR
+    values = {key: value for key, value in every.items() if key in defaults or hasattr(known, key)}
     if "vocab_size_per_layer_input" in values:
         values["vocab_size_per_layer_input"] = changes.get("vocab_size", VOCAB_SIZE)
     if kind == "falcon":

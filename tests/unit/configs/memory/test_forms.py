@@ -103,7 +103,7 @@ def default(kind: str) -> PretrainedConfig:
     return getattr(transformers, CONFIG_MAPPING_NAMES[kind])(**MISSING.get(kind, {}))
 
 
-def changed(kind: str, key: str, value: object) -> PretrainedConfig | None:
+def changed(kind: str, key: str, value: Any) -> PretrainedConfig | None:
     if key == "full_attn_idxs":  # which older files have in place of layer_types
         return tiny_config(kind, layer_types=None, full_attn_idxs=value)
     try:
