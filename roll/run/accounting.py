@@ -12,7 +12,7 @@ from pathlib import Path
 
 from roll.configs.memory.layer_shape import ModelShape
 from roll.configs.memory.model_shape import model_shape
-from roll.configs.memory.passes import TRAINING_PASSES, forward_flops, peak_flops
+from roll.configs.memory.passes import forward_flops, peak_flops, training_flops
 from roll.configs.sections.run import RunConfig
 from roll.distributed.executor.clusters import RunClusters
 from roll.distributed.executor.usage import RoleUsage, WorkerUsage
@@ -134,11 +134,8 @@ def _mfu(usages: Sequence[RoleUsage], sizes: Sizes, wall_s: float, num_devices: 
         if sizes.peak is None or shape is None:
             continue
         busy = sum(len(w.devices) * w.usage.wall_s * w.usage.fraction(*_busy_states(role, w)) for w in role.workers)
-        passes = {method: TRAINING_PASSES if method == "train" else 1 for method in role.work}
-        flops = {
-            m: passes[m] * forward_flops(shape, work.computed_tokens, work.computed_pairs)
-            for m, work in role.work.items()
-        }
+        operations = {method: training_flops if method == "train" else forward_flops for method in role.work}
+        flops = {m: operations[m](shape, work.computed_tokens, work.computed_pairs) for m, work in role.work.items()}
         if role.use == "generate":
             tokens = sum(_count(role, name) for name in ("prompt_tokens", "sampled_tokens", "other_tokens"))
             flops["sample"] = forward_flops(shape, tokens, _count(role, "pairs"))

@@ -49,7 +49,8 @@ class Traits:
     """A decoder's layer. `keys`: key-value heads are all heads where config.json names none; False: it has to.
     `head_norms`: norms of queries and keys, of one head, of all together, or one for each. `mlp`: its matrices, the
     last of which is down. `norms` are there, without a name, where they have no weights. `extra`: further vectors of a
-    layer. `saved`: what its attention keeps beside others, in the model's dtype and of further norms."""
+    layer. `attentions`: how often queries and keys are multiplied, with other values. `saved`: what its attention keeps
+    beside others, in the model's dtype and of further norms."""
 
     bias: Flag = False
     output_bias: Flag | None = None  # None: as the others
@@ -68,6 +69,7 @@ class Traits:
     mixture: Mixture | None = None
     latent: bool = False
     extra: Callable[[Reader, HeadSizes], Mapping[str, tuple[int, ...]]] = lambda model, sizes: {}
+    attentions: int = 1
     saved: Callable[[Reader, HeadSizes], tuple[int, int]] = lambda model, sizes: (0, 0)
 
 
@@ -87,7 +89,9 @@ def layer_of(traits: Traits, model: Reader, layer: int, add: LayerWeights) -> La
         sizes = sizes_of(traits, model)
         own = attention_of(traits, model, add, sizes)
         more, normed = traits.saved(model, sizes)
-        own = replace(own, saved=own.saved + more, normed=own.normed + normed)
+        own = replace(
+            own, saved=own.saved + more, normed=own.normed + normed, products=traits.attentions * own.products
+        )
     for name, shape in traits.extra(model, sizes).items():
         add.tensor(name, *shape)
     num_norms = len(traits.norms)
@@ -305,7 +309,7 @@ DECODERS: Mapping[str, Form] = {
         Traits(
             ATTENTION_BIAS,
             extra=lambda model, sizes: {f"self_attn.lambda_{name}": (sizes.size,) for name in ("q1", "k1", "q2", "k2")},
-            saved=_of_two_attentions,
+            attentions=2, saved=_of_two_attentions,
         )
     ),
     "dots1": _form(

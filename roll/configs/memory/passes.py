@@ -11,6 +11,7 @@ them against what autograd saves of every type.
 import math
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from roll.configs.memory.layer_shape import Eager, LayerShape, ModelShape, Recurrence, SavedElements
 from roll.configs.memory.parts import Part, RoleFacts, gigabytes
@@ -260,9 +261,6 @@ def _chunk(shape: ModelShape, tokens: int, tensor: int, logits: int, copies: int
 
 # What a pass over tokens costs in floating-point operations, from the shape of the model, and what devices can do.
 
-TRAINING_PASSES = 3
-"""Forward passes that a training step costs: the backward pass computes two gradients for every product."""
-
 _PEAK_TFLOPS: Mapping[str, float] = {
     "B200": 2250,
     "GH200": 989.4,
@@ -321,6 +319,14 @@ def forward_flops(shape: ModelShape, tokens: float, pairs: float) -> float:
     attention = 2 * sum(layer.passes * layer.attention.products for layer in shape.layers if layer.attention)
     recurrence = 2 * sum(recurrence.products for recurrence in shape.recurrences)
     return (2.0 * matrix_elements(shape) + recurrence) * tokens + attention * pairs
+
+
+def training_flops(shape: ModelShape, tokens: float, pairs: float) -> float:
+    """Floating-point operations of a forward and a backward pass, which computes two gradients for every product: three
+    times `forward_flops`, but for passes through a layer that have no gradient. Indexers (DeepSeek-V3.2) have none
+    either, and are counted as if they had."""
+    backward = replace(shape, layers=tuple(replace(layer, passes=layer.trained_passes) for layer in shape.layers))
+    return forward_flops(shape, tokens, pairs) + 2 * forward_flops(backward, tokens, pairs)
 
 
 def peak_flops(device_name: str) -> float | None:

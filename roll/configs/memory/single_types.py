@@ -72,16 +72,19 @@ def _indexed(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     shape = layer_of(traits, model, layer, add)
     kinds = model.texts("indexer_types", model.num_layers)
     if kinds is None or kinds[layer] != "shared":
-        _indexer(model, add)
+        return _indexed_by(shape, model, add)
     return shape
 
 
-def _indexer(model: Reader, add: LayerWeights) -> None:
+def _indexed_by(shape: LayerShape, model: Reader, add: LayerWeights) -> LayerShape:
+    """A layer with an attention that chooses tokens: it scores all pairs, without a backward pass."""
     heads, size, at = model.size("index_n_heads"), model.size("index_head_dim"), "self_attn.indexer"
     add.linear(f"{at}.wq_b", heads * size, model.size("q_lora_rank"))
     add.linear(f"{at}.wk", size, model.hidden)
     add.norm(f"{at}.k_norm", size, True)
     add.linear(f"{at}.weights_proj", heads, model.hidden)
+    assert shape.attention is not None
+    return replace(shape, attention=replace(shape.attention, products=shape.attention.products + heads * size))
 
 
 def _longcat(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
@@ -188,7 +191,7 @@ def _axk2(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     query = model.size("q_lora_rank")
     add.weights = [weight for weight in add.weights if ".q_b_proj." not in weight.name]
     add.linear("self_attn.q_gate_proj", heads * (key + value), 2 * query)
-    _indexer(model, add)
+    shape = _indexed_by(shape, model, add)
     gated = ("input_layernorm", "post_attention_layernorm") if shape.experts_per_token else ("input_layernorm",)
     for name in gated:
         add.norm(f"{name}.norm", hidden)
@@ -209,7 +212,7 @@ def _hy_v4(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     shape = layer_of(replace(LATENT, mixture=mixture), model, layer, add)
     kinds = model.texts("indexer_types", model.num_layers)
     if (kinds[layer] != "shared") if kinds else layer == 0 or (layer - 1) % 4 == 0:
-        _indexer(model, add)
+        shape = _indexed_by(shape, model, add)
     add.tensor("self_attn.sinks", heads)
     add.linear("self_attn.gate_proj", heads * model.size("v_head_dim"), hidden)
     for part in ("attn_hc", "ffn_hc"):

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.parts import total
-from roll.configs.memory.passes import TRAINING_PASSES, forward_flops, peak_flops
+from roll.configs.memory.passes import peak_flops, training_flops
 from roll.utils.files import read_object
 from tests.gpu.check import Figures, largest
 from tests.gpu.checks.memory import planned_memory, random_rows
@@ -102,7 +102,7 @@ def update_flops(config: dict[str, Any], sizes: Sizes) -> float:
     """Operations of an update of the model that this config.json describes."""
     shape, why_not = model_shape(config)
     assert shape is not None, why_not
-    return TRAINING_PASSES * forward_flops(shape, sizes.tokens, sizes.pairs)
+    return training_flops(shape, sizes.tokens, sizes.pairs)
 
 
 def planned_bytes(run: Any, sizes: Sizes) -> float:
