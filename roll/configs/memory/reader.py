@@ -155,7 +155,7 @@ class HeadSizes:
         again = width + keys if self.is_fused else width + 2 * keys if self.is_clipped else 0
         return Attention(
             projected=width + gates + 2 * keys,
-            mixed=width + gates,
+            mixed=width,
             cached=2 * keys,
             cache_cuts=self.kv_heads,
             products=2 * width,
@@ -198,7 +198,7 @@ def latent_sizes(heads: int, query: int, latent: int, plain: int, turned: int, v
     key = plain + turned
     of_head = 2 * key + (2 * key + value if key > value else plain + 2 * value)
     return Attention(
-        projected=query + latent + turned + heads * (2 * key + value),
+        projected=query + latent + turned + heads * (key + plain + value),
         mixed=heads * value,
         cached=latent + turned,
         cache_cuts=1,
