@@ -171,6 +171,7 @@ def test_kernels_that_leave_out_biases_of_experts_are_refused_by_the_plan(
     ("kind", "settings", "is_said"),
     [
         ("gemma2", {}, True),
+        ("gemma2", {"attention_backend": ["fa3"]}, True),
         ("gemma2", {"attention_backend": "trtllm_mha"}, True),
         ("gemma2", {"attention_backend": "triton", "decode_attention_backend": "torch_native"}, True),
         ("gemma2", {"prefill_attention_backend": "fa3", "decode_attention_backend": "flashinfer"}, False),
