@@ -12,8 +12,9 @@ import torch
 from tests.helpers.processes import RankError, RankPool
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def pool() -> Iterator[RankPool]:
+    """A fresh one: after some calls it replaces its processes."""
     with RankPool(2) as pool:
         yield pool
 
