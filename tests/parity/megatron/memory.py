@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
+from tests.helpers.memory import growth
 from tests.parity.megatron.ranks import Run, one_update, tensors_of_optimizer, trainer
 
 
@@ -30,14 +26,3 @@ def memory_of_a_checkpoint(run: Run, directory: Path) -> Peaks:
         saved = growth(lambda: strategy.save_checkpoint(directory))
         loaded = growth(lambda: strategy.load_checkpoint(directory))
         return Peaks(saved, loaded, share)
-
-
-def growth(action: Callable[[], None]) -> int:
-    """Bytes between this process's memory now and its peak during `action`."""
-    gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
-    before = psutil.Process().memory_info().rss
-    action()
-    peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert peak is not None
-    return int(peak.group(1)) * 1024 - before
