@@ -235,6 +235,8 @@ def render_rollout(record: Recorded) -> str:
 def run(argv: Sequence[str]) -> list[str]:
     """Raises ConfigError for words that are no call, and for a directory without a run."""
     options = argument_parser().parse_args(argv)
+    if options.steps < 0:
+        raise ConfigError(f"--steps {options.steps}: it is a number of steps; 0 shows no samples.")
     runs = [run for path in options.runs for run in runs_at(Path(path))]
     if len(runs) > MOST_RUNS:
         raise ConfigError(f"{len(runs)} runs: at most {MOST_RUNS} can be told apart in one report.")
@@ -247,6 +249,8 @@ def run(argv: Sequence[str]) -> list[str]:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_whole(out, page.html)
+    except FileExistsError as error:
+        raise ConfigError(f"--out {out} cannot be written: {error.filename} is a file, not a folder") from error
     except OSError as error:
         raise ConfigError(f"--out {out} cannot be written: {error.strerror}") from error
     size = out.stat().st_size / 1e6

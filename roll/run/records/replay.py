@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ValidationError, model_validator
 
+from roll.run.saving.manifest import reason
 from roll.utils.files import open_regular
 from roll.utils.text import visible
 
@@ -150,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         file = file_of(options.file, options.step, options.kind) if options.file.is_dir() else options.file
         records = list(read(file))
     except (OSError, ValueError) as error:
-        sys.stderr.write(visible(f"{options.file} cannot be read: {error}\n"))
+        sys.stderr.write(visible(f"{options.file} cannot be read: {reason(error)}\n"))
         return 2
     wanted = Wanted(options.tag, options.group, options.failed, options.min_reward, options.max_reward, options.grep)
     chosen = [record for record in records if wanted.takes(record)]

@@ -326,7 +326,11 @@ def begun(run: Path) -> str:
         (["."] * 9, "9 runs: at most 8 can be told apart in one report."),
         (["broken"], "broken/logs/run.json cannot be read"),
         (["run", "--out", "."], "--out . is a directory: name a file in it."),
-        (["run", "--out", "run/logs/run.json/report.html"], "cannot be written"),
+        (
+            ["run", "--out", "run/logs/run.json/report.html"],
+            "run/logs/run.json is a file, not a folder",
+        ),
+        (["run", "--steps", "-1"], "--steps -1: it is a number of steps; 0 shows no samples."),
     ],
 )
 def test_what_is_no_run_or_no_place_is_said(

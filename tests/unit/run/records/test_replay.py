@@ -106,6 +106,8 @@ def test_a_run_shows_its_last_recorded_step_or_the_one_that_is_named(
     ):
         assert replay.main([str(tmp_path), *words]) == 2
         assert text in capsys.readouterr().err
+    assert replay.main([str(tmp_path / "none")]) == 2
+    assert capsys.readouterr().err == f"{tmp_path / 'none'} cannot be read: No such file or directory\n"
 
 
 GOOD = {"step": 1, "domain": "d", "group_id": 1, "prompt_text": "", "response_text": "", "finish_reason": "stop"}
