@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import stat
 import uuid
 from collections.abc import Iterator
@@ -82,15 +83,18 @@ def _short(path: Path) -> str:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all: if the disk is full, what was there stays. A text is written as UTF-8. Raises
-    OSError."""
+    """Write a file whole or not at all: if the disk is full, what was there stays. A text is written as UTF-8, and a
+    file keeps its permissions. Raises OSError."""
     data = content.encode() if isinstance(content, str) else content
     if path_info(path).kind == "device":  # nothing to keep, as /dev/stdout
         path.write_bytes(data)
         return
-    path = path.resolve()  # a link stays one
-    unfinished = path.with_name(f".{path.name[:200]}.{uuid.uuid4().hex[:8]}")
+    path = Path(os.path.realpath(path))  # a link stays one
+    unfinished = path.with_name(f".{uuid.uuid4().hex[:12]}.unfinished")
     try:
+        unfinished.touch()
+        with suppress(FileNotFoundError):
+            shutil.copymode(path, unfinished)
         unfinished.write_bytes(data)
         os.replace(unfinished, path)
     except BaseException:

@@ -65,6 +65,20 @@ def test_a_file_that_finds_no_room_leaves_what_was_there_and_nothing_else(tmp_pa
     assert page.read_text() == "earlier"
 
 
+def test_a_file_keeps_its_permissions_and_may_have_the_longest_name_that_there_is(tmp_path: Path) -> None:
+    path = tmp_path / ("ä" * 127)
+    path.touch(0o600)
+    write_whole(path, "private")
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("private", 0o600)
+
+
+def test_a_link_to_itself_is_no_place_for_a_file(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        write_whole(tmp_path / "loop", "text")
+    assert [path.name for path in tmp_path.iterdir()] == ["loop"]
+
+
 def test_a_file_is_written_where_a_link_leads_and_into_a_device(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("target")
     for content in ("ä", b"\xff"):
