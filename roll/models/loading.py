@@ -424,7 +424,7 @@ def write_hf_model(
         weights |= dict(mtp_heads(start, but=shared)) | shared
     if form.can_generate():
         form.generation_config = GenerationConfig()  # one that can be written; the start's file takes its place
-    form.save_pretrained(directory, state_dict=weights)
+    form.save_pretrained(directory, state_dict=weights, save_original_format=False)  # the weights have it already
     copy_start_files(args, directory)
     if model.adapters is not None:
         model.adapters.save(directory / ADAPTER_FOLDER, str(args.model_name_or_path), {**buffers, **trained})

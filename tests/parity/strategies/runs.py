@@ -342,6 +342,19 @@ def save_after(run: Run, directory: Path, groups: int | None = None) -> dict[str
         return exported(strategy)
 
 
+def saved_both_ways(run: Run, directory: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Saves the model in `model` and a checkpoint in `checkpoint` after the updates of `run`, and returns the weights
+    exported there, and those after one more update."""
+    with trainer(run) as strategy:
+        for _ in range(run.updates):
+            one_update(strategy, run)
+        strategy.save_hf_model(directory / "model")
+        strategy.save_checkpoint(directory / "checkpoint")
+        then = exported(strategy)
+        one_update(strategy, run)
+        return then, exported(strategy)
+
+
 def learns_from_a_teacher(run: Run) -> dict[str, np.ndarray]:
     """The weights after an update whose log-probs have all else in them that the head can be asked for."""
     with trainer(run) as strategy:

@@ -250,16 +250,29 @@ def test_exported_weights_are_those_of_the_checkpoint(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["qwen3_moe", "gpt_oss"])
-def test_a_saved_model_is_what_was_exported(kind: str, rank_pool: Pools, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", DIVIDED_EXPERTS)
+def test_every_type_is_saved_as_exported_and_goes_on_with_other_sizes(
+    kind: str, rank_pool: Pools, tmp_path: Path
+) -> None:
+    """The saved model has the names of the first one and the values that engines get, and a trainer starts from it. The
+    checkpoint of ranks that divide experts goes on where all have them, and one of such ranks where they are
+    divided."""
     model_dir = save_mixture(kind, tmp_path / "start")
-    run = Run(model_dir, fsdp2=TWO, loss=LOSS)
-    exported = rank_pool(2).run(runs.saved_as_hugging_face, run, tmp_path / "saved")[0][1]
-    stored = {}
-    for file in (tmp_path / "saved").glob("*.safetensors"):
-        stored |= {name: weight.numpy() for name, weight in load_file(file).items()}
-    assert largest_difference(exported, stored) == 0
+    divided = Run(model_dir, fsdp2=TWO, updates=1, loss=LOSS, max_norm=MAX_NORM)
+    whole = replace(divided, fsdp2={})
+    exported, after = rank_pool(2).run(runs.saved_both_ways, divided, tmp_path / "divided")[0]
+    saved = tmp_path / "divided" / "model"
+    stored = {name: weight.numpy() for name, weight in load_file(saved / "model.safetensors").items()}
     assert stored.keys() == load_file(model_dir / "model.safetensors").keys()
+    assert largest_difference(exported, stored) == 0
+    again = rank_pool(2).run(runs.fresh_export, replace(whole, model_dir=saved))[0]
+    assert largest_difference(again, exported) == 0
+    for world_size in (1, 2):
+        found = rank_pool(world_size).run(runs.go_on, whole, tmp_path / "divided" / "checkpoint")[0].parameters[0]
+        assert largest_difference(found, after) < 1e-6, world_size
+    after = rank_pool(2).run(runs.saved_both_ways, whole, tmp_path / "whole")[0][1]
+    found = rank_pool(2).run(runs.go_on, divided, tmp_path / "whole" / "checkpoint")[0].parameters[0]
+    assert largest_difference(found, after) < 1e-6
 
 
 @pytest.mark.slow
