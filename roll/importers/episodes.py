@@ -35,8 +35,9 @@ _SECTIONS: Mapping[str, str] = {"actor_train.data_args": TRAINING, "validation.d
 _GENERATION = "validation.generating_args"
 _ELSEWHERE = "the environment gives tasks and rewards here, and has no such setting"
 _FILTER = "roll.pipeline.agentic.settings:DropEqualRewards"
+_TEMPLATE = "global_template"
 _RENAMED: Mapping[str, str] = {
-    "global_template": "actor_train.data_args.template",
+    _TEMPLATE: "actor_train.data_args.template",
     f"{_GENERATION}.num_return_sequences": f"{_VALIDATED}.group_size",
 }
 _TIMES: Mapping[str, str] = {"timeout_s": f"{_MANAGER}.episode_timeout_s", "reward_retries": f"{_MANAGER}.env_retries"}
@@ -99,6 +100,7 @@ def _moved_sum(made: Callable[[SourceLookup], CombinedKeys], asks_rows: bool) ->
                 settings[there] = _one_file(value) if there.endswith(".dataset_name") else value
         settings = _in_groups(settings)
         text = result.text.replace(_GENERATION, f"{_VALIDATED}.generating_args")
+        text = text.replace(_TEMPLATE, _RENAMED[_TEMPLATE])
         if "response_length" in settings:
             settings["sequence_length"] = settings["prompt_length"] + settings.pop("response_length")
             text += f" sequence_length: {settings['sequence_length']}, the whole conversation."

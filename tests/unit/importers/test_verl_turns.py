@@ -308,3 +308,10 @@ def test_a_scheduler_of_chats_is_one_of_a_loop_and_an_empty_one_asks_for_nothing
     words = ["algorithm.adv_estimator=grpo", "data.train_files=/d/gsm8k/a.parquet"]
     assert entry(imported_from(read(None, [*words, f"{key}=mine.Scheduler"]), "verl"), key)[0] == "changes the run"
     assert entry(imported_from(read(None, [*words, f"{key}=''"]), "verl"), key)[0] == "asks for nothing"
+
+
+def test_a_switch_of_thinking_names_the_template_of_episodes(tmp_path: Path) -> None:
+    key = "data.apply_chat_template_kwargs.enable_thinking"
+    found = imported(tmp_path, None, f"+{key}=false")
+    assert found.tree["actor_train"]["data_args"]["template"] == "native_nonthinking"
+    assert entry(found, key)[1] == "actor_train.data_args.template: native_nonthinking."
