@@ -278,9 +278,13 @@ def rewards(source: SourceLookup) -> CombinedKeys:
         if source(IS_OLD) and any(keys["reward"] == "verl_function" for keys in made.values()):
             changed["custom_reward_function.path"] = _IN_MAIN
     if buffer := overlong_buffer(source):
-        part, said = overlong(source, buffer)
-        settings |= {f"{place}.reward_manager_config": [part] for place in places}
-        text += f" {said}"
+        try:
+            part, said = overlong(source, buffer)
+        except ChangesRun as reason:
+            changed[f"{buffer}.len"] = str(reason)
+        else:
+            settings |= {f"{place}.reward_manager_config": [part] for place in places}
+            text += f" {said}"
     return CombinedKeys(settings, text, near, changes=changed)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from roll.importers.rows import SourceLookup, files
+from roll.importers.rows import ChangesRun, SourceLookup, files
 from roll.importers.verl.common import MOST_TOKENS, OF_KWARGS
 from roll.utils.files import expanded, path_info
 
@@ -159,10 +159,12 @@ def _in_file(path: str, column: str) -> Iterator[str]:
 def overlong(source: SourceLookup, buffer: str) -> tuple[dict[str, Any], str]:
     """The penalty on long answers, and what it is in words. It falls by penalty_factor over the buffer, which ends at
     max_resp_len, and goes on falling beyond where answers may be longer; here a part of a reward ends at -1 times its
-    weight."""
+    weight. Raises ChangesRun where verl stops."""
     longest, length = source.number("data.max_response_length"), source.size(f"{buffer}.len")
     end = source.number(MOST_TOKENS, longest) if buffer == OF_KWARGS else longest
     start, most = end - length, max(end, longest)
+    if start < 0:
+        raise ChangesRun(f"a buffer of {length} tokens is longer than the {end} that it ends at, where verl stops")
     weight = source.amount(f"{buffer}.penalty_factor", 1.0) * (most - start) / length
     args = {"max_tokens": most, "cache_tokens": most - start}
     said = f"overlong: 0 up to {start} tokens, then down to -{weight:g} at {most}."

@@ -122,6 +122,9 @@ def test_a_penalty_for_length_is_that_of_verl_wherever_its_buffer_ends(most: int
             ours = part["weight"] * penalty(RewardInput("", "", num_response_tokens=tokens))
             assert ours == pytest.approx(theirs, abs=1e-12)
     assert of("/d/gsm8k.parquet", f"{kwargs}.max_resp_len=2048").is_as_meant, "no penalty is on"
+    stops = of("/d/gsm8k.parquet", *words, f"{kwargs}.max_resp_len=500", f"data.max_response_length={longest}")
+    assert entry(stops, f"{buffer}.len")[0] == "changes the run"
+    assert stops.tree["rewards"]["verl"] == {"reward": "math_rule"}
 
 
 def test_no_source_is_of_two_domains() -> None:
