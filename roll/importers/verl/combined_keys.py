@@ -23,6 +23,7 @@ from roll.importers.verl.batches import (
 from roll.importers.verl.common import (
     ACTOR,
     CRITIC,
+    OF_KWARGS,
     REF,
     ROLLOUT,
     balance,
@@ -31,6 +32,7 @@ from roll.importers.verl.common import (
     overlong_buffer,
     runs_validation,
     terms_beside,
+    unread_buffer,
     validates,
 )
 from roll.importers.verl.correction import CORRECTION_COMBINED_KEYS
@@ -285,7 +287,9 @@ def rewards(source: SourceLookup) -> CombinedKeys:
         else:
             settings |= {f"{place}.reward_manager_config": [part] for place in places}
             text += f" {said}"
-    return CombinedKeys(settings, text, near, changes=changed)
+    unread = f"{OF_KWARGS}.enable" if source(f"{OF_KWARGS}.enable") else ""
+    idle = {unread: why} if unread and (why := unread_buffer(source)) else {}
+    return CombinedKeys(settings, text, near, changes=changed, idle=idle)
 
 
 def _unlimited(source: SourceLookup) -> str:

@@ -361,9 +361,21 @@ OVERLONG = (
 MOST_TOKENS = "reward_model.reward_kwargs.max_resp_len"
 
 
+_WITHOUT_PENALTY = (None, "naive", "prime", "remote")
+"""verl's own classes around rewards that read no buffer; none is naive."""
+
+
 def overlong_buffer(source: SourceLookup) -> str:
     """The section of the penalty that counts; empty where it is off."""
-    return next((at for at in OVERLONG if source(f"{at}.enable") and source(f"{at}.len")), "")
+    given = (at for at in OVERLONG if source(f"{at}.enable") and source(f"{at}.len"))
+    return next((at for at in given if at != OF_KWARGS or not unread_buffer(source)), "")
+
+
+def unread_buffer(source: SourceLookup) -> str:
+    """Why the arguments of the class around rewards have no effect; empty where it reads them."""
+    names = [source(key) for key in ("reward_model.reward_manager", "reward_manager.name")]
+    name = next((each for each in names if each is not None), None)
+    return f"verl's reward manager {name or 'naive'} has no such penalty, dapo has" if name in _WITHOUT_PENALTY else ""
 
 
 PER_ANSWER = ("gspo", "sapo", "geo_mean")

@@ -289,8 +289,14 @@ def test_rewards_have_the_names_of_newer_versions_as_well() -> None:
     assert not of("reward.reward_manager.name=mine").is_as_meant
     module = of("reward.custom_reward_function.path=pkg://own.rewards")
     assert at(module, "rewards.verl.reward_args.path") == "own.rewards"
-    cut = of("reward.reward_kwargs.overlong_buffer_cfg.enable=true", "reward.reward_kwargs.overlong_buffer_cfg.len=9")
+    buffer = "reward.reward_kwargs.overlong_buffer_cfg"
+    words = (f"{buffer}.enable=true", f"{buffer}.len=9")
+    cut = of(*words, "reward.reward_manager.name=dapo")
     assert at(cut, "rewards.verl.reward_manager_config")[0]["reward"] == "overlong"
+    uncut = of(*words)
+    assert at(uncut, "rewards.verl.reward_manager_config") is None
+    outcome, note = entry(uncut, f"{buffer}.enable")
+    assert outcome == "asks for nothing" and "naive has no such penalty" in note
 
 
 @pytest.mark.parametrize(

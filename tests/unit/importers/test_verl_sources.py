@@ -112,6 +112,7 @@ def test_a_penalty_for_length_is_that_of_verl_wherever_its_buffer_ends(most: int
     kwargs, longest, length, factor = "reward_model.reward_kwargs", 4096, 512, 0.5
     buffer = f"{kwargs}.overlong_buffer_cfg"
     words = (f"{buffer}.enable=true", f"{buffer}.len={length}", f"{buffer}.penalty_factor={factor}")
+    words = (*words, "reward_model.reward_manager=dapo")
     found = of("/d/gsm8k.parquet", *words, f"{kwargs}.max_resp_len={most}", f"data.max_response_length={longest}")
     assert entry(found, f"{kwargs}.max_resp_len")[0] == "approximated"  # as all keys of this reward
     (part,) = at(found, "rewards.verl.reward_manager_config")
