@@ -176,6 +176,8 @@ def _missing(source: SourceLookup) -> str:
 
 _TURNS = "turns and tools are those of an environment: start_agentic_pipeline.py, custom_envs (docs/adding_an_env.md)"
 
+_LOADS = ("torch_dtype", "device_map", "low_cpu_mem_usage", "trust_remote_code")
+_OF_LOADING = "an argument of loading a model; in its configuration, where verl puts it, nothing reads it"
 _SHUFFLED = "rows of a step are always shuffled over its updates; with one update a step it is the same"
 MODEL_ROWS: tuple[Row, ...] = (
     to(f"{MODEL}.path", "pretrain", via=model_path, default="~/models/deepseek-llm-7b-chat"),
@@ -226,6 +228,7 @@ MODEL_ROWS: tuple[Row, ...] = (
     *MTP_ROWS,
     lacks(f"{MODEL}.override_config.chat_template", TEMPLATE_OF_MODEL),
     changes(f"{MODEL}.override_config.hidden_noise_*", HIDDEN_NOISE),
+    *(needless(f"{MODEL}.override_config.{name}", _OF_LOADING) for name in _LOADS),
     to(f"{MODEL}.override_config.*", f"{TRAIN}.model_args.model_config_kwargs.*", note=OF_MODEL),
     lacks(f"{MODEL}.trust_remote_code", OWN_CODE, False),
     to(f"{MODEL}.custom_chat_template", "global_template", via=words.chat_template),

@@ -697,6 +697,13 @@ def test_variables_before_a_program_are_its_environment(before: str) -> None:
     assert command.overrides == ("data.train_batch_size=8",)
 
 
+def test_arguments_of_loading_in_the_configuration_of_a_model_are_read_by_none() -> None:
+    at = f"{MODEL}.override_config"
+    found = of(f"+{at}.device_map=auto", f"+{at}.torch_dtype=bfloat16", f"+{at}.num_hidden_layers=2")
+    assert found.tree["actor_train"]["model_args"]["model_config_kwargs"] == {"num_hidden_layers": 2}
+    assert entry(found, f"{at}.device_map")[0] == entry(found, f"{at}.torch_dtype")[0] == "asks for nothing"
+
+
 def test_a_template_in_the_configuration_of_a_model_is_read_by_none() -> None:
     found = of(f"{MODEL}.override_config.chat_template={{{{ x }}}}")
     assert entry(found, f"{MODEL}.override_config.chat_template")[0] == "not available" and found.is_as_meant
