@@ -13,6 +13,7 @@ from roll.configs.load.inert_keys import InertKey, inert_keys, known_keys
 from roll.configs.load.loader import compose_tree
 from roll.configs.load.overrides import references
 from roll.configs.problems import nearest
+from roll.configs.sections.model import HUGGINGFACE, MODELSCOPE
 from roll.configs.strategies.megatron_config import KNOWN, NOT_HERE
 from roll.configs.strategies.table import spec_of
 from roll.errors import ConfigError
@@ -68,7 +69,10 @@ def convert_roll(original: SourceKeys, source: Path | None) -> Imported:
     variables = {name.split(".")[0] for name in references(whole or tree)}
     if whole is None:  # a fragment that is not read may refer to any key
         variables |= {str(key) for key in tree}
-    entries = (*_steps(pipeline, tree), *_lengths(tree, whole, variables), *_entries(cls, tree, variables))
+    hub = tuple(_hub(tree))
+    entries = (*_steps(pipeline, tree), *hub, *_lengths(tree, whole, variables), *_entries(cls, tree, variables))
+    for entry in hub:
+        tree["model_download_type"] = _HUBS[entry.key, str(entry.value)]
     notes = ["Fragments of its defaults list are looked for beside the YAML, then among those of roll."]
     written = dict(_defaults(pipeline, tree))
     if whole is None:
@@ -143,6 +147,26 @@ def _steps(pipeline: str, tree: dict[str, Any]) -> Iterator[Entry]:
     for key in ("norm_mean_type", "norm_std_type"):
         if tree.get("adv_estimator") == "grpo" and tree.get(key) is not None:
             yield Entry(key, tree.pop(key), "asks for nothing", "ROLL's grpo does not read it")
+
+
+_HUBS: Mapping[tuple[str, str], str] = {
+    **{("system_envs.MODEL_DOWNLOAD_TYPE", hub): hub for hub in (HUGGINGFACE, MODELSCOPE)},
+    ("system_envs.USE_MODELSCOPE", "1"): MODELSCOPE,
+}
+"""Variables by which ROLL chooses where it loads models from, the newer one first."""
+
+
+def _hub(tree: dict[str, Any]) -> Iterator[Entry]:
+    """Takes the variable that chooses the hub out of the tree, which a key does here."""
+    variables = tree.get("system_envs")
+    if not isinstance(variables, dict) or tree.get("model_download_type") is not None:
+        return
+    given = {f"system_envs.{name}": value for name, value in variables.items()}
+    if chosen := next((key for key, value in _HUBS if str(given.get(key)) == value), ""):
+        value = variables.pop(chosen.partition(".")[2])
+        if not variables:
+            del tree["system_envs"]
+        yield Entry(chosen, value, "mapped", f"model_download_type: {_HUBS[chosen, str(value)]}")
 
 
 def _lengths(tree: dict[str, Any], whole: Mapping[str, Any] | None, variables: set[str]) -> Iterator[Entry]:

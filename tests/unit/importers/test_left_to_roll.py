@@ -181,3 +181,24 @@ def test_what_a_yaml_of_roll_says_of_nothing_is_not_lost(tmp_path: Path) -> None
     shares = imported_from(read(path, ["actor_train.data_args.interleave_probs='0.5,0.5'"]), "roll", path)
     assert not shares.is_as_meant
     assert imported_from(read(path, ["actor_train.data_args.interleave_probs='1.0'"]), "roll", path).is_as_meant
+
+
+@pytest.mark.parametrize(
+    ("variables", "hub", "left"),
+    [
+        ({"USE_MODELSCOPE": "1"}, "MODELSCOPE", None),
+        ({"USE_MODELSCOPE": 1, "MODEL_DOWNLOAD_TYPE": "HUGGINGFACE_HUB"}, "HUGGINGFACE_HUB", {"USE_MODELSCOPE": 1}),
+        ({"USE_MODELSCOPE": "0", "A": "b"}, None, {"USE_MODELSCOPE": "0", "A": "b"}),
+    ],
+)
+def test_the_hub_of_roll_is_chosen_by_a_key(
+    variables: dict[str, object], hub: str | None, left: dict[str, object] | None, tmp_path: Path
+) -> None:
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump({**ROLL, "system_envs": variables}), encoding="utf-8")
+    found = imported_from(read(tmp_path / "own.yaml"), source=tmp_path / "own.yaml")
+    assert (found.tree.get("model_download_type"), found.tree.get("system_envs")) == (hub, left)
+    told = {entry.key: entry.note for entry in found.entries}
+    assert "model_download_type" not in told and len([key for key in told if key.startswith("system_envs.")]) == len(
+        variables
+    )
+    assert (f"model_download_type: {hub}" in told.values()) is (hub is not None)
