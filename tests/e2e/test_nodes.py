@@ -42,8 +42,9 @@ def _kill_marked(mark: str) -> None:
 
 
 @pytest.fixture
-def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of a Ray cluster with two nodes of this test's own. Its token is in the environment."""
+def two_nodes(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a Ray cluster with two nodes of this test's own. Its token is in the environment. A parameter has
+    variables of the shell in which the other node is started."""
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -59,7 +60,8 @@ def two_nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             "--include-dashboard=false",
             f"--temp-dir={directory}",
         )
-        _start_node(environment, f"--address={HEAD}:{port}", f"--node-ip-address={OTHER}")
+        shell: dict[str, str] = getattr(request, "param", {})
+        _start_node(environment | shell, f"--address={HEAD}:{port}", f"--node-ip-address={OTHER}")
         yield f"{HEAD}:{port}"
     finally:
         _kill_marked(mark)
@@ -88,6 +90,18 @@ def test_a_run_spreads_over_the_nodes_of_a_cluster_and_leaves_it_alive(
     assert run.wait(END_LIMIT_S) == 1, run.text
     assert "actor_train rank 0 died" in run.text
     assert not [role for role in ("actor_train", "actor_infer") if _worker(role) is not None]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("two_nodes", [{"NVIDIA_TF32_OVERRIDE": "1"}], indirect=True)
+def test_a_variable_of_another_nodes_shell_ends_the_run_before_it_changes_numbers(
+    two_nodes: str, sort_data: Path, start_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", two_nodes)
+    placed = ["num_nodes=2", "num_gpus_per_node=1", "actor_train.device_mapping=[0]", "actor_infer.device_mapping=[1]"]
+    run = start_run(sort_data, "tiny_sort", *placed, "max_steps=1", "eval_steps=-1", "save_steps=-1")
+    assert run.wait() == 1, run.text
+    assert "NVIDIA_TF32_OVERRIDE is set in the shell or image, and actor_" in run.text
 
 
 @pytest.mark.slow
