@@ -15,6 +15,8 @@ from roll.configs.checks.lora import lora_model_problems
 from roll.configs.memory.megatron import rank_elements
 from roll.configs.memory.model_shape import FORMS, model_shape
 from roll.configs.memory.passes import matrix_elements
+from roll.configs.memory.trained import adapted
+from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_facts import TRIED
 from roll.configs.tables.roles import ACTOR_TRAIN
@@ -272,6 +274,18 @@ def test_layers_of_models_with_recurrences_are_known(kind: str, target: str, sai
     tiny = json.loads(tiny_config(kind).to_json_string())
     found = [problem.text for problem in lora_model_problems(Choice(ACTOR_TRAIN, worker), tiny)]
     assert [said in text for text in found] == [True] * bool(said), found
+
+
+@pytest.mark.parametrize("kind", ["granitemoeshared", "granitemoehybrid"])
+def test_a_plain_name_of_granites_experts_names_what_every_token_meets_too(kind: str) -> None:
+    """As peft has it, which matches the last parts of a name."""
+    shape, _ = model_shape(json.loads(tiny_config(kind).to_json_string()))
+    assert shape is not None
+    experts, shared = "block_sparse_moe.input_linear", "shared_mlp.input_linear.weight"
+    for target, chosen in (("input_linear", {experts, shared}), (experts, {experts})):
+        args = ModelArgs(model_name_or_path="a/b", lora_target=target)
+        names = {weight.name for weight in adapted(shape, args) if weight.layer == 0}
+        assert names == {f"model.layers.0.{name}" for name in chosen}
 
 
 @pytest.mark.slow
