@@ -28,6 +28,8 @@ TYPE_NAMES = {
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
     "string_type": "must be text (put quotes around it)",
+    "invalid_key": "must be text (put quotes around it)",
+    "too_short": "must not be empty",
     "dict_type": "must be a mapping of keys to values",
     "model_type": "must be a mapping of keys to values",
     "model_attributes_type": "must be a mapping of keys to values",

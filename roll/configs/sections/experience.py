@@ -104,7 +104,7 @@ def mode_directory(tree: Mapping[str, Any]) -> Mapping[str, Any]:
     Example: output_dir ./output/math with mode bench: it writes to ./output/math/bench.
     """
     mode = tree.get("mode")
-    if mode not in SAMPLES ^ LEARNS:
+    if not isinstance(mode, str) or mode not in SAMPLES ^ LEARNS:
         return tree
     shared = tree.get("output_dir") or f"./output/{tree.get('exp_name') or 'roll'}"
     filled = {**tree, "experience": _filled(tree.get("experience"), "dir", f"{shared}/experience")}

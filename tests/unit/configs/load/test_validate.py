@@ -56,6 +56,12 @@ def test_another_systems_name_of_a_strategy_is_that_of_the_one_that_fits_the_rol
             {"checkpoint_config.hub_model_id": "mine"},
             "checkpoint_config.hub_model_id: 'mine' must match pattern '^[\\w.-]+/[\\w.-]+$'.",
         ),
+        ({"mode": {"bench": 1}}, "mode: {'bench': 1} is not one of both, explore, train, bench."),
+        ({"system_envs": {1: "a"}}, "system_envs[1]: 1 must be text (put quotes around it)."),
+        (
+            {"actor_train.training_args.optimizer_from": ""},
+            "actor_train.training_args.optimizer_from: '' must not be empty.",
+        ),
         ({"actor_train": [1]}, "actor_train: [1] must be a mapping of keys to values."),
         ({"ppo_epochs": 0}, "ppo_epochs: 0 must be at least 1."),
         ({"gamma": 1.5}, "gamma: 1.5 must be at most 1."),
