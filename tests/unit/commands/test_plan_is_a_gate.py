@@ -270,6 +270,7 @@ def test_only_known_findings_are_the_machines() -> None:
     assert found == {
         "configs/checks/exact_log_probs.py",
         "configs/checks/training.py",
+        "configs/checks/variables.py",
         "configs/checks/rollout.py",
         "configs/checks/platforms.py",
         "configs/checks/prefix_sharing.py",
