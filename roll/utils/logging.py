@@ -101,6 +101,8 @@ def configure_logging(
 def say(text: str) -> None:
     """A line to standard output. Raises BrokenPipeError where who read has gone, StorageError where it cannot be
     written; whatever follows is lost then, so that Python does not complain once more at its end."""
+    if sys.stdout is None:  # as after `>&-`
+        raise StorageError("standard output cannot be written: it is closed")
     try:
         sys.stdout.writelines((visible(text), "\n"))  # two writes: the second fails where the first fell short
         sys.stdout.flush()

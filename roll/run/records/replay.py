@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError, model_validator
 
 from roll.run.saving.manifest import reason
 from roll.utils.files import open_regular
+from roll.utils.logging import say
 from roll.utils.text import visible
 
 BESIDE = "beside"
@@ -155,12 +156,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     wanted = Wanted(options.tag, options.group, options.failed, options.min_reward, options.max_reward, options.grep)
     chosen = [record for record in records if wanted.takes(record)]
-    try:
-        sys.stdout.writelines(visible(line) + "\n" for line in render(chosen))
-        sys.stdout.write(visible(f"{len(chosen)} of {len(records)} attempts in {file}\n"))
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as head, has seen enough; nothing is left to flush at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with suppress(BrokenPipeError):  # the reader, such as head, has seen enough
+        for line in render(chosen):
+            say(line)
+        say(f"{len(chosen)} of {len(records)} attempts in {file}")
     return 0
 
 

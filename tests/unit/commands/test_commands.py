@@ -42,6 +42,13 @@ def test_what_a_full_disk_does_not_take_is_one_line_and_no_traceback(words: list
     assert done.stderr == f"roll {words[0]} failed:\n  - standard output cannot be written: No space left on device\n"
 
 
+def test_a_closed_standard_output_is_one_line_and_no_traceback() -> None:
+    command = ["bash", "-c", '"$0" -m roll explain grpo >&-', sys.executable]
+    done = subprocess.run(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "roll explain failed:\n  - standard output cannot be written: it is closed\n"
+
+
 def test_a_word_that_is_none_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runn"]) == 2
     assert capsys.readouterr().err.startswith("roll has no command runn. Did you mean run?\n")

@@ -110,6 +110,16 @@ def test_a_run_shows_its_last_recorded_step_or_the_one_that_is_named(
     assert capsys.readouterr().err == f"{tmp_path / 'none'} cannot be read: No such file or directory\n"
 
 
+def test_records_that_a_full_disk_does_not_take_are_no_success(tmp_path: Path) -> None:
+    file = tmp_path / "step_000001.jsonl"
+    file.write_text(json.dumps(GOOD | {"reward": 1.0}) + "\n")
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "roll", "replay", str(file)]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "roll replay failed:\n  - standard output cannot be written: No space left on device\n"
+
+
 GOOD = {"step": 1, "domain": "d", "group_id": 1, "prompt_text": "", "response_text": "", "finish_reason": "stop"}
 
 
