@@ -302,16 +302,20 @@ def add_adapters(pretrained: PreTrainedModel, args: ModelArgs, head: Head, empty
 
 @contextmanager
 def _names_as_given() -> Iterator[None]:
-    """Inside, peft puts adapters on the layers whose full names it is given. Of a mixture it would take those that are
-    called as the matrices of experts once were for the experts."""
+    """Inside, peft puts adapters on the layers whose full names it is given, and weights where their names say. Of a
+    mixture it would take layers that are called as the matrices of experts once were for the experts, and change names
+    of weights as transformers does those of a model's files: Laguna's shared experts would get none, without a word."""
     from peft.utils import transformers_weight_conversion as conversion
 
-    original = conversion.convert_peft_config_for_transformers
+    of_config = conversion.convert_peft_config_for_transformers
+    of_weights = conversion.convert_peft_adapter_state_dict_for_transformers
     conversion.convert_peft_config_for_transformers = lambda *args, **kwargs: None
+    conversion.convert_peft_adapter_state_dict_for_transformers = lambda adapter_state_dict, **_: adapter_state_dict
     try:
         yield
     finally:
-        conversion.convert_peft_config_for_transformers = original
+        conversion.convert_peft_config_for_transformers = of_config
+        conversion.convert_peft_adapter_state_dict_for_transformers = of_weights
 
 
 def _check_places(peft_model: Any, wanted: set[str]) -> None:
@@ -449,7 +453,8 @@ def _load(peft_model: Any, args: ModelArgs, head: Head, matrices: Sequence[Exper
             found = matrix.together(own, [whole_shape(factor) for factor in factors.values()])
             for name, factor in factors.items():
                 factor.data.copy_(found[name])
-        set_peft_model_state_dict(peft_model, {f"{_PREFIX}{name}": tensor for name, tensor in weights.items()})
+        with _names_as_given():
+            set_peft_model_state_dict(peft_model, {f"{_PREFIX}{name}": tensor for name, tensor in weights.items()})
     except RuntimeError as error:
         raise StrategyError(f"{_at(args)} does not fit the model: {error}") from error
     return heads
