@@ -54,6 +54,14 @@ _KNOWN = re.compile(
 )
 """Trainers whose meaning the importer knows by their keys."""
 _OF_ENTROPY = re.compile(r"(verl\.)?recipe\.entropy\.main_entropy")
+_OF_RECIPES: tuple[tuple[re.Pattern[str], Mapping[str, Any]], ...] = (
+    (_OF_ENTROPY, {GRADES_MATHS: True}),
+    (
+        re.compile(r"(verl\.)?recipe\.dapo\.(src\.)?main_dapo"),
+        {"reward_model.reward_manager": "dapo", "trainer.project_name": "verl-dapo"},
+    ),
+)
+"""Defaults of recipes' own configurations."""
 _OF_PRIME = re.compile(r"((verl\.)?recipe\.)?prime\.(src\.)?main_prime")
 _ROOTS = ("verl", "recipe")
 
@@ -389,9 +397,9 @@ def verl_table(original: SourceKeys, script: Path | None = None) -> Table:
     if is_sft and not is_rl:
         return replace(VERL_SFT, derived=sft_defaults(module), newer_names=sft_names(module, values))
     table = overlapping_table(_of_version(original), module, values)
-    if _OF_ENTROPY.fullmatch(module):
+    if own := next((own for of, own in _OF_RECIPES if of.fullmatch(module)), None):
         of_version = table.derived
-        table = replace(table, derived=lambda values: {GRADES_MATHS: True, **of_version(values)})
+        table = replace(table, derived=lambda values: {**own, **of_version(values)})
     if _OF_PRIME.fullmatch(module):
         table = _prime_table(table)
     strategy = {**derived(values), **values}.get(f"{ACTOR}.strategy")

@@ -663,6 +663,17 @@ def test_keys_that_later_versions_lack_tell_the_version_beside_a_reward_manager(
     assert not any("before 0.2" in note for note in of(*small).notes), "later versions take it, too"
 
 
+@pytest.mark.parametrize(("program", "cut"), [("recipe.dapo.main_dapo", True), ("verl.trainer.main_ppo", False)])
+def test_the_recipe_of_dapo_has_its_own_defaults(program: str, cut: bool) -> None:
+    buffer = "reward_model.reward_kwargs.overlong_buffer_cfg"
+    words = [f"{buffer}.enable=true", f"{buffer}.len=128", "trainer.logger=[wandb]"]
+    found = imported_from(
+        source_keys(Composed(), (), find_command(f"python3 -m {program} {' '.join([*GRPO, *DATA, *words])}")), "verl"
+    )
+    assert (at(found, "rewards.verl.reward_manager_config") is not None) is cut
+    assert at(found, "tracker_kwargs.wandb.project") == ("verl-dapo" if cut else "verl_examples")
+
+
 @pytest.mark.parametrize(("filters", "is_as_meant"), [("true", True), ("false", False)])
 def test_prompts_that_the_recipe_of_dapo_generates_count_without_its_filter(filters: str, is_as_meant: bool) -> None:
     words = ["data.gen_batch_size=384", "data.train_batch_size=128", f"algorithm.filter_groups.enable={filters}"]
