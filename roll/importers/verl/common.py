@@ -367,8 +367,13 @@ _WITHOUT_PENALTY = (None, "naive", "prime", "remote")
 
 def overlong_buffer(source: SourceLookup) -> str:
     """The section of the penalty that counts; empty where it is off."""
-    given = (at for at in OVERLONG if source(f"{at}.enable") and source(f"{at}.len"))
+    given = (at for at in OVERLONG if source(f"{at}.enable") and source(f"{at}.len") and penalty_factor(source, at))
     return next((at for at in given if at != OF_KWARGS or not unread_buffer(source)), "")
+
+
+def penalty_factor(source: SourceLookup, buffer: str) -> float:
+    """The weight of the penalty, which the recipe of DAPO has 0 by default."""
+    return source.amount(f"{buffer}.penalty_factor", 0.0 if buffer == OVERLONG[0] else 1.0)
 
 
 def unread_buffer(source: SourceLookup) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roll.importers.rows import ChangesRun, SourceLookup, files
-from roll.importers.verl.common import MOST_TOKENS, OF_KWARGS
+from roll.importers.verl.common import MOST_TOKENS, OF_KWARGS, penalty_factor
 from roll.utils.files import expanded, path_info
 
 _MOST_BYTES = 2 << 30  # of a file whose column is read
@@ -165,7 +165,7 @@ def overlong(source: SourceLookup, buffer: str) -> tuple[dict[str, Any], str]:
     start, most = end - length, max(end, longest)
     if start < 0:
         raise ChangesRun(f"a buffer of {length} tokens is longer than the {end} that it ends at, where verl stops")
-    weight = source.amount(f"{buffer}.penalty_factor", 1.0) * (most - start) / length
+    weight = penalty_factor(source, buffer) * (most - start) / length
     args = {"max_tokens": most, "cache_tokens": most - start}
     said = f"overlong: 0 up to {start} tokens, then down to -{weight:g} at {most}."
     return {"reward": "overlong", "reward_args": args, "weight": weight}, said

@@ -13,7 +13,7 @@ from roll.importers.verl.files import Composed
 from tests.unit.importers.test_import import entry
 from tests.unit.importers.test_verl_meaning import ACTOR, GRPO, MODEL, ROLLOUT, at
 
-OVERLONG_ON = ("reward_model.overlong_buffer.enable=true", "reward_model.overlong_buffer.len=128")
+OVERLONG_ON = tuple(f"reward_model.overlong_buffer.{word}" for word in ("enable=true", "len=128", "penalty_factor=1"))
 DATA = ("data.train_files=a.parquet", "data.val_files=b.parquet")
 
 

@@ -100,6 +100,9 @@ def test_files_of_this_machine_say_their_sources_themselves(tmp_path: Path) -> N
 def test_penalties_and_filters_are_those_of_every_domain(tmp_path: Path) -> None:
     buffer = "reward_model.overlong_buffer"
     words = (f"{buffer}.enable=true", f"{buffer}.len=128", "algorithm.filter_groups.enable=true")
+    unweighted = of("/d/gsm8k.parquet", *words).tree["rewards"]["verl"]
+    assert "reward_manager_config" not in unweighted, "penalty_factor is 0 there without a key"
+    words = (*words, f"{buffer}.penalty_factor=1.0")
     rewards = of("[/d/gsm8k.parquet,/d/taco.parquet]", *words).tree["rewards"]
     assert sorted(rewards) == ["code", "maths"]
     for keys in rewards.values():
