@@ -79,6 +79,7 @@ class Recurrence:
     - `state`: elements of the state of a sequence. `in_fp32`: vLLM keeps it in fp32 where no key says otherwise.
     - `projected`: elements per token that its matrices put out, but the last one.
     - `products`: multiplications per token to change the state and to read it.
+    - `chunk`: tokens that the torch form computes together; a row's last chunk is filled up.
     """
 
     in_torch: SavedElements
@@ -91,6 +92,7 @@ class Recurrence:
     projected: int
     products: int
     in_fp32: bool = False
+    chunk: int = 1
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,16 @@ def _saved_bytes(facts: RoleFacts, layer: LayerShape, recomputed: Recomputed, ke
     """Bytes per token of a layer of this role between its forward and its backward pass."""
     has_lora = facts.worker.model_args.has_lora
     own = saved_bytes(facts.shape, layer, facts.dtype_bytes, recomputed, kernels=kernels, in_parts=has_lora)
-    return own + (_score_bytes(facts, layer) if recomputed == "nothing" else 0.0)
+    return own + (_score_bytes(facts, layer) + _fill_bytes(facts, layer, kernels) if recomputed == "nothing" else 0.0)
+
+
+def _fill_bytes(facts: RoleFacts, layer: LayerShape, kernels: Collection[str]) -> float:
+    """Bytes per token of what fills up the last chunk of each padded row. Example: rows of 300 tokens take two chunks
+    of 256."""
+    recurrence, row = layer.recurrence, facts.row
+    if recurrence is None or not row or recurrence.package in kernels:
+        return 0.0
+    return (-row % recurrence.chunk) / row * recurrence_bytes(recurrence, facts.dtype_bytes, kernels)
 
 
 def _score_bytes(facts: RoleFacts, layer: LayerShape) -> float:

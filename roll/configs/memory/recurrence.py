@@ -39,6 +39,7 @@ def gated_delta(key_heads: int, value_heads: int, key: int, value: int, kernel: 
         state=state,
         projected=2 * key_heads * key + 2 * values + 2 * value_heads,
         products=3 * state,
+        chunk=_CHUNK,
     )
 
 
@@ -64,6 +65,7 @@ def kimi_delta(heads: int, size: int, kernel: int) -> Recurrence:
         projected=5 * width + 2 * size + heads,
         products=3 * state,
         in_fp32=True,
+        chunk=_CHUNK,
     )
 
 
@@ -90,6 +92,7 @@ def mamba2(
         state=inner * state,
         projected=projected,
         products=3 * inner * state,
+        chunk=chunk,
     )
 
 

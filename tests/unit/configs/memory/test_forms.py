@@ -283,7 +283,7 @@ def test_a_plain_name_of_granites_experts_names_what_every_token_meets_too(kind:
     assert shape is not None
     experts, shared = "block_sparse_moe.input_linear", "shared_mlp.input_linear.weight"
     for target, chosen in (("input_linear", {experts, shared}), (experts, {experts})):
-        args = ModelArgs(model_name_or_path="a/b", lora_target=target)
+        args = ModelArgs(model_name_or_path="a/b", lora_target=(target,))
         names = {weight.name for weight in adapted(shape, args) if weight.layer == 0}
         assert names == {f"model.layers.0.{name}" for name in chosen}
 
