@@ -146,7 +146,9 @@ def experts_of(mixture: Mixture, model: Reader, add: LayerWeights) -> LayerShape
     if shared:
         add.gated(f"{at}.{mixture.shared}", hidden, shared, is_on(model, mixture.shared_bias))
     ffn_width = per_token * width + shared
-    return LayerShape(ffn_width=ffn_width, experts_per_token=per_token, routes_in_fp32=mixture.in_fp32)
+    return LayerShape(
+        ffn_width=ffn_width, experts_per_token=per_token, routes_in_fp32=mixture.in_fp32, has_shared=bool(shared)
+    )
 
 
 def numbered(count: str, width: str = "moe_intermediate_size", default: int | None = None) -> Callable[[Reader], int]:
@@ -203,7 +205,7 @@ def _granite_shared(traits: Traits, model: Reader, layer: int, add: LayerWeights
     if shared:
         add.linear("shared_mlp.input_linear", 2 * shared, model.hidden)
         add.linear("shared_mlp.output_linear", model.hidden, shared)
-    return replace(shape, ffn_width=shape.ffn_width + shared)
+    return replace(shape, ffn_width=shape.ffn_width + shared, has_shared=bool(shared))
 
 
 def _stablelm(model: Reader, layer: int, add: LayerWeights) -> LayerShape:

@@ -48,7 +48,7 @@ def _qwen(model: Reader, layer: int, add: LayerWeights, is_mixture: bool, is_old
     add.experts("mlp.experts", count, hidden, width)
     add.gated("mlp.shared_expert", hidden, shared)
     add.linear("mlp.shared_expert_gate", 1, hidden, cut="whole", block=SHARED_GATE)
-    return LayerShape(attention, recurrence, per_token * width + shared, per_token, num_inputs=3)
+    return LayerShape(attention, recurrence, per_token * width + shared, per_token, num_inputs=3, has_shared=True)
 
 
 def _is_dense(model: Reader, layer: int) -> bool:

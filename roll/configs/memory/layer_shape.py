@@ -100,7 +100,7 @@ class LayerShape:
     """Layer as a token meets it: attention, a recurrence, or both side by side, and an MLP.
 
     - `ffn_width`: of the MLP, in a mixture of the experts that a token goes to together; 0: there is none.
-    - `experts_per_token`: 0 without a mixture.
+    - `experts_per_token`: 0 without a mixture. `has_shared`: beside them there is what every token meets.
     - `num_norms`: as wide as the hidden states.
     - `num_inputs`: of attention, recurrence, MLP and gate of a shared expert; 1 where all have the same.
     - `is_gated`: the MLP has a matrix for gates as well.
@@ -116,6 +116,7 @@ class LayerShape:
     num_inputs: int = 2
     is_gated: bool = True
     routes_in_fp32: bool = False
+    has_shared: bool = False
     passes: int = 1
     trained_passes: int = 1
 

@@ -120,9 +120,9 @@ def _granite(model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     if is_attention(kinds[layer], "linear_attention"):
         bias = model.flag("attention_bias")
         attention = add.attention(hidden, head_sizes(model), bias, bias)
-        return LayerShape(attention, ffn_width=ffn, experts_per_token=per_token)
+        return LayerShape(attention, ffn_width=ffn, experts_per_token=per_token, has_shared=count > 0)
     recurrence = _mamba_sizes(model, _expanded(model)).add(hidden, add, "mamba")
-    return LayerShape(recurrence=recurrence, ffn_width=ffn, experts_per_token=per_token)
+    return LayerShape(recurrence=recurrence, ffn_width=ffn, experts_per_token=per_token, has_shared=count > 0)
 
 
 _NEMOTRON = {"M": "linear_attention", "E": "moe", "*": "full_attention", "-": "mlp"}

@@ -293,6 +293,7 @@ def _layer_shape(model: Mapping[str, Any], family: Family, layer: int) -> LayerS
         num_norms=num_norms,
         num_inputs=3 if experts.gates_shared else 2,
         routes_in_fp32=experts.routes_in_fp32,
+        has_shared=bool(experts.shared_width(model)),
     )
 
 

@@ -91,7 +91,7 @@ def product_bytes(shape: ModelShape, layer: LayerShape, dtype_bytes: int) -> flo
     Example: Qwen2.5-7B in bf16: 2 x (3 x 3584 + 4608 + 3584 + 2 x 18,944) = 114 kB, where `layer_bytes` are 225 kB.
     """
     mixers = sum(each is not None for each in (layer.attention, layer.recurrence))
-    experts = max(1, layer.experts_per_token) if layer.ffn_width else 0
+    experts = max(1, layer.experts_per_token) + layer.has_shared if layer.ffn_width else 0
     outside = (1 + mixers + experts) * shape.hidden_size  # the input, and results
     attention = 0 if layer.attention is None else layer.attention.projected + layer.attention.mixed
     recurrence = 0 if layer.recurrence is None else layer.recurrence.projected
