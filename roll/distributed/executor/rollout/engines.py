@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ class EngineRecovery:
         self._cluster, self._settings = cluster, settings
         self._pool = ThreadPoolExecutor(max(1, len(cluster)), "engine recovery")
         self._restarts: dict[int, Future[None]] = {}
+        self._num_deaths: Counter[int] = Counter()
         self._lock = threading.Lock()
         self._is_closing = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="engine watch", daemon=True)
@@ -65,6 +67,7 @@ class EngineRecovery:
             if rank in self._restarts or self._is_closing.is_set():
                 return False
             self.num_restarts += 1
+            self._num_deaths[rank] += 1
             self._restarts[rank] = self._pool.submit(self._restart, rank)
             return True
 
@@ -196,7 +199,8 @@ class EngineRecovery:
                     was_killed = True
             except (RayActorError, GetTimeoutError) as failure:
                 error = failure
-            if time.monotonic() > deadline:
+            is_last = isinstance(error, RayActorError) and self._num_deaths[rank] > MAX_RESTARTS  # Ray starts no more
+            if is_last or time.monotonic() > deadline:
                 cause = death_of(error, rank) if isinstance(error, RayActorError) else Failure.of(error, rank)
                 raise worker_error(self._cluster.role, f"restart (the limit per engine is {MAX_RESTARTS})", [cause])
             self._is_closing.wait(_POLL_S)
