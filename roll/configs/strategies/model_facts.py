@@ -111,11 +111,14 @@ test_vllm.py."""
 
 VLLM_REFUSED: Mapping[str, str] = dict.fromkeys(("codegen", "gpt_neo", "xglm"), "it has no such models") | {
     "aria_text": "it does not find how many experts a token has",
+    "axk1": "it wants a norm in layers without experts, which they do not have",
+    "axk2": "it has no sparse attention of their kind",
     "bamba": "vLLM 0.23 was the last with them",
     "biogpt": "it does not find their head",
     "diffllama": "it has no attention of their kind",
     "doge": "it leaves out their masks",
     "hrm_text": "it lets tokens of a prompt attend to later ones, which trainers do not",
+    "longcat_flash": "it has no matrices of zero experts, which trainers send",
     "minimax": "vLLM 0.23 was the last with them",
     "minimax_m3_vl_text": "it computes another activation in their experts",
     "recurrent_gemma": "it has no recurrent layers of their kind",

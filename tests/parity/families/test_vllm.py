@@ -95,12 +95,16 @@ _FAR_SHAPE: dict[str, Any] = {
 )  # fmt: skip
 """Sizes that vLLM's kernels have. It has no biases where most types have none but could: they are off."""
 _LATENT = {"num_key_value_heads": 2, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "head_dim": 64, "qk_head_dim": 96}
+_TWO_ROPES: dict[str, dict[str, Any]] = {
+    "full_attention": {"rope_type": "default", "rope_theta": 5e6},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
 _LONG = {"sliding_window": 64}  # beyond the rows: vLLM's window has one token more than transformers'
 FAR: dict[str, dict[str, Any]] = {
     **{
         kind: {}
         for kind in (
-            *("apertus", "bitnet", "cohere", "dots1", "ernie4_5_moe", "exaone_moe", "flex_olmo", "gemma"),
+            *("apertus", "bitnet", "bloom", "cohere", "dots1", "ernie4_5_moe", "exaone_moe", "flex_olmo", "gemma"),
             *("gpt_bigcode", "gpt_neox", "gptj", "granite_swa", "granitemoe_swa", "granitemoeshared", "helium"),
             *("jais2", "laguna", "lfm2_moe", "mellum", "nanochat", "nemotron", "olmo", "opt", "phi", "solar_open"),
             *("starcoder2", "vaultgemma"),
@@ -120,9 +124,16 @@ FAR: dict[str, dict[str, Any]] = {
     "lfm2": {"block_auto_adjust_ff_dim": False},
     "llama4_text": {"attention_chunk_size": 128, "num_experts_per_tok": 1, "attn_temperature_tuning": False},
     "mamba2": {},
+    "mimo_v2_flash": {  # windows have twice as many keys
+        "num_attention_heads": 4,
+        "routed_scaling_factor": 1.0,
+        "rope_parameters": {kind: turns | {"partial_rotary_factor": 0.5} for kind, turns in _TWO_ROPES.items()},
+    },
     "minimax_m2": {},
     "persimmon": {"qk_layernorm": True},
+    "phimoe": {"attention_bias": True, "lm_head_bias": True},
     "stablelm": {"qk_layernorm": False},
+    "youtu": _LATENT,
 }
 """Types as tests/parity/families/models.py makes them, with numbers far from neutral, but for these."""
 _SPREADS: dict[str, float] = dict.fromkeys(("glm4_moe_lite", "hyperclovax", "nemotron"), 0.08)  # lose digits
@@ -134,8 +145,15 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "glm4_moe_lite": _ROUTES,
     "hy_v3": {"first_k_dense_replace": 1, "expert_hidden_dim": 64, "route_norm": True, "qk_norm": True},
     "lfm2": {"block_dim": 64, "block_ff_dim": 192, "conv_dim": 64},
+    "mimo_v2_flash": {
+        "hybrid_layer_pattern": [0, 1, 0, 1], "moe_layer_freq": [0, 1, 1, 1], "sliding_window_size": 16,
+        "layernorm_epsilon": 1e-5, "rope_theta": 5e6, "swa_rope_theta": 1e4, "partial_rotary_factor": 0.5,
+        "swa_num_attention_heads": 4, "swa_num_key_value_heads": 2, "swa_head_dim": 32, "swa_v_head_dim": 32,
+        "add_swa_attention_sink_bias": True,
+    },
     "minimax_m2": {"use_routing_bias": True, "rotary_dim": 16, "scoring_func": "sigmoid"},
-}
+    "phimoe": {"architectures": ["PhiMoEForCausalLM"]},
+}  # fmt: skip
 """What vLLM reads in the config.json of published models, and transformers neither needs nor writes."""
 
 

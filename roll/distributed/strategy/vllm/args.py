@@ -192,6 +192,14 @@ def problems(choice: Choice) -> Iterator[Problem]:
 def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the problems of an engine with this model, for its spec."""
     yield from refusals(VLLM, choice.role.name, choice.worker, type_of(text_part(model)))
+    if model.get("architectures") == ["PhimoeForCausalLM"]:
+        path, key = choice.worker.model_args.model_name_or_path, f"{choice.role.name}.model_args.model_name_or_path"
+        yield Problem(
+            f"{choice.name_key}: config.json of {path} has architectures: [PhimoeForCausalLM], as transformers writes "
+            "it. vLLM knows these models as PhiMoEForCausalLM, and does not start with the other name. Write that one "
+            "into config.json, or use hf_infer.",
+            (choice.name_key, key),
+        )
 
 
 def warnings(choice: Choice) -> Iterator[str]:

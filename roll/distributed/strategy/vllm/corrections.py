@@ -6,11 +6,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from vllm.model_executor.layers.activation import XIELU
+from vllm.config import ModelConfig, VllmConfig
+from vllm.model_executor.layers.activation import XIELU, get_act_fn
 from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 from vllm.model_executor.layers.fused_moe.router.cpu_router import CPURouter
+from vllm.model_executor.layers.linear import QKVParallelLinear, RowParallelLinear
 from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 from vllm.model_executor.model_loader.weight_utils import default_weight_loader
+from vllm.model_executor.models import phimoe
+from vllm.model_executor.models.bloom import BloomMLP
 
 _CORRECTION = "e_score_correction_bias"
 Weights = Iterable[tuple[str, torch.Tensor]]
@@ -50,6 +54,55 @@ def keep_activations_precise() -> None:
         self.to(torch.get_default_dtype())
 
     XIELU.__init__ = init
+
+
+def give_phimoe_its_biases() -> None:
+    """Compute Phi-3.5-MoE with the biases of its config.json, and with its `router_jitter_noise`: vLLM leaves out the
+    head's bias, adds biases to attention where the model has none (from memory that nothing filled), and lets experts
+    compete within .01, whatever config.json says."""
+    build: Any = phimoe.PhiMoEForCausalLM.__init__
+
+    def init(self: phimoe.PhiMoEForCausalLM, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        build(self, vllm_config=vllm_config, prefix=prefix)
+        config: Any = self.config
+        if not config.lm_head_bias:
+            self.lm_head.register_parameter("bias", None)
+        if not config.attention_bias:
+            for layer in self.modules():
+                if isinstance(layer, QKVParallelLinear | RowParallelLinear):
+                    layer.register_parameter("bias", None)
+        phimoe.sparsemixer.__defaults__ = (config.router_jitter_noise,)  # type: ignore[attr-defined]
+
+    def compute_logits(self: phimoe.PhiMoEForCausalLM, hidden_states: torch.Tensor) -> Any:
+        return self.logits_processor(self.lm_head, hidden_states, self.lm_head.bias)
+
+    phimoe.PhiMoEForCausalLM.__init__ = init
+    phimoe.PhiMoEForCausalLM.compute_logits = compute_logits
+
+
+def activate_bloom_as_trained() -> None:
+    """Let BLOOM's layers use the GELU that its models were trained with, by a tanh: vLLM takes the exact one."""
+    build: Any = BloomMLP.__init__
+
+    def init(self: BloomMLP, *arguments: Any, **options: Any) -> None:
+        build(self, *arguments, **options)
+        self.gelu_impl = get_act_fn("gelu_pytorch_tanh")
+
+    BloomMLP.__init__ = init
+
+
+def size_latent_heads() -> None:
+    """Let models with latent attention for which vLLM runs transformers' code tell the size of the heads that its
+    latent attention has: vLLM takes `head_dim` of config.json, which is another, and no request would be computed."""
+    size: Any = ModelConfig.get_head_size
+
+    def get_head_size(self: ModelConfig) -> int:
+        if self.using_transformers_backend() and self.use_mla:
+            text: Any = self.hf_text_config
+            return text.kv_lora_rank + text.qk_rope_head_dim
+        return size(self)
+
+    ModelConfig.get_head_size = get_head_size
 
 
 def turn_heads_on_cpus() -> None:

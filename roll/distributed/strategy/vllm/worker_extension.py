@@ -24,9 +24,12 @@ from vllm.platforms import current_platform
 
 from roll.distributed.strategy.vllm.args import ADAPTER_ID, OWNER_VARIABLE
 from roll.distributed.strategy.vllm.corrections import (
+    activate_bloom_as_trained,
+    give_phimoe_its_biases,
     keep_activations_precise,
     load_corrections_of_experts,
     route_on_cpus,
+    size_latent_heads,
     turn_heads_on_cpus,
 )
 from roll.distributed.weights.bucket import GroupSpec, decode_source
@@ -122,6 +125,9 @@ bind_stores()  # vLLM imports this before its ranks meet, and before they load t
 import_external()
 load_corrections_of_experts()
 keep_activations_precise()
+give_phimoe_its_biases()
+activate_bloom_as_trained()
+size_latent_heads()
 if current_platform.is_cpu():
     turn_heads_on_cpus()
     route_on_cpus()

@@ -159,6 +159,15 @@ def test_batch_invariance_is_refused_where_it_cannot_be(monkeypatch: pytest.Monk
     assert "the installed vllm has no VLLM_BATCH_INVARIANT" in problems(batch_invariant=True)[0]
 
 
+def test_phimoe_by_the_name_that_transformers_writes_is_refused() -> None:
+    choice = Choice(ROLES["actor_infer"], make_role())
+    model = {"model_type": "phimoe", "architectures": ["PhimoeForCausalLM"]}
+    (problem,) = vllm_args.model_problems(choice, model)
+    assert "vLLM knows these models as PhiMoEForCausalLM" in problem.text
+    assert problem.keys[0] == "actor_infer.strategy_args.strategy_name"
+    assert [*vllm_args.model_problems(choice, model | {"architectures": ["PhiMoEForCausalLM"]})] == []
+
+
 def test_importing_the_module_imports_neither_torch_nor_vllm() -> None:
     source = (
         "import sys, roll.distributed.strategy.vllm.args as v; v.engine_argument_kinds(); "
