@@ -31,6 +31,9 @@ def variable_rules(reason: str, names: str, *fine: str, is_ours: bool = False) -
 
 
 _TF32 = "fp32 products would have the 10 bits of TF32, and log-probs of engine and trainer would drift apart"
+_SATURATES = (
+    "what overflows would be the largest number or 0 instead of infinite or NaN, and no update be left out for it"
+)
 _PLACES = "roll sets it for each worker, by the role's device_mapping and num_gpus_per_worker"
 
 COMMON: Mapping[str, VariableRule] = {
@@ -42,11 +45,14 @@ COMMON: Mapping[str, VariableRule] = {
     ),
     "TORCHINDUCTOR_USE_FAST_MATH": VariableRule("compiled exponentials and divisions would be approximate"),
     **variable_rules("linear attention would approximate exponentials", "FLA_USE_FAST_OPS"),
+    # of torch_npu, on Atlas A2 and A3
+    "INF_NAN_MODE_ENABLE": VariableRule(_SATURATES, ("1",)),
+    "INF_NAN_MODE_FORCE_DISABLE": VariableRule(_SATURATES),
     "FLA_TRIL_PRECISION": VariableRule("linear attention would have the 10 bits of TF32", ("ieee",)),
     **dict.fromkeys(
         (
             *(platform.visible_variable for platform in ACCELERATORS),
-            *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+            *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "DS_ACCELERATOR"),
         ),
         VariableRule(_PLACES, (), is_ours=True),
     ),

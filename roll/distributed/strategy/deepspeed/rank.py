@@ -120,7 +120,7 @@ class DeepSpeedRank:
     def start(self) -> None:
         """Joins the role's process group. A rank that does not come is an error after backend_timeout, not a hang."""
         self.platform.set_device(self.context.device)
-        os.environ.setdefault("DS_ACCELERATOR", self.context.device.type)
+        os.environ["DS_ACCELERATOR"] = self.context.device.type
         import deepspeed
         import deepspeed.ops
 

@@ -163,9 +163,13 @@ def test_numbers_and_places_of_every_role_are_its_own(strategy: str) -> None:
         ("CUDA_VISIBLE_DEVICES", "0", "the role's device_mapping"),
         ("ASCEND_RT_VISIBLE_DEVICES", "0,1", "the role's device_mapping"),
         ("WORLD_SIZE", "1", "roll sets it for each worker"),
+        ("DS_ACCELERATOR", "cpu", "roll sets it for each worker"),
+        ("INF_NAN_MODE_ENABLE", "0", "what overflows would be the largest number or 0"),
+        ("INF_NAN_MODE_FORCE_DISABLE", "1", "what overflows would be the largest number or 0"),
     ):
         (text,) = said(rules, **{name: value})
         assert reason in text
+    assert said(rules, INF_NAN_MODE_ENABLE="1", INF_NAN_MODE_FORCE_DISABLE="0") == []
     assert said(rules, NVIDIA_TF32_OVERRIDE="0", ONEDNN_DEFAULT_FPMATH_MODE="STRICT") == []
 
 
