@@ -177,8 +177,8 @@ def parameter_groups(
     return [group for group in groups if group["params"]]
 
 
-def is_bias(name: str) -> bool:
-    """Whether this parameter has the biases of all experts of a layer."""
+def has_expert_biases(name: str) -> bool:
+    """Whether a parameter of this name has the biases of all experts of a layer, if it has two dimensions."""
     return name.endswith("_bias")
 
 
@@ -192,7 +192,7 @@ def optimizer_of(
     """Build the optimizer that `optim` names, over the parameters that a model trains. `dimensions`: of a whole
     parameter. `biases_apart`: biases of all experts of a layer, one tensor [experts, outputs], are biases all the
     same."""
-    biases = {id(p) for name, p in module.named_parameters() if biases_apart and is_bias(name)}
+    biases = {id(p) for name, p in module.named_parameters() if biases_apart and has_expert_biases(name)}
     measured = [(p, 1 if id(p) in biases else dimensions(p)) for p in module.parameters()]
     if args.optim == "adamw_torch":
         return adamw(parameter_groups(measured, args.weight_decay, one_group), args)

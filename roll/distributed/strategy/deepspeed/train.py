@@ -31,7 +31,7 @@ from roll.distributed.strategy.data_parallel import (
 )
 from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank, full_dimensions, full_shape, training_config
 from roll.distributed.strategy.model_score import ModelScoreStrategy
-from roll.distributed.strategy.optimizer import go_on_after, is_bias, not_finite, optimizer_of, schedule
+from roll.distributed.strategy.optimizer import go_on_after, has_expert_biases, not_finite, optimizer_of, schedule
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
 from roll.errors import StrategyError
@@ -183,7 +183,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
     def _is_grouped_anew(self) -> bool:
         """Whether earlier versions had other weights in the groups of this model."""
         parameters = dict(self.model.module.named_parameters())
-        biases = [p for name, p in parameters.items() if is_bias(name) and p.requires_grad]
+        biases = [p for name, p in parameters.items() if has_expert_biases(name) and p.requires_grad]
         return bool(self.model.unreached) or any(full_dimensions(bias) > 1 for bias in biases)
 
     def begin_schedule(self) -> None:

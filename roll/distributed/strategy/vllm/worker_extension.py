@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 import signal
 from collections.abc import Iterable
@@ -240,15 +239,16 @@ class LayerwiseUpdate:
     def _without_biases(self, weights: list[tuple[str, torch.Tensor]]) -> list[tuple[str, torch.Tensor]]:
         """Loads biases one by one, and returns the other weights: vLLM passes over a bias that its model has no place
         for, without a word, and would sample from another model than the trainer's."""
-        is_bias = [
-            name.endswith("bias") and not name.endswith(_SINKS) and ".experts." not in name for name, _ in weights
-        ]
-        for name, bias in itertools.compress(weights, is_bias):
-            own = self._model.load_weights(iter([(name, bias)]))  # type: ignore[operator]
+        others: list[tuple[str, torch.Tensor]] = []
+        for name, weight in weights:
+            if not name.endswith("bias") or name.endswith(_SINKS) or ".experts." in name:
+                others.append((name, weight))
+                continue
+            own = self._model.load_weights(iter([(name, weight)]))  # type: ignore[operator]
             self._loaded |= own
             if not own:
                 self._ignored.add(name)
-        return [each for each, apart in zip(weights, is_bias, strict=True) if not apart]
+        return others
 
     def _keep_what_waits(self, sources: set[int]) -> None:
         """Copies tensors in these places that vLLM holds for a layer of which more is to come."""
