@@ -141,13 +141,10 @@ def _rows() -> list[torch.Tensor]:
 
 def _by_transformers(kind: str, directory: Path, dtype: torch.dtype) -> _Pass:
     """Each row alone on a CPU, with nothing of the model left out."""
-    from transformers import AutoModelForCausalLM
-
-    from tests.parity.families.models import RIGHT
+    from tests.parity.families.models import right_model
     from tests.parity.families.test_numbers import log_probs
 
-    attention = RIGHT.get(kind, "eager")
-    model = AutoModelForCausalLM.from_pretrained(directory, attn_implementation=attention, dtype=dtype).eval()
+    model = right_model(kind, directory, dtype)
     found = torch.cat([log_probs(model, row) for row in _rows()])
     found.mean().backward()
     return _Pass(found.detach(), _gradients(model))

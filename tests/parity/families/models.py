@@ -91,8 +91,11 @@ _OWN: dict[str, dict[str, Any]] = dict.fromkeys(
     },
 }  # fmt: skip
 _SHARP = {"gemma4_text": 0.1, "gemma4_unified_text": 0.1}  # their attention has no scale: larger ones lose digits
-RIGHT = {"falcon": "sdpa"}
-"""Which attention of transformers is the model's, where eager is not: that of falcon adds alibi twice."""
+RIGHT: dict[str, dict[str, Any]] = {
+    "falcon": {"attn_implementation": "sdpa"},  # eager attention adds alibi twice
+    "youtu": {"pad_token_id": None},  # else loading empties that token's row of the embedding, and of a tied head
+}
+"""What transformers must be given to compute the model of a type with nothing left out."""
 
 
 def tiny_config(kind: str, scale: int = 1, **changes: Any) -> PretrainedConfig:
@@ -144,7 +147,7 @@ def save_tiny(kind: str, directory: Path, spread: float = 0.25, **changes: Any) 
     return directory
 
 
-def right_model(kind: str, directory: Path) -> PreTrainedModel:
+def right_model(kind: str, directory: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """The model as transformers computes it with nothing left out."""
-    attention = RIGHT.get(kind, "eager")
-    return AutoModelForCausalLM.from_pretrained(directory, attn_implementation=attention, dtype=torch.float32).eval()
+    options: dict[str, Any] = {"attn_implementation": "eager", "dtype": dtype} | RIGHT.get(kind, {})
+    return AutoModelForCausalLM.from_pretrained(directory, **options).eval()
