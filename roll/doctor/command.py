@@ -10,6 +10,7 @@ from pathlib import Path
 from roll.doctor import logs, machine, packages
 from roll.doctor.machine import Finding, Section, findings, lines, summary
 from roll.utils.logging import say
+from roll.utils.network import cluster_address
 
 OK, PROBLEMS = 0, 1
 USAGE = """roll doctor [CONFIG.yaml] [key=value ...] [--log FILE_OR_RUN_DIR]
@@ -61,7 +62,7 @@ def _sections(options: argparse.Namespace) -> Iterator[Section]:
         sections = run_sections(options.config, options.overrides)
         yield from sections
         folders = [section.folder for section in sections if section.folder is not None]
-    if machine.has_cluster():
+    if cluster_address() is not None:
         yield Section("The cluster", {"nodes": lambda: machine.cluster_findings(folders[0] if folders else None)})
     if options.log is not None:
         files = logs.log_files(options.log)

@@ -263,7 +263,3 @@ def _differences(node: NodeFacts, first: NodeFacts) -> Iterator[Finding]:
     if other:
         what = f"node {node.address} differs from {first.address}: {', '.join(other)}"
         yield Finding("problem", what, fix="Install the same lock on every node")
-
-
-def has_cluster() -> bool:
-    return os.environ.get("RAY_ADDRESS", "local") not in ("", "local")

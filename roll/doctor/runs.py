@@ -19,7 +19,7 @@ from roll.configs.load.loader import compose_tree, resolve_tree, yaml_at
 from roll.configs.memory.parts import GB, gigabytes
 from roll.configs.sections.run import RunConfig
 from roll.configs.strategies.table import spec_of
-from roll.doctor.machine import Finding, Section, has_cluster
+from roll.doctor.machine import Finding, Section
 from roll.doctor.packages import room_findings
 from roll.errors import ConfigError, ResourceError
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
@@ -36,7 +36,7 @@ from roll.run.start.memory_report import MemoryReport, memory_report
 from roll.run.start.preflight import machine_report
 from roll.run.start.start_checks import refusals
 from roll.utils.files import is_hub_id, path_info
-from roll.utils.network import address_of
+from roll.utils.network import address_of, cluster_address
 
 # The files of the models that a run names: the tokenizer is there, and weights are whole.
 
@@ -154,7 +154,7 @@ def _configuration(run: Run) -> Iterator[Finding]:
     config = run.loaded.config
     nodes = f"{config.num_nodes} node{'s' if config.num_nodes > 1 else ''} of {config.num_gpus_per_node} devices"
     yield Finding("ok", f"a run of the kind {run.spec.name} on {nodes}; `roll plan` shows its steps")
-    if not has_cluster():
+    if cluster_address() is None:
         machine = machine_of(config)
         yield from room_findings(config.num_gpus_per_node, machine.num_gpus, PLATFORMS[machine.platform].devices)
         if config.num_nodes > 1:

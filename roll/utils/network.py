@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import socket
 from ipaddress import ip_address
@@ -84,10 +85,17 @@ def _ports_nobody_gives_away() -> range:
     return range(_LAST_PORT_OF_RAY + 1, max(first_given, _LAST_PORT_OF_RAY + 1000))
 
 
-# RAY_ADDRESS: whether anybody answers there.
+# RAY_ADDRESS: whether it names a cluster, and whether anybody answers there.
 
 
 _ADDRESS_HINT = "Give the host:port that `ray start --head` prints, or unset RAY_ADDRESS to run on this machine alone."
+
+
+def cluster_address() -> str | None:
+    """Return the address of the Ray cluster that RAY_ADDRESS names; None if a run starts Ray itself ("local", or not
+    set)."""
+    address = os.environ.get("RAY_ADDRESS")
+    return None if address in (None, "", "local") else address
 
 
 def check_reachable(address: str, timeout_s: float = 10) -> None:

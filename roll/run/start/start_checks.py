@@ -21,6 +21,7 @@ from roll.run.start.memory_report import MemoryReport
 from roll.run.start.preflight import choices, machine_report
 from roll.utils.files import folder_hint, is_hub_id, path_info
 from roll.utils.imports import import_all
+from roll.utils.network import cluster_address
 
 # A run that begins with its first step does not replace another one's results.
 
@@ -140,7 +141,7 @@ def start_problems(spec: PipelineSpec, config: RunConfig, is_plan: bool) -> list
     """All that is found without a plan of the run. A plan reads rows in files of this machine alone."""
     problems = [*machine_report(config).problems, *folder_problems(config)]
     problems += spec.hook_findings(spec.machine_problems, Problem, config)
-    if not os.environ.get("RAY_ADDRESS"):  # workers of a cluster inherit what it was started with, and look themselves
+    if cluster_address() is None:  # workers of a cluster inherit what it was started with, and look themselves
         problems += inherited_problems(config, os.environ)
     if not any("external_lib" in problem.keys for problem in problems):
         try:
@@ -212,7 +213,7 @@ def _of_other_machines(config: RunConfig) -> Iterator[str]:
     for name in [name for name in of_hub if "/" not in name]:
         reason = "there is no such folder here; as an id of the Hugging Face hub it is not checked"
         yield f"{name}: {reason}.{folder_hint(name)}"
-    if config.num_nodes > 1 and not os.environ.get("RAY_ADDRESS"):
+    if config.num_nodes > 1 and cluster_address() is None:
         yield f"num_nodes: {config.num_nodes} nodes, and RAY_ADDRESS names no cluster (docs/many_nodes.md)."
 
 

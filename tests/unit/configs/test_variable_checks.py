@@ -108,13 +108,13 @@ def test_what_a_shell_leaves_to_workers_is_said_before_they_start() -> None:
     assert [*inherited_problems(config(replaced), shell)] == []
 
 
-@pytest.mark.parametrize(("address", "found"), [(None, 1), ("10.0.0.1:6379", 0)])
+@pytest.mark.parametrize(("address", "found"), [(None, 1), ("", 1), ("local", 1), ("10.0.0.1:6379", 0)])
 def test_a_start_looks_at_its_own_shell_unless_workers_are_of_a_cluster(
     address: str | None, found: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VLLM_MODEL_REDIRECT_PATH", "/map")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    if address:
+    if address is not None:
         monkeypatch.setenv("RAY_ADDRESS", address)
     spec = PipelineSpec("rlvr", "", "")
     texts = [problem.text for problem in start_problems(spec, config({}), is_plan=True)]

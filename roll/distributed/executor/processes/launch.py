@@ -35,7 +35,7 @@ from roll.distributed.executor.processes import cleaner
 from roll.errors import ResourceError, WorkerError
 from roll.utils.background import on_exit
 from roll.utils.imports import replaced
-from roll.utils.network import LOOPBACK, address_of, check_reachable, unreachable
+from roll.utils.network import LOOPBACK, address_of, check_reachable, cluster_address, unreachable
 
 # The cleaner of one run, seen from its driver: replaced when somebody kills it, and waited for at the end.
 
@@ -277,8 +277,7 @@ class RayRuntime:
             return
         for name, value in _RAY_SETTINGS.items():
             os.environ.setdefault(name, value)
-        address = os.environ.get("RAY_ADDRESS")
-        if address and address != "local":
+        if (address := cluster_address()) is not None:
             self._join(address)
         else:
             interface = LOOPBACK if network_interface is None else address_of(network_interface)
