@@ -20,7 +20,12 @@ SPEC = replace(STRATEGIES["hf_infer"], name="dying", classes={"generate": "tests
 
 class DyingEngine(HfGenerateStrategy):
     """Dies once in a method for each file `<method>-<version of its weights>`, which it removes before. In `generate`
-    it dies with the first answer, when others are under way."""
+    it dies with the first answer, when others are under way, and in `start` after all the other deaths."""
+
+    async def start(self) -> None:
+        if len(os.listdir(os.environ[DEATHS])) == 1:
+            self._die_of("start")
+        await super().start()
 
     async def generate(self, request: GenerationRequest, answered: Answered | None = None) -> list[Generation]:
         def told(number: int, generation: Generation) -> None:

@@ -23,6 +23,7 @@ CASES = {  # settings, and the methods in which the engine dies, each with the v
     "answers, memory": ((), ("generate-0", "generate-2", "import-3")),
     "updates, broadcast": (("weight_sync_route=broadcast",), ("begin-1", "import-2", "finish-3")),
     "updates, files": (("weight_sync_route=file",), ("import-0", "import-2", "finish-3")),
+    "set-up of the new one": ((), ("generate-1", "start-0")),
     "turns": (SHARED, ("offload-0", "load-2", "generate-3")),
 }
 

@@ -66,8 +66,7 @@ class EngineRecovery:
         with self._lock:
             if rank in self._restarts or self._is_closing.is_set():
                 return False
-            self.num_restarts += 1
-            self._num_deaths[rank] += 1
+            self._count_death(rank)
             self._restarts[rank] = self._pool.submit(self._restart, rank)
             return True
 
@@ -171,17 +170,29 @@ class EngineRecovery:
         return {rank: _cause(answer, rank) for rank, answer in replies.items() if answer is not None}
 
     def _restart(self, rank: int) -> None:
-        started = time.monotonic()
-        self._wait_for_new_process(rank)
-        handle, settings = self._cluster.workers.handles[rank], self._settings
-        self._reply(rank, "start", handle.build.remote(settings.worker_class, settings.arguments[rank], 0))
-        self._reply(rank, "setup", handle.call.remote("setup"))
+        """A new process that dies while it is set up is replaced in its turn, for as long as Ray starts one."""
+        started, settings = time.monotonic(), self._settings
+        while True:
+            self._wait_for_new_process(rank)
+            handle = self._cluster.workers.handles[rank]
+            try:
+                self._reply(rank, "start", handle.build.remote(settings.worker_class, settings.arguments[rank], 0))
+                self._reply(rank, "setup", handle.call.remote("setup"))
+                break
+            except RayActorError as error:
+                with self._lock:
+                    self._count_death(rank)
+                logger.warning("%s rank %d died again: %s", self._cluster.role, rank, death_of(error, rank).message)
         when = "after the next weight update" if settings.waits_for_weights else "from now on"
         took = time.monotonic() - started
         logger.info("%s rank %d was restarted in %.1f s; it takes part again %s", self._cluster.role, rank, took, when)
         if not settings.waits_for_weights:
             with self._lock:
                 self._restarts.pop(rank, None)
+
+    def _count_death(self, rank: int) -> None:
+        self.num_restarts += 1
+        self._num_deaths[rank] += 1
 
     def _wait_for_new_process(self, rank: int) -> None:
         """Ray starts one as soon as the old one has ended; one that only lost its engine is ended here."""
@@ -207,10 +218,9 @@ class EngineRecovery:
         raise WorkerError(f"{self._cluster.role} rank {rank} is not restarted, since the run ends")
 
     def _reply(self, rank: int, method: str, ref: ray.ObjectRef) -> None:
+        """Raises RayActorError where the process died of it."""
         try:
             reply = ray.get(ref, timeout=self._settings.setup_limit_s)
-        except RayActorError as error:
-            reply = death_of(error, rank)
         except GetTimeoutError as error:
             reply = Failure.of(error, rank)
         if isinstance(reply, Failure):
