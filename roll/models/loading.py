@@ -403,6 +403,12 @@ def _check_turned(pretrained: PreTrainedModel, args: ModelArgs) -> None:
         return
 
 
+def _has_names_of_files(weights: Mapping[str, torch.Tensor], start: str) -> bool:
+    """Whether weights have the names of the start's files, but for a new head. Those of most models with pictures have
+    them in text models only, and transformers turns them back as it writes; what has them it would turn once more."""
+    return 2 * len(weights.keys() & tensor_files(start).keys()) > len(weights)
+
+
 def write_hf_model(
     directory: Path,
     model: LoadedModel,
@@ -418,13 +424,13 @@ def write_hf_model(
     buffers = {name: buffer.to("cpu", copy=True) for name, buffer in _kept_buffers(model.pretrained)}
     beside = [(name, buffer.to("cpu", copy=True)) for name, buffer in model.kept_buffers]
     weights = weights | dict(model.in_checkpoint_form(beside))
+    start = str(args.model_name_or_path)
     if head == "lm":
-        start = str(args.model_name_or_path)
         shared = {copy: weights[original].clone() for copy, original in shared_copies(start).items()}
         weights |= dict(mtp_heads(start, but=shared)) | shared
     if form.can_generate():
         form.generation_config = GenerationConfig()  # one that can be written; the start's file takes its place
-    form.save_pretrained(directory, state_dict=weights, save_original_format=False)  # the weights have it already
+    form.save_pretrained(directory, state_dict=weights, save_original_format=not _has_names_of_files(weights, start))
     copy_start_files(args, directory)
     if model.adapters is not None:
         model.adapters.save(directory / ADAPTER_FOLDER, str(args.model_name_or_path), {**buffers, **trained})
