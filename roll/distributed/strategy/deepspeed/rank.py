@@ -232,8 +232,14 @@ def _head_reduced_as_a_whole() -> Iterator[None]:
 
 def looping_experts(root: nn.Module) -> list[type[nn.Module]]:
     """Classes of modules that own the weights of all experts of a layer and call modules below them once for each
-    expert that is chosen: not as often on one rank as on another."""
-    found = (m for m in root.modules() if any(full_dimensions(p) == 3 for p in m.parameters(recurse=False)))
+    expert that is chosen: not as often on one rank as on another. What has three dimensions and a first of 1 belongs to
+    no experts: positions of pictures."""
+
+    def has_experts(module: nn.Module) -> bool:
+        shapes = [full_shape(parameter) for parameter in module.parameters(recurse=False)]
+        return any(len(shape) == 3 and shape[0] > 1 for shape in shapes)
+
+    found = (module for module in root.modules() if has_experts(module))
     others = {id(experts) for _, experts in experts_of(root)}
     return list({type(module): None for module in found if id(module) not in others and any(module.children())})
 
