@@ -404,8 +404,8 @@ def _check_turned(pretrained: PreTrainedModel, args: ModelArgs) -> None:
 
 
 def _has_names_of_files(weights: Mapping[str, torch.Tensor], start: str) -> bool:
-    """Whether weights have the names of the start's files, but for a new head. Those of most models with pictures have
-    them in text models only, and transformers turns them back as it writes; what has them it would turn once more."""
+    """Whether most weights have the names that the start's files have. Those of models with pictures can have the names
+    that transformers has in memory. It changes these back as it writes, and would change names of files once more."""
     return 2 * len(weights.keys() & tensor_files(start).keys()) > len(weights)
 
 
