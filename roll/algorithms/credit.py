@@ -180,8 +180,8 @@ def assign_credit(
        `path_variances`.
     4. Whiten over all ranks' response tokens. With `teacher_weights`, one per row, add weight * (log-prob of the
        teacher - old log-prob) to each token's own advantage: minus a one-sample estimate of KL(old || teacher), which
-       no other token's credit has a part in (on-policy distillation). With `teacher_share` the token's part of the
-       Jensen-Shannon divergence is subtracted instead. Then clip.
+       no other token's credit has a part in (on-policy distillation). With `teacher_share` minus the same of the
+       Jensen-Shannon divergence instead. Then clip.
 
     ValueError if scores that the settings need are absent, or a row value is not finite.
     """
@@ -241,7 +241,7 @@ def assign_credit(
     if teacher_weights is not None:
         gap = _gap_to_teacher(scores, tokens)
         metrics.add("teacher_kl_mean", -float(gap.sum()), len(gap))
-        taught = gap if settings.teacher_share is None else -_js_terms(scores, tokens, settings.teacher_share)
+        taught = gap if settings.teacher_share is None else _js_advantages(gap, settings.teacher_share)
         advantages = advantages + np.repeat(teacher_weights, lengths) * taught
     if settings.advantage_clip is not None:
         limit = settings.advantage_clip
@@ -337,16 +337,13 @@ def _gap_to_teacher(scores: TokenScores, tokens: np.ndarray) -> np.ndarray:
     return scores.teacher_log_probs[tokens].astype(np.float64) - scores.old_log_probs[tokens]
 
 
-def _js_terms(scores: TokenScores, tokens: np.ndarray, share: float) -> np.ndarray:
-    """share q log(q / m) + (1 - share) p log(p / m) with m = share q + (1 - share) p, at each of `tokens`: its summand
-    of the Jensen-Shannon divergence, which is never below 0. float64.
+def _js_advantages(gap: np.ndarray, share: float) -> np.ndarray:
+    """Minus (1 - share) log(p / m), m = share q + (1 - share) p, from log q - log p at sampled tokens: the policy
+    gradient with these advantages is minus the gradient of share KL(q | m) + (1 - share) KL(p | m).
 
-    Example: p .8, q .2, share .5: m is .5, and the summand .1 log .4 + .4 log 1.6 = .0964.
+    Example: share .5: p .2 and q .8 give .5 log 2.5 = .458, p .8 and q .2 give .5 log .625 = -.235.
     """
-    assert scores.old_log_probs is not None and scores.teacher_log_probs is not None
-    log_p, log_q = (x[tokens].astype(np.float64) for x in (scores.old_log_probs, scores.teacher_log_probs))
-    log_m = np.logaddexp(log_q + np.log(share), log_p + np.log1p(-share))
-    return share * np.exp(log_q) * (log_q - log_m) + (1 - share) * np.exp(log_p) * (log_p - log_m)
+    return (1 - share) * np.logaddexp(gap + np.log(share), np.log1p(-share))
 
 
 def _token_rewards(

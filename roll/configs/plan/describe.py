@@ -320,13 +320,10 @@ def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, 
     for role in config.taught:
         domains = ", ".join(domain for domain, teacher in config.teacher_of.items() if teacher == role)
         alone = ", and no reward" if config.is_pure_opd else ""
+        share = 1 - config.opd_js_weight
         is_js = config.opd_advantage == "js_divergence"
-        what = (
-            f"- {config.teacher_weight(role):g} x JS(p, q)"
-            if is_js
-            else f"+ {config.teacher_weight(role):g} x (log q - log p)"
-        )
-        yield role, f"advantage {what} of {domains}{alone}"
+        what = f"{share:g} x (log m - log p)" if is_js else "(log q - log p)"
+        yield role, f"advantage + {config.teacher_weight(role):g} x {what} of {domains}{alone}"
     yield from _mix_rows(config.mix, plan.actor_train.samples_per_update if config.has_training else 0)
     for name, worker in config.model_roles.items():
         if config.roles[name].head == "sequence":

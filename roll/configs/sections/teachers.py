@@ -136,8 +136,8 @@ class OnPolicyDistillation(RolloutConfig):
     opd_advantage: OPDAdvantage = setting(
         "log_ratio",
         "With use_opd or is_pure_opd: what opd_kl_coef weighs. log_ratio: log-prob of the teacher - log-prob of the "
-        "policy. js_divergence: minus the token's part of their Jensen-Shannon divergence, which is never above 0 "
-        "(Trinity-RFT's jsd).",
+        "policy. js_divergence: the same for their Jensen-Shannon divergence, (1 - opd_js_weight) x (log-prob of their "
+        "mixture - log-prob of the policy). docs/distillation.md.",
     )
     opd_js_weight: float = setting(
         0.5,

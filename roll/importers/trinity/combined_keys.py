@@ -8,7 +8,7 @@ from typing import Any
 
 from roll.importers import rows as words
 from roll.importers.rows import ApproximateValue, ChangesRun, CombinedKeys, Condition, NotHere, SourceLookup
-from roll.importers.trinity.distillation import OPD_COMBINED_KEYS, OPD_CONDITIONS, distils
+from roll.importers.trinity.distillation import OPD_COMBINED_KEYS, OPD_CONDITIONS, compares_mixtures, distils
 from roll.importers.trinity.modes import (
     MIX_COMBINED_KEYS,
     MIX_CONDITIONS,
@@ -55,6 +55,10 @@ _OWN_BOUNDS: Mapping[str, tuple[float, float]] = {"gspo": (3e-4, 4e-4), "cispo":
 """Default clip ranges, low and high, of losses whose default is not .2."""
 _OF_TEACHERS = ("on_policy_distill", "jsd")
 """Advantages that compare with a teacher, whatever the reward."""
+_JSD = (
+    "jsd subtracts terms of the divergence there, and its updates raise it; opd_advantage: js_divergence lowers it "
+    "(docs/distillation.md)"
+)
 _GROUPS: Mapping[str, int] = {
     "ppo": 1,
     "raft": 1,
@@ -224,6 +228,8 @@ def _algorithm(source: SourceLookup) -> CombinedKeys:
     elif name not in _ALGORITHMS:
         there = _LACKING.get(name, f"there are {', '.join(_ALGORITHMS)}")
         lost[_TYPE] = f"there is no algorithm {name} here, and grpo stands in; {there}"
+    if compares_mixtures(source):
+        lost[f"{_TRINITY_ONLY}algorithm.advantage_fn" if functions["advantage_fn"] else _TYPE] = _JSD
     advantages = [*_ADVANTAGES, *(_OF_TEACHERS if distils(source) else ())]
     for key, table in (("policy_loss_fn", _LOSSES), ("advantage_fn", advantages)):
         if functions[key] is not None and functions[key] not in table:

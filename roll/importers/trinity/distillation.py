@@ -56,7 +56,7 @@ def distils(source: SourceLookup) -> bool:
     return source(f"{_TRINITY_ONLY}{_TYPE}") in ("on_policy_distill", "jsd")
 
 
-def _compares_mixtures(source: SourceLookup) -> bool:
+def compares_mixtures(source: SourceLookup) -> bool:
     """Whether the advantage is the divergence from a mixture: the function named beside the algorithm wins over it."""
     function = source(f"{_TRINITY_ONLY}algorithm.advantage_fn", source(f"{_TRINITY_ONLY}{_TYPE}"))
     return distils(source) and function == "jsd"
@@ -91,7 +91,7 @@ def _opd(source: SourceLookup) -> CombinedKeys:
     count = min(_gpus_of(source, _TEACHER), total)
     settings = {
         "is_pure_opd": True,
-        **({"opd_advantage": "js_divergence"} if _compares_mixtures(source) else {}),
+        **({"opd_advantage": "js_divergence"} if compares_mixtures(source) else {}),
         "teacher.model_args.model_name_or_path": path,
         "teacher.strategy_args.strategy_name": "fsdp2_infer",
         "teacher.device_mapping": devices(total - count, count),
@@ -102,6 +102,6 @@ def _opd(source: SourceLookup) -> CombinedKeys:
 
 OPD_CONDITIONS: Mapping[str, Condition] = {
     "opd": lambda source: "" if distils(source) else "the algorithm is not on_policy_distill or jsd",
-    "jsd": lambda source: "" if _compares_mixtures(source) else "advantage_fn is not jsd",
+    "jsd": lambda source: "" if compares_mixtures(source) else "advantage_fn is not jsd",
 }
 OPD_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {"opd": _opd}

@@ -3,7 +3,6 @@ and that a run without it computes what it did. Not covered: who scores which ro
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -51,31 +50,6 @@ def test_each_token_gets_its_own_gap_to_the_teacher_on_top(pure: bool, clip: flo
             want[t] = min(max(want[t], -clip), clip)
     np.testing.assert_allclose(batch.advantages, want, rtol=1e-3 if whitens else 1e-6, atol=1e-6)
     assert metrics.result()["teacher_kl_mean"] == pytest.approx(divergence, rel=1e-6)
-
-
-@pytest.mark.parametrize("share", [0.5, 0.2])
-def test_each_token_loses_its_part_of_the_jensen_shannon_divergence(share: float) -> None:
-    """Trinity-RFT's jsd, whose parts are never below 0. The estimate of the KL is reported as ever."""
-    rng = np.random.default_rng(6)
-    samples = random_samples(rng, LENGTHS, turns=2)
-    old, teacher = near(rng, samples, 0.3), near(rng, samples, 0.8)
-    weights, values = np.array([1.0, 1.0, 0.5, 0.5]), np.array([0.7, 9.0, -0.2, 0.1])
-    scores = TokenScores(old_log_probs=old, teacher_log_probs=teacher)
-    settings = CreditSettings(teacher_share=share)
-    batch, metrics = assign_credit(samples, scores, values, settings, alone, teacher_weights=weights)
-    _, plain = assign_credit(samples, scores, values, CreditSettings(), alone, teacher_weights=weights)
-
-    want, at = np.zeros(samples.num_tokens), 0
-    for row, length in enumerate(samples.lengths):
-        for t in range(at, at + length):
-            p, q = math.exp(float(old[t])), math.exp(float(teacher[t]))
-            mixture = share * q + (1 - share) * p
-            part = share * q * math.log(q / mixture) + (1 - share) * p * math.log(p / mixture)
-            assert part >= 0
-            want[t] = (values[row] - weights[row] * part) * samples.response_mask[t]
-        at += length
-    np.testing.assert_allclose(batch.advantages, want, rtol=1e-6, atol=1e-6)
-    assert metrics.result()["teacher_kl_mean"] == plain.result()["teacher_kl_mean"]
 
 
 def test_a_policy_that_is_its_teacher_learns_its_reward_alone() -> None:

@@ -60,7 +60,7 @@ def test_several_teachers_have_domains_and_weights_of_their_own() -> None:
 def test_the_divergence_that_teaches_is_chosen_by_a_key() -> None:
     given = config({"is_pure_opd": True, "teacher": TEACHER, "opd_advantage": "js_divergence", "opd_js_weight": 0.3})
     (domain,) = given.domains
-    assert said(given)["teacher"] == f"advantage - 1 x JS(p, q) of {domain}, and no reward"
+    assert said(given)["teacher"] == f"advantage + 1 x 0.7 x (log m - log p) of {domain}, and no reward"
     assert credit_settings(given, 0.0).teacher_share == 0.3 and list(opd_warnings(given)) == []
     alone = config({"is_pure_opd": True, "teacher": TEACHER, "opd_js_weight": 0.3})
     assert credit_settings(alone, 0.0).teacher_share is None
