@@ -23,7 +23,7 @@ from roll.envs.tools.base import ToolError
 from roll.errors import EnvError, describe
 from roll.utils.files import expanded
 from roll.utils.sandbox.backends import SandboxUnavailable, find_means
-from roll.utils.sandbox.job import BOX, SCRATCH, Job, Limits, SandboxBackend, own_python, view
+from roll.utils.sandbox.job import BOX, SCRATCH, Job, Limits, Namespaces, own_python, view
 from roll.utils.sandbox.process import Process, SandboxError
 
 logger = logging.getLogger(__name__)
@@ -214,7 +214,7 @@ class HarborTask:
         return json.loads(line)
 
 
-def sandbox() -> SandboxBackend:
+def sandbox() -> Namespaces:
     """Return the sandbox in which commands run. Raises EnvError on a machine that has none."""
     try:
         return find_means(*_shown())

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from roll.envs.tools.base import Tool, ToolError
 from roll.errors import EnvError
 from roll.utils.sandbox.backends import SandboxUnavailable, find_means
-from roll.utils.sandbox.job import BOX, Job, Limits, SandboxBackend, checked_users, own_python, view
+from roll.utils.sandbox.job import BOX, Job, Limits, Namespaces, checked_users, own_python, view
 from roll.utils.sandbox.process import SandboxError, run
 
 PROGRAM = re.compile(r"<python>(.*?)</python>|```(?:python|py)\s*\n(.*?)```", re.DOTALL)
@@ -73,7 +73,7 @@ class PythonCodeTool(Tool):
         return f"Code execution result: {finished.stdout.decode(errors='replace').strip()}"
 
 
-def _means(limits: Limits) -> SandboxBackend:
+def _means(limits: Limits) -> Namespaces:
     """Raises EnvError on a machine without a sandbox."""
     try:
         return find_means(*own_python()[1], users=limits.users)

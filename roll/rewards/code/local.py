@@ -31,7 +31,7 @@ from roll.rewards.code.cases import (
 from roll.rewards.code.guest.wire import plain
 from roll.rewards.code.languages import LANGUAGES, PROGRAM, PYTHON, Code, Python, system_view
 from roll.rewards.code.suites import Suite, read_suite
-from roll.utils.sandbox.job import BOX, Job, Limits, SandboxBackend
+from roll.utils.sandbox.job import BOX, Job, Limits, Namespaces
 from roll.utils.sandbox.process import SIGNALLED, Finished, Process, SandboxError, run
 
 # Lines of JSON that a process in the sandbox sends and gets, each within a time.
@@ -166,7 +166,7 @@ NO_TIME_LEFT = SIGNALLED + signal.SIGXCPU
 
 
 def judge_calls(
-    means: SandboxBackend, python: Python, limits: Limits, source: bytes, cases: Cases, tally: Tally, budget: Budget
+    means: Namespaces, python: Python, limits: Limits, source: bytes, cases: Cases, tally: Tally, budget: Budget
 ) -> None:
     """One process has the answer and gets case after case; if it ends, or takes too long, that case has failed and the
     next has a new one. Raises SandboxError if the process does not get as far as the answer."""
@@ -325,7 +325,7 @@ class _Files:
 
 
 def judge_asserts(
-    means: SandboxBackend, python: Python, limits: Limits, source: bytes, cases: Cases, tally: Tally, budget: Budget
+    means: Namespaces, python: Python, limits: Limits, source: bytes, cases: Cases, tally: Tally, budget: Budget
 ) -> None:
     """One pair of processes judges test after test; if one of them ends, or a test takes too long, that test has failed
     and the next has a new pair. Raises BadCases if the tests themselves cannot judge, SandboxError if the pair does not
@@ -367,7 +367,7 @@ def suite_of(cases: Cases, at: int) -> Suite:
 
 
 def _start(
-    stack: ExitStack, means: SandboxBackend, python: Python, limits: Limits, source: bytes, task: bytes, budget: Budget
+    stack: ExitStack, means: Namespaces, python: Python, limits: Limits, source: bytes, task: bytes, budget: Budget
 ) -> tuple[Process, Process]:
     """Both wait for each other before anything of the answer runs."""
     to_answer, to_tests = os.pipe(), os.pipe()
@@ -435,7 +435,7 @@ class LocalJudge:
     """`limits` are those of a case, `total_s` is the time of all cases of an answer; what is left of them when it is
     over has not passed."""
 
-    means: SandboxBackend
+    means: Namespaces
     python: Python
     limits: Limits
     total_s: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grp
+import json
 import os
 import pwd
 import sys
@@ -10,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Protocol
+
+from roll.utils.sandbox.seccomp import program
 
 MIB = 2**20
 BOX = "/box"  # the files of a job, read-only
@@ -129,7 +131,7 @@ def own_python() -> tuple[str, tuple[str, ...]]:
     return real, tuple(dict.fromkeys(path for path in (*libraries, real) if os.path.exists(path)))
 
 
-# What the ways into the sandbox have in common: a command line, and what its process gets.
+# The way into the sandbox: a command line, and what its process gets.
 
 NOBODY = 65534  # the user's number inside a user namespace
 _MOST_TRIED = 1000
@@ -151,15 +153,53 @@ class Launch:
     user: int | None
 
 
-class SandboxBackend(Protocol):
-    """A way into the sandbox. `name` says which, and whether it takes root's privileges to set the sandbox up."""
+STAGE = Path(__file__).with_name("stage.py")
+MAX_FILES = 4096  # of each disk
+
+
+@dataclass(frozen=True)
+class Namespaces:
+    """Sandbox by the kernel's namespaces, see stage.py. With `privileged`, root sets it up and the job becomes a user
+    without rights; so files that only root can reach can be shown, such as a Python below /root. Otherwise it uses a
+    user namespace."""
+
+    privileged: bool
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        return f"namespaces of the kernel ({'as root' if self.privileged else 'user namespace'})"
 
     def launch(self, job: Job, status: int, hold: Hold, door: int | None = None) -> Launch:
         """`door`: a socket to which the listening one of a job with a door is sent."""
-        ...
+        task = {
+            "parent": os.getpid(),
+            "privileged": self.privileged,
+            "user": job_user(job.limits.users) if self.privileged else NOBODY,
+            "command": job.command,
+            "environment": job.variables,
+            "resources": job.resources,
+            "paths": job.view.paths,
+            "links": job.view.links,
+            "folders": job.view.folders,
+            "devices": DEVICES,
+            "box": BOX,
+            "scratch": SCRATCH,
+            "disk": job.limits.disk_mb * MIB,
+            "inodes": MAX_FILES,
+            "files": {name: hold(content) for name, content in job.files.items()},
+            "filter": hold(program(job.may_fork, has_sockets=job.has_door)),
+            "status": status,
+            "door": door,
+            "port": DOOR_PORT,
+        }
+        orders, source = hold(json.dumps(task).encode()), STAGE.read_text(encoding="utf-8")
+        user = job_user(job.limits.users) if not self.privileged and os.geteuid() == 0 else None
+        return Launch((_interpreter(), "-I", "-S", "-B", "-c", source, str(orders)), user)
+
+
+def _interpreter() -> str:
+    """The Python that this environment was made from: it starts without the environment's packages."""
+    return os.path.realpath(sys.executable)
 
 
 def job_user(users: tuple[int, int]) -> int:

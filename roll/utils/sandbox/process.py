@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import IO, Any, Literal
 
-from roll.utils.sandbox.job import PASSED_VARIABLES, Holder, Job, SandboxBackend
+from roll.utils.sandbox.job import PASSED_VARIABLES, Holder, Job, Namespaces
 
 CHUNK = 65536
 STDERR_BYTES = 8192  # the end of it, which says why
@@ -51,7 +51,7 @@ class Process:
     `stdin` and `stdout` are descriptors, of which it gets copies, or None for pipes.
     """
 
-    def __init__(self, job: Job, means: SandboxBackend, stdin: int | None = None, stdout: int | None = None):
+    def __init__(self, job: Job, means: Namespaces, stdin: int | None = None, stdout: int | None = None):
         self._job, self._means, self._ends = job, means, (stdin, stdout)
         self._door: socket.socket | None = None
         self._started: subprocess.Popen[bytes] | None = None
@@ -191,7 +191,7 @@ class Process:
         return int(said["exit-code"])
 
 
-def run(job: Job, means: SandboxBackend, stdin: bytes = b"") -> Finished:
+def run(job: Job, means: Namespaces, stdin: bytes = b"") -> Finished:
     """Runs the job to its end, or to the end of its time; its stdin is a file. Raises SandboxError if
     the sandbox fails."""
     deadline = time.monotonic() + job.limits.wall_s

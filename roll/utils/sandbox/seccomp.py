@@ -45,8 +45,6 @@ SOCKETS = ("accept", "accept4", "bind", "connect", "listen", "recvmsg", "sendmsg
 SOCKET_OPTIONS: tuple[tuple[int, int | None], ...] = ((6, None), (1, 2), (1, 9))
 """(level, option): all of TCP, SO_REUSEADDR, SO_KEEPALIVE; none that makes buffers larger."""
 
-BECOMING_NOBODY = ("setgroups", "setresgid", "setresuid", "capget", "capset")
-"""System calls that `setpriv` needs if root starts the job; a process without privileges can do nothing with them."""
 FORKING = ("fork", "vfork")
 
 TERMINAL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
@@ -80,14 +78,14 @@ def is_installed() -> bool:
 
 
 @cache
-def program(may_fork: bool, becomes_nobody: bool, has_sockets: bool = False) -> bytes:
+def program(may_fork: bool, has_sockets: bool = False) -> bytes:
     """The filter as an array of `struct sock_filter`. Raises OSError if libseccomp is missing or refuses."""
     library = _library()
     context = library.seccomp_init(REFUSE)
     if not context:
         raise OSError("seccomp_init failed")
     try:
-        for name, comparisons in _rules(may_fork, becomes_nobody, has_sockets):
+        for name, comparisons in _rules(may_fork, has_sockets):
             number = library.seccomp_syscall_resolve_name(name.encode())
             if number < 0:  # not on this architecture, or unknown to an old libseccomp
                 continue
@@ -103,9 +101,8 @@ def program(may_fork: bool, becomes_nobody: bool, has_sockets: bool = False) -> 
         library.seccomp_release(context)
 
 
-def _rules(may_fork: bool, becomes_nobody: bool, has_sockets: bool) -> Iterator[Rule]:
-    names = (*ALLOWED, *(FORKING if may_fork else ()), *(BECOMING_NOBODY if becomes_nobody else ()))
-    yield from ((name, ()) for name in names)
+def _rules(may_fork: bool, has_sockets: bool) -> Iterator[Rule]:
+    yield from ((name, ()) for name in (*ALLOWED, *(FORKING if may_fork else ())))
     # clone3, whose flags a filter cannot read, stays unknown: the C library then uses clone
     kind = 0 if may_fork else CLONE_THREAD
     yield "clone", (_Comparison(0, MASKED_EQUAL, CLONE_NEW | kind, kind),)

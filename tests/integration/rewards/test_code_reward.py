@@ -94,11 +94,11 @@ def test_preflight_refuses_what_cannot_work(keys: dict[str, Any], text: str) -> 
 
 def test_preflight_says_what_to_install_where_nothing_can_be_isolated(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(*shown: str, users: tuple[int, int]) -> None:
-        raise SandboxUnavailable("Install bubblewrap (apt install bubblewrap)")
+        raise SandboxUnavailable("Install it: apt install libseccomp2")
 
     monkeypatch.setattr(module, "find_means", nothing)
     (problem,) = preflight(settings())
-    assert "apt install bubblewrap" in problem
+    assert "apt install libseccomp2" in problem
 
 
 def test_preflight_refuses_an_interpreter_that_does_not_start_in_the_sandbox(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The ways into the sandbox that this machine has, and jobs of a few lines of Python."""
+"""The way into the sandbox that this machine has, and jobs of a few lines of Python."""
 
 import os
 import sys
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from roll.utils.sandbox.backends import Bubblewrap, candidates, problem
-from roll.utils.sandbox.job import Job, Limits, SandboxBackend, View, view
+from roll.utils.sandbox.backends import SandboxUnavailable, find_means
+from roll.utils.sandbox.job import Job, Limits, Namespaces, View, view
 from roll.utils.sandbox.process import Finished, run
 
 PYTHON = os.path.realpath(sys.executable)
@@ -28,21 +28,16 @@ def python_job(code: str, *arguments: str, limits: Limits = LIMITS) -> Job:
     return Job(command, see_python(), limits, {"job.py": code.encode()})
 
 
-@pytest.fixture(scope="session", params=["bubblewrap", "namespaces"])
-def means(request: pytest.FixtureRequest) -> SandboxBackend:
-    """Each kind once; of two ways of a kind the first that works here, as `find_means` takes it."""
-    why = []
-    for candidate in candidates():
-        if isinstance(candidate, Bubblewrap) == (request.param == "bubblewrap"):
-            failure = problem(candidate, LIBRARY, PYTHON)
-            if failure is None:
-                return candidate
-            why.append(f"{candidate.name}: {failure}")
-    pytest.skip("; ".join(why) or "bubblewrap is not installed: apt install bubblewrap")
+@pytest.fixture(scope="session")
+def means() -> Namespaces:
+    try:
+        return find_means(LIBRARY, PYTHON)
+    except SandboxUnavailable as why:
+        pytest.skip(str(why))
 
 
 @pytest.fixture
-def run_python(means: SandboxBackend) -> Run:
+def run_python(means: Namespaces) -> Run:
     """`run_python(code, *arguments, limits=..., stdin=...)`"""
 
     def run_it(code: str, *arguments: str, limits: Limits = LIMITS, stdin: bytes = b"") -> Finished:

@@ -20,8 +20,7 @@ from typing import Any
 
 import pytest
 
-from roll.utils.sandbox.backends import Bubblewrap
-from roll.utils.sandbox.job import SandboxBackend
+from roll.utils.sandbox.job import Namespaces
 from roll.utils.sandbox.process import Process, run
 from tests.integration.sandbox.conftest import LIBRARY, LIMITS, PYTHON, Run, python_job
 from tests.integration.sandbox.test_process import processes_with
@@ -158,7 +157,7 @@ CALLS = {
 
 
 @pytest.fixture(scope="module")
-def calls(means: SandboxBackend) -> dict[str, object]:
+def calls(means: Namespaces) -> dict[str, object]:
     lines = "\n".join(f"found[{name!r}] = {code}" for name, code in CALLS.items())
     finished = run(python_job(f"{PRELUDE}\nfound = {{}}\n{lines}\ntell(found)"), means)
     assert finished.is_fine, finished
@@ -236,7 +235,7 @@ SEEN = {
 
 
 @pytest.fixture(scope="module")
-def seen(means: SandboxBackend) -> dict[str, object]:
+def seen(means: Namespaces) -> dict[str, object]:
     lines = "\n".join(f"found[{name!r}] = attempt(lambda: {code})" for name, (code, _) in SEEN.items())
     finished = run(python_job(f"{PRELUDE}\nfound = {{}}\n{lines}\ntell(found)"), means)
     assert finished.is_fine, finished
@@ -310,7 +309,7 @@ def test_a_descriptor_cannot_be_sent_anywhere(told: Ask) -> None:
 
 @pytest.mark.parametrize("whom", ["os.getppid()", "-1", "1", "0", "-os.getppid()"])
 @pytest.mark.parametrize("number", ["SIGKILL", "SIGTERM", "SIGSTOP", "SIGINT"])
-def test_signals_reach_nobody_outside(means: SandboxBackend, whom: str, number: str) -> None:
+def test_signals_reach_nobody_outside(means: Namespaces, whom: str, number: str) -> None:
     """A job that stops its own group is stopped itself, and its time ends it."""
     code = f"{PRELUDE}signal.signal(signal.SIGTERM, signal.SIG_IGN)\nattempt(os.kill, {whom}, signal.{number})\ntell(1)"
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as witness:
@@ -383,9 +382,7 @@ def test_one_huge_file_ends_at_the_limit(told: Ask) -> None:
     assert told(code) == "EFBIG"
 
 
-def test_files_without_end_end_at_the_limit(told: Ask, means: SandboxBackend) -> None:
-    if isinstance(means, Bubblewrap):
-        pytest.skip("bubblewrap cannot limit the number of files; the time limit of the job does")
+def test_files_without_end_end_at_the_limit(told: Ask) -> None:
     code = (
         "n = 0\n"
         "try:\n"
@@ -427,7 +424,7 @@ DYING = {
 
 
 @pytest.mark.parametrize("name", DYING)
-def test_nothing_goes_on_after_the_end(means: SandboxBackend, name: str) -> None:
+def test_nothing_goes_on_after_the_end(means: Namespaces, name: str) -> None:
     token = uuid.uuid4().hex
     job = python_job(f"{PRELUDE}import threading\n{DYING[name]}\n", token, limits=replace(LIMITS, wall_s=3, cpu_s=2))
     assert run(job, means).ending in ("time", "exit")
@@ -435,14 +432,14 @@ def test_nothing_goes_on_after_the_end(means: SandboxBackend, name: str) -> None
 
 
 @pytest.mark.parametrize("name", ["its own session", "deaf to signals", "without the kernel's word on its parent"])
-def test_nothing_goes_on_after_a_kill(means: SandboxBackend, name: str) -> None:
+def test_nothing_goes_on_after_a_kill(means: Namespaces, name: str) -> None:
     token = uuid.uuid4().hex
     with Process(python_job(f"{PRELUDE}print('up', flush=True)\n{DYING[name]}\n", token), means) as process:
         assert process.stdout.read(2) == b"up"
     assert processes_with(token) == []
 
 
-def test_a_job_sees_nothing_of_another_that_runs_beside_it(means: SandboxBackend, told: Ask) -> None:
+def test_a_job_sees_nothing_of_another_that_runs_beside_it(means: Namespaces, told: Ask) -> None:
     code = "open('/tmp/theirs', 'w').close()\nprint('up', flush=True)\nimport time\ntime.sleep(10**6)"
     with Process(python_job(code), means) as process:
         assert process.stdout.read(2) == b"up"

@@ -20,7 +20,7 @@ from roll.errors import EnvError
 from roll.pipeline.agentic.proxy.programs import host, sandboxed
 from roll.utils.background import BackgroundTasks
 from roll.utils.imports import file_on_path
-from roll.utils.sandbox.backends import Namespaces, find_means
+from roll.utils.sandbox.backends import find_means
 from roll.utils.supervision import GRACE_S, last_lines
 
 PLACES = ("base_url", "api_key", "anthropic_base_url", "model", "task_file", "reward_file")
@@ -137,9 +137,7 @@ class Programs:
         command = [_filled(word, places) for word in self._command]
         shown = sandboxed.shown_paths(self._command)
         means = find_means(*shown, has_door=True)
-        order = sandboxed.order_of(
-            command, shown, inside, task, own.port, isinstance(means, Namespaces) and means.privileged
-        )
+        order = sandboxed.order_of(command, shown, inside, task, own.port, means.privileged)
         file = folder / "order.json"
         file.write_text(json.dumps(order), encoding="utf-8")
         return {

@@ -17,8 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from roll.utils.sandbox.backends import Namespaces
-from roll.utils.sandbox.job import BOX, DOOR_PORT, SCRATCH, Job, Limits, own_python, view
+from roll.utils.sandbox.job import BOX, DOOR_PORT, SCRATCH, Job, Limits, Namespaces, own_python, view
 from roll.utils.sandbox.process import CHUNK, Process, SandboxError
 
 INSIDE = f"http://127.0.0.1:{DOOR_PORT}"
