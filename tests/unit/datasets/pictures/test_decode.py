@@ -231,7 +231,6 @@ def test_pil_does_not_warn_below_the_limit(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert header_size(source) == (9900, 9900)
-        assert decode(source, QWEN).array.max() == 0
 
 
 @pytest.mark.parametrize("format", ["PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF"])

@@ -19,7 +19,7 @@ from tests.unit.datasets.pictures.files import pixels
 SIDES = st.integers(1, 9000)
 
 
-@settings(max_examples=2000, deadline=None, database=None, derandomize=True)
+@settings(max_examples=400, deadline=None, database=None, derandomize=True)
 @given(SIDES, SIDES, st.sampled_from([28, 32]), st.integers(1, 400), st.integers(0, 3000))
 @example(10, 600, 28, 4, 1276)
 @example(1, 1, 28, 4, 0)
@@ -71,7 +71,7 @@ def test_limits_of_glm_count_both_frames(height: int, width: int, least: int, mo
     assert smart_resize(2, *expected, 2, 28, *opened) == expected
 
 
-@settings(max_examples=2000, deadline=None, database=None, derandomize=True)
+@settings(max_examples=400, deadline=None, database=None, derandomize=True)
 @given(SIDES, SIDES, st.sampled_from([56, 448]), st.integers(1, 14))
 @example(1, 1, 448, 12)
 @example(9000, 1, 448, 12)
