@@ -108,6 +108,11 @@ class ChatEncoder:
         return source if isinstance(source, str) else str((source or {}).get("default", ""))
 
     @property
+    def template_variables(self) -> Mapping[str, Any]:
+        """Values that the chat template sees beside the messages."""
+        return self._template.form.variables
+
+    @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         return self._tokenizer
 

@@ -6,25 +6,20 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from roll.pipeline.agentic.proxy.endpoint.chat import must_call, read_messages, refuse_unknown, shown_tools
+from roll.pipeline.agentic.proxy.endpoint.chat import must_call, read_messages, readable_tools, schema_of
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
+from roll.pipeline.agentic.proxy.endpoint.fields import Body
 from roll.pipeline.agentic.proxy.endpoint.session import Reply
 from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, SYSTEM, TOOL, USER, ChatCall
 from roll.pipeline.agentic.proxy.transcript.tree import Answer
 
-HARMLESS = frozenset({"metadata", "service_tier", "thinking", "container", "inference_geo", "speed"})
-"""Fields that change nothing that the policy sees: it thinks as its template has it."""
 _BILLING = "x-anthropic-billing-header"  # Claude Code's, which differs at every request
 _SIGNATURE = "roll"
 
 
-class MessagesBody(BaseModel):
-    """The fields of a request that are read. Others are refused by name, unless they are harmless."""
-
-    model_config = ConfigDict(extra="allow")
-
+class MessagesBody(Body):
     messages: list[dict[str, Any]] = Field(min_length=1)
     model: str = ""
     max_tokens: int | None = Field(None, ge=1)
@@ -32,24 +27,27 @@ class MessagesBody(BaseModel):
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
     stop_sequences: list[str] | None = None
+    output_config: dict[str, Any] | None = None
+    output_format: dict[str, Any] | None = None
     stream: bool | None = None
 
 
 def read_anthropic(body: MessagesBody) -> ChatCall:
     """Raises Refusal for what this endpoint does not do."""
-    overrides = refuse_unknown(body, HARMLESS)
     choice = _choice(body.tool_choice or {})
-    tools = [_tool(tool) for tool in body.tools or ()]
+    tools, left_out = readable_tools([_tool(tool) for tool in body.tools or ()])
+    form = (body.output_config or {}).get("format") or body.output_format
     if body.messages[-1].get("role") == ASSISTANT:
         raise Refusal(400, "messages: the last one is the assistant's; the response cannot be started for the policy.")
     messages = [*_system(body.system), *(one for message in body.messages for one in _messages(message))]
     return ChatCall(
         messages=read_messages(messages),
-        tools=shown_tools(tools, choice),
+        tools=() if choice == "none" else tools,
         must_call=must_call(tools, choice),
+        schema=schema_of(form, "output_config.format"),
         max_tokens=body.max_tokens,
         stop=tuple(text for text in body.stop_sequences or () if text),
-        overrides=overrides,
+        others=body.others(left_out),
     )
 
 
@@ -61,14 +59,13 @@ def _choice(choice: Mapping[str, Any]) -> str | Mapping[str, Any]:
     return "required" if kind == "any" else kind
 
 
-def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    if tool.get("type", "custom") != "custom":
-        raise Refusal(400, f"tools: {tool.get('type')!r} is a tool of Anthropic's servers, which are not available.",
-                      "unsupported", "tools")  # fmt: skip
+def _tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    if (tool.get("type") or "custom") != "custom":
+        return tool
     inner = {
         "name": tool.get("name"),
-        "description": tool.get("description", ""),
-        "parameters": tool.get("input_schema", {}),
+        "description": tool.get("description") or "",
+        "parameters": tool.get("input_schema") or {},
     }
     return {"type": "function", "function": inner}
 
@@ -102,10 +99,10 @@ def _said(role: str, blocks: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, 
             yield {
                 "role": TOOL,
                 "tool_call_id": block.get("tool_use_id", ""),
-                "content": _text(block.get("content", "")),
+                "content": _text(block.get("content")),
             }
         else:
-            texts.append(_text([block]))
+            texts.append(_block_text(block))
     if texts:
         yield {"role": role, "content": "".join(texts)}
 
@@ -119,8 +116,8 @@ def _answer(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         elif kind == "tool_use":
             inner = {"name": block.get("name"), "arguments": json.dumps(block.get("input") or {}, ensure_ascii=False)}
             calls.append({"id": block.get("id", ""), "type": "function", "function": inner})
-        else:
-            texts.append(_text([block]))
+        elif kind != "redacted_thinking":  # of another model, whose text nobody can read
+            texts.append(_block_text(block))
     message: dict[str, Any] = {"role": ASSISTANT, "content": "".join(texts)}
     if thoughts:
         message["reasoning_content"] = "".join(thoughts)
@@ -134,15 +131,22 @@ def _blocks(content: Any) -> list[Mapping[str, Any]]:
 
 
 def _text(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    texts: list[str] = []
-    for block in _blocks(content):
-        if block.get("type", "text") != "text" or not isinstance(block.get("text"), str):
-            raise Refusal(400, f"messages: a block of type {block.get('type')!r} is not supported; text, tool_use, "
-                              "tool_result and thinking are.", "unsupported", "messages")  # fmt: skip
-        texts.append(block["text"])
-    return "".join(texts)
+    if isinstance(content, str) or content is None:
+        return content or ""
+    return "".join(map(_block_text, _blocks(content)))
+
+
+def _block_text(block: Mapping[str, Any]) -> str:
+    kind, text, source = block.get("type", "text"), block.get("text"), block.get("source")
+    if kind == "text" and isinstance(text, str):
+        return text
+    if kind == "search_result":
+        return f"{block.get('title') or ''}\n{source or ''}\n{_text(block.get('content'))}\n"
+    if kind == "document" and isinstance(source, Mapping) and source.get("type") in ("text", "content"):
+        named = "".join(f"{block[name]}\n" for name in ("title", "context") if block.get(name))
+        return f"{named}{_text(source.get('data') if source['type'] == 'text' else source.get('content'))}\n"
+    raise Refusal(400, f"messages: a block of type {kind!r} is not supported; text, documents as text, tool_use, "
+                  "tool_result and thinking are.", "unsupported", "messages")  # fmt: skip
 
 
 class AnthropicWire:

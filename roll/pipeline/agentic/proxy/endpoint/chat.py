@@ -7,31 +7,20 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from roll.datasets.messages import clean_messages
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
+from roll.pipeline.agentic.proxy.endpoint.fields import Body
 from roll.pipeline.agentic.proxy.endpoint.session import MOST_SAMPLES, Reply
-from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, SYSTEM, Call, ChatCall, ChatMessage
+from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, SYSTEM, TOOL, Call, ChatCall, ChatMessage, Tool
 from roll.pipeline.agentic.proxy.transcript.parse import Parser
 from roll.pipeline.agentic.proxy.transcript.tree import Answer
 
-SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed", "min_p",
-            "repetition_penalty", "logit_bias")  # fmt: skip
-"""Fields that the run decides about, whatever the program says."""
-HARMLESS = frozenset({
-    "user", "metadata", "store", "service_tier", "parallel_tool_calls", "prompt_cache_key", "prompt_cache_retention",
-    "safety_identifier", "reasoning_effort", "verbosity", "prediction", "modalities",
-})  # fmt: skip
-"""Fields that change nothing that the policy sees."""
 _FINISH = {"stop": "stop", "length": "length"}
 
 
-class ChatBody(BaseModel):
-    """The fields of a request that are read. Others are refused by name, unless they are harmless."""
-
-    model_config = ConfigDict(extra="allow")
-
+class ChatBody(Body):
     messages: list[dict[str, Any]] = Field(min_length=1)
     model: str = ""
     tools: list[dict[str, Any]] | None = None
@@ -41,7 +30,6 @@ class ChatBody(BaseModel):
     stop: str | list[str] | None = None
     n: int | None = Field(None, ge=1, le=MOST_SAMPLES)
     logprobs: bool | None = None
-    top_logprobs: int | None = None
     stream: bool | None = None
     stream_options: dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
@@ -57,51 +45,46 @@ def read_body(kind: type[BaseModel], body: bytes) -> Any:
         raise Refusal(400, f"{field}: {first['msg']}", param=field) from None
 
 
-def refuse_unknown(body: BaseModel, harmless: frozenset[str]) -> dict[str, Any]:
-    """The sampling that the body asks for, which is the run's. Raises Refusal for a field that is not known here."""
-    extra = {name: value for name, value in (body.model_extra or {}).items() if value is not None}
-    for name in extra:
-        if name not in harmless and name not in SAMPLING:
-            raise Refusal(400, f"{name} is not supported by this endpoint: leave it out.", "unsupported", name)
-    return {name: value for name, value in extra.items() if name in SAMPLING}
-
-
 def read_chat(body: ChatBody) -> ChatCall:
     """Raises Refusal for what this endpoint does not do."""
-    overrides = refuse_unknown(body, HARMLESS)
-    if body.top_logprobs:
-        raise Refusal(400, "top_logprobs: engines return the log-prob of the sampled token only. Set it to 0.",
-                      "unsupported", "top_logprobs")  # fmt: skip
+    tools, left_out = readable_tools(body.tools or ())
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     return ChatCall(
         messages=read_messages(body.messages),
-        tools=shown_tools(body.tools or (), body.tool_choice),
-        must_call=must_call(body.tools or (), body.tool_choice),
+        tools=() if body.tool_choice == "none" else tools,
+        must_call=must_call(tools, body.tool_choice),
         schema=schema_of(body.response_format, "response_format"),
         max_tokens=body.max_completion_tokens or body.max_tokens,
         stop=tuple(text for text in stop if text),
         n=body.n or 1,
-        overrides=overrides,
+        others=body.others(left_out),
     )
 
 
-def shown_tools(tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, Any] | None) -> tuple[Any, ...]:
-    """The tools that the policy sees: none where it may not call one."""
+def readable_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[tuple[Tool, ...], list[str]]:
+    """The tools that the policy can be shown, {type: function, function: {name, description, parameters}} each; and the
+    names of those without such a function, which run on the servers of others or are known to other models alone.
+    Raises Refusal."""
+    shown: list[Tool] = []
+    left_out: list[str] = []
     for tool in tools:
         inner = tool.get("function")
-        if tool.get("type", "function") != "function" or not (
-            isinstance(inner, Mapping) and inner.get("name") and isinstance(inner["name"], str)
-        ):
+        if (kind := tool.get("type", "function")) != "function":
+            left_out.append(str(tool.get("name") or kind))
+            continue
+        if not (isinstance(inner, Mapping) and inner.get("name") and isinstance(inner["name"], str)):
             raise Refusal(400, "tools: each is {type: function, function: {name, description, parameters}}.",
                           "unsupported", "tools")  # fmt: skip
+        inner = {key: value for key, value in inner.items() if key != "cache_control"}
+        shown.append({"type": "function", "function": inner})
     try:
-        json.dumps(list(tools), allow_nan=False)
+        json.dumps(shown, allow_nan=False)
     except ValueError:
         raise Refusal(400, "tools: they hold NaN or Infinity, which JSON has not.", param="tools") from None
-    return () if choice == "none" else tuple(tools)
+    return tuple(shown), left_out
 
 
-def must_call(tools: Sequence[Mapping[str, Any]], choice: str | Mapping[str, Any] | None) -> tuple[str, ...]:
+def must_call(tools: Sequence[Tool], choice: str | Mapping[str, Any] | None) -> tuple[str, ...]:
     """The tools of which the answer has to call one; none where it is free. Raises Refusal."""
     if choice in (None, "auto", "none"):
         return ()
@@ -137,7 +120,7 @@ def schema_of(form: Mapping[str, Any] | None, field: str) -> Mapping[str, Any] |
 def read_messages(messages: list[dict[str, Any]]) -> tuple[ChatMessage, ...]:
     """Raises Refusal for what no chat template takes, by its place."""
     with_content = [
-        {**m, "content": ""} if m.get("content") is None and m.get("role") == ASSISTANT else m for m in messages
+        {**m, "content": ""} if m.get("content") is None and m.get("role") in (ASSISTANT, TOOL) else m for m in messages
     ]
     try:
         cleaned = clean_messages(with_content, parses=False)

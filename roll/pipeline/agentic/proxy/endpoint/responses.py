@@ -9,27 +9,21 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from roll.pipeline.agentic.proxy.endpoint.chat import HARMLESS as HARMLESS_IN_CHAT
-from roll.pipeline.agentic.proxy.endpoint.chat import must_call, read_messages, refuse_unknown, schema_of, shown_tools
+from roll.pipeline.agentic.proxy.endpoint.chat import must_call, read_messages, readable_tools, schema_of
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
+from roll.pipeline.agentic.proxy.endpoint.fields import Body
 from roll.pipeline.agentic.proxy.endpoint.session import Reply, Session
 from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, SYSTEM, TOOL, USER, Call, ChatCall, ChatMessage
 from roll.pipeline.agentic.proxy.transcript.tree import Answer
 
-HARMLESS = HARMLESS_IN_CHAT | {"reasoning", "max_tool_calls", "client_metadata", "stream_options"}
-"""Fields that change nothing that the policy sees."""
-_INCLUDED = frozenset({"reasoning.encrypted_content"})
+_LOG_PROBS = "message.output_text.logprobs"
 # The order of one response's items: a later item that does not come after belongs to the next response.
 _REASONING, _MESSAGE, _CALL = range(3)
 
 
-class ResponsesBody(BaseModel):
-    """The fields of a request that are read. Others are refused by name, unless they are harmless."""
-
-    model_config = ConfigDict(extra="allow")
-
+class ResponsesBody(Body):
     input: str | list[dict[str, Any]]
     instructions: str | None = None
     model: str = ""
@@ -39,22 +33,17 @@ class ResponsesBody(BaseModel):
     max_output_tokens: int | None = Field(None, ge=1)
     text: dict[str, Any] | None = None
     include: list[str] | None = None
-    truncation: str | None = None
-    background: bool | None = None
     stream: bool | None = None
 
 
 def read_responses(body: ResponsesBody, session: Session) -> ChatCall:
     """The call, behind the earlier response that the body names. Raises Refusal for what this endpoint does not do."""
-    overrides = refuse_unknown(body, HARMLESS)
     form = (body.text or {}).get("format")
     if form is not None and not isinstance(form, Mapping):
         raise Refusal(400, "text.format: it is no object.", param="text")
-    if unknown := sorted(set(body.include or ()) - _INCLUDED):
-        raise Refusal(400, f"include: {unknown[0]} is not supported by this endpoint.", "unsupported", "include")
-    if body.background or body.truncation not in (None, "disabled"):
-        field = "background" if body.background else "truncation"
-        raise Refusal(400, f"{field} is not supported by this endpoint: leave it out.", "unsupported", field)
+    if _LOG_PROBS in (body.include or ()):
+        raise Refusal(400, f"include: {_LOG_PROBS} is not supported: ask for logprobs in chat completions.",
+                      "unsupported", "include")  # fmt: skip
     earlier = ()
     if body.previous_response_id is not None:
         if body.previous_response_id not in session.responses:
@@ -66,22 +55,21 @@ def read_responses(body: ResponsesBody, session: Session) -> ChatCall:
     messages = read_messages(list(_messages(items))) if items else ()
     if not (earlier or messages):
         raise Refusal(400, "input: it is empty.", param="input")
-    tools = [_tool(tool) for tool in body.tools or ()]
+    tools, left_out = readable_tools([_tool(tool) for tool in body.tools or ()])
     return ChatCall(
         messages=(*instructions, *earlier, *messages),
-        tools=shown_tools(tools, body.tool_choice),
+        tools=() if body.tool_choice == "none" else tools,
         must_call=must_call(tools, body.tool_choice),
         schema=schema_of(form, "text.format"),
         max_tokens=body.max_output_tokens,
-        overrides=overrides,
+        others=body.others(left_out),
     )
 
 
-def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
-    if tool.get("type") != "function" or not tool.get("name"):
-        raise Refusal(400, f"tools: {tool.get('type')!r} is not supported; {{type: function, name, description, "
-                      "parameters}} is.", "unsupported", "tools")  # fmt: skip
-    inner = {"name": tool["name"], "description": tool.get("description") or "",
+def _tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    if tool.get("type") != "function":
+        return tool
+    inner = {"name": tool.get("name"), "description": tool.get("description") or "",
              "parameters": tool.get("parameters") or {}}  # fmt: skip
     return {"type": "function", "function": inner}
 

@@ -71,6 +71,7 @@ class Endpoint:
         self._secret = secrets.token_bytes(32)
         self._sessions: dict[str, Session] = {}
         self._rewards: dict[str, Outcome] = {}
+        self._noted: set[tuple[str, str]] = set()
         self._starting = asyncio.Lock()
         self._tasks = BackgroundTasks()
         self._server: QuietServer | None = None
@@ -140,6 +141,7 @@ class Endpoint:
             generate=self._generate,
             counts=counts,
             task=task,
+            noted=self._noted,
             is_outside=is_outside,
         )
         self._sessions[session_id] = session

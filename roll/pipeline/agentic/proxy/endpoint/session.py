@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,13 +19,16 @@ from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, turn
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.reward import Outcome
 from roll.pipeline.agentic.proxy.transcript.guide import GuideRefused, structure_of
-from roll.pipeline.agentic.proxy.transcript.message import ChatCall, ChatMessage
+from roll.pipeline.agentic.proxy.transcript.message import ChatCall, ChatMessage, Others
 from roll.pipeline.agentic.proxy.transcript.parse import Parser
 from roll.pipeline.agentic.proxy.transcript.render import RenderRefused
 from roll.pipeline.agentic.proxy.transcript.transcript import Prepared, Transcript
 from roll.pipeline.agentic.proxy.transcript.tree import Answer
 from roll.types.rollout import Generate, Generation, GenerationRequest
 from roll.utils.background import start
+from roll.utils.text import show
+
+logger = logging.getLogger(__name__)
 
 MOST_OPEN = 64  # requests of one session
 MOST_SAMPLES = 128  # n
@@ -91,6 +95,8 @@ class Session:
     counts: Counts
     task: Mapping[str, Any]
     is_outside: bool = False
+    noted: set[tuple[str, str]] = field(default_factory=set)
+    """Names in requests that the log has called ignored, by tag: sessions of an endpoint share it."""
     last_request_s: float = 0.0
     """Time of the last request that was not refused, and of the last answer, by the loop's clock."""
     retry_window_s: float = 30.0
@@ -241,10 +247,7 @@ class Session:
         return Reply(tuple(answers), len(prepared.prompt_ids))
 
     def _check(self, call: ChatCall) -> None:
-        sampling = self.rules.sampling
-        ours = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
-        if any(value != ours.get(name) for name, value in call.overrides.items()):
-            self.transcript.counts["overridden"] += 1
+        self._note_others(call.others)
         if self.is_closed:
             raise Refusal(410, "The session is over.", "session_closed")
         most = self.rules.config.max_steps
@@ -259,6 +262,27 @@ class Session:
             structure_of(call, self.parser)
         except GuideRefused as refusal:
             raise Refusal(400, str(refusal), "unsupported", "tool_choice") from None
+
+    def _note_others(self, others: Others) -> None:
+        """Says once for each program what does nothing here. Raises Refusal for a template that shows something else
+        than the request says."""
+        sampling = self.rules.sampling
+        ours = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
+        overridden = sorted(name for name, value in others.sampling.items() if value != ours.get(name))
+        self.transcript.counts["overridden"] += bool(overridden)
+        known, tag = self.noted, self.job.tag
+        new = {kind: [name for name in names if (tag, name) not in known]
+               for kind, names in (("decided by the run", overridden), ("ignored", others.ignored))}  # fmt: skip
+        known.update((tag, name) for names in new.values() for name in names)
+        if any(new.values()):
+            program = self.rules.config.agent or show(self.rules.config.agent_command, 60)
+            told = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in new.items() if names)
+            logger.warning("%s: what requests of the program (%s) say and does nothing here. %s", tag, program, told)
+        for name, value in others.template.items():
+            if self.parser.encoder.template_variables.get(name) != value:
+                raise Refusal(400, f"{name}: {value!r} is for the run to say, whose chat template sees the same in "
+                              f"every episode: set actor_train.data_args.template_kwargs: {{{name}: ...}}.",
+                              "unsupported", name)  # fmt: skip
 
     def _request(self, call: ChatCall, prepared: Prepared) -> GenerationRequest:
         rules, rule_sampling = self.rules, self.rules.sampling

@@ -73,12 +73,22 @@ class ChatMessage:
 
 
 @dataclass(frozen=True)
+class Others:
+    """Fields of a request that decide nothing here: `sampling` is the run's affair, and `ignored` names what changes
+    nothing that the policy sees. `template`: what the chat template is to see, which has to be what the run says."""
+
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    template: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class ChatCall:
     """Request for a chat answer.
 
     - `tools`: those that are shown to the policy
     - `max_tokens`, `stop`: they narrow what the run allows
-    - `overrides`: names of sampling keys whose values in the request are not the run's, and do nothing
+    - `others`: what the request says besides
     - `schema`: of JSON, which the answer has to be
     - `must_call`: names of tools of which it has to call one
     - `side`: who asks, where a session has several
@@ -89,7 +99,7 @@ class ChatCall:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     n: int = 1
-    overrides: Mapping[str, Any] = field(default_factory=dict)
+    others: Others = Others()
     schema: Mapping[str, Any] | None = None
     must_call: tuple[str, ...] = ()
     side: str = ""
