@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from roll.envs.base import SUCCESS, VALID, Env, EnvStep
 from roll.envs.config import ToolWrapperArgs
+from roll.errors import EnvError, describe
 
 # What a tool is: something that an answer can call by name, and whose result is the next thing that is seen.
 
@@ -18,10 +20,22 @@ class ToolError(Exception):
     """A call that came to nothing; the policy is told the text."""
 
 
+@contextmanager
+def tool_errors() -> Iterator[None]:
+    """Turn whatever a call of a tool raises into a ToolError, which the policy reads: it chose the arguments. Only an
+    EnvError passes, by which a tool says that the environment is broken: the attempt fails."""
+    try:
+        yield
+    except (EnvError, ToolError):
+        raise
+    except (Exception, SystemExit) as error:
+        raise ToolError(describe(error)) from None
+
+
 class Tool(ABC):
     """One object per episode. `<name>what to do</name>` in an answer calls it; `find` may know other forms.
 
-    `run` may wait (a server, a sandbox). What it raises but ToolError fails the episode.
+    `run` may wait (a server, a sandbox). What it raises is told to the policy, but an EnvError fails the attempt.
     """
 
     name: str
@@ -39,7 +53,7 @@ class Tool(ABC):
 
     @abstractmethod
     def run(self, call: str) -> str:
-        """The result, as the policy sees it. Raises ToolError."""
+        """The result, as the policy sees it."""
 
 
 def first_between(answer: str, tag: str) -> tuple[int, str] | None:
@@ -99,7 +113,8 @@ class ToolEnv(Env):
         tool, said = call
         failed = 0.0
         try:
-            result = tool.run(said)
+            with tool_errors():
+                result = tool.run(said)
         except ToolError as error:
             failed, result = 1.0, f"Error: {error}"
         if self._uses == most:

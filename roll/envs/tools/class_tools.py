@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import Any, Protocol
 
 from roll.envs.table import TOOL_CLASSES
-from roll.envs.tools.base import ToolError
+from roll.envs.tools.base import tool_errors
 from roll.envs.tools.toolset import Schema, ToolSet, as_text
 from roll.errors import EnvError, describe
 from roll.utils.imports import resolve
@@ -118,15 +118,7 @@ class ClassTools(ToolSet):
         return await asyncio.to_thread(lambda: class_schemas(tool_class(self._path)))
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        method = getattr(self._object, name)
-        try:
-            inspect.signature(method).bind(**arguments)
-        except TypeError as error:
-            raise ToolError(f"{name}: {error}.") from None
-        result = await self._code.call(name, self._answered, functools.partial(method, **arguments))
-        if isinstance(result, ToolError):
-            raise result
-        return result
+        return await self._code.call(name, self._answered, name, arguments)
 
     async def reward(self) -> Any:
         """Return the result of the tool's get_reward(), or its attribute `reward`. Raises EnvError if it has
@@ -158,11 +150,6 @@ class ClassTools(ToolSet):
         names = task if takes_all else [one.name for one in parameters if one.name in task]
         return self._code.finished(reset(**{name: task[name] for name in names}))
 
-    def _answered(self, method: Callable[[], Any]) -> str | ToolError:
-        """The result as text; of a call that it refuses (ToolError, ValueError) the error."""
-        try:
-            return as_text(self._code.finished(method()))
-        except ToolError as error:
-            return error
-        except ValueError as error:
-            return ToolError(str(error) or "the value is not taken")
+    def _answered(self, name: str, arguments: Mapping[str, Any]) -> str:
+        with tool_errors():
+            return as_text(self._code.finished(getattr(self._object, name)(**arguments)))

@@ -10,7 +10,7 @@ from typing import Any
 
 from roll.envs.tools.base import Tool, ToolError, first_between
 from roll.envs.tools.toolset import as_text
-from roll.errors import EnvError, describe
+from roll.errors import EnvError
 from roll.utils.imports import resolve
 
 _METHODS = ("create", "execute", "release")
@@ -43,9 +43,8 @@ class VerlTool(Tool):
 
     `class_name`, `config` and `tool_schema` are those of an entry of verl's tool configuration. `create` gets the
     `create_kwargs` that `extra_info.tools_kwargs` of the episode's row has for the tool: as a mapping of that name, and
-    one by one where it has parameters of their names, as in older versions. An exception of the tool is told to the
-    policy, as there. What the tool says of rewards has no say, as in verl unless a reward function asks for it. Raises
-    ImportError, or EnvError for a class without this interface.
+    one by one where it has parameters of their names, as in older versions. What the tool says of rewards has no say,
+    as in verl unless a reward function asks for it. Raises ImportError, or EnvError for a class without this interface.
     """
 
     def __init__(
@@ -105,8 +104,6 @@ class VerlTool(Tool):
             created = await self._tool.create(**self._for_create())
             instance = created[0] if isinstance(created, tuple) else created
             return await self._tool.execute(instance, arguments)
-        except Exception as error:
-            raise ToolError(f"Error executing tool '{self.name}': {describe(error)}") from None
         finally:
             if instance is not None:
                 await self._tool.release(instance)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from roll.configs.base import LARGEST_REWARD
 from roll.configs.tables.vision import PictureSizes
 from roll.envs.base import VALID, Conversation, EnvStep
-from roll.envs.tools.base import ToolEnv
+from roll.envs.tools.base import ToolEnv, ToolError
 from roll.errors import EnvError, describe
 from roll.pipeline.agentic.observations import EnvCrash, Observation, Part, checked_text, parts_of
 from roll.utils.background import BackgroundTasks
@@ -47,7 +47,7 @@ class EnvThread:
         threading.Thread(target=self._serve, name=name, daemon=True).start()
 
     async def call(self, what: str, function: Callable[..., T], *arguments: Any, timeout_s: float | None) -> T:
-        """Raises EnvCrash with the cause, or EnvHang. `timeout_s` begins when the call may start."""
+        """Raises EnvCrash with the cause, EnvHang, or a tool's ToolError. `timeout_s` begins when the call may start."""
         ticket = _Ticket(self._turnstile)
         await ticket.take()
         loop = asyncio.get_running_loop()
@@ -61,7 +61,7 @@ class EnvThread:
                 return
             if error is None:
                 future.set_result(result)
-            elif isinstance(error, EnvCrash):  # of `function` itself: the environment returned what it may not
+            elif isinstance(error, EnvCrash | ToolError):  # `function` says itself what is wrong
                 future.set_exception(error)
             else:
                 future.set_exception(EnvCrash(f"{what} raised {describe(error)}"))

@@ -44,7 +44,7 @@ class UserThread:
         self._runner: asyncio.Runner | None = None
 
     async def call(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Raises EnvCrash and EnvHang."""
+        """Raises EnvCrash, EnvHang, and ToolError of a tool."""
         self._thread = self._thread or EnvThread(self._name, self._turnstile)
         return await self._thread.call(what, function, *arguments, timeout_s=self._timeout_s)
 

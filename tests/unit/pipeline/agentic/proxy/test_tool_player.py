@@ -39,8 +39,7 @@ PLAIN = str(HERE / "plain_server.py")
 
 
 def call(name: str, **arguments: Any) -> str:
-    written = ", ".join(f'"{key}": "{value}"' for key, value in arguments.items())
-    return f'<tool_call>\n{{"name": "{name}", "arguments": {{{written}}}}}\n</tool_call>'
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
 
 
 class Boxes:
@@ -62,7 +61,7 @@ class Boxes:
             box: The letter of the box.
         """
         if not box.isalpha():
-            raise ValueError("a box has a letter")
+            raise ToolError("a box has a letter")
         self.opened += 1
         return str(self.seed + self.offset)
 
@@ -76,9 +75,17 @@ class Boxes:
         await asyncio.sleep(0)
         return {box: times}
 
-    def shatter(self) -> str:
-        """Breaks."""
-        raise KeyError("the ice broke")
+    def shatter(self, how: str = "") -> str:
+        """Breaks.
+
+        Args:
+            how: A call that goes wrong, or nothing: then the environment is broken.
+        """
+        if how == "exit":
+            sys.exit(2)
+        if how:
+            raise KeyError(how)
+        raise EnvError("the ice broke")
 
     def wait(self) -> None:
         """Waits."""
@@ -216,17 +223,23 @@ def test_a_class_plays_an_episode_whose_rows_are_what_was_sampled(tmp_path: Path
 
 
 def test_calls_of_one_answer_run_in_order_and_errors_are_answered(tmp_path: Path) -> None:
-    said = "\n".join([call("peek", box="A", times=2), call("shut", box="A"), call("open"), call("open", box="1")])
-    (row,), _ = played([said, "<tool_call>\n{broken\n</tool_call>", "done"], tmp_path, tool_class=BOXES)
+    calls = [call("peek", box="A", times=2), call("shut", box="A"), call("open"), call("open", box="1")]
+    calls += [call("shatter", how="Z"), call("shatter", how="exit"), call("open", box=5), call("open", lid="A")]
+    said = ["\n".join(calls), "<tool_call>\n{broken\n</tool_call>", "done"]
+    (row,), _ = played(said, tmp_path, tool_class=BOXES, max_answer_tokens=1000)
     shown = [turn.observation for turn in row.turns]
     assert shown[1].split("\n") == [
         '[tool] {"A": 2}',
         "[tool] Error: there is no tool shut. Tools: open, peek, shatter, wait.",
-        "[tool] Error: open: missing a required argument: 'box'.",
+        "[tool] Error: TypeError: Boxes.open() missing 1 required positional argument: 'box'",
         "[tool] Error: a box has a letter",
+        "[tool] Error: KeyError: 'Z'",
+        "[tool] Error: SystemExit: 2",
+        "[tool] Error: AttributeError: 'int' object has no attribute 'isalpha'",
+        "[tool] Error: TypeError: Boxes.open() got an unexpected keyword argument 'lid'",
     ]
     assert shown[2] == f"[tool] {UNREADABLE}"
-    assert (row.metrics["tool_calls"], row.metrics["tool_errors"], row.metrics["malformed_calls"]) == (5, 4, 1)
+    assert (row.metrics["tool_calls"], row.metrics["tool_errors"], row.metrics["malformed_calls"]) == (9, 8, 1)
 
 
 def test_a_call_that_is_cut_or_that_no_result_may_follow_is_answered(
@@ -271,7 +284,7 @@ def test_the_reward_is_of_a_function_of_a_column_or_of_an_attribute(tmp_path: Pa
 @pytest.mark.parametrize(
     ("said", "changes", "cause"),
     [
-        (call("shatter"), {}, "shatter raised KeyError: 'the ice broke'"),
+        (call("shatter"), {}, "shatter raised EnvError: the ice broke"),
         (call("wait"), {"step_timeout_s": 0.3}, "wait took longer than 0.3 s"),
         ("x", {"answer_key": "colour"}, "answer_key: the task has no column 'colour'; it has question, digit"),
         ("x", {"tool_class": f"{__name__}:Silent", "answer_key": "digit"}, "Silent.shout has no docstring"),
