@@ -47,7 +47,7 @@ class EnvThread:
         threading.Thread(target=self._serve, name=name, daemon=True).start()
 
     async def call(self, what: str, function: Callable[..., T], *arguments: Any, timeout_s: float | None) -> T:
-        """Raises EnvCrash with the cause, EnvHang, or a tool's ToolError. `timeout_s` begins when the call may start."""
+        """Raises EnvCrash with the cause, EnvHang, or a tool's ToolError. `timeout_s` begins when a call may start."""
         ticket = _Ticket(self._turnstile)
         await ticket.take()
         loop = asyncio.get_running_loop()
