@@ -7,8 +7,6 @@ it. Nothing heavy is imported before a name is used.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from roll.utils import moved
-
 if TYPE_CHECKING:
     from roll.api.calls import distill, dpo, plan, reward_model, sft, start, train
     from roll.api.calls import evaluate as eval
@@ -18,8 +16,6 @@ if TYPE_CHECKING:
     from roll.api.saved import open_run as open
     from roll.errors import ConfigError, RollError
     from roll.utils.version import VERSION as __version__
-
-moved.install()
 
 __all__ = [
     "ConfigError",

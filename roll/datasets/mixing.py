@@ -132,12 +132,11 @@ class TaskMixer:
             raise ConfigError(
                 f"the data cursor has version {state.get('version')}, this program reads {CURSOR_VERSION}"
             )
-        contents = state.get("contents", self._contents)  # earlier versions saved none
         changed = sorted(
             name
             for name in self._fingerprints.keys() | state["fingerprints"].keys()
             if self._fingerprints.get(name) != state["fingerprints"].get(name)
-            or self._contents.get(name) != contents.get(name)
+            or self._contents.get(name) != state["contents"].get(name)
         )
         if changed:
             raise ConfigError(

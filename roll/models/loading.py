@@ -74,7 +74,6 @@ class LoadedModel:
     hf_names: dict[str, str]  # parameter of `module` -> its name in `pretrained`; tied weights occur once
     adapters: Adapters | None = None
     vision: VisionModel | None = None  # of a model that sees
-    unreached: Sequence[nn.Parameter] = ()  # frozen because no gradient reaches them
 
     def freeze_tower(self) -> None:
         """Leaves what sees as it is, in a run that shows no pictures."""
@@ -486,11 +485,7 @@ def _finish(
             raise StrategyError(f"model_args.freeze_module_prefix: no parameter's name begins with {prefix!r}")
         for parameter in frozen:
             parameter.requires_grad_(False)
-    unreached = [
-        parameter
-        for name, parameter in pretrained.named_parameters()
-        if parameter.requires_grad and ".lora_" not in name and not UNTRAINED.isdisjoint(name.split("."))
-    ]
-    for parameter in unreached:
-        parameter.requires_grad_(False)  # DeepSpeed would take a gradient of 0 for it, and let it decay
-    return LoadedModel(module, pretrained, hf_names, adapters, vision, unreached)
+    for name, parameter in pretrained.named_parameters():
+        if ".lora_" not in name and not UNTRAINED.isdisjoint(name.split(".")):
+            parameter.requires_grad_(False)  # DeepSpeed would take a gradient of 0 for it, and let it decay
+    return LoadedModel(module, pretrained, hf_names, adapters, vision)

@@ -159,18 +159,14 @@ def _local_part(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return everywhere.redistribute(mesh, like.placements)
 
 
-def parameter_groups(
-    parameters: Iterable[tuple[nn.Parameter, int]], weight_decay: float, one_group: bool = False
-) -> list[dict[str, Any]]:
+def parameter_groups(parameters: Iterable[tuple[nn.Parameter, int]], weight_decay: float) -> list[dict[str, Any]]:
     """Optimizer groups of the trainable ones among (parameter, number of dimensions).
 
     Weight decay reaches matrices only: norms and biases (one dimension) are left alone, because pulling them to zero
     does not make a model simpler. The groups are two without weight decay as well, because it may come with a resume,
-    and backends that flatten groups save them so. `one_group`, without weight decay only: all in one.
+    and backends that flatten groups save them so.
     """
     trainable = [(parameter, dimensions) for parameter, dimensions in parameters if parameter.requires_grad]
-    if one_group:
-        return [{"params": [parameter for parameter, _ in trainable], "weight_decay": 0.0}]
     decayed = [parameter for parameter, dimensions in trainable if dimensions > 1]
     others = [parameter for parameter, dimensions in trainable if dimensions <= 1]
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
@@ -186,18 +182,15 @@ def optimizer_of(
     module: nn.Module,
     args: TrainingArgs,
     dimensions: Callable[[nn.Parameter], int],
-    one_group: bool = False,
-    biases_apart: bool = True,
 ) -> torch.optim.Optimizer:
     """Build the optimizer that `optim` names, over the parameters that a model trains. `dimensions`: of a whole
-    parameter. `biases_apart`: biases of all experts of a layer, one tensor [experts, outputs], are biases all the
-    same."""
-    biases = {id(p) for name, p in module.named_parameters() if biases_apart and has_expert_biases(name)}
+    parameter; biases of all experts of a layer, one tensor [experts, outputs], count as biases."""
+    biases = {id(p) for name, p in module.named_parameters() if has_expert_biases(name)}
     measured = [(p, 1 if id(p) in biases else dimensions(p)) for p in module.parameters()]
     if args.optim == "adamw_torch":
-        return adamw(parameter_groups(measured, args.weight_decay, one_group), args)
+        return adamw(parameter_groups(measured, args.weight_decay), args)
     if args.optim == EIGHT_BIT:
-        return adamw_8bit(parameter_groups(measured, args.weight_decay, one_group), **_rates(args))
+        return adamw_8bit(parameter_groups(measured, args.weight_decay), **_rates(args))
     ends = [m for m in module.modules() if isinstance(m, nn.Embedding | LogProbHead | ValueHead)]
     apart = {id(parameter) for end in ends for parameter in end.parameters()}
     matrices = [p for p, number in measured if id(p) not in apart and number > 1 and min(p.shape[-2:]) > 1]

@@ -8,14 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from roll.configs.checks.mtp import HEAD_FACT
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.table import spec_of
 from roll.errors import StrategyError
 from roll.utils.files import read_object
 
 _FILE = "facts.json"
-_WITHOUT = {HEAD_FACT: False}  # facts that are known of states which do not have them
 
 
 @dataclass(frozen=True)
@@ -36,15 +34,15 @@ class SavedFacts:
             saved = read_object(directory / _FILE)
         except (OSError, ValueError) as error:
             raise StrategyError(f"{directory} holds no state of a role that learns: {_FILE}: {error}") from error
-        fixed, layout = saved.get("fixed", saved), saved.get("layout")  # deepspeed_train once wrote `fixed` alone
+        fixed, layout = saved.get("fixed"), saved.get("layout")
         return cls(fixed if isinstance(fixed, dict) else {}, layout if isinstance(layout, dict) else None)
 
     def disagreements(self, required: Mapping[str, object]) -> list[str]:
-        """Return the facts that differ; a fact that an earlier version did not store agrees.
+        """Return the facts that differ, of those that both name.
 
         Example: ["zero_stage 1 (now 2)"]
         """
-        then = {**_WITHOUT, **self.fixed}
+        then = self.fixed
         return [f"{key} {then[key]!r} (now {now!r})" for key, now in required.items() if then.get(key, now) != now]
 
 

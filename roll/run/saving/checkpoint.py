@@ -191,8 +191,6 @@ class CheckpointStore:
         manifest = read_manifest(path)
         if not self.verify:
             logger.info("%s: sizes checked, not the digests (verify_checkpoint: false)", path.name)
-        elif not manifest.digests:
-            logger.warning("%s was written by an earlier version, without digests: only sizes were checked", path.name)
         else:
             started = time.perf_counter()
             check_digests(path, manifest)

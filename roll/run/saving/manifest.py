@@ -34,7 +34,7 @@ class Manifest(BaseModel):
     roll_version: str
     saved_at: str
     files: dict[str, int]  # path below the checkpoint -> bytes
-    digests: dict[str, str] = {}  # the same paths -> XXH3-128 in hex; empty: written before there were any
+    digests: dict[str, str]  # the same paths -> XXH3-128 in hex
 
     @model_validator(mode="after")
     def _names_are_below_the_checkpoint(self) -> "Manifest":
@@ -42,7 +42,7 @@ class Manifest(BaseModel):
             parts = PurePosixPath(name).parts
             if not parts or parts[0] == "/" or ".." in parts or not name.isprintable():
                 raise ValueError(f"{name!r} is no path below the checkpoint")
-        if self.digests and self.digests.keys() != self.files.keys():
+        if self.digests.keys() != self.files.keys():
             raise ValueError("files and digests do not name the same files")
         return self
 
@@ -79,7 +79,7 @@ def read_manifest(directory: Path) -> Manifest:
         value = read_object(directory / _MANIFEST)
         digest = value.pop(_OWN_DIGEST, None)
         manifest = Manifest.model_validate(value)
-        if manifest.digests and digest != _manifest_digest(value):
+        if digest != _manifest_digest(value):
             raise ValueError(f"it does not agree with its {_OWN_DIGEST}")
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigError(

@@ -218,14 +218,13 @@ class GroupsState(BaseModel):
 
 
 class RunState(BaseModel):
-    """The part of the driver's state that every run saves; a kind of run may save more. What earlier versions did not
-    save is empty."""
+    """Part of the driver's state that every run saves; a kind of run may save more."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
     data: dict[str, Any]  # the place in the data
-    updates_per_step: dict[str, int] = {}  # of each role that learns
-    models: dict[str, dict[str, Any]] = {}  # the sizes in their config.json
+    updates_per_step: dict[str, int]  # of each role that learns
+    models: dict[str, dict[str, Any]]  # the sizes in their config.json
 
 
 class RLState(RunState):
@@ -318,7 +317,6 @@ def _role_problems(
     required = required_facts(worker, plan.dp_size)
     if wrong := saved.disagreements(required):
         yield f"{role} was saved with {', '.join(wrong)}, to which its saved state is tied."
-    yield from _one_group_problems(checkpoint, role, worker, saved, required)
     base = _at(checkpoint.state.config, role, "model_args", "model_name_or_path")
     if worker.model_args.has_lora and base not in (None, worker.model_args.model_name_or_path):
         yield (
@@ -335,22 +333,6 @@ def _role_problems(
             f"{role}: {then_updates} updates per step in the checkpoint, {plan.updates_per_step} now ({_COUNTS} make "
             f"them), but its learning rate falls from update to update (lr_scheduler_type: {schedule}): its place "
             "would mean another step. Keep the number, or take a constant schedule."
-        )
-
-
-def _one_group_problems(
-    checkpoint: Checkpoint, role: str, worker: WorkerConfig, saved: SavedFacts, required: Mapping[str, object]
-) -> Iterator[str]:
-    """deepspeed_train, which alone is tied to a ZeRO stage, once had its optimizer's state in one buffer without weight
-    decay, and in two with it."""
-    if "zero_stage" not in required or "parameter_groups" in saved.fixed:
-        return
-    then = _at(checkpoint.state.config, role, "training_args", "weight_decay")
-    now = worker.training_args.weight_decay
-    if then is not None and bool(then) != bool(now):
-        yield (
-            f"{role}.training_args.weight_decay: {then} -> {now} since the checkpoint, which an earlier version wrote: "
-            "weight decay cannot be switched on or off with it."
         )
 
 

@@ -328,13 +328,9 @@ def whole(tensor: torch.Tensor) -> np.ndarray:
     return full.detach().float().cpu().numpy().copy()
 
 
-def save_after(run: Run, directory: Path, groups: int | None = None) -> dict[str, np.ndarray]:
+def save_after(run: Run, directory: Path) -> dict[str, np.ndarray]:
     """Saves after the updates of `run` and returns the weights after one more."""
     with trainer(run) as strategy:
-        if groups is not None:
-            assert not isinstance(strategy, Fsdp2TrainStrategy)
-            strategy.rank.stop()
-            strategy._build(groups)
         for _ in range(run.updates):
             one_update(strategy, run)
         strategy.save_checkpoint(directory)

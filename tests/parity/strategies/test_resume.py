@@ -5,15 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
-from roll.distributed.strategy.fsdp2.train import Fsdp2TrainStrategy
-from roll.distributed.strategy.optimizer import optimizer_of
 from tests.helpers.processes import RankPool
 from tests.parity.compare import PARAMETER_TOLERANCE, largest_difference
-from tests.parity.families.models import save_tiny
 from tests.parity.megatron import ranks
 from tests.parity.strategies import runs
 from tests.parity.strategies.reference import LEARNING_RATE, BentLoss, Change, Trace, rows, train_reference
@@ -97,57 +92,3 @@ def test_deepspeed_in_bf16_takes_the_new_settings(
     assert matrices == [pytest.approx(LEARNING_RATE / 10), LEARNING_RATE / 4, 0.5, (0.7, 0.8), 1e-4]
     assert others == [pytest.approx(LEARNING_RATE / 10), LEARNING_RATE / 4, 0.0, (0.7, 0.8), 1e-4]
     assert clip == MAX_NORM
-
-
-@pytest.mark.gate("2-2")
-@pytest.mark.parametrize("stage, world_size", [(0, 1), (2, 2), (3, 2)])
-def test_a_checkpoint_with_the_optimizer_in_one_group_goes_on_exactly(
-    stage: int, world_size: int, rank_pool: Pools, tiny_tied_model_dir: Path, tmp_path: Path
-) -> None:
-    """So they were written without weight decay before there were two; saved again, it is one group still."""
-    run = Run(tiny_tied_model_dir, stage, updates=2)
-    want = rank_pool(world_size).run(runs.save_after, run, tmp_path, 1)[0]
-    got = rank_pool(world_size).run(runs.go_on, replace(run, updates=1), tmp_path)[0].parameters[0]
-    assert all(np.array_equal(got[name], want[name]) for name in want)
-
-
-@pytest.mark.gate("gpt_oss-2-1")
-@pytest.mark.parametrize("stage, world_size", [(0, 1), (2, 1), (3, 2)])
-@pytest.mark.parametrize("kind", ["gpt_oss", "afmoe", "deepseek_v32"])
-def test_a_checkpoint_with_biases_of_experts_and_indexers_among_the_matrices_goes_on_exactly(
-    kind: str, stage: int, world_size: int, rank_pool: Pools, tmp_path: Path
-) -> None:
-    """So earlier versions grouped what the optimizer trains. afmoe freezes its router's biases itself."""
-    torch.manual_seed(0)
-    run = Run(save_tiny(kind, tmp_path, vocab_size=320), stage, updates=2, training={"weight_decay": 0.5})
-    want = rank_pool(world_size).run(runs.save_after, run, tmp_path, 2)[0]
-    got = rank_pool(world_size).run(runs.go_on, replace(run, updates=1), tmp_path)[0].parameters[0]
-    assert all(np.array_equal(got[name], want[name]) for name in want)
-
-
-def save_as_muon_once_did(run: Run, directory: Path) -> list[dict[str, np.ndarray]]:
-    """The weights that are saved, and those of an update later."""
-    with runs.trainer(run) as strategy:
-        assert isinstance(strategy, Fsdp2TrainStrategy)
-        args = strategy.role.training_args
-        strategy.updater.optimizer = optimizer_of(strategy.rank.module, args, lambda p: p.dim(), biases_apart=False)
-        runs.one_update(strategy, run)
-        strategy.save_checkpoint(directory)
-        saved = runs.exported(strategy)
-        runs.one_update(strategy, run)
-        return [saved, runs.exported(strategy)]
-
-
-def test_biases_of_experts_that_muon_once_had_begin_anew_in_fsdp2(rank_pool: Pools, tmp_path: Path) -> None:
-    """Their momentum is no state of AdamW, whose first update is at most the learning rate."""
-    torch.manual_seed(0)
-    run = Run(save_tiny("gpt_oss", tmp_path, vocab_size=320), fsdp2={}, updates=1, training={"optim": "muon"})
-    saved, later = rank_pool(1).run(save_as_muon_once_did, run, tmp_path)[0]
-    got = rank_pool(1).run(runs.go_on, run, tmp_path)[0].parameters[0]
-    biases = [name for name in saved if name.endswith("_proj_bias")]
-    assert all(0 < largest_change(got[name], saved[name]) <= 1.001 * LEARNING_RATE for name in biases)
-    assert all(np.array_equal(got[name], later[name]) for name in saved if name not in biases)
-
-
-def largest_change(after: np.ndarray, before: np.ndarray) -> float:
-    return float(np.abs(after - before).max())

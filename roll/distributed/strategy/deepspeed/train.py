@@ -31,7 +31,7 @@ from roll.distributed.strategy.data_parallel import (
 )
 from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank, full_dimensions, full_shape, training_config
 from roll.distributed.strategy.model_score import ModelScoreStrategy
-from roll.distributed.strategy.optimizer import go_on_after, has_expert_biases, not_finite, optimizer_of, schedule
+from roll.distributed.strategy.optimizer import go_on_after, not_finite, optimizer_of, schedule
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
 from roll.errors import StrategyError
@@ -42,12 +42,6 @@ from roll.types.metrics import MetricSums
 
 if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
-
-# The fact that says how the optimizer's state lies in a checkpoint: in groups, which DeepSpeed flattens.
-_GROUPS = "parameter_groups"
-_ONE, _BY_DIMENSIONS, _NOW = 1, 2, 3
-"""All weights together, which was never stored; matrices and others, with the biases of all experts of a layer among
-the matrices, and with weights that no gradient reaches; without these, and with those biases among the others."""
 
 
 class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
@@ -72,19 +66,13 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
     def setup(self) -> None:
         self.rank.start()
         self._groups = RankGroups.made(self.role, self.context)
-        self._build()
 
-    def _build(self, groups: int = _NOW) -> None:
-        """groups: as engines of earlier versions had them, whose checkpoints hold the optimizer's state so."""
         from roll.distributed.strategy.deepspeed.rank import Offload
 
-        self._parameter_groups = groups
         self._model = self.rank.load_model(with_adapters=True)
-        for parameter in self._model.unreached if groups != _NOW else ():
-            parameter.requires_grad_(True)
         self._check_balance()
         args = self.role.training_args
-        optimizer = optimizer_of(self._model.module, args, full_dimensions, groups == _ONE, groups == _NOW)
+        optimizer = optimizer_of(self._model.module, args, full_dimensions)
         self._schedule = schedule(optimizer, args, self.plan.total_updates, self.plan.warmup_updates)
         with _no_dummy_step(optimizer):
             self._engine = self.rank.initialize(self._model.module, optimizer=optimizer, lr_scheduler=self._schedule)
@@ -164,27 +152,14 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
         return all_reduce(values, self.context, group=self._groups.data)
 
     def save_checkpoint(self, directory: Path) -> None:
-        facts = self._facts if self._parameter_groups == _ONE else self._facts | {_GROUPS: self._parameter_groups}
-        save(self.engine, directory, self.context.rank, SavedFacts(facts), self._has_adapters)
+        save(self.engine, directory, self.context.rank, SavedFacts(self._facts), self._has_adapters)
 
     def load_checkpoint(self, directory: Path) -> None:
         saved = SavedFacts.read(directory)
         if wrong := saved.disagreements(self._facts):
             raise StrategyError(f"{directory} was saved with {', '.join(wrong)}. Resume with the same, or start over.")
-        groups = saved.fixed.get(_GROUPS, _BY_DIMENSIONS if self.role.training_args.weight_decay else _ONE)
-        assert isinstance(groups, int)
-        if groups == _ONE or (groups == _BY_DIMENSIONS and self._is_grouped_anew):
-            self.rank.stop()
-            self._build(groups)
         load(self.engine, directory, self.context.rank, self._has_adapters)
         self._offload.forget_frozen()
-
-    @property
-    def _is_grouped_anew(self) -> bool:
-        """Whether earlier versions had other weights in the groups of this model."""
-        parameters = dict(self.model.module.named_parameters())
-        biases = [p for name, p in parameters.items() if has_expert_biases(name) and p.requires_grad]
-        return bool(self.model.unreached) or any(full_dimensions(bias) > 1 for bias in biases)
 
     def begin_schedule(self) -> None:
         go_on_after(self._schedule, 0)

@@ -153,9 +153,7 @@ def load(directory: Path, rank: Fsdp2Rank, updater: Updater) -> None:
     loaded: dict[str, dict[str, torch.Tensor]] = {}
     of_muon = {id(p) for group in updater.optimizer.param_groups if group.get("muon") for p in group["params"]}
     for name, shard in updater.trained.items():
-        if id(shard) in of_muon:  # earlier versions gave it biases of all experts as well, which begin anew
-            if f"{_MOMENTUM}.{name}" not in there:
-                continue
+        if id(shard) in of_muon:
             loaded[name] = {_MOMENTUM: torch.zeros_like(shard.detach())}
         elif f"{_STEPS}.{name}" in there:  # a weight that no update has reached has none
             device = local(shard).device if updater.optimizer.param_groups[0]["fused"] else "cpu"

@@ -180,8 +180,6 @@ def load(
     Collective. StrategyError, with nothing loaded, if it was written under other `fixed`."""
     source = directory / CHECKPOINT_FOLDER
     saved = SavedFacts.read(directory)
-    if saved.layout is None:
-        raise StrategyError(f"{directory} was saved by an older version of megatron_train, which this one cannot read.")
     if wrong := saved.disagreements(fixed):
         raise StrategyError(f"{directory} was saved with {', '.join(wrong)}. Resume with the same, or start over.")
     _prime(updater.optimizer)
@@ -190,7 +188,7 @@ def load(
     for key, chunk in _named(chunks):
         chunk.load_state_dict(loaded[key], strict=adapters is None)
     updater.updates_done = int(loaded["updates_done"])
-    updater.schedule_began = int(loaded.get("schedule_began", 0))  # older checkpoints have none
+    updater.schedule_began = int(loaded["schedule_began"])
     if _is_shared(updater.optimizer):
         _set_steps(updater.optimizer, updater.updates_done)  # the rest was read into its place
     else:

@@ -68,10 +68,9 @@ def test_biases_of_all_experts_in_one_tensor_are_biases(optim: Optimizer) -> Non
     assert [(group["weight_decay"], [p.dim() for p in group["params"]]) for group in groups] == [(0.1, [3]), (0.0, [2])]
 
 
-def test_groups_are_the_same_without_weight_decay_unless_one_is_asked_for() -> None:
+def test_groups_are_the_same_without_weight_decay() -> None:
     parameters = [(torch.nn.Parameter(torch.zeros(2, 2)), 2), (torch.nn.Parameter(torch.zeros(2)), 1)]
     assert [(len(g["params"]), g["weight_decay"]) for g in parameter_groups(parameters, 0.0)] == [(1, 0.0), (1, 0.0)]
-    assert [len(group["params"]) for group in parameter_groups(parameters, 0.0, one_group=True)] == [2]
 
 
 def test_adamw_takes_the_role_s_numbers() -> None:

@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 from typing import Any
 
@@ -52,16 +51,6 @@ def test_facts_survive_their_file_and_differences_are_told(tmp_path: Path) -> No
     saved = SavedFacts.read(tmp_path)
     assert saved == SavedFacts({"zero_stage": 1, "dtype": "fp32"}, {"tensor": 2})
     assert saved.disagreements({"zero_stage": 2, "dtype": "fp32", "strategy_name": "x"}) == ["zero_stage 1 (now 2)"]
-
-
-def test_a_state_that_knows_nothing_of_a_trained_head_has_none() -> None:
-    assert SavedFacts({"dtype": "fp32"}).disagreements({HEAD_FACT: False}) == []
-    assert SavedFacts({"dtype": "fp32"}).disagreements({HEAD_FACT: True}) == [f"{HEAD_FACT} False (now True)"]
-
-
-def test_the_flat_facts_of_an_earlier_version_are_read(tmp_path: Path) -> None:
-    (tmp_path / "facts.json").write_text(json.dumps({"dp_size": 2, "zero_stage": 0, "dtype": "fp32"}))
-    assert SavedFacts.read(tmp_path).disagreements({"dp_size": 1}) == ["dp_size 2 (now 1)"]
 
 
 @pytest.mark.parametrize("text", [None, "[1]", "{"])
