@@ -17,6 +17,7 @@ from roll.configs.tables.estimators import (
     OPMDBaseline,
     RAFTKeep,
     StdScope,
+    Whitening,
     estimator_of,
 )
 from roll.utils.imports import resolve
@@ -29,7 +30,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def estimator(
     *functions: Never,
     needs_groups: bool = False,
-    whitens: bool = False,
+    whitens: Whitening = False,
     needs_critic: bool = False,
     per_turn: bool = False,
     steps_only: bool = False,
@@ -39,7 +40,7 @@ def estimator(
     The function is called with the Attempts of a step and adv_args, and returns a number for each attempt.
 
     - needs_groups: it compares attempts at the same task, so a group of one is refused.
-    - whitens: the advantages of all tokens are whitened over the batch afterwards.
+    - whitens: the advantages of all tokens are whitened over the batch afterwards; "rows": each response counts once.
     - needs_critic: the numbers are rewards from which GAE computes token advantages, with a critic's values.
     - per_turn: it is called with the Turns (roll.algorithms.episodes) of an agentic run instead and returns a number
       for each turn; steps_only: only with one sample per turn.
@@ -115,6 +116,11 @@ class AdvantageSettings:
             row.mean if self.norm_mean_type == "default" else self.norm_mean_type,
             row.std if self.norm_std_type == "default" else self.norm_std_type,
         )
+
+    @property
+    def compares_groups(self) -> bool:
+        """True if a group with equal rewards gets 0."""
+        return self.norms[0] in ("group", "leave_one_out") or estimator_of(self.estimator).needs_groups
 
 
 def group_advantages(

@@ -9,8 +9,8 @@ import torch
 
 from roll.algorithms.kl import KLEstimator, estimate_kl
 from roll.algorithms.normalize import AllReduceSum, whiten
-from roll.algorithms.token_baselines import TokenGroups, path_variances, token_baselines
-from roll.configs.tables.estimators import estimator_of
+from roll.algorithms.token_baselines import TokenGroups, less_baselines, path_variances
+from roll.configs.tables.estimators import Whitening, estimator_of
 from roll.types.batch import SampleBatch, TokenScores, TrainBatch
 from roll.types.columns import run_starts, sum_rows, token_indices
 from roll.types.metrics import MetricSums
@@ -81,7 +81,8 @@ class CreditSettings:
     kl_penalty: KLEstimator = "kl"
     reward_clip: float | None = None
     whiten_rewards: bool = False
-    whiten_advantages: bool = False
+    whiten_advantages: Whitening = False
+    keeps_zero: bool = False  # whitening by rows does not shift: 0 says that the group's rewards are equal
     advantage_clip: float | None = None
     teacher_alone: bool = False  # rewards of tokens teach nothing either
     teacher_share: float | None = None  # of the mixture with which JS compares; None: the log-ratio counts
@@ -90,7 +91,7 @@ class CreditSettings:
     max_lag: int | None = None  # older tokens are not trained on
 
     @property
-    def whitens_advantages(self) -> bool:
+    def whitening(self) -> Whitening:
         return self.whiten_advantages or estimator_of(self.estimator).whitens
 
 
@@ -177,11 +178,12 @@ def assign_credit(
     3. Estimators with a critic: generalised advantages from `scores.values`, and returns = advantages + values. All
        others: discounted sum of the rewards from the token on, which with gamma 1 and rewards at the end only is the
        row value at every token. With `groups` less the mean of the group at that token, weighted by W of
-       `path_variances`.
-    4. Whiten over all ranks' response tokens. With `teacher_weights`, one per row, add weight * (log-prob of the
-       teacher - old log-prob) to each token's own advantage: minus a one-sample estimate of KL(old || teacher), which
-       no other token's credit has a part in (on-policy distillation). With `teacher_share` minus the same of the
-       Jensen-Shannon divergence instead. Then clip.
+       `path_variances`, in which rows of weight 0 count.
+    4. Whiten over all ranks' response tokens, of which with `rows` the n of a row count 1 / n each. With
+       `teacher_weights`, one per row, add weight * (log-prob of the teacher - old log-prob) to each token's own
+       advantage: minus a one-sample estimate of KL(old || teacher), which no other token's credit has a part in
+       (on-policy distillation). With `teacher_share` minus the same of the Jensen-Shannon divergence instead. Then
+       clip.
 
     ValueError if scores that the settings need are absent, or a row value is not finite.
     """
@@ -190,28 +192,30 @@ def assign_credit(
     original = samples
     if settings.teacher_alone:
         samples = replace(samples, token_rewards=None)
-    weighed = samples = _with_weights(samples, row_weights)
     lag, metrics = None, MetricSums()
     if settings.version is not None:
         lag = np.where(samples.response_mask, settings.version - samples.policy_versions.astype(np.int64), 0)
         if settings.max_lag is not None:
             samples, lag = _without_old(samples, lag, settings.max_lag, metrics)
+    counted, samples = samples, _with_weights(samples, row_weights)
+    if groups is None:  # else a row of weight 0 counts in the baselines of its group, so it has returns as well
+        counted = samples
     if settings.old_is_rollout:
         scores = replace(scores, old_log_probs=samples.rollout_log_probs)
-    tokens = np.flatnonzero(samples.response_mask)
-    lengths = samples.response_lengths
+    tokens, lengths = np.flatnonzero(counted.response_mask), counted.response_lengths
+    trained = samples.response_mask[tokens]
 
     kl = _kl_to_reference(samples, scores, settings, tokens)
     if kl is not None:
-        present = lengths > 0
+        present = samples.response_lengths > 0
         row_kl = sum_rows(kl, lengths)[present] / lengths[present]
         metrics.add("kl_mean", float(row_kl.sum()), int(present.sum()))
 
     if turn_values is not None:
         row_values = np.zeros(len(samples))
-    rewards = _token_rewards(samples, row_values, kl, settings, tokens, metrics)
+    rewards = _token_rewards(counted, row_values, kl, settings, tokens, metrics)
     if settings.whiten_rewards:
-        rewards = whiten(rewards, all_reduce_sum, center=False)
+        rewards = whiten(rewards, all_reduce_sum, center=False, weights=trained.astype(np.float64))
 
     returns = None
     if estimator_of(settings.estimator).needs_critic:
@@ -229,14 +233,18 @@ def assign_credit(
         advantages = broadcast_returns(row_rewards, lengths, settings.gamma)
 
     if groups is not None:
-        weights, places = _on_paths(weighed, scores, groups, settings.estimator)
-        kept = samples.response_mask[weighed.response_mask]  # tokens that are too old keep their places
-        advantages = advantages - token_baselines(advantages, weights[kept], places[kept], groups.size, all_reduce_sum)
+        weights, places = _on_paths(original, scores, groups, settings.estimator)
+        young = counted.response_mask[original.response_mask]  # tokens that are too old keep their places
+        advantages = less_baselines(advantages, weights[young], places[young], groups.size, all_reduce_sum)[trained]
+        tokens, lengths = tokens[trained], samples.response_lengths
     if turn_values is not None:
         advantages = advantages + _spread_turns(turn_values, original, samples, tokens)
 
     # The teacher's term is added after whitening, which would change its weight; the clip bounds the sum of both.
-    if settings.whitens_advantages:
+    if settings.whitening == "rows":
+        per_token = np.repeat(1 / np.maximum(lengths, 1), lengths)
+        advantages = whiten(advantages, all_reduce_sum, not settings.keeps_zero, per_token)
+    elif settings.whitening:
         advantages = whiten(advantages, all_reduce_sum)
     if teacher_weights is not None:
         gap = _gap_to_teacher(scores, tokens)
@@ -267,7 +275,7 @@ def assign_credit(
         ref_log_probs=scores.ref_log_probs,
         values=scores.values,
         returns=None if returns is None else scattered(returns),
-        lag=lag,
+        lag=None if lag is None else np.where(samples.response_mask, lag, 0),
         teacher_targets=None
         if scores.teacher_targets is None
         else scores.teacher_targets[samples.response_mask[original.response_mask]],

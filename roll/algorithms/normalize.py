@@ -88,16 +88,20 @@ def clip_fraction(values: np.ndarray, limit: float) -> float:
     return float(np.mean(np.abs(values) > limit)) if len(values) else 0.0
 
 
-def whiten(values: np.ndarray, all_reduce_sum: AllReduceSum, center: bool = True) -> np.ndarray:
+def whiten(
+    values: np.ndarray, all_reduce_sum: AllReduceSum, center: bool = True, weights: np.ndarray | None = None
+) -> np.ndarray:
     """Values over all ranks brought to deviation 1 and, with `center`, mean 0. Collective.
 
     Without `center` values are only scaled, so that a 0 stays 0. One value in all is centred and not scaled; none is
-    fine.
+    fine. `weights`: how often each value counts, 1 by default.
     """
     values = values.astype(np.float64)
-    count, total, squares = all_reduce_sum([float(len(values)), float(values.sum()), float(np.square(values).sum())])
+    weights = np.ones(len(values)) if weights is None else weights
+    sums = (float(weights @ powers) for powers in (np.ones(len(values)), values, np.square(values)))
+    count, total, squares = all_reduce_sum([*sums])
     if count == 0:
         return values
     mean = total / count
-    scale = 1.0 if count < 2 else 1 / np.sqrt(max(squares - total * mean, 0.0) / (count - 1) + VARIANCE_EPSILON)
+    scale = 1.0 if count < 1.5 else 1 / np.sqrt(max(squares - total * mean, 0.0) / (count - 1) + VARIANCE_EPSILON)
     return (values - mean if center else values) * scale

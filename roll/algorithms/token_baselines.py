@@ -11,6 +11,8 @@ from roll.algorithms.normalize import AllReduceSum
 from roll.types.forest import ranges
 
 _AT_ONCE = 1 << 16  # numbers of one exchange between ranks, which travel as Python's
+_TINY = 1e-8
+_ROUNDING = 1e-12  # of sums in float64: equal returns leave exactly 0
 
 
 @dataclass(frozen=True)
@@ -60,15 +62,17 @@ def path_variances(log_probs: np.ndarray, halved: np.ndarray, lengths: np.ndarra
     return sums - np.repeat(before, lengths)
 
 
-def token_baselines(
+def less_baselines(
     returns: np.ndarray, weights: np.ndarray, places: np.ndarray, size: int, all_reduce_sum: AllReduceSum
 ) -> np.ndarray:
-    """Compute sum of W G / sum of W over the tokens at the same place of `size` (`TokenGroups`); 0 where one alone is
-    there. Collective: rows of a group may be on several ranks.
+    """Compute G less sum of W G / sum of W over the tokens at the same place of `size` (`TokenGroups`); G where one
+    alone is there. Where all are certain (W is 0), their plain mean. Collective: rows of a group may be on several
+    ranks.
 
-    Example: places [0 1] and [0] with W [1 2] and [3], returns 1 and 0: at the first (1 x 1 + 3 x 0) / 4, at the
-    second 0.
+    Example: places [0 1] and [0] with W [1 2] and [3], returns 1 and 0: at the first the baseline is (1 x 1 + 3 x 0) /
+    4, at the second 0.
     """
+    weights = weights + _TINY
     columns = (weights * returns, weights, np.ones(len(returns)))
     local = np.stack([np.bincount(places, column, size) for column in columns])
     total = np.zeros_like(local)
@@ -76,4 +80,5 @@ def token_baselines(
         part = local[:, start : start + _AT_ONCE]
         total[:, start : start + _AT_ONCE] = np.reshape(all_reduce_sum(part.reshape(-1).tolist()), part.shape)
     weighted, weight, count = total[:, places]
-    return np.where(count > 1.5, weighted / np.maximum(weight, 1e-8), 0.0)
+    gaps = returns - np.where(count > 1.5, weighted / np.maximum(weight, _TINY), 0.0)
+    return np.where(np.abs(gaps) <= _ROUNDING * np.abs(returns), 0.0, gaps)

@@ -50,6 +50,7 @@ def credit_settings(config: AlgorithmConfig, kl_coef: float, version: int = 0) -
         reward_clip=config.reward_clip,
         whiten_rewards=config.whiten_rewards,
         whiten_advantages=config.whiten_advantages,
+        keeps_zero=advantage_settings(config).compares_groups,
         advantage_clip=config.advantage_clip,
         teacher_alone=config.is_pure_opd,
         teacher_share=config.opd_js_weight if config.opd_advantage == "js_divergence" else None,

@@ -249,7 +249,7 @@ _ROWS = (
         {"adv_estimator": "gdpo", "pg_variant": "ppo", "pg_clip": 0.2, "loss_agg_mode": "seq-mean-token-mean"},
         (
             "A_k = (part k of the reward - its mean in the group) / its deviation in the group",
-            "A = the weighted sum of the A_k, less its mean over the batch, / its deviation over the batch",
+            "A = the weighted sum of the A_k / the deviation of this sum over the responses of the batch",
             CLIP,
             "loss of an update = the mean over its responses of the mean over their tokens",
         ),
@@ -321,7 +321,7 @@ _ROWS = (
             "loss_agg_mode": "token-mean",
         },
         (
-            "A = reward - mean of the group, whitened over the tokens of the batch",
+            "A = (reward - mean of the group) / the deviation of this over the responses of the batch",
             CLIP,
             "loss of an update = the mean over its tokens",
         ),

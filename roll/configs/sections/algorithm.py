@@ -12,7 +12,7 @@ from roll.configs.sections.cluster import PgVariant, WorkerConfig
 from roll.configs.sections.data import Place
 from roll.configs.sections.experience import is_started
 from roll.configs.sections.teachers import MixConfig, OnPolicyDistillation
-from roll.configs.tables.estimators import Estimator, OPMDBaseline, RAFTKeep, estimator_of
+from roll.configs.tables.estimators import Estimator, OPMDBaseline, RAFTKeep, Whitening, estimator_of
 from roll.configs.tables.policy_losses import (
     DPPODivergence,
     PolicyForm,
@@ -169,7 +169,11 @@ class AlgorithmConfig(OnPolicyDistillation):
     )
     reward_clip: float | None = setting(None, "Rewards are clipped to [-this, this].", gt=0)
     whiten_rewards: bool = setting(False, "Whiten token rewards over the batch.")
-    whiten_advantages: bool = setting(False, "Whiten advantages over all response tokens of the batch.")
+    whiten_advantages: Whitening = setting(
+        False,
+        "Whiten advantages over all response tokens of the batch; rows: so that every response counts once, however "
+        "long. false: as adv_estimator has it (gdpo and reinforce_plus_plus_baseline rows, reinforce_plus_plus true).",
+    )
     advantage_clip: float | None = setting(None, "Advantages are clipped to [-this, this].", gt=0)
 
     # policy loss

@@ -12,6 +12,8 @@ MeanScope = Literal["batch", "group", "running", "leave_one_out"]
 StdScope = Literal["batch", "group", "running"]
 RAFTKeep = Literal["best", "positive"]
 OPMDBaseline = Literal["mean", "logavgexp"]
+Whitening = bool | Literal["rows"]
+"""True: every token counts once in the mean and the deviation; rows: every response does."""
 
 DECLARED = "declared_estimator"
 """The attribute of a user's function that holds its row (`estimator` in roll/algorithms/advantage.py puts it there)."""
@@ -47,8 +49,8 @@ class Estimator:
     """Compares returns of tokens within groups, by log-probs at the temperature of the run and at half of it."""
     needs_critic: bool = False
     """Token advantages are GAE's, with the values of a critic; else the discounted sum of what follows."""
-    whitens: bool = False
-    """Token advantages are whitened over the batch by definition."""
+    whitens: Whitening = False
+    """Token advantages are whitened over the batch by definition; `whiten_advantages` overrules how."""
     discount: str = "gamma"
     """The key with its discount, per token or per turn."""
     weights: tuple[str, ...] = ()
@@ -79,7 +81,7 @@ _ROWS = (
     Estimator("gae", needs_critic=True),
     Estimator("reinforce"),
     Estimator("reinforce_plus_plus", whitens=True),
-    Estimator("reinforce_plus_plus_baseline", mean="group", whitens=True),
+    Estimator("reinforce_plus_plus_baseline", mean="group", whitens="rows"),
     Estimator("grpo", mean="group", std="group"),
     Estimator("rloo", mean="leave_one_out"),
     Estimator("remax", function="roll.algorithms.advantage:remax", needs_greedy=True),
@@ -90,7 +92,7 @@ _ROWS = (
         function="roll.algorithms.advantage:gdpo",
         needs_groups=True,
         needs_parts=True,
-        whitens=True,
+        whitens="rows",
         weights=("gdpo_reward_keys", "gdpo_reward_weights"),
     ),
     Estimator("gpg", function="roll.algorithms.advantage:gpg", needs_groups=True),

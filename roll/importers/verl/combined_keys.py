@@ -237,8 +237,8 @@ def _divides(source: SourceLookup) -> bool:
 def norms(source: SourceLookup) -> CombinedKeys:
     """Return the normalisation that verl always applies to advantages."""
     name = source("algorithm.adv_estimator")
-    if name == "gae":
-        return CombinedKeys({"whiten_advantages": True}, "whiten_advantages: true: verl whitens what GAE gives.")
+    if name in ("gae", "gdpo", "reinforce_plus_plus_baseline"):
+        return CombinedKeys({"whiten_advantages": True}, f"whiten_advantages: true: verl whitens {name} over tokens.")
     if name in _BY_DEVIATION and not source("algorithm.norm_adv_by_std_in_grpo"):
         return CombinedKeys(
             {"norm_std_type": "none"}, "norm_std_type: none: advantages are not divided by the deviation."

@@ -175,7 +175,8 @@ WHITENED = (
     CreditSettings("gae", lambd=0.9, whiten_advantages=True, advantage_clip=1.0),
     CreditSettings("reinforce_plus_plus", add_token_level_kl=True, kl_coef=0.1, kl_penalty="k1", whiten_rewards=True),
     CreditSettings("reinforce_plus_plus_baseline", gamma=0.9),
-    CreditSettings("gdpo"),
+    CreditSettings("gdpo", keeps_zero=True),
+    CreditSettings("gdpo", whiten_advantages=True),
 )
 
 
@@ -206,7 +207,11 @@ def test_whitened_credit_does_not_depend_on_the_number_of_ranks(settings: Credit
 
     raw, _ = slow_credit(samples, scores, row_values.tolist(), settings)
     inside = raw[samples.response_mask]
-    expected = (inside - inside.mean()) / np.sqrt(inside.var(ddof=1) + 1e-8)
+    lengths = samples.response_lengths
+    counts = np.repeat(1 / lengths, lengths) if settings.whitening == "rows" else np.ones(len(inside))
+    mean = (counts * inside).sum() / counts.sum()
+    variance = (counts * (inside - mean) ** 2).sum() / (counts.sum() - 1)
+    expected = (inside - (0 if settings.keeps_zero else mean)) / np.sqrt(variance + 1e-8)
     limit = settings.advantage_clip or np.inf
     expected = np.clip(expected, -limit, limit)
     np.testing.assert_allclose(whole.advantages[samples.response_mask], expected, rtol=1e-5, atol=2e-6)

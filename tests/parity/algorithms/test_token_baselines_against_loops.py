@@ -152,6 +152,25 @@ def test_a_response_that_is_longer_than_all_others_has_no_baseline_behind_them()
     assert of_longest[3:] == pytest.approx([of.samples.rewards[2]] * 2)
 
 
+def test_a_row_of_weight_zero_counts_in_the_baselines_of_its_group() -> None:
+    of, weights = case(LENGTHS), np.ones(len(LENGTHS))
+    weights[[1, 5]] = 0
+    batch, _ = replace(credit(of, SETTINGS), row_weights=weights).assign(of.samples, of.scores, alone)
+    of_trained = np.repeat(weights > 0, of.samples.lengths)
+    np.testing.assert_allclose(batch.advantages, expected(of) * of_trained, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("certain", [False, True])
+def test_a_group_with_equal_rewards_gets_exactly_zero_from_certain_tokens_too(certain: bool) -> None:
+    of = case((4, 4, 4, 4))
+    if certain:
+        nought = np.zeros(of.samples.num_tokens, np.float32)
+        of = of._replace(scores=TokenScores(nought, halved_log_probs=nought))
+    of = of._replace(samples=replace(of.samples, rewards=np.full(4, 0.7, np.float32)))
+    batch, _ = credit(of, SETTINGS).assign(of.samples, of.scores, alone)
+    assert not batch.advantages.any()
+
+
 def test_rewards_that_are_shifted_give_the_same_credit_where_others_are_as_long() -> None:
     of = case((4, 4, 4, 4))
     moved = Case(replace(of.samples, rewards=of.samples.rewards + 5), of.scores, of.logits, of.chosen)

@@ -140,11 +140,10 @@ def test_advantages_of_gdpo_are_the_sum_of_compared_parts_whitened() -> None:
         mean = sum(part) / len(part)
         deviation = (sum((value - mean) ** 2 for value in part) / (len(part) - 1)) ** 0.5
         of_answers = [old + (value - mean) / (deviation + 1e-6) for old, value in zip(of_answers, part, strict=True)]
-    flat = [value for value, row in zip(of_answers, RATIOS, strict=True) for _ in row]
-    mean = sum(flat) / N
-    deviation = (sum((value - mean) ** 2 for value in flat) / (N - 1) + 1e-8) ** 0.5
+    deviation = (sum(value**2 for value in of_answers) / (len(of_answers) - 1) + 1e-8) ** 0.5  # their mean is 0
+    expected = [value / deviation for value, row in zip(of_answers, RATIOS, strict=True) for _ in row]
     found = [value for row in worked("gdpo").advantages for value in row]
-    assert found == pytest.approx([(value - mean) / deviation for value in flat], rel=1e-4)
+    assert found == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", PRESETS)
