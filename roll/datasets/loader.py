@@ -18,6 +18,7 @@ from roll.datasets.json_text import Parsed, parse, parse_whole, skip_space
 from roll.datasets.pictures.stored import parquet_file, picture_columns, stored_pictures
 from roll.datasets.remote import fetch
 from roll.errors import ConfigError
+from roll.utils.answers.truths import entry_at
 from roll.utils.secrets import mask
 
 ENDINGS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
@@ -47,9 +48,9 @@ class Row:
         return f"{self.file.rsplit('/', 1)[-1]}:{self.place}"
 
     def value(self, column: str) -> Any:
-        """Return the value of a column, or of an entry in a column of mappings, at any depth, as in
-        reward_model.ground_truth.target. None where nothing is."""
-        return _entry(self.values, column)
+        """Return the value of a column, or of an entry in a column of mappings (or of JSON texts), at any depth, as
+        in reward_model.ground_truth.target. None where nothing is."""
+        return entry_at(self.values, column)
 
     def without(self, columns: Sequence[str]) -> Row:
         """The same row without some columns, or entries of columns."""
@@ -57,18 +58,6 @@ class Row:
         for column in columns:
             values = _without(values, column)
         return self if values is self.values else replace(self, values=values)
-
-
-def _entry(values: Mapping[str, Any], path: str) -> Any:
-    """Return the value at a path; a key that contains dots itself comes first."""
-    if path in values or "." not in path:
-        return values.get(path)
-    names = path.split(".")
-    for place in range(len(names) - 1, 0, -1):
-        inner = values.get(".".join(names[:place]))
-        if isinstance(inner, Mapping) and (entry := _entry(inner, ".".join(names[place:]))) is not None:
-            return entry
-    return None
 
 
 def _without(values: Mapping[str, Any], path: str) -> Mapping[str, Any]:

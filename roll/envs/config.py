@@ -203,8 +203,8 @@ class EnvConfig(Settings):
     )
     answer_key: str | None = setting(
         None,
-        "env_manager_cls: tools: in place of reward, the column of a task that the last response has to equal, without "
-        "white space around it: reward 1, else 0.",
+        "env_manager_cls: tools: in place of reward, the column of a task with the accepted answers (docs/rewards.md). "
+        "The last response has to equal one, without white space around it: reward 1, else 0.",
     )
     max_result_tokens: int = setting(
         1024, "env_manager_cls: tools: most tokens of a tool's result; a longer one is cut in its middle.", ge=16

@@ -17,9 +17,9 @@ from roll.datasets.sources import is_data_set_id, load_hub_set
 from roll.envs.base import SUCCESS, VALID, Env, EnvStep
 from roll.errors import ConfigError, EnvError, MissingPackage
 from roll.utils.answers.final_answer import boxed_answer, last_boxed
-from roll.utils.answers.math_equal import check_tolerance
+from roll.utils.answers.math_equal import check_tolerance, reference
 from roll.utils.answers.processes import MathProcesses
-from roll.utils.answers.truths import references, truth_problem
+from roll.utils.answers.truths import accepted_answers, entry_at, options_in, truth_problem
 from roll.utils.files import path_info
 from roll.utils.imports import is_installed
 from roll.utils.thinking import after_thinking
@@ -81,16 +81,17 @@ class Questions:
         self._name, self._keys = dataset_name, (question_key, answer_key)
         self._file = (dataset_name, split, subset)
         self._mode, self._seed, self._owner = mode, seed, owner
+        _check_truths(*self._file, answer_key)
         self._row(0)
 
-    def draw(self, env_seed: int) -> tuple[str, Any, Mapping[str, Any]]:
-        """(question, answer, its whole row)."""
+    def draw(self, env_seed: int) -> tuple[str, tuple[str, ...], Mapping[str, Any]]:
+        """(question, the answers that it accepts, its whole row)."""
         count = len(load_rows(*self._file))
         if self._mode == "val":
             return self._row(env_seed % count)
         return self._row(random.Random(f"{self._owner} {self._seed} {env_seed}").randrange(count))
 
-    def _row(self, place: int) -> tuple[str, Any, Mapping[str, Any]]:
+    def _row(self, place: int) -> tuple[str, tuple[str, ...], Mapping[str, Any]]:
         """Raises EnvError that names a column which is not there."""
         row = Row(self._name, place, load_rows(*self._file)[place])
         for what, key in zip(("question_key", "answer_key"), self._keys, strict=True):
@@ -98,7 +99,7 @@ class Questions:
             if value is None or (isinstance(value, str) and not value):
                 raise EnvError(f"{what}: row {place} of {self._name} has no {key}; it has {', '.join(row.values)}")
         question, answer = map(row.value, self._keys)
-        return _question(row, self._keys[0], question), answer, row.values
+        return _question(row, self._keys[0], question), accepted_answers(answer, options_in(row.values)), row.values
 
 
 def _question(row: Row, key: str, value: Any) -> str:
@@ -159,12 +160,11 @@ class MathQuestions(Env):
             check_tolerance(tolerance)
         except ValueError as error:
             raise EnvError(str(error)) from None
-        _check_truths(dataset_name, split, answer_key, subset)
         self._tolerance = tolerance
 
     def reset(self, seed: int) -> str:
-        self.question, answer, self.task_row = self._questions.draw(seed)
-        self.answers = references(answer)
+        self.question, answers, self.task_row = self._questions.draw(seed)
+        self.answers = tuple(map(reference, answers))
         self._tries_left = self.tries
         return self.question
 
@@ -199,11 +199,12 @@ def _compare(tolerance: float | None) -> MathProcesses:
 
 
 @functools.lru_cache(maxsize=16)
-def _check_truths(name: str, split: str, key: str, subset: str | None) -> None:
+def _check_truths(name: str, split: str, subset: str | None, key: str) -> None:
     """Raises EnvError for the first answer of a file that is none."""
     for place, row in enumerate(load_rows(name, split, subset)):
-        if row.get(key) not in (None, "") and (problem := truth_problem(row[key])) is not None:
-            raise EnvError(f"answer_key: {key} of row {place} of {name} {problem}")
+        truth = entry_at(row, key)
+        if truth not in (None, "") and (problem := truth_problem({**row, "ground_truth": truth})) is not None:
+            raise EnvError(f"answer_key: {key} of row {place} of {name}: {problem}")
 
 
 # `roll_qa`: questions out of a data file, whose answers are compared as texts.
@@ -244,9 +245,7 @@ class QaQuestions(Env):
         self.instruction = f"Answer the question in a few words, as {form}."
 
     def reset(self, seed: int) -> str:
-        self.question, answer, self.task_row = self._questions.draw(seed)
-        listed = isinstance(answer, Sequence) and not isinstance(answer, str)
-        self.answers = [str(one) for one in answer] if listed else [str(answer)]
+        self.question, self.answers, self.task_row = self._questions.draw(seed)
         return self.question
 
     def step(self, action: str) -> EnvStep:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from roll.types.media import PictureSource
+from roll.utils.answers.truths import accepted_answers, options_in
 from roll.utils.thinking import after_thinking, opened
 
 
@@ -50,6 +51,14 @@ class RewardInput:
     @property
     def answer(self) -> str:
         return after_thinking(self.response_text)
+
+    @property
+    def accepted(self) -> tuple[str, ...]:
+        """Texts of the ground truth, any of which is right (`accepted_answers`). Raises ValueError if it has none."""
+        try:
+            return accepted_answers(self.ground_truth, options_in(self.payload))
+        except ValueError as error:
+            raise ValueError(f"ground_truth {error}") from None
 
 
 def has_form(match: Callable[..., object], pattern: str, text: str) -> bool:
@@ -151,12 +160,12 @@ def finite(value: object) -> float | None:
     return None
 
 
-RowCheck = Callable[[Mapping[str, Any]], str | None]
+RowCheck = Callable[..., str | None]
 
 
 def checks_rows(check: RowCheck) -> Callable[[R], R]:
     """Declares what is asked of every row of the reward's domain before a run starts: `check(columns)` says what is
-    wrong with the row, None if it can be scored."""
+    wrong with the row, None if it can be scored. Arguments of the reward that it takes as well are given by name."""
 
     def declare(reward: R) -> R:
         setattr(reward, ROW_CHECK, check)

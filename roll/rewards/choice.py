@@ -7,10 +7,11 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from roll.rewards.base import RewardInput, RewardResult, requires
+from roll.rewards.base import RewardInput, RewardResult, checks_rows, requires
 from roll.rewards.config import RewardType
 from roll.utils.answers.final_answer import final_answer
 from roll.utils.answers.prose import own_words
+from roll.utils.answers.truths import accepted_answers, options_in, truth_problem
 
 SCORES: Mapping[RewardType, tuple[float, float, float, float]] = {
     "hard": (1.0, 1.0, 0.0, 0.0),
@@ -101,8 +102,37 @@ THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
 ARTICLES = re.compile(r"^(?:a|an|the)\s+")
 
 
+NUMBER = re.compile(r"[-+]?\d+")
+LETTERS = "ABCDEFGHIJ"
+Options = list[tuple[str, str]]
+"""Letters of options, each with what stands for it: its plain text, or a label that is no letter."""
+
+
+def text_problem(row: Mapping[str, Any], options_column: str | None = None, letters: str = LETTERS) -> str | None:
+    """Return the problem of a row for `general_rule`: a ground truth that is none, or an index beyond its options."""
+    if problem := truth_problem(row, options_column, letters, may_be_json=False):
+        return problem
+    options = options_in(row, options_column, letters)
+    shown = [plain(text) for option in options for text in (option.label, option.text)]
+    for text in accepted_answers(row.get("ground_truth"), options) if options else ():
+        if NUMBER.fullmatch(text) and not any(same_text(plain(text), one) for one in shown):
+            return f"its ground truth is {text}, but the row has {len(options)} options, counted from 0"
+    return None
+
+
+def choice_problem(row: Mapping[str, Any], options_column: str | None = None, letters: str = LETTERS) -> str | None:
+    """Return the problem of a row for `multiple_choice`: also the index of an option in a row without options."""
+    truth = row.get("ground_truth")
+    if NUMBER.fullmatch(str(truth)) and not options_in(row, options_column, letters):
+        return (
+            f"its ground truth is {truth}, and the row has no options: name their column as reward_args.options_column"
+        )
+    return text_problem(row, options_column, letters)
+
+
+@checks_rows(text_problem)
 @requires("ground_truth")
-class MultipleChoice:
+class GeneralRule:
     r"""Is the answer the choice, or the text, that the ground truth names?
 
     The answer is the last `\boxed{}` after thinking, else the last `<answer>`, else what the last "answer is" or
@@ -110,9 +140,10 @@ class MultipleChoice:
     `(B)`, `option B`, `I choose B`, `B is correct` or, at the end, `so B` in it that is not denied ("not (B)"). Where
     the question asks which is not true, "(B) is not true" names (B), and "(A) is true" denies (A).
 
-    A ground truth is a letter ("B", "(B)", "B. Paris"), several ("A, C", in any order), or a text. Where the row has a
-    column `options_column`, a list of texts or a mapping of letters to texts, the text of an option is as good as its
-    letter. Texts are compared without case, punctuation around them and a leading article; numbers by value.
+    A ground truth is a letter ("B", "(B)", "B. Paris"), several ("A, C", in any order), a text, or what else
+    `accepted_answers` reads, as the index of an option. If the row has options (in `options_column`, else as
+    `options_in` finds them), the text of one is as good as its letter. Texts are compared without case, punctuation
+    around them and a leading article; numbers by value.
 
     `reward_type`: hard is 1 or 0, the others are ROLL's (`SCORES`). With `require_boxed` only an answer in a box is
     right.
@@ -121,8 +152,8 @@ class MultipleChoice:
     def __init__(
         self,
         reward_type: RewardType = "hard",
-        letters: str = "ABCDEFGHIJ",
-        options_column: str = "options",
+        letters: str = LETTERS,
+        options_column: str | None = None,
         require_boxed: bool = False,
     ):
         if reward_type not in SCORES:
@@ -135,8 +166,13 @@ class MultipleChoice:
         self._require_boxed = require_boxed
 
     def __call__(self, sample: RewardInput) -> RewardResult:
-        truths = self._truths(sample.ground_truth)
-        options = self._options(sample.payload.get(self._options_column))
+        held = options_in(sample.payload, self._options_column, self._letters)
+        truths = accepted_answers(sample.ground_truth, held)
+        options = [
+            (one.label if one.label in set(self._letters) else letter, plain(text))
+            for letter, one in zip(self._letters, held, strict=False)
+            for text in (one.text, one.label)
+        ]
         denials = OF_FALSE_ONES if ASKS_FOR_A_FALSE_ONE.search(sample.question[-MAX_CHARS:]) else USUAL
         text = own_words(sample.answer)
         answer, place = final_answer(text)
@@ -149,29 +185,7 @@ class MultipleChoice:
         metrics = {"answer_found": float(answer is not None), "boxed": float(is_boxed), "success": float(is_right)}
         return RewardResult(score, metrics, {"answer": answer})
 
-    def _truths(self, truth: Any) -> list[str]:
-        """Any of a list is right."""
-        truths = [
-            str(one).strip() for one in (truth if isinstance(truth, list | tuple) else [truth]) if one is not None
-        ]
-        if not truths or not all(truths):
-            raise ValueError("the row has no ground_truth")
-        return truths
-
-    def _options(self, column: Any) -> dict[str, str]:
-        """Letters to texts."""
-        if isinstance(column, Mapping):
-            return {str(letter).strip().upper(): plain(str(text)) for letter, text in column.items()}
-        if isinstance(column, list | tuple):
-            lettered = zip(self._letters, map(str, column), strict=False)
-            return {letter: plain(self._without_letter(text, letter)) for letter, text in lettered}
-        return {}
-
-    def _without_letter(self, text: str, letter: str) -> str:
-        """Example: "B. Paris" as the second option is "Paris"."""
-        return re.sub(rf"^\s*\(?{letter}[.):]\s*", "", text)
-
-    def _equal(self, answer: str, truth: str, options: Mapping[str, str], denials: Denials) -> bool:
+    def _equal(self, answer: str, truth: str, options: Options, denials: Denials) -> bool:
         wanted, chosen = self._choices(truth, options), self._choices(answer, options, denials)
         if wanted and chosen:
             return wanted == chosen
@@ -183,7 +197,7 @@ class MultipleChoice:
         behind = re.match(rf"\(?[{self._letters}][.):]\s*(?=\S)", truth)
         return plain(truth[behind.end() :] if behind else truth)
 
-    def _choices(self, text: str, options: Mapping[str, str], denials: Denials = USUAL) -> frozenset[str]:
+    def _choices(self, text: str, options: Options, denials: Denials = USUAL) -> frozenset[str]:
         """The letters that a text stands for; empty if it is no choice."""
         if len(text) > MAX_CHARS:
             return frozenset()
@@ -205,7 +219,7 @@ class MultipleChoice:
             return frozenset(letters)
         if len(text) == 1 and text.upper() in self._letters:
             return frozenset(text.upper())
-        return frozenset(letter for letter, option in options.items() if option and same_text(option, plain(text)))
+        return frozenset(letter for letter, option in options if option and same_text(option, plain(text)))
 
     def _is_list(self, rest: str) -> bool:
         """Example: of "(A), (C)" the first letter is not all."""
@@ -217,7 +231,7 @@ class MultipleChoice:
         if fields := FIELD.findall(text):
             return fields[-1].strip()
         mentions = list(MENTION.finditer(text))
-        if mentions and not self._choices(text, {}, denials):
+        if mentions and not self._choices(text, [], denials):
             meant = [mention for mention in mentions if not _is_denied(text, mention, denials)]
             if len(meant) > 1 and JOINED.fullmatch(text, meant[-2].end(), meant[-1].start()):
                 return text[meant[-2].start() : meant[-1].end()]
@@ -232,10 +246,15 @@ def _is_denied(text: str, mention: re.Match[str], denials: Denials) -> bool:
     return denials.before.search(before) is not None or denials.behind.match(text, letter_end) is not None
 
 
-class CrossThinkQA(MultipleChoice):
-    """`multiple_choice` with ROLL's rewards from -1 to 1: soft unless told otherwise."""
+@checks_rows(choice_problem)
+class MultipleChoice(GeneralRule):
+    """`general_rule` for letters and options alone: a number in a row without options is refused."""
 
-    def __init__(self, reward_type: RewardType = "soft", letters: str = "ABCDEFGHIJ", options_column: str = "options"):
+
+class CrossThinkQA(GeneralRule):
+    """`general_rule` with ROLL's rewards from -1 to 1: soft unless told otherwise."""
+
+    def __init__(self, reward_type: RewardType = "soft", letters: str = LETTERS, options_column: str | None = None):
         super().__init__(reward_type, letters, options_column)
 
 

@@ -39,7 +39,7 @@ BUILTINS: Mapping[str, Builtin] = {
     "exact_match": Builtin("roll.rewards.texts:ExactMatch"),
     "regex": Builtin("roll.rewards.texts:Regex"),
     "multiple_choice": Builtin("roll.rewards.choice:MultipleChoice", reward_types=ALL_TYPES),
-    "general_rule": Builtin("roll.rewards.choice:MultipleChoice", reward_types=ALL_TYPES),
+    "general_rule": Builtin("roll.rewards.choice:GeneralRule", reward_types=ALL_TYPES),
     "crossthinkqa": Builtin("roll.rewards.choice:CrossThinkQA", reward_types=ALL_TYPES),
     "ifeval": Builtin(
         "roll.rewards.ifeval.reward:IFEval",

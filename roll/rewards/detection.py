@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from roll.rewards.base import RewardInput, RewardResult, requires
+from roll.rewards.base import RewardInput, RewardResult, checks_rows, requires
 from roll.utils.answers.final_answer import last_tagged
 
 THRESHOLDS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
@@ -35,7 +35,17 @@ class Box:
         return (self.x2 - self.x1) * (self.y2 - self.y1)
 
 
+def problem_of(row: Mapping[str, Any]) -> str | None:
+    """Return the problem of the row's reference boxes, None if they are valid."""
+    truth = boxes_in(row.get("ground_truth"))
+    is_valid = truth is not None and None not in truth
+    return (
+        None if is_valid else f"its ground truth is not a list of boxes with labels: {row.get('ground_truth')!r:.200}"
+    )
+
+
 @requires("ground_truth")
+@checks_rows(problem_of)
 class Detection:
     """Intersection over union of boxes, and F-score of labelled boxes.
 
@@ -76,9 +86,9 @@ class Detection:
         self._format_weight = format_weight
 
     def __call__(self, sample: RewardInput) -> RewardResult:
-        truth = boxes_in(sample.ground_truth)
-        if truth is None or None in truth:
-            raise ValueError(f"ground_truth {sample.ground_truth!r:.200} is not a list of boxes with labels")
+        if problem := problem_of({"ground_truth": sample.ground_truth}):
+            raise ValueError(problem)
+        truth = boxes_in(sample.ground_truth) or []
         reference = [box for box in truth if box is not None]
         if self._is_of_file:
             if not sample.picture_scales:

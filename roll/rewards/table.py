@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from functools import partial
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from roll.configs.load.aliases import LLM_JUDGE, REWARD_MODEL
 from roll.datasets.rows import GROUND_TRUTH, Columns
@@ -24,15 +25,20 @@ def required_columns(config: RewardConfig) -> tuple[Columns, ...]:
 
 
 def reads_ground_truth(config: RewardConfig) -> bool:
-    """True if the code itself of a part that declares nothing names `ground_truth`; what it calls is not looked
-    into."""
+    """True if the code itself of a part that declares nothing names `ground_truth` or `accepted`; what it calls is not
+    looked into."""
     return any(_names_ground_truth(part) for part in parts_of(config) if _declared(part) is None)
 
 
 def row_checks(config: RewardConfig) -> tuple[RowCheck, ...]:
     """Return the checks that its parts make of every row (`checks_rows`). Imports them, and builds nothing."""
-    checks = (getattr(resolve(part.reward, PATHS), ROW_CHECK, None) for part in parts_of(config))
-    return tuple(check for check in checks if check is not None)
+    checks = ((getattr(resolve(part.reward, PATHS), ROW_CHECK, None), part.args) for part in parts_of(config))
+    return tuple(_with_arguments(check, args) for check, args in checks if check is not None)
+
+
+def _with_arguments(check: RowCheck, args: Mapping[str, Any]) -> RowCheck:
+    known = inspect.signature(check).parameters
+    return partial(check, **{name: value for name, value in args.items() if name in known})
 
 
 def _declared(part: Part) -> tuple[Columns, ...] | None:
@@ -43,7 +49,7 @@ def _declared(part: Part) -> tuple[Columns, ...] | None:
 def _names_ground_truth(part: Part) -> bool:
     reward = resolve(part.reward, PATHS)
     function = inspect.unwrap(reward.__call__ if inspect.isclass(reward) else reward) if callable(reward) else None
-    return inspect.isfunction(function) and GROUND_TRUTH in function.__code__.co_names
+    return inspect.isfunction(function) and not {GROUND_TRUTH, "accepted"}.isdisjoint(function.__code__.co_names)
 
 
 def build_reward(config: RewardConfig, judge: Reward | None = None) -> Reward | BatchReward:

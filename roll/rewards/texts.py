@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 
-from roll.rewards.base import RewardInput, RewardResult, has_form, requires
+from roll.rewards.base import RewardInput, RewardResult, checks_rows, has_form, requires
+from roll.utils.answers.truths import truth_problem
 
 
 @requires("ground_truth")
+@checks_rows(truth_problem)
 class ExactMatch:
-    r"""1 if the answer is the ground truth, 0 if not.
+    r"""1 if the answer is the ground truth, or one of those that it accepts, 0 if not.
 
     The answer is the last match of `pattern` behind the thinking: its group if it has one (it may have one at most),
     the whole match otherwise. A pattern that names the marks of thinking may begin before. Without a pattern it is all
@@ -29,10 +31,8 @@ class ExactMatch:
         self._ignore_case = ignore_case
 
     def __call__(self, sample: RewardInput) -> RewardResult:
-        if sample.ground_truth is None:
-            raise ValueError("the row has no ground_truth")
-        answer = self._extracted(sample)
-        correct = answer is not None and self._normal(answer) == self._normal(str(sample.ground_truth))
+        answer, accepted = self._extracted(sample), map(self._normal, sample.accepted)
+        correct = answer is not None and self._normal(answer) in accepted
         return RewardResult(float(correct), {"answer_found": float(answer is not None)}, {"answer": answer})
 
     def _extracted(self, sample: RewardInput) -> str | None:

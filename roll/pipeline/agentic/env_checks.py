@@ -8,6 +8,7 @@ import regex
 
 from roll.configs.checks.pictures import picture_problems
 from roll.configs.problems import Problem, did_you_mean
+from roll.datasets.loader import DataFile
 from roll.datasets.sources import names_data_set
 from roll.envs.adapters.verifiers import BUILT_IN, PACKAGE
 from roll.envs.build import import_problems
@@ -27,9 +28,11 @@ from roll.envs.config import (
     fields_of,
 )
 from roll.envs.table import ADAPTERS, AGENTS, ENVIRONMENTS, NOT_HERE, TOOLS, TOOLS_NOT_HERE, gem_id
+from roll.errors import ConfigError
 from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
 from roll.pipeline.agentic.proxy.programs.sandboxed import shown_paths
 from roll.pipeline.agentic.tool_checks import path_problems, tool_key_problems
+from roll.utils.answers.truths import truth_problem
 from roll.utils.files import expanded, path_info
 from roll.utils.imports import SCRIPT_MODULE, file_on_path, is_installed, is_missing, resolve, split
 from roll.utils.sandbox.backends import SandboxUnavailable, find_means
@@ -275,6 +278,16 @@ def task_place_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
             )
     elif not expanded(env.tasks).is_file():
         yield Problem(f"{at}.tasks: there is no file {env.tasks}.", (f"{at}.tasks",), "place")
+    elif env.answer_key is not None:
+        keys = (f"{at}.answer_key", f"{at}.tasks")
+        try:
+            for row in DataFile(expanded(env.tasks), "json", f"{at}.tasks").rows():
+                truth = row.value(env.answer_key)
+                if problem := row.fault or truth_problem({**row.values, "ground_truth": truth}):
+                    yield Problem(f"{at}.answer_key: {env.answer_key} of {row.where}: {problem}.", keys)
+                    return
+        except ConfigError as error:
+            yield Problem(str(error), keys)
 
 
 def _away(key: str, path: str) -> Problem:

@@ -339,11 +339,19 @@ class JudgePrompt:
             **sample.payload,
             QUESTION: sample.question or sample.prompt_text,
             RESPONSE: sample.answer,
-            REFERENCE: sample.ground_truth,
+            REFERENCE: _reference(sample),
             LOWEST: f"{self.lowest:g}",
             HIGHEST: f"{self.highest:g}",
         }
         return guarded([(text, None if place is None else str(values[place])) for text, place in _pieces(self.text)])
+
+
+def _reference(sample: RewardInput) -> str:
+    """The accepted answers; a ground truth that is none, such as a rubric, as it is."""
+    try:
+        return " or ".join(sample.accepted)
+    except ValueError:
+        return str(sample.ground_truth)
 
 
 def prompt_named(name: str | None) -> Named:

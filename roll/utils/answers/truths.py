@@ -1,76 +1,197 @@
-"""Ground truths of mathematics, as files hold them."""
+"""The accepted answers of a row: what its ground truth means, for every reward, judge and environment."""
 
 from __future__ import annotations
 
+import ast
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from roll.utils.answers.math_equal import reference
+from roll.utils.answers.numbers import read_number
+
+ENTRIES = ("ground_truth", "target", "answer", "answers", "value", "text", "spans")
+"""The entry of a mapping that is the answer, the first that is there. `aliases` beside it are accepted as well."""
+OPTIONS = ("options", "choices", "endings")
+"""Columns with the options of a question, the first that has some."""
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-def references(truth: object) -> tuple[str, ...]:
-    r"""Return the accepted answers of a ground truth: an answer equal to any of them is right.
+class Option(NamedTuple):
+    """One option of a question: its label, "A" where the row gives none, its text, and how the row holds it."""
 
-    A text may be a worked solution (`reference`); a number is taken as it is written; a list, or a text that is a JSON
-    list of texts, holds several. Raises ValueError that says what is wrong with anything else.
+    label: str
+    text: str
+    held: Any
 
-    Examples: "6 * 12 = 72\n#### 72" -> ("72",), 1e-07 -> ("1e-07",), ["1/2", 0.5] -> ("1/2", "0.5")
+
+def accepted_answers(truth: object, options: Sequence[Option] = ()) -> tuple[str, ...]:
+    """Return the texts of a ground truth any of which is right.
+
+    It is a text, a number, a list of these, a mapping with one of `ENTRIES`, or the JSON text of a list of texts or of
+    such a mapping. A whole number beside `options` (those of its row: `options_in`) is the index of one, from 0: its
+    label and its text are accepted. If an option is that number, it is the number. Raises ValueError that says what is
+    wrong.
+
+    Examples: 5.0 -> ("5", "5.0"), '["Paris", "paris"]' -> ("Paris", "paris"), {"value": "UK", "aliases": ["GB"]} ->
+    ("UK", "GB"), 2 with the options red, green and blue -> ("C", "blue")
     """
-    if hasattr(truth, "tolist") and not isinstance(truth, str):  # numpy's, without importing it
-        truth = cast(Any, truth).tolist()
-    if isinstance(truth, str) and (several := _json_list(truth)) is not None:
-        truth = several
-    if isinstance(truth, list | tuple):
-        if not truth:
-            raise ValueError("is an empty list, so that no answer is right")
-        return tuple(_one(entry, "a list with ") for entry in truth)
-    return (_one(truth, ""),)
+    return tuple(dict.fromkeys(text for value in _values(truth) for text in _meant(value, options)))
 
 
-def truth_problem(truth: object) -> str | None:
-    """Return the reason why a ground truth is invalid, None if it is valid."""
+def truth_problem(
+    row: Mapping[str, Any], options_column: str | None = None, letters: str = LETTERS, may_be_json: bool = True
+) -> str | None:
+    """Return the problem of a row's `ground_truth`, None if it can be read. `may_be_json`: an answer may be the JSON
+    text of a mapping."""
     try:
-        references(truth)
+        answers = accepted_answers(row.get("ground_truth"), options_in(row, options_column, letters))
+        for data in () if may_be_json else map(as_data, answers):
+            if isinstance(data, Mapping):
+                raise ValueError(f"is the text of {a_mapping(data)}")
     except ValueError as error:
-        return str(error)
+        return f"its ground truth {error}"
     return None
 
 
-def _one(truth: object, within: str) -> str:
-    if hasattr(truth, "item") and not isinstance(truth, str):
-        truth = cast(Any, truth).item()
+def as_data(value: Any) -> Any:
+    """Return the list or the mapping that a text holds, as JSON or as Python writes it; anything else as it is."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
+        return value
+    for read in (json.loads, ast.literal_eval):
+        try:
+            data = read(value.strip())
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            continue
+        return data if isinstance(data, list | dict) else value
+    return value
+
+
+def entry_at(values: Mapping[str, Any], path: str) -> Any:
+    """Return the value at a path of names with dots, also through columns that hold a mapping as JSON text. A key that
+    contains dots itself comes first. None where nothing is."""
+    if path in values or "." not in path:
+        return values.get(path)
+    names = path.split(".")
+    for place in range(len(names) - 1, 0, -1):
+        inner = as_data(values.get(".".join(names[:place])))
+        if isinstance(inner, Mapping) and (entry := entry_at(inner, ".".join(names[place:]))) is not None:
+            return entry
+    return None
+
+
+def options_in(row: Mapping[str, Any], column: str | None = None, letters: str = LETTERS) -> list[Option]:
+    """Return the options of a row's question, from `column`, else from the first of `OPTIONS` that has some.
+
+    They are a list, a mapping of labels to texts, ARC's mapping of `text` and `label`, a text that labels them ("A. red
+    B. blue"), or JSON text of these.
+    """
+    for name in OPTIONS if column is None else (column,):
+        if options := list(_options(as_data(entry_at(row, name)), letters)):
+            return options
+    return []
+
+
+def _options(held: Any, letters: str) -> Iterator[Option]:
+    if isinstance(held, str):
+        held = _labelled(held, letters)
+    if isinstance(held, Mapping) and isinstance(held.get("text"), list | tuple):
+        pairs = zip(held.get("label") or letters, held["text"], strict=False)
+    elif isinstance(held, Mapping):
+        pairs = held.items() if all(len(str(label).strip()) == 1 for label in held) else ()
+    elif isinstance(held, list | tuple) and all(isinstance(one, Mapping) for one in held):
+        pairs = [(one.get("label") or letter, one.get("text")) for letter, one in zip(letters, held, strict=False)]
+    else:
+        pairs = zip(letters, held, strict=False) if isinstance(held, list | tuple) else ()
+    for label, text in pairs:
+        if text is not None and not isinstance(text, Mapping | list | tuple):
+            named = str(label).strip().upper()
+            yield Option(named, re.sub(rf"(?i)^\s*\(?{re.escape(named)}\s?[.):]\s*", "", str(text)).strip(), text)
+
+
+def _labelled(text: str, letters: str) -> dict[str, str]:
+    """Example: "a ) 38 , b ) 27.6" -> {"A": "38", "B": "27.6"}."""
+    places: list[re.Match[str]] = []
+    for letter in letters:
+        found = re.compile(rf"(?:^|[\s,;])\(?{letter}\s?[.):]\s*", re.I).search(text, places[-1].end() if places else 0)
+        if found is None:
+            break
+        places.append(found)
+    ends = [place.start() for place in places[1:]] + [len(text)]
+    parts = [text[place.end() : end].strip(" \t\n,;") for place, end in zip(places, ends, strict=False)]
+    return dict(zip(letters, parts, strict=False)) if len(parts) > 1 else {}
+
+
+def _values(truth: object, within: str = "") -> Iterator[str | int | float | Decimal | Fraction]:
+    if hasattr(truth, "tolist") and not isinstance(truth, str):  # numpy's, without importing it
+        truth = cast(Any, truth).tolist()
+    data = as_data(truth)
+    if isinstance(data, Mapping):
+        name = next((name for name in ENTRIES if data.get(name) is not None), None)
+        if name is not None:
+            yield from _values(data[name], "an entry with ")
+            yield from _values(data["aliases"], "an entry with ") if data.get("aliases") else ()
+            return
+        if data is truth:
+            raise ValueError(f"is {within}{a_mapping(data)}")
+    elif isinstance(data, list | tuple) and (data is truth or all(isinstance(one, str) for one in data)):
+        if not data:
+            raise ValueError("is an empty list, so that no answer is right")
+        if within == "a list with ":
+            raise ValueError(
+                "is a list with a list. It must be a text, a number, or a list of these, any of them right"
+            )
+        for one in data:
+            yield from _values(one, "a list with ")
+        return
+    yield _one(truth, within)
+
+
+def _one(truth: object, within: str) -> str | int | float | Decimal | Fraction:
     if truth is None or (isinstance(truth, str) and not truth.strip()):
         raise ValueError(f"is {within}an empty entry" if within else "is empty")
     if isinstance(truth, str):
-        return reference(truth)
+        return truth.strip()
     if isinstance(truth, bool):
-        raise ValueError(f"is {within}{str(truth).lower()}, which no number and no text is")
-    if isinstance(truth, Mapping):
-        keys = [str(key) for key in truth]
-        first = keys[0] if keys else "answer"
-        raise ValueError(
-            f"is {within}a mapping ({', '.join(keys) or 'without keys'}). Name the entry that is the answer, as in "
-            f"data_args.ground_truth: <column>.{first}"
-        )
+        raise ValueError(f"is {within}{str(truth).lower()}. Write the text that an answer holds, such as yes or true")
     if not isinstance(truth, int | float | Decimal | Fraction):
         raise ValueError(
             f"is {within}a {type(truth).__name__}. It must be a text, a number, or a list of these, any of them right"
         )
     if not isinstance(truth, int | Fraction) and not math.isfinite(truth):
         raise ValueError(f"is {within}{truth}, which no answer can equal")
-    return format(Decimal(truth), "f") if isinstance(truth, int) else str(truth)  # str of an int has a longest one
+    return truth
 
 
-def _json_list(text: str) -> list[str] | None:
-    """Example: '["1/2", "0.5"]' holds two; [1, 2] is an interval or a list of numbers, and stays what it is."""
-    if not text.lstrip().startswith('["'):
-        return None
-    try:
-        entries = json.loads(text)
-    except ValueError:
-        return None
-    return entries if isinstance(entries, list) and all(isinstance(entry, str) for entry in entries) else None
+def a_mapping(data: Mapping[Any, Any]) -> str:
+    """Name a mapping that is no answer, and what to do."""
+    keys = [str(key) for key in data]
+    return (
+        f"a mapping ({', '.join(keys) or 'without keys'}). Name the entry that is the answer, as in "
+        f"data_args.ground_truth: <column>.{keys[0] if keys else 'answer'}"
+    )
+
+
+def _meant(value: str | int | float | Decimal | Fraction, options: Sequence[Option]) -> tuple[str, ...]:
+    """Return the texts that a value stands for."""
+    if isinstance(value, str):
+        texts: tuple[str, ...] = (value,)
+    elif isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        texts = (str(int(value)), str(value))
+    else:  # str of an int has a longest one
+        texts = (format(Decimal(value), "f") if isinstance(value, int) else str(value),)
+    if not options or not texts[0].isdecimal() or any(option.label == texts[0] for option in options):
+        return texts
+    if any(option.held == value for option in options) or (isinstance(value, str) and _is_read(value, options)):
+        return texts
+    place = int(texts[0]) if len(texts[0]) < 3 else len(options)
+    return (options[place].label, options[place].text) if place < len(options) else texts
+
+
+def _is_read(text: str, options: Sequence[Option]) -> bool:
+    """Tell whether one of the options is this number, a unit aside."""
+    number = read_number(text)
+    return any((read := read_number(option.text)) and number and read.value == number.value for option in options)

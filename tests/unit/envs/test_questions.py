@@ -106,13 +106,15 @@ def test_a_wrong_answer_may_be_tried_again() -> None:
     assert (third.reward, third.terminated) == (1.0, True)
 
 
-@pytest.mark.parametrize("answer", [{"target": ["5"]}, True, [["5"]]])
+@pytest.mark.parametrize("answer", [{"solved": ["5"]}, True, [["5"]]])
 def test_a_file_with_an_answer_that_is_no_text_or_number_is_refused(tmp_path: Path, answer: object) -> None:
     path = tmp_path / "bad.jsonl"
     rows = [{"problem": "?", "answer": "5"}, {"problem": "?", "answer": answer}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(EnvError, match="answer_key: answer of row 1 of .*bad.jsonl is "):
+    with pytest.raises(EnvError, match="answer_key: answer of row 1 of .*bad.jsonl: its ground truth is "):
         MathQuestions(str(path))
+    with pytest.raises(EnvError, match="answer_key: answer of row 1 of .*bad.jsonl: its ground truth is "):
+        QaQuestions(str(path), question_key="problem")
 
 
 def test_any_of_a_list_is_right_and_a_tolerance_is_taken(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_require_boxed_counts_no_other_answer() -> None:
 
 def test_a_row_without_truth_raises_instead_of_scoring_0(math_rule: MathRule) -> None:
     for truth in (None, " "):
-        with pytest.raises(ValueError, match="no ground_truth"):
+        with pytest.raises(ValueError, match="ground_truth is empty"):
             math_rule(RewardInput("", "4", truth))
 
 
@@ -216,13 +216,15 @@ def read(truth: Any, column: str = "answer") -> None:
 @pytest.mark.parametrize(
     ("truth", "said"),
     [
-        ({"target": ["5"]}, "is a mapping (target). Name the entry that is the answer"),
-        ([{"target": "5"}], "is a list with a mapping (target)"),
+        ({"solved": ["5"]}, "is a mapping (solved). Name the entry that is the answer"),
+        ([{"solved": "5"}], "is a list with a mapping (solved)"),
+        ('{"solved": "5"}', "is the text of a mapping (solved). Name the entry that is the answer"),
+        ({"answer": None}, "is a mapping (answer)"),
         ([], "is an empty list"),
         ([["5"]], "is a list with a list"),
         (["5", None], "is a list with an empty entry"),
         (["5", " "], "is a list with an empty entry"),
-        (True, "is true"),
+        (True, "is true. Write the text that an answer holds"),
         (np.bool_(False), "is false"),
         (b"5", "is a bytes"),
         (Decimal("NaN"), "is NaN"),

@@ -27,6 +27,7 @@ from roll.pipeline.agentic.proxy.transcript.render import Renderer, RenderRefuse
 from roll.pipeline.agentic.proxy.transcript.transcript import Transcript
 from roll.pipeline.agentic.sample_forms import ChatEncoder
 from roll.types.rollout import Generate, Trajectory
+from roll.utils.answers.truths import accepted_answers, entry_at, options_in
 from roll.utils.background import start
 from roll.utils.imports import resolve
 
@@ -142,14 +143,26 @@ class ToolPlayer(SessionPlayer):
         await world.tools.close()
 
     async def _play(self, job: EpisodeJob, attempt: int, session: Session, task: Mapping[str, Any]) -> None:
-        world, counts = self._worlds[session], session.transcript.counts
+        world, counts, accepted = self._worlds[session], session.transcript.counts, self._accepted(task)
         counts[TOOL_CALLS] = counts[TOOL_ERRORS] = 0
         shown = None if world.of_class is None else await world.of_class.begin(task)
         schemas = await world.tools.open()
         messages = self._first(task, shown)
         await self._converse(session, world.tools, schemas, messages)
         counts[SERVER_DEATHS] = world.tools.num_deaths
-        await self._reward(session, world, task, messages)
+        await self._reward(session, world, task, messages, accepted)
+
+    def _accepted(self, task: Mapping[str, Any]) -> Sequence[str]:
+        """The right answers of a task, of which nothing is played where there are none."""
+        key = self._rules.config.answer_key
+        if key is None:
+            return ()
+        if (truth := entry_at(task, key)) is None:
+            raise EnvError(f"answer_key: the task has no column {key!r}; it has {', '.join(task)}")
+        try:
+            return accepted_answers(truth, options_in(task))
+        except ValueError as error:
+            raise EnvError(f"answer_key: column {key!r} of the task {error}") from None
 
     def _first(self, task: Mapping[str, Any], shown: str | None) -> list[ChatMessage]:
         """The messages of the task, with what the class showed behind the last one."""
@@ -251,15 +264,18 @@ class ToolPlayer(SessionPlayer):
         return cut_in_middle(_readable(text), most, lambda part: len(self._encoder.encode(part)))
 
     async def _reward(
-        self, session: Session, world: _World, task: Mapping[str, Any], messages: Sequence[ChatMessage]
+        self,
+        session: Session,
+        world: _World,
+        task: Mapping[str, Any],
+        messages: Sequence[ChatMessage],
+        accepted: Sequence[str],
     ) -> None:
         config = self._rules.config
         if config.answer_key is not None:
-            if config.answer_key not in task:
-                raise EnvError(f"answer_key: the task has no column {config.answer_key!r}; it has {', '.join(task)}")
             last = messages[-1]
             answer = last.content.strip() if last.role == ASSISTANT and not last.calls else None  # else it was cut off
-            is_right = answer == as_text(task[config.answer_key]).strip()
+            is_right = answer in accepted
             self._judge(session, {"reward": float(is_right), "metrics": {"success": float(is_right)}})
         elif config.reward is not None:
             shown = [message.for_template() for message in messages]

@@ -353,7 +353,9 @@ def test_tools_that_cannot_be_called_are_refused(entry: dict[str, Any], text: st
     assert text in found
 
 
-def test_a_plan_looks_at_commands_classes_and_rewards_and_starts_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_looks_at_commands_classes_and_rewards_and_starts_no_server(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def said(**entry: Any) -> list[tuple[str, str]]:
         found = code_problems(config(custom_envs__Lake=TOOL_LOOP | entry))
         return [(problem.of, problem.text.removeprefix("custom_envs.Lake.")) for problem in found]
@@ -372,6 +374,9 @@ def test_a_plan_looks_at_commands_classes_and_rewards_and_starts_no_server(monke
     assert "is not a class" in said(tool_class="json:dumps")[0][1]
     assert said(answer_key=None, reward="json:decoder") == [("run", "reward: json:decoder cannot be called.")]
     assert said(tasks="a.jsonl") == [("place", "tasks: there is no file a.jsonl.")]
+    (tmp_path / "tasks.jsonl").write_text('{"answer": ["5"]}\n{"answer": []}\n')
+    ((_, empty),) = said(tasks=str(tmp_path / "tasks.jsonl"))
+    assert empty.endswith("tasks.jsonl:2: its ground truth is an empty list, so that no answer is right.")
     monkeypatch.setattr("roll.pipeline.agentic.tool_checks.is_installed", lambda name: False)
     assert said() == [("machine", "tool_servers needs the package mcp. Install roll-rl[mcp].")]
 

@@ -128,7 +128,7 @@ class Vague:
         return word
 
 
-TASKS = [{"question": "box F?", "digit": "5", "hint": " Open it.", "start": 2}]
+TASKS = [{"question": "box F?", "digit": "5", "digits": ["5", "cinq"], "hint": " Open it.", "start": 2}]
 BOXES = f"{__name__}:Boxes"
 
 
@@ -275,6 +275,8 @@ def test_the_reward_is_of_a_function_of_a_column_or_of_an_attribute(tmp_path: Pa
     assert row.reward == 0.0, "the result of a tool is no answer, though it is the digit"
     (row,), _ = played(["6"], tmp_path, tool_class=BOXES, answer_key="digit")
     assert (row.reward, row.metrics["success"]) == (0.0, 0.0)
+    (row,), _ = played(["cinq"], tmp_path, tool_class=BOXES, answer_key="digits")
+    assert row.reward == 1.0, "any of a list is right"
     (row,), _ = played([CALL, "so"], tmp_path, tool_class=BOXES, reward=f"{__name__}:judged")
     assert (row.reward, row.metrics["seed"]) == (1.0, JOB.env_seed)
     (row,), _ = played([call("add"), "so"], tmp_path, tool_class=f"{__name__}:Counter", question_key="none")
@@ -286,7 +288,7 @@ def test_the_reward_is_of_a_function_of_a_column_or_of_an_attribute(tmp_path: Pa
     [
         (call("shatter"), {}, "shatter raised EnvError: the ice broke"),
         (call("wait"), {"step_timeout_s": 0.3}, "wait took longer than 0.3 s"),
-        ("x", {"answer_key": "colour"}, "answer_key: the task has no column 'colour'; it has question, digit"),
+        ("x", {"answer_key": "colour"}, "answer_key: the task has no column 'colour'; it has question, digit, digits"),
         ("x", {"tool_class": f"{__name__}:Silent", "answer_key": "digit"}, "Silent.shout has no docstring"),
         ("x", {"tool_class": f"{__name__}:Silent2"}, "has no Silent2"),
         ("x", {"reward": "json:loads"}, "reward raised TypeError"),
