@@ -26,8 +26,7 @@ from roll.configs.checks.lora import (
     REFUSED_WORDS,
     other_form,
 )
-from roll.configs.memory.trained import ALL_LINEAR
-from roll.configs.sections.model import ModelArgs
+from roll.configs.sections.model import ALL_LINEAR, ModelArgs
 from roll.configs.tables.roles import Head
 from roll.configs.tables.vision import SEES, VISION, names_part
 from roll.errors import StrategyError

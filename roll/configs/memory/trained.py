@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Literal
 
 from roll.configs.memory.layer_shape import SHARED_GATE, ModelShape, Weight
-from roll.configs.sections.model import ModelArgs
+from roll.configs.sections.model import ALL_LINEAR, ModelArgs
 from roll.configs.tables.families import FAMILIES
 from roll.configs.tables.vision import names_part
 
-ALL_LINEAR = "all-linear"
 EXPERT = "{expert}"  # stands for the number of each
 Experts = Literal["none", "named", "linear"]
 """Experts of a mixture that get adapters: none; in transformers, where they are no linear layers, those that are

@@ -33,6 +33,7 @@ Hub = Annotated[
 ]
 
 
+ALL_LINEAR = "all-linear"  # of lora_target: every linear layer but the head
 Recomputed = Literal["nothing", "full", "selective"]
 LOGITS_PER_CHUNK = 2**23  # of some columns of the vocabulary: a small tile is as fast, and stays in a CPU's cache
 LOGITS_PER_CHUNK_ON_GPUS = 2**26  # the same on a GPU: each tile costs about 20 launches, whatever its size

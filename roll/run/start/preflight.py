@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.checks.exact_log_probs import exact_machine_problems, exact_model_problems
-from roll.configs.checks.lora import lora_model_problems, lora_warnings, sent_adapter_model_problems
+from roll.configs.checks.lora import lora_warnings, sent_adapter_model_problems
+from roll.configs.checks.lora_model import lora_model_problems
 from roll.configs.checks.moe import balance_model_problems, router_replay_model_problems
 from roll.configs.checks.mtp import head_model_problems
 from roll.configs.checks.platforms import platform_machine_problems

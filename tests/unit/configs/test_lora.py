@@ -10,10 +10,10 @@ import pytest
 from roll.configs.checks.lora import (
     EXPERTS_AND_RSLORA,
     EXPERTS_WITHOUT_DOWN,
-    lora_model_problems,
     lora_problems,
     sent_adapter_model_problems,
 )
+from roll.configs.checks.lora_model import lora_model_problems
 from roll.configs.memory import deepspeed, fsdp2, megatron
 from roll.configs.memory.layer_shape import ModelShape
 from roll.configs.memory.model_shape import model_shape

@@ -11,7 +11,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoModelForImageTextToText, PretrainedConfig
 from transformers.models.auto.auto_mappings import CONFIG_MAPPING_NAMES
 
-from roll.configs.checks.lora import lora_model_problems
+from roll.configs.checks.lora_model import lora_model_problems
 from roll.configs.memory.megatron import rank_elements
 from roll.configs.memory.model_shape import FORMS, model_shape
 from roll.configs.memory.passes import matrix_elements
