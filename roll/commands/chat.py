@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from roll.errors import ConfigError
+from roll.models.hub import hub_problems
+from roll.utils.files import is_hub_id
 from roll.utils.logging import say
 
 if TYPE_CHECKING:
@@ -31,6 +33,8 @@ def run(argv: Sequence[str]) -> int:
     from roll.run.saving.checkpoint import saved_model
 
     path = saved_model(options.model, "MODEL")
+    if is_hub_id(path) and (wrong := hub_problems({path: "model"}, loads=True)):
+        raise ConfigError(f"MODEL: {wrong[path]}")
     from roll.commands.chat_model import ChatModel, ChatOptions
 
     wishes = ChatOptions(options.max_new_tokens, options.temperature, options.top_p, options.seed)

@@ -11,7 +11,6 @@ from roll.datasets.loader import DataSource, Row
 from roll.datasets.sources import all_rows
 from roll.doctor.machine import Finding
 from roll.pipeline.rlvr.reward_checks import data_domains
-from roll.pipeline.rlvr.rlvr_checks import data_args_of
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.rewards.base import RewardInput
 from roll.rewards.worker import RewardWorker
@@ -31,7 +30,7 @@ def row_findings(config: RLVRConfig) -> Iterator[Finding]:
     role, worker = next(iter(config.learning_roles.items()), ("actor_infer", config.actor_infer))
     tokenizer = policy_tokenizer(role, worker.model_args)
     reported: set[str] = set()
-    for key, args in data_args_of(config).items():
+    for key, args in config.data_args.items():
         tasks = load_tasks(
             args.model_copy(update={"truncation": "left"}) if args.truncation == "error" else args,
             key,

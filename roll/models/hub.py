@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
+import threading
+import time
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 from roll.configs.base import Settings
 from roll.configs.sections.model import MODELSCOPE, ModelArgs
 from roll.errors import ConfigError, describe
-from roll.utils.files import is_hub_id
+from roll.utils.files import folder_hint, is_hub_id
+from roll.utils.secrets import mask
 
 INSTALL = "pip install modelscope"
 
@@ -45,6 +50,98 @@ def _directory(name: str) -> str:
             f"model_download_type: {MODELSCOPE} has no {name} for this machine: {describe(error)}. Correct the id, or "
             "fetch the model elsewhere and give its directory."
         ) from error
+
+
+# Whether the Hugging Face hub has what a run names. It is asked before any library does: those try every file five
+# times, one after the other.
+
+ANSWER_S = 3.0
+Kind = Literal["model", "dataset"]
+
+
+def hub_problems(names: Mapping[str, Kind], loads: bool = False) -> dict[str, str]:
+    """Return why hub ids cannot be loaded here. One can if it is in the cache, or if the hub says within 3 s that it
+    has it.
+
+    `loads`: this process loads them next. The hub is then asked about those in the cache too, and if it does not
+    answer, the libraries of this process and of those that it starts are told not to ask it (HF_HUB_OFFLINE)."""
+    from huggingface_hub import constants
+
+    cached = {name for name, kind in names.items() if _is_cached(name, kind)}
+    asked: dict[str, Kind] = {name: kind for name, kind in names.items() if loads or name not in cached}
+    if not asked:
+        return {}
+    if constants.HF_HUB_OFFLINE:
+        answers = dict.fromkeys(asked, "HF_HUB_OFFLINE is set, so the Hugging Face hub is not asked")
+    else:
+        answers, silent = _answers(asked)
+        if loads and silent:
+            os.environ["HF_HUB_OFFLINE"], constants.HF_HUB_OFFLINE = "1", True
+    return {name: _text(name, asked[name], why) for name, why in answers.items() if why and name not in cached}
+
+
+def _text(name: str, kind: Kind, why: str) -> str:
+    fetch = f"hf download {name}{'' if kind == 'model' else ' --repo-type dataset'} --local-dir ..."
+    return (
+        f"{name} is not on this machine, and {why}. Correct the name, or fetch it where the hub can be reached "
+        f"({fetch}) and name that folder.{folder_hint(name)}"
+    )
+
+
+def _is_cached(name: str, kind: Kind) -> bool:
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    folder = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=name, repo_type=kind), "snapshots")
+    return any(folder.glob("*/*"))
+
+
+def _answers(names: Mapping[str, Kind]) -> tuple[dict[str, str], bool]:
+    """Return for each id why the hub does not give it, in a few words, empty if it does; and whether the hub was
+    silent. All are asked at once, in threads: no library limits the time that a name server takes."""
+    from huggingface_hub import constants
+
+    place, answers, silent = mask(constants.ENDPOINT), dict[str, str](), list[str]()
+
+    def ask(name: str, kind: Kind) -> None:
+        try:
+            answers[name] = _head(name, kind)
+        except Exception as error:  # whatever the network raises
+            answers[name] = f"the Hugging Face hub ({place}) cannot be reached: {mask(describe(error))}"
+            silent.append(name)
+
+    threads = [threading.Thread(target=ask, args=pair, daemon=True) for pair in names.items()]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + ANSWER_S
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    late = dict.fromkeys(names, f"the Hugging Face hub ({place}) did not answer within {ANSWER_S:g} s")
+    known = dict(answers)
+    return late | known, bool(silent) or len(known) < len(names)
+
+
+def _head(name: str, kind: Kind) -> str:
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        RepositoryNotFoundError,
+    )
+
+    try:
+        get_hf_file_metadata(hf_hub_url(name, "config.json", repo_type=kind), timeout=ANSWER_S)
+    except GatedRepoError:
+        return "the hub gives it to accounts with access alone: ask for it on its page, and log in (hf auth login)"
+    except (RepositoryNotFoundError, HFValidationError):
+        return f"the Hugging Face hub has no {kind} of this name, or hides it from you"
+    except EntryNotFoundError:
+        pass  # an adapter, a tokenizer or a data set
+    except HfHubHTTPError as error:
+        return f"the Hugging Face hub answers with {error.response.status_code}"
+    return ""
 
 
 # Models of the Hugging Face hub: looked up once, by the driver, so that workers load from a directory.

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, model_validator
 from roll.configs.base import LARGEST_SEED, MOST_DEVICES_PER_NODE, MOST_NODES, Settings, setting
 from roll.configs.load.defaults import DEVICES_PER_NODE, fill_run
 from roll.configs.sections.cluster import Environment, WorkerConfig
-from roll.configs.sections.data import Names, Place, split_text
+from roll.configs.sections.data import DataArgs, Names, Place, split_text
 from roll.configs.sections.model import Hub
 from roll.configs.tables.roles import Role
 from roll.utils.files import expanded
@@ -329,6 +329,11 @@ class RunConfig(Settings):
     def learning_roles(self) -> Mapping[str, WorkerConfig]:
         """Sections of the roles that learn."""
         return {name: worker for name, worker in self.model_roles.items() if self.roles[name].learns}
+
+    @property
+    def data_args(self) -> Mapping[str, DataArgs]:
+        """Arguments of the rows that are read, by their YAML path."""
+        return {}
 
     @property
     def cpu_roles(self) -> Mapping[str, WorkerConfig]:

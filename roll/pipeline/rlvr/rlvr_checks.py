@@ -14,7 +14,6 @@ from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.describe import batch_rows
 from roll.configs.problems import Problem, did_you_mean
 from roll.configs.sections.cluster import answers_limit
-from roll.configs.sections.data import DataArgs
 from roll.configs.sections.rollout import LENGTH_KEYS
 from roll.datasets.templates import template_name_problem, template_warning
 from roll.pipeline.rlvr.reward_checks import (
@@ -31,6 +30,7 @@ from roll.run.operators.checks import missing_packages, operator_problems, user_
 from roll.run.saving.model_files import known_sight, read_model_config, read_vision
 from roll.run.start.choose import lacks_gpus
 from roll.run.start.data_files import data_args_problems, data_args_warnings, missing_data_files, unknown_templates
+from roll.run.start.first_rows import learners_tokenizer, refusals_of_rows
 from roll.utils.imports import split
 from roll.utils.text import show
 
@@ -150,7 +150,7 @@ def rlvr_warnings(config: RLVRConfig) -> list[str]:
                 f"{validated.at}.generating_args: temperature 0 is greedy, so all {sampling.num_return_sequences} "
                 "responses to a prompt are the same."
             )
-    return [*warnings, *data_args_warnings(data_args_of(config)), *reward_model_warnings(config)]
+    return [*warnings, *data_args_warnings(config.data_args), *reward_model_warnings(config)]
 
 
 def _unused_filters(config: RLVRConfig) -> Iterator[str]:
@@ -165,8 +165,8 @@ def _unused_filters(config: RLVRConfig) -> Iterator[str]:
 def missing_files(config: RLVRConfig) -> list[Problem]:
     """Data files that are not on this machine, and what models that are here say of the lengths of judges."""
     return [
-        *missing_data_files(data_args_of(config), read_vision(config.actor_train.model_args) is not None),
-        *missing_packages(data_args_of(config)),
+        *missing_data_files(config.data_args, read_vision(config.actor_train.model_args) is not None),
+        *missing_packages(config.data_args),
         *unknown_templates(_templates(config)),
         *judge_length_problems(config),
     ]
@@ -181,20 +181,13 @@ def plan_rows(config: RLVRConfig, plan: BatchPlan) -> Iterator[tuple[str, ...]]:
         yield "pictures", vision.sizes.text
 
 
-def data_args_of(config: RLVRConfig) -> dict[str, DataArgs]:
-    """The data_args that are read, by their YAML path."""
-    places = {LEARNT: config.actor_train.data_args} if config.has_rollouts else {}
-    validated = config.validated if config.uses_engines else ()
-    return places | {f"{one.at}.data_args": one.data_args for one in validated}
-
-
 def _templates(config: RLVRConfig) -> dict[str, str]:
     """The templates in use, by their YAML path. Judges have their own."""
     others = {f"tag_to_template.{tag}": name for tag, name in config.tag_to_template.items()}
     others |= {f"{role}.data_args.template": judge.data_args.template for role, judge in config.judge_roles.items()}
     if config.global_template is not None:
         return {"global_template": config.global_template, **others}
-    return {**{f"{at}.template": data.template for at, data in data_args_of(config).items()}, **others}
+    return {**{f"{at}.template": data.template for at, data in config.data_args.items()}, **others}
 
 
 def code_problems(config: RLVRConfig) -> Iterator[Problem]:
@@ -204,7 +197,7 @@ def code_problems(config: RLVRConfig) -> Iterator[Problem]:
 
     if config.uses_engines:
         yield from reward_problems(config)
-    yield from (Problem(text) for text in user_function_problems(data_args_of(config)))
+    yield from (Problem(text) for text in user_function_problems(config.data_args))
 
 
 def local_rows(config: RLVRConfig) -> Iterator[str]:
@@ -219,6 +212,7 @@ def data_problems(config: RLVRConfig) -> Iterator[str]:
 
 
 def _row_problems(config: RLVRConfig, reach: bool) -> Iterator[str]:
+    from roll.datasets.encoding import load_tasks
     from roll.datasets.preflight import preflight
     from roll.pipeline.rlvr.reward_checks import data_domains
 
@@ -227,6 +221,7 @@ def _row_problems(config: RLVRConfig, reach: bool) -> Iterator[str]:
     except (ImportError, OSError, ValueError):  # code_problems says which reward it is, _verdict_problems which prompt
         return
     told: set[str] = set()
+    tokenizer = learners_tokenizer(config)
 
     def told_once(shown: Collection[str]) -> Iterator[str]:
         for text in _shown_problems(config, shown):
@@ -234,11 +229,17 @@ def _row_problems(config: RLVRConfig, reach: bool) -> Iterator[str]:
                 told.add(text)
                 yield text
 
-    for at, args in data_args_of(config).items() if domains else ():  # without any no row has one
+    for at, args in config.data_args.items() if domains else ():  # without any no row has one
         if args.operators:  # which may leave rows out: the run reads what they leave before it starts anything
             continue
         vision = read_vision(config.actor_train.model_args, args)
-        yield from preflight(args, at, domains, config.global_template, reach, vision, told_once)
+        problems = preflight(args, at, domains, config.global_template, reach, vision, told_once)
+        yield from problems
+        if problems or tokenizer is None or vision is not None:
+            continue
+        most = config.prompt_length if at == LEARNT else config.val_lengths[0]
+        limits = domains, tokenizer, most, config.global_template, config.tag_to_template
+        yield from refusals_of_rows(load_tasks, args, at, *limits)
 
 
 def _shown_problems(config: RLVRConfig, domains: Collection[str]) -> Iterator[str]:
@@ -462,15 +463,15 @@ def _data_problems(config: RLVRConfig) -> Iterator[Problem]:
     for key, name in _templates(config).items():
         if (wrong := template_name_problem(name, key)) is not None:
             yield Problem(f"{wrong}.", (key,))
-    for at, data in data_args_of(config).items():
+    for at, data in config.data_args.items():
         if data.prompt is not None and data.messages is not None:
             yield Problem(
                 f"{at}.prompt: {show(data.prompt)} and {at}.messages: {show(data.messages)} exclude each other: a row "
                 "is a bare prompt or a conversation. Remove one.",
                 (f"{at}.prompt", f"{at}.messages"),
             )
-    yield from data_args_problems(data_args_of(config))
-    yield from operator_problems(data_args_of(config), LEARNT, answers=False)
+    yield from data_args_problems(config.data_args)
+    yield from operator_problems(config.data_args, LEARNT, answers=False)
 
 
 def _validation_problems(config: RLVRConfig) -> Iterator[Problem]:

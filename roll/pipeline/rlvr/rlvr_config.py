@@ -194,6 +194,12 @@ class RLVRConfig(AlgorithmConfig):
         return {domain: worker for domain, worker in self.rewards.items() if worker.is_model}
 
     @property
+    def data_args(self) -> Mapping[str, DataArgs]:
+        places = {"actor_train.data_args": self.actor_train.data_args} if self.has_rollouts else {}
+        validated = self.validated if self.uses_engines else ()
+        return places | {f"{one.at}.data_args": one.data_args for one in validated}
+
+    @property
     def pool_rewards(self) -> Mapping[str, RewardConfig]:
         """The domains whose answers are scored in a pool of processes, while others are sampled."""
         return {

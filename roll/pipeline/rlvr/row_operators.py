@@ -9,7 +9,7 @@ from roll.configs.sections.data import DataArgs
 from roll.configs.tables.vision import VisionModel
 from roll.datasets.loader import Row
 from roll.datasets.rows import Domain, RowReader
-from roll.pipeline.rlvr.rlvr_checks import LEARNT, data_args_of
+from roll.pipeline.rlvr.rlvr_checks import LEARNT
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.run.operators.choice import Places, dry_report
 from roll.run.operators.row import ReadTexts, Texts
@@ -17,7 +17,7 @@ from roll.run.saving.model_files import read_vision
 
 
 def places(config: RLVRConfig) -> Places:
-    return Places(data_args_of(config), LEARNT, "rlvr", config.actor_train.model_args)
+    return Places(config.data_args, LEARNT, "rlvr", config.actor_train.model_args)
 
 
 def reports(config: RLVRConfig) -> Iterator[str | Problem]:

@@ -13,6 +13,7 @@ from roll.run.operators.row import ReadTexts
 from roll.run.saving.model_files import known_sight, read_vision
 from roll.run.start.choose import lacks_gpus
 from roll.run.start.data_files import data_args_problems, has_files, missing_rows
+from roll.run.start.first_rows import learners_tokenizer, refusals_of_rows
 from roll.run.start.load import unread_keys
 from roll.utils.imports import resolve
 
@@ -47,11 +48,18 @@ def local_rows(config: RowConfig) -> Iterator[str]:
 
 
 def _row_problems(config: RowConfig, reach: bool) -> Iterator[str]:
-    from roll.datasets.conversations import look_at_rows  # torch: only where there is something to read
+    from roll.datasets.conversations import load_conversations, look_at_rows  # torch: only where rows are read
+    from roll.datasets.preferences import load_pairs
 
     waiting = _shown_problems(config)  # told once, with the first rows that show some
+    tokenizer, columns = learners_tokenizer(config), _columns(config)
     for at, args in config.data_args.items():
-        yield from look_at_rows(args, at, _columns(config), reach, lambda: waiting)
+        problems = list(look_at_rows(args, at, columns, reach, lambda: waiting))
+        yield from problems
+        if not problems and tokenizer is not None and not columns.sees:
+            load = load_pairs if isinstance(config, PairConfig) else load_conversations
+            limits = columns, tokenizer, config.sequence_length, config.global_template
+            yield from refusals_of_rows(load, args, at, *limits)
 
 
 def _shown_problems(config: RowConfig) -> Iterator[str]:

@@ -45,7 +45,6 @@ class RowConfig(RunConfig):
 
     @property
     def data_args(self) -> Mapping[str, DataArgs]:
-        """Arguments of the files that are read, by their YAML path."""
         places = {f"{self.learner}.data_args": self.value(self.learner).data_args}
         return places if self.validation is None else places | {"validation.data_args": self.validation.data_args}
 

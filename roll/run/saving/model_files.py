@@ -45,7 +45,7 @@ def known_sight(workers: Mapping[str, WorkerConfig]) -> dict[str, VisionModel | 
 
 
 def _read(name: str | None, what: str = "config.json") -> tuple[Mapping[str, Any] | None, str]:
-    file = (_cached(name, what) if name is not None and is_hub_id(name) else None) or Path(name or "", what)
+    file = model_file(name or "", what) or Path(name or "", what)
     status = path_info(file)
     if not status.is_file:
         return None, status.why if status.kind == "hidden" else f"no {what} of {name} on this machine"
@@ -54,6 +54,14 @@ def _read(name: str | None, what: str = "config.json") -> tuple[Mapping[str, Any
     except (OSError, ValueError, RecursionError) as error:
         return None, f"{file} cannot be read: {error}"
     return (content, "") if isinstance(content, dict) else (None, f"{file} holds no JSON object")
+
+
+def model_file(name: str, what: str) -> Path | None:
+    """A file of a model on this machine, in its directory or in the hub's cache; None if there is none."""
+    if is_hub_id(name):
+        return _cached(name, what)
+    status = path_info(Path(name, what))
+    return status.path if status.is_file else None
 
 
 def _cached(hub_id: str, what: str) -> Path | None:

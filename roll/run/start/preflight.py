@@ -30,11 +30,12 @@ from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
 from roll.configs.strategies.model_numbers import cap_warning, number_problems, rope_row_problems, untried_warning
 from roll.configs.strategies.table import spec_of
+from roll.datasets.sources import names_data_set
 from roll.distributed.strategy.table import engine_problems, strategy_problems
-from roll.models import multimodal
+from roll.models import hub, multimodal
 from roll.models.hub import INSTALL, is_on_modelscope
 from roll.platforms.table import PLATFORMS
-from roll.run.saving.hub import hub_problems
+from roll.run.saving.hub import hub_problems as upload_problems
 from roll.run.saving.model_files import adapter_problems, read_model_config
 from roll.run.saving.rehearsal import room_problems
 from roll.run.start.choose import lacks_gpus, machine_of
@@ -137,7 +138,7 @@ def machine_report(config: RunConfig) -> MachineReport:
         *room_problems(config),
         *_source_problems(config),
         *_resume_problems(config),
-        *hub_problems(config),
+        *upload_problems(config),
     ]
     return MachineReport(tuple(problems), (*unchecked, *_gpus_elsewhere(config)))
 
@@ -210,6 +211,31 @@ def _model_problems(config: RunConfig) -> Iterator[Problem]:
             yield Problem(f"{key}: {name} has no config.json, so it is not a model folder.", (key,), "place")
         elif (model := read_model_config(worker.model_args))[0] is None and not is_on_modelscope(worker.model_args):
             yield Problem(f"{key}: {model[1]}. Correct the file, or choose another model.", (key,))
+
+
+def hub_names(config: RunConfig) -> dict[str, tuple[str, hub.Kind]]:
+    """Names of the Hugging Face hub that the run takes from there or from its cache, each with the first key."""
+    found: dict[str, tuple[str, hub.Kind]] = {}
+    for role, worker in config.model_roles.items():
+        args = worker.model_args
+        names = {_model_key(config, role, worker): None if is_on_modelscope(args) else args.model_name_or_path}
+        names[f"{role}.model_args.tokenizer_path"] = None if is_on_modelscope(args) else args.tokenizer_path
+        names[f"{role}.model_args.adapter_name_or_path"] = args.adapter_name_or_path if args.has_lora else None
+        for key, name in names.items():
+            if name is not None and is_hub_id(name):
+                found.setdefault(name, (key, "model"))
+    for at, data in config.data_args.items():
+        for name in filter(names_data_set, data.file_name):
+            found.setdefault(name, (f"{at}.file_name", "dataset"))
+    return found
+
+
+def hub_problems(config: RunConfig, loads: bool = False) -> Iterator[Problem]:
+    """Yield what the Hugging Face hub does not give. `loads`: the run starts next."""
+    names = hub_names(config)
+    for name, why in hub.hub_problems({name: kind for name, (_, kind) in names.items()}, loads).items():
+        key = names[name][0]
+        yield Problem(f"{key}: {why}", (key,), "place")
 
 
 def _cpu_problems(config: RunConfig) -> Iterator[Problem]:

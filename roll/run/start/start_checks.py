@@ -18,8 +18,8 @@ from roll.run.records.run_record import RUN_FILE, read_story
 from roll.run.spec import PipelineSpec
 from roll.run.start.load import Loaded
 from roll.run.start.memory_report import MemoryReport
-from roll.run.start.preflight import choices, machine_report
-from roll.utils.files import folder_hint, is_hub_id, path_info
+from roll.run.start.preflight import choices, hub_names, hub_problems, machine_report
+from roll.utils.files import path_info
 from roll.utils.imports import import_all
 from roll.utils.network import cluster_address
 
@@ -89,7 +89,8 @@ class Foreseen:
 
 def refusals(spec: PipelineSpec, loaded: Loaded, memory: MemoryReport, ignored: Collection[str] = NONE) -> list[str]:
     """Everything that stands against the run, all at once. Findings on `ignored` keys are left out."""
-    problems = [*start_problems(spec, loaded.config, is_plan=False), *memory.problems, *memory.machine_problems]
+    problems = [*hub_problems(loaded.config, loads=True), *start_problems(spec, loaded.config, is_plan=False)]
+    problems += [*memory.problems, *memory.machine_problems]
     return _problem_texts(problem for problem in problems if not {*problem.keys} & {*ignored})
 
 
@@ -97,15 +98,20 @@ def foreseen(
     spec: PipelineSpec, loaded: Loaded, memory: MemoryReport, options: StartOptions, ignored: Collection[str] = NONE
 ) -> Foreseen:
     """Return the problems of a start that a plan can report. Reads files of this machine, imports what the YAML names
-    of the user's code, and asks nobody else."""
+    of the user's code, and asks the Hugging Face hub for ids that are not in its cache."""
     config = loaded.config
     said = spec.hook_findings(spec.reports, (str, Problem), config)
     problems = [*start_problems(spec, config, is_plan=True), *memory.problems]
+    problems += [] if options.elsewhere else hub_problems(config)
     problems += [replace(problem, of="machine") for problem in memory.machine_problems]
     problems += [each for each in said if isinstance(each, Problem)]
     problems += _checkpoint_problems(loaded)
     stops, unchecked = sort_out(problems, config, options, ignored)
-    unchecked += [*machine_report(config).unchecked, *_of_other_machines(config)]
+    unchecked += machine_report(config).unchecked
+    if options.elsewhere and (names := hub_names(config)):
+        unchecked.append(f"{', '.join(names)}: not looked for in the cache, nor on the Hugging Face hub.")
+    if config.num_nodes > 1 and cluster_address() is None:
+        unchecked.append(f"num_nodes: {config.num_nodes} nodes, and RAY_ADDRESS names no cluster (docs/many_nodes.md).")
     lines = [each for each in said if isinstance(each, str)]
     lines += [f"Not checked here: {text}" for text in dict.fromkeys(unchecked)]
     return Foreseen(_problem_texts(stops), [*lines, f"Not checked in a plan: {spec.unchecked}."])
@@ -203,18 +209,6 @@ def _texts(node: object, path: str) -> Iterator[tuple[str, str]]:
         else:
             for index, item in enumerate(node):
                 yield from _texts(item, f"{path}[{index}]")
-
-
-def _of_other_machines(config: RunConfig) -> Iterator[str]:
-    names = {worker.model_args.model_name_or_path for worker in config.model_roles.values()}
-    of_hub = sorted(name for name in names if name is not None and is_hub_id(name))
-    if owned := [name for name in of_hub if "/" in name]:
-        yield f"{', '.join(owned)}: not checked on the Hugging Face hub."
-    for name in [name for name in of_hub if "/" not in name]:
-        reason = "there is no such folder here; as an id of the Hugging Face hub it is not checked"
-        yield f"{name}: {reason}.{folder_hint(name)}"
-    if config.num_nodes > 1 and cluster_address() is None:
-        yield f"num_nodes: {config.num_nodes} nodes, and RAY_ADDRESS names no cluster (docs/many_nodes.md)."
 
 
 # A run whose steps would wait for groups for ever is refused before it starts.

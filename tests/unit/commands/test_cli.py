@@ -225,16 +225,14 @@ def test_what_megatron_cannot_do_with_gpt_oss_is_refused_before_the_run(
 
 
 def test_the_shape_of_a_hub_model_is_listed_as_not_checked(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        run("--dry_run", "pretrain=org/model", "actor_infer.device_mapping=[2,3]", "actor_infer.num_gpus_per_worker=2")
-        == 0
-    )
+    words = ("--dry_run", "--elsewhere", "pretrain=org/model")
+    assert run(*words, "actor_infer.device_mapping=[2,3]", "actor_infer.num_gpus_per_worker=2") == 0
     shown = capsys.readouterr().out
     assert (
         "Not checked here: actor_infer: heads and layers against the parallel sizes (no config.json of org/model"
         in shown
     )
-    assert run("--dry_run", "pretrain=org/model", *MEGATRON) == 0
+    assert run(*words, *MEGATRON) == 0
     shown = capsys.readouterr().out
     assert "Not checked here: actor_train: whether Megatron knows the model's family (no config.json" in shown
 

@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -116,12 +117,14 @@ def test_of_a_broken_list_nothing_is_said_that_its_other_entries_contradict(
     assert "track_with[1]: 'sheets' is not one of" in said and "would be ignored" not in said
 
 
-def test_a_plain_name_that_is_no_folder_is_asked_about(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """gpt2 is an id of the hub, and so may be modle."""
-    assert plan("pretrain=modle") == 0
-    shown = capsys.readouterr().out
-    assert "Not checked here: modle: there is no such folder here" in shown
-    assert "Did you mean the folder ./model?" in shown
+def test_an_id_that_neither_the_cache_nor_the_hub_has_fails_the_plan(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan("pretrain=modle") == 2
+    said = capsys.readouterr().err
+    assert "pretrain: modle is not on this machine" in said and "Did you mean the folder ./model?" in said
+    assert plan("pretrain=modle", "--elsewhere") == 0
+    assert "Not checked here: modle: not looked for" in capsys.readouterr().out
 
 
 def test_a_file_of_a_reward_function_that_is_not_there_fails_the_plan(
@@ -204,7 +207,7 @@ def test_the_last_line_and_the_exit_code_agree_for_every_kind_of_problem(
 ) -> None:
     """There is no finding that is told and neither stops the plan nor is called not checked."""
     found = Problem("a finding.", (), of)  # type: ignore[arg-type]
-    monkeypatch.setattr(preflight, "hub_problems", lambda config: iter([found]))
+    monkeypatch.setattr(preflight, "upload_problems", lambda config: iter([found]))
     for words in ((), ("--elsewhere",)):
         code, shown = plan(*words), capsys.readouterr()
         passes = of == "machine" or (of == "place" and bool(words))
@@ -288,3 +291,29 @@ def test_only_known_findings_are_the_machines() -> None:
         "run/start/preflight.py",
         "run/start/start_checks.py",
     }
+
+
+def test_rows_that_do_not_fit_fail_the_plan_in_the_words_of_the_run(
+    place: Path, tiny_model_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = f"pretrain={tiny_model_dir}"
+    assert plan(model) == 0
+    assert plan(model, "prompt_length=2") == 2
+    text = "1 of 1 prompts are longer than prompt_length = 2 tokens; the longest has "
+    assert f"actor_train.data_args: {text}" in capsys.readouterr().err
+    assert plan(model, "prompt_length=2", "actor_train.data_args.truncation=left") == 0
+
+
+def test_a_model_without_a_chat_template_is_refused_for_all_rows_at_once(
+    place: Path, tiny_model_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = shutil.copytree(tiny_model_dir, place / "base")
+    (base / "chat_template.jinja").unlink(missing_ok=True)
+    file = base / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "chat_template": None}))
+    validation = "validation.data_args.file_name=train.jsonl"
+    for word in ("plan", "run"):
+        assert main([word, "run.yaml", "pretrain=base", validation]) == 2
+        said = capsys.readouterr().err
+        assert all(f"{role}.data_args.template: native, but" in said for role in ("actor_train", "validation"))
+    assert plan("pretrain=base", validation, "global_template=plain") == 0

@@ -1,5 +1,7 @@
 """Hub ids become directories, once."""
 
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from roll.distributed.executor import clusters as run_clusters
 from roll.distributed.executor.clusters import RunClusters
 from roll.errors import ConfigError
+from roll.models import hub
 from roll.models.hub import fetch_models, with_directories
 from tests.helpers.configs import config
 
@@ -34,6 +37,36 @@ def test_a_model_that_cannot_be_had_is_refused_with_the_way_out(cache: Path) -> 
     del cache
     with pytest.raises(ConfigError, match=r"org/other is not a directory .* \(hf download org/other --local-dir ...\)"):
         fetch_models(["org/other"])
+
+
+def test_only_an_id_in_the_cache_or_at_the_hub_can_be_loaded(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def head(name: str, kind: str) -> str:
+        asked.append(name)
+        return "" if name == "org/there" else f"the hub has no {kind} of this name"
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "_head", head)
+    problems = hub.hub_problems({"org/model": "model", "org/there": "model", "org/rows": "dataset"})
+    assert list(problems) == ["org/rows"] and sorted(asked) == ["org/rows", "org/there"]
+    assert problems["org/rows"].startswith("org/rows is not on this machine, and the hub has no dataset of this name.")
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_a_silent_hub_is_waited_for_once_and_not_asked_again(
+    loads: bool, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = threading.Event()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "ANSWER_S", 0.05)
+    monkeypatch.setattr(hub, "_head", lambda name, kind: str(over.wait()))
+    problems = hub.hub_problems({"org/model": "model", "a/b": "model", "c/d": "model"}, loads)
+    assert list(problems) == ["a/b", "c/d"] and "did not answer within 0.05 s" in problems["c/d"]
+    assert (os.environ["HF_HUB_OFFLINE"] == "1") is huggingface_hub.constants.HF_HUB_OFFLINE is loads
+    assert fetch_models(["org/model"]) == {"org/model": str(cache)} if loads else True
+    over.set()
 
 
 def test_files_that_are_not_loaded_are_not_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
