@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -15,6 +15,7 @@ from roll.run.bottleneck import bottleneck_of
 from roll.run.display.titles import number_text, phase_title, title_of
 from roll.run.display.view import Rows, duration, series
 from roll.run.records.run_record import RunStart
+from roll.types.failures import cause_key
 from roll.utils.text import show
 from roll.utils.timing import phase_seconds
 
@@ -129,14 +130,13 @@ def role_table(rows: Rows) -> list[tuple[str, str]]:
 
 def failures(spreads: Sequence[StepSpread]) -> list[Failure]:
     """The most frequent causes first."""
-    by_cause: dict[tuple[str, str], Failure] = {}
-    for spread in spreads:
+    by_cause: dict[object, Failure] = {}
+    for spread in sorted(spreads, key=lambda spread: spread.step):
         for each in spread.failures:
-            cause = each.cause
-            before = by_cause.get((cause, spread.kind), Failure(cause, spread.kind, 0, spread.step, spread.step))
-            steps = (before.first_step, before.last_step, spread.step)
-            count = before.count + each.count
-            by_cause[cause, spread.kind] = Failure(cause, spread.kind, count, min(steps), max(steps))
+            key = cause_key(each.cause), spread.kind
+            text = f"{each.cause}\n  first for {each.first}"
+            before = by_cause.get(key) or Failure(text, spread.kind, 0, spread.step, spread.step)
+            by_cause[key] = replace(before, count=before.count + each.count, last_step=spread.step)
     return sorted(by_cause.values(), key=lambda failure: -failure.count)[:_MOST_CAUSES]
 
 

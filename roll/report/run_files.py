@@ -20,9 +20,10 @@ from roll.run.tracking.local import METRICS_FILE, read_metrics
 from roll.utils.files import open_regular
 from roll.utils.secrets import redact
 
-# What the driver's log warns of, equal lines once.
+# What the driver's log warns of, equal records once.
 
-_LOG_LINE = re.compile(r"^(\S+ \S+) ([WEC]) \[[^\]]*\] (.*)$")
+_LOG_LINE = re.compile(r"^(\d\S+ \S+) ([A-Z]) \[[^\]]*\] (.*)$")
+_MOST_CHARACTERS = 8_000  # of one record
 
 
 @dataclass(frozen=True)
@@ -36,17 +37,26 @@ class LogLine:
 
 
 class WarningLines:
-    """Warnings among the lines so far; lines that differ in numbers alone are equal."""
+    """Warnings among the lines so far, each with the lines that continue it; those that differ in numbers alone are
+    equal."""
 
     def __init__(self) -> None:
         self._lines: dict[tuple[str, str], LogLine] = {}
+        self._current: tuple[str, str] | None = None  # the warning that the next line may continue
 
     def add(self, lines: Iterable[bytes]) -> None:
-        for line in lines:
-            if match := _LOG_LINE.match(line.decode("utf-8", "replace").rstrip("\n")):
-                key = match[2], re.sub(r"\d+", "0", match[3])
-                before = self._lines.pop(key, None)
-                self._lines[key] = LogLine(match[1], match[2], match[3], 1 + (before.count if before else 0))
+        for raw in lines:
+            line = raw.decode("utf-8", "replace").rstrip("\n")
+            if match := _LOG_LINE.match(line):
+                moment, level, text = match.groups()
+                self._current = (level, re.sub(r"\d+", "0", text)) if level in "WEC" else None
+                if self._current is not None:
+                    before = self._lines.pop(self._current, None)
+                    self._lines[self._current] = LogLine(moment, level, text, 1 + (before.count if before else 0))
+            elif self._current is not None:
+                last = self._lines[self._current]
+                if len(last.text) < _MOST_CHARACTERS:
+                    self._lines[self._current] = replace(last, text=f"{last.text}\n{line}")
 
     def lines(self) -> list[LogLine]:
         """The latest last."""
@@ -71,8 +81,11 @@ class Quantiles(BaseModel):
 class Cause(BaseModel):
     model_config = ConfigDict(frozen=True)
 
+    """A cause of failed attempts, and the task that failed for it first."""
+
     cause: str
     count: int
+    first: str
 
 
 class StepSpread(BaseModel):

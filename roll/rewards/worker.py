@@ -12,12 +12,13 @@ from dataclasses import replace
 from typing import cast
 
 from roll.configs.base import LARGEST_REWARD
-from roll.errors import RewardError, describe
+from roll.errors import RewardError
 from roll.rewards.base import BatchReward, Reward, RewardInput, RewardOutcome, RewardResult, Score, finite, has_form
 from roll.rewards.chain import scores_of
 from roll.rewards.config import RewardConfig
 from roll.rewards.table import build_reward, is_async, takes_batch
 from roll.types.group_codec import TextTable
+from roll.utils.imports import traced
 from roll.utils.json_values import plain_fields
 from roll.utils.text import visible
 from roll.utils.timing import TimeLimitReached, call_within
@@ -127,7 +128,7 @@ class RewardWorker:
         try:
             self._reward = build_reward(config)
         except BaseException as error:
-            raise RewardError(f"rewards.{domain}: the reward cannot be built: {_short(describe(error))}") from error
+            raise RewardError(f"rewards.{domain}: the reward cannot be built: {traced(error)}") from error
         self._is_async, self._takes_batch = is_async(self._reward), takes_batch(self._reward)
         self._loop: asyncio.Runner | None = None
         self._alone = True  # the answer that is judged on the event loop has it for itself
@@ -283,7 +284,7 @@ def outcome_of(returned: object, seconds: float) -> RewardOutcome:
     if score is None:
         if inspect.isawaitable(returned):
             return RewardOutcome.failed("returned an awaitable: declare the reward with async def", seconds)
-        return RewardOutcome.failed(f"returned {_short(repr(result.score))}, not a finite number", seconds)
+        return RewardOutcome.failed(f"returned {repr(result.score)[:300]}, not a finite number", seconds)
     if abs(score) > LARGEST_REWARD:
         return RewardOutcome.failed(f"returned {score:g}, which is too large for float32", seconds)
     numbers_found = ((visible(str(name)), finite(value)) for name, value in result.metrics.items())
@@ -292,14 +293,10 @@ def outcome_of(returned: object, seconds: float) -> RewardOutcome:
 
 
 def failed(error: BaseException, started: float) -> RewardOutcome:
-    return RewardOutcome.failed(_short(describe(error)), time.monotonic() - started, may_pass(error))
+    return RewardOutcome.failed(traced(error, 300), time.monotonic() - started, may_pass(error))
 
 
 def timed_out(limit_s: float, most_s: float, started: float) -> RewardOutcome:
     """Failed outcome of a response that had `limit_s` seconds. `most_s` is the limit in the settings."""
     said = f"timeout_s = {limit_s:g}" if limit_s == most_s else f"the {limit_s:.3g} s that dynamic_timeout gives"
     return RewardOutcome.failed(f"took longer than {said}", time.monotonic() - started, may_pass=True)
-
-
-def _short(text: str, limit: int = 300) -> str:
-    return text if len(text) <= limit else text[:limit] + "..."

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from roll.configs.problems import Problem
 from roll.configs.sections.rollout import RolloutConfig
-from roll.errors import ConfigError, TaskError, describe
-from roll.utils.imports import is_missing, resolve, split
+from roll.errors import ConfigError, TaskError
+from roll.utils.imports import is_missing, resolve, split, traced
 
 if TYPE_CHECKING:
     from roll.types.rollout import Generate, Rollouter, Task, TrajectoryGroup
@@ -87,7 +87,7 @@ class UserRollouter:
         try:
             group = await self.loop.run_group(task, group_id, step, generate)
         except Exception as error:
-            raise TaskError(f"{KEY}: {name} failed at group {group_id} ({task.task_id}): {describe(error)}") from error
+            raise TaskError(f"{KEY}: {name} failed at group {group_id} ({task.task_id}): {traced(error)}") from error
         attempts = getattr(group, "attempts", None)
         if attempts is None:
             raise TaskError(

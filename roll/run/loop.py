@@ -33,6 +33,7 @@ from roll.run.saving.hub import HubPushes, hub_pushes
 from roll.run.tracking.build import make_trackers
 from roll.run.tracking.local import METRICS_FILE, MetricHistory, Row, write_metrics
 from roll.run.tracking.tracker import Trackers
+from roll.utils.imports import traced
 from roll.utils.logging import configure_logging
 from roll.utils.secrets import find_secrets
 from roll.utils.timing import Timer
@@ -211,8 +212,9 @@ class Run(ABC):
             logger.debug("where it was raised", exc_info=True)
             return self._failed()
         except Exception as error:
-            self.record.cause = f"{type(error).__name__}: {error}"
+            self.record.cause = traced(error)
             if not self.interrupts.has_failed:
+                logger.error("%s", self.record.cause)
                 raise
             logger.debug("what followed from it", exc_info=True)
             return self._failed()

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from roll.errors import describe
+from roll.errors import RollError, describe
 from roll.utils.text import show
 
 EXTERNAL_LIB = "ROLL_EXTERNAL_LIB"  # in the environment of every worker and of what it starts: names, with commas
@@ -63,6 +63,30 @@ def line_of(error: BaseException, caller: str) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     ran = [f for f in frames if not f.filename.startswith("<frozen") and f.filename not in (importlib.__file__, caller)]
     return f" ({os.path.basename(ran[0].filename)}, line {ran[0].lineno})" if ran else ""
+
+
+_MOST_FRAMES, _MOST_LINE = 4, 120
+_ROLL = str(Path(__file__).parents[1])
+
+
+def traced(error: BaseException, limit: int = 2000) -> str:
+    """`describe`, and below it the lines of the user's code that led to the error, the innermost last; of code that is
+    all installed the innermost one. An error that roll raises on purpose says what it has to in its text.
+    `limit`: characters of a message.
+
+    Example: "KeyError: 'nope'\\n  /home/me/my_reward.py:12 in score: return POINTS[word]"
+    """
+    text = describe(error)
+    if isinstance(error, RollError):
+        return text
+    text = text if len(text) <= limit else text[:limit] + "..."
+    frames = traceback.StackSummary.extract(traceback.walk_tb(error.__traceback__), lookup_lines=False)
+    kinds = ("stdlib", "platstdlib", "purelib", "platlib")
+    installed = (_ROLL + os.sep, "<frozen", *(sysconfig.get_path(kind) + os.sep for kind in kinds))
+    own = [frame for frame in frames if not frame.filename.startswith(installed)] or frames[-1:]
+    shown = own if len(own) <= _MOST_FRAMES else [own[0], *own[1 - _MOST_FRAMES :]]
+    lines = (f"{f.filename}:{f.lineno} in {f.name}" + (f": {f.line[:_MOST_LINE]}" if f.line else "") for f in shown)
+    return "\n  ".join((text, *lines))
 
 
 def split(path: str, builtins: Mapping[str, str] | None = None) -> tuple[str, str]:

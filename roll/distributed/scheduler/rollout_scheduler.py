@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -23,6 +22,7 @@ from roll.distributed.scheduler.saved_groups import (
     young_enough,
 )
 from roll.errors import RewardError
+from roll.types.failures import causes_of
 from roll.types.rollout import Generate, Generation, Rollouter, Task, Trajectory, TrajectoryGroup
 from roll.utils.spans import Spans
 
@@ -247,13 +247,12 @@ class RolloutScheduler:
 
 def _check_failures(groups: Sequence[TrajectoryGroup], step: int, max_failed_fraction: float) -> None:
     """Raises RewardError when more of the attempts failed, with the most frequent causes."""
-    trajectories = [t for g in groups for t in g.attempts]
-    causes = Counter(t.failure for t in trajectories if t.failure)
-    failed = sum(causes.values())
-    if failed <= max_failed_fraction * len(trajectories):
+    causes = causes_of(groups)
+    failed, count = sum(cause.count for cause in causes), sum(len(group.attempts) for group in groups)
+    if failed <= max_failed_fraction * count:
         return
-    first = "\n".join(f"  {count} x {cause}" for cause, count in causes.most_common(3))
+    first = "\n".join(map(str, causes[:3]))
     raise RewardError(
-        f"step {step}: {failed} of {len(trajectories)} attempts failed, more than max_failed_fraction "
-        f"({max_failed_fraction:g}) allows. The most frequent causes:\n{first}"
+        f"step {step}: {failed} of {count} attempts failed, more than max_failed_fraction ({max_failed_fraction:g}) "
+        f"allows. The most frequent causes:\n{first}"
     )

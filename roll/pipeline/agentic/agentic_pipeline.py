@@ -53,6 +53,7 @@ from roll.run.loop import of_known_length
 from roll.run.start.shown_models import check_shown
 from roll.types.batch import RowMeta
 from roll.types.collate import placed
+from roll.types.failures import causes_of
 from roll.types.rollout import Task, Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
@@ -285,7 +286,8 @@ class AgenticPipeline(RLPipeline):
     def gather(self, groups: StepGroups, step: int) -> tuple[StepSamples | None, Sequence[TrajectoryGroup]]:
         sampled = groups.sampled
         if all(trajectory.failure for group in sampled for trajectory in group.trajectories):
-            raise EnvError(f"step {step}: every episode failed: {sampled[0].trajectories[0].failure}")
+            causes = "\n".join(map(str, causes_of(sampled)[:3]))
+            raise EnvError(f"step {step}: every episode failed:\n{causes}")
         return super().gather(groups, step)
 
     def report(self, groups: StepGroups, trained: Sequence[TrajectoryGroup], step: int) -> dict[str, float]:

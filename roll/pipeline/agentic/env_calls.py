@@ -14,9 +14,10 @@ from roll.configs.base import LARGEST_REWARD
 from roll.configs.tables.vision import PictureSizes
 from roll.envs.base import VALID, Conversation, EnvStep
 from roll.envs.tools.base import ToolEnv, ToolError
-from roll.errors import EnvError, describe
+from roll.errors import EnvError
 from roll.pipeline.agentic.observations import EnvCrash, Observation, Part, checked_text, parts_of
 from roll.utils.background import BackgroundTasks
+from roll.utils.imports import traced
 from roll.utils.text import visible
 
 T = TypeVar("T")
@@ -64,7 +65,7 @@ class EnvThread:
             elif isinstance(error, EnvCrash | ToolError):  # `function` says itself what is wrong
                 future.set_exception(error)
             else:
-                future.set_exception(EnvCrash(f"{what} raised {describe(error)}"))
+                future.set_exception(EnvCrash(f"{what} raised {traced(error)}"))
 
         def done(result: Any, error: BaseException | None) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import islice
@@ -20,6 +19,7 @@ from roll.datasets.pictures.decode import read_bytes
 from roll.datasets.pictures.forms import format_of
 from roll.rl.records.token_records import RowKey, TokenLogProbs
 from roll.run.records.replay import BESIDE
+from roll.types.failures import causes_of
 from roll.types.media import Media, Picture, PictureSource
 from roll.types.rollout import TrajectoryGroup
 from roll.types.texts import RowTexts, Said, Turn
@@ -32,24 +32,27 @@ from roll.utils.text import middle_left_out, storable, visible
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _NUM_BINS = 20
 _MOST_CAUSES = 10
-_MOST_CHARACTERS = 500
+_MOST_CHARACTERS = 1500
 _MOST_MESSAGES = 40  # of a turn
 
 
 def distributions(groups: Sequence[TrajectoryGroup]) -> dict[str, Any]:
     """Distributions as JSON values: `rewards` and `response_lengths` of the attempts that did not fail, `num_attempts`,
-    and `failures`, the most frequent causes with their counts."""
+    and `failures`, the most frequent causes with their counts and the task that failed for it first."""
     rewards = np.concatenate([side.rewards for group in groups for side in group.by_side])
     lengths = np.concatenate([group.response_lengths for group in groups])
     there = ~np.isnan(np.concatenate([group.rewards for group in groups]))
-    causes = Counter(attempt.failure for group in groups for attempt in group.attempts if attempt.failure is not None)
     return {
         "num_attempts": len(lengths),
         "rewards": spread_of(rewards[~np.isnan(rewards)]),
         "response_lengths": spread_of(lengths[there]),
         "failures": [
-            {"cause": storable(middle_left_out(cause, _MOST_CHARACTERS)), "count": count}
-            for cause, count in causes.most_common(_MOST_CAUSES)
+            {
+                "cause": storable(middle_left_out(cause.text, _MOST_CHARACTERS)),
+                "count": cause.count,
+                "first": cause.task_id,
+            }
+            for cause in causes_of(groups)[:_MOST_CAUSES]
         ],
     }
 

@@ -36,7 +36,7 @@ iframe { color-scheme: light; } .body--dark iframe { color-scheme: dark; }
   height: calc(100vh - 190px); }
 .q-table td, .q-table th { font-size: 13px; } .q-tab-panel { padding: 12px 0; } .q-tab-panels { background: none; }
 .q-table__container { max-width: 100%; }
-.keys td { overflow-wrap: anywhere; min-width: 90px; }
+.keys td { overflow-wrap: anywhere; min-width: 90px; } .lines td { white-space: pre-wrap; }
 .place { font-size: 11px; white-space: normal; overflow-wrap: anywhere; min-width: 110px; max-width: 340px; }
 @media (max-width: 700px) {
   .nicegui-content { padding: 10px 10px 30px; } .wide { display: none; }
@@ -100,7 +100,7 @@ def number(value: float | None) -> str:
 def table_of(columns: Sequence[str], title: str = "") -> ui.table:
     """A plain table without pages; `fill` gives it rows."""
     column_specs = [{"name": name, "label": name, "field": name, "align": "left"} for name in columns]
-    table = ui.table(columns=column_specs, rows=[], title=title or None).classes("q-mb-md")
+    table = ui.table(columns=column_specs, rows=[], title=title or None).classes("q-mb-md lines")
     table.props('flat bordered dense wrap-cells :rows-per-page-options="[0]" hide-pagination hide-no-data')
     return table
 

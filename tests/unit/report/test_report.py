@@ -157,15 +157,17 @@ def test_times_distributions_and_causes_are_there(tmp_path: Path) -> None:
         "2026-01-01 10:00:00,000 I [driver 1] roll.a: step 1\n"
         "2026-01-01 10:00:01,000 W [driver 1] roll.a: engine 0 is slow\n"
         "2026-01-01 10:00:02,000 W [driver 1] roll.a: engine 1 is slow\n"
-        "Traceback (most recent call last):\n"
-        "2026-01-01 10:00:03,000 E [driver 1] roll.b: out of memory\n"
+        "2026-01-01 10:00:03,000 E [driver 1] roll.b: RewardError: the causes:\n"
+        "  256 x KeyError: 'nope'\n"
+        "2026-01-01 10:00:04,000 I [driver 1] roll.b: text\n"
+        "  of no warning\n"
     )
     page = report(tmp_path, str(run))
     text = re.sub(r"\s+", " ", page.text)
     assert "train the policy 9.00 s 75.0% rollout 3.00 s 25.0%" in text
-    assert "3 train 1 to 3 crash" in text
-    assert "W roll.a: engine 1 is slow (2 times)" in text and "E roll.b: out of memory" in text
-    assert "engine 0 is slow" not in text and "Traceback" not in text
+    assert "3 train 1 to 3 crash first for " in text
+    assert "W roll.a: engine 1 is slow (2 times)" in text and "engine 0 is slow" not in text
+    assert "E roll.b: RewardError: the causes: 256 x KeyError: 'nope'" in text and "of no warning" not in text
     assert {value for name, value in page.attributes if name == "alt"} >= {
         "Rewards of 1 (share)", "Response lengths in step 3"
     }  # fmt: skip

@@ -83,7 +83,19 @@ def test_what_a_reward_says_beside_its_score_travels_whatever_it_is() -> None:
 )
 def test_what_is_no_score_is_a_failure_with_its_reason(response: str, reason: str) -> None:
     (outcome,) = score(worker(f"{USER}:by_name"), response)
-    assert outcome.failure == reason and math.isnan(outcome.score)
+    assert message(outcome) == reason and math.isnan(outcome.score)
+
+
+def message(outcome: RewardOutcome | None) -> str | None:
+    """The failure without the lines of code that led to it."""
+    return None if outcome is None or outcome.failure is None else outcome.failure.partition("\n")[0]
+
+
+def test_a_reward_that_raises_is_told_with_its_own_lines() -> None:
+    (outcome,) = score(worker(f"{USER}:escapes"), "panic")
+    file = Path(__file__).with_name(f"{USER}.py")
+    place = 1 + file.read_text().splitlines().index('            raise Panic("unwrap on None")')
+    assert outcome.failure == f'Panic: unwrap on None\n  {file}:{place} in escapes: raise Panic("unwrap on None")'
 
 
 ESCAPES = {
@@ -101,7 +113,7 @@ ESCAPES = {
 def test_whatever_escapes_from_a_reward_is_the_failure_of_that_answer(reward: str) -> None:
     subject = worker(f"{USER}:{reward}")
     outcomes = score(subject, "a", *ESCAPES, "b")
-    assert [o.failure for o in outcomes] == [None, *ESCAPES.values(), None]
+    assert [message(o) for o in outcomes] == [None, *ESCAPES.values(), None]
     assert [o.score for o in score(subject, "c")] == [0.25]
 
 
@@ -109,7 +121,7 @@ def test_what_is_beside_a_score_may_be_nothing_and_else_fails_its_own_answer() -
     subject = worker(f"{USER}:batched_results")
     nothing, nameless, good = score(subject, "nothing", "nameless", "m")
     assert (nothing.score, nothing.metrics, nothing.extra) == (1.0, {}, {})
-    assert nameless.failure == "RuntimeError: no name"
+    assert message(nameless) == "RuntimeError: no name"
     assert (good.score, good.metrics) == (1.0, {"m": 1.0})
     assert ask(subject, "list", "m") == [None, None]  # to be asked for one by one
     (wrong,) = score(subject, "list")
@@ -137,7 +149,7 @@ def test_outside_the_main_thread_a_call_over_its_time_is_left_behind_and_stops()
     thread = threading.Thread(target=lambda: outcomes.extend(score(limited, "spin", "raise", "other")))
     thread.start()
     thread.join(300)
-    assert [o.failure for o in outcomes] == ["took longer than timeout_s = 2", "KeyError: 'no such thing'", None]
+    assert [message(o) for o in outcomes] == ["took longer than timeout_s = 2", "KeyError: 'no such thing'", None]
     deadline = time.monotonic() + 300
     while (left := set(threading.enumerate()) - before) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -160,8 +172,8 @@ def test_async_rewards_run_at_once_and_each_has_its_own_time() -> None:
     outcomes = score(worker(f"{USER}:Meeting", timeout_s=5), "meets", "meets", "alone", "meets", "x", "os_timeout")
     assert [o.score for o in outcomes if o.failure is None] == [3, 3, 3]
     assert outcomes[2].failure == "took longer than timeout_s = 5"
-    assert outcomes[4].failure == "KeyError: 'x'"
-    assert outcomes[5].failure == "TimeoutError: judge did not answer"
+    assert message(outcomes[4]) == "KeyError: 'x'"
+    assert message(outcomes[5]) == "TimeoutError: judge did not answer"
 
 
 def test_an_async_reward_that_blocks_is_stopped_and_told_why() -> None:
@@ -211,8 +223,8 @@ def test_of_answers_that_share_a_loop_those_that_another_one_stopped_are_not_jud
     assert "blocked the event loop" in str(score(limited, "block")[0].failure)
     subject = worker(f"{USER}:escapes_in_a_task")
     assert ask(subject, "a", "interrupt") == [None, None]  # whose task it was is not known
-    assert [score(subject, text)[0].failure for text in ("a", "interrupt")] == [None, "KeyboardInterrupt: as Ctrl-C"]
-    assert [score(subject, text)[0].failure for text in ("exit", "b")] == ["SystemExit: 3", None]
+    assert [message(score(subject, text)[0]) for text in ("a", "interrupt")] == [None, "KeyboardInterrupt: as Ctrl-C"]
+    assert [message(score(subject, text)[0]) for text in ("exit", "b")] == ["SystemExit: 3", None]
 
 
 @pytest.mark.parametrize("reward", ["by_name", "blocking"])

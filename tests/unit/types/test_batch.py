@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from roll.types.batch import SampleBatch, TaughtRows, TrainBatch
 from roll.types.collate import collate_groups, pad, padding_rows, row_meta, sampled_rows, split_rows, unpad
 from roll.types.columns import sum_rows, token_indices
+from roll.types.failures import causes_of
 from roll.types.packing import (
     balance,
     groups_by_rank,
@@ -267,3 +268,18 @@ def test_rows_keep_the_targets_of_their_own_tokens() -> None:
     )
     micro = pad(rows, np.array([2, 0]))
     assert micro.teacher_targets is not None and micro.teacher_targets[:, 0].tolist() == [3, 4, 5, 0, 1]
+
+
+def test_failures_from_the_same_lines_are_one_cause_with_its_first_text_and_task() -> None:
+    place = "\n  /a/mine.py:3 in f: g()"
+    texts = (f"KeyError: 'a 1'{place}", None, f"KeyError: 'b'{place}", f"TypeError: 'b'{place}", "hung")
+    groups = []
+    for number in (7, 8):
+        made = replace(group_of([[1]] * len(texts), number), task=Task(str(number), "sort", PROMPT))
+        rows = [replace(row, failure=text) for row, text in zip(made.trajectories, texts, strict=True)]
+        groups.append(replace(made, trajectories=tuple(rows)))
+    found = causes_of(groups)
+    assert [(cause.text, cause.task_id, cause.count) for cause in found] == [
+        (f"KeyError: 'a 1'{place}", "7", 4), (f"TypeError: 'b'{place}", "7", 2), ("hung", "7", 2),
+    ]  # fmt: skip
+    assert str(found[0]) == "  4 x KeyError: 'a 1'\n      /a/mine.py:3 in f: g()\n      first for 7"

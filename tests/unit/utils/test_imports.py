@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from roll.errors import EnvError
 from roll.utils.imports import (
     EXTERNAL_LIB,
     add_folder,
@@ -15,6 +16,7 @@ from roll.utils.imports import (
     own_folders,
     resolve,
     split,
+    traced,
 )
 
 
@@ -110,3 +112,28 @@ def test_a_module_that_cannot_be_imported_is_named_with_its_line(
     monkeypatch.setenv(EXTERNAL_LIB, "external_broken_module")
     with pytest.raises(ImportError, match=r"external_broken_module failed with .*broken_module.py, line 2\)"):
         import_external()
+
+
+def deep(number: int) -> None:
+    if not number:
+        json.loads("[1,")
+    deep(number - 1)
+
+
+def test_an_error_is_told_with_the_lines_of_ones_own_code_the_first_and_the_last_three() -> None:
+    with pytest.raises(json.JSONDecodeError) as caught:
+        deep(6)
+    message, *lines = traced(caught.value).splitlines()
+    assert message == "JSONDecodeError: Expecting value: line 1 column 4 (char 3)"
+    assert [line.rpartition(" in ")[2] for line in lines] == [
+        "test_an_error_is_told_with_the_lines_of_ones_own_code_the_first_and_the_last_three: deep(6)",
+        *["deep: deep(number - 1)"] * 2,
+        'deep: json.loads("[1,")',
+    ]
+    assert all(line.startswith(f"  {__file__}:") for line in lines)
+
+
+def test_an_error_that_is_raised_on_purpose_has_its_text_alone() -> None:
+    with pytest.raises(EnvError) as caught:
+        raise EnvError("set key: a")
+    assert traced(caught.value) == "EnvError: set key: a"

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from roll.errors import WorkerError, describe
+from roll.errors import WorkerError
 from roll.platforms.table import ACCELERATORS
+from roll.utils.imports import traced
 from roll.utils.worker_usage import TraceOptions, Usage
 
 _KB = 1024
@@ -110,7 +111,7 @@ class Failure:
         details = "".join(traceback.format_exception(error))  # bears exceptions that have no text
         if isinstance(error, WorkerError):
             return Failure(rank, str(error), details, elsewhere=True)
-        return Failure(rank, describe(error), details)
+        return Failure(rank, traced(error), details)
 
     @property
     def is_consequence(self) -> bool:

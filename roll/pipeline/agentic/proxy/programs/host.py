@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from roll.utils.imports import traced
 from roll.utils.supervision import GRACE_S, adopt_orphans, end_with_parent, supervise
 
 FAILED = 70  # exit code of a function that raised
@@ -158,8 +159,9 @@ def _run(job: dict[str, Any], agent: Agent | None, sink: int) -> NoReturn:
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException:
+    except BaseException as error:
         traceback.print_exc()
+        sys.stderr.write(f"{traced(error)}\n")  # the end of the log is what is said of a failure
     finally:
         with contextlib.suppress(Exception):
             sys.stdout.flush()

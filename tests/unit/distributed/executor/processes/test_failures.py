@@ -38,5 +38,7 @@ def test_a_failure_travels_whatever_the_exception_holds():
         raise Unpicklable(1, 2)
     except Unpicklable as error:
         failure = pickle.loads(pickle.dumps(Failure.of(error, rank=5)))
-    assert (failure.rank, failure.message, failure.died) == (5, "Unpicklable: text", False)
+    message, _, place = failure.message.partition("\n")
+    assert (failure.rank, message, failure.died) == (5, "Unpicklable: text", False)
+    assert place.startswith(f"  {__file__}:") and place.endswith(": raise Unpicklable(1, 2)")
     assert "raise Unpicklable(1, 2)" in failure.details
