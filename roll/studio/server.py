@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, urlencode
 
 import uvicorn
 from fastapi import FastAPI
@@ -22,6 +22,7 @@ from roll.studio.pages import builder, compare, report, rollout_data, rollouts, 
 from roll.studio.plans import Planner
 from roll.studio.rollout_index import RolloutIndexes
 from roll.studio.run_list import RunList
+from roll.utils.http_door import behind_door
 
 _HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
@@ -56,7 +57,7 @@ class Gate:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and origin.partition("://")[2] != host:
             return PlainTextResponse("A page of another place asks.", 403)
         query = parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
         token = next((value for name, value in query if name == "token"), None)
@@ -103,8 +104,7 @@ def _with_headers(send: Send) -> Send:
 def serve(folders: Sequence[Path], place: Address, listener: socket.socket) -> None:
     """Serves the studio until a signal ends it."""
     gate = Gate(application(folders), place.token, listener.getsockname()[1])
-    # no access log: addresses hold the token
-    config = uvicorn.Config(gate, log_level="warning", access_log=False, ws="wsproto", timeout_graceful_shutdown=2)
+    config = behind_door(gate, ws="wsproto", timeout_graceful_shutdown=2)
     uvicorn.Server(config).run(sockets=[listener])
 
 

@@ -80,10 +80,11 @@ def test_a_websocket_with_the_cookie_is_served() -> None:
         assert socket.receive_text() == "inside"
 
 
-def test_a_page_of_another_place_gets_nothing() -> None:
+@pytest.mark.parametrize("origin", ["http://evil.example", "http://[", "null"])
+def test_a_page_of_another_place_gets_nothing(origin: str) -> None:
     browser = client()
     browser.get(f"/?token={TOKEN}")
-    headers = {"origin": "http://evil.example"}
+    headers = {"origin": origin}
     assert browser.get("/", headers=headers).status_code == 403
     with (
         pytest.raises(WebSocketDenialResponse) as refused,

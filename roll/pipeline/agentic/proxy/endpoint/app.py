@@ -18,6 +18,7 @@ from starlette.requests import ClientDisconnect
 
 from roll.errors import describe
 from roll.pipeline.agentic.proxy.endpoint.anthropic import AnthropicWire, MessagesBody, read_anthropic
+from roll.pipeline.agentic.proxy.endpoint.bodies import Bodies
 from roll.pipeline.agentic.proxy.endpoint.chat import ChatBody, ChatWire, read_body, read_chat
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal, not_allowed
 from roll.pipeline.agentic.proxy.endpoint.responses import ResponsesBody, ResponsesWire, read_responses
@@ -27,7 +28,6 @@ from roll.pipeline.agentic.proxy.transcript.message import ChatCall
 from roll.pipeline.agentic.proxy.transcript.render import RenderRefused
 from roll.utils.background import start
 
-MOST_BYTES = 32 << 20  # of a body
 PING_S = 10.0
 MODEL = "policy"
 _SESSION_HEADER = "x-roll-session"
@@ -97,10 +97,10 @@ def _is_anthropic(request: Request) -> bool:
 class _Routes:
     def __init__(self, sessions: Sessions):
         self._sessions = sessions
+        self._bodies = Bodies()
 
     async def chat(self, request: Request) -> Response:
-        session = self._session(request)
-        body = await read_whole(request)
+        session, body = await self._asked(request)
         with _counted(session), _read():
             read: ChatBody = read_body(ChatBody, body)
             exchange, reply_id = _exchange(session, request, read_chat(read), body, read.model)
@@ -108,16 +108,14 @@ class _Routes:
         return await _answered(session, request, exchange, wire, bool(read.stream))
 
     async def responses(self, request: Request) -> Response:
-        session = self._session(request)
-        body = await read_whole(request)
+        session, body = await self._asked(request)
         with _counted(session), _read():
             read: ResponsesBody = read_body(ResponsesBody, body)
             exchange, _ = _exchange(session, request, read_responses(read, session), body, read.model)
         return await _answered(session, request, exchange, ResponsesWire(read, session), bool(read.stream))
 
     async def messages(self, request: Request) -> Response:
-        session = self._session(request)
-        body = await read_whole(request)
+        session, body = await self._asked(request)
         with _counted(session), _read():
             read: MessagesBody = read_body(MessagesBody, body)
             if read.max_tokens is None:
@@ -126,8 +124,7 @@ class _Routes:
         return await _answered(session, request, exchange, AnthropicWire(read, reply_id), bool(read.stream))
 
     async def count_tokens(self, request: Request) -> Response:
-        session = self._session(request)
-        body = await read_whole(request)
+        session, body = await self._asked(request)
         with _read():
             call = read_anthropic(read_body(MessagesBody, body))
             num_tokens = len(session.transcript.renderer.whole(call.messages, call.tools))
@@ -151,7 +148,7 @@ class _Routes:
         one counts; from outside it ends the session, and the same one may be sent again."""
         session_id = self._named(request)
         session = self._sessions.find(session_id)
-        body = await read_whole(request)
+        body = await self._bodies.read(request, session_id)
         former = self._sessions.reward_of(session_id) if session is None else session.outcome
         sides = session.sides if session is not None else () if former is None else tuple(former.sides)
         try:
@@ -188,6 +185,10 @@ class _Routes:
         task = json.dumps(dict(self._session(request).task))  # NaN and lone surrogates as Python writes them
         return Response(task, media_type="application/json")
 
+    async def _asked(self, request: Request) -> tuple[Session, bytes]:
+        session = self._session(request)
+        return session, await self._bodies.read(request, session.session_id)
+
     def _session(self, request: Request) -> Session:
         session = self._sessions.find(self._named(request))
         if session is None:
@@ -216,17 +217,6 @@ def key_in(headers: Mapping[str, str]) -> str:
     bearer = bearer.strip() if scheme.lower() == "bearer" else header
     keys = {key for key in (bearer, headers.get("x-api-key", "")) if key}
     return keys.pop() if len(keys) == 1 else ""
-
-
-async def read_whole(request: Request) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > MOST_BYTES:
-            raise Refusal(413, f"A body has at most {MOST_BYTES} bytes.")
-        parts.append(part)
-    return b"".join(parts)
 
 
 @contextmanager

@@ -24,9 +24,9 @@ from roll.pipeline.agentic.proxy.transcript.transcript import Transcript
 from roll.pipeline.agentic.sample_forms import ChatEncoder
 from roll.types.rollout import Generate
 from roll.utils.background import BackgroundTasks
+from roll.utils.http_door import behind_door
 
 ENDPOINT_NAME = 8  # characters of a session's id that name the endpoint
-_IDLE_CONNECTION_S = 120
 _MOST_KEPT = 4096  # rewards of sessions that are over
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -40,18 +40,8 @@ class QuietServer(uvicorn.Server):
 
 
 def quiet_server(app: FastAPI) -> QuietServer:
-    """A server of this app for the running event loop, which logs what goes wrong and nothing else. It keeps idle
-    connections longer than clients do (httpx 5 s, Go 90 s): a request on one that the server has just closed fails."""
-    config = uvicorn.Config(
-        app,
-        loop="none",
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        lifespan="off",
-        timeout_keep_alive=_IDLE_CONNECTION_S,
-    )
-    return QuietServer(config)
+    """A server of this app for the running event loop, behind the door."""
+    return QuietServer(behind_door(app, loop="none", log_config=None, lifespan="off", ws="none"))
 
 
 async def until_serving(server: uvicorn.Server) -> None:

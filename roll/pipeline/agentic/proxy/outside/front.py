@@ -23,7 +23,8 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.background import BackgroundTask
 
-from roll.pipeline.agentic.proxy.endpoint.app import add_errors, key_in, read_whole, until_gone
+from roll.pipeline.agentic.proxy.endpoint.app import add_errors, key_in, until_gone
+from roll.pipeline.agentic.proxy.endpoint.bodies import Bodies
 from roll.pipeline.agentic.proxy.endpoint.chat import read_body
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal, not_allowed
 from roll.pipeline.agentic.proxy.endpoint.server import ENDPOINT_NAME, QuietServer, quiet_server, until_serving
@@ -108,6 +109,7 @@ class Front:
         self._groups: dict[str, _Group] = {}
         self._taking = asyncio.Lock()
         self._client = httpx.AsyncClient(timeout=None, limits=httpx.Limits(max_connections=None), trust_env=False)
+        self._bodies = Bodies()
         self._tasks = BackgroundTasks()
         self._server: QuietServer | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -152,7 +154,7 @@ class Front:
     async def _reported(self, request: Request) -> Response:
         """A worker's report. The reply names groups that were begun, and left too long."""
         check_secret(request, self._secret)
-        report: WorkerReport = read_body(WorkerReport, await read_whole(request))
+        report: WorkerReport = read_body(WorkerReport, await self._bodies.read(request, "workers"))
         self._workers[report.name] = _Worker(report.url, time.monotonic(), report.waiting, report.playing)
         due = time.monotonic() - self._group_timeout_s
         waiting = {group for group, _ in report.waiting.values()}
@@ -167,7 +169,7 @@ class Front:
         if not hmac.compare_digest(key_in(request.headers).encode(), self._token.encode()):
             raise Refusal(401, f"The key is not the token of this run, which is in {FILE} of its output_dir.",
                           "invalid_api_key")  # fmt: skip
-        asked: SessionsBody = read_body(SessionsBody, await read_whole(request) or b"{}")
+        asked: SessionsBody = read_body(SessionsBody, await self._bodies.read(request, "sessions") or b"{}")
         if asked.task is not None and asked.group is None:
             raise Refusal(400, "group: sessions with a task of their own need a group, within which rewards are "
                           "compared: the same name for each session of this task.", param="group")  # fmt: skip
@@ -267,7 +269,7 @@ class Front:
         if worker is None:
             raise not_allowed()
         headers = [(name, value) for name, value in request.headers.raw if name.decode() not in _HOP_BY_HOP]
-        body = await read_whole(request)
+        body = await self._bodies.read(request, session_id)
         try:
             sent = self._client.build_request(request.method, worker.url + path, content=body, headers=headers)
         except httpx.InvalidURL:

@@ -17,7 +17,8 @@ from pydantic import BaseModel
 from roll.errors import EnvError
 from roll.pipeline.agentic.env_calls import EnvCrash
 from roll.pipeline.agentic.episode import EpisodeJob
-from roll.pipeline.agentic.proxy.endpoint.app import MODEL, read_whole
+from roll.pipeline.agentic.proxy.endpoint.app import MODEL
+from roll.pipeline.agentic.proxy.endpoint.bodies import Bodies
 from roll.pipeline.agentic.proxy.endpoint.chat import read_body
 from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
 from roll.pipeline.agentic.proxy.endpoint.session import Session
@@ -60,6 +61,7 @@ class Line:
         self._returned: set[str] = set()
         self._changed = asyncio.Event()
         self._reporting: asyncio.Task[None] | None = None
+        self._bodies = Bodies()
         self._tasks = BackgroundTasks()
         router = APIRouter()
         router.add_api_route("/line/take", self._take, methods=["POST"])
@@ -108,7 +110,7 @@ class Line:
 
     async def _take(self, request: Request) -> Response:
         check_secret(request, self._front.secret)
-        order: TakeBody = read_body(TakeBody, await read_whole(request))
+        order: TakeBody = read_body(TakeBody, await self._bodies.read(request, "front"))
         attempt = self._waiting.get(order.session)
         if attempt is None or attempt.taken.done():
             return Response(status_code=409)
@@ -130,7 +132,7 @@ class Line:
     async def _take_back(self, request: Request) -> Response:
         """A session whose program had gone before it heard of it."""
         check_secret(request, self._front.secret)
-        order: TakeBody = read_body(TakeBody, await read_whole(request))
+        order: TakeBody = read_body(TakeBody, await self._bodies.read(request, "front"))
         if order.session in self._playing and not self._playing[order.session][0].num_requests:
             self._returned.add(order.session)
         return Response(status_code=204)
