@@ -26,7 +26,7 @@ from roll.datasets.pictures.lengths import PictureLengths
 from roll.datasets.pictures.placing import media_columns, named_columns
 from roll.datasets.pictures.stored import StoredPicture
 from roll.datasets.preferences import PairColumns, load_pairs
-from roll.datasets.rows import Domain, RowReader
+from roll.datasets.rows import Domain, RowReader, tag_of
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.usual_columns import USUAL_COLUMNS
 from roll.errors import ConfigError
@@ -245,7 +245,7 @@ def report(options: argparse.Namespace) -> Iterator[str]:
     rows = _rows(inputs.args)
     yield from _file_lines(rows, inputs.args)
     pipeline = options.pipeline or likely(rows, inputs)
-    tags = sorted({str(tag) for row in rows if (tag := row.values.get(inputs.args.tag)) is not None})
+    tags = sorted({tag for row in rows if (tag := tag_of(row, inputs.args.tag)) is not None})
     vision = _vision(options.tokenizer)
     kind = kind_of(pipeline, inputs, tags, vision)
     yield f"Read as {kind.what}{'' if options.pipeline else ', by the columns of the first row; --for says otherwise'}"
@@ -369,7 +369,7 @@ def _about(readable: Sequence[_Readable], args: DataArgs, kind: Kind, tags: Sequ
     truths = sum(entry.row.value(args.ground_truth) not in (None, "") for entry in readable)
     yield f"{args.ground_truth} (most rewards compare with it): {truths} of {len(readable)} rows"
     if tags:
-        counts = Counter(str(entry.row.values.get(args.tag)) for entry in readable)
+        counts = Counter(str(tag_of(entry.row, args.tag)) for entry in readable)
         yield f"{args.tag}: " + ", ".join(f"{tag} {count}" for tag, count in counts.most_common())
     else:
         yield f"no column {args.tag}: all rows belong to the run's only domain"

@@ -22,7 +22,7 @@ from roll.datasets.loader import Row
 from roll.datasets.pictures.lengths import PictureLengths, is_elsewhere, missing_files
 from roll.datasets.pictures.placeholders import Placeholders
 from roll.datasets.pictures.placing import named_columns
-from roll.datasets.rows import Domain, Example, RowReader
+from roll.datasets.rows import Domain, Example, RowReader, tag_of
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.usual_columns import Forgotten
@@ -206,7 +206,7 @@ class _Templates:
     by_tag: Mapping[str, PromptTemplate]
 
     def of(self, example: Example) -> PromptTemplate:
-        return self.by_tag.get(str(example.row.value(self.tag)), self.for_all)
+        return self.by_tag.get(str(tag_of(example.row, self.tag)), self.for_all)
 
 
 class _Encoder:

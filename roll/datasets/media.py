@@ -59,13 +59,13 @@ def check_text_alone(row: Row, unread: str = UNREAD) -> None:
         raise ConfigError(what)
 
 
-def shown_in(row: Row, unread: str = UNREAD, in_messages: bool = True) -> str | None:
+def shown_in(row: Row, unread: str = UNREAD, in_messages: bool = True, in_columns: bool = True) -> str | None:
     """Return the problem of a row that has pictures, videos or sound in a column, by its name and its value or by the
     value alone, or in the parts of a message. A text in a column `image` counts where it names such a file, or where
     the row's texts have a placeholder; `python:3.11` in it is no picture.
 
     `unread` says why it is wrong, and what to do. Without `in_messages`, pictures and videos in parts of messages may
-    stand there.
+    stand there; without `in_columns`, columns may hold anything.
     """
     for column, value in row.values.items():
         name = str(column)
@@ -76,7 +76,7 @@ def shown_in(row: Row, unread: str = UNREAD, in_messages: bool = True) -> str | 
             shows = _is_medium(value, is_named) or (
                 is_named and is_something(value) and any(_PLACEHOLDER.search(text) for text in _texts(row.values))
             )
-        if shows:
+        if shows and in_columns:
             what = (_named(name) if is_named else None) or "a picture, video or sound"
             return f"{row.where}: column {name!r} holds {what}, {unread}, or the column out of the rows"
         if (what := _in_messages(value, in_messages)) is not None:

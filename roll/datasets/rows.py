@@ -18,6 +18,7 @@ from roll.datasets.tool_calls import Tool, calls_in, plain, tools_in
 from roll.datasets.usual_columns import prompt_hint, truth_hint
 from roll.errors import ConfigError
 from roll.types.media import PictureSource
+from roll.utils.answers.truths import as_data
 
 Message = Mapping[str, Any]
 GROUND_TRUTH = "ground_truth"  # the reference answer, whatever its column is called
@@ -153,22 +154,22 @@ class RowReader:
         return {**row.values, "ground_truth": value}
 
     def _domain(self, row: Row) -> str:
-        tag = row.value(self._args.tag)
+        tag = tag_of(row, self._args.tag)
         if tag is None:
             if len(self._domains) == 1:
                 return next(iter(self._domains))
             raise self._missing(row, self._args.tag, "tag", "which of the domains under rewards the row belongs to")
-        domain = self._domain_of_tag.get(str(tag))
+        domain = self._domain_of_tag.get(tag)
         if domain is None:
             known = sorted(self._domain_of_tag)
-            near = difflib.get_close_matches(str(tag), known, n=1)
+            near = difflib.get_close_matches(tag, known, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             only = next(iter(self._domains)) if len(self._domains) == 1 else None
             add = f"Add it to rewards.{only or '<domain>'}.tag_included"
             if only:
                 add += f", or set {self._key}.tag: '' if every row is of {only}, whatever its tag"
             raise ConfigError(
-                f"{row.where}: no domain has the tag {str(tag)!r} (column {self._args.tag!r}).{hint} {add}; known "
+                f"{row.where}: no domain has the tag {tag!r} (column {self._args.tag!r}).{hint} {add}; known "
                 f"tags: {', '.join(known)}"
             )
         return domain
@@ -255,6 +256,14 @@ class RowReader:
                 f"it{', or name the column of the question' + other if other and column not in other else ''}"
             )
         return tuple(messages)
+
+
+def tag_of(row: Row, column: str) -> str | None:
+    """Return the tag of a row; a list of one, also as text, counts as its item."""
+    value = as_data(row.value(column))
+    if isinstance(value, list | tuple) and len(value) < 2:
+        value = next(iter(value), None)
+    return None if value is None else str(value)
 
 
 def _shown_alone(message: Message) -> str:

@@ -95,13 +95,17 @@ class RowPictures:
         self._warned: set[tuple[str, str]] = set()  # files, and what their texts show
 
     def problem(self, row: Row) -> str | None:
-        """Return the problem of a row with sound, or with pictures or videos in another column than the one that is
-        read."""
+        """Return the problem of a row that shows sound in a message, or pictures, videos or sound in columns of which
+        none is read. A column that is named, or that shows something, decides: others are not looked at."""
         unread = (
             f"{_UNREAD}, or name the column of pictures as {self._key}.image_key and that of videos as "
             f"{self._key}.video_key"
         )
-        return shown_in(self.without(row), unread, in_messages=False)
+        is_decided = shown_in(row, in_columns=False) is not None or any(
+            medium.named is not None or any(is_something(row.value(name)) for name in medium.columns)
+            for medium in self._media
+        )
+        return shown_in(self.without(row), unread, in_messages=False, in_columns=not is_decided)
 
     def without(self, row: Row) -> Row:
         """The row without its pictures, which go no further with it, and without columns that a run reads pictures of

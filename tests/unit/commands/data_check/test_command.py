@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from roll.commands.table import main
+from roll.configs.sections.data import DataArgs
+from roll.datasets.loader import Row
+from roll.datasets.rows import Domain, RowReader
 
 
 def write(path: Path, *rows: dict[str, Any]) -> str:
@@ -34,6 +37,17 @@ def test_a_file_of_prompts_is_described(tmp_path: Path, capsys: pytest.CaptureFi
     assert ["ground_truth", "text", "2", "of", "4", "rows", "'1'"] in lines
     assert ["prompt", "1", "11", "12", "12"] in lines  # 1, 2, 11 and 12 characters: the higher of two in the middle
     assert lines[-1] == ["Every", "one", "of", "4", "rows", "can", "be", "read."]
+
+
+@pytest.mark.parametrize("row", [{"meta": {"source": "math"}}, {"meta": '{"source": ["math"]}'}])
+def test_tags_are_read_as_a_run_reads_them(
+    row: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path / "rows.jsonl", {"prompt": "31", **row})
+    assert check(file, "tag=meta.source", "--for", "rlvr") == 0
+    assert "  meta.source: math 1" in capsys.readouterr().out
+    reader = RowReader(DataArgs(file_name=(file,), tag="meta.source"), "k", [Domain("own", ("math",), ())])
+    assert reader.read(Row(file, 1, {"prompt": "31", **row})).domain == "own"
 
 
 def test_rows_that_cannot_be_read_are_told_after_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

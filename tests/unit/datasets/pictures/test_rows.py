@@ -230,6 +230,21 @@ def test_a_row_that_cannot_be_shown_is_refused_with_its_place(
     assert f"{load.folder}/rows.jsonl:1" in message and complaint in message
 
 
+@pytest.mark.parametrize(
+    ("row", "args"),
+    [
+        ({"prompt": "?", "image": "a.png", "image_path": "x/a.png", "speech": "a.wav"}, {"image_key": "image"}),
+        ({"prompt": "?", "image": "a.png", "image_url": "https://x/a.png", "photo": "a.jpg"}, {}),
+        ({"messages": [{"role": "user", "content": [IMAGE]}], "image_path": "x/a.png"}, {}),
+        ({"prompt": "?", "shots": ["a.png"], "img_path": "x/a.png"}, {"image_key": "shots"}),
+    ],
+)
+def test_the_column_that_shows_pictures_decides_whatever_other_columns_hold(
+    row: dict[str, Any], args: dict[str, Any], load: Loader
+) -> None:
+    assert names(load.one(row, **args)) == ["a.png"]
+
+
 @pytest.mark.parametrize("part", [{**IMAGE, "type": "text", "text": "b"}, {"image": "a.png", "text": "?"}])
 def test_a_blind_model_refuses_a_picture_in_a_part_of_text(part: dict[str, Any], load: Loader) -> None:
     load.vision = None  # type: ignore[assignment]
