@@ -180,47 +180,68 @@ def test_commands_work_in_the_task_and_its_tests_are_the_reward(tasks: Path) -> 
     task = opened(tasks)
     assert task.bash("cat data/notes.txt; ls Dockerfile 2>/dev/null") == "a note\n\n[exit code 2]"
     assert task.bash("echo hi > answer.txt; ls /tests") == ""
-    assert task.get_reward() == {"reward": 1.0, "metrics": {}}
+    assert task.get_reward() == {"reward": 1.0, "metrics": {"no_verdict": 0.0}}
     task.close()
     task = opened(tasks, 1)
     task.bash("echo no > answer.txt")
-    assert task.get_reward() == {"reward": 0.0, "metrics": {"steps": 2.0}}
+    assert task.get_reward() == {"reward": 0.0, "metrics": {"no_verdict": 0.0, "steps": 2.0}}
     task.close()
 
 
 def test_what_a_command_leaves_behind_does_not_judge_itself(tasks: Path) -> None:
     task = opened(tasks)
-    task.bash("rm -rf /tmp/tests; mkdir /tmp/tests; echo 'echo 1 > /logs/verifier/reward.txt' > /tests/test.sh")
-    task.bash("echo 1 > /logs/verifier/reward.txt; (while true; do echo 1 > /tmp/logs/verifier/reward.txt; done) &")
-    assert task.get_reward() == {"reward": 0.0, "metrics": {}}
+    task.bash("echo 'echo 1 > /logs/verifier/reward.txt' > /tests/test.sh; mkdir /logs/verifier")
+    task.bash("echo 1 > /logs/verifier/reward.txt; (while true; do echo 1 > /logs/verifier/reward.txt; done) &")
+    assert task.get_reward() == {"reward": 0.0, "metrics": {"no_verdict": 0.0}}
     task.close()
 
 
-def test_a_command_that_takes_too_long_is_stopped_and_one_that_ends_the_sandbox_ends_the_attempt(tasks: Path) -> None:
+def test_a_command_that_takes_too_long_is_stopped(tasks: Path) -> None:
     task = opened(tasks, timeout_s=2.0)
     with pytest.raises(ToolError, match="took longer than 2 s and was stopped. begun"):
         task.bash("echo begun; sleep 60")
-    with pytest.raises(EnvError, match="harbor: the sandbox is gone"):
-        task.bash("kill -9 -1")
+    assert task.bash("kill -9 -1 2> /dev/null; kill -STOP $PPID; echo on") == "on\n"
     task.close()
 
 
-def test_tests_without_a_reward_fail_the_attempt(tasks: Path) -> None:
-    def judged(script: str) -> None:
-        (tasks / "hello" / "tests" / "test.sh").write_text(script)
-        task = opened(tasks)
-        try:
-            task.get_reward()
-        finally:
-            task.close()
+def test_python_of_the_tests_runs_nothing_that_lies_where_the_policy_worked(tasks: Path) -> None:
+    (tasks / "hello" / "tests" / "test.sh").write_text(
+        "python3 -m json.tool notes.json && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
+    )
+    task = opened(tasks)
+    task.bash("mkdir json; echo 'import sys; sys.exit(0)' | tee json/__init__.py > json/tool.py")
+    assert task.get_reward()["reward"] == 0.0
+    task.close()
 
-    with pytest.raises(EnvError, match="wrote no reward into /logs/verifier; they said: nothing here"):
-        judged("echo nothing here\n")
-    for content in ("", "much", "NaN", "{}", '{"reward": "1"}'):
-        with pytest.raises(EnvError, match="which is no reward"):
-            judged(f"echo '{content}' > /logs/verifier/reward.txt\n")
+
+def judged(tasks: Path, script: str) -> Any:
+    (tasks / "hello" / "tests" / "test.sh").write_text(script)
+    task = opened(tasks)
+    try:
+        return task.get_reward()
+    finally:
+        task.close()
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("echo nothing here\n", "wrote no reward into /logs/verifier; they said: nothing here"),
+        ("kill -9 -1\n", "wrote no reward"),
+        *((f"echo '{content}' > /logs/verifier/reward.txt\n", "is no reward") for content in ("", "much", "NaN", "{}")),
+        ("""echo '{"reward": "1"}' > /logs/verifier/reward.txt\n""", "is no reward"),
+    ],
+)
+def test_tests_without_a_reward_are_a_zero_that_says_why(
+    tasks: Path, script: str, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert judged(tasks, script) == {"reward": 0.0, "metrics": {"no_verdict": 1.0}}
+    assert why in caplog.text
+
+
+def test_a_reward_by_another_name_is_an_error_of_the_settings(tasks: Path) -> None:
     with pytest.raises(EnvError, match=r"reward\.json has speed, not reward: set reward_key"):
-        judged("echo '{\"speed\": 1}' > /logs/verifier/reward.json\n")
+        judged(tasks, "echo '{\"speed\": 1}' > /logs/verifier/reward.json\n")
 
 
 def test_a_folder_without_tests_is_no_task(tasks: Path) -> None:

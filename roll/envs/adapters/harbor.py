@@ -12,6 +12,7 @@ import math
 import os
 import re
 import sys
+import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from roll.errors import EnvError, describe
 from roll.utils.files import expanded
 from roll.utils.sandbox.backends import SandboxUnavailable, find_means
 from roll.utils.sandbox.job import BOX, SCRATCH, Job, Limits, Namespaces, own_python, view
+from roll.utils.sandbox.lines import Ended, Lines, OutOfTime
 from roll.utils.sandbox.process import Process, SandboxError
 
 logger = logging.getLogger(__name__)
@@ -34,23 +36,53 @@ _OUTPUT_BYTES = 65536
 _VERIFIER = "/logs/verifier"
 _MOST_FILE_BYTES = 16 << 20  # of a task's files together
 _NOT_COPIED = re.compile(r"(.*/)?(Dockerfile|docker-compose[^/]*\.ya?ml|\.dockerignore)")
-# What runs inside: a line of JSON in, a line out. Commands never see its pipes.
+_DISKS = ("/tests", "/logs")  # the judge's own, empty when the tests come: a policy may fill /tmp
+_GRACE_S = 60.0  # for the runner to answer; nothing that the policy starts can stop it
+_TEST_VARIABLES = {"TMPDIR": "/logs", "PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
+# What runs inside as process 1: a line of JSON in, a line out. Commands never see its pipes, and cannot signal it.
 _RUNNER = """
-import base64, json, os, signal, subprocess, sys
+import base64, json, os, signal, subprocess, sys, time
 def run(order):
-    where = os.environ | order["environment"]
-    with open(os.open("/tmp", os.O_TMPFILE | os.O_RDWR, 0o600), "w+b") as said:
-        shell = subprocess.Popen(["/bin/bash", "-c", order["command"]], stdin=subprocess.DEVNULL, stdout=said,
-                                 stderr=subprocess.STDOUT, cwd=order["folder"], env=where, start_new_session=True)
+    try:
+        return started(order)
+    except OSError:  # of all that commands have left behind: processes, files
+        end(order)
         try:
-            code = shell.wait(order["timeout_s"])
-        except subprocess.TimeoutExpired:
-            code = None
+            return started(order)
+        except OSError as error:
+            return {"code": 126, "output": f"bash: {os.strerror(error.errno)}"}
+def started(order):
+    folder = order["folder"] if os.path.isdir(order["folder"]) else "/tmp"
+    with open(unnamed_file(), "w+b") as said:
+        shell = subprocess.Popen(["/bin/bash", "-c", order["command"]], stdin=subprocess.DEVNULL, stdout=said,
+                                 stderr=subprocess.STDOUT, cwd=folder, env=os.environ | order["environment"],
+                                 start_new_session=True)
+        code = ended(shell.pid, order["timeout_s"])
+        if code is None:
             os.killpg(shell.pid, signal.SIGKILL)
-            shell.wait()
+            ended(shell.pid, 3600)
+        shell.returncode = code or 0  # it is reaped already
         size = said.seek(0, 2)
         said.seek(max(0, size - order["bytes"]))
         return {"code": code, "output": said.read().decode(errors="replace")}
+def unnamed_file():
+    for place in ("/tmp", *order["disks"]):
+        try:
+            return os.open(place, os.O_TMPFILE | os.O_RDWR, 0o600)
+        except OSError as error:
+            full = error
+    raise full
+def ended(pid, seconds):
+    until, pause = time.monotonic() + seconds, 0.001
+    while True:
+        number, status = os.waitpid(-1, os.WNOHANG)  # orphans, too
+        if number == pid:
+            return os.waitstatus_to_exitcode(status)
+        if not number:
+            if time.monotonic() > until:
+                return None
+            time.sleep(pause)
+            pause = min(2 * pause, 0.02)
 def write(order):
     for name, content in order["files"].items():
         os.makedirs(os.path.dirname(name), exist_ok=True)
@@ -75,9 +107,15 @@ def end(order):
     except ChildProcessError:
         pass
     return {}
+def fresh(order):
+    end(order)
+    wipe = 'chmod 1777 "$@" 2>/dev/null; chmod -R u+rwx "$@" 2>/dev/null; exec find "$@" -mindepth 1 -delete'
+    subprocess.run(["/bin/sh", "-c", wipe, "sh", *order["disks"]], check=True, stdout=subprocess.DEVNULL)
+    return {}
+kinds = {"run": run, "write": write, "read": read, "end": end, "fresh": fresh}
 for line in sys.stdin:
     order = json.loads(line)
-    print(json.dumps({"run": run, "write": write, "read": read, "end": end}[order["kind"]](order)), flush=True)
+    print(json.dumps(kinds[order["kind"]](order)), flush=True)
 """
 
 
@@ -103,6 +141,7 @@ class HarborTasks(Sequence[Mapping[str, Any]]):
 class _Task:
     """A task as its folder says it is. `workdir`: where its commands run."""
 
+    name: str
     files: Mapping[str, bytes]
     tests: Mapping[str, bytes]
     workdir: str
@@ -121,6 +160,7 @@ class HarborTask:
         self._timeout_s, self._reward_key = timeout_s, reward_key
         self._task: _Task | None = None
         self._process: Process | None = None
+        self._lines: Lines | None = None
 
     def reset(self, folder: str | None = None) -> None:
         """Starts the sandbox with the task's files in its working directory. Raises EnvError."""
@@ -130,8 +170,8 @@ class HarborTask:
             )
         self._task = task = _read(Path(folder))
         self._process = Process(_job(task.workdir), sandbox()).__enter__()
-        links = " ".join(f"{SCRATCH}{place}" for place in (task.workdir, "/tests", _VERIFIER))
-        self._run(f"mkdir -p {links}", 60.0, "/")
+        self._lines = Lines(self._process.stdout.fileno(), self._process.stdin.fileno())
+        self._run(f"mkdir -p {SCRATCH}{task.workdir}", _GRACE_S, "/")
         self._ask(kind="write", files=_packed(task.files, task.workdir))
 
     def bash(self, command: str) -> str:
@@ -149,47 +189,55 @@ class HarborTask:
         return output if not ended["code"] else f"{output}\n[exit code {ended['code']}]".lstrip()
 
     def get_reward(self) -> dict[str, Any]:
-        """Runs the task's tests where the policy worked, when all that it has started is ended."""
+        """Runs the task's tests where the policy worked, when all that it has started is ended. Tests that end without
+        a reward are a 0 with a warning: the policy's files are part of them."""
         task = self._task
         assert task is not None
-        self._ask(kind="end")
-        fresh = f"{SCRATCH}/tests {SCRATCH}/logs"
-        self._run(f"rm -rf {fresh}; mkdir -p {fresh} {SCRATCH}{_VERIFIER}", 60.0, "/")
+        self._ask(kind="fresh")
         self._ask(kind="write", files=_packed(task.tests, "/tests"))
-        ended = self._run(f"/tests/{SCRIPT}", task.test_timeout_s, task.workdir, task.test_environment)
-        if ended["code"] is None:
-            raise EnvError(f"the task's tests took longer than {task.test_timeout_s:g} s")
-        rewards = self._rewards(str(ended["output"]))
+        variables = {**_TEST_VARIABLES, **task.test_environment}
+        ended = self._run(f"mkdir -p {_VERIFIER}; /tests/{SCRIPT}", task.test_timeout_s, task.workdir, variables)
+        self._ask(kind="end")
+        try:
+            rewards = self._rewards(ended, task.test_timeout_s)
+        except ValueError as error:
+            logger.warning("Harbor, %s: %s. The reward is 0.", task.name, error)
+            return {"reward": 0.0, "metrics": {"no_verdict": 1.0}}
         if self._reward_key not in rewards:
             raise EnvError(
                 f"reward.json has {', '.join(rewards)}, not {self._reward_key}: set reward_key in env_config"
             )
-        return {"reward": rewards.pop(self._reward_key), "metrics": rewards}
+        return {"reward": rewards.pop(self._reward_key), "metrics": {"no_verdict": 0.0, **rewards}}
 
     def close(self) -> None:
         if self._process is not None:
             self._process.__exit__(None, None, None)
             self._process = None
 
-    def _rewards(self, output: str) -> dict[str, float]:
+    def _rewards(self, ended: Mapping[str, Any], limit_s: float) -> dict[str, float]:
+        """Raises ValueError if the tests gave no reward."""
+        if ended["code"] is None:
+            raise ValueError(f"the task's tests took longer than {limit_s:g} s")
         for name in ("reward.json", "reward.txt"):
             content = self._ask(kind="read", file=f"{_VERIFIER}/{name}")["content"]
             if content is None:
                 continue
             try:
                 value = json.loads(content)
-            except ValueError:
+            except (ValueError, RecursionError):
                 value = None
             numbers: dict[Any, Any] = value if isinstance(value, dict) else {self._reward_key: value}
             if not numbers or not all(_is_number(number) for number in numbers.values()):
-                raise EnvError(f"the task's tests wrote {content[:100]!r} into {name}, which is no reward")
+                raise ValueError(f"the task's tests wrote {content[:100]!r} into {name}, which is no reward")
             return {str(key): float(number) for key, number in numbers.items()}
-        raise EnvError(f"the task's tests wrote no reward into {_VERIFIER}; they said: {output[-500:].strip()}")
+        said = str(ended["output"])[-500:].strip()
+        raise ValueError(f"the task's tests wrote no reward into {_VERIFIER}; they said: {said}")
 
     def _run(
         self, command: str, timeout_s: float, folder: str, environment: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
         return self._ask(
+            timeout_s + _GRACE_S,
             kind="run",
             command=command,
             timeout_s=timeout_s,
@@ -198,20 +246,21 @@ class HarborTask:
             bytes=_OUTPUT_BYTES,
         )
 
-    def _ask(self, **order: Any) -> dict[str, Any]:
-        assert self._process is not None
+    def _ask(self, limit_s: float = _GRACE_S, **order: Any) -> dict[str, Any]:
+        """Raises EnvError if the sandbox itself fails: nothing that runs in it can end or stop its process 1."""
+        assert self._process is not None and self._lines is not None
+        deadline = time.monotonic() + limit_s
         try:
-            self._process.stdin.write(json.dumps(order).encode() + b"\n")
-            line = _line(self._process.stdout.fileno())
-        except OSError:
-            line = b""
-        if not line:
+            self._lines.send({**order, "disks": _DISKS}, deadline)
+            return self._lines.receive(deadline)
+        except OutOfTime:
+            why = f"it did not answer within {limit_s:g} s"
+        except (Ended, OSError):
             try:
                 why = f"it ended with code {self._process.exit_code(10.0)}"
             except SandboxError as error:
                 why = str(error)
-            raise EnvError(f"harbor: the sandbox is gone: {why} {self._process.errors()[-300:]}".strip())
-        return json.loads(line)
+        raise EnvError(f"harbor: the sandbox is gone: {why} {self._process.errors()[-300:]}".strip())
 
 
 def sandbox() -> Namespaces:
@@ -228,17 +277,18 @@ def _shown() -> tuple[str, ...]:
 
 
 def _job(workdir: str) -> Job:
-    """The places that tasks know, which lie in the only folder that can be written."""
+    """A sandbox with the places that tasks know. The working directory lies in /tmp."""
     seen = view(*_shown())
-    links = tuple((f"{SCRATCH}{place}", place) for place in dict.fromkeys((workdir, "/tests", "/logs")))
     path = os.pathsep.join((f"{sys.prefix}/bin", "/usr/local/bin", "/usr/bin", "/bin"))
     return Job(
         (own_python()[0], "-I", "-S", f"{BOX}/run.py"),
-        replace(seen, links=(*seen.links, *links)),
+        replace(seen, links=(*seen.links, (f"{SCRATCH}{workdir}", workdir))),
         _LIMITS,
         {"run.py": _RUNNER.encode()},
         {"PATH": path},
         may_fork=True,
+        is_first=True,
+        disks=_DISKS,
     )
 
 
@@ -259,7 +309,7 @@ def _read(folder: Path) -> _Task:
     files = {
         name: content for name, content in _files(folder / "environment").items() if not _NOT_COPIED.fullmatch(name)
     }
-    return _Task(files, _files(folder / TESTS), _workdir(image), timeout_s, variables)
+    return _Task(folder.name, files, _files(folder / TESTS), _workdir(image), timeout_s, variables)
 
 
 @cache
@@ -293,16 +343,6 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 def _packed(files: Mapping[str, bytes], place: str) -> dict[str, str]:
     return {f"{place}/{name}": base64.b64encode(content).decode() for name, content in files.items()}
-
-
-def _line(fd: int) -> bytes:
-    """A line from a pipe; b"" if it ended before."""
-    parts: list[bytes] = []
-    while not parts or not parts[-1].endswith(b"\n"):
-        if not (part := os.read(fd, 65536)):
-            return b""
-        parts.append(part)
-    return b"".join(parts)
 
 
 def _is_number(value: object) -> bool:

@@ -97,6 +97,8 @@ class Job:
     environment: Mapping[str, str] = field(default_factory=dict)
     may_fork: bool = False  # start processes beside threads, as a compiler does
     has_door: bool = False  # a port of its own loopback, behind which who started the job answers
+    is_first: bool = False  # it is process 1, which nothing inside can signal, and has to reap orphans
+    disks: tuple[str, ...] = ()  # places beside /tmp that can be written, each as large as /tmp
 
     def with_stdin(self, content: bytes) -> Job:
         """The job with its input under the name /dev/stdin, too: there is no /proc for the usual link."""
@@ -181,9 +183,11 @@ class Namespaces:
             "paths": job.view.paths,
             "links": job.view.links,
             "folders": job.view.folders,
+            "is_first": job.is_first,
             "devices": DEVICES,
             "box": BOX,
             "scratch": SCRATCH,
+            "disks": job.disks,
             "disk": job.limits.disk_mb * MIB,
             "inodes": MAX_FILES,
             "files": {name: hold(content) for name, content in job.files.items()},

@@ -32,7 +32,7 @@ timer_delete timer_getoverrun timer_gettime timer_settime times
 """
 PROCESS = """
 arch_prctl execve exit exit_group getcpu getegid geteuid getgid getgroups getpgid getpgrp getpid getppid getpriority
-getrandom getresgid getresuid getrlimit getrusage getsid gettid getuid kill membarrier pause prctl prlimit64
+getrandom getresgid getresuid getrlimit getrusage getsid gettid getuid kill membarrier pause prctl
 restart_syscall rseq rt_sigaction rt_sigpending rt_sigprocmask rt_sigreturn rt_sigsuspend rt_sigtimedwait
 sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getparam sched_getscheduler sched_yield
 set_tid_address setrlimit setsid sigaltstack sysinfo tgkill tkill uname wait4 waitid
@@ -106,6 +106,7 @@ def _rules(may_fork: bool, has_sockets: bool) -> Iterator[Rule]:
     # clone3, whose flags a filter cannot read, stays unknown: the C library then uses clone
     kind = 0 if may_fork else CLONE_THREAD
     yield "clone", (_Comparison(0, MASKED_EQUAL, CLONE_NEW | kind, kind),)
+    yield "prlimit64", (_Comparison(0, EQUAL, 0, 0),)  # its own limits, not those of process 1
     yield "socketpair", (_Comparison(0, EQUAL, AF_UNIX, 0),)
     if has_sockets:
         yield from ((name, ()) for name in SOCKETS)

@@ -1,8 +1,9 @@
 """Builds the sandbox around itself and runs a job in it; a program of its own, which imports nothing of roll.
 
-`python -I -S -c <this file> <fd>`: the descriptor holds what to do, as JSON (see backends.py). Three processes: the
+`python -I -S -c <this file> <fd>`: the descriptor holds what to do, as JSON (see job.py). Three processes: the
 first waits outside, the second is number 1 of the sandbox's processes, all of which end with it, the third becomes the
-job. Each ends with the one before it.
+job. Each ends with the one before it. A job that judges what it starts (`is_first`) becomes number 1 itself: the kernel
+lets no process inside signal it.
 """
 
 import ctypes
@@ -94,6 +95,9 @@ def build_root(task, contents):
     mount("scratch", scratch, "tmpfs", MS_NOSUID | MS_NODEV, options)
     for folder in task["folders"]:
         os.makedirs(root + folder, mode=0o755, exist_ok=True)
+    for disk in task["disks"]:
+        os.makedirs(root + disk)
+        mount("disk", root + disk, "tmpfs", MS_NOSUID | MS_NODEV, options)
     for path, source in sources.items():
         if os.path.isdir(f"/proc/self/fd/{source}"):
             os.makedirs(root + path, mode=0o755, exist_ok=True)
@@ -166,7 +170,9 @@ def child(body, report, started=lambda pid: None):
         os._exit(1)
     os.close(parent_is_gone)
     started(pid)
-    status = os.waitpid(pid, 0)[1]
+    while (ended := os.waitpid(-1, 0))[0] != pid:
+        continue  # an orphan: its place among the user's processes is free again
+    status = ended[1]
     return os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
 
 
@@ -196,6 +202,8 @@ def main():
         build_root(task, contents)
         become_nobody(task)
         follow(parent_is_gone)  # once more: the kernel forgets it where the user changes
+        if task["is_first"]:
+            run(task, program, report)
         os._exit(child(lambda _: run(task, program, report), report))
 
     code = None

@@ -307,6 +307,7 @@ def test_a_descriptor_cannot_be_sent_anywhere(told: Ask) -> None:
     assert told(code) == "ENOSYS"
 
 
+@pytest.mark.gate("SIGKILL-os.getppid()", "SIGKILL--1", "SIGKILL-1")
 @pytest.mark.parametrize("whom", ["os.getppid()", "-1", "1", "0", "-os.getppid()"])
 @pytest.mark.parametrize("number", ["SIGKILL", "SIGTERM", "SIGSTOP", "SIGINT"])
 def test_signals_reach_nobody_outside(means: Namespaces, whom: str, number: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from roll.rewards.code.local import MOST_LISTS, Ended, Lines
+from roll.utils.sandbox.lines import MOST_LISTS, Ended, Lines
 
 
 @pytest.fixture
