@@ -167,9 +167,17 @@ class EnvConfig(Settings):
     )
     sandbox: bool = setting(
         False,
-        "agent_command: each program runs in a sandbox of its own, which sees this Python, the system's programs and "
-        "the folders of the files that the command names, writes to its own folder alone, and reaches the endpoint and "
+        "agent_command: each program runs in a sandbox of its own, which sees this Python, the system's programs, the "
+        "files that the command names and agent_files, writes to its own folder alone, and reaches the endpoint and "
         "nothing else.",
+    )
+    agent_files: Names = setting(
+        (), "sandbox: true: further files and folders that the program sees, such as modules beside it."
+    )
+    agent_truths: Names = setting(
+        (),
+        "sandbox: true: columns of a task with a name such as answer or ground_truth that the program sees. Without "
+        "it they are left out, since what the policy runs inside can read them, too.",
     )
     sides: Names = setting(
         (),

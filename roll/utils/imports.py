@@ -140,7 +140,14 @@ def file_on_path(word: str) -> str:
     command may run in another folder. Any other word as it is."""
     if os.path.isabs(word) or not Path(word).suffix:
         return word
-    return next((str(file) for entry in ("", *sys.path) if (file := Path(entry).absolute() / word).is_file()), word)
+    return place if os.path.isfile(place := place_on_path(word)) else word
+
+
+def place_on_path(name: str) -> str:
+    """The whole path of a file or folder of the YAML's folder or of another on the path; one that is nowhere as it
+    is."""
+    places = (Path(entry).absolute() / name for entry in ("", *sys.path))
+    return next((str(place) for place in places if place.exists()), name)
 
 
 def own_folders(path: Sequence[str] | None = None) -> list[str]:

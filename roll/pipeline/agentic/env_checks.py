@@ -1,8 +1,8 @@
 """Checks of the environments of a configuration: their types, patterns and templates."""
 
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import regex
 
@@ -30,17 +30,16 @@ from roll.envs.config import (
 from roll.envs.table import ADAPTERS, AGENTS, ENVIRONMENTS, NOT_HERE, TOOLS, TOOLS_NOT_HERE, gem_id
 from roll.errors import ConfigError
 from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
-from roll.pipeline.agentic.proxy.programs.sandboxed import shown_paths
 from roll.pipeline.agentic.tool_checks import path_problems, tool_key_problems
 from roll.utils.answers.truths import truth_problem
 from roll.utils.files import expanded, path_info
-from roll.utils.imports import SCRIPT_MODULE, file_on_path, is_installed, is_missing, resolve, split
+from roll.utils.imports import SCRIPT_MODULE, is_installed, is_missing, place_on_path, resolve, split
 from roll.utils.sandbox.backends import SandboxUnavailable, find_means
-from roll.utils.sandbox.job import SCRATCH
 from roll.utils.text import show
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-PROGRAM_KEYS = ("agent", "agent_command", "sandbox", "sides")
+SANDBOX_KEYS = ("agent_files", "agent_truths")
+PROGRAM_KEYS = ("agent", "agent_command", "sandbox", *SANDBOX_KEYS, "sides")
 _SIDE = re.compile(r"[A-Za-z0-9_-]+")
 STEP_TEMPLATES = ("pre_step_template", "next_step_template")
 UNREAD_BY_NATIVE = (
@@ -162,6 +161,10 @@ def _program_problems(at: str, env: EnvConfig, listen: str | None) -> Iterator[P
             "example python agent.py, or remove sandbox.",
             (f"{at}.sandbox", f"{at}.agent"),
         )
+    if not env.sandbox and (unread := next(filter(lambda key: getattr(env, key), SANDBOX_KEYS), None)):
+        yield Problem(
+            f"{at}.{unread} is for programs in a sandbox. Set {at}.sandbox: true, or remove it.", (f"{at}.{unread}",)
+        )
     if env.is_played_outside and listen is None:
         yield Problem(
             f"{at}.agent and {at}.agent_command are missing, and {manager}: {PROXY} needs a program. Set one of them, "
@@ -223,12 +226,8 @@ def program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
             find_means(has_door=True)
         except SandboxUnavailable as error:
             yield Problem(f"{at}.sandbox: {error}.", (f"{at}.sandbox",), "machine")
-        if SCRATCH in shown_paths([file_on_path(word) for word in shlex.split(env.agent_command or "")]):
-            yield Problem(
-                f"{at}.agent_command names a file in {SCRATCH}, where a program in a sandbox has its own "
-                "folder. Move it into another.",
-                (f"{at}.agent_command", f"{at}.sandbox"),
-            )
+        if absent := [file for file in env.agent_files if not Path(place_on_path(file)).exists()]:
+            yield Problem(f"{at}.agent_files: there is no {absent[0]}.", (f"{at}.agent_files",))
     if env.agent in AGENTS:
         yield from _package_problems(at, env)
     elif env.agent is not None and is_missing(env.agent):

@@ -15,6 +15,7 @@ from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules
 from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
 from roll.pipeline.agentic.proxy.endpoint.session import Session
 from roll.pipeline.agentic.proxy.programs.programs import Ended, Programs
+from roll.pipeline.agentic.proxy.programs.sandboxed import shown_task
 from roll.pipeline.agentic.proxy.session_player import SessionPlayer
 from roll.utils.background import start
 
@@ -35,7 +36,7 @@ class ProgramPlayer(SessionPlayer):
         self._endpoint = endpoint
         keys = rules.config
         agent = None if keys.agent is None else AGENTS.get(keys.agent, keys.agent)
-        self._programs = Programs(agent, keys.agent_command, logs, keys.sandbox, keys.env_config)
+        self._programs = Programs(agent, keys.agent_command, logs, keys.sandbox, keys.env_config, keys.agent_files)
 
     async def stop(self) -> None:
         """Ends what starts programs, and with it what still runs."""
@@ -45,6 +46,8 @@ class ProgramPlayer(SessionPlayer):
         await self._endpoint.start()
 
     def _open(self, job: EpisodeJob, attempt: int, counts: Counts, task: Mapping[str, Any]) -> Session:
+        if (keys := self._rules.config).sandbox:
+            task = shown_task(task, keys.agent_truths)
         return self._endpoint.open(job, attempt, self._rules, counts, task, self._is_outside)
 
     async def _close(self, session: Session) -> None:
@@ -58,7 +61,7 @@ class ProgramPlayer(SessionPlayer):
     ) -> Ended | None:
         """How the program ended; None if it was ended some seconds after its last answer."""
         name = f"{job.name}-{attempt}"
-        running = start(self._programs.run(name, task, self._endpoint.environment(session)))
+        running = start(self._programs.run(name, session.task, self._endpoint.environment(session)))
         limit = start(session.over.wait())
         try:
             await asyncio.wait({running, limit}, return_when=asyncio.FIRST_COMPLETED)

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import json
-from collections.abc import AsyncIterator, Awaitable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
@@ -48,6 +48,8 @@ class Sessions(Protocol):
         ...
 
     def key_of(self, session_id: str) -> str: ...
+
+    def reward_key_of(self, session_id: str) -> str: ...
 
     def reward_of(self, session_id: str) -> Outcome | None:
         """Return the outcome of a finished session."""
@@ -146,7 +148,7 @@ class _Routes:
     async def reward(self, request: Request) -> Response:
         """{"reward": number, "metrics": {...}}: what the session earned. Of a program that the run has started the last
         one counts; from outside it ends the session, and the same one may be sent again."""
-        session_id = self._named(request)
+        session_id = self._named(request, self._sessions.reward_key_of)
         session = self._sessions.find(session_id)
         body = await self._bodies.read(request, session_id)
         former = self._sessions.reward_of(session_id) if session is None else session.outcome
@@ -190,12 +192,12 @@ class _Routes:
         return session, await self._bodies.read(request, session.session_id)
 
     def _session(self, request: Request) -> Session:
-        session = self._sessions.find(self._named(request))
+        session = self._sessions.find(self._named(request, self._sessions.key_of))
         if session is None:
             raise Refusal(410, "The session is over.", "session_closed")
         return session
 
-    def _named(self, request: Request) -> str:
+    def _named(self, request: Request, key_of: Callable[[str], str]) -> str:
         """The session that the key opens, which path and header may name besides. Raises Refusal, with the same words
         whatever is wrong. A web page must not reach the endpoint by a name that it makes point here."""
         host = request.headers.get("host", "")
@@ -203,7 +205,7 @@ class _Routes:
             raise Refusal(403, f"The endpoint is not called {host!r}.")
         key = key_in(request.headers)
         session_id = session_of(key)
-        if not hmac.compare_digest(key.encode(), self._sessions.key_of(session_id).encode()):
+        if not hmac.compare_digest(key.encode(), key_of(session_id).encode()):
             raise not_allowed()
         for also in (request.path_params.get("session_id"), request.headers.get(_SESSION_HEADER)):
             if also is not None and also != session_id:

@@ -104,6 +104,13 @@ class Endpoint:
     def key_of(self, session_id: str) -> str:
         return session_key(self._secret, session_id)
 
+    def reward_key_of(self, session_id: str) -> str:
+        """Return the key that gives the session its reward: another one than the policy's if the program runs in a
+        sandbox, where what the policy runs may read the session's."""
+        session = self.find(session_id)
+        is_apart = session is not None and session.rules.config.sandbox
+        return session_key(self._secret, session_id, "/reward") if is_apart else self.key_of(session_id)
+
     def reward_of(self, session_id: str) -> Outcome | None:
         return self._rewards.get(session_id)
 
@@ -154,6 +161,7 @@ class Endpoint:
             "ANTHROPIC_BASE_URL": root,
             "ANTHROPIC_API_KEY": session.key,
             "ROLL_MODEL": next(iter(session.sides), MODEL),
+            "ROLL_REWARD_KEY": self.reward_key_of(session.session_id),
             "ROLL_PURPOSE": session.job.purpose,
             "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
         }

@@ -382,7 +382,7 @@ def session_of(key: str) -> str:
     return key.removeprefix("roll-").rpartition("-")[0]
 
 
-def session_key(secret: bytes, session_id: str) -> str:
-    """Return the key that opens this session and no other."""
-    mac = hmac.digest(secret, session_id.encode(), "sha256")
+def session_key(secret: bytes, session_id: str, purpose: str = "") -> str:
+    """Return the key that opens this session and no other, for this purpose alone."""
+    mac = hmac.digest(secret, f"{session_id}{purpose}".encode(), "sha256")
     return f"roll-{session_id}-{base64.b32encode(mac).decode().rstrip('=').lower()}"

@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from roll.distributed.executor.processes.cleaner import MARK
 from roll.errors import EnvError
 from roll.pipeline.agentic.proxy.programs import host, sandboxed
 from roll.utils.background import BackgroundTasks
-from roll.utils.imports import file_on_path
+from roll.utils.imports import file_on_path, place_on_path
 from roll.utils.sandbox.backends import find_means
 from roll.utils.supervision import GRACE_S, last_lines
 
@@ -41,7 +41,7 @@ class Ended:
 class Programs:
     """Starts the programs of one custom_envs entry through one host process (see host.py). `agent` is
     module:function, or module:Class, which is made there with `arguments`; else `command` says what is started, in a
-    sandbox if `is_apart`."""
+    sandbox if `is_apart`, where it sees `files`."""
 
     def __init__(
         self,
@@ -50,9 +50,11 @@ class Programs:
         logs: Path,
         is_apart: bool = False,
         arguments: Mapping[str, Any] | None = None,
+        files: Sequence[str] = (),
     ):
         self._agent, self._logs, self._is_apart, self._arguments = agent, logs, is_apart, arguments or {}
         self._command = None if command is None else [file_on_path(word) for word in shlex.split(command)]
+        self._files = [place_on_path(file) for file in files]
         self._host: asyncio.subprocess.Process | None = None
         self._starting = asyncio.Lock()
         self._running: dict[str, asyncio.Future[int]] = {}
@@ -135,7 +137,7 @@ class Programs:
         }
         assert self._command is not None and own.port is not None, "checked with the configuration"
         command = [_filled(word, places) for word in self._command]
-        shown = sandboxed.shown_paths(self._command)
+        shown = sandboxed.shown_paths(self._command, self._files)
         means = find_means(*shown, has_door=True)
         order = sandboxed.order_of(command, shown, inside, task, own.port, means.privileged)
         file = folder / "order.json"

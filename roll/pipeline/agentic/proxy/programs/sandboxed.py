@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -17,25 +18,60 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from roll.utils.sandbox.job import BOX, DOOR_PORT, SCRATCH, Job, Limits, Namespaces, own_python, view
+from roll.utils.sandbox.job import BOX, DOOR_PORT, Job, Limits, Namespaces, own_python, view
 from roll.utils.sandbox.process import CHUNK, Process, SandboxError
 
 INSIDE = f"http://127.0.0.1:{DOOR_PORT}"
-TASK_FILE, REWARD_FILE = f"{BOX}/task.json", f"{SCRATCH}/reward.json"
+TASK_FILE, REWARD_FILE = f"{BOX}/task.json", "/reward/reward.json"
 MOST_OPEN = 256  # connections through the door
 REFUSED = 71  # exit code where the sandbox itself failed
 LIMITS = Limits(cpu_s=3600, wall_s=86_400, memory_mb=4096, disk_mb=512, threads=256)
-# What starts the program inside, and posts what it wrote into its reward file, which nobody sees from outside.
+_TRUTHS = ("answer", "truth", "label", "gold", "golden", "target", "solution", "reference", "expected", "test")
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+# What starts the program inside, as process 1, and posts what it wrote into its reward file, which nobody sees from
+# outside. A program that is killed, or fails where no file or process can be made any more, has run what did that: a 0,
+# and no fault of the machine.
 RUNNER = """
-import os, subprocess, sys, urllib.error, urllib.request
-code = subprocess.call(sys.argv[1:])
+import os, signal, subprocess, sys, urllib.error, urllib.request
+def is_used_up():
+    try:
+        if not os.fork():
+            os._exit(0)
+    except OSError:
+        return True
+    return any(not (disk.f_bavail and disk.f_favail) for disk in map(os.statvfs, ("/tmp", "/reward")))
+crashes = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT)
+open(os.environ["ROLL_REWARD_FILE"], "w").close()  # it is there, however many files follow
+program = subprocess.Popen(sys.argv[1:])
+while True:
+    ended, status = os.waitpid(-1, os.WUNTRACED)  # orphans, too
+    if ended == program.pid and not os.WIFSTOPPED(status):
+        break
+    if ended == program.pid:
+        os.kill(ended, signal.SIGCONT)
+code = program.returncode = os.waitstatus_to_exitcode(status)
+if code > 0 and is_used_up():
+    why = "failed where it had used up its files or processes"
+elif code < 0 and -code not in crashes:
+    why = f"was ended by {signal.Signals(-code).name}"
+else:
+    why = ""
+try:
+    os.kill(-1, signal.SIGKILL)
+except ProcessLookupError:
+    pass
 try:
     with open(os.environ["ROLL_REWARD_FILE"], "rb") as file:
-        said = file.read().strip()
-except OSError:
+        said = file.read(1 << 20).strip()
+except OSError:  # removed
+    said = b""
+if why:
+    print(f"the program {why}: the reward is 0", file=sys.stderr)
+    code, said = 0, b"0"
+if not said:
     sys.exit(code if code >= 0 else 128 - code)
 body = said if said.startswith(b"{") else b'{"reward": ' + said + b"}"
-headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+headers = {"Authorization": "Bearer " + os.environ["ROLL_REWARD_KEY"]}
 try:
     urllib.request.urlopen(urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/reward", body, headers)).read()
 except urllib.error.HTTPError as error:
@@ -44,13 +80,24 @@ sys.exit(code if code >= 0 else 128 - code)
 """
 
 
-def shown_paths(command: Sequence[str]) -> tuple[str, ...]:
-    """Return the paths that a command can see beside the system's programs: this Python, its packages, and the folders
-    of the files that the command names."""
+def shown_task(task: Mapping[str, Any], asked: Sequence[str]) -> dict[str, Any]:
+    """The task without columns named like truths, except those that are asked for: what the program runs may look.
+
+    Example: `ground_truth`, `correctAnswers` and `unit_tests` are left out, `latest` and `question` are not.
+    """
+
+    def is_truth(name: str) -> bool:
+        return any(word.lower().removesuffix("s") in _TRUTHS for word in _WORD.findall(name))
+
+    return {name: value for name, value in task.items() if name in asked or not is_truth(name)}
+
+
+def shown_paths(command: Sequence[str], files: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the paths that a command can see beside the system's programs: this Python, its packages, the files that
+    the command names, and `files`, which are files and folders by their whole paths."""
     _, libraries = own_python()
-    folders = [str(Path(word).parent) for word in command if os.path.isabs(word) and Path(word).is_file()]
-    system = ("/usr/", "/bin/", "/lib")
-    own = [folder for folder in folders if not f"{folder}/".startswith(system)]
+    named = [word for word in command if os.path.isabs(word) and Path(word).is_file()]
+    own = [file for file in (*named, *files) if not file.startswith(("/usr/", "/bin/", "/lib"))]
     return tuple(dict.fromkeys((os.path.realpath(sys.base_prefix), *libraries, sys.prefix, *own)))
 
 
@@ -86,6 +133,8 @@ def job_of(order: Mapping[str, Any]) -> Job:
         {"PATH": path, **order["environment"]},
         may_fork=True,
         has_door=True,
+        is_first=True,
+        disks=("/reward",),
     )
 
 

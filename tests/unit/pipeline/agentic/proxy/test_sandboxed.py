@@ -47,13 +47,15 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def played(folder: Path, code: str, limit_s: float = 60.0, command: str = "python AGENT") -> tuple[Trajectory, str]:
+def played(
+    folder: Path, code: str, limit_s: float = 60.0, command: str = "python AGENT", **keys: Any
+) -> tuple[Trajectory, str]:
     """The row of an episode with this program, and what the program said."""
     engine = Engine(ENCODER, lambda number: f"answer {number}")
     agent = folder / "agent" / "agent.py"
     agent.parent.mkdir(exist_ok=True)
     agent.write_text(code, encoding="utf-8")
-    rules: dict[str, Any] = {"agent": None, "sandbox": True, "tasks": str(folder / "tasks.jsonl")}
+    rules: dict[str, Any] = {"agent": None, "sandbox": True, "tasks": str(folder / "tasks.jsonl")} | keys
     found = proxy_rules(agent_command=command.replace("AGENT", str(agent)), **rules)
 
     async def run() -> list[Trajectory]:
@@ -82,14 +84,16 @@ def test_a_command_plays_in_the_sandbox_and_its_reward_comes_out(folder: Path) -
 def test_the_address_may_stand_in_the_command(folder: Path) -> None:
     command = 'python -c "import sys; print(sys.argv[1:])" {base_url} {task_file} {reward_file} {model}'
     _, log = played(folder, "", command=command)
-    assert "'http://127.0.0.1:8000/s/" in log and "'/box/task.json', '/tmp/reward.json', 'policy'" in log
+    assert "'http://127.0.0.1:8000/s/" in log and "'/box/task.json', '/reward/reward.json', 'policy'" in log
 
 
-def test_it_sees_its_own_folder_and_reaches_nothing_but_the_endpoint(
+def test_it_sees_the_files_of_its_command_and_reaches_nothing_but_the_endpoint(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("A_SECRET", "of the run")
     (folder / "private.txt").write_text("private", encoding="utf-8")
+    (folder / "agent").mkdir()
+    (folder / "agent" / "run.yaml").write_text("api_key: key", encoding="utf-8")
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         look = f"""
@@ -107,6 +111,7 @@ print(json.dumps({{
     "datagrams": tried(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)),
     "unix": tried(lambda: socket.socket(socket.AF_UNIX)),
     "private": tried(lambda: open({str(folder / "private.txt")!r}).read()),
+    "settings": tried(lambda: open({str(folder / "agent" / "run.yaml")!r}).read()),
     "passwords": tried(lambda: open("/etc/shadow").read()),
     "processes": tried(lambda: os.listdir("/proc")),
     "beside": tried(lambda: open(__file__, "a")),
@@ -124,6 +129,45 @@ print(json.dumps({{
     assert {name: seen.pop(name) for name in expected} == expected
     assert all(text.endswith("Error") for text in seen.values()), seen
     assert not {name for name in variables if name.startswith(("RAY", "ROLL_RUNTIME", "PYTHONPATH", "SSH"))}
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_files_and_truths_are_seen_if_they_are_asked_for(folder: Path, is_asked: bool) -> None:
+    (folder / "tasks.jsonl").write_text('{"question": "one", "answer": 42, "ground_truth": 7}\n', encoding="utf-8")
+    helper = folder / "agent" / "helper.py"
+    helper.parent.mkdir()
+    helper.write_text("NAME = 'helper'\n", encoding="utf-8")
+    keys: dict[str, Any] = {"agent_files": [str(helper)], "agent_truths": ["answer"]} if is_asked else {}
+    look = """
+try:
+    from helper import NAME
+except ImportError:
+    NAME = None
+served = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/task")
+served.add_header("Authorization", "Bearer " + os.environ["OPENAI_API_KEY"])
+assert json.load(urllib.request.urlopen(served)) == task
+print("seen", NAME, sorted(task))
+"""
+    row, log = played(folder, AGENT + look + ENDS, **keys)
+    assert row.failure is None, (row.failure, log)
+    assert ("seen helper ['answer', 'question', 'seed']" if is_asked else "seen None ['question', 'seed']") in log
+
+
+def test_the_key_of_the_policy_gives_no_reward(folder: Path) -> None:
+    pay = """
+import urllib.error
+def pay(key, reward):
+    headers = {"Authorization": "Bearer " + os.environ[key]}
+    body = json.dumps({"reward": reward}).encode()
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/reward", body, headers)
+    try:
+        return urllib.request.urlopen(request).status
+    except urllib.error.HTTPError as error:
+        return error.code
+print("paid", pay("ROLL_REWARD_KEY", 0.5), pay("OPENAI_API_KEY", 1.0))
+"""
+    row, log = played(folder, AGENT + pay)
+    assert (row.failure, row.reward) == (None, 0.5) and "paid 200 401" in log, log
 
 
 def test_a_reward_file_that_holds_none_says_so(folder: Path) -> None:
