@@ -5,55 +5,24 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from roll.errors import EnvError
-from roll.pipeline.agentic.proxy.transcript.harmony import HARMONY
+from roll.pipeline.agentic.proxy.transcript.forms import HARMONY, JSON, Guide
 from roll.pipeline.agentic.proxy.transcript.message import ChatCall, Tool
-from roll.pipeline.agentic.proxy.transcript.parse import GLM, HERMES, LLAMA, MISTRAL, MISTRAL_ARGS, QWEN_XML, Parser
+from roll.pipeline.agentic.proxy.transcript.parse import Parser
 from roll.pipeline.agentic.proxy.transcript.schema_ends import endless_part
 
 _MOST_CHARACTERS, _MOST_LEVELS = 32_768, 64
 """Limits of a structure, with its schemas. Engines read it before they go on with other answers: 120 kB of alternatives
 take seconds, 300 levels ten, and 20,000 properties longer than an engine may be silent."""
 _NAME = re.compile(r"[^\s\"\\<>]+")  # of a tool, as every form can write it
-_SPACES = 1  # of JSON in a row: a policy that has nothing to say writes them until its answer is cut
-_JSON: Mapping[str, Any] = {"type": "json_schema", "max_whitespace_cnt": _SPACES}
 
 
 class GuideRefused(EnvError):
     """No engine can be led to what the request demands."""
 
 
-@dataclass(frozen=True)
-class _Form:
-    """How calls are written: NAME stands for the tool's name, and what is in it for special tokens of the tokenizer is
-    demanded as these tokens.
-
-    - `begin`, `end`: what a call has around its arguments
-    - `content`: how the arguments are written
-    - `separator`: what is between calls; None where an answer has one
-    - `opening`, `closing`: what all of them have around them"""
-
-    begin: str
-    end: str
-    content: Mapping[str, Any]
-    separator: str | None = None
-    opening: str = ""
-    closing: str = ""
-
-
-_FORMS: tuple[tuple[Mapping[str, Any], _Form], ...] = (
-    (HERMES, _Form('<tool_call>\n{"name": "NAME", "arguments": ', "}\n</tool_call>", _JSON, "\n")),
-    (QWEN_XML, _Form("<tool_call>\n<function=NAME>\n", "\n</function>\n</tool_call>",
-                     {"type": "json_schema", "style": "qwen_xml"}, "\n")),
-    (GLM, _Form("<tool_call>NAME", "</tool_call>", {**_JSON, "style": "glm_xml"}, "\n")),
-    (MISTRAL, _Form('{"name": "NAME", "arguments": ', "}", _JSON, ", ", "[TOOL_CALLS] [", "]")),
-    (MISTRAL_ARGS, _Form("[TOOL_CALLS]NAME[ARGS]", "", _JSON, "")),
-    (LLAMA, _Form('{"name": "NAME", "parameters": ', "}", _JSON)),
-    (HARMONY, _Form("<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>", "<|call|>", _JSON)),
-)  # fmt: skip
 _FINAL = "<|channel|>final<|message|>"  # of harmony, before an answer that is no call
 
 
@@ -95,13 +64,12 @@ def _schemas(call: ChatCall) -> list[Mapping[str, Any]]:
 
 
 def _json(schema: Mapping[str, Any], parser: Parser) -> dict[str, Any]:
-    whole = {**_JSON, "json_schema": dict(schema)}
-    return _sequence([*_literal(_FINAL, parser), whole]) if parser.template is HARMONY else whole
+    whole = {**JSON, "json_schema": dict(schema)}
+    return _sequence([*_literal(_FINAL, parser), whole]) if parser.form is HARMONY else whole
 
 
 def _calls(call: ChatCall, parser: Parser) -> dict[str, Any]:
-    form = next((form for known, form in _FORMS if known is parser.template), None)
-    if form is None:
+    if parser.form is None or (form := parser.form.guide) is None:
         raise GuideRefused(
             "tool_choice: only auto and none work with this model's form of calls, which its tokenizer describes "
             "(response_template): others are led for the forms of docs/agents.md."
@@ -117,7 +85,7 @@ def _calls(call: ChatCall, parser: Parser) -> dict[str, Any]:
     return _sequence([*_literal(form.opening, parser), calls, *_literal(form.closing, parser)])
 
 
-def _call(tool: Tool, form: _Form, parser: Parser) -> dict[str, Any]:
+def _call(tool: Tool, form: Guide, parser: Parser) -> dict[str, Any]:
     function = tool["function"]
     if not _NAME.fullmatch(function["name"]):
         raise GuideRefused(f"tool_choice: no call can be led to {function['name']!r}. Use letters, digits, _ and -.")

@@ -1,5 +1,4 @@
-"""Parsing of a model's answer into a message: its thinking, its text and its tool calls, by transformers' response
-templates."""
+"""Parsing of a model's answer into a message: its thinking, its text and its tool calls."""
 
 from __future__ import annotations
 
@@ -12,80 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from roll.pipeline.agentic.proxy.transcript.harmony import HARMONY, read_harmony, writes_harmony
+from roll.pipeline.agentic.proxy.transcript.argument_values import JSON_DECODER
+from roll.pipeline.agentic.proxy.transcript.forms import HARMONY, CallForm, SaidCall, form_of
+from roll.pipeline.agentic.proxy.transcript.harmony import read_harmony
 from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, Call, ChatMessage, Tool
 from roll.pipeline.agentic.sample_forms import ChatEncoder
 
-_OPENING = "<|im_start|>assistant\n"  # what the templates below begin an answer with; any other mark would do
-_THINKING = {"open": "<think>", "close": "</think>", "content": "text"}
-_TEXT = {"content": "text"}
-
-
-def _form(calls: Mapping[str, Any], thinks: bool = True) -> dict[str, Any]:
-    """A response template with these calls."""
-    thinking = {"thinking": _THINKING} if thinks else {}
-    fields = {**thinking, "tool_calls": calls, "content": _TEXT}
-    return {"defaults": {"role": ASSISTANT}, "start_anchor": _OPENING, "fields": fields}
-
-
-HERMES = _form(
-    {
-        "open_pattern": r"\s*<tool_call>",
-        "close": "</tool_call>",
-        "repeats": True,
-        "content": "json",
-        "transform": {"type": "function", "function": "{content}"},
-    }
-)
-"""Qwen2.5, Qwen3, Hermes: <tool_call>{"name": ..., "arguments": {...}}</tool_call>."""
-QWEN_XML = _form(
-    {
-        "open_pattern": r"\s*<tool_call>\s*<function=(?P<name>[^>\n]+)>",
-        "close_pattern": r"</function>\s*</tool_call>",
-        "repeats": True,
-        "content": "xml-inline",
-        "content_args": {"tag_pattern": r"<parameter=(?P<key>[^>\n]+)>\s*(?P<value>.*?)\s*</parameter>"},
-        "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
-    }
-)
-"""Qwen3.5 and Qwen3-Coder: <tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>."""
-GLM = _form(
-    {
-        "open_pattern": r"\s*<tool_call>\s*(?P<name>[^<\s]+)\s*",
-        "close": "</tool_call>",
-        "repeats": True,
-        "content": "xml-inline",
-        "content_args": {
-            "tag_pattern": r"<arg_key>\s*(?P<key>.*?)\s*</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>"
-        },
-        "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
-    }
-)
-"""GLM-4.5 and later: <tool_call>NAME, then <arg_key>KEY</arg_key><arg_value>VALUE</arg_value>, </tool_call>."""
-MISTRAL = _form({"open_pattern": r"\[TOOL_CALLS\]\s*(?=\[)", "close_pattern": r"\Z", "content": "json"})
-"""Mistral's first form: [TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]."""
-MISTRAL_ARGS = _form(
-    {
-        "open_pattern": r"\[TOOL_CALLS\](?P<name>[^\[\]{}]+?)(?:\[CALL_ID\][^\[\]]*)?\[ARGS\]",
-        "close_pattern": r"(?=\[TOOL_CALLS\])|\Z",
-        "repeats": True,
-        "content": "json",
-        "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
-    }
-)
-"""Mistral since 2025: [TOOL_CALLS]NAME[ARGS]{...} for each call."""
-LLAMA = _form(
-    {
-        "open_pattern": r"\A\s*(?:<\|python_tag\|>)?\s*(?=\{\s*\"name\")",
-        "close_pattern": r"\Z",
-        "content": "json",
-        "transform": {"type": "function", "function": "{content}"},
-    },
-    thinks=False,
-)
-"""Llama-3.1 and later: an answer that is {"name": ..., "parameters": {...}}."""
-_OPENED, _CLOSED, _LISTED = "<tool_call>", "</tool_call>", "[TOOL_CALLS]"
-_MARKS = ("<think>", "</think>", _OPENED, _LISTED, "{")  # without any of them an answer is text
+_THINKING = re.compile(r"\s*<think>(?P<thinking>.*?)(?:</think>|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -101,22 +33,18 @@ class Parser:
     encoder: ChatEncoder
 
     @cached_property
-    def template(self) -> Mapping[str, Any] | None:
-        """How calls are written; None where no form is known that the chat template writes."""
-        if template := getattr(self.encoder.tokenizer, "response_template", None):
-            return template
-        source = self.encoder.template_source
-        if writes_harmony(source):
-            return HARMONY
-        if _OPENED in source:
-            return GLM if "<arg_key>" in source else QWEN_XML if "<function=" in source else HERMES
-        if _LISTED in source:
-            return MISTRAL_ARGS if "[ARGS]" in source else MISTRAL
-        return LLAMA if "tool_calls" in source and '"parameters": ' in source else None
+    def form(self) -> CallForm | None:
+        """How calls are written; None where the chat template writes no known form."""
+        return form_of(self.encoder.template_source)
+
+    @property
+    def description(self) -> Mapping[str, Any] | None:
+        """The tokenizer's own description of its answers, which transformers follows: for other forms."""
+        return None if self.form else getattr(self.encoder.tokenizer, "response_template", None)
 
     @property
     def takes_tools(self) -> bool:
-        return self.template is not None and "tools" in self.encoder.template_source
+        return bool(self.form or self.description) and "tools" in self.encoder.template_source
 
     def text(self, ids: np.ndarray) -> str:
         """The answer with the special tokens in it, which may mark calls, without the one that ends it."""
@@ -126,46 +54,39 @@ class Parser:
     def parse(self, text: str, tools: Sequence[Tool], prefix: str) -> Parsed:
         """`prefix`: of the ids of the calls."""
         text = self.encoder.answer_opening + text
-        plain = Parsed(ChatMessage(ASSISTANT, self._visible(text)))
-        if self.template is HARMONY:
-            return self._harmony(text, prefix) or Parsed(plain.message, is_malformed=True)
-        schema: Mapping[str, Any] | None = self.template if tools else HERMES
-        if schema is None or not ("<think>" in text or "</think>" in text or tools):
-            return plain
-        if not tools and schema is HERMES:
-            schema = {**HERMES, "fields": {"thinking": _THINKING, "content": _TEXT}}
-        said = text.rpartition("</think>")[2]
-        if schema.get("start_anchor") == _OPENING:
-            if not any(mark in text for mark in _MARKS):
-                return plain
-            if tools and said.count(_OPENED) > said.count(_CLOSED):  # it was cut
-                return Parsed(plain.message, is_malformed=True)
         try:
-            parsed: Any = self.encoder.tokenizer.parse_response(
-                text, dict(schema), prefix=_OPENING, tools=[dict(tool) for tool in tools] or None
-            )
-            found = parsed.get("tool_calls") or ()
-            found = [found] if isinstance(found, Mapping) else found
-            calls = tuple(_call(call, f"{prefix}{i}") for i, call in enumerate(found))
-        except Exception:  # it raises ValueError, KeyError and others of what is no call
-            return Parsed(plain.message, is_malformed=True)
-        if tools and not calls and schema.get("start_anchor") == _OPENING and (_OPENED in said or _LISTED in said):
-            return Parsed(plain.message, is_malformed=True)
-        content = str(parsed.get("content") or "")
-        before = _before_calls(text)
-        if calls and before and before not in content:
-            content = f"{before}{content}"
-        return Parsed(ChatMessage(ASSISTANT, self._visible(content), str(parsed.get("thinking") or ""), calls))
+            thinking, content, said = self._read(text, tools)
+            calls = tuple(_call(name, arguments, f"{prefix}{i}") for i, (name, arguments) in enumerate(said))
+        except Exception:  # transformers raises ValueError, KeyError and others of what is no call
+            return Parsed(ChatMessage(ASSISTANT, self._visible(text)), is_malformed=True)
+        return Parsed(ChatMessage(ASSISTANT, self._visible(content), self._visible(thinking), calls))
 
-    def _harmony(self, text: str, prefix: str) -> Parsed | None:
-        """The answer on its channels; None if it cannot be read."""
-        try:
-            answer = read_harmony(text)
-            said = ({"name": name, "arguments": arguments} for name, arguments in answer.calls)
-            calls = tuple(_call(call, f"{prefix}{i}") for i, call in enumerate(said))
-        except ValueError:
-            return None
-        return Parsed(ChatMessage(ASSISTANT, self._visible(answer.content), self._visible(answer.reasoning), calls))
+    def _read(self, text: str, tools: Sequence[Tool]) -> tuple[str, str, Sequence[SaidCall]]:
+        """Thinking, text and calls. Raises whatever says that they cannot be told apart."""
+        if self.form is HARMONY:
+            return read_harmony(text)
+        if tools and self.description:
+            return self._described(text, tools)
+        thought = _THINKING.match(text)
+        said = text[thought.end() :] if thought else text
+        content, calls = self.form.read(said, tools) if self.form and tools else (said, [])
+        if thought is None and not calls:
+            return "", text, ()
+        thinking = thought["thinking"].strip() if thought else ""
+        if self.form and tools and not said and self.form.mark and self.form.mark in thinking:
+            raise ValueError("thinking that does not end before a call")
+        return thinking, content.strip(), calls
+
+    def _described(self, text: str, tools: Sequence[Tool]) -> tuple[str, str, Sequence[SaidCall]]:
+        """The same as the tokenizer's own description has it."""
+        found: Any = self.encoder.tokenizer.parse_response(
+            text, dict(self.description or {}), prefix="", tools=[dict(tool) for tool in tools]
+        )
+        calls = found.get("tool_calls") or ()
+        calls = [calls] if isinstance(calls, Mapping) else calls
+        functions = [call.get("function", call) for call in calls]
+        said = [(each["name"], each.get("arguments", each.get("parameters", {}))) for each in functions]
+        return str(found.get("thinking") or ""), str(found.get("content") or ""), said
 
     def _visible(self, text: str) -> str:
         return self.special.sub("", text) if self.special.pattern else text
@@ -177,18 +98,9 @@ class Parser:
         return re.compile("|".join(re.escape(name) for name in sorted(names, key=len, reverse=True)))
 
 
-def _before_calls(text: str) -> str:
-    """Return the text between the thinking and the first call: the parser keeps only the text behind the last one."""
-    said = text.rpartition("</think>")[2]
-    places = [said.index(mark) for mark in (_OPENED, _LISTED) if mark in said]
-    return said[: min(places)].strip() if places else ""
-
-
-def _call(parsed: Mapping[str, Any], call_id: str) -> Call:
-    inner = parsed.get("function", parsed)
-    name, arguments = inner["name"], inner.get("arguments", inner.get("parameters", {}))
+def _call(name: Any, arguments: Any, call_id: str) -> Call:
     if isinstance(arguments, str):
-        arguments = json.loads(arguments)
+        arguments = JSON_DECODER.decode(arguments)
     if not isinstance(name, str) or not name or not isinstance(arguments, dict):
         raise ValueError("a call is a name and a mapping of arguments")
     call = Call(name, json.dumps(arguments, ensure_ascii=False, allow_nan=False), call_id)

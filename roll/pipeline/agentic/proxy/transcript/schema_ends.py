@@ -39,7 +39,7 @@ def _parts(root: Mapping[str, Any]) -> dict[int, tuple[str, Mapping[str, Any]]]:
             continue
         found[id(part)] = place, part
         waiting += [(f"{place}/{name}", inner) for name, inner in _inner(part)]
-        if (target := _target(part, root)) is not None:
+        if (target := reference_target(part, root)) is not None:
             waiting.append((str(part["$ref"]), target))
     return found
 
@@ -54,7 +54,7 @@ def _inner(part: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from ((f"{name}/{key}", inner) for key, inner in value.items())
 
 
-def _target(part: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
+def reference_target(part: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
     """Return what a reference within the schema names; None for any other, which engines refuse themselves."""
     reference = part.get("$ref")
     if not isinstance(reference, str) or reference[:2] not in ("#", "#/"):
@@ -77,7 +77,7 @@ def _ends(part: Mapping[str, Any], root: Mapping[str, Any], ending: set[int]) ->
     def ends(inner: Any) -> bool:
         return id(inner) in ending if isinstance(inner, Mapping) else inner is not False
 
-    if (target := _target(part, root)) is not None:
+    if (target := reference_target(part, root)) is not None:
         return ends(target)
     if isinstance(choices := part.get("enum"), list):
         return bool(choices)

@@ -26,14 +26,28 @@ TOOLS: list[Any] = [
     }
     for name in ("open", "peek")
 ]
-_SHOWN = "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}"
-_TURN = (
+SHOWN = "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}"
+TURN = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.tool_calls %}CALLS{% else %}{{ m.content }}"
     "{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 _EACH = "{{ m.content }}{% for c in m.tool_calls %}ONE{% endfor %}"
+_XML = _EACH.replace(
+    "ONE",
+    "{{ '\n<tool_call>\n<function=' + c.function.name + '>\n' }}{% for k, v in c.function.arguments.items() %}"
+    "{{ '<parameter=' + k + '>\n' }}VALUE{{ '\n</parameter>\n' }}{% endfor %}{{ '</function>\n</tool_call>' }}",
+)
 CALLS = {
+    "hermes": _EACH.replace(
+        "ONE",
+        '{{ \'\n<tool_call>\n{"name": "\' + c.function.name + \'", "arguments": \' }}'
+        "{{ c.function.arguments | tojson }}{{ '}\n</tool_call>' }}",
+    ),
+    "qwen3-coder": _XML.replace(
+        "VALUE", "{{ v | tojson if v is mapping or (v is sequence and v is not string) else v | string }}"
+    ),
+    "qwen3.5": _XML.replace("VALUE", "{{ v if v is string else v | tojson }}"),
     "glm": _EACH.replace(
         "ONE",
         "{{ '\n<tool_call>' + c.function.name + '\n' }}{% for k, v in c.function.arguments.items() %}"
@@ -76,18 +90,24 @@ SAID: dict[str, list[tuple[str, str, list[tuple[str, dict[str, Any]]]]]] = {
     "llama": [
         ('{"name": "open", "parameters": {"box": "F"}}', "", [("open", {"box": "F"})]),
         ('<|python_tag|>{"name": "open", "parameters": {"n": 3}}', "", [("open", {"n": 3})]),
+        ('{"type": "function", "name": "open", "parameters": {"n": 3}}', "", [("open", {"n": 3})]),
+        ('{"name": "peek"}', "", [("peek", {})]),
     ],
 }
 MALFORMED = {
     "glm": ["<tool_call>open\n<arg_key>box</arg_key>\n<arg_value>F", "<tool_call></tool_call>"],
     "mistral": ['[TOOL_CALLS] [{"name": "open", "arguments": {"box"', '[TOOL_CALLS] [{"arguments": {}}]'],
     "mistral_args": ['[TOOL_CALLS]open[ARGS]{"box": "F', '[TOOL_CALLS]open[ARGS]["F"]'],
-    "llama": ['{"name": "open", "parameters": {"box": ', '{"name": 3, "parameters": {}}'],
+    "llama": [
+        '{"name": "open", "parameters": {"box": ',
+        '{"name": "open", "parameters": [3]}',
+        '{"name": "open", "n": 3}',
+    ],
 }
 
 
 HARMONY = (
-    _SHOWN + "{% macro think(m) %}{% if m.thinking %}{{ '<|start|>assistant<|channel|>analysis<|message|>' }}"
+    SHOWN + "{% macro think(m) %}{% if m.thinking %}{{ '<|start|>assistant<|channel|>analysis<|message|>' }}"
     "{{ m.thinking + '<|end|>' }}{% endif %}{% endmacro %}"
     "{% for m in messages %}{% if m.role == 'tool' %}{{ '<|start|>functions.' + ns.name + ' to=assistant' }}"
     "{{ '<|channel|>commentary<|message|>' + m.content | tojson + '<|end|>' }}{% elif m.tool_calls %}"
@@ -173,7 +193,7 @@ def test_a_message_of_harmony_that_cannot_be_read_is_text_and_counted(tmp_path: 
 
 def encoder_of(family: str) -> ChatEncoder:
     tokenizer = build_tokenizer()
-    tokenizer.chat_template = _SHOWN + _TURN.replace("CALLS", CALLS[family])
+    tokenizer.chat_template = SHOWN + TURN.replace("CALLS", CALLS[family])
     return ChatEncoder(tokenizer)
 
 
@@ -203,7 +223,9 @@ def test_calls_that_cannot_be_read_are_text_and_counted(family: str, text: str) 
 
 
 @pytest.mark.parametrize("family", CALLS)
-@pytest.mark.parametrize("text", ["the box holds 7", '{"answer": 7}', "a < b and {x}", "[1, 2]", ""])
+@pytest.mark.parametrize(
+    "text", ["the box holds 7", '{"answer": 7}', '{"name": "Bob", "age": 3}', "a < b and {x}", "[1, 2]", ""]
+)
 def test_an_answer_without_calls_is_text(family: str, text: str) -> None:
     parsed = Parser(encoder_of(family)).parse(text, TOOLS, "abcdefgh")
     assert (parsed.is_malformed, parsed.message) == (False, ChatMessage(ASSISTANT, text))

@@ -13,7 +13,7 @@ from tokenizers import AddedToken
 
 from roll.distributed.strategy.hf.structure import Structures
 from roll.errors import StrategyError
-from roll.pipeline.agentic.proxy.transcript.guide import _JSON, GuideRefused, structure_of
+from roll.pipeline.agentic.proxy.transcript.guide import JSON, GuideRefused, structure_of
 from roll.pipeline.agentic.proxy.transcript.message import ChatCall
 from roll.pipeline.agentic.proxy.transcript.parse import Parser
 from roll.pipeline.agentic.sample_forms import ChatEncoder
@@ -118,9 +118,7 @@ def test_an_answer_of_gpt_oss_in_json_is_on_its_final_channel() -> None:
 
 def test_other_forms_of_calls_cannot_be_led_and_thinking_that_the_template_begins_is_ended() -> None:
     with pytest.raises(GuideRefused, match="tool_choice: only auto and none work"):
-        encoder = tool_encoder()
-        encoder.tokenizer.response_template = {"fields": {}}  # type: ignore[attr-defined]
-        structure_of(ChatCall((), tools=(OPEN,), must_call=("open",)), Parser(encoder))
+        led("{{ tools }}", tools=(OPEN,), must_call=("open",))
     thinks = KEEPS.replace("'<|im_start|>assistant\n' }}{% endif %}", "'<|im_start|>assistant\n<think>' }}{% endif %}")
     structure = led(thinks, schema=DIGIT)
     assert fits(structure, '</think>\n\n{"digit": 5}') and not fits(structure, '{"digit": 5}')
@@ -217,7 +215,7 @@ def test_an_answer_behind_which_nothing_fits_ends() -> None:
     encoder = tool_encoder()
     end = int(encoder.tokenizer.convert_tokens_to_ids("<|im_end|>"))  # type: ignore[arg-type]
     schema = {**ITSELF, "type": "object", "required": ["a"]}
-    structure = json.dumps({"type": "structural_tag", "format": {**_JSON, "json_schema": schema}})
+    structure = json.dumps({"type": "structural_tag", "format": {**JSON, "json_schema": schema}})
     follower = Structures(encoder.tokenizer).follow(structure, frozenset({end}), 296)
     for token in encoder.encode('{"a": ').tolist():
         assert not follower.banned()[token]
