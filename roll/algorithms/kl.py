@@ -18,11 +18,14 @@ def estimate_kl(log_probs: torch.Tensor, ref_log_probs: torch.Tensor, estimator:
 
     - `k1`, `kl`: d. Unbiased, any sign. Right inside a reward; as a loss its expected gradient is 0, so it only adds
       noise.
-    - `k2`, `mse`: d^2 / 2. Biased, but its gradient d * grad(log p) is, on policy, the exact gradient of the KL.
+    - `k2`, `mse`: d^2 / 2. Biased, but its gradient d * grad(log p) is, on policy, the exact gradient of the KL of the
+      next token.
     - `k3`, `low_var_kl`: exp(-d) - 1 + d. Unbiased, never negative, little variance. Its gradient (1 - exp(-d)) *
       grad(log p) is, on policy, that of the other direction, KL(reference || policy). Below d = -20 exp(-d) goes on
       as its tangent, so that it cannot overflow and a token that was given up is still pulled back.
-    - `abs`: |d|. Neither; a penalty of constant strength.
+    - `abs`: |d|. Neither; its gradient is, on policy, that of sum |policy - reference|.
+
+    Inside a reward all but `k1` penalise tokens on both sides of the reference alike, which does not lower the KL.
 
     Schulman, "Approximating KL divergence" (2020), joschu.net/blog/kl-approx.html; gradients: Liu et al., arXiv
     2510.01555.

@@ -432,6 +432,11 @@ def _kl_warnings(config: AlgorithmConfig) -> Iterator[str]:
         yield f"kl_loss_coef: {config.kl_loss_coef:g} does nothing while use_kl_loss is off."
     if config.add_token_level_kl and config.init_kl_coef == 0:
         yield "add_token_level_kl is on, but init_kl_coef is 0: no KL in the reward."
+    if config.add_token_level_kl and config.kl_penalty not in ("k1", "kl"):
+        yield (
+            f"kl_penalty: {config.kl_penalty} in the reward does not pull towards the reference: it also penalises "
+            "tokens that have become too unlikely. Set kl_penalty: k1, or use_kl_loss (docs/algorithms.md)."
+        )
     if not config.add_token_level_kl:
         for key in ("target_kl", "kl_horizon", "kl_penalty"):
             if config.is_changed(key):

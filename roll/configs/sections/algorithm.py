@@ -350,7 +350,9 @@ class AlgorithmConfig(OnPolicyDistillation):
         False, "Subtract init_kl_coef x KL(old policy, reference) from every token's reward."
     )
     init_kl_coef: float = setting(0.2, "Weight of the KL in the reward; used only with add_token_level_kl.", ge=0)
-    kl_penalty: KlEstimator = setting("k1", "Estimator of the KL in the reward, as in kl_loss_type, but for full.")
+    kl_penalty: KlEstimator = setting(
+        "k1", "Estimator of the KL in the reward: k1, since k2, k3 and abs do not pull to the reference there."
+    )
     target_kl: float | None = setting(
         None, "Adapt init_kl_coef so that the KL approaches this. None: it stays fixed.", gt=0
     )

@@ -21,107 +21,41 @@ from roll.algorithms.credit import CreditSettings, assign_credit
 from roll.algorithms.episodes import EpisodeSettings, turn_advantages
 from roll.algorithms.token_baselines import TokenGroups
 from roll.configs.sections.teachers import OPDAdvantage
-from roll.configs.tables.estimators import ESTIMATORS
+from roll.configs.tables.estimators import ESTIMATORS, MeanScope, RAFTKeep, StdScope
 from roll.rl.settings import advantage_settings, credit_settings
-from roll.types.batch import RowMeta, SampleBatch, TokenScores
+from roll.types.batch import RowMeta, TokenScores
 from tests.helpers.configs import config
+from tests.parity.algorithms.expected_losses import LOSS_SHELVES
+from tests.parity.algorithms.small_policy import (
+    ALL,
+    LIKELY,
+    LOGITS,
+    RESPONSES,
+    REWARDS,
+    SECOND,
+    TARGET,
+    UPHILL,
+    Gradient,
+    at_places,
+    expected_reward,
+    flat,
+    kl,
+    log_softmax,
+    numeric,
+    probabilities,
+    pushed,
+    rows_of,
+)
 from tests.unit.algorithms.rows import alone
-
-# A policy of six logits: a first token a, b or c, and after b a second one. Token i of the second place is 3 + i.
-RESPONSES = ((0,), (2,), (1, 3), (1, 4), (1, 5))
-REWARDS = np.array([0.2, 0.9, 1.0, 0.0, 0.3])
-LOGITS = np.array([0.3, -0.4, 0.9, 1.0, -0.5, 0.1])
-TARGET = np.array([-0.8, 0.9, 0.2, -0.6, 1.1, 0.4])  # of a teacher, a reference or another policy
-Gradient = np.ndarray
-
-
-def log_softmax(logits: np.ndarray) -> np.ndarray:
-    pairs = logits.reshape(2, 3)
-    return (pairs - np.log(np.exp(pairs).sum(1, keepdims=True))).ravel()
-
-
-def slopes(logits: np.ndarray) -> np.ndarray:
-    """d log p(token) / d logits, one row for each token. [6, 6]"""
-    place = np.arange(6) // 3
-    return np.eye(6) - np.exp(log_softmax(logits)) * (place[:, None] == place)
-
-
-def probabilities(logits: np.ndarray) -> np.ndarray:
-    """Of the five responses."""
-    log_probs = log_softmax(logits)
-    return np.array([np.exp(sum(log_probs[token] for token in response)) for response in RESPONSES])
-
-
-def numeric(of: Callable[[np.ndarray], float], logits: np.ndarray = LOGITS) -> Gradient:
-    """The gradient by central differences."""
-    steps = 1e-5 * np.eye(6)
-    return np.array([(of(logits + step) - of(logits - step)) / 2e-5 for step in steps])
-
-
-def rows_of(chosen: np.ndarray, groups: np.ndarray, logits: np.ndarray = LOGITS) -> SampleBatch:
-    """Rows with these responses, each after a prompt of one token."""
-    lengths = np.array([1 + len(RESPONSES[i]) for i in chosen], np.int32)
-    starts, total = np.cumsum(lengths) - lengths, int(lengths.sum())
-    mask = np.ones(total, bool)
-    mask[starts] = False
-    return SampleBatch(
-        lengths=lengths,
-        input_ids=np.zeros(total, np.int32),
-        response_mask=mask,
-        loss_weights=np.ones(len(chosen), np.float32),
-        rollout_log_probs=flat(log_softmax(logits), chosen),
-        policy_versions=np.zeros(total, np.int32),
-        rewards=REWARDS[chosen].astype(np.float32),
-        group_ids=groups.astype(np.int64),
-        trajectory_ids=np.arange(len(chosen)),
-        turns=np.zeros(len(chosen), np.int32),
-        domains=np.full(len(chosen), "any"),
-        finish_reasons=np.zeros(len(chosen), np.int8),
-    )
-
-
-def flat(by_token: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """A number of each token, where rows have it; 0 at their prompts. float32"""
-    return np.array([x for i in chosen for x in (0.0, *(by_token[t] for t in RESPONSES[i]))], np.float32)
-
-
-ALL = np.arange(len(RESPONSES))
-
-
-def pushed(advantages: np.ndarray, chosen: np.ndarray, weights: np.ndarray, logits: np.ndarray = LOGITS) -> Gradient:
-    """Sum over tokens of weight of the row * advantage * d log p / d logits: the policy gradient's step."""
-    step, at, slope = np.zeros(6), 0, slopes(logits)
-    for i, weight in zip(chosen, weights, strict=True):
-        for k, token in enumerate(RESPONSES[i]):
-            step += weight * advantages[at + 1 + k] * slope[token]
-        at += 1 + len(RESPONSES[i])
-    return step
-
 
 # On-policy distillation: a divergence at each place, weighed by how often the policy gets there.
 
 TEACHER_SHARE = 0.3
 
 
-def kl(p: np.ndarray, q: np.ndarray) -> float:
-    return float((p * np.log(p / q)).sum())
-
-
 def jensen_shannon(p: np.ndarray, q: np.ndarray) -> float:
     m = TEACHER_SHARE * q + (1 - TEACHER_SHARE) * p
     return TEACHER_SHARE * kl(q, m) + (1 - TEACHER_SHARE) * kl(p, m)
-
-
-def at_places(divergence: Callable[[np.ndarray, np.ndarray], float]) -> Callable[[np.ndarray], float]:
-    """The divergence from TARGET, its expectation over the places that the policy of LOGITS visits."""
-    second = np.exp(log_softmax(LOGITS))[1]
-    q = np.exp(log_softmax(TARGET)).reshape(2, 3)
-
-    def of(logits: np.ndarray) -> float:
-        p = np.exp(log_softmax(logits)).reshape(2, 3)
-        return divergence(p[0], q[0]) + second * divergence(p[1], q[1])
-
-    return of
 
 
 def taught(share: float | None) -> Gradient:
@@ -143,15 +77,6 @@ def lowers_js_divergence() -> None:
 
 # Estimators: groups of two responses to one prompt, all 25 of them or, where the batch has a say, all pairs of groups.
 
-LIKELY = probabilities(LOGITS)
-SECOND = float(np.exp(log_softmax(LOGITS))[1])
-
-
-def expected_reward(logits: np.ndarray, rewards: np.ndarray = REWARDS) -> float:
-    return float(probabilities(logits) @ rewards)
-
-
-UPHILL = numeric(expected_reward)
 AFTER_B = float(LIKELY[2:] @ REWARDS[2:]) / SECOND  # what is earned where the second token is chosen
 PARTS = np.array([[0.0, 4.0], [1.0, 8.0], [1.0, 10.0], [0.0, 0.0], [0.0, 6.0]])  # two parts, of other scales
 KEYS: dict[str, dict[str, Any]] = {
@@ -254,6 +179,11 @@ def trusts_critics_alike() -> None:
     is_gradient(1, "gae", values=(0.7, -2.0), lambd=1.0)
 
 
+def raises_positive_rewards() -> None:
+    likely = numeric(lambda logits: expected_reward(logits, (REWARDS > 0).astype(float)))
+    np.testing.assert_allclose(step_of("raft", raft_keep="positive"), likely, atol=1e-5)
+
+
 def raises_the_best_of_two() -> None:
     step = step_of("grpo_passk", norm_std_type="none")
     np.testing.assert_allclose(step, numeric(best_of_two) / 2, atol=1e-5)
@@ -325,10 +255,32 @@ def test_whitening_over_tokens_moves_a_group_with_equal_rewards_and_over_rows_do
 
 SHELVES: dict[str, tuple[Collection[str], dict[str, Callable[[], None]]]] = {
     "adv_estimator": (ESTIMATORS, ESTIMATOR_ROWS),
+    "norm_mean_type": (
+        get_args(MeanScope),
+        {
+            "batch": lambda: is_gradient(1, "reinforce", norm_mean_type="batch"),
+            "group": lambda: is_gradient(0.5, "reinforce", norm_mean_type="group"),
+            "running": lambda: is_gradient(1, "reinforce", norm_mean_type="running"),
+            "leave_one_out": lambda: is_gradient(1, "reinforce", norm_mean_type="leave_one_out"),
+        },
+    ),
+    "norm_std_type": (
+        get_args(StdScope),
+        {
+            "batch": lambda: climbs("grpo", norm_std_type="batch"),
+            "group": lambda: climbs("grpo"),
+            "running": lambda: climbs("grpo", norm_std_type="running"),
+        },
+    ),
+    "raft_keep": (
+        get_args(RAFTKeep),
+        {"best": lambda: climbs("raft"), "positive": raises_positive_rewards},
+    ),
     "opd_advantage": (
         get_args(OPDAdvantage),
         {"log_ratio": lowers_log_ratio, "js_divergence": lowers_js_divergence},
     ),
+    **LOSS_SHELVES,
 }
 
 

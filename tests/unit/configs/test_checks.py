@@ -353,6 +353,10 @@ def warnings(changes: dict[str, Any]) -> list[str]:
             {"add_token_level_kl": True, "init_kl_coef": 0, "reference": REFERENCE, "enable_reference": True},
             "add_token_level_kl is on, but init_kl_coef is 0",
         ),
+        (
+            {"add_token_level_kl": True, "kl_penalty": "mse", "reference": REFERENCE},
+            "kl_penalty: k2 in the reward does not pull towards the reference",
+        ),
         ({"pg_clip_high": 0.28}, "pg_clip_low and pg_clip_high do nothing while use_pg_clip_range is off."),
         ({"use_pg_clip_range": True, "pg_clip": 0.3}, "pg_clip does nothing while use_pg_clip_range is on."),
         ({"target_kl": 0.1}, "target_kl does nothing while add_token_level_kl is off."),
