@@ -27,7 +27,8 @@ def test_names_of_secrets_are_recognised(key):
     ["max_new_tokens", "max_tokens_per_microbatch_in_train", "add_token_level_kl", "eos_token", "pad_token",
      "image_key", "prompt_key", "prompt_dict_keys", "ground_truth_key", "messages_key", "PATH", "AUTHOR",
      "RAY_AUTH_MODE", "format_pattern", "bypass", "compass", "patience", "tokenizer", "TOKENIZERS_PARALLELISM",
-     "keyboard", "monkey", "RAY_AUTH_TOKEN_PATH", "api_key_var", "token_file", "num_tokens", "sequence_length", "token_mean"],
+     "keyboard", "monkey", "RAY_AUTH_TOKEN_PATH", "api_key_var", "token_file", "num_tokens",
+     "sequence_length", "token_mean"],
 )  # fmt: skip
 def test_ordinary_names_with_token_or_key_inside_are_not_secrets(key):
     assert not is_secret_key(key)
@@ -97,12 +98,14 @@ LETTERS = string.ascii_letters + string.digits
 VALUES = st.text(LETTERS, min_size=20, max_size=44).map(lambda text: f"{text}a1B2c3D4")
 
 TEXTS = [
-    "python a.py --token {}", "python a.py --api-key={} --steps 3", "env API_KEY={} python a.py", "MY_SERVICE_KEY={} ./go",
+    "python a.py --token {}", "python a.py --api-key={} --steps 3", "env API_KEY={} python a.py",
+    "MY_SERVICE_KEY={} ./go",
     "curl -H 'Authorization: Bearer {}' http://h/", "Authorization: Basic {}", '{{"api_key": "{}", "n": 1}}',
     "{{'x-api-key': '{}'}}", "export DB_PASSWORD='{}'", "https://me:{}@host/v1", "postgres://u:{}@h:5432/d",
     "https://h/run?apikey={}&n=2", "https://s3/x?X-Amz-Signature={}", "error: token={}", "++judge.api_key={}",
     "got sk-proj-{} there", "hf_{}", "(ghp_{})", "github_pat_{}", "glpat-{}", "xoxb-1-{}", "sk-ant-api03-{}",
-    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIi{}.{}", "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4\n{}\n-----END RSA PRIVATE KEY-----",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIi{}.{}",
+    "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4\n{}\n-----END RSA PRIVATE KEY-----",
     "-----BEGIN PRIVATE KEY-----\n{}",
 ]  # fmt: skip
 
@@ -138,8 +141,10 @@ def test_only_what_is_random_in_the_path_of_an_address_is_a_secret():
 
 @pytest.mark.parametrize(
     "text",
-    ["--max_tokens 1024", "max_new_tokens=2048", "pad_token: '<|endoftext|>'", "tokens: [15, 16]", "--token-file a/b.txt",
-     "api_key: expected a text", "judge_api_key is missing", "--api-key {api_key}", "--key=$KEY", "export TOKEN=${TOKEN}",
+    ["--max_tokens 1024", "max_new_tokens=2048", "pad_token: '<|endoftext|>'", "tokens: [15, 16]",
+     "--token-file a/b.txt",
+     "api_key: expected a text", "judge_api_key is missing", "--api-key {api_key}", "--key=$KEY",
+     "export TOKEN=${TOKEN}",
      "tokenizer=Qwen/Qwen3-8B-Base", "stop_tokens=['<|im_end|>']", "KeyError: 'row12345'", "PyJWT==2.10.1",
      "token=151643", "api_key=None", "sky launch --secret WANDB_API_KEY", "hf_infer with hf_transfer", "sk-learn 1.5",
      '"Authorization": "Bearer " + key', "num_tokens: 123456789", "prompt_key=question2024", "a mask-token-free-text"],
