@@ -291,8 +291,8 @@ def lifted(env: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(env_config, Mapping):
         return env
     manager = ROLL_MANAGERS.get(name, name) if isinstance(name, str) else ""
-    if manager in IN_SESSIONS:
-        env = {"env_type": IN_SESSIONS[manager], **env}
+    if manager in IN_SESSIONS or (manager and manager not in MANAGERS):  # the typo is what is wrong, not its env_type
+        env = {"env_type": IN_SESSIONS.get(manager, manager), **env}
     if manager == TOOL_LOOP or env.get("agent") is not None:  # env_config is the constructor's of a class
         return env
     env_type = env.get("env_type")

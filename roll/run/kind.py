@@ -1,6 +1,6 @@
 """Kind of run that a YAML describes: it says so, its script knows, or its keys tell."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from roll.configs.base import Settings
@@ -46,9 +46,15 @@ def spellings(settings: type[Settings]) -> frozenset[str]:
     return frozenset(known_keys(settings)) | foreign_keys(settings)
 
 
-def _whose_keys(keys: Collection[str]) -> PipelineSpec:
-    unknown = {spec.name: len(set(keys) - spellings(spec.config_class())) for spec in PIPELINES.values()}
-    fitting = [name for name, count in unknown.items() if count == min(unknown.values())]
+def _whose_keys(tree: Mapping[str, Any]) -> PipelineSpec:
+    """The kind that knows most keys; if several do, the one of them that knows most sections."""
+
+    def unknown(spec: PipelineSpec) -> tuple[int, int]:
+        keys = tree.keys() - spellings(spec.config_class())
+        return len(keys), sum(isinstance(tree[key], Mapping) for key in keys)
+
+    counts = {spec.name: unknown(spec) for spec in PIPELINES.values()}
+    fitting = [name for name, count in counts.items() if count == min(counts.values())]
     if len(fitting) > 1:
         raise ConfigError(
             f"pipeline is missing, and the keys fit {' and '.join(fitting)} equally. Set it: pipeline: {fitting[0]}."

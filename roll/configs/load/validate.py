@@ -13,6 +13,7 @@ from roll.configs.load.aliases import apply_aliases
 from roll.configs.load.chosen_values import KeysInYaml, keys_in_yaml
 from roll.configs.load.inert_keys import InertKey, Path, inert_keys, known_keys, path_text, sections
 from roll.configs.problems import Problem, did_you_mean, nearest
+from roll.utils.imports import resolve
 from roll.utils.secrets import is_secret_key
 from roll.utils.text import show
 
@@ -129,13 +130,18 @@ def _all_problems(cls: type[Settings], raw: Mapping[str, Any], errors: list[Erro
         if error["type"] == "extra_forbidden":
             known = _fields_at(cls, path[:-1])
             match, slip = nearest(str(path[-1]), known), nearest(str(path[-1]), known, cutoff=SLIP)
-            elsewhere = "" if slip else _elsewhere(cls, path)
-            if elsewhere:
+            foreign = _foreign(cls, text, error["input"])
+            elsewhere = "" if slip or foreign else _elsewhere(cls, path, raw)
+            if foreign:
+                match, hint = None, _said_here(foreign)
+            elif elsewhere:
                 match, hint = None, f" It belongs {elsewhere}."
             else:
                 hint = f" Did you mean {match}?" if match else f" Known keys here: {', '.join(sorted(known)[:12])} ..."
             message = f"{text}: unknown key (value {_shown(path[-1], error['input'])}).{hint}"
-            if match is None or match in _node_at(raw, path[:-1]):
+            if foreign:
+                keys = tuple(foreign.values())
+            elif match is None or match in _node_at(raw, path[:-1]):
                 keys = ()
             elif slip is not None:
                 keys, meant = (), slip
@@ -146,7 +152,8 @@ def _all_problems(cls: type[Settings], raw: Mapping[str, Any], errors: list[Erro
         elif error["type"] == "missing":
             message = f"{text} is missing."
         else:
-            message = f"{text}: {_explain(path, error, group)}"
+            sections = _foreign(cls, text, error["input"]) if isinstance(error["input"], Mapping) else {}
+            message = f"{text}: {_explain(path, error, group)}{_said_here(sections) if sections else ''}"
         yield _Finding(path, Problem(message, keys), meant)
 
 
@@ -203,14 +210,34 @@ def _fields_at(cls: type[Settings], path: Path) -> list[str]:
     return list(known_keys(current)) if current else []
 
 
-def _elsewhere(cls: type[Settings], path: Path) -> str:
-    """The sections below the place of an unknown key, or else the nearest around it, that have a key of this name.
+_FOREIGN = "roll.importers.names:foreign_names"  # looked up by path: it takes the importers' tables
+
+
+def _foreign(cls: type[Settings], key: str, value: object) -> dict[str, str]:
+    """Keys of other systems in and below an unknown key, with those of here."""
+
+    def has(ours: str) -> bool:
+        parts = tuple(ours.split("."))
+        return all("<" in part or part in _fields_at(cls, parts[:place]) for place, part in enumerate(parts))
+
+    find: Any = resolve(_FOREIGN)
+    return find(key, value, has)
+
+
+def _said_here(foreign: Mapping[str, str]) -> str:
+    return f" Here {', '.join(f'{name} is {ours}' for name, ours in foreign.items())}."
+
+
+def _elsewhere(cls: type[Settings], path: Path, raw: Mapping[str, Any]) -> str:
+    """The sections below the place of an unknown key, or else the nearest around it, that have a key of this name;
+    those that the YAML has, if it has some.
 
     Example: of actor_train.learning_rate it is under actor_train.training_args, of actor_train.pg_args at the top.
     """
     name, at = str(path[-1]), _class_at(cls, path[:-1])
-    if at and (below := [path_text((*path[:-1], *section)) for section in _sections_with(name, at)]):
-        return f"under {' or '.join(below)}"
+    if at and (below := list(_sections_with(name, at))):
+        here = [section for section in below if section[0] in _node_at(raw, path[:-1])]
+        return f"under {' or '.join(path_text((*path[:-1], *section)) for section in here or below)}"
     for length in range(len(path) - 2, -1, -1):
         around = _class_at(cls, path[:length])
         if around is not None and name in around.model_fields:

@@ -11,7 +11,7 @@ from roll.configs.plan.batch_plan import any_of, divisors_near, role_train_plan
 from roll.configs.problems import Problem, did_you_mean
 from roll.datasets.templates import FORMS, PLAIN, template_name_problem, template_problem, variables_problem
 from roll.envs.build import import_problems, tool_problems
-from roll.envs.config import PROXY, STEP, TRAJECTORY, VL_TRAJECTORY
+from roll.envs.config import MANAGERS, PROXY, STEP, TRAJECTORY, VL_TRAJECTORY
 from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig, env_set_problems
 from roll.pipeline.agentic.env_checks import (
     blind_problem,
@@ -107,7 +107,7 @@ def code_problems(config: AgenticConfig) -> Iterator[Problem]:
         if env.is_session:
             yield from (program_problems if env.env_manager_cls == PROXY else tool_code_problems)(at, env)
             yield from task_place_problems(at, env)
-        elif not is_plain(env) and hub_set(env) is None:
+        elif env.env_manager_cls in MANAGERS and not is_plain(env) and hub_set(env) is None:
             yield from import_problems(at, env)
         if env.tool_wrapper is not None:
             yield from tool_problems(f"{at}.tool_wrapper", env.tool_wrapper)

@@ -1,6 +1,7 @@
 """Checks of the environments of a configuration: their types, patterns and templates."""
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -30,7 +31,7 @@ from roll.envs.config import (
 from roll.envs.table import ADAPTERS, AGENTS, ENVIRONMENTS, NOT_HERE, TOOLS, TOOLS_NOT_HERE, gem_id
 from roll.errors import ConfigError
 from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
-from roll.pipeline.agentic.tool_checks import path_problems, tool_key_problems
+from roll.pipeline.agentic.tool_checks import command_problems, path_problems, tool_key_problems
 from roll.utils.answers.truths import truth_problem
 from roll.utils.files import expanded, path_info
 from roll.utils.imports import SCRIPT_MODULE, is_installed, is_missing, place_on_path, resolve, split
@@ -111,7 +112,12 @@ def env_problems(config: AgenticConfig) -> Iterator[Problem]:
         for text in picture_problems(config, "actor_train", key):
             yield Problem(f"{text.removesuffix('.')}.", (key,))
     for tag, env in played(config).items():
-        at = f"custom_envs.{tag}"
+        at, manager = f"custom_envs.{tag}", env.env_manager_cls
+        if manager not in MANAGERS:
+            key = f"{at}.env_manager_cls"
+            hint = did_you_mean(manager, MANAGERS)
+            yield Problem(f"{key}: {manager} is not supported.{hint} Choose {', '.join(MANAGERS)}.", (key, at))
+            continue
         yield from _program_problems(at, env, config.agent_endpoint.listen)
         yield from tool_key_problems(at, env)
         yield from _task_problems(at, env)
@@ -187,7 +193,7 @@ def _program_problems(at: str, env: EnvConfig, listen: str | None) -> Iterator[P
             (f"{at}.sides",),
         )
     if env.agent is not None and env.agent not in AGENTS:
-        yield from path_problems(f"{at}.agent", env.agent, "function")
+        yield from path_problems(f"{at}.agent", env.agent, "function", AGENTS)
     if env.agent is not None and env.agent.startswith(f"{SCRIPT_MODULE}:"):
         name = env.agent.removeprefix(f"{SCRIPT_MODULE}:")
         yield Problem(
@@ -228,6 +234,8 @@ def program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
             yield Problem(f"{at}.sandbox: {error}.", (f"{at}.sandbox",), "machine")
         if absent := [file for file in env.agent_files if not Path(place_on_path(file)).exists()]:
             yield Problem(f"{at}.agent_files: there is no {absent[0]}.", (f"{at}.agent_files",))
+    if env.agent_command is not None:
+        yield from command_problems(f"{at}.agent_command", shlex.split(env.agent_command))
     if env.agent in AGENTS:
         yield from _package_problems(at, env)
     elif env.agent is not None and is_missing(env.agent):
@@ -246,7 +254,7 @@ def _package_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
         yield Problem(
             f"{at}.agent: {env.agent} needs the package {package}. Install it, for example verifiers==0.4.0.",
             (f"{at}.agent",),
-            "machine",
+            "place",
         )
     if not isinstance(name, str) or not name:
         key = f"{at}.env_config.env"
@@ -257,7 +265,7 @@ def _package_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
         yield Problem(
             f"{at}.env_config.env: the environment {name} is not installed: there is no module {module}.",
             (f"{at}.env_config",),
-            "machine",
+            "place",
         )
 
 
@@ -296,11 +304,6 @@ def _away(key: str, path: str) -> Problem:
 
 def _type_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     key = f"{at}.env_type"
-    if env.env_manager_cls not in MANAGERS:
-        yield Problem(
-            f"{at}.env_manager_cls: {env.env_manager_cls} is not supported. Choose {', '.join(MANAGERS)}.",
-            (f"{at}.env_manager_cls",),
-        )
     if is_plain(env):
         yield from import_problems(at, env)
     if env.env_type in ENVIRONMENTS or gem_id(env.env_type) is not None:
@@ -434,6 +437,9 @@ def env_warnings(config: AgenticConfig) -> Iterator[str]:
                 f"custom_envs.{tag}: {', '.join(names)} {'do' if len(names) > 1 else 'does'} nothing with "
                 f"{env.env_manager_cls}{why}."
             )
+        is_started = env.agent_command is not None or env.agent is not None
+        if is_started and env.tasks is None and env.agent not in AGENTS:
+            yield f"custom_envs.{tag}.tasks is not set: the program is told the seed of its episode and no task."
         if env.is_played_outside:
             yield (
                 f"custom_envs.{tag}: a step waits until programs have taken its sessions (POST /sessions at "

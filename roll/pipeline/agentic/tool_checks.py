@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path, PurePath
 from urllib.parse import urlsplit
 
-from roll.configs.problems import Problem
+from roll.configs.problems import Problem, did_you_mean
 from roll.envs.adapters.harbor import HarborTask, sandbox
 from roll.envs.config import IN_SESSIONS, TOOL_LOOP, EnvConfig, ToolServerConfig
 from roll.envs.table import TOOL_CLASSES
 from roll.envs.tools.class_tools import method_problems, tool_class
 from roll.errors import EnvError, describe
+from roll.utils.files import path_info
 from roll.utils.imports import file_on_path, is_installed, is_missing, resolve, split
 from roll.utils.text import show
 
 TOOL_KEYS = ("tool_servers", "tool_class", "question_key", "reward", "answer_key", "max_result_tokens")
+_SCRIPTS = (".py", ".sh", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -37,6 +40,12 @@ def tool_key_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
             f"{at}.tool_servers and {at}.tool_class are missing: one says which tools there are with {manager}: "
             f"{TOOL_LOOP}.",
             (f"{at}.tool_servers", f"{at}.tool_class"),
+        )
+    elif env.tasks is None and env.tool_class is None:
+        yield Problem(
+            f"{at}.tasks is missing: the policy is asked {at}.question_key: {env.question_key} of a task, and without "
+            "tasks there is none. Name a file of JSON lines, or package.module:name.",
+            (f"{at}.tasks",),
         )
     yield from _unread_problems(at, env)
     yield from _reward_problems(at, env)
@@ -76,14 +85,14 @@ def _reward_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
         )
 
 
-def path_problems(key: str, path: str, kind: str) -> Iterator[Problem]:
-    """Yield problems with the form of a path module:kind."""
+def path_problems(key: str, path: str, kind: str, names: Collection[str] = ()) -> Iterator[Problem]:
+    """Yield problems with the form of a path module:kind. `names`: what may stand there as well."""
     try:
         if ":" not in path:
             raise ImportError(f"{show(path)} is not module:{kind}")
         split(path)
     except ImportError as error:
-        yield Problem(f"{key}: {error}.", (key,))
+        yield Problem(f"{key}: {error}.{did_you_mean(path, names)}", (key,))
 
 
 def _server_problems(at: str, name: str, server: ToolServerConfig) -> Iterator[Problem]:
@@ -137,16 +146,27 @@ def tool_code_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
             f"{at}.tool_servers needs the package mcp. Install roll-rl[mcp].", (f"{at}.tool_servers",), "machine"
         )
     for name, server in env.tool_servers.items():
-        if server.command is not None and shutil.which(file_on_path(server.command)) is None:
-            yield Problem(
-                f"{at}.tool_servers.{name}.command: there is no program {show(server.command)} on the PATH.",
-                (f"{at}.tool_servers.{name}.command",),
-                "machine",
-            )
+        if server.command is not None:
+            yield from command_problems(f"{at}.tool_servers.{name}.command", [server.command, *server.args])
     if env.reward is not None:
         yield from _reward_code_problems(f"{at}.reward", env.reward)
     if env.tool_class is not None:
         yield from _class_problems(at, env.tool_class)
+
+
+def command_problems(key: str, words: Sequence[str]) -> Iterator[Problem]:
+    """Yield what a command names that is not on this machine: its program, and scripts and modules that it runs. What
+    is in braces is filled in later."""
+    program, *others = [word for word in words if "{" not in word] or [""]
+    if program == words[0] and shutil.which(file_on_path(program)) is None:
+        yield Problem(f"{key}: there is no program {show(program)} on the PATH.", (key,), "place")
+    for word in others:
+        if PurePath(word).suffix in _SCRIPTS and not path_info(file_on_path(word)).is_file:
+            yield Problem(
+                f"{key}: there is no file {word}, neither in {Path.cwd()} nor beside the YAML.", (key,), "place"
+            )
+    if others[:1] == ["-m"] and PurePath(program).name.startswith("python") and is_missing(others[1]):
+        yield Problem(f"{key}: there is no module {others[1]}.", (key,), "place")
 
 
 def _reward_code_problems(key: str, path: str) -> Iterator[Problem]:

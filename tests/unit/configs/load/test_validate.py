@@ -323,7 +323,6 @@ def test_a_key_that_is_only_a_little_alike_silences_findings_on_the_default_of_t
         ("actor_infer.generation.temperature", None),
         ("actor_infer.temperature", "under actor_infer.generating_args"),
         ("actor_train.strategy_name", "under actor_train.strategy_args"),
-        ("model_name_or_path", "under teacher.model_args or actor_train.model_args or actor_infer.model_args"),
         ("actor_train.pg_args", "at the top of the YAML, outside every section."),
         ("rewards.math.seed", "at the top of the YAML, outside every section."),
         ("actor_train.training_args.infer_batch_size", "under actor_train."),
@@ -383,3 +382,30 @@ def test_a_value_that_was_filled_in_is_blamed_on_the_key_it_came_from() -> None:
 def test_a_value_that_was_filled_in_is_named_where_nothing_else_is_wrong() -> None:
     texts = problems({"actor_infer.device_mapping": [999_999], "num_gpus_per_node": 1})
     assert "num_nodes: 1000000 must be at most 100000." in texts
+
+
+@pytest.mark.parametrize(
+    ("given", "ours"),
+    [
+        ({"num_generations": 8}, "num_generations is num_return_sequences_in_group"),
+        ({"beta": 0.04}, "beta is kl_loss_coef"),
+        ({"max_prompt_length": 32}, "max_prompt_length is prompt_length"),
+        ({"model_name_or_path": "x"}, "model_name_or_path is pretrain"),
+        ({"critic.training_args.lr": 1e-6}, "critic.training_args.lr is critic.training_args.learning_rate"),
+        ({"data": {"train_batch_size": 8}}, "data.train_batch_size is rollout_batch_size"),
+        (
+            {"actor_rollout_ref": {"rollout": {"n": 4}, "actor": {"kl_loss_coef": 1}}},
+            "actor_rollout_ref.rollout.n is num_return_sequences_in_group, actor_rollout_ref.actor.kl_loss_coef is "
+            "kl_loss_coef",
+        ),
+        ({"algorithm": {"repeat_times": 8}}, "algorithm.repeat_times is num_return_sequences_in_group"),
+    ],
+)
+def test_a_key_of_another_system_is_answered_with_ours(given: dict[str, Any], ours: str) -> None:
+    found = [str(problem) for problem in checked(given).problems if f" Here {ours}." in str(problem)]
+    assert len(found) == 1, checked(given).problems
+
+
+def test_an_unknown_key_belongs_first_into_the_sections_that_the_yaml_has() -> None:
+    said = str(checked({"warmup_steps": 3}).problems[0])
+    assert said.endswith("It belongs under actor_train.training_args or actor_infer.training_args."), said

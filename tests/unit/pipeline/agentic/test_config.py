@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -304,7 +305,7 @@ def test_rewards_of_sides_are_not_shaped_as_one() -> None:
 
 
 SERVERS = {"files": {"command": "cat", "args": ["a"]}}
-TOOL_LOOP = {"env_manager_cls": "tools", "tool_servers": SERVERS, "answer_key": "answer"}
+TOOL_LOOP = {"env_manager_cls": "tools", "tool_servers": SERVERS, "answer_key": "answer", "tasks": "string:digits"}
 
 
 def test_tools_are_named_by_servers_or_by_a_class() -> None:
@@ -325,6 +326,7 @@ def test_tools_are_named_by_servers_or_by_a_class() -> None:
     ("entry", "text"),
     [
         ({"tool_servers": {}}, "tool_servers and custom_envs.Lake.tool_class are missing: one says which tools"),
+        ({"tasks": None}, "custom_envs.Lake.tasks is missing: the policy is asked custom_envs.Lake.question_key"),
         ({"answer_key": None}, "custom_envs.Lake.reward is missing: nothing gives the reward of an episode"),
         ({"reward": "a:b"}, "reward and custom_envs.Lake.answer_key both give the reward"),
         ({"tool_class": "Boxes"}, "Lake.tool_class: 'Boxes' is not module:Class."),
@@ -332,7 +334,7 @@ def test_tools_are_named_by_servers_or_by_a_class() -> None:
         ({"env_config": {"x": 1}}, "Lake.env_config does nothing with custom_envs.Lake.env_manager_cls: tools"),
         ({"agent": "a:b"}, "custom_envs.Lake.agent is for programs that call over HTTP"),
         (
-            {"env_manager_cls": "step", "env_type": "sokoban", "answer_key": None},
+            {"env_manager_cls": "step", "env_type": "sokoban", "answer_key": None, "tasks": None},
             "tool_servers is for a policy that calls",
         ),
         ({"tool_servers": {"a": {}}}, "a.command and custom_envs.Lake.tool_servers.a.url are missing"),
@@ -363,7 +365,12 @@ def test_a_plan_looks_at_commands_classes_and_rewards_and_starts_no_server(
     assert said() == []
     gone = {"files": {"command": "no_such_program"}}
     assert said(tool_servers=gone) == [
-        ("machine", "tool_servers.files.command: there is no program 'no_such_program' on the PATH.")
+        ("place", "tool_servers.files.command: there is no program 'no_such_program' on the PATH.")
+    ]
+    ((_, script),) = said(tool_servers={"files": {"command": "bash", "args": ["serve.py", "{x}/y.py", "--z"]}})
+    assert script.startswith("tool_servers.files.command: there is no file serve.py, neither in ")
+    assert said(tool_servers={"files": {"command": sys.executable, "args": ["-m", "no_such_module.x"]}}) == [
+        ("place", "tool_servers.files.command: there is no module no_such_module.x.")
     ]
     home = "tests.unit.pipeline.agentic.proxy.test_tool_player"
     assert said(tool_class=f"{home}:Boxes") == []
@@ -687,3 +694,13 @@ def test_epochs_of_questions_are_steps_and_games_have_none(tmp_path: Path) -> No
     assert of_known_length(made, plan, 10, made.num_groups)[0].max_steps == 8
     assert num_questions(made.model_copy(update={"num_train_epochs": None})) is None
     assert made.can_count_rows and not config().can_count_rows
+
+
+def test_a_typo_in_a_value_is_answered_about_that_value() -> None:
+    for entry in (
+        {"env_manager_cls": "prox", "agent": "verifiers"},
+        {"env_manager_cls": "trajectry", "tasks": "a.jsonl"},
+    ):
+        (said,) = problems({"custom_envs.Lake": entry})
+        name = entry["env_manager_cls"]
+        assert said.startswith(f"custom_envs.Lake.env_manager_cls: {name} is not supported. Did you mean "), said
