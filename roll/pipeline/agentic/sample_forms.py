@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 ANSWER = "\u2060answer\u2060"  # stands for an answer when a template shows what follows one
 OBSERVATION = "\u2060observation\u2060"  # stands for one that shows pictures while a template is filled
+LONG = 20_000
+"""Characters of a text that takes so long to encode that an event loop has a thread do it."""
 Content = str | list[dict[str, str]]
 """Content of a message, as chat templates know it: a text, or parts of which some are pictures."""
 Messages = Sequence[tuple[str, Content]]
@@ -111,6 +113,11 @@ class ChatEncoder:
     def template_variables(self) -> Mapping[str, Any]:
         """Values that the chat template sees beside the messages."""
         return self._template.form.variables
+
+    @cached_property
+    def longest_token(self) -> int:
+        """The most characters that a token stands for."""
+        return max(map(len, self._tokenizer.get_vocab()))
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -181,7 +188,10 @@ class ChatEncoder:
 
     def encode(self, text: str) -> np.ndarray:
         """Ids of a text in which special tokens are named. int32."""
-        if isinstance(self._tokenizer, PreTrainedTokenizerFast):  # its Rust part alone takes a third of the time
+        if isinstance(self._tokenizer, PreTrainedTokenizerFast) and len(text) > LONG:  # other threads go on meanwhile
+            (encoding,) = self._tokenizer.backend_tokenizer.encode_batch_fast([text], add_special_tokens=False)
+            ids = encoding.ids
+        elif isinstance(self._tokenizer, PreTrainedTokenizerFast):  # its Rust part alone takes a third of the time
             ids = self._tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
         else:
             ids = self._tokenizer.encode(text, add_special_tokens=False)

@@ -102,35 +102,36 @@ class _Routes:
         self._bodies = Bodies()
 
     async def chat(self, request: Request) -> Response:
-        session, body = await self._asked(request)
+        session, body = await self._received(request)
         with _counted(session), _read():
             read: ChatBody = read_body(ChatBody, body)
-            exchange, reply_id = _exchange(session, request, read_chat(read), body, read.model)
+            exchange, reply_id = await _exchange(session, request, read_chat(read), body, read.model)
         wire = ChatWire(read, session.parser, reply_id)
         return await _answered(session, request, exchange, wire, bool(read.stream))
 
     async def responses(self, request: Request) -> Response:
-        session, body = await self._asked(request)
+        session, body = await self._received(request)
         with _counted(session), _read():
             read: ResponsesBody = read_body(ResponsesBody, body)
-            exchange, _ = _exchange(session, request, read_responses(read, session), body, read.model)
+            exchange, _ = await _exchange(session, request, read_responses(read, session), body, read.model)
         return await _answered(session, request, exchange, ResponsesWire(read, session), bool(read.stream))
 
     async def messages(self, request: Request) -> Response:
-        session, body = await self._asked(request)
+        session, body = await self._received(request)
         with _counted(session), _read():
             read: MessagesBody = read_body(MessagesBody, body)
             if read.max_tokens is None:
                 raise Refusal(400, "max_tokens: Field required", param="max_tokens")
-            exchange, reply_id = _exchange(session, request, read_anthropic(read), body, read.model)
+            exchange, reply_id = await _exchange(session, request, read_anthropic(read), body, read.model)
         return await _answered(session, request, exchange, AnthropicWire(read, reply_id), bool(read.stream))
 
     async def count_tokens(self, request: Request) -> Response:
-        session, body = await self._asked(request)
+        session, body = await self._received(request)
         with _read():
             call = read_anthropic(read_body(MessagesBody, body))
-            num_tokens = len(session.transcript.renderer.whole(call.messages, call.tools))
-        return JSONResponse({"input_tokens": num_tokens})
+            session.check_length(call)
+            ids = await asyncio.to_thread(session.transcript.renderer.whole, call.messages, call.tools)
+        return JSONResponse({"input_tokens": len(ids)})
 
     async def models(self, request: Request) -> Response:
         session = self._session(request)
@@ -187,7 +188,7 @@ class _Routes:
         task = json.dumps(dict(self._session(request).task))  # NaN and lone surrogates as Python writes them
         return Response(task, media_type="application/json")
 
-    async def _asked(self, request: Request) -> tuple[Session, bytes]:
+    async def _received(self, request: Request) -> tuple[Session, bytes]:
         session = self._session(request)
         return session, await self._bodies.read(request, session.session_id)
 
@@ -243,14 +244,16 @@ def _read() -> Iterator[None]:
         raise Refusal(400, f"The body cannot be read: {describe(error)}") from None
 
 
-def _exchange(session: Session, request: Request, call: ChatCall, body: bytes, model: str) -> tuple[Exchange, str]:
+async def _exchange(
+    session: Session, request: Request, call: ChatCall, body: bytes, model: str
+) -> tuple[Exchange, str]:
     call = replace(call, side=session.side_of(model))
     digest = hashlib.blake2b(request.url.path.encode() + b"\0" + body, digest_size=16).digest()
     try:
         is_retry = int(request.headers.get("x-stainless-retry-count", "0")) > 0
     except ValueError:
         is_retry = False
-    exchange = session.exchange(call, digest, is_retry)
+    exchange = session.exchange(call, digest, is_retry, await session.read_ahead(call))
     return exchange, f"{session.session_id[-8:]}{session.num_requests}"
 
 

@@ -15,6 +15,7 @@ from fastapi import APIRouter, FastAPI
 
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules
 from roll.pipeline.agentic.proxy.endpoint.app import MODEL, make_app
+from roll.pipeline.agentic.proxy.endpoint.compiler import Compiler
 from roll.pipeline.agentic.proxy.endpoint.reward import Outcome
 from roll.pipeline.agentic.proxy.endpoint.session import Session, session_key
 from roll.pipeline.agentic.proxy.transcript.causes import Break
@@ -25,6 +26,7 @@ from roll.pipeline.agentic.sample_forms import ChatEncoder
 from roll.types.rollout import Generate
 from roll.utils.background import BackgroundTasks
 from roll.utils.http_door import behind_door
+from roll.utils.imports import is_installed
 
 ENDPOINT_NAME = 8  # characters of a session's id that name the endpoint
 _MOST_KEPT = 4096  # rewards of sessions that are over
@@ -62,6 +64,7 @@ class Endpoint:
         self._sessions: dict[str, Session] = {}
         self._rewards: dict[str, Outcome] = {}
         self._noted: set[tuple[str, str]] = set()
+        self._compiler = Compiler(encoder.tokenizer) if is_installed("xgrammar") else None
         self._starting = asyncio.Lock()
         self._tasks = BackgroundTasks()
         self._server: QuietServer | None = None
@@ -84,6 +87,8 @@ class Endpoint:
 
     async def stop(self) -> None:
         """Closes the port."""
+        if self._compiler is not None:
+            await self._compiler.stop()
         if self._server is not None:
             self._server.should_exit = self._server.force_exit = True
             while self._server.started and self._server.servers and any(s.is_serving() for s in self._server.servers):
@@ -138,6 +143,7 @@ class Endpoint:
             generate=self._generate,
             counts=counts,
             task=task,
+            compiler=self._compiler,
             noted=self._noted,
             is_outside=is_outside,
         )

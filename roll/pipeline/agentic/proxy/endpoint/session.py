@@ -16,14 +16,16 @@ from typing import Any
 from roll.distributed.strategy.stop_strings import answer_texts
 from roll.errors import StrategyError, describe
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, turn_seed
+from roll.pipeline.agentic.proxy.endpoint.compiler import Compiler
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.reward import Outcome
 from roll.pipeline.agentic.proxy.transcript.guide import GuideRefused, structure_of
 from roll.pipeline.agentic.proxy.transcript.message import ChatCall, ChatMessage, Others
 from roll.pipeline.agentic.proxy.transcript.parse import Parser
 from roll.pipeline.agentic.proxy.transcript.render import RenderRefused
-from roll.pipeline.agentic.proxy.transcript.transcript import Prepared, Transcript
+from roll.pipeline.agentic.proxy.transcript.transcript import Added, Prepared, Transcript
 from roll.pipeline.agentic.proxy.transcript.tree import Answer
+from roll.pipeline.agentic.sample_forms import LONG
 from roll.types.rollout import Generate, Generation, GenerationRequest
 from roll.utils.background import start
 from roll.utils.text import show
@@ -94,6 +96,7 @@ class Session:
     generate: Generate
     counts: Counts
     task: Mapping[str, Any]
+    compiler: Compiler | None = None
     is_outside: bool = False
     noted: set[tuple[str, str]] = field(default_factory=set)
     """Names in requests that the log has called ignored, by tag: sessions of an endpoint share it."""
@@ -140,10 +143,27 @@ class Session:
                           "model")  # fmt: skip
         return model if self.sides else ""
 
-    def exchange(self, call: ChatCall, digest: bytes, is_retry: bool) -> Exchange:
-        """The way of a request. One whose client went away, or says that it asks again, joins that of the same body,
-        for `retry_window_s` after its end; any other, and one whose former try failed, is a new sample. Raises Refusal
-        for what can be refused before an engine is asked."""
+    async def read_ahead(self, call: ChatCall) -> Added | None:
+        """Does what takes long of a request while others go on: what its tokens are, if it is long, and whether its
+        schema can be compiled. Raises Refusal, and RenderRefused."""
+        self.check_length(call)
+        structure = self._structure(call)
+        if structure and self.compiler and (fault := await self.compiler.fault_of(structure)):
+            raise Refusal(400, f"response_format and tool_choice: {fault}", "unsupported", "tool_choice")
+        if call.num_characters <= LONG:
+            return None
+        return await asyncio.to_thread(self.transcripts[call.side].tokenised, call)
+
+    def check_length(self, call: ChatCall) -> None:
+        """Raises Refusal for a prompt that has more characters than the longest tokens have together."""
+        most = self.rules.max_length * self.parser.encoder.longest_token
+        if call.num_characters > most:
+            raise _too_long(f"{call.num_characters} characters > {most}")
+
+    def exchange(self, call: ChatCall, digest: bytes, is_retry: bool, added: Added | None = None) -> Exchange:
+        """The way of a request, of which `read_ahead` has `added` the tokens. One whose client went away, or says that
+        it asks again, joins that of the same body, for `retry_window_s` after its end; any other, and one whose former
+        try failed, is a new sample. Raises Refusal for what can be refused before an engine is asked."""
         known = self._exchanges.get(digest)
         if is_retry and self._owed[digest]:
             self._owed[digest] -= 1
@@ -157,7 +177,7 @@ class Session:
         if len(self._open) >= MOST_OPEN:
             self._owed[digest] += 1
             raise Refusal(429, f"The session has {MOST_OPEN} requests open.")
-        prepared = self._prepared(call)
+        prepared = self._prepared(call, added)
         exchange = Exchange(start(self.complete(call, prepared)))
         self._exchanges[digest] = exchange
         self._open.add(exchange)
@@ -210,19 +230,14 @@ class Session:
             self.failure = f"{MOST_REFUSED} requests in a row were refused"
             self.over.set()
 
-    def _prepared(self, call: ChatCall) -> Prepared:
+    def _prepared(self, call: ChatCall, added: Added | None = None) -> Prepared:
         self._check(call)
         try:
-            prepared = self.transcripts[call.side].prepare(call)
+            prepared = self.transcripts[call.side].prepare(call, added)
         except RenderRefused as refusal:
             raise Refusal(400, str(refusal)) from None
         if len(prepared.prompt_ids) >= self.rules.max_length:
-            raise Refusal(
-                400,
-                f"prompt is too long: {len(prepared.prompt_ids)} tokens > {self.rules.max_length - 1} maximum",
-                "context_length_exceeded",
-                "messages",
-            )
+            raise _too_long(f"{len(prepared.prompt_ids)} tokens > {self.rules.max_length - 1}")
         return prepared
 
     async def complete(self, call: ChatCall, prepared: Prepared | None = None) -> Reply:
@@ -258,8 +273,11 @@ class Session:
         if call.tools and not self.parser.takes_tools:
             raise Refusal(400, "The chat template of this model does not show tools, or writes calls in an unsupported "
                                "form: leave tools out, or use another template.", "unsupported", "tools")  # fmt: skip
+        self._structure(call)
+
+    def _structure(self, call: ChatCall) -> str | None:
         try:
-            structure_of(call, self.parser)
+            return structure_of(call, self.parser)
         except GuideRefused as refusal:
             raise Refusal(400, str(refusal), "unsupported", "tool_choice") from None
 
@@ -294,7 +312,7 @@ class Session:
             min_new_tokens=min(rule_sampling.min_new_tokens, longest),
             stop_strings=(*rule_sampling.stop_strings, *call.stop),
             include_stop_string=rule_sampling.include_stop_string and not call.stop,
-            structure=structure_of(call, self.parser),
+            structure=self._structure(call),
             seed=turn_seed(rules.seed, self.job, self._turn(call, prepared), self.attempt),
         )
         name = f"{self.job.name}-{self.attempt}"
@@ -370,6 +388,10 @@ class Session:
                     timer.cancel()
         self._exchanges.clear()
         self._known.clear()
+
+
+def _too_long(how: str) -> Refusal:
+    return Refusal(400, f"prompt is too long: {how} maximum", "context_length_exceeded", "messages")
 
 
 def _stop_of(stops: Sequence[str], said: str, text: str) -> str:

@@ -109,6 +109,14 @@ class ChatCall:
         return self.schema is not None or bool(self.must_call)
 
     @cached_property
+    def num_characters(self) -> int:
+        """Characters of messages and tools, of which a chat template shows no fewer, as a rule."""
+        said = sum(
+            len(m.content) + len(m.reasoning) + sum(len(call.arguments) for call in m.calls) for m in self.messages
+        )
+        return said + len(json.dumps(self.tools, ensure_ascii=False))
+
+    @cached_property
     def root(self) -> bytes:
         return _digest(list(self.tools))
 

@@ -20,6 +20,11 @@ _LONGEST_SHOWN = 40
 _MOST_BREAKS = 50  # that a session keeps for its reader
 
 
+Added = tuple[Node, np.ndarray, bool]
+"""The node that a request continues, the ids behind it, and whether the template alone kept it from the answer that its
+messages continue."""
+
+
 @dataclass(frozen=True, repr=False)
 class Prepared:
     """A request as tokens. `num_before`: sampled answers on its path; `repeat`: how often the same prompt was asked
@@ -45,11 +50,11 @@ class Transcript:
     _by_key: dict[bytes, list[Node]] = field(default_factory=dict)
     _num_requests: Counter[bytes] = field(default_factory=Counter)
 
-    def prepare(self, call: ChatCall) -> Prepared:
-        """The prompt: what is known of the conversation stays as it was sampled, and only what follows is tokenised.
-        Counts whether the request continues or breaks. Raises RenderRefused."""
+    def prepare(self, call: ChatCall, added: Added | None = None) -> Prepared:
+        """The prompt: what is known of the conversation stays as it was sampled, and only what follows is tokenised,
+        unless it was (`added`). Counts whether the request continues or breaks. Raises RenderRefused."""
         self.counts["requests"] += 1
-        base, added_ids, is_rendering = self._continued(call)
+        base, added_ids, is_rendering = added or self.tokenised(call)
         walked = walk(base, added_ids)
         self._witness(call, base, walked, added_ids, is_rendering)
         prompt = np.concatenate([base.path_ids(), added_ids]).astype(np.int32)
@@ -72,9 +77,8 @@ class Transcript:
         self._by_key.setdefault(key, []).append(node)
         return answer
 
-    def _continued(self, call: ChatCall) -> tuple[Node, np.ndarray, bool]:
-        """The node that the request continues, the ids behind it, and whether the template alone kept it from the
-        answer that its messages continue."""
+    def tokenised(self, call: ChatCall) -> Added:
+        """Return what the request adds. Changes nothing, so that another thread may ask. Raises RenderRefused."""
         kept_off = False
         for place in reversed(range(len(call.messages))):
             nodes = self._by_key.get(call.chain[place])

@@ -166,14 +166,18 @@ class Place:
         return [row for row, _ in transcript_rows(self.session.transcript.root)]
 
 
-def serve(said: list[str], play: Callable[[Place], Coroutine[Any, Any, T]], **changes: Any) -> T:
-    """What `play` returns with an endpoint that says these texts in turn."""
+def serve(
+    said: list[str], play: Callable[[Place], Coroutine[Any, Any, T]], compiles: bool = False, **changes: Any
+) -> T:
+    """What `play` returns with an endpoint that says these texts in turn. With `compiles`, schemas are compiled before,
+    for which a process imports torch."""
 
     async def run() -> T:
         engine = Engine(ENCODER, lambda number: said[number % len(said)])
         endpoint = Endpoint(ENCODER, engine)
         await endpoint.start()
         place = Place(endpoint, open_session(endpoint, **changes), engine)
+        place.session.compiler = place.session.compiler if compiles else None
         try:
             return await asyncio.wait_for(play(place), 60)
         finally:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 
 from roll.pipeline.agentic.proxy.endpoint import bodies
 from roll.pipeline.agentic.proxy.endpoint.session import Session
+from roll.pipeline.agentic.sample_forms import ChatEncoder
 from tests.unit.pipeline.agentic.proxy.parts import ASK, Place, open_session, serve
 from tests.unit.pipeline.agentic.proxy.test_clients import post
 
@@ -52,3 +54,55 @@ def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) 
         assert b" 408 " in await reader.readline()
 
     serve(["yes"], play)
+
+
+@pytest.mark.parametrize("route", ["/chat/completions", "/messages/count_tokens"])
+def test_a_long_message_holds_nobody_up(route: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, release, encode = threading.Event(), threading.Event(), ChatEncoder.encode
+
+    def slowly(self: ChatEncoder, text: str) -> Any:
+        if len(text) > 30_000:
+            begun.set()
+            assert release.wait(60)
+        return encode(self, text)
+
+    monkeypatch.setattr(ChatEncoder, "encode", slowly)
+
+    async def play(place: Place) -> None:
+        body = {"messages": [{"role": "user", "content": "7 " * 20_000}], "max_tokens": 9}
+        long = asyncio.create_task(post(place, route, body))
+        assert await asyncio.to_thread(begun.wait, 60)
+        assert (await innocent(place)).status_code == 200
+        release.set()
+        assert (await long).status_code == (200 if "count" in route else 400)
+
+    serve(["yes"], play)
+
+
+def test_a_message_of_too_many_characters_is_not_even_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play(place: Place) -> None:
+        text = "x" * (4000 * place.session.parser.encoder.longest_token + 1)
+        monkeypatch.setattr(ChatEncoder, "encode", None)
+        for route in ("/chat/completions", "/messages/count_tokens"):
+            reply = await post(place, route, {"messages": [{"role": "user", "content": text}]})
+            assert reply.status_code == 400 and "prompt is too long" in reply.text
+        monkeypatch.undo()
+        assert (await innocent(place)).status_code == 200
+
+    serve(["yes"], play)
+
+
+def test_a_schema_that_takes_long_to_compile_reaches_no_engine() -> None:
+    pytest.importorskip("xgrammar", reason="the package xgrammar is not installed")
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a|b|ab){0,5000}$"}}}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+
+    async def play(place: Place) -> None:
+        attack = asyncio.create_task(post(place, "/chat/completions", {"messages": ASK, "response_format": form}))
+        assert (await innocent(place)).status_code == 200
+        assert (await attack).status_code == 400 and "to compile" in (await attack).text
+        plain = {"messages": ASK, "response_format": {"type": "json_object"}}
+        assert (await post(place, "/chat/completions", plain)).status_code == 200
+        assert len(place.engine.requests) == 2
+
+    serve(["yes"], play, compiles=True)

@@ -21,7 +21,7 @@ PLAIN: dict[str, dict[str, Any]] = {
 
 async def post(place: Place, route: str, body: dict[str, Any]) -> httpx.Response:
     headers = {"x-api-key": place.session.key}
-    async with httpx.AsyncClient(trust_env=False, headers=headers) as client:
+    async with httpx.AsyncClient(trust_env=False, headers=headers, timeout=60) as client:
         return await client.post(place.variables["OPENAI_BASE_URL"] + route, json=body)
 
 
