@@ -35,7 +35,8 @@ MENTION = re.compile(
     r"\b(?:(?:option|choice)|I(?:'d|\s+would)?\s+(?:choose|pick|select|go\s+with)(?:\s+(?:option|choice))?)\s+\(?(?P<named>[A-Z])\b"
     r"|\((?P<bracketed>[A-Z])\)|\b(?-i:(?P<right>[A-Z]))\)?\s+(?:fits|matches|is\s+(?:(?:the\s+)?(?:correct|right|best|better|stronger)|incorrect|false|wrong|untrue|not\s+(?:true|correct|right)))\b"
     r"|(?:\bnot|n't)\s+\(?(?-i:[A-Z])\)?,?\s+but\s+(?:rather\s+)?\(?(?-i:(?P<instead>[A-Z]))\b"
-    r"|\b(?:it(?:'s|\s+is)|hence|thus|therefore|so|choose|select|pick|go\s+with),?\s+(?-i:(?P<last>[A-Z]))[\s.!*]*\Z",
+    r"|(?:\b(?:it(?:'s|\s+is)|hence|thus|therefore|so|choose|select|pick|go\s+with),?\s+"
+    r"|(?<!\b[A-Z])(?:\s*[:\uff1a\u2013\u2014]\s*|\s+-\s+|,\s+)[\s*]*)\(?(?-i:(?P<last>[A-Z]))[\s.!*)]*\Z",
     re.IGNORECASE,
 )
 _NOT_BEFORE = r"\b(?:not|never|nor|neither|(?<!true )(?<!correct )except|(?:eliminat|exclud)(?:es?|ing)|"
@@ -52,10 +53,15 @@ _OTHERS_SAY += r"(?:\s+(?:of|that))?"
 _WRONG = r"(?<!which is )(?<!that is )(?:wrong|incorrect)"
 _IN_PASSING = rf"\b(?:although|though|while|whilst|{_OTHERS_SAY})"
 _SEEMS = r"(?:\w+\s+)?(?:(?:looks?|seems?|appears?|sounds?|feels?)\b|(?:is|be)\s+(?:\w+\s+)?"
-_SEEMS += r"(?:plausible|tempting|attractive|appealing|close|possible|reasonable|popular|considered|part(?:ial)?ly)\b)"
+_TEMPTING = "plausible|tempting|attractive|appealing|close|possible|reasonable|popular|considered|part(?:ial)?ly"
+_SEEMS += rf"(?:{_TEMPTING})\b)"
 _CONCEDES = rf"[)*\s]*{_SEEMS}[^.;!?]*[,;.\s]\s*(?:but|however|yet|though|although|nevertheless|still)\b"
 _CONCEDES += r"(?!,?\s+(?:it|this|that)\s+(?:is|fits|works|holds)\b(?!\s+(?:not\b|an?\b|wrong|incorrect|false)))"
 """That a choice "looks plausible, but ...": what follows is the answer. "..., but it is right" is none of these."""
+RETRACTS = re.compile(r"\b(?:wait|actually|on second thoughts?)\b", re.I)
+TEMPTS = re.compile(rf"[)*\s]*\w+\s+(?:\w+\s+)?(?:{_TEMPTING})\b", re.I)
+BUT = re.compile(r"\b(?:however|but|still|yet|though|although|admittedly),?\s*$", re.I)
+"""Before and behind a choice that only tempts after another was made: "(C). However, (A) looks tempting."."""
 _MISLEADS = r"(?:an?|the)\s+(?:\w+\s+)?(?:mistake|distract[oe]r|trap|error|decoy|red\s+herring)\b|too\s+\w+"
 _IS = r"[)*\s]*(?:is|are|was)(?P<contracted>n't)?\s+"
 
@@ -230,9 +236,13 @@ class GeneralRule:
         text = text.strip()
         if fields := FIELD.findall(text):
             return fields[-1].strip()
+        if MENTION.search(retracted := RETRACTS.split(text)[-1]):
+            text = retracted
         mentions = list(MENTION.finditer(text))
         if mentions and not self._choices(text, [], denials):
             meant = [mention for mention in mentions if not _is_denied(text, mention, denials)]
+            while len(meant) > 1 and BUT.search(text, 0, meant[-1].start()) and TEMPTS.match(text, _end(meant[-1])):
+                meant.pop()
             if len(meant) > 1 and JOINED.fullmatch(text, meant[-2].end(), meant[-1].start()):
                 return text[meant[-2].start() : meant[-1].end()]
             return meant[-1][meant[-1].lastgroup or 0].upper() if meant else None
@@ -242,8 +252,12 @@ class GeneralRule:
 def _is_denied(text: str, mention: re.Match[str], denials: Denials) -> bool:
     """Example: "It is not (B)." does not choose B."""
     before = text[max(0, mention.start() - DENIAL_CHARS) : mention.start()]
-    letter_end = mention.end(mention.lastgroup or 0)
-    return denials.before.search(before) is not None or denials.behind.match(text, letter_end) is not None
+    return denials.before.search(before) is not None or denials.behind.match(text, _end(mention)) is not None
+
+
+def _end(mention: re.Match[str]) -> int:
+    """The end of a mention's letter."""
+    return mention.end(mention.lastgroup or 0)
 
 
 @checks_rows(choice_problem)

@@ -301,7 +301,8 @@ def _short(value: object) -> str:
 
 WHOLE = re.compile(r"[+-]?[0-9]+")
 NUMBER = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*|[0-9]*\.[0-9]+|[0-9]+(?:\.[0-9]*)?[eE][+-]?[0-9]{1,4})")
-TOLERANCE = 1e-6  # relative, and absolute near zero
+TOLERANCE = 1e-6  # relative, and absolute in outputs and beside a result of zero
+NOISE = 1e-12  # of results: sin(pi) is zero
 
 
 def same_output(got: str, expected: str) -> bool:
@@ -333,8 +334,8 @@ def _same_word(got: str, expected: str) -> bool:
 
 
 def same_value(got: object, expected: object) -> bool:
-    """Equal as JSON has it: tuples are lists, keys of mappings are texts, floats may be off by 1e-6; a number is no
-    truth value."""
+    """Equal as JSON has it: tuples are lists, keys of mappings are texts, floats may be off by 1e-6 of themselves; a
+    number is no truth value."""
     if isinstance(got, list | tuple) and isinstance(expected, list | tuple):
         return len(got) == len(expected) and all(map(same_value, got, expected))
     if isinstance(got, Mapping) and isinstance(expected, Mapping):
@@ -353,15 +354,15 @@ def _by_text(values: Mapping[object, object]) -> dict[str, object]:
 
 def _close_numbers(got: float, expected: float) -> bool:
     try:
-        return _close(float(got), float(expected))
+        return _close(float(got), float(expected), NOISE if expected else TOLERANCE)
     except OverflowError:  # an integer that no float holds
         return False
 
 
-def _close(got: float, expected: float) -> bool:
+def _close(got: float, expected: float, absolute: float = TOLERANCE) -> bool:
     if math.isnan(expected):
         return math.isnan(got)
-    return math.isclose(got, expected, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    return math.isclose(got, expected, rel_tol=TOLERANCE, abs_tol=absolute)
 
 
 # What the cases say of an answer.

@@ -13,8 +13,9 @@ from roll.utils.answers.forms import in_one_form
 from roll.utils.answers.numbers import PlainNumber, equal_numbers, read_number
 from roll.utils.answers.remarks import in_figures, once, without_remarks
 from roll.utils.answers.residues import as_residues
-from roll.utils.answers.statements import is_one_value, is_set_beside_tuple, names_other_than_one_value
+from roll.utils.answers.statements import is_one_value, is_set_beside_tuple, names_other_than_one_value, repeats
 from roll.utils.answers.text import (
+    TEXT,
     alike,
     bounds_joined_by,
     chain,
@@ -24,6 +25,7 @@ from roll.utils.answers.text import (
     said_again,
     same_words,
     trimmed,
+    without_sizes,
     without_unit,
 )
 from roll.utils.answers.units import in_one_unit
@@ -39,6 +41,7 @@ POWER_OF_POWER = re.compile(rf"(?<!\d)(\d+){_EXPONENT}{_EXPONENT}")
 POWER = re.compile(rf"(?<!\d)(\d+){_EXPONENT}")
 TOWER = re.compile(rf"(?<!\d)\d+(?:{_EXPONENT}){{3,}}")
 RAISED = re.compile(rf"[\d)}}\]]{_EXPONENT}")
+COMMAND, PRIME = re.compile(r"\\(?!q?quad\b|text|approx)[A-Za-z]"), re.compile(r"(?<=[\w)}])'")
 NUMERAL, SUM = re.compile(r"\d[\d.,]*"), re.compile(r"[\d\s.,+*/^()-]*")
 BASED = re.compile(r"\$?\(?([0-9A-Fa-f]+)\)?_\s*\{?\(?(?:\\text\{)?(\d+)\}?\)?\}?\$?")
 FACTORIAL = re.compile(r"(?<!\d)(\d+)\s*!")
@@ -150,6 +153,8 @@ class MathEqual:
         at_sight = _at_sight(truth, answer, self._tolerance)
         if at_sight is not None:
             return at_sight
+        if len(PRIME.findall(truth)) != len(PRIME.findall(answer)):  # which the parser drops
+            return False
         pred = self._parsed(answer)
         values = self._first(truth, gold), self._first(answer, pred)
         if None not in values:
@@ -185,6 +190,8 @@ class MathEqual:
         if any(not isinstance(one, str) for one in parsed) or (
             len(NUMERAL.findall(text)) > 1 and not SUM.fullmatch(text)
         ):
+            return parsed
+        if COMMAND.search(TEXT.sub("", without_sizes(text))):  # which the number would lose: \arg 5
             return parsed
         # what is no LaTeX may still hold a number: the last one, so that there must be one only
         return self._parse(boxed, extraction_config=self._configs, parsing_timeout=0)
@@ -237,6 +244,7 @@ def _at_sight(truth: str, answer: str, tolerance: float | None) -> bool | None:
         return based[0].groups() == based[1].groups()
     if (
         names_other_than_one_value(truth, answer)
+        or (repeats(answer) and not repeats(truth))
         or is_set_beside_tuple(truth, answer)
         or is_huge(answer)
         or is_huge(truth)

@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from fractions import Fraction
 from itertools import pairwise
 
+from roll.utils.answers.calculations import CalculationProblem, evaluate
 from roll.utils.answers.formulas import (
     MARKED,
     MATH,
@@ -160,10 +162,25 @@ _BEFORE_SIGN = (
     r"|'s|n't)\b|[:=]|\A)"
 )
 _NEGATIVE = re.compile(rf"(?:\bnegative|{_BEFORE_SIGN}[\s$*]*\bminus)[\s$*]*$", re.IGNORECASE)
-_SIGN_IN_WORDS = re.compile(rf"(\bnegative|{_BEFORE_SIGN}[\s*]*\bminus)\s+(?=[\d.])", re.IGNORECASE)
+_SIGN_APART = re.compile(
+    rf"(\bnegative|{_BEFORE_SIGN}[\s*]*\bminus)\s+(?=[\d.])"
+    rf"|((?!\A[ \t$*]*-){_BEFORE_SIGN}[ \t$*]*-)[ \t]+(?=[$\d.])|(\A\s*-)[ \t]+(?=[$\d.,/]+\W*\Z)",
+    re.IGNORECASE,
+)
+"""A sign in words, or behind blanks, that belongs to its number: "is minus 4", "= - 4"."""
 _NO_SIGN = re.compile(r"\bnot\s+positive\s+(?=[\d.])", re.IGNORECASE)
 _NO_VALUE = re.compile(r"=|(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
 _TERMS_ALONE = re.compile(r"\A[^\d]*[A-Za-z)]\s*[-+*/^]\s*[A-Za-z(][^\d]*\Z")
+_FIGURE = r"\(*-?\$?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?\)*"
+_SIDE = rf"{_FIGURE}(?:[ \t]*(?:[-+*/x\u00d7\u00f7]|\\(?:times|cdot|div)\b)[ \t]*{_FIGURE})*"
+_CHAIN = re.compile(rf"{_SIDE}(?:[ \t$]*=[ \t$]*{_SIDE})+\Z")
+_OPERATED = re.compile(r"\d\)*[ \t]*(?:[-+*/x\u00d7\u00f7]|\\)")
+_TIMES = re.compile(r"x|\u00d7|\\(?:times|cdot)")
+_BEFORE_CALCULATION = re.compile(
+    r"(?:[-+*/^\u00d7\u00f7%!)\]}\d] *|\w[({]?|\\\w+ *"
+    r"|\b(?:of|twice|double|half|triple|times|plus|minus|by|root|squared|sqrt|log|ln|sin|cos|tan) +)[$(]*\Z"
+)
+"""Signs and words before a calculation that belong to it, so that it is a part of another one."""
 _LONG_WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{4,}")
 _OPERATOR = re.compile(r"[-+*/=\u00d7][\s$]*$")
 _CONCLUDES = re.compile(
@@ -186,7 +203,7 @@ def answer_in_prose(text: str) -> str | None:
     Examples: "it costs $1,234.50 in all." -> "1,234.50", "it is 4 or 5" -> "4 or 5", "it is not 5" -> "not 5",
     r"so it is $\sqrt{5}$" -> r"\sqrt{5}", "it is 3x+5" -> "3x+5", "The answer is x." -> "x"
     """
-    text = without_remarks(_SIGN_IN_WORDS.sub(_with_sign, _NO_SIGN.sub("not ", _as_marked(text))))
+    text = without_remarks(_SIGN_APART.sub(_with_sign, _NO_SIGN.sub("not ", _as_marked(text))))
     return (
         _listed(text)
         or tries(text)
@@ -208,8 +225,8 @@ def own_words(text: str) -> str:
 
 
 def _with_sign(sign: re.Match[str]) -> str:
-    """Example: "is minus " -> "is -"."""
-    return f"{re.sub('(?:negative|minus)$', '', sign[1], flags=re.IGNORECASE)}-"
+    """Examples: "is minus " -> "is -", "= - " -> "= -"."""
+    return f"{re.sub('(?:negative|minus|-)$', '', sign[sign.lastindex or 1], flags=re.IGNORECASE)}-"
 
 
 def _as_marked(text: str) -> str:
@@ -286,6 +303,8 @@ def _last_number(whole_text: str) -> str | None:
     if not numbers:
         return None
     start, end = numbers[0].span()
+    if (contradicted := _contradicted(text[max(0, end - 2 * NEARBY) : end])) is not None:
+        return contradicted
     if (doubted := _QUESTIONED.search(text, max(0, start - NEARBY), start)) and text[end:].lstrip("$* ").startswith(
         "?"
     ):
@@ -314,6 +333,26 @@ def _last_number(whole_text: str) -> str | None:
     if _NEGATIVE.search(text, max(0, start - NEARBY), start) and not said.startswith("-"):
         said = f"-{said}"
     return denial + _hedge(text[max(0, start - NEARBY) : start], said) + said + unit
+
+
+def _contradicted(text: str) -> str | None:
+    """Return the chain of calculations at the end of a text if it does not hold. A quotient and decimals may be
+    rounded. Examples: "so 7 + 8 = 14 = 15" -> "7 + 8 = 14 = 15", "10 / 3 = 3.3" -> None"""
+    found = _CHAIN.search(text)
+    before = "" if found is None else text[: found.start()].removesuffix("**")
+    if found is None or _BEFORE_CALCULATION.search(before) or not _OPERATED.search(found[0]):
+        return None
+    calculation = re.sub("[$,]", "", found[0].removeprefix("(") if before.endswith("\\") else found[0])
+    sides = _TIMES.sub("*", re.sub(r"\\div|\u00f7", "/", calculation)).split("=")
+    try:
+        values = [evaluate(re.sub(r"\d*\.\d+", lambda part: f"({Fraction(part[0])})", side))[0] for side in sides]
+    except CalculationProblem:
+        return None
+    for (one, other), (side, last) in zip(pairwise(values), pairwise(sides), strict=True):
+        is_rounded = re.search(r"[/.]", side + last) is not None
+        if one != other and (not is_rounded or abs(one - other) * 10 ** len(last.strip().partition(".")[2]) >= 1):
+            return calculation
+    return None
 
 
 def _with_approximation(text: str, start: int, end: int) -> str | None:

@@ -97,6 +97,12 @@ def is_set_beside_tuple(one: str, other: str) -> bool:
     return {_kind(one), _kind(other)} == {"set", "tuple"}
 
 
+def repeats(text: str) -> bool:
+    r"""Tell whether a list says a value twice. Examples: "1, 2, 2" does, r"\{1, 2, 2\}", which is a set, does not."""
+    parts = [part.strip(" $") for part in split(re.sub(r"(?<=\d),(?=\d{3}\b)", "", text), ",")]
+    return len(parts) > len(set(parts))
+
+
 def _kind(text: str) -> str:
     inside = _IN_BRACKETS.fullmatch(without_sizes(text))
     if inside is None or len(list(split(inside["inside"], ","))) < 2 or not is_balanced(inside["inside"]):

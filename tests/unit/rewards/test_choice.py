@@ -27,6 +27,16 @@ RIGHT = [
     ("Option B seems possible, but so does A. A has no river, so option B.", "B"),
     ("(A) and (C) are traps. (B) is right, but only just.", "B"),
     ("The answer is B (the key says A).", "B"),
+    ("So (B). However, (A) looks tempting.", "B"),
+    ("So (B), but (A) is close.", "B"),
+    ("(A) is close, but not (C). However, (B) is correct.", "B"),
+    # after a word and a mark, in any language
+    ("Wait, no \u2014 B.", "B"),
+    ("(A). Wait, no, (B).", "B"),
+    ("R\u00e9ponse : B", "B"),
+    ("**Antwort:** B", "B"),
+    ("\uc815\ub2f5: (B)", "B"),
+    ("Actually, B.", "B"),
     # of questions for what is not so
     ("(B) is not a mammal.", "B"),
     ("The answer is (B), which is not a mammal.", "B"),
@@ -201,6 +211,8 @@ WRONG = [
     ("The answer is A, but the answer key says B.", "B"),
     (r"\boxed{A} (the reference answer is \boxed{B})", "B"),
     ("B? C?", "B"),
+    ("The options are A, C, B", "B"),
+    ("Wait, not B.", "B"),
     ("B | C", "B"),
     # one of several
     ("The answer is (B) or (C).", "B"),

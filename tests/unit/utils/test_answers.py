@@ -167,7 +167,7 @@ def test_exact_match_reports_whether_there_was_an_answer() -> None:
 def test_exact_match_refuses_two_groups_and_a_missing_truth() -> None:
     with pytest.raises(ValueError, match="has 2 groups, it may have one"):
         ExactMatch("(a)(b)")
-    with pytest.raises(ValueError, match="no ground_truth"):
+    with pytest.raises(ValueError, match="ground_truth is empty"):
         ExactMatch()(RewardInput("", "1"))
 
 
