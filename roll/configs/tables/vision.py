@@ -36,6 +36,7 @@ class VisionFacts:
     - `patch_size`, `merge_size`: of a config.json that says nothing of them
     - `min_pixels`, `max_pixels`: of a model whose files say nothing of them
     - `frames_in_limits`: as often do the files' limits count each pixel of a picture
+    - `lifts_short_sides`: a side below one token is first scaled to it, and the other alike
     - `image_token`, `marks`: the keys of config.json for the token of pictures, and for those around a picture
     - `squares`: how pictures become squares of one size; None: patches, by their own shape
     - `written`: what the chat template writes for a picture, and what the processor makes of it before it cuts the text
@@ -49,6 +50,7 @@ class VisionFacts:
     min_pixels: int = 56 * 56
     max_pixels: int = 14 * 14 * 4 * 1280
     frames_in_limits: int = 1
+    lifts_short_sides: bool = False
     image_token: str = "image_token_id"
     marks: tuple[str, str] = ("vision_start_token_id", "vision_end_token_id")
     squares: Squares | None = None
@@ -82,6 +84,7 @@ _GLM = VisionFacts(
     min_pixels=112 * 112 // 2,
     max_pixels=28 * 28 * 15000 // 2,
     frames_in_limits=2,
+    lifts_short_sides=True,
     marks=("image_start_token_id", "image_end_token_id"),
 )
 VISION: Mapping[str, VisionFacts] = {
@@ -135,6 +138,7 @@ class PictureSizes:
     min_pixels: int
     max_pixels: int
     resample: int = BICUBIC  # PIL's number of the filter that resizes
+    lifts_short_sides: bool = False
 
     def size(self, height: int, width: int) -> tuple[int, int]:
         """The size of a picture of this size as the model takes it: sides are multiples of `factor`, the area is within
@@ -143,6 +147,9 @@ class PictureSizes:
 
         Example, with a factor of 28 and 3,136 to 12,544 pixels: 90 x 70 -> (84, 56); 400 x 100 -> (196, 28).
         """
+        if self.lifts_short_sides and min(height, width) < self.factor:
+            lift = max(self.factor / height, self.factor / width)
+            height, width = int(height * lift), int(width * lift)
         rows, columns = (round(side / self.factor) for side in (height, width))
         if rows * columns * self.factor**2 > self.max_pixels:
             shrink = math.sqrt(height * width / self.max_pixels)
@@ -354,6 +361,7 @@ def _areas(processor: Mapping[str, Any], facts: VisionFacts, factor: int) -> Pic
         -(-int(least) // frames) if least else facts.min_pixels,
         int(most) // frames if most else facts.max_pixels,
         _filter(processor, BICUBIC),
+        facts.lifts_short_sides,
     )
 
 
@@ -369,7 +377,7 @@ def _squares(model: Mapping[str, Any], processor: Mapping[str, Any], default: Sq
     least, most = 1, default.most
     if most > 1:
         least, most = (int(processor.get(key) or value) for key, value in (("min_patches", 1), ("max_patches", most)))
-    return SquareSizes(side, least * side**2, most * side**2, _filter(processor, default.resample), tokens)
+    return SquareSizes(side, least * side**2, most * side**2, _filter(processor, default.resample), tokens=tokens)
 
 
 def side_of(value: Any) -> int:

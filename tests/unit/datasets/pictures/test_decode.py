@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw
 
+from roll.configs.tables.vision import PictureSizes
 from roll.datasets.pictures import decode as decoding
 from roll.datasets.pictures.decode import decode, digest_of, header_size, read_bytes
 from roll.errors import PictureError
@@ -223,6 +224,19 @@ def test_a_bomb_is_refused_from_its_header_and_memory_does_not_grow(tmp_path: Pa
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert growth(refuse) < 20e6  # the pixels would take 400 MB
+
+
+def test_letters_of_a_large_jpeg_are_those_of_the_whole_file(tmp_path: Path) -> None:
+    page = Image.new("L", (1600, 1200), 255)
+    for line in range(10, 1180, 17):
+        ImageDraw.Draw(page).text((10, line), "the cat sat on a mat 0123456789 x + y = 42 " * 8, fill=0)
+    source = at(tmp_path / "page.jpg", encoded(page.convert("RGB"), "JPEG"))
+    for most in (100_000, 300_000):
+        picture = decode(source, PictureSizes(28, 3136, most))
+        with Image.open(tmp_path / "page.jpg") as file:
+            whole = np.array(file.resize((picture.width, picture.height), Image.Resampling.BICUBIC), np.int32)
+        gaps = np.abs(whole - picture.array)
+        assert gaps.mean() < 3 and (gaps > 16).mean() < 0.02
 
 
 def test_pil_does_not_warn_below_the_limit(tmp_path: Path) -> None:
