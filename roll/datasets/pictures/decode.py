@@ -300,8 +300,8 @@ def _turn(image: ImageFile.ImageFile) -> int | None:
 
 
 def _draft(image: ImageFile.ImageFile, height: int, width: int) -> None:
-    """Lets a JPEG that is far too large be decoded at a half, a quarter or an eighth of its size, if both sides are still
-    twice those wanted: nearer to them strokes of letters change."""
+    """Lets a JPEG that is far too large be decoded at a half, a quarter or an eighth of its size, if both sides are
+    still twice those wanted: nearer to them strokes of letters change."""
     if image.format == "JPEG":
         image.draft(None, (2 * width, 2 * height))
 
