@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from roll.errors import ConfigError
 from roll.models.hub import hub_problems
+from roll.run.start.gguf import gguf_folder
 from roll.utils.files import is_hub_id
 from roll.utils.logging import say
 
@@ -18,10 +19,10 @@ if TYPE_CHECKING:
 USAGE = """roll chat MODEL [--image FILE] [--system TEXT] [--max_new_tokens N] [--temperature T] [--top_p P]
     [--seed N] [--dtype bf16|fp32]
 
-MODEL is a directory with config.json and weights, a hub id, a checkpoint of a run (.../checkpoints/step_000050), or the
-output_dir of a run: then its newest checkpoint answers. Lines are read from the keyboard, or from a pipe.
-/image FILE shows a picture with the next line, /reset starts a new conversation, /exit or Ctrl-D ends the chat, Ctrl-C
-stops a response. docs/serving.md."""
+MODEL is a directory with config.json and weights, a GGUF file, a hub id, a checkpoint of a run
+(.../checkpoints/step_000050), or the output_dir of a run: then its newest checkpoint answers. Lines are read from the
+keyboard, or from a pipe. /image FILE shows a picture with the next line, /reset starts a new conversation, /exit or
+Ctrl-D ends the chat, Ctrl-C stops a response. docs/serving.md."""
 _INTERRUPTED = 130
 
 
@@ -32,7 +33,7 @@ def run(argv: Sequence[str]) -> int:
         raise ConfigError("--max_new_tokens is at least 1, --temperature at least 0, --top_p above 0 and at most 1.")
     from roll.run.saving.checkpoint import saved_model
 
-    path = saved_model(options.model, "MODEL")
+    path = saved_model(gguf_folder(options.model), "MODEL")
     if is_hub_id(path) and (wrong := hub_problems({path: "model"}, loads=True)):
         raise ConfigError(f"MODEL: {wrong[path]}")
     from roll.commands.chat_model import ChatModel, ChatOptions

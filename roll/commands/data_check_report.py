@@ -38,6 +38,7 @@ from roll.pipeline.sft.sft_config import SFTConfig
 from roll.run.operators.conversation_texts import conversation_texts
 from roll.run.operators.row import Texts
 from roll.run.operators.texts import near_duplicates, ngrams, normalised, normalized_words
+from roll.run.start.gguf import gguf_folder
 from roll.types.batch import Rows
 from roll.types.media import PictureSource
 from roll.utils.text import middle_left_out, show, table, visible
@@ -259,7 +260,7 @@ def report(options: argparse.Namespace) -> Iterator[str]:
     yield from _length_lines(readable)
     yield from _duplicate_lines(readable, options.similarity)
     readable = [entry for number, entry in enumerate(readable) if number not in broken]
-    tokenizer = None if options.tokenizer is None else load_tokenizer(options.tokenizer, "--tokenizer")
+    tokenizer = None if options.tokenizer is None else load_tokenizer(gguf_folder(options.tokenizer), "--tokenizer")
     if readable:
         yield from _shown_lines(readable[0], kind, tokenizer)
     if tokenizer is not None and readable:

@@ -61,7 +61,8 @@ class ModelArgs(Settings):
 
     model_name_or_path: Place | None = setting(
         None,
-        "Directory or hub id of the model. Default: `pretrain`; for the critic `reward_pretrain`, then `pretrain`.",
+        "Directory, GGUF file or hub id of the model. Default: `pretrain`; for the critic `reward_pretrain`, then "
+        "`pretrain`.",
     )
     tokenizer_path: Place | None = setting(
         None, "Directory or hub id of the tokenizer. Default: the model's; actor_infer's is actor_train's."

@@ -126,7 +126,7 @@ class RunConfig(Settings):
 
     # what is trained
     pretrain: Place | None = setting(
-        None, "Directory or hub id of the policy's starting weights, also of the reference."
+        None, "Directory, GGUF file or hub id of the policy's starting weights, also of the reference."
     )
     model_download_type: Hub = setting(
         None,

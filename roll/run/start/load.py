@@ -22,6 +22,7 @@ from roll.run.saving.model_files import read_model_config
 from roll.run.spec import PipelineSpec
 from roll.run.start.choose import choose
 from roll.run.start.data_files import data_args_warnings
+from roll.run.start.gguf import with_gguf_folders
 from roll.run.start.preflight import role_strategy_problems, role_strategy_warnings
 
 
@@ -60,7 +61,8 @@ def check(spec: PipelineSpec, composed: Composed, beside: Beside | None = None) 
     """Checks and plans what is composed already. `beside`: what else to say where something is wrong, of the settings
     that are sound; without anything wrong it is not asked."""
     cls = spec.config_class()
-    settings = with_epochs(composed.settings, cls.role_table) if cls.has_rows else composed.settings
+    settings = with_gguf_folders(composed.settings)
+    settings = with_epochs(settings, cls.role_table) if cls.has_rows else settings
     read = overruled(settings, cls.role_table)
     checked = validate(cls, {**settings, **read.changed})
     config, chosen = choose(spec, checked)
