@@ -49,7 +49,7 @@ def argument_value(text: str, name: str, schema: Any) -> Any:
 
 
 def _readings(text: str) -> Iterator[Any]:
-    """What a text may be apart from a text."""
+    """Yield the values other than itself that a text may stand for."""
     try:
         value = _PYTHON[text] if text in _PYTHON else JSON_DECODER.decode(text)
     except (ValueError, RecursionError):

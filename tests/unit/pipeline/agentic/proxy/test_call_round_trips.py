@@ -11,12 +11,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from roll.models.tiny import build_tokenizer
+from roll.pipeline.agentic.proxy.transcript.argument_values import argument_value
 from roll.pipeline.agentic.proxy.transcript.forms import GLM, QWEN_XML
 from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, USER, Call, ChatMessage
 from roll.pipeline.agentic.proxy.transcript.parse import Parser
 from roll.pipeline.agentic.sample_forms import ChatEncoder
-from tests.unit.pipeline.agentic.proxy.test_call_formats import CALLS, SHOWN, TURN
+from tests.unit.pipeline.agentic.proxy.test_call_formats import CALLS, HARMONY, SHOWN, TURN
 
+TEMPLATES = {"gpt-oss": HARMONY, **{family: SHOWN + TURN.replace("CALLS", calls) for family, calls in CALLS.items()}}
 OF_ONE = ("llama", "gpt-oss")  # forms with one call in an answer
 TAGGED = (GLM, QWEN_XML)  # forms whose values are not in JSON
 MARKS = ["<parameter=b>", "</parameter>", "\n</parameter>\n", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"]
@@ -83,7 +85,7 @@ def tools_and_arguments(draw: st.DrawFn) -> Pair:
 @cache
 def encoder_of(family: str) -> ChatEncoder:
     tokenizer = build_tokenizer()
-    tokenizer.chat_template = SHOWN + TURN.replace("CALLS", CALLS[family])
+    tokenizer.chat_template = TEMPLATES[family]
     return ChatEncoder(tokenizer)
 
 
@@ -91,7 +93,7 @@ def same(one: Any, other: Any) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-@pytest.mark.parametrize("family", CALLS)
+@pytest.mark.parametrize("family", TEMPLATES)
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(asked=st.lists(tools_and_arguments(), min_size=1, max_size=2), content=st.sampled_from(["", "I look."]))
 def test_what_a_template_writes_of_calls_returns_or_is_malformed(family: str, asked: list[Pair], content: str) -> None:
@@ -106,8 +108,9 @@ def test_what_a_template_writes_of_calls_returns_or_is_malformed(family: str, as
     user = ChatMessage(USER, "x").for_template()
     before = parser.encoder.render([user], tools)
     whole = parser.encoder.render([user, ChatMessage(ASSISTANT, content, calls=calls).for_template()], tools, False)
-    assert whole.startswith(before) and whole.endswith("<|im_end|>\n")
-    parsed = parser.parse(whole[len(before) : -len("<|im_end|>\n")], tools, "c")
+    assert whole.startswith(before)
+    said = whole[len(before) :].removesuffix("<|im_end|>\n").removesuffix("<|call|>")
+    parsed = parser.parse(said, tools, "c")
     if parsed.is_malformed:
         assert parser.form in TAGGED and any(mark.strip() in str(asked) for mark in MARKS)
         return
@@ -118,3 +121,28 @@ def test_what_a_template_writes_of_calls_returns_or_is_malformed(family: str, as
         for name, value in arguments.items():
             assume(value not in ("null", "None") or parser.form not in TAGGED)  # a text or nothing: both are written so
             assert same(found[name], value), (name, value, found[name])
+
+
+EITHER = {"anyOf": [{"type": "string"}, {"type": ["integer", "null", "array"]}]}
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "value"),
+    [
+        ("5.0", {"type": "integer"}, 5),
+        ("five", {"type": "integer"}, "five"),
+        ("5", {"type": "boolean"}, 5),
+        ("['a', None]", {"type": "array", "items": {"type": ["string", "null"]}}, ["a", None]),
+        ("{1, 2}", {"type": "array"}, "{1, 2}"),
+        ("5", EITHER, 5),
+        ("5.0", EITHER, "5.0"),
+        ("None", EITHER, None),
+        ('["a",1]', EITHER, '["a",1]'),
+        ("1.50", {}, "1.50"),
+        ("1e999", {}, "1e999"),
+        ("5", {"allOf": [{"type": ["string", "integer"]}, {"type": "string"}]}, "5"),
+        ("7", {"$ref": "#"}, 7),
+    ],
+)
+def test_a_text_is_a_value_of_the_type_that_the_schema_gives_it(text: str, schema: dict[str, Any], value: Any) -> None:
+    assert same(argument_value(text, "a", {"properties": {"a": schema}}), value)
