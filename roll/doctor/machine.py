@@ -174,14 +174,14 @@ def _limit(value: int) -> str:
 
 
 def environment_findings(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
-    threads = environment.get("OMP_NUM_THREADS")
+    threads, cores = environment.get("OMP_NUM_THREADS"), len(os.sched_getaffinity(0))
     if threads is None:
-        yield Finding("ok", "OMP_NUM_THREADS is not set: workers get 1 without GPUs, else their share of the cores")
-    elif threads == "1":
-        yield Finding("ok", "OMP_NUM_THREADS is 1")
+        what = f"OMP_NUM_THREADS is not set: workers share the {cores} cores with those that compute at the same time"
+        yield Finding("ok", what)
     else:
-        what = f"OMP_NUM_THREADS is {threads} here; workers use their own value, or the one in system_envs"
-        yield Finding("hint", what, "OMP_NUM_THREADS", "unset it, or set system_envs.OMP_NUM_THREADS if you need it")
+        level = "ok" if threads == str(cores) else "hint"
+        what = f"OMP_NUM_THREADS is {threads}: workers without GPUs have at most as many threads, of {cores} cores"
+        yield Finding(level, what, "OMP_NUM_THREADS", "unset it, or set system_envs.OMP_NUM_THREADS if you need it")
     if environment.get("PYTHONDONTWRITEBYTECODE"):
         what = "PYTHONDONTWRITEBYTECODE is set: every worker recompiles all modules, and starts many times slower"
         yield Finding("hint", what, "PYTHONDONTWRITEBYTECODE", "unset it")

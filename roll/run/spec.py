@@ -13,7 +13,12 @@ from roll.errors import ConfigError
 from roll.utils.imports import resolve
 
 T = TypeVar("T")
-_DEVICES = (("roll.run.start.device_defaults:strategy_defaults",), ("roll.run.start.device_defaults:device_defaults",))
+_THREADS = "roll.run.start.device_defaults:thread_defaults"
+_DEVICES = (
+    ("roll.run.start.device_defaults:strategy_defaults",),
+    ("roll.run.start.device_defaults:device_defaults",),
+    (_THREADS,),
+)
 
 
 @dataclass(frozen=True)
@@ -105,11 +110,12 @@ def broken_table(cls: type[RunConfig]) -> str:
 def _rl_defaults(groups: str) -> tuple[tuple[str, ...], ...]:
     first = (
         groups,
+        "roll.run.start.rl_defaults:cpu_defaults",
         "roll.run.start.rl_defaults:rate_defaults",
         "roll.run.start.rl_defaults:length_defaults",
         *_DEVICES[0],
     )
-    return first, _DEVICES[1], ("roll.run.start.rl_defaults:batch_defaults",)
+    return first, _DEVICES[1], ("roll.run.start.rl_defaults:batch_defaults", _THREADS)
 
 
 _RL: Mapping[str, Any] = {

@@ -11,13 +11,14 @@ from roll.utils.text import short
 @dataclass(frozen=True)
 class Machine:
     """Facts about the machine that choices depend on: the GPUs that this process sees, the memory of the smallest of
-    them in bytes (None: not known), which optional packages are installed, and whose GPUs they are (a value of the key
-    `platform`)."""
+    them in bytes (None: not known), which optional packages are installed, whose GPUs they are (a value of the key
+    `platform`), and the cores that workers without GPUs share, at most OMP_NUM_THREADS of the shell."""
 
     num_gpus: int = 0
     gpu_bytes: float | None = None
     packages: frozenset[str] = frozenset()
     platform: str = "cuda"
+    num_cores: int = 1
 
 
 @dataclass(frozen=True)

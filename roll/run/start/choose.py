@@ -11,6 +11,7 @@ from roll.configs.load.validate import Checked, validate
 from roll.configs.sections.run import RunConfig
 from roll.platforms.table import CUDA, NPU, PLATFORMS, ROCM, Platform, machine_platform
 from roll.run.spec import PipelineSpec
+from roll.run.start.device_defaults import THREADS
 from roll.run.start.memory_report import num_shown, num_visible_gpus, smallest_gpu_bytes
 from roll.utils.imports import is_installed
 
@@ -22,7 +23,9 @@ PACKAGES = ("vllm", "sglang", "deepspeed")
 def this_machine() -> Machine:
     platform = machine_platform()
     shown_by = platform if platform in (ROCM, NPU) else CUDA
-    return _machine(shown_by, os.environ.get(shown_by.visible_variable), os.environ.get("PATH"))
+    machine = _machine(shown_by, os.environ.get(shown_by.visible_variable), os.environ.get("PATH"))
+    cores, limit = len(os.sched_getaffinity(0)), os.environ.get(THREADS, "")
+    return replace(machine, num_cores=min(cores, int(limit)) if limit.isdecimal() and int(limit) else cores)
 
 
 @cache

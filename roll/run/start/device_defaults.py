@@ -16,10 +16,12 @@ from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.run import RunConfig
 from roll.run.saving.model_files import read_model_config
-from roll.run.start.rl_defaults import num_parameters
+from roll.run.start.model_size import num_parameters
+from roll.utils.network import cluster_address
 
 ENGINES = ("vllm", "sglang")
 ZERO2_PARAMETERS = 4e9  # weights of larger models are divided among the GPUs
+THREADS = "OMP_NUM_THREADS"
 WEIGHTS_SHARE = 0.3  # of a GPU, that an engine's part of the weights may take
 
 
@@ -187,6 +189,36 @@ def _on_gpus(config: RunConfig, user_keys: KeysInYaml, machine: Machine) -> bool
         return False
     names_them = config.platform != "auto" or config.gpu_memory_gb is not None
     return names_them or machine.num_gpus > 0 or asks_for_more(config, user_keys, machine)
+
+
+def computes_on_cpu(config: RunConfig, user_keys: KeysInYaml, machine: Machine) -> bool:
+    """True if the YAML puts all models on CPUs, or names no devices and this machine has no GPUs."""
+    if config.num_nodes > 1 or _named_devices(config):
+        return False
+    return not _on_gpus(config, user_keys, machine) or not unplaced(config)
+
+
+def thread_defaults(config: RunConfig, user_keys: KeysInYaml, machine: Machine) -> Iterator[Chosen]:
+    """The threads of workers on CPUs: they share the cores with those that compute at the same time. Roles take turns,
+    but for engines, which sample together, and in asynchronous runs beside the others."""
+    is_elsewhere = config.num_nodes > 1 or cluster_address() is not None
+    if is_elsewhere or (_on_gpus(config, user_keys, machine) and not computes_on_cpu(config, user_keys, machine)):
+        return
+    workers = {
+        name: len(worker.device_mapping or ()) or worker.world_size or 1 for name, worker in config.model_roles.items()
+    }
+    sampling = {name for name in workers if config.roles[name].use == "generate"}
+    num_sampling = sum(workers[name] for name in sampling)
+    num_others = max((workers[name] for name in workers.keys() - sampling), default=0)
+    is_async = isinstance(config, AlgorithmConfig) and config.async_generation_ratio > 0
+    most = 2 if isinstance(config, AlgorithmConfig) and config.exact_log_probs else machine.num_cores
+    for name, worker in config.model_roles.items():
+        together = num_sampling + num_others * is_async if name in sampling else workers[name] + num_sampling * is_async
+        threads = min(most, machine.num_cores // max(1, together))
+        if threads > 1 and not {THREADS} & {*config.system_envs, *worker.system_envs}:
+            beside = "which no other worker uses meanwhile" if together == 1 else f"for {together} workers at a time"
+            why = f"{machine.num_cores} cores, {beside}"
+            yield Chosen(f"{name}.system_envs.{THREADS}", str(threads), why)
 
 
 def _gpu_bytes(config: RunConfig, machine: Machine) -> float | None:

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from roll.configs.checks.moe import EXPERTS
 from roll.configs.load.chosen_values import Chosen, KeysInYaml, Machine, says_any
-from roll.configs.memory.model_shape import model_shape
 from roll.configs.plan.batch_plan import role_train_plan
 from roll.configs.plan.derive import compares_within_groups
 from roll.configs.plan.describe import counted
 from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.sections.algorithm import AlgorithmConfig
-from roll.configs.sections.model import ModelArgs
-from roll.configs.strategies.model_numbers import text_part
-from roll.configs.tables.roles import Head
 from roll.run.saving.model_files import read_model_config
+from roll.run.start.device_defaults import computes_on_cpu
+from roll.run.start.model_size import num_parameters
 from roll.utils.text import short
 
 GROUP_SIZE = 8
 LONGEST_PROMPT, LONGEST_RESPONSE, LONGEST_EPISODE = 1024, 2048, 4096
+CPU_GROUPS, CPU_RESPONSE = 4, 128  # a step of a small model then takes about a minute
 FULL_RATE, LORA_RATE, CRITIC_RATE = 1e-6, 1e-5, 1e-5
 _SAMPLING = "actor_infer.generating_args"
-_EXPERT_WIDTHS = ("moe_intermediate_size", "intermediate_size")
 
 
 def group_defaults(config: AlgorithmConfig, user_keys: KeysInYaml, machine: Machine) -> Iterator[Chosen]:
@@ -44,6 +39,13 @@ def compares_in_groups(config: AlgorithmConfig) -> bool:
     if config.is_pure_opd:
         return False
     return config.estimator.needs_groups or compares_within_groups(config)
+
+
+def cpu_defaults(config: AlgorithmConfig, user_keys: KeysInYaml, machine: Machine) -> Iterator[Chosen]:
+    """The prompts of a step whose models are on CPUs."""
+    key = config.batch_keys[0]
+    if key not in user_keys and not config.is_multi_turn and computes_on_cpu(config, user_keys, machine):
+        yield Chosen(key, CPU_GROUPS, "models are on CPUs", rolls=128)
 
 
 def rate_defaults(config: AlgorithmConfig, user_keys: KeysInYaml, machine: Machine) -> Iterator[Chosen]:
@@ -76,8 +78,11 @@ def length_defaults(config: AlgorithmConfig, user_keys: KeysInYaml, machine: Mac
     if answer is not None and not config.is_multi_turn:
         yield Chosen("response_length", answer, f"{_SAMPLING}.max_new_tokens says so")
     elif limit is None or limit > prompt:
-        length = LONGEST_RESPONSE if limit is None else min(LONGEST_RESPONSE, limit - prompt)
-        yield Chosen("response_length", length, f"at most {LONGEST_RESPONSE}, {why}")
+        on_cpu = computes_on_cpu(config, user_keys, machine)
+        most = CPU_RESPONSE if on_cpu else LONGEST_RESPONSE
+        length = most if limit is None else min(most, limit - prompt)
+        why = "models are on CPUs" if on_cpu and length == most else f"at most {most}, {why}"
+        yield Chosen("response_length", length, why)
 
 
 def _limit(config: AlgorithmConfig) -> tuple[int | None, str]:
@@ -136,7 +141,6 @@ def _update_defaults(config: AlgorithmConfig, user_keys: KeysInYaml, name: str, 
 MOST_UPDATES = 16  # a step
 HIGHEST_RATE = 1e-5  # of full training
 SMALL_MODEL = 100_000_000  # parameters; smaller models learn at higher rates
-_SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)[bB](?![A-Za-z])")
 
 
 def rate_warnings(config: AlgorithmConfig) -> Iterator[str]:
@@ -169,34 +173,3 @@ def _updates_warning(plan: TrainPlan) -> str:
         f"{plan.role}: a step makes {plan.updates_per_step} updates, so the last ones learn from samples of a policy "
         f"that has moved far away. At most {MOST_UPDATES} are usual. Set {key} to {ways}.{epochs}"
     )
-
-
-def num_parameters(args: ModelArgs, head: Head = "lm") -> float | None:
-    """Parameters of a model: exact by its config.json, else about, or what its name says; None if nothing tells.
-
-    Example: Qwen/Qwen2.5-7B, of which this machine has no files, has 7e9.
-    """
-    model, _ = read_model_config(args)
-    if model is not None:
-        shape, _ = model_shape(model, head)
-        if shape is not None:
-            return float(shape.num_elements)
-        if (about := _about(model)) is not None:
-            return about
-    sizes = _SIZE.findall(args.model_name_or_path or "")
-    return max(map(float, sizes)) * 1e9 if sizes else None
-
-
-def _about(model: Mapping[str, Any]) -> float | None:
-    """Estimate the parameters of a transformer of an unknown type: the embedding, and of each layer 4 x width^2 for
-    attention (or what stands in its place), 8 x width^2 for a plain MLP, or three matrices for each expert."""
-    model = text_part(model)
-    width, vocab, layers = (model.get(key) for key in ("hidden_size", "vocab_size", "num_hidden_layers"))
-    if type(layers) is not int or type(width) is not int or type(vocab) is not int:
-        return None
-    experts = next((count for key in EXPERTS if (count := model.get(key))), None)
-    expert_width = next((value for key in _EXPERT_WIDTHS if (value := model.get(key))), None)
-    mlp = 8 * width**2
-    if type(experts) is int and type(expert_width) is int:
-        mlp = 3 * experts * expert_width * width
-    return float(layers * (4 * width**2 + mlp) + vocab * width)

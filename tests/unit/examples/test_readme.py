@@ -14,6 +14,7 @@ def test_the_run_of_the_readme_can_be_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("roll.models.hub._is_cached", lambda name, kind: True)
     Path("my_run.yaml").write_text(*snippets("../README.md", "yaml"))
     Path("short_reward.py").write_text(snippets("../README.md", "python")[0])
     Path("train.jsonl").write_text(json.dumps({"prompt": "1 + 1", "ground_truth": "2"}) + "\n")
@@ -23,5 +24,5 @@ def test_the_run_of_the_readme_can_be_planned(
 
         assert short_and_right(RewardInput("1 + 1", "2", "2")) == 1 - 1 / 1000
     shown = capsys.readouterr().out
-    assert "128 prompts x 8 samples = 1024 = 1024 per update" in shown
+    assert "4 prompts x 8 samples = 32 = 32 per update" in shown
     assert "x 1 update; 200 updates in the run" in shown

@@ -23,6 +23,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "train.jsonl", ROW)
     on_machine(monkeypatch, Machine(packages=frozenset({"deepspeed"})))
+    monkeypatch.setattr("roll.models.hub._is_cached", lambda name, kind: True)
     return tmp_path
 
 
@@ -44,7 +45,7 @@ def init(*words: str) -> dict[str, Any]:
     "words",
     [
         ("--data", "train.jsonl"),
-        ("--data", "train.jsonl", "--reward", "multiple_choice", "--gpus", "8"),
+        ("--data", "train.jsonl", "--reward", "general_rule", "--gpus", "8"),
         ("--env", "frozen_lake"),
         ("--env", "frozen_lake", "--gpus", "2"),
         ("--env", "roll.envs.sokoban:Sokoban"),

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,8 +150,49 @@ def test_lengths_stay_within_the_positions_of_the_model(
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text(json.dumps({"model_type": "new", "max_position_embeddings": positions}))
-    config = plan({**RLVR, "pretrain": str(model)}, Machine(packages=ALL)).config
+    config = plan({**RLVR, "pretrain": str(model)}, EIGHT).config
     assert (config.value("prompt_length"), config.value("response_length")) == lengths
+    on_cpu = plan({**RLVR, "pretrain": str(model)}, Machine(packages=ALL)).config
+    assert on_cpu.value("response_length") == min(lengths[1], 128)
+
+
+def test_a_step_on_cpus_is_small_unless_the_yaml_says_otherwise(plan: Plan) -> None:
+    sizes = ("rollout_batch_size", "response_length")
+
+    def found(tree: dict[str, Any], machine: Machine, *words: str) -> list[int]:
+        return [plan(tree, machine, *words).config.value(key) for key in sizes]
+
+    laptop = Machine(packages=ALL)
+    assert found(RLVR, laptop) == [4, 128]
+    assert found(RLVR, laptop, "rollout_batch_size=64", "response_length=500") == [64, 500]
+    assert found(RLVR, EIGHT) == found(RLVR, laptop, "num_gpus_per_node=8") == [128, 2048]
+    assert found(RLVR, EIGHT, "actor_train.world_size=1", "actor_infer.world_size=1") == [4, 128]
+    devices = ("actor_train.device_mapping=[0]", "actor_infer.device_mapping=[0]")
+    assert found(RLVR, laptop, *devices) == [128, 2048], "slots of a YAML for another machine"
+
+
+@pytest.mark.parametrize(
+    ("words", "threads"),
+    [
+        ((), {"actor_train": "8", "actor_infer": "8"}),
+        (("actor_train.world_size=2",), {"actor_train": "4", "actor_infer": "8"}),
+        (("async_generation_ratio=1",), {"actor_train": "4", "actor_infer": "4"}),
+        (("actor_train.world_size=8",), {"actor_infer": "8"}),
+        (("actor_train.system_envs.OMP_NUM_THREADS='3'",), {"actor_infer": "8"}),
+        (("system_envs.OMP_NUM_THREADS='3'",), {}),
+        (("num_nodes=2",), {}),
+    ],
+)
+def test_workers_that_compute_at_the_same_time_share_the_cores(
+    plan: Plan, words: tuple[str, ...], threads: dict[str, str]
+) -> None:
+    loaded = plan(RLVR, Machine(packages=ALL, num_cores=8), *words)
+    found = {key: choice.value for key, choice in chosen(loaded).items() if key.endswith("OMP_NUM_THREADS")}
+    assert found == {f"{role}.system_envs.OMP_NUM_THREADS": count for role, count in threads.items()}
+    for role, count in threads.items():
+        assert loaded.config.value(f"{role}.system_envs")["OMP_NUM_THREADS"] == count
+    on_gpus = plan(RLVR, replace(EIGHT, num_cores=8))
+    assert not [key for key in chosen(on_gpus) if "OMP" in key]
 
 
 def test_the_length_of_an_engine_is_a_limit_too(plan: Plan) -> None:

@@ -9,7 +9,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from roll.configs.sections.model import ModelArgs
-from roll.run.start.rl_defaults import num_parameters, rate_warnings
+from roll.run.start.model_size import num_parameters
+from roll.run.start.rl_defaults import rate_warnings
 from roll.utils.text import short
 from tests.helpers.configs import config
 
