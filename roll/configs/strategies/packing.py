@@ -1,5 +1,5 @@
 """Reasons why rows of a Hugging Face model cannot be packed, as far as config.json tells. Anything else is checked when
-the model is loaded (roll/models/sequences/packed_attention.py)."""
+the model is loaded (roll/models/sequences/check.py)."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any

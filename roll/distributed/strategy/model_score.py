@@ -29,15 +29,10 @@ from roll.models.loading import DTYPES, LoadedModel
 from roll.models.lora import Exported
 from roll.models.routers import RouterReplay, check_routers
 from roll.models.sequences.attention import refusal
+from roll.models.sequences.check import check_packs, check_trees, tree_refusal
 from roll.models.sequences.layout import Padded, RowLayout, computed
 from roll.models.sequences.pack import Pack
-from roll.models.sequences.packed_attention import (
-    check_packs,
-    check_trees,
-    tree_refusal,
-    use_packed_attention,
-    uses_kernel,
-)
+from roll.models.sequences.packed_attention import use_packed_attention, uses_kernel
 from roll.models.sequences.ranks import SequenceRanks
 from roll.models.sequences.tree import Tree, tree_or_pack
 from roll.models.teacher_targets import StudentOutputs, TeacherHead, targets_of

@@ -11,18 +11,11 @@ from torch import nn
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.modeling_layers import GenericForSequenceClassification
 
 from roll.configs.strategies.packing import STATES_IN_PARTS, unpackable_layers
-from roll.errors import StrategyError
-from roll.models.hf import SequenceModel
-from roll.models.loading import LoadedModel
 from roll.models.sequences.attention import OTHER_FORMS, refusal, set_text_attention
-from roll.models.sequences.layout import RowLayout
-from roll.models.sequences.pack import Pack
 from roll.models.sequences.ranks import SequenceRanks
 from roll.models.sequences.states import reset_states, state_layers
-from roll.models.sequences.tree import tree_or_pack
 from roll.models.sequences.tree_attention import WIDEST_FLASH, TreeParts, of_one_width, tree_attention
 from roll.platforms.table import platform_of
 
@@ -182,102 +175,3 @@ def attend_by_kernel(
     )
     assert isinstance(output, torch.Tensor)
     return output[..., :width]
-
-
-def tree_refusal(why: str) -> StrategyError:
-    return StrategyError(f"use_prefix_sharing does not work with this model: {why}. Set it to off")
-
-
-# Whether the rows of a pack, or of a tree, see nothing of each other: asked of the model itself, before it computes for
-# anybody.
-
-_LENGTHS = (7, 5)
-_TOLERANCE = {torch.float32: 2e-5}  # of the norm; rounding is below 1e-6, leaks of small weights are above 1e-4
-_HALF = 3e-2  # beside another row shapes differ, and with them the order of sums
-_HALF_SAME_SHAPES = 1e-4  # rounding is the same there, and leaks of small weights are above 1e-3
-
-
-def check_packs(model: LoadedModel, device: torch.device, ranks: SequenceRanks | None = None) -> None:
-    """StrategyError if the hidden states of a row depend on what stands before it in the pack, or on which of the
-    `ranks` computes a token: where a layer mixes tokens other than by its attention function, or positions do not count
-    within rows. A few tokens, three times."""
-    before = torch.arange(3, 3 + max(_LENGTHS), device=device)
-    row, lengths = before + 2, torch.tensor(_LENGTHS, device=device)
-    alone = _hidden(model, row[None], lengths[1:])
-    behind = [
-        _hidden(model, torch.stack([other, row]), lengths, ranks)[-len(alone) :] for other in (before, before.flip(0))
-    ]
-    off = _off(behind[0], alone) or _off(behind[1], alone)
-    if off is None and alone.dtype not in _TOLERANCE and not _has_experts(model):
-        off = _off(behind[0], behind[1], _HALF_SAME_SHAPES)
-    if off is not None:
-        raise refusal(f"a row is off by {off:.1%} behind another one")
-
-
-def _has_experts(model: LoadedModel) -> bool:
-    """Whether a token is multiplied together with those that chose the same expert, a matrix of another height when
-    others choose otherwise."""
-    return any(name.endswith(".experts") for name, _ in model.pretrained.named_modules())
-
-
-def check_trees(model: LoadedModel, device: torch.device) -> None:
-    """The same of rows that share prefixes, on two levels: StrategyError if a row is another one than alone."""
-    row = torch.arange(3, 3 + max(_LENGTHS), device=device)
-    other, third = row.clone(), row.clone()
-    other[2:] += 9
-    third[4:] += 4
-    rows = torch.stack([other, row, third, row])
-    lengths = torch.tensor([7, 7, 7, 5], device=device)
-    alone = [_hidden(model, each[None], length[None]) for each, length in zip(rows, lengths, strict=True)]
-    for order in ([0, 1, 2, 3], [3, 2, 1, 0]):
-        ids = rows[order]
-        counts = lengths[order] if isinstance(model.module, SequenceModel) else lengths[order] - 1
-        tree = tree_or_pack(ids, counts, least_saved=0)
-        assert tree.shares_tokens
-        whole = _hidden(model, ids, lengths[order], layout=tree)
-        for at, row_index in enumerate(order):
-            columns = torch.arange(len(alone[row_index]), device=device)
-            computed = whole[tree.places(torch.full_like(columns, at), columns)]
-            if (off := _off(computed, alone[row_index])) is not None:
-                raise tree_refusal(f"a row is off by {off:.0%} beside others that begin alike")
-
-
-def _off(computed: torch.Tensor, alone: torch.Tensor, tolerance: float | None = None) -> float | None:
-    """Relative difference of two hidden states (norm of the difference by norm); None if rounding explains it."""
-    off = float((computed - alone).detach().float().norm() / alone.detach().float().norm())
-    return None if off < (tolerance or _TOLERANCE.get(alone.dtype, _HALF)) else off
-
-
-def _hidden(
-    model: LoadedModel,
-    input_ids: torch.Tensor,
-    lengths: torch.Tensor,
-    ranks: SequenceRanks | None = None,
-    layout: RowLayout | None = None,
-) -> torch.Tensor:
-    """Hidden states [N, H] of these rows, as a pack or by the `layout`, by the module's own pass, which gathers its
-    weights."""
-    module, hidden = model.module, []
-    if isinstance(module, SequenceModel):
-        if not isinstance(module.pretrained, GenericForSequenceClassification):
-            raise refusal(f"{type(module.pretrained).__name__} reads rows in a way of its own")
-        backbone: torch.nn.Module = module.pretrained.base_model
-    else:
-        backbone = module.backbone
-    hook = backbone.register_forward_hook(lambda *call: hidden.append(call[-1].last_hidden_state[0]))
-    try:
-        if isinstance(module, SequenceModel):
-            pack = Pack.of(input_ids, lengths)
-            module(input_ids, lengths, layout or (pack if ranks is None else pack.shared(ranks)))
-        else:
-            columns = torch.arange(input_ids.shape[1], device=input_ids.device)
-            pack = Pack.scored(input_ids, lengths, ranks)
-            module(input_ids, columns < lengths[:, None], layout=layout or pack)
-    except TypeError as error:
-        raise refusal(f"its forward pass takes no packs: {error}") from error
-    finally:
-        hook.remove()
-    if ranks is None:
-        return hidden[0]
-    num_tokens = int((lengths if isinstance(module, SequenceModel) else lengths - 1).sum())
-    return ranks.joined(hidden[0])[:num_tokens]

@@ -154,8 +154,9 @@ def _by_roll(directory: Path, dtype: str, form: Form, device: str) -> _Pass:
     """All rows together on the device, as a trainer computes them: by the head that never makes all logits."""
     from roll.configs.sections.model import ModelArgs
     from roll.models.loading import load_policy
+    from roll.models.sequences.check import check_packs
     from roll.models.sequences.pack import Pack
-    from roll.models.sequences.packed_attention import check_packs, use_packed_attention
+    from roll.models.sequences.packed_attention import use_packed_attention
 
     loaded = load_policy(ModelArgs.model_validate({"model_name_or_path": str(directory), "dtype": dtype}))
     loaded.module.to(device)

@@ -22,8 +22,9 @@ from roll.errors import StrategyError
 from roll.models.exact.check import check_exact, make_exact
 from roll.models.exact.rows import ExactRows
 from roll.models.loading import load_policy
+from roll.models.sequences.check import check_packs, check_trees
 from roll.models.sequences.pack import Pack
-from roll.models.sequences.packed_attention import check_packs, check_trees, use_packed_attention
+from roll.models.sequences.packed_attention import use_packed_attention
 from roll.models.sequences.tree import tree_or_pack
 from roll.types.rollout import GenerationRequest, SamplingParams
 from tests.parity.families.models import VOCAB_SIZE, right_model, save_tiny, tiny_config

@@ -15,8 +15,9 @@ from roll.errors import StrategyError
 from roll.models.execution import compile_model
 from roll.models.loading import LoadedModel, load_policy
 from roll.models.sequences import packed_attention
+from roll.models.sequences.check import check_packs
 from roll.models.sequences.pack import Pack
-from roll.models.sequences.packed_attention import check_packs, use_packed_attention
+from roll.models.sequences.packed_attention import use_packed_attention
 from roll.types.rollout import GenerationRequest, SamplingParams
 from tests.parity.families.models import VOCAB_SIZE, right_model, save_tiny, tiny_config
 from tests.parity.families.test_numbers import TEMPERATURE, args_of, log_probs, norm

@@ -17,10 +17,11 @@ from transformers import (
 
 from roll.errors import StrategyError
 from roll.models.loading import LoadedModel
-from roll.models.sequences import packed_attention
+from roll.models.sequences import check, packed_attention
+from roll.models.sequences.check import check_packs, check_trees
 from roll.models.sequences.layout import Padded, RowLayout, computed
 from roll.models.sequences.pack import Pack
-from roll.models.sequences.packed_attention import check_packs, check_trees, use_packed_attention
+from roll.models.sequences.packed_attention import use_packed_attention
 from roll.models.sequences.tree import Tree, asked_once, rows_at, tree_or_pack
 from roll.types.forest import ON_CPUS
 from tests.unit.models.test_packs import CPU, HALVES, SHAPE, TAKEN, gradients, loaded, saved
@@ -267,9 +268,9 @@ def test_a_strategy_does_not_start_with_attention_that_is_wrong(
         return attend(query, key, value, replace(parts, forest=replace(forest, end=ends)), *more)
 
     if fault == "positions twice as far":
-        plain = packed_attention.tree_or_pack
+        plain = check.tree_or_pack
         later = lambda *given, **more: replace(made := plain(*given, **more), position_ids=made.position_ids * 2)  # noqa: E731
-        monkeypatch.setattr(packed_attention, "tree_or_pack", later)
+        monkeypatch.setattr(check, "tree_or_pack", later)
     else:
         monkeypatch.setattr(packed_attention, "tree_attention", wrong)
     with torch.no_grad(), pytest.raises(StrategyError, match="use_prefix_sharing does not work .* a row is off by"):

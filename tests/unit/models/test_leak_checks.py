@@ -1,0 +1,119 @@
+"""Checks at loading on weights that round as pretrained ones do: they take every right model, and find every fault."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Gemma3TextConfig, PretrainedConfig
+
+from roll.errors import StrategyError
+from roll.models.exact.check import check_exact, make_exact
+from roll.models.sequences import check, packed_attention
+from roll.models.sequences.check import check_packs, check_trees
+from roll.models.sequences.packed_attention import use_packed_attention
+from tests.helpers.deep_model import DEEP, NUM_SPECIAL, save_deep
+from tests.helpers.real_models import real_model
+from tests.unit.models.test_packs import CPU, SHAPE, WINDOW, loaded
+from tests.unit.models.test_trees import plus_one
+
+WIDER: dict[str, Any] = SHAPE | {"vocab_size": 512, "num_hidden_layers": 20, "hidden_size": 64}
+WINDOWS = Gemma3TextConfig(**WIDER, head_dim=16, sliding_window=WINDOW)
+DEEP_ONES: dict[str, PretrainedConfig] = {"deep": DEEP, "deep-windows": WINDOWS}
+REAL = [pytest.param(name, marks=pytest.mark.slow) for name in ("smollm2", "gemma3")]
+
+
+@pytest.fixture(scope="module")
+def directory_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    made: dict[str, Path] = {}
+
+    def directory(name: str) -> Path:
+        if name not in DEEP_ONES:
+            return real_model(name)
+        if name not in made:
+            made[name] = save_deep(tmp_path_factory.mktemp(name), DEEP_ONES[name])
+        return made[name]
+
+    return directory
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", [*DEEP_ONES, *REAL])
+def test_right_models_are_taken(name: str, dtype: str, directory_of: Callable[[str], Path]) -> None:
+    model = loaded(directory_of(name), dtype=dtype)
+    use_packed_attention(model.pretrained, is_shared=True)
+    with torch.no_grad():
+        check_packs(model, CPU)
+        check_trees(model, CPU)
+        assert not any(module._forward_hooks for module in model.pretrained.modules())
+
+
+@pytest.mark.parametrize("name", ["deep", *REAL[:1]])
+def test_exact_passes_have_equal_bits(name: str, directory_of: Callable[[str], Path]) -> None:
+    model = loaded(directory_of(name), dtype="bf16")
+    make_exact(model)
+    with torch.no_grad():
+        check_exact(model, CPU)
+
+
+def one_key_more(starts: torch.Tensor) -> torch.Tensor:
+    """A row sees the last token of the row before it."""
+    return torch.cat([starts[:1], starts[1:-1] - 1, starts[-1:]])
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("fault", ["one key more", "rows joined"])
+@pytest.mark.parametrize("name", [*DEEP_ONES, *REAL])
+def test_a_pack_whose_rows_see_each_other_is_refused(
+    name: str, fault: str, dtype: str, directory_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = loaded(directory_of(name), dtype=dtype)
+    use_packed_attention(model.pretrained, is_shared=True)
+    attend = packed_attention._row_by_row
+    wrong = {"one key more": one_key_more, "rows joined": lambda starts: starts[[0, -1]]}[fault]
+    monkeypatch.setattr(
+        packed_attention, "_row_by_row", lambda q, k, v, starts, *rest: attend(q, k, v, wrong(starts), *rest)
+    )
+    with torch.no_grad(), pytest.raises(StrategyError, match="use_sequence_packing .* a row is off by"):
+        check_packs(model, CPU)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("fault", ["keys of a sibling", "no branches", "positions by place", "window"])
+@pytest.mark.parametrize("name", [*DEEP_ONES, *REAL])
+def test_a_tree_that_computes_other_rows_is_refused(
+    name: str, fault: str, dtype: str, directory_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if fault == "window" and name != "deep-windows":
+        pytest.skip("rows of a check are shorter than the windows of this model, if it has any")
+    model = loaded(directory_of(name), dtype=dtype)
+    use_packed_attention(model.pretrained, is_shared=True)
+    attend, build = packed_attention.tree_attention, check.tree_or_pack
+
+    def wrong(query: Any, key: Any, value: Any, parts: Any, scaling: Any, window: int) -> torch.Tensor:
+        forest = parts.forest
+        node = int((forest.level == forest.level.max()).argmax())
+        if fault == "window":
+            return attend(query, key, value, parts, scaling, window and window + 1)
+        ends = {"keys of a sibling": plus_one(forest.end, node), "no branches": forest.start[1:]}[fault]
+        return attend(query, key, value, replace(parts, forest=replace(forest, end=ends)), scaling, window)
+
+    def by_place(*given: Any, **more: Any) -> Any:
+        tree = build(*given, **more)
+        return replace(tree, position_ids=torch.arange(tree.position_ids.numel())[None])
+
+    if fault == "positions by place":
+        monkeypatch.setattr(check, "tree_or_pack", by_place)
+    else:
+        monkeypatch.setattr(packed_attention, "tree_attention", wrong)
+    with torch.no_grad(), pytest.raises(StrategyError, match="use_prefix_sharing .* a row is off by"):
+        check_trees(model, CPU)
+
+
+def test_tokens_of_a_check_are_none_of_the_special_ones(directory_of: Callable[[str], Path]) -> None:
+    model = loaded(directory_of("deep"))
+    tokens = check.ordinary_tokens(model, 40, 40)
+    assert NUM_SPECIAL <= int(tokens.min()) < 30 and 350 < int(tokens.max()) < 384
+    assert torch.equal(tokens, check.ordinary_tokens(model, 40, 40))
