@@ -148,7 +148,8 @@ class RLPipeline(Run):
         """The parts of this run's steps, in the order in which they are called and saved."""
         config, plan = self.config, self.plan
         is_mocked = config.rollout_mock.replays
-        gap = GapAlarm(config.log_prob_diff_warning, plan.keeps_kv, config.is_async, not is_mocked)
+        threshold = settings.log_prob_diff_threshold(config, plan.keeps_kv)
+        gap = GapAlarm(threshold, plan.keeps_kv, config.is_async, not is_mocked)
         parts: list[StepPart] = [] if is_mocked else [self.late_rewards]
         if config.rollout_mock.dumps:
             parts.append(RolloutDump(Path(config.rollout_mock.dump_dir)))

@@ -91,6 +91,14 @@ def zero_gradient_rows(config: AlgorithmConfig) -> ZeroGradientRows | None:
     return ZeroGradientRows(counts_tokens=config.loss_agg_mode == "token-mean") if config.skip_idle_rows else None
 
 
+def log_prob_diff_threshold(config: AlgorithmConfig, keeps_kv: bool) -> float:
+    """Mean difference of engine and trainer above which a run warns, by the coarser of their dtypes. `keeps_kv`: keys
+    and values of old weights add to it in every dtype."""
+    by_dtype = {"bf16": 0.1, "fp16": 0.02, "fp32": 0.005}
+    rounding = max(by_dtype[worker.model_args.dtype] for worker in (config.actor_train, config.actor_infer))
+    return config.log_prob_diff_warning or (by_dtype["bf16"] if keeps_kv else rounding)
+
+
 def covariance_choice(config: AlgorithmConfig) -> CovarianceChoice | None:
     """Return the choice of tokens that the policy loss singles out; None: it treats all alike."""
     objective = _objective(config)

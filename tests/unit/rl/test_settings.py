@@ -26,7 +26,13 @@ from roll.algorithms.second_moment import SecondMomentBound
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.derive import old_log_probs
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
-from roll.rl.settings import advantage_settings, credit_settings, policy_loss, sampling_params
+from roll.rl.settings import (
+    advantage_settings,
+    credit_settings,
+    log_prob_diff_threshold,
+    policy_loss,
+    sampling_params,
+)
 from roll.rl.user_code import user_code_problems
 from tests.helpers.configs import config
 
@@ -143,3 +149,21 @@ def test_max_new_tokens_may_ask_for_less_than_there_is_room() -> None:
 
 def test_reward_clip_limits_rewards_and_what_the_kl_makes_of_them() -> None:
     assert credit_settings(config({"reward_clip": 0.5}), 0.1).reward_clip == 0.5
+
+
+@pytest.mark.parametrize(
+    ("train", "infer", "keeps_kv", "threshold"),
+    [
+        ("bf16", "bf16", False, 0.1),
+        ("fp32", "bf16", False, 0.1),
+        ("fp32", "fp32", False, 0.005),
+        ("fp32", "fp32", True, 0.1),
+    ],
+)
+def test_a_difference_of_log_probs_is_warned_of_by_the_coarser_dtype(
+    train: str, infer: str, keeps_kv: bool, threshold: float
+) -> None:
+    """Above what pretrained models have: a mean of .035 to .05 in bf16, of 1e-5 in fp32."""
+    dtypes: dict[str, object] = {"actor_train.model_args.dtype": train, "actor_infer.model_args.dtype": infer}
+    assert log_prob_diff_threshold(config(dtypes), keeps_kv) == threshold
+    assert log_prob_diff_threshold(config(dtypes | {"log_prob_diff_warning": 0.3}), keeps_kv) == 0.3
