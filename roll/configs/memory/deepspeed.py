@@ -43,7 +43,8 @@ def train_memory(facts: RoleFacts) -> RankMemory:
     retained = 0 if shares_masters else moments
     optimizer = retained + sum(moment_bytes(optim, each, _master_bytes(config)) for each in flat)
     gradients = _gradient_bytes(config, stage, size) * trained / (ranks if stage >= 2 else 1)
-    bucket = size * _number(zero, "reduce_bucket_size", _BUCKET)
+    summed = 2 if config.get("communication_data_type") in ("bf16", "fp16") else 4  # bytes of what ranks sum
+    bucket = summed * _number(zero, "reduce_bucket_size", _BUCKET)
     optimizer_on_host, weights_on_host = _on_host(zero, "offload_optimizer"), _on_host(zero, "offload_param")
     gradients_on_host = optimizer_on_host and stage >= 2
     on_gpu: dict[State, tuple[Part, ...]] = {

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -255,6 +256,29 @@ def train(run: Run) -> Trace:
             trace.metrics.append(one_update(strategy, run))
             trace.parameters.append(masters(strategy, run) if run.masters else exported(strategy))
         return trace
+
+
+def summed_formats(run: Run) -> set[torch.dtype]:
+    """Formats of the tensors of over 64 numbers that DeepSpeed's ranks add up in an update."""
+    found = set[torch.dtype]()
+
+    def watched(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Tensor)]
+            found.update(tensor.dtype for tensor in tensors if tensor.numel() > 64)
+            return real(*args, **kwargs)
+
+        return call
+
+    with trainer(run) as strategy:
+        from deepspeed.comm import comm
+
+        sums = ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor")
+        with ExitStack() as stack:
+            for name in sums:
+                stack.enter_context(mock.patch.object(comm.cdb, name, watched(getattr(comm.cdb, name))))
+            one_update(strategy, run)
+    return found
 
 
 def first_scores(strategy: TrainStrategy, role: str, given: list[MicroBatch]) -> dict[int, np.ndarray]:

@@ -126,6 +126,14 @@ def test_bf16_training_stays_near_fp32_and_keeps_fp32_masters(
 
 
 @pytest.mark.gate("3")
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_ranks_sum_gradients_of_bf16_in_fp32(stage: int, rank_pool: Pools, tiny_tied_model_dir: Path) -> None:
+    """The formats of all large tensors that ranks add up in an update."""
+    run = Run(tiny_tied_model_dir, stage, (3, 1, 2), model={"dtype": "bf16"})
+    assert rank_pool(2).run(runs.summed_formats, run) == [{torch.float32}] * 2
+
+
+@pytest.mark.gate("3")
 @pytest.mark.parametrize("stage", [0, 2, 3])
 def test_rotary_frequencies_are_those_of_transformers_in_bf16(
     stage: int, rank_pool: Pools, tiny_tied_model_dir: Path

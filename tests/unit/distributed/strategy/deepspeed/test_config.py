@@ -54,6 +54,13 @@ def test_bf16_gradients_add_up_in_fp32_unless_told_otherwise() -> None:
     assert training_config(told, plan(1.0)).json["data_types"] == {"grad_accum_dtype": "bf16"}
 
 
+def test_ranks_sum_gradients_of_bf16_in_fp32_unless_told_otherwise() -> None:
+    assert training_config(role("bf16"), plan(1.0)).json["communication_data_type"] == "fp32"
+    told = role("bf16", communication_data_type="bf16")
+    assert training_config(told, plan(1.0)).json["communication_data_type"] == "bf16"
+    assert "communication_data_type" not in training_config(role(), plan(1.0)).json
+
+
 def test_scoring_shards_weights_with_stage_3_only() -> None:
     partitioned = scoring_config(role(zero_optimization={"stage": 3, "offload_optimizer": {"device": "cpu"}}))
     assert partitioned.json["zero_optimization"] == {"stage": 3}
