@@ -99,10 +99,11 @@ def mixture(log_a: torch.Tensor, log_b: torch.Tensor, share: float) -> torch.Ten
 
 
 def with_rest(log_probs: torch.Tensor) -> torch.Tensor:
-    """The log-probs of some outcomes, and of all others together. What is left is told to the dtype's precision: less
-    counts as that much."""
-    rest = (1 - log_probs.exp().sum(-1, keepdim=True)).clamp(min=torch.finfo(log_probs.dtype).eps)
-    return torch.cat((log_probs, rest.log()), -1)
+    """The log-probs of some outcomes, and of all others together, as far as the log-probs have digits of it: less than
+    the dtype's precision counts as that much."""
+    rest = 1 - log_probs.double().exp().sum(-1, keepdim=True)  # in fp32 the sum alone would lose it
+    rest = rest.clamp(min=torch.finfo(log_probs.dtype).eps).log().to(log_probs.dtype)
+    return torch.cat((log_probs, rest), -1)
 
 
 TOKEN_MEAN = Aggregation("token-mean")
