@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import subprocess
 import sys
@@ -33,6 +34,10 @@ class ToyWorker:
 
     def say(self, text: str) -> None:
         print(text, flush=True)
+
+    def log(self, name: str, text: str, count: int = 1) -> None:
+        for number in range(count):
+            logging.getLogger(name).info("%s (%d)", text, number)
 
     def start_child(self) -> int:
         """A process that would outlive its worker."""

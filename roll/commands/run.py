@@ -23,6 +23,7 @@ from roll.run.start.load import Loaded, check, plan_text
 from roll.run.start.memory_report import MemoryReport, memory_report
 from roll.run.start.preflight import multimodal_notes
 from roll.run.start.start_checks import StartOptions, beside_mistakes, foreseen, refusals
+from roll.utils.logging import masked_output
 from roll.utils.text import visible
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_CONFIG, EXIT_INTERRUPTED = 0, 1, 2, 130
@@ -34,7 +35,8 @@ def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str 
     + its number a signal. Code beside the YAML can be imported."""
     arguments, overrides = script_parser(pipeline).parse_known_args(argv)
     find = partial(locate_yaml, arguments.config_path, arguments.config_name or "", script)
-    return _ending(pipeline, find, overrides, _start_options(arguments))
+    with masked_output():
+        return _ending(pipeline, find, overrides, _start_options(arguments))
 
 
 def run_command(argv: Sequence[str]) -> int:

@@ -11,7 +11,7 @@ from typing import cast
 from roll.configs.problems import did_you_mean
 from roll.errors import ConfigError, RollError
 from roll.utils.imports import resolve
-from roll.utils.logging import say
+from roll.utils.logging import masked_output, say
 from roll.utils.text import visible
 from roll.utils.version import VERSION
 
@@ -95,7 +95,11 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0 done, 1 it failed, 2 the words or what they name cannot work, 130 Ctrl-C."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    with masked_output():
+        return _main(list(sys.argv[1:] if argv is None else argv))
+
+
+def _main(arguments: list[str]) -> int:
     try:
         if arguments[:1] in (["--version"], ["version"]):
             say(f"roll {VERSION}")

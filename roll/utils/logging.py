@@ -4,16 +4,75 @@ terminal."""
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
+from typing import Any, TextIO, cast
 
 from roll.errors import StorageError
-from roll.utils.secrets import mask
+from roll.utils.secrets import find_secrets, mask
 from roll.utils.text import visible
 
 _FORMAT = "%(asctime)s %(levelname).1s {tag}%(name)s: %(message)s"
 _CHATTY = ("urllib3", "filelock", "fsspec", "matplotlib", "asyncio", "httpx", "git")
+
+
+_LIBRARIES = ("huggingface_hub", "transformers", "datasets", "vllm", "sglang", "ray", "DeepSpeed", "megatron", "wandb")
+
+
+class _LibraryLogger(logging.Logger):
+    """Logger of a library that would write to the terminal itself: its records go to the root's handlers alone,
+    whatever the library sets up when it is imported."""
+
+    @property
+    def propagate(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return True
+
+    @propagate.setter
+    def propagate(self, value: bool) -> None: ...
+
+    def addHandler(self, hdlr: logging.Handler) -> None:
+        if isinstance(hdlr, logging.FileHandler):
+            super().addHandler(hdlr)
+
+
+def _take_over_libraries() -> None:
+    for name in _LIBRARIES:
+        library = logging.getLogger(name)
+        library.handlers = [handler for handler in library.handlers if isinstance(handler, logging.FileHandler)]
+        library.__class__ = _LibraryLogger
+
+
+class MaskedStream:
+    """A stream without secrets: the last way out for what libraries print beside the log."""
+
+    def __init__(self, stream: TextIO):
+        self.secrets: frozenset[str] = frozenset()
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(mask(text, self.secrets))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextmanager
+def masked_output() -> Iterator[None]:
+    """Inside, what is written to stderr has no secrets, a traceback that ends the program included."""
+    _take_over_libraries()
+    with redirect_stderr(cast(TextIO, MaskedStream(sys.stderr))):
+        try:
+            yield
+        except Exception:
+            traceback.print_exc()
+            raise SystemExit(1) from None
 
 
 class SecretFilter(logging.Filter):
@@ -59,20 +118,28 @@ def configure_logging(
     tag: str = "",
     secrets: Iterable[str] = (),
     terminal: logging.Handler | None = None,
+    more: Sequence[logging.Handler] = (),
 ) -> Path | None:
     """Sends this process's records to stderr and to `<directory>/<tag>.log`; returns that file.
 
     tag names the process, e.g. `driver` or `actor_train-3`; a worker's stands before its lines. terminal replaces the
-    plain stderr handler (roll.run.display.console.terminal_handler, which does not disturb the progress bar).
-    Called again, it replaces what the first call set up.
+    plain stderr handler (roll.run.display.console.terminal_handler, which does not disturb the progress bar). `more`
+    handlers get every record too.
+    Called again, it replaces what the first call set up. Secrets of the environment are masked in any case.
     """
+    _take_over_libraries()
+    environment = {name: value for name, value in os.environ.items() if name != "PWD"}  # the folder, no password
+    secrets = find_secrets(environment).union(secrets)
+    for masked in (sys.stdout, sys.stderr):
+        if isinstance(masked, MaskedStream):
+            masked.secrets = secrets
     prefix = f"[{tag}] " if tag and tag != "driver" else ""
     formatter = logging.Formatter(_FORMAT.format(tag=prefix), datefmt="%H:%M:%S")
     stream = terminal
     if stream is None:
         stream = logging.StreamHandler(sys.stderr)
         stream.setFormatter(formatter)
-    handlers = [stream]
+    handlers = [stream, *more]
 
     path = None
     if directory is not None:
@@ -104,7 +171,7 @@ def say(text: str) -> None:
     if sys.stdout is None:  # as after `>&-`
         raise StorageError("standard output cannot be written: it is closed")
     try:
-        sys.stdout.writelines((visible(text), "\n"))  # two writes: the second fails where the first fell short
+        sys.stdout.writelines((visible(mask(text)), "\n"))  # two writes: the second fails where the first fell short
         sys.stdout.flush()
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

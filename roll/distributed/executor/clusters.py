@@ -25,6 +25,7 @@ from roll.distributed.executor.pools.task_pool import TaskPool
 from roll.distributed.executor.processes.cluster import Calls, Cluster, SuspensionWatch, WorkerSpec
 from roll.distributed.executor.processes.launch import RayRuntime
 from roll.distributed.executor.processes.resource_manager import SHARES_GPUS, ResourceManager
+from roll.distributed.executor.processes.worker_records import RecordReader
 from roll.distributed.executor.roles import ScoreCluster, TrainCluster
 from roll.distributed.executor.rollout.engines import (
     MAX_RESTARTS,
@@ -88,12 +89,14 @@ class RunClusters:
         logs = Path(config.logging_dir) / "workers"
         self.runtime = RayRuntime(config.network_interface, logs, on_lost, stored_bytes)
         self._suspension = SuspensionWatch(config.suspend_timeout, self.runtime.vital)
+        self._records = RecordReader(self.runtime)
         try:
             self.resources = ResourceManager(
                 config.num_nodes, config.num_gpus_per_node, config.network_interface, config.platform
             )
         except BaseException:
             self._suspension.close()
+            self._records.close()
             self.runtime.shutdown()
             raise
         logger.info("Ray is up; starting the workers of %s", ", ".join(place.role for place in plan.layout.roles))
@@ -161,6 +164,7 @@ class RunClusters:
             recovery.join()  # what it still asked of Ray later would start another cluster
         self._clusters, self._pools = [], []
         self.resources.release()
+        self._records.close()
         self.runtime.shutdown()
 
     def _launch(self) -> None:

@@ -10,7 +10,9 @@ from ray.util.placement_group import placement_group_table
 
 from roll.configs.plan.layout import RolePlace, WorkerSlot
 from roll.distributed.executor.processes.cluster import Cluster
+from roll.distributed.executor.processes.launch import RayRuntime
 from roll.distributed.executor.processes.resource_manager import ResourceManager
+from roll.distributed.executor.processes.worker_records import RecordReader
 from roll.errors import ResourceError, WorkerError
 
 TOY = "tests.toys:ToyWorker"
@@ -34,6 +36,22 @@ def test_ranks_see_their_place_and_their_own_environment(toys: Cluster) -> None:
         assert environment["OMP_WAIT_POLICY"] == "PASSIVE"
         assert environment["CUDA_VISIBLE_DEVICES"] == ""
         assert environment["MY_SETTING"] == "x"
+
+
+def test_records_of_workers_reach_the_log_of_the_driver_once(
+    toys: Cluster, runtime: RayRuntime, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of roll alone, without secrets, also those of lines that say much."""
+    toys.call_all("log", "roll.toys", "the prefix is broken: --token abcdef", 50)
+    toys.call_all("log", "roll.toys", "all is well", 1)
+    toys.call_all("log", "another.library", "a storm", 1)
+    with caplog.at_level("INFO"):
+        RecordReader(runtime).close()
+    said = [(record.name, record.getMessage()) for record in caplog.records if "]" in record.getMessage()]
+    assert [(name, text.partition("] ")[2]) for name, text in said] == [
+        ("roll.toys", "the prefix is broken: --token *** (0)"), ("roll.toys", "all is well (0)"),
+    ]  # fmt: skip
+    assert all(text.startswith("[actor_train-") for _, text in said)
 
 
 def test_driver_and_workers_see_exit_codes(toys: Cluster) -> None:

@@ -1,8 +1,9 @@
 import logging
+import sys
 
 import pytest
 
-from roll.utils.logging import configure_logging
+from roll.utils.logging import configure_logging, masked_output
 
 
 @pytest.fixture(autouse=True)
@@ -15,6 +16,34 @@ def restore_root_logger():
             handler.close()
     root.handlers[:] = handlers
     root.setLevel(level)
+
+
+def test_what_libraries_say_comes_once_and_without_secrets(capsys):
+    """Also of one that sets up its own handler when it is imported, and of one that writes to stderr itself."""
+    with masked_output():
+        configure_logging("INFO", tag="driver")
+        library = logging.getLogger("huggingface_hub")
+        library.addHandler(logging.StreamHandler())
+        library.propagate = False
+        logging.getLogger("huggingface_hub.utils").warning("retrying http://me:S3cr3t@h/x")
+        print("curl --token S3cr3t", file=sys.stderr)
+    err = capsys.readouterr().err
+    assert err.count("retrying http://***@h/x") == 1 and "curl --token ***" in err and "S3cr3t" not in err
+
+
+def test_a_traceback_that_ends_the_program_has_no_secrets(capsys):
+    with pytest.raises(SystemExit) as ended, masked_output():
+        raise ValueError("http://me:S3cr3t@h")
+    err = capsys.readouterr().err
+    assert ended.value.code == 1 and "ValueError: http://***@h" in err
+
+
+def test_secrets_of_the_environment_are_masked_wherever_they_turn_up(capsys, monkeypatch):
+    monkeypatch.setenv("MY_API_KEY", "sesame-open")
+    monkeypatch.setenv("PWD", "/home/me/runs")
+    configure_logging("INFO", tag="driver")
+    logging.getLogger("roll.test").info("got sesame-open in /home/me/runs")
+    assert "got *** in /home/me/runs" in capsys.readouterr().err
 
 
 def test_records_reach_stderr_and_the_file_named_by_the_tag_without_secrets(tmp_path, capsys):

@@ -16,15 +16,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TextIO, cast
 
 import ray
 
 from roll.distributed.executor.pools.job import packed
-from roll.distributed.executor.processes.resource_manager import IMPORT_FOLDERS, begin_environment
+from roll.distributed.executor.processes.resource_manager import IMPORT_FOLDERS, RUN_MARK, begin_environment
 from roll.distributed.executor.processes.worker_process import Failure, MemoryWatch
+from roll.distributed.executor.processes.worker_records import RecordSender
 from roll.utils.background import lost_failure
 from roll.utils.imports import add_folder, import_external, resolve, set_script_code
+from roll.utils.logging import MaskedStream, configure_logging
 from roll.utils.network import free_port
 from roll.utils.worker_usage import IDLE, Meter, TraceOptions, Usage
 
@@ -42,16 +44,19 @@ class Host:
         for folder in filter(None, os.environ.get(IMPORT_FOLDERS, "").split(os.pathsep)):
             add_folder(Path(folder))
         set_script_code(code)
+        role = os.environ.get("ROLL_ROLE", "")
+        worker = f"{role}-{rank}"
         for stream in (sys.stdout, sys.stderr):  # the first lines of the process's own log, see `launch`
-            stream.write(f":worker:{os.environ.get('ROLL_ROLE')}-{rank}\n")
+            stream.write(f":worker:{worker}\n")
             stream.flush()
+        sys.stdout, sys.stderr = (cast(TextIO, MaskedStream(stream)) for stream in (sys.stdout, sys.stderr))
+        configure_logging(tag=worker, more=[RecordSender(os.environ.get(RUN_MARK, ""), worker)])
         if cleared:
             sys.stderr.write(f"{', '.join(cleared)}: without expandable_segments, since this role shares its GPUs\n")
         self._rank = rank
         self._worker: Any = None
         self._build_failure: Failure | None = None
-        role = os.environ.get("ROLL_ROLE", "")
-        self._meter, self._memory = Meter(role, f"rank {rank}"), MemoryWatch(f"{role}-{rank}")
+        self._meter, self._memory = Meter(role, f"rank {rank}"), MemoryWatch(worker)
 
     def free_port(self) -> int:
         """A port of this worker's node on which torch.distributed will listen."""

@@ -8,6 +8,7 @@ import re
 import stat
 from pathlib import Path
 
+from roll.utils.secrets import mask
 from roll.utils.text import visible
 
 _HEADER_LINES = 5
@@ -30,7 +31,7 @@ def keep_logs(source: Path, directory: Path) -> None:
 
 def _shown(lines: list[str]) -> str:
     """Lines that may hold what a model wrote; the carriage returns of progress bars end lines here."""
-    return "".join(visible(line.rstrip("\r\n")) + "\n" for line in lines)
+    return "".join(visible(line.rstrip("\r\n")) + "\n" for line in mask("".join(lines)).splitlines(keepends=True))
 
 
 def _name(header: list[str]) -> str | None:
