@@ -17,7 +17,7 @@ from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.session import Reply, Session
 from roll.pipeline.agentic.proxy.transcript.message import ChatCall
 from roll.pipeline.agentic.proxy.transcript.rows import transcript_rows
-from roll.pipeline.agentic.proxy.transcript.transcript import Prepared
+from roll.pipeline.agentic.proxy.transcript.transcript import Added, Prepared
 from roll.types.rollout import Generate, Generation, GenerationRequest, Trajectory
 from tests.unit.pipeline.agentic.proxy.parts import CALL, DROPS, KEEPS, OPEN, tool_encoder
 
@@ -66,11 +66,11 @@ class Program:
         self._prepare = session.transcript.prepare
         session.transcript.prepare = self.prepare  # type: ignore[method-assign]
 
-    def prepare(self, call: ChatCall) -> Prepared:
+    def prepare(self, call: ChatCall, added: Added | None = None) -> Prepared:
         """A break lies at the first token that differs from everything that was sent and sampled before."""
         transcript = self.session.transcript
         before, known = list(self.record.sent), len(transcript.breaks)
-        prepared = self._prepare(call)
+        prepared = self._prepare(call, added)
         broken = transcript.breaks[known:]
         for one in broken:
             assert one.at_token == max(shared(prepared.prompt_ids, other) for other in before)
