@@ -34,6 +34,7 @@ GAP = "train_infer/log_prob_diff_mean"
 GAP_MAX = "train_infer/log_prob_diff_max"
 PROBE_GAP = "train_infer/probe_log_prob_diff_mean"
 SHORT = 0.9  # trained / begun length; below, it is said
+CUT = 0.3  # share of responses that reach their limit; above, it is said
 NO_SIGNAL = "actor/steps_without_signal"
 
 
@@ -91,10 +92,12 @@ class ExactAlarm(StepPart):
 
 
 class LengthAlarm(StepPart):
-    """Says it once when the trained answers are much shorter than those that were begun."""
+    """Says it once when many responses are cut, and when the trained ones are much shorter than those begun."""
 
-    def __init__(self, drops_unfinished: bool):
-        """`drops_unfinished`: groups that still run when a step has its own are given up for good."""
+    def __init__(self, drops_unfinished: bool, limit: str = "response_length"):
+        """`drops_unfinished`: groups that still run when a step has its own are given up for good. `limit`: the key at
+        which responses are cut, with its value."""
+        self._limit: str | None = limit
         self._causes = {
             "rollout/filter_length_bias": (
                 "The filter drops long responses more often than short ones: check the thresholds of "
@@ -111,6 +114,14 @@ class LengthAlarm(StepPart):
         self.check(metrics)
 
     def check(self, metrics: Mapping[str, float]) -> None:
+        if self._limit and (cut := metrics.get("rollout/truncated_fraction", 0.0)) > CUT:
+            logger.warning(
+                "rollout/truncated_fraction is %.2f: that share of the responses is cut at %s, and most rewards give a "
+                "cut response nothing. Raise it, or ask for shorter responses in the prompt.",
+                cut,
+                self._limit,
+            )
+            self._limit = None
         for name in [name for name in self._causes if metrics.get(name, 1.0) < SHORT]:
             logger.warning(
                 "%s is %.2f: the trained responses are shorter than those that were started, so the policy learns to "

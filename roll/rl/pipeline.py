@@ -161,7 +161,9 @@ class RLPipeline(Run):
             parts.append(FullKL(self.temperature))
         if plan.exact and not is_mocked and plan.old_log_probs.source != "rollout":
             parts.append(ExactAlarm(config.is_async))
-        length = LengthAlarm(plan.bounds.unfinished == "drop")
+        of_turns = "max_tokens_per_step, response_length or sequence_length"
+        limit = of_turns if config.is_multi_turn else f"response_length: {plan.response_length}"
+        length = LengthAlarm(plan.bounds.unfinished == "drop", limit)
         collapse = CollapseAlarm(config.collapse_warning_steps, not config.is_pure_opd)
         return [*parts, *([Mix(config, plan)] if config.has_training else ()), length, gap, collapse]
 

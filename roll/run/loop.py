@@ -296,9 +296,14 @@ class Run(ABC):
         config = self.config
         self.interrupts.patient = True
         first = self.mode.measures_first(config, steps_done, self.history)
-        if first and (metrics := self.evaluate(steps_done)):
-            self.history.append(steps_done, metrics)
-            self._report()
+        if first:
+            logger.info("validating before the first step")
+            with self.timer("validate"):
+                metrics = self.evaluate(steps_done)
+            if metrics:
+                seconds = self.timer.metrics()["time/validate_s"]
+                self.history.append(steps_done, metrics | {"time/validate_s": seconds})
+                self._report()
         gc.freeze()  # what was imported and built stays: a full collection over it takes .3 s, in the middle of a step
         self.accounting.start()
         while steps_done < config.max_steps and not self.interrupts.requested:

@@ -22,7 +22,9 @@ Choice = Literal["first", "random", "best", "worst"]
 class RecorderConfig(Settings):
     """`recorder`: sample rollouts in rollout_dump_dir, for `roll report` and for people."""
 
-    num_groups: int = setting(4, "Groups that are recorded of every step, and of every validation; 0: none.", ge=0)
+    num_groups: int = setting(
+        4, "Groups that are recorded of every step, and up to 64 of every validation; 0: none.", ge=0
+    )
     num_samples_per_group: int = setting(8, "Attempts that are recorded of each of them, at most.", ge=1)
     choose: Choice = setting(
         "first",

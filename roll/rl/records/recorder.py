@@ -153,6 +153,9 @@ def _by_turn(turns: Sequence[Turn], media: Media) -> tuple[tuple[Picture, ...], 
     return tuple(tuple(islice(pictures, turn.num_pictures)) for turn in turns) if media else ()
 
 
+VALIDATION_GROUPS = 64
+
+
 @dataclass(frozen=True)
 class RecordLimits:
     """How much is kept. The defaults bound a run at 256 MB, whatever its length."""
@@ -169,6 +172,12 @@ class RecordLimits:
     @staticmethod
     def of(keys: RecorderConfig, seed: int) -> RecordLimits:
         return RecordLimits(keys.num_groups, keys.num_samples_per_group, choose=keys.choose, seed=seed)
+
+    def of_kind(self, kind: str) -> RecordLimits:
+        """The limits of a step ("train"), or of a validation, whose groups are all held out and worth a look."""
+        if kind == "train" or not self.num_groups:
+            return self
+        return replace(self, num_groups=max(self.num_groups, VALIDATION_GROUPS))
 
 
 class RolloutRecorder:
@@ -187,14 +196,14 @@ class RolloutRecorder:
         self._warned: set[tuple[str, str]] = set()
         self._sizes: dict[Path, int] | None = None  # of the files, the oldest first; looked at once
 
-    def choose(self, groups: Sequence[TrajectoryGroup], step: int) -> list[TrajectoryGroup]:
+    def choose(self, groups: Sequence[TrajectoryGroup], step: int, kind: str = "train") -> list[TrajectoryGroup]:
         """The groups of which `record` is to write, none when nothing can be written any more."""
         if not self._working:
             return []
         rewards = [_mean_reward(group) for group in groups]
         random = np.random.default_rng([self.limits.seed, step])
         groups = in_order(groups, rewards, self.limits.choose, random)
-        return spread([(group.task.domain, group) for group in groups], self.limits.num_groups)
+        return spread([(group.task.domain, group) for group in groups], self.limits.of_kind(kind).num_groups)
 
     def record(
         self, step: int, records: Sequence[RolloutRecord], kind: str = "train", num_groups: int | None = None
@@ -205,7 +214,7 @@ class RolloutRecorder:
         None where there is nothing to write, or nothing can be written any more."""
         if not records or not self._working:
             return None
-        groups = choose_groups(records, self.limits)
+        groups = choose_groups(records, self.limits.of_kind(kind))
         for name, value in (pair for group in groups for record in group for pair in record.extra.items()):
             self._tell_if_dropped(name, value)
         num_groups = num_groups or len({record.group_id for record in records})

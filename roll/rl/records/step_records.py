@@ -164,7 +164,7 @@ class StepRecords(StepPart):
         are not. While the step trains, its rollouts wait for their advantages, until the new weights are published."""
         self.recorder.measure(step, groups if sampled is None else sampled, kind)
         tokens = self._tokens.of_rows() if kind == "train" else {}
-        records = [record for group in self.recorder.choose(groups, step) for record in _records(group, tokens)]
+        records = [record for group in self.recorder.choose(groups, step, kind) for record in _records(group, tokens)]
         if kind == "train" and self._is_training:  # the advantages are not there yet
             self._waiting = step, records, len(groups)
         else:

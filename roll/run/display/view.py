@@ -49,8 +49,8 @@ Rows = Sequence[tuple[int, Mapping[str, float]]]
 
 @dataclass(frozen=True)
 class RunSummary:
-    """`training`: its first and last value; `validation`: its value at the start, at the end and at its best, and the
-    step of that. Empty where nothing was measured. Seconds by top-level phase."""
+    """`training`: its means over the first and the last tenth of the steps; `validation`: its value at the start, at
+    the end and at its best, and the step of that. Empty where nothing was measured. Seconds by top-level phase."""
 
     view: View
     num_steps: int
@@ -85,11 +85,16 @@ def summarise(rows: Rows, view: View) -> RunSummary:
     return RunSummary(
         view=view,
         num_steps=len(training),
-        training={"first": training[0][1], "last": training[-1][1]} if training else {},
+        training=_ends([value for _, value in training]) if training else {},
         validation=_course(validation, view.validation) if validation else {},
         seconds=sum(seconds.values()),
         seconds_by_phase=dict(sorted(seconds.items(), key=lambda item: -item[1])),
     )
+
+
+def _ends(values: list[float]) -> dict[str, float]:
+    count = max(1, len(values) // 10)
+    return {"first": sum(values[:count]) / count, "last": sum(values[-count:]) / count}
 
 
 def _course(points: list[tuple[int, float]], curve: Curve) -> dict[str, float]:
@@ -107,9 +112,9 @@ def summary_lines(summary: RunSummary, files: Mapping[str, Path | str]) -> list[
     """The summary as a person reads it. files: what lies where, e.g. {"curves": ".../curves.png"}."""
     lines = [f"{summary.num_steps} steps in {duration(summary.seconds)}"] if summary.num_steps else []
     if summary.training:
-        lines.append(
-            "{:<12} first {first:.3f}   last {last:.3f}".format(summary.view.training.name, **summary.training)
-        )
+        line = "{:<12} first {first:.3f}   last {last:.3f}".format(summary.view.training.name, **summary.training)
+        count = summary.num_steps // 10
+        lines.append(f"{line}   (means of {count} steps each)" if count > 1 else line)
     if summary.validation:
         course = "{:<12} start {start:.3f}   end {end:.3f}   best {best:.3f} at step {best_step}"
         lines.append(course.format(summary.view.validation.name, **summary.validation))

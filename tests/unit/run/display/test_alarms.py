@@ -125,3 +125,11 @@ def test_answers_that_are_too_short_are_said_once_with_what_would_help(caplog: p
     assert said.startswith("rollout/filter_length_bias is 0.50") and "query_filter_config" in said
     LengthAlarm(drops_unfinished=True).check({"rollout/length_bias": 0.9})
     assert len(caplog.messages) == 1
+
+
+def test_many_cut_responses_are_said_once_with_their_limit(caplog: pytest.LogCaptureFixture) -> None:
+    alarm = LengthAlarm(drops_unfinished=False, limit="response_length: 16")
+    for cut in (0.3, 0.64, 0.9):
+        alarm.check({"rollout/truncated_fraction": cut})
+    (said,) = caplog.messages
+    assert said.startswith("rollout/truncated_fraction is 0.64") and "cut at response_length: 16" in said

@@ -67,3 +67,10 @@ def test_series_leaves_out_nan_and_absent_values():
 )
 def test_duration(seconds, text):
     assert duration(seconds) == text
+
+
+def test_a_long_run_is_summed_up_by_means_of_its_ends() -> None:
+    rows = [(step, {"rollout/reward_mean": float(step % 2 + step // 20)}) for step in range(40)]
+    summary = summarise(rows, VIEW)
+    assert summary.training == {"first": 0.5, "last": 1.5}
+    assert summary_lines(summary, {})[1] == "reward       first 0.500   last 1.500   (means of 4 steps each)"

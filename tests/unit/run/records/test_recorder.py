@@ -247,6 +247,8 @@ def test_the_groups_that_are_recorded_are_those_that_choose_says(tmp_path, choos
     """Group 2 failed, which is worse than any reward."""
     recorder = RolloutRecorder(tmp_path, RecordLimits(num_groups=2, choose=choose))
     assert [group.group_id for group in recorder.choose(GROUPS, step=1)] == expected
+    assert len(recorder.choose(GROUPS, step=1, kind="val")) == len(GROUPS), "a validation is recorded whole"
+    assert RolloutRecorder(tmp_path, RecordLimits(num_groups=0)).choose(GROUPS, 1, "val") == []
 
 
 def test_a_random_choice_is_the_same_in_a_run_that_is_repeated_and_another_in_the_next_step(tmp_path):
