@@ -330,10 +330,11 @@ class ModelScoreStrategy(ScoreStrategy):
                 with self._ready_to_score(), self._without_dropout():
                     check_packs(self.model, self.context.device)
                     check_trees(self.model, self.context.device)
-        except StrategyError as error:
+        except Exception as error:  # of code that came with the model, too: auto ends no run
             if self.role.use_prefix_sharing == "on":
                 raise
-            logger.info("%s: use_prefix_sharing: auto is off here: %s", self.context.role, error)
+            why = str(error).partition("\n")[0]
+            logger.info("%s: use_prefix_sharing: auto is off here: %s", self.context.role, why)
             pretrained.set_attn_implementation(attention or "eager")
         else:
             self._shares_prefixes = True

@@ -1,5 +1,7 @@
 """How many tokens a micro batch of a Hugging Face strategy computes, before it is cut."""
 
+import logging
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,7 +9,11 @@ import pytest
 import torch
 
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.sections.model import ModelArgs
+from roll.distributed.strategy import model_score
 from roll.distributed.strategy.hf.score import HfScoreStrategy
+from roll.errors import StrategyError
+from roll.models.loading import load_policy
 from roll.models.sequences.layout import computed
 from roll.types.batch import MicroBatch
 from roll.types.forest import SharedWork
@@ -54,3 +60,25 @@ def test_exact_passes_save_tokens_and_no_pairs(exact: bool) -> None:
     made._tree(MicroBatch(ids, lengths, torch.ones_like(ids, dtype=torch.bool), torch.ones(8)), computed(lengths))
     saved = 0 if exact else 2 * 3 * (40 * 41 // 2)
     assert made.take_shared_work() == (8 * 49, 2 * 40 + 8 * 9, saved)
+
+
+@pytest.mark.parametrize("error", [StrategyError("packs"), RuntimeError("of\nkernels")], ids=["refused", "failed"])
+def test_auto_goes_on_without_shared_prefixes_and_says_why_in_a_line(
+    error: Exception, tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*given: object) -> None:
+        raise error
+
+    made = strategy("auto")
+    made.context = SimpleNamespace(device=torch.device("cpu"), exact=False, head="lm", role="r", shows_pictures=False)
+    args = ModelArgs(model_name_or_path=str(tiny_model_dir), dtype="fp32")
+    made._model, made._shares_prefixes = load_policy(args), False
+    monkeypatch.setattr(model_score, "check_trees", fail)
+    with caplog.at_level(logging.INFO):
+        made._share_prefixes()
+    assert not made.shares_prefixes and made.model.pretrained.config._attn_implementation == "sdpa"
+    (message,) = [text for text in caplog.messages if "use_prefix_sharing" in text]
+    assert message == f"r: use_prefix_sharing: auto is off here: {str(error).splitlines()[0]}"
+    made.role = WorkerConfig(use_prefix_sharing="on")
+    with pytest.raises(type(error)):
+        made._share_prefixes()
