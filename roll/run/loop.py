@@ -360,12 +360,15 @@ class Run(ABC):
             return
         summary = summarise(self.rows, self.view)
         place = self.output_dir.absolute()
-        files: dict[str, Path] = {"output": place}
+        files: dict[str, Path | str] = {"output": place}
         curves = draw_curves(self.rows, place / "curves.png", self.view, self.config.exp_name)
         if curves is not None:
             files["curves"] = curves
         if self._newest is not None:
             files["checkpoint"] = self._newest
+        chats = self._newest is not None and "actor_train" in self.config.roles
+        commands = (*(["chat"] if chats else []), "report")
+        files["next"] = ", ".join([*(f"roll {name} {place}" for name in commands), f"roll studio {place.parent}"])
         self.display.summary(summary_lines(summary, files))
         self.trackers.summary(summary.as_dict())
         self.trackers.close(failed)

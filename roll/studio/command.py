@@ -35,7 +35,7 @@ def run(argv: Sequence[str]) -> int:
     if options.folders and wrong:  # the default one may come with the first run
         raise ConfigError(*(f"{folder.why}: name folders that have runs below them." for folder in wrong))
     if find_spec("nicegui") is None:
-        raise ConfigError("roll studio needs NiceGUI: pip install 'roll-rl[studio]' (in a checkout: -e '.[studio]').")
+        raise ConfigError("roll studio needs NiceGUI: run pip install -e '.[studio]' in the checkout.")
     listener = _listener(place.host, options.port)
     from roll.studio.server import serve
 

@@ -223,7 +223,8 @@ def program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     needed = ("fastapi", "uvicorn", *(("httpx",) if env.is_played_outside else ()))
     if lacking := [name for name in needed if not is_installed(name)]:
         yield Problem(
-            f"{at}.env_manager_cls: {PROXY} needs {' and '.join(lacking)}. Install roll-rl[agents].",
+            f"{at}.env_manager_cls: {PROXY} needs {' and '.join(lacking)}. Run pip install -e '.[agents]' in the "
+            "checkout.",
             (f"{at}.env_manager_cls",),
             "machine",
         )

@@ -143,7 +143,9 @@ def tool_code_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     """Packages, commands, the class and the reward that the entry names."""
     if env.tool_servers and not is_installed("mcp"):
         yield Problem(
-            f"{at}.tool_servers needs the package mcp. Install roll-rl[mcp].", (f"{at}.tool_servers",), "machine"
+            f"{at}.tool_servers needs the package mcp. Run pip install -e '.[mcp]' in the checkout.",
+            (f"{at}.tool_servers",),
+            "machine",
         )
     for name, server in env.tool_servers.items():
         if server.command is not None:

@@ -385,7 +385,7 @@ def test_a_plan_looks_at_commands_classes_and_rewards_and_starts_no_server(
     ((_, empty),) = said(tasks=str(tmp_path / "tasks.jsonl"))
     assert empty.endswith("tasks.jsonl:2: its ground truth is an empty list, so that no answer is right.")
     monkeypatch.setattr("roll.pipeline.agentic.tool_checks.is_installed", lambda name: False)
-    assert said() == [("machine", "tool_servers needs the package mcp. Install roll-rl[mcp].")]
+    assert said() == [("machine", "tool_servers needs the package mcp. Run pip install -e '.[mcp]' in the checkout.")]
 
 
 def test_a_native_environment_finds_its_actions_and_chooses_the_words() -> None:
