@@ -125,7 +125,7 @@ class EpisodeCredit(StepCredit):
 
     def token_settings(self, step: int) -> CreditSettings:
         """Estimators that work by turn have discounted already."""
-        chosen = super().token_settings(step)
+        chosen = replace(super().token_settings(step), keeps_zero=self._episodes.advantages.compares_groups)
         return replace(chosen, gamma=1.0) if self._episodes.is_per_turn else chosen
 
 

@@ -465,6 +465,9 @@ def test_identity_leaves_rewards_alone_so_that_groups_of_one_are_fine() -> None:
 
 
 def test_older_names_of_groupings_and_the_limits_of_asym_clip() -> None:
+    for mean, compares in (("group", True), ("batch", False), ("none", False)):
+        norms = {"norm_mean_type": mean, "norm_std_type": "batch"}
+        assert episode_settings(config(reward_normalization=norms)).advantages.compares_groups == compares
     settings = episode_settings(config(reward_normalization={"grouping": "inductive", "method": "asym_clip"}))
     assert settings.by_domain and settings.advantages.limits == (-1.0, 3.0)
     assert not episode_settings(config(reward_normalization={"grouping": "state"})).by_domain
