@@ -91,10 +91,10 @@ def machine_problems(config: AgenticConfig) -> list[Problem]:
     args = config.actor_train.data_args
     wrong = template_problem(args.template, key) or variables_problem(args.template, args.template_kwargs, key)
     problems = [] if wrong is None else [Problem(f"{wrong}.", (key,), "place")]
-    if (manager := shows_pictures(config)) is not None:
+    if (manager := shows_pictures(config, (VL_TRAJECTORY, PROXY))) is not None:  # programs may send some
         seen = known_sight(config.model_roles)
         is_blind = "actor_train" in seen and seen["actor_train"] is None
-        texts = [blind_problem(manager, config)] if is_blind else []
+        texts = [blind_problem(key, config)] if is_blind and (key := shows_pictures(config)) is not None else []
         texts += () if is_blind else sight_problems(config, "actor_train", seen, lacks_gpus(config))
         problems += [Problem(f"{text}.", (manager,), "place") for text in texts]
     return problems

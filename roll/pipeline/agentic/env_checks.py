@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import regex
@@ -90,9 +90,9 @@ def hub_set(env: EnvConfig) -> str | None:
     return name if names_data_set(name) else None
 
 
-def shows_pictures(config: AgenticConfig) -> str | None:
+def shows_pictures(config: AgenticConfig, managers: Collection[str] = (VL_TRAJECTORY,)) -> str | None:
     """Return the key of the first environment that may show pictures; None if no env manager takes any."""
-    tags = (tag for tag, env in played(config).items() if env.env_manager_cls == VL_TRAJECTORY)
+    tags = (tag for tag, env in played(config).items() if env.env_manager_cls in managers)
     tag = next(tags, None)
     return None if tag is None else f"custom_envs.{tag}.env_manager_cls"
 

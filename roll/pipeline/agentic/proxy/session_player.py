@@ -24,7 +24,6 @@ from roll.pipeline.agentic.proxy.endpoint.reward import Outcome, outcome_of
 from roll.pipeline.agentic.proxy.endpoint.session import Session
 from roll.pipeline.agentic.proxy.metrics import session_metrics
 from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, ChatMessage
-from roll.pipeline.agentic.proxy.transcript.rows import transcript_rows
 from roll.pipeline.agentic.proxy.transcript.transcript import Transcript
 from roll.pipeline.agentic.proxy.transcript.tree import Answer
 from roll.pipeline.agentic.sample_forms import state_key
@@ -179,7 +178,7 @@ class SessionPlayer(ABC):
 
     def _rows(self, job: EpisodeJob, session: Session, counts: Counts) -> list[Trajectory]:
         transcript, outcome = session.transcript, session.outcome
-        row_pairs = [(side, *pair) for side, own in session.transcripts.items() for pair in transcript_rows(own.root)]
+        row_pairs = [(side, *pair) for side, own in session.transcripts.items() for pair in own.rows()]
         if not row_pairs and transcript.counts["guided"]:
             raise EnvError(
                 "response_format or tool_choice led every response, and such responses are not trained: leave at least "

@@ -8,7 +8,15 @@ from typing import Any
 
 from pydantic import Field
 
-from roll.pipeline.agentic.proxy.endpoint.chat import must_call, read_messages, readable_tools, schema_of
+from roll.configs.tables.vision import VisionModel
+from roll.pipeline.agentic.proxy.endpoint.chat import (
+    content_of,
+    must_call,
+    picture_part,
+    read_messages,
+    readable_tools,
+    schema_of,
+)
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.fields import Body
 from roll.pipeline.agentic.proxy.endpoint.session import Reply
@@ -32,7 +40,7 @@ class MessagesBody(Body):
     stream: bool | None = None
 
 
-def read_anthropic(body: MessagesBody) -> ChatCall:
+def read_anthropic(body: MessagesBody, vision: VisionModel | None = None) -> ChatCall:
     """Raises Refusal for what this endpoint does not do."""
     choice = _choice(body.tool_choice or {})
     tools, left_out = readable_tools([_tool(tool) for tool in body.tools or ()])
@@ -41,7 +49,7 @@ def read_anthropic(body: MessagesBody) -> ChatCall:
         raise Refusal(400, "messages: the last one is the assistant's; the response cannot be started for the policy.")
     messages = [*_system(body.system), *(one for message in body.messages for one in _messages(message))]
     return ChatCall(
-        messages=read_messages(messages),
+        messages=read_messages(messages, vision),
         tools=() if choice == "none" else tools,
         must_call=must_call(tools, choice),
         schema=schema_of(form, "output_config.format"),
@@ -90,25 +98,26 @@ def _messages(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _said(role: str, blocks: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    texts: list[str] = []
+    parts: list[str | Mapping[str, Any]] = []
     for block in blocks:
         if block.get("type") == "tool_result":
-            if texts:
-                yield {"role": role, "content": "".join(texts)}
-                texts = []
+            if parts:
+                yield {"role": role, "content": content_of(parts)}
+                parts = []
             yield {
                 "role": TOOL,
                 "tool_call_id": block.get("tool_use_id", ""),
-                "content": _text(block.get("content")),
+                "content": content_of(_parts_in(block.get("content"))),
             }
         else:
-            texts.append(_block_text(block))
-    if texts:
-        yield {"role": role, "content": "".join(texts)}
+            parts += _parts_of(block)
+    if parts:
+        yield {"role": role, "content": content_of(parts)}
 
 
 def _answer(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    texts, thoughts, calls = [], [], []
+    parts: list[str | Mapping[str, Any]] = []
+    thoughts, calls = [], []
     for block in blocks:
         kind = block.get("type")
         if kind == "thinking":
@@ -117,8 +126,8 @@ def _answer(blocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             inner = {"name": block.get("name"), "arguments": json.dumps(block.get("input") or {}, ensure_ascii=False)}
             calls.append({"id": block.get("id", ""), "type": "function", "function": inner})
         elif kind != "redacted_thinking":  # of another model, whose text nobody can read
-            texts.append(_block_text(block))
-    message: dict[str, Any] = {"role": ASSISTANT, "content": "".join(texts)}
+            parts += _parts_of(block)
+    message: dict[str, Any] = {"role": ASSISTANT, "content": content_of(parts)}
     if thoughts:
         message["reasoning_content"] = "".join(thoughts)
     return message | ({"tool_calls": calls} if calls else {})
@@ -130,23 +139,29 @@ def _blocks(content: Any) -> list[Mapping[str, Any]]:
     return content
 
 
-def _text(content: Any) -> str:
+def _parts_in(content: Any) -> list[str | Mapping[str, Any]]:
     if isinstance(content, str) or content is None:
-        return content or ""
-    return "".join(map(_block_text, _blocks(content)))
+        return [content or ""]
+    return [part for block in _blocks(content) for part in _parts_of(block)]
 
 
-def _block_text(block: Mapping[str, Any]) -> str:
+def _parts_of(block: Mapping[str, Any]) -> list[str | Mapping[str, Any]]:
+    """Texts and pictures of a block."""
     kind, text, source = block.get("type", "text"), block.get("text"), block.get("source")
+    form = source.get("type") if isinstance(source, Mapping) else None
     if kind == "text" and isinstance(text, str):
-        return text
+        return [text]
     if kind == "search_result":
-        return f"{block.get('title') or ''}\n{source or ''}\n{_text(block.get('content'))}\n"
-    if kind == "document" and isinstance(source, Mapping) and source.get("type") in ("text", "content"):
-        named = "".join(f"{block[name]}\n" for name in ("title", "context") if block.get(name))
-        return f"{named}{_text(source.get('data') if source['type'] == 'text' else source.get('content'))}\n"
-    raise Refusal(400, f"messages: a block of type {kind!r} is not supported; text, documents as text, tool_use, "
-                  "tool_result and thinking are.", "unsupported", "messages")  # fmt: skip
+        return [f"{block.get('title') or ''}\n{source or ''}\n", *_parts_in(block.get("content")), "\n"]
+    if isinstance(source, Mapping) and kind == "document" and form in ("text", "content"):
+        named = [f"{block[name]}\n" for name in ("title", "context") if block.get(name)]
+        return [*named, *_parts_in(source.get("data" if form == "text" else "content")), "\n"]
+    if isinstance(source, Mapping) and kind == "image":
+        is_inline = form == "base64"
+        url = f"data:{source.get('media_type')};base64,{source.get('data')}" if is_inline else str(source.get("url"))
+        return [picture_part(url)]
+    raise Refusal(400, f"messages: a block of type {kind!r} is not supported; text, images, documents as text, "
+                  "tool_use, tool_result and thinking are.", "unsupported", "messages")  # fmt: skip
 
 
 class AnthropicWire:

@@ -105,7 +105,7 @@ class _Routes:
         session, body = await self._received(request)
         with _counted(session), _read():
             read: ChatBody = read_body(ChatBody, body)
-            exchange, reply_id = await _exchange(session, request, read_chat(read), body, read.model)
+            exchange, reply_id = await _exchange(session, request, read_chat(read, session.vision), body, read.model)
         wire = ChatWire(read, session.parser, reply_id)
         return await _answered(session, request, exchange, wire, bool(read.stream))
 
@@ -122,16 +122,18 @@ class _Routes:
             read: MessagesBody = read_body(MessagesBody, body)
             if read.max_tokens is None:
                 raise Refusal(400, "max_tokens: Field required", param="max_tokens")
-            exchange, reply_id = await _exchange(session, request, read_anthropic(read), body, read.model)
+            exchange, reply_id = await _exchange(
+                session, request, read_anthropic(read, session.vision), body, read.model
+            )
         return await _answered(session, request, exchange, AnthropicWire(read, reply_id), bool(read.stream))
 
     async def count_tokens(self, request: Request) -> Response:
         session, body = await self._received(request)
         with _read():
-            call = read_anthropic(read_body(MessagesBody, body))
+            call = read_anthropic(read_body(MessagesBody, body), session.vision)
             session.check_length(call)
-            ids = await asyncio.to_thread(session.transcript.renderer.whole, call.messages, call.tools)
-        return JSONResponse({"input_tokens": len(ids)})
+            prompt = await asyncio.to_thread(session.transcript.renderer.whole, call.messages, call.tools)
+        return JSONResponse({"input_tokens": len(prompt.ids)})
 
     async def models(self, request: Request) -> Response:
         session = self._session(request)

@@ -9,13 +9,20 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from roll.configs.tables.vision import VisionModel
+from roll.datasets.media import A_PICTURE, part_medium
 from roll.datasets.messages import clean_messages
+from roll.datasets.pictures.decode import measure
+from roll.datasets.pictures.forms import PicturePlaces, pictures_in
+from roll.datasets.pictures.placing import READABLE
+from roll.errors import ConfigError, PictureError
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.fields import Body
 from roll.pipeline.agentic.proxy.endpoint.session import MOST_SAMPLES, Reply
 from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, SYSTEM, TOOL, Call, ChatCall, ChatMessage, Tool
 from roll.pipeline.agentic.proxy.transcript.parse import Parser
 from roll.pipeline.agentic.proxy.transcript.tree import Answer
+from roll.types.media import Picture
 
 _FINISH = {"stop": "stop", "length": "length"}
 
@@ -45,12 +52,12 @@ def read_body(kind: type[BaseModel], body: bytes) -> Any:
         raise Refusal(400, f"{field}: {first['msg']}", param=field) from None
 
 
-def read_chat(body: ChatBody) -> ChatCall:
+def read_chat(body: ChatBody, vision: VisionModel | None = None) -> ChatCall:
     """Raises Refusal for what this endpoint does not do."""
     tools, left_out = readable_tools(body.tools or ())
     stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
     return ChatCall(
-        messages=read_messages(body.messages),
+        messages=read_messages(body.messages, vision),
         tools=() if body.tool_choice == "none" else tools,
         must_call=must_call(tools, body.tool_choice),
         schema=schema_of(body.response_format, "response_format"),
@@ -117,19 +124,31 @@ def schema_of(form: Mapping[str, Any] | None, field: str) -> Mapping[str, Any] |
     return schema
 
 
-def read_messages(messages: list[dict[str, Any]]) -> tuple[ChatMessage, ...]:
-    """Raises Refusal for what no chat template takes, by its place."""
+def read_messages(messages: list[dict[str, Any]], vision: VisionModel | None = None) -> tuple[ChatMessage, ...]:
+    """`vision`: how the policy sees, if it does. Raises Refusal for what no chat template takes, by its place."""
     with_content = [
         {**m, "content": ""} if m.get("content") is None and m.get("role") in (ASSISTANT, TOOL) else m for m in messages
     ]
     try:
-        cleaned = clean_messages(with_content, parses=False)
-        return tuple(_message(message) for message in cleaned)
-    except (TypeError, ValueError, KeyError) as error:
+        for number, message in enumerate(messages, start=1):
+            _check_parts(message.get("content"), f"message {number}", vision)
+        cleaned = clean_messages(with_content, parses=False, shows=True)
+        return tuple(_message(message, vision, number) for number, message in enumerate(cleaned, start=1))
+    except (TypeError, ValueError, KeyError, ConfigError, PictureError) as error:
         raise Refusal(400, f"messages: {error}", param="messages") from None
 
 
-def _message(message: Mapping[str, Any]) -> ChatMessage:
+def _check_parts(content: Any, at: str, vision: VisionModel | None) -> None:
+    for part in content if isinstance(content, list) else ():
+        medium = part_medium(part) if isinstance(part, Mapping) else None
+        if medium == A_PICTURE and vision is None:
+            raise ValueError(f"{at} shows a picture, and the model of this run reads text only. Send text, or train a "
+                             "model that sees (docs/pictures.md)")  # fmt: skip
+        if medium not in (None, A_PICTURE):
+            raise ValueError(f"{at} shows {medium}, which the policy cannot be shown. Send text or pictures")
+
+
+def _message(message: Mapping[str, Any], vision: VisionModel | None, number: int) -> ChatMessage:
     role = SYSTEM if message["role"] == "developer" else message["role"]
     reasoning = next((message[name] for name in ("reasoning_content", "reasoning") if message.get(name)), "")
     calls = tuple(
@@ -141,16 +160,44 @@ def _message(message: Mapping[str, Any]) -> ChatMessage:
         )
         for call in message.get("tool_calls") or ()
     )  # fmt: skip
-    content = message["content"].encode("utf-8", "replace").decode()
+    shown = [message["content"]] if isinstance(message["content"], str) else message["content"]
+    parts = tuple(
+        _picture(part["image"], vision, f"message {number}") if isinstance(part, Mapping) and part["type"] == "image"
+        else (part if isinstance(part, str) else part["text"]).encode("utf-8", "replace").decode()
+        for part in shown
+    )  # fmt: skip
     is_answer = role == ASSISTANT
     return ChatMessage(
         role,
-        content,
+        "".join(part if isinstance(part, str) else READABLE for part in parts),
         str(reasoning) if is_answer else "",
         calls if is_answer else (),
         "" if is_answer else str(message.get("tool_call_id") or ""),
         "" if is_answer else str(message.get("name") or ""),
+        parts if any(isinstance(part, Picture) for part in parts) else (),
     )
+
+
+def _picture(part: Any, vision: VisionModel | None, at: str) -> Picture:
+    """The picture, of which the header is read; its pixels are decoded when an engine is asked. Nothing but what the
+    request holds is opened."""
+    sources = pictures_in(part, at, "", PicturePlaces())
+    if vision is None or len(sources) != 1 or sources[0].form != "inline":
+        raise ValueError(f"{at}: send each picture as a data URL (data:image/png;base64,...)")
+    return measure(sources[0], vision.sizes)
+
+
+def content_of(parts: Sequence[str | Mapping[str, Any]]) -> str | list[dict[str, Any]]:
+    """The content of a message from texts and parts that show pictures: one text where none does."""
+    texts = [part for part in parts if isinstance(part, str)]
+    if len(texts) == len(parts):
+        return "".join(texts)
+    return [{"type": "text", "text": part} if isinstance(part, str) else dict(part) for part in parts]
+
+
+def picture_part(url: Any) -> dict[str, Any]:
+    """A part that shows the picture of this data URL."""
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 class ChatWire:

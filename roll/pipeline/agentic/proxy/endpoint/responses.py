@@ -11,7 +11,14 @@ from typing import Any
 
 from pydantic import Field
 
-from roll.pipeline.agentic.proxy.endpoint.chat import must_call, read_messages, readable_tools, schema_of
+from roll.pipeline.agentic.proxy.endpoint.chat import (
+    content_of,
+    must_call,
+    picture_part,
+    read_messages,
+    readable_tools,
+    schema_of,
+)
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.fields import Body
 from roll.pipeline.agentic.proxy.endpoint.session import Reply, Session
@@ -52,7 +59,7 @@ def read_responses(body: ResponsesBody, session: Session) -> ChatCall:
         earlier = session.responses[body.previous_response_id]
     instructions = (ChatMessage(SYSTEM, body.instructions),) if body.instructions else ()
     items = [{"role": USER, "content": body.input}] if isinstance(body.input, str) else body.input
-    messages = read_messages(list(_messages(items))) if items else ()
+    messages = read_messages(list(_messages(items)), session.vision) if items else ()
     if not (earlier or messages):
         raise Refusal(400, "input: it is empty.", param="input")
     tools, left_out = readable_tools([_tool(tool) for tool in body.tools or ()])
@@ -93,9 +100,9 @@ def _messages(items: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             yield answer
             answer = {}
         if kind == "message":
-            yield {"role": item.get("role"), "content": _text(item.get("content"), place)}
+            yield {"role": item.get("role"), "content": _content(item.get("content"), place)}
         elif kind == "function_call_output":
-            output = _text(item.get("output"), place)
+            output = _content(item.get("output"), place)
             yield {"role": TOOL, "tool_call_id": item.get("call_id") or "", "content": output}
         else:
             raise _unknown(place, f"an item of type {kind!r}")
@@ -120,37 +127,41 @@ def _add(answer: dict[str, Any], rank: int, item: Mapping[str, Any], place: int)
     if rank == _REASONING:
         answer["reasoning_content"] = _thought(item, place)
     elif rank == _MESSAGE:
-        answer["content"] = _text(item.get("content"), place)
+        answer["content"] = _content(item.get("content"), place)
     else:
         inner = {"name": item.get("name"), "arguments": item.get("arguments") or "{}"}
         call = {"id": item.get("call_id") or "", "type": "function", "function": inner}
         answer.setdefault("tool_calls", []).append(call)
 
 
-def _text(content: Any, place: int) -> str:
+def _content(content: Any, place: int) -> str | list[dict[str, Any]]:
     if isinstance(content, str):
         return content
     if not isinstance(content, list) or not all(isinstance(part, Mapping) for part in content):
         raise Refusal(400, f"input[{place}]: a text or a list of parts is needed.", param="input")
-    texts: list[str] = []
+    parts: list[str | Mapping[str, Any]] = []
     for part in content:
-        text = part.get("refusal" if part.get("type") == "refusal" else "text")
-        if part.get("type") not in ("input_text", "output_text", "text", "refusal") or not isinstance(text, str):
-            raise _unknown(place, f"a part of type {part.get('type')!r}")
-        texts.append(text)
-    return "".join(texts)
+        kind = part.get("type")
+        text = part.get("refusal" if kind == "refusal" else "text")
+        if kind == "input_image":
+            parts.append(picture_part(part.get("image_url")))
+        elif kind in ("input_text", "output_text", "text", "refusal") and isinstance(text, str):
+            parts.append(text)
+        else:
+            raise _unknown(place, f"a part of type {kind!r}")
+    return content_of(parts)
 
 
 def _unknown(place: int, what: str) -> Refusal:
-    return Refusal(400, f"input[{place}]: {what} is not supported; texts, function calls, their outputs and reasoning "
-                   "are.", "unsupported", "input")  # fmt: skip
+    return Refusal(400, f"input[{place}]: {what} is not supported; texts, pictures, function calls, their outputs and "
+                   "reasoning are.", "unsupported", "input")  # fmt: skip
 
 
 def _thought(item: Mapping[str, Any], place: int) -> str:
     """The reasoning of an item, which clients that store nothing send back in its encrypted form alone."""
     if item.get("content"):
         parts = [{**part, "type": "text"} if isinstance(part, Mapping) else part for part in item["content"]]
-        return _text(parts, place)
+        return str(_content(parts, place))
     try:
         return base64.b64decode(item.get("encrypted_content") or "", validate=True).decode()
     except (binascii.Error, ValueError, TypeError):

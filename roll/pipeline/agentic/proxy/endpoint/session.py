@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from roll.configs.tables.vision import VisionModel
+from roll.datasets.pictures.decode import all_decoded
 from roll.distributed.strategy.stop_strings import answer_texts
-from roll.errors import StrategyError, describe
+from roll.errors import PictureError, StrategyError, describe
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, turn_seed
 from roll.pipeline.agentic.proxy.endpoint.compiler import Compiler
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
@@ -132,6 +134,11 @@ class Session:
         return next(iter(self.transcripts.values()))
 
     @property
+    def vision(self) -> VisionModel | None:
+        """Vision of the policy, None if it sees no pictures."""
+        return self.parser.encoder.vision
+
+    @property
     def sides(self) -> tuple[str, ...]:
         """Names of the sides; none where there are no several."""
         return tuple(filter(None, self.transcripts))
@@ -245,6 +252,8 @@ class Session:
         prepared = prepared or self._prepared(call)
         request = self._request(call, prepared)
         with self._waiting():
+            if request.media:
+                request = await asyncio.to_thread(_decoded, request)
             generations = await self._sampled(request)
         self.transcript.counts["guided"] += call.is_guided
         texts = answer_texts(lambda answers: [self.parser.text(ids) for ids in answers], generations, request.sampling)
@@ -324,6 +333,7 @@ class Session:
             num_samples=call.n,
             session=name,
             order=self.job.order,
+            media=prepared.media,
         )
 
     def _turn(self, call: ChatCall, prepared: Prepared) -> int:
@@ -388,6 +398,14 @@ class Session:
                     timer.cancel()
         self._exchanges.clear()
         self._known.clear()
+
+
+def _decoded(request: GenerationRequest) -> GenerationRequest:
+    try:
+        (media,) = all_decoded([request.media])
+    except PictureError as error:
+        raise Refusal(400, f"messages: {error}", param="messages") from None
+    return replace(request, media=media)
 
 
 def _too_long(how: str) -> Refusal:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from roll.types.media import Picture
+
 ASSISTANT, SYSTEM, TOOL, USER = "assistant", "system", "tool", "user"
 Tool = Mapping[str, Any]
 
@@ -43,7 +45,8 @@ class Call:
 
 @dataclass(frozen=True)
 class ChatMessage:
-    """One message. `calls` and `reasoning` are of the assistant; `call_id` says which call a tool's result answers."""
+    """One message. `calls` and `reasoning` are of the assistant; `call_id` says which call a tool's result answers.
+    `parts`: what it shows, in order, where some of it are pictures."""
 
     role: str
     content: str = ""
@@ -51,16 +54,23 @@ class ChatMessage:
     calls: tuple[Call, ...] = ()
     call_id: str = ""
     name: str = ""
+    parts: tuple[str | Picture, ...] = ()
+
+    @property
+    def pictures(self) -> list[Picture]:
+        return [part for part in self.parts if isinstance(part, Picture)]
 
     @cached_property
     def key(self) -> bytes:
         """Equal for messages that say the same: call ids, and spacing and order in arguments, do not count. The name
         of who speaks counts, since templates may write it."""
         calls = [(call.name, call.canonical) for call in self.calls]
-        return _digest([self.role, self.content, self.reasoning, calls, self.name])
+        shown = [part if isinstance(part, str) else [part.digest] for part in self.parts]
+        return _digest([self.role, self.content, self.reasoning, calls, self.name, shown])
 
     def for_template(self) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": self.role, "content": self.content}
+        shown = [{"type": "text", "text": p} if isinstance(p, str) else {"type": "image"} for p in self.parts]
+        message: dict[str, Any] = {"role": self.role, "content": shown or self.content}
         if self.reasoning:
             message["reasoning_content"] = message["thinking"] = self.reasoning  # gpt-oss reads the latter
         if self.calls:

@@ -10,11 +10,11 @@ from roll.pipeline.agentic.proxy.transcript.tree import Answer, Node
 from roll.types.rollout import Trajectory, routes_of_row
 
 
-def transcript_rows(root: Node) -> Iterator[tuple[Trajectory, Answer]]:
+def transcript_rows(root: Node, image_token: int = 0) -> Iterator[tuple[Trajectory, Answer]]:
     """A row for every path from the root to a leaf, in the order in which the leaves were sampled, with the answer that
     ends it. The mask is True on sampled tokens that were delivered, that no structure led, and that no earlier row has;
     a row without such tokens is left out. The ids of a row are exactly what an engine was sent for its last answer, and
-    what it sampled.
+    what it sampled; `image_token` stands where the tree names a picture.
 
     Rewards stand at nothing yet: every row has `reward` NaN and zeros as turn_rewards."""
     leaves = [node for node in root.below() if not node.children and node.answer is not None]
@@ -29,7 +29,7 @@ def transcript_rows(root: Node) -> Iterator[tuple[Trajectory, Answer]]:
             continue
         trained |= {id(node) for node in new_answers}
         path = path[: path.index(new_answers[-1]) + 1]  # what nobody received at its end is context of nothing
-        yield _row(path, {id(node) for node in new_answers}, number), _of(path[-1])
+        yield _row(path, {id(node) for node in new_answers}, number, image_token), _of(path[-1])
         number += 1
 
 
@@ -38,7 +38,7 @@ def _of(node: Node) -> Answer:
     return node.answer
 
 
-def _row(path: list[Node], trained: set[int], number: int) -> Trajectory:
+def _row(path: list[Node], trained: set[int], number: int, image_token: int) -> Trajectory:
     """`trained`: the nodes of the path that this row trains."""
     ids = np.concatenate([node.ids for node in path]).astype(np.int32)
     mask = np.zeros(len(ids), bool)
@@ -56,7 +56,8 @@ def _row(path: list[Node], trained: set[int], number: int) -> Trajectory:
     last = _of(path[-1]).generation
     num_runs = int(mask[0]) + int((mask[1:] & ~mask[:-1]).sum())
     return Trajectory(
-        input_ids=ids,
+        input_ids=np.where(ids < 0, image_token, ids).astype(np.int32),
+        media=_of(path[-1]).media,
         response_mask=mask,
         log_probs=log_probs,
         policy_versions=versions,

@@ -3,8 +3,9 @@ trained."""
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,23 +13,26 @@ import numpy as np
 from roll.pipeline.agentic.proxy.transcript.causes import Break, cause_of
 from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, ChatCall, ChatMessage, chained
 from roll.pipeline.agentic.proxy.transcript.render import Renderer
+from roll.pipeline.agentic.proxy.transcript.rows import transcript_rows
 from roll.pipeline.agentic.proxy.transcript.tree import Answer, Node, Walk, add_answer, insert, walk
-from roll.types.rollout import Generation
+from roll.pipeline.agentic.sample_forms import without_pixels
+from roll.types.media import Media, Prompt
+from roll.types.rollout import Generation, Trajectory
 
 _SHOWN_TOKENS = 12
 _LONGEST_SHOWN = 40
 _MOST_BREAKS = 50  # that a session keeps for its reader
 
 
-Added = tuple[Node, np.ndarray, bool]
-"""The node that a request continues, the ids behind it, and whether the template alone kept it from the answer that its
-messages continue."""
+Added = tuple[Node, Prompt, bool]
+"""The node that a request continues, what stands behind it, and whether the template alone kept it from the answer that
+its messages continue."""
 
 
 @dataclass(frozen=True, repr=False)
 class Prepared:
     """A request as tokens. `num_before`: sampled answers on its path; `repeat`: how often the same prompt was asked
-    before. `base` is the node behind which `inherited` stands."""
+    before. `base` is the node behind which `inherited` stands, as ids of the tree."""
 
     call: ChatCall
     request: int
@@ -37,6 +41,7 @@ class Prepared:
     prompt_ids: np.ndarray
     num_before: int
     repeat: int
+    media: Media = ()
 
 
 @dataclass(repr=False)
@@ -54,24 +59,33 @@ class Transcript:
         """The prompt: what is known of the conversation stays as it was sampled, and only what follows is tokenised,
         unless it was (`added`). Counts whether the request continues or breaks. Raises RenderRefused."""
         self.counts["requests"] += 1
-        base, added_ids, is_rendering = added or self.tokenised(call)
+        base, new, is_rendering = added or self.tokenised(call)
+        added_ids = _named(new)
         walked = walk(base, added_ids)
         self._witness(call, base, walked, added_ids, is_rendering)
-        prompt = np.concatenate([base.path_ids(), added_ids]).astype(np.int32)
+        before = base.path_ids()
+        prompt = np.concatenate([before, added_ids]).astype(np.int32)
+        shown = () if base.answer is None else base.answer.media
+        media = (*shown, *(each.moved(len(before)) for each in new.media))
         path = walked.node.answers() if walked.inside == len(walked.node.ids) else walked.node.path()[-2].answers()
         for answer in base.answers():
             answer.delivered = True  # the program has shown it
         key = prompt.tobytes()
         repeat, self._num_requests[key] = self._num_requests[key], self._num_requests[key] + 1
-        return Prepared(call, self.counts["requests"], base, added_ids, prompt, len(path), repeat)
+        ids = self._unnamed(prompt)
+        return Prepared(call, self.counts["requests"], base, added_ids, ids, len(path), repeat, media)
 
     def commit(self, prepared: Prepared, generation: Generation, message: ChatMessage) -> Answer:
         """Adds what was sampled for a request."""
         call = prepared.call
         answer = Answer(
-            message, (*call.messages, message), call.root, prepared.request, generation, prepared.num_before
-        )
+            message, (*call.messages, message), call.root, prepared.request, generation, prepared.num_before,
+            media=without_pixels(prepared.media),
+        )  # fmt: skip
         node = add_answer(insert(prepared.base, prepared.inherited), answer)
+        if not self.renderer.encoder.placeholders.isdisjoint(generation.token_ids[-1:].tolist()):
+            answer.says_picture = True  # nothing could stand in its place: a request renders it anew, without
+            return answer
         before = call.chain[-1] if call.messages else call.root
         (key,) = chained(before, [message])
         self._by_key.setdefault(key, []).append(node)
@@ -86,9 +100,9 @@ class Transcript:
                 continue
             node = _choice(nodes, call.messages[place])
             assert node.answer is not None
-            added_ids = self.renderer.behind(call.messages, place, call.tools, node.answer.generation.token_ids)
-            if added_ids is not None:
-                return node, added_ids, kept_off
+            added = self.renderer.behind(call.messages, place, call.tools, node.answer.generation.token_ids)
+            if added is not None:
+                return node, added, kept_off
             kept_off = True
         return self.root, self.renderer.whole(call.messages, call.tools), kept_off
 
@@ -116,7 +130,9 @@ class Transcript:
         before = np.concatenate([base.path_ids(), added_ids[: walked.matched]])
         other = walked.others[0]
         was = other.ids[walked.inside :] if other is walked.node else other.ids
-        show = self.renderer.encoder.show
+
+        def show(ids: np.ndarray) -> str:
+            return self.renderer.encoder.show(self._unnamed(ids))
 
         def shown(ids: np.ndarray) -> str:
             return show(ids[:_SHOWN_TOKENS])[:_LONGEST_SHOWN]
@@ -131,11 +147,30 @@ class Transcript:
             now=shown(added_ids[walked.matched :]),
         )
 
+    def rows(self) -> Iterator[tuple[Trajectory, Answer]]:
+        """Training rows of the session, each with the answer that ends it."""
+        vision = self.renderer.encoder.vision
+        return transcript_rows(self.root, 0 if vision is None else vision.image_token)
+
+    def _unnamed(self, ids: np.ndarray) -> np.ndarray:
+        vision = self.renderer.encoder.vision
+        return ids if vision is None else np.where(ids < 0, vision.image_token, ids).astype(np.int32)
+
     def _is_known(self, messages: Sequence[ChatMessage]) -> bool:
         """Whether one of these is an answer of this session, but for white space, thinking and how calls are
         written."""
         served = {_loose(node.answer.message) for node in self.root.below() if node.answer is not None}
         return any(_loose(message) in served for message in messages if message.role == ASSISTANT)
+
+
+def _named(prompt: Prompt) -> np.ndarray:
+    """Ids of the tree, where a negative number of its own stands for each picture: what was said behind one is not said
+    behind another."""
+    ids = prompt.ids.copy() if prompt.media else prompt.ids
+    for each in prompt.media:
+        name = hashlib.blake2b(each.picture.digest.encode(), digest_size=4).digest()
+        ids[each.start : each.end] = -1 - (int.from_bytes(name, "little") >> 1)
+    return ids
 
 
 def _choice(nodes: Sequence[Node], message: ChatMessage) -> Node:

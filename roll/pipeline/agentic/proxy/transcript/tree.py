@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from roll.pipeline.agentic.proxy.transcript.message import ChatMessage
+from roll.types.media import Media
 from roll.types.rollout import Generation
 
 
@@ -16,7 +17,8 @@ class Answer:
     """One sampled answer. `history` ends with its own message, `root` is the key of the tools it was asked with;
     `request` counts from 1 through the session. `delivered`: a program has received it. `stopped_by`: the request's
     stop string that ended it. `is_malformed`: it has a call that cannot be read, as text. `is_guided`: it was sampled
-    among the tokens that fit a structure, so it is context of later answers and not trained."""
+    among the tokens that fit a structure, so it is context of later answers and not trained. `media`: the pictures of
+    its prompt; `says_picture`: it ends with the token of one, and is not trained."""
 
     message: ChatMessage
     history: tuple[ChatMessage, ...]
@@ -28,10 +30,12 @@ class Answer:
     stopped_by: str = ""
     is_malformed: bool = False
     is_guided: bool = False
+    media: Media = ()
+    says_picture: bool = False
 
     @property
     def is_trained(self) -> bool:
-        return self.delivered and not self.is_guided
+        return self.delivered and not (self.is_guided or self.says_picture)
 
 
 @dataclass(eq=False, repr=False)

@@ -17,7 +17,6 @@ from roll.models.tiny import build_tokenizer
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules
 from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
 from roll.pipeline.agentic.proxy.endpoint.session import Session
-from roll.pipeline.agentic.proxy.transcript.rows import transcript_rows
 from roll.pipeline.agentic.sample_forms import ChatEncoder
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams, Trajectory
 from tests.unit.pipeline.agentic.parts import rules
@@ -163,18 +162,19 @@ class Place:
         return self.open[-1]
 
     def rows(self) -> list[Any]:
-        return [row for row, _ in transcript_rows(self.session.transcript.root)]
+        return [row for row, _ in self.session.transcript.rows()]
 
 
 def serve(
-    said: list[str], play: Callable[[Place], Coroutine[Any, Any, T]], compiles: bool = False, **changes: Any
-) -> T:
+    said: list[str], play: Callable[[Place], Coroutine[Any, Any, T]], compiles: bool = False,
+    encoder: ChatEncoder = ENCODER, **changes: Any,
+) -> T:  # fmt: skip
     """What `play` returns with an endpoint that says these texts in turn. With `compiles`, schemas are compiled before,
     for which a process imports torch."""
 
     async def run() -> T:
-        engine = Engine(ENCODER, lambda number: said[number % len(said)])
-        endpoint = Endpoint(ENCODER, engine)
+        engine = Engine(encoder, lambda number: said[number % len(said)])
+        endpoint = Endpoint(encoder, engine)
         await endpoint.start()
         place = Place(endpoint, open_session(endpoint, **changes), engine)
         place.session.compiler = place.session.compiler if compiles else None

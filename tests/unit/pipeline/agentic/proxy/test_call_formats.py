@@ -164,7 +164,7 @@ def test_a_conversation_of_harmony_goes_on_behind_a_call_and_behind_a_final_answ
     behind = renderer.behind([*messages, ChatMessage(TOOL, "7", call_id="x")], 1, TOOLS, said)
     assert behind is not None
     result = '<|start|>functions.open to=assistant<|channel|>commentary<|message|>"7"<|end|><|start|>assistant'
-    assert encoder.show(behind) == result
+    assert encoder.show(behind.ids) == result
     for final, is_continued in (("<|channel|>final<|message|>7<|return|>", True),
                                 (_THOUGHT + "<|channel|>final<|message|>7<|return|>", False)):  # fmt: skip
         said = encoder.encode(final)
@@ -172,7 +172,7 @@ def test_a_conversation_of_harmony_goes_on_behind_a_call_and_behind_a_final_answ
         behind = renderer.behind([*messages, ChatMessage(USER, "sure?")], 1, TOOLS, said)
         assert (behind is not None) == is_continued, "the template drops thinking before a final answer"
         if behind is not None:
-            assert encoder.show(behind) == "<|start|>user<|message|>sure?<|end|><|start|>assistant"
+            assert encoder.show(behind.ids) == "<|start|>user<|message|>sure?<|end|><|start|>assistant"
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_calls_are_read_and_the_conversation_goes_on_behind_them(
     assert parsed.message.content.strip() == content
     messages = [ChatMessage(USER, "box F?"), parsed.message, *(ChatMessage(TOOL, "7", call_id="x") for _ in calls)]
     behind = renderer.behind(messages, 1, TOOLS, encoder.encode(text + "<|im_end|>"))
-    assert behind is not None and encoder.show(behind).startswith("\n<|im_start|>tool\n7")
+    assert behind is not None and encoder.show(behind.ids).startswith("\n<|im_start|>tool\n7")
 
 
 @pytest.mark.parametrize(("family", "text"), [(family, text) for family, texts in MALFORMED.items() for text in texts])

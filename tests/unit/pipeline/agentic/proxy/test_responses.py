@@ -155,7 +155,7 @@ def test_nonsense_is_refused_and_nothing_is_sampled(body: dict[str, Any]) -> Non
         ({"previous_response_id": "resp_none"}, "previous_response_id"),
         ({"input": []}, "input"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "input"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "messages"),
         ({"input": [{"role": "user", "content": 5}]}, "input"),
         ({"input": [{"type": "reasoning", "summary": [], "encrypted_content": "gAAA!"}]}, "input"),
         ({"input": [{"role": "wizard", "content": "x"}]}, "messages"),
