@@ -19,7 +19,7 @@ from roll.pipeline.agentic.proxy.endpoint.chat import (
 )
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.fields import Body
-from roll.pipeline.agentic.proxy.endpoint.session import Reply
+from roll.pipeline.agentic.proxy.endpoint.session import Exchange, Reply
 from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, SYSTEM, TOOL, USER, ChatCall
 from roll.pipeline.agentic.proxy.transcript.tree import Answer
 
@@ -173,16 +173,20 @@ class AnthropicWire:
     def reply(self, reply: Reply) -> dict[str, Any]:
         (answer,) = reply.answers
         return {
-            **self._begun(reply, reply.num_sampled),
+            **self._begun(reply.num_prompt, reply.num_sampled),
             "content": [_finished(block) for block in _parts(answer)],
             "stop_reason": _stop_reason(answer),
             "stop_sequence": answer.stopped_by or None,
         }
 
+    def begin(self, exchange: Exchange) -> Iterator[str]:
+        """The first event of a stream, while nothing is sampled yet."""
+        begun = {**self._begun(exchange.num_prompt, 0), "content": [], "stop_reason": None}
+        yield _event("message_start", {"message": begun})
+
     def events(self, reply: Reply) -> Iterator[str]:
-        """The events of a stream, made from the whole answer: block by block."""
+        """The other events, made from the whole answer: block by block."""
         (answer,) = reply.answers
-        yield _event("message_start", {"message": {**self._begun(reply, 0), "content": [], "stop_reason": None}})
         for index, (kind, value) in enumerate(_parts(answer)):
             empty, deltas = _streamed(kind, value)
             yield _event("content_block_start", {"index": index, "content_block": empty})
@@ -199,8 +203,8 @@ class AnthropicWire:
     def error(self, refusal: Refusal) -> Iterator[str]:
         yield _event("error", refusal.anthropic())
 
-    def _begun(self, reply: Reply, num_sampled: int) -> dict[str, Any]:
-        usage = {"input_tokens": reply.num_prompt, "output_tokens": num_sampled}
+    def _begun(self, num_prompt: int, num_sampled: int) -> dict[str, Any]:
+        usage = {"input_tokens": num_prompt, "output_tokens": num_sampled}
         return {
             "id": self._id,
             "type": "message",

@@ -28,6 +28,7 @@ from roll.pipeline.agentic.proxy.transcript.message import ChatCall
 from roll.pipeline.agentic.proxy.transcript.render import RenderRefused
 from roll.utils.background import start
 
+BEGIN_S = 1.0  # in which a failure is still told by the status of a stream
 PING_S = 10.0
 MODEL = "policy"
 _SESSION_HEADER = "x-roll-session"
@@ -260,11 +261,11 @@ async def _exchange(
 
 
 async def _answered(session: Session, request: Request, exchange: Exchange, wire: Wire, streams: bool) -> Response:
-    """Reply to a request: a failure in its first PING_S seconds is reported by the status, in a stream too."""
+    """Reply to a request: a failure in its first BEGIN_S seconds is reported by the status, in a stream too."""
     gone = start(until_gone(request))
     try:
         await asyncio.wait(
-            {exchange.work, gone}, timeout=PING_S if streams else None, return_when=asyncio.FIRST_COMPLETED
+            {exchange.work, gone}, timeout=BEGIN_S if streams else None, return_when=asyncio.FIRST_COMPLETED
         )
         if gone.done():
             session.leave(exchange)
@@ -293,10 +294,12 @@ async def _result(work: Awaitable[Reply]) -> Reply:
 
 
 async def _stream(session: Session, exchange: Exchange, wire: Wire) -> AsyncIterator[str]:
-    """A comment now and then until the answer is there, then its events; an error is an event, too."""
+    """The first events at once, something now and then until the answer is there, then all others; an error is an
+    event, too."""
     is_delivered = False
     try:
-        yield wire.ping()
+        for line in wire.begin(exchange):
+            yield line
         while not (await asyncio.wait({exchange.work}, timeout=PING_S))[0]:
             yield wire.ping()
         try:

@@ -18,7 +18,7 @@ from roll.datasets.pictures.placing import READABLE
 from roll.errors import ConfigError, PictureError
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.fields import Body
-from roll.pipeline.agentic.proxy.endpoint.session import MOST_SAMPLES, Reply
+from roll.pipeline.agentic.proxy.endpoint.session import MOST_SAMPLES, Exchange, Reply
 from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, SYSTEM, TOOL, Call, ChatCall, ChatMessage, Tool
 from roll.pipeline.agentic.proxy.transcript.parse import Parser
 from roll.pipeline.agentic.proxy.transcript.tree import Answer
@@ -219,11 +219,15 @@ class ChatWire:
         ]
         return {**self._base, "object": "chat.completion", "choices": choices, "usage": _usage(reply)}
 
+    def begin(self, exchange: Exchange) -> Iterator[str]:
+        """The first lines of a stream, while nothing is sampled yet."""
+        for i in range(self._body.n or 1):
+            yield self._event(i, {"role": ASSISTANT, "content": ""})
+
     def events(self, reply: Reply) -> Iterator[str]:
-        """The lines of a stream, made from the whole answer: part by part."""
+        """The other lines, made from the whole answer: part by part."""
         for i, answer in enumerate(reply.answers):
             message = answer.message
-            yield self._event(i, {"role": ASSISTANT, "content": ""})
             if message.reasoning:
                 yield self._event(i, {"reasoning_content": message.reasoning})
             if message.content:

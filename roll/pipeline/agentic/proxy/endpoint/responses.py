@@ -21,13 +21,14 @@ from roll.pipeline.agentic.proxy.endpoint.chat import (
 )
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.fields import Body
-from roll.pipeline.agentic.proxy.endpoint.session import Reply, Session
+from roll.pipeline.agentic.proxy.endpoint.session import Exchange, Reply, Session
 from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, SYSTEM, TOOL, USER, Call, ChatCall, ChatMessage
 from roll.pipeline.agentic.proxy.transcript.tree import Answer
 
 _LOG_PROBS = "message.output_text.logprobs"
 # The order of one response's items: a later item that does not come after belongs to the next response.
 _REASONING, _MESSAGE, _CALL = range(3)
+_BEGIN = ("created", "in_progress")
 
 
 class ResponsesBody(Body):
@@ -172,44 +173,60 @@ class ResponsesWire:
     """Replies to one request. A reply has the same id whenever it is sent, and the session keeps what it ends."""
 
     def __init__(self, body: ResponsesBody, session: Session):
-        self._body, self._session = body, session
+        self._body, self._session, self._created_at = body, session, int(time.time())
 
     def reply(self, reply: Reply) -> dict[str, Any]:
         (answer,) = reply.answers
-        response_id = f"resp_{self._session.session_id[-8:]}{answer.request}"
+        response_id = self._id(answer.request)
         begin = 1 if self._body.instructions else 0  # instructions are of their own request alone
         self._session.responses[response_id] = answer.history[begin:]
         is_cut = answer.generation.finish_reason == "length"
+        return self._response(response_id) | {
+            "status": "incomplete" if is_cut else "completed",
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "output": [item for _, item in _items(answer, response_id)],
+            "usage": _usage(reply),
+        }
+
+    def _id(self, request: int) -> str:
+        return f"resp_{self._session.session_id[-8:]}{request}"
+
+    def _response(self, response_id: str) -> dict[str, Any]:
+        """The response before anything is sampled."""
         return {
             "id": response_id,
             "object": "response",
-            "created_at": int(time.time()),
-            "status": "incomplete" if is_cut else "completed",
-            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "created_at": self._created_at,
+            "status": "in_progress",
+            "incomplete_details": None,
             "error": None,
             "instructions": self._body.instructions,
             "model": self._body.model or "policy",
             "previous_response_id": self._body.previous_response_id,
-            "output": [item for _, item in _items(answer, response_id)],
+            "output": [],
             "parallel_tool_calls": True,
             "tool_choice": self._body.tool_choice or "auto",
             "tools": self._body.tools or [],
             "metadata": {},
             "temperature": None,
             "top_p": None,
-            "usage": _usage(reply),
+            "usage": None,
         }
 
+    def begin(self, exchange: Exchange) -> Iterator[str]:
+        """The first events of a stream, while nothing is sampled yet."""
+        begun = self._response(self._id(exchange.request))
+        for number, name in enumerate(_BEGIN):
+            yield _event(f"response.{name}", {"sequence_number": number, "response": begun})
+
     def events(self, reply: Reply) -> Iterator[str]:
-        """The events of a stream, made from the whole answer: item by item."""
+        """The other events, made from the whole answer: item by item."""
         whole = self.reply(reply)
-        begun = {**whole, "status": "in_progress", "incomplete_details": None, "output": [], "usage": None}
-        events: list[tuple[str, dict[str, Any]]] = [(f"response.{name}", {"response": begun})
-                                                    for name in ("created", "in_progress")]  # fmt: skip
+        events: list[tuple[str, dict[str, Any]]] = []
         for index, (kind, item) in enumerate(_items(reply.answers[0], whole["id"])):
             events += [(f"response.{name}", {"output_index": index, **values}) for name, values in _deltas(kind, item)]
         events.append((f"response.{whole['status']}", {"response": whole}))
-        for number, (kind, values) in enumerate(events):
+        for number, (kind, values) in enumerate(events, start=len(_BEGIN)):
             yield _event(kind, {"sequence_number": number, **values})
 
     def ping(self) -> str:
@@ -217,7 +234,7 @@ class ResponsesWire:
 
     def error(self, refusal: Refusal) -> Iterator[str]:
         error = refusal.openai()["error"]
-        yield _event("error", {"sequence_number": 0, **error, "type": "error"})
+        yield _event("error", {"sequence_number": len(_BEGIN), **error, "type": "error"})
 
 
 def _items(answer: Answer, response_id: str) -> Iterator[tuple[int, dict[str, Any]]]:

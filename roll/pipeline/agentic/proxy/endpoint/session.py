@@ -61,10 +61,12 @@ class Reply:
 
 @dataclass(eq=False, repr=False)
 class Exchange:
-    """A request on its way. `num_waiting`: clients that want its reply, and have not gone away. `forgets`: when its
-    reply is not given again any more."""
+    """A request on its way, with its number and the tokens of its prompt. `num_waiting`: clients that want its reply,
+    and have not gone away. `forgets`: when its reply is not given again any more."""
 
     work: asyncio.Task[Reply]
+    request: int
+    num_prompt: int
     num_waiting: int = 1
     gives_up: asyncio.TimerHandle | None = None
     forgets: asyncio.TimerHandle | None = None
@@ -185,7 +187,7 @@ class Session:
             self._owed[digest] += 1
             raise Refusal(429, f"The session has {MOST_OPEN} requests open.")
         prepared = self._prepared(call, added)
-        exchange = Exchange(start(self.complete(call, prepared)))
+        exchange = Exchange(start(self.complete(call, prepared)), prepared.request, len(prepared.prompt_ids))
         self._exchanges[digest] = exchange
         self._open.add(exchange)
         self._known.add(exchange)

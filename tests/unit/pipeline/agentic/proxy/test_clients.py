@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -67,3 +68,24 @@ def test_what_the_run_says_to_the_template_may_be_said_again(monkeypatch: pytest
     assert refused.status_code == 400 and "actor_train.data_args.template_kwargs" in refused.text
     monkeypatch.setattr(type(ENCODER), "template_variables", {"enable_thinking": True})
     assert serve(["yes"], play).status_code == 200
+
+
+@pytest.mark.parametrize("route", PLAIN)
+def test_a_stream_begins_before_anything_is_sampled(route: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roll.pipeline.agentic.proxy.endpoint.app.BEGIN_S", 0.0)
+    first = {"/chat/completions": '"role": "assistant"', "/responses": "response.created", "/messages": "message_start"}
+
+    async def play(place: Place) -> None:
+        gate = place.engine.gate = asyncio.Event()
+        url, headers = place.variables["OPENAI_BASE_URL"] + route, {"x-api-key": place.session.key}
+        async with (
+            httpx.AsyncClient(trust_env=False, headers=headers, timeout=60) as client,
+            client.stream("POST", url, json=PLAIN[route] | {"stream": True}) as reply,
+        ):
+            lines = reply.aiter_lines()
+            begun = [await anext(lines), await anext(lines)]
+            assert first[route] in begun[0] and not place.engine.sent
+            gate.set()
+            assert any("yes" in line for line in [line async for line in lines])
+
+    serve(["yes"], play)
