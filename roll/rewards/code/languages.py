@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import distribution
 from importlib.resources import files
 
 from roll.utils.sandbox.job import BOX, Job, Limits, View, own_python, view
@@ -26,11 +27,9 @@ ENVIRONMENT = {  # digits: an integer may be as long as it likes, as in the lang
 NEEDS: Mapping[str, tuple[str, ...]] = {  # guests that a guest imports
     "program": ("names",),
     "answer": ("names", "wire"),
-    "checker": (
-        *("names", "wire", "stand_ins", "raised", "remote"),
-        *("absent", "pytest_stand_in", "fixtures", "units", "files"),
-    ),
+    "checker": ("names", "wire", "stand_ins", "raised", "remote", "files", "runner"),
 }
+PYTEST = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")  # distributions: it and what it needs
 
 
 @dataclass(frozen=True)
@@ -44,18 +43,28 @@ class Python:
         """Runs a guest's script; `more` are further files, their names with __ for the dot."""
         guests = {f"{name}.py": guest_source(name) for name in (*NEEDS[script], script)}
         named = {name.replace("__", "."): content for name, content in more.items()}
+        folder, shown = pytest_paths() if script == "checker" else ("", ())
         return Job(
             (*self.command, f"{BOX}/{script}.py", *arguments),
-            system_view(*self.shown),
+            system_view(*self.shown, *shown),
             limits,
             {**guests, "solution.py": solution, **named},
-            ENVIRONMENT,
+            {**ENVIRONMENT, "PYTHONPATH": folder, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         )
 
 
 @cache
 def system_view(*shown: str) -> View:
     return view(*shown)
+
+
+@cache
+def pytest_paths() -> tuple[str, tuple[str, ...]]:
+    """The folder in which this Python has pytest, and what of it a job sees: pytest alone, and what it needs."""
+    files = [file for name in PYTEST for file in distribution(name).files or ()]
+    tops = {file.parts[0] for file in files if not file.parts[0].endswith((".dist-info", "..", "__pycache__"))}
+    folder = str(distribution("pytest").locate_file(""))
+    return folder, tuple(f"{folder}/{name}" for name in sorted(tops))
 
 
 @cache

@@ -325,8 +325,6 @@ def _run_tests(lines: Lines, limits: Limits, tally: Tally, progress: _Files, bud
                 raise Ended
             case ["loaded"]:
                 starts.loaded()
-            case ["trying", _]:  # a test without an answer, see guest/files.py
-                pass
             case ["fault", index, why]:
                 raise BadCases(f"case {index + 1} of column {CASES!r} cannot be run: {why}")
             case ["file", _, passed, why]:

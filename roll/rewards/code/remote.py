@@ -84,6 +84,8 @@ class RemoteJudge:
             word = secrets.token_hex(16)
             program = together(code.text, suite_of(cases, at), cases.function, word)
             reply = self._ask(code.language, Request(program, expected=word), budget)
+            if "No module named 'pytest'" in reply.why:
+                raise RemoteError(f"code_url {self.place} has no pytest, which the tests need: install it there")
             right = reply.succeeded and reply.stdout.rstrip().endswith(word)
             tally.add(float(right), reply.why or "ended before the asserts did")
 
@@ -147,7 +149,7 @@ MARKER = "roll-result:"
 
 def together(code: str, suite: Suite, function: str | None, word: str) -> str:
     """A program that prints the word if the tests pass: that of guest/alone.py, with what it imports and works on."""
-    needed = ("names", "absent", "pytest_stand_in", "fixtures", "units", "files")
+    needed = ("names", "files", *(("runner",) if suite.collects else ()))
     guests = {name: guest_source(name).decode() for name in needed}
     file = json.dumps({**asdict(suite), "function": function})
     guests |= {"task": f"ANSWER, FILE, WORD = {code!r}, {file!r}, {word!r}"}

@@ -1,4 +1,5 @@
-"""Texts of asserts and test functions, read without running them: what they take from the answer."""
+"""Texts of asserts and test functions, read without running them: what they take from the answer, and why one cannot
+judge it."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 class Suite:
     """A text of tests. `takes`: names that it uses or defines for all of it; `libraries`: those of packages that it did
     not import; `local_names`: those of Python's and its library's that are the answer's here; `called`: functions of
-    its own that it calls; `asserts`: whether something outside of test functions tests."""
+    its own that it calls; `asserts`: whether something outside of test functions tests; `collects`: whether pytest may
+    find tests in it."""
 
     text: str
     takes: tuple[str, ...]
@@ -31,6 +33,7 @@ class Suite:
     local_names: tuple[str, ...]
     called: tuple[str, ...]
     asserts: bool
+    collects: bool
 
 
 @lru_cache(maxsize=4096)
@@ -46,7 +49,7 @@ def read_suite(text: str, function: str | None) -> Suite:
     answers = (free - TOOLS) | answer_names | imported
     names = (used | bound, (free & LIBRARIES.keys()) - answer_names, answer_names, called)
     takes, libraries, theirs, helpers = (tuple(sorted(each)) for each in names)
-    return Suite(text, takes, libraries, theirs, helpers, _asserts(tree, answers))
+    return Suite(text, takes, libraries, theirs, helpers, _asserts(tree, answers), _collects(tree))
 
 
 def parse(text: str) -> tuple[ast.Module, frozenset[str], frozenset[str]]:
@@ -113,13 +116,6 @@ def at_module_level(node: ast.AST) -> Iterator[ast.AST]:
             yield from at_module_level(child)
 
 
-def local_nodes(function: ast.AST) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(function):
-        yield child
-        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            yield from local_nodes(child)
-
-
 def is_main(node: ast.AST) -> bool:
     return (
         isinstance(node, ast.If)
@@ -146,3 +142,52 @@ def _is_check(node: ast.AST, callable_names: frozenset[str]) -> bool:
             return True
         function = function.func if isinstance(function, ast.Call) else function.value
     return isinstance(function, ast.Name) and function.id in callable_names
+
+
+def _collects(tree: ast.Module) -> bool:
+    tops = [*at_module_level(tree)]
+    names = [node.name for node in tops if isinstance(node, Function)]
+    names += [node.id for node in tops if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    is_class_of_tests = any(isinstance(node, ast.ClassDef) and _may_hold_tests(node) for node in tops)
+    return is_class_of_tests or any(name.startswith("test") for name in names)
+
+
+def _may_hold_tests(node: ast.ClassDef) -> bool:
+    return node.name.startswith("Test") or any(ast.unparse(base) != "object" for base in node.bases)
+
+
+AFAR = "which does not reach the answer: it runs in another process"
+FAR = frozenset({"capsys", "capfd", "capsysbinary", "caplog", "monkeypatch", "mocker", "recwarn", "tmp_path"})
+"""Fixtures."""
+
+
+@lru_cache(maxsize=4096)
+def problem_of_suite(text: str, function: str | None) -> str | None:
+    """Why the text cannot judge an answer, as far as reading tells."""
+    try:
+        tree, used, bound = parse(text)
+        suite = read_suite(text, function)
+    except ValueError as error:
+        return str(error)
+    functions = [node for node in walk(tree) if isinstance(node, Function)]
+    has_check = any(node.name == "check" for node in functions) or "check" in bound
+    if not (suite.asserts or suite.collects or has_check):
+        return "holds no test: write asserts, functions named test_..., or check(candidate)"
+    if has_check and function is None and not (suite.asserts or suite.collects):
+        return "defines check(candidate), and nothing names the candidate: name it in column 'test_case_function'"
+    arguments = {argument.arg for node in functions if node.name.startswith("test") for argument in node.args.args}
+    if far := FAR & arguments:
+        return f"has a test with the fixture {min(far)}, {AFAR}"
+    if "mock" in text and any(_last(node) == "patch" for node in walk(tree)):
+        return f"uses patch, {AFAR}"
+    is_used = (used - bound - TOOLS) | set(suite.local_names) | from_solution(tree) or "solution" in text
+    if not is_used and not (function and has_check):
+        return (
+            "uses nothing of the answer (built-in names are Python's own): name the function in column "
+            "'test_case_function', or import it from solution"
+        )
+    return None
+
+
+def _last(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""

@@ -128,34 +128,74 @@ def test_a_coroutine_of_the_answer_is_awaited(judge: LocalJudge) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("from solution import f\ndef test_f(): pass\nassert callable(f)", "an answer that does nothing passes it"),
-        ("def check(candidate): pass", "an answer that does nothing passes it"),
-        ("try: f(1)\nexcept: pass", "an answer that does nothing passes it"),
-        ("import pytest\n@pytest.mark.skip\ndef test_f(): assert f(1) == 2", "it holds no test"),
-        (
-            "import unittest\n@unittest.skip('')\nclass A(unittest.TestCase):\n    def test_f(self): f(1)",
-            "it holds no test",
-        ),
-        ("def test_f(): return f(1) == 2", "an answer passes it whatever it returns"),
-        ("f(1) == 2\nprint(f(2))", "an answer passes it whatever it returns"),
-        ("assert (f(1) == 2, 'should be 2')", "an answer passes it whatever it returns"),
-        ("try: assert abs(f(1) - 2) < 1e-6\nexcept AssertionError: print('no')", "an answer passes it whatever"),
-        ("def test_f():\n    try: assert f(1) == 2\n    except Exception as e: print(e)", "an answer passes it what"),
-        ("import contextlib\nwith contextlib.suppress(AssertionError): assert f(1) == 2", "an answer passes it what"),
-        ("passed = []\nfor x in (1, 2): passed.append(f(x) == 2 * x)\nassert passed", "an answer passes it whatever"),
-        ("def check(candidate): return candidate(1) == 2", "an answer passes it whatever it returns"),
-        ("import unittest\nclass A(unittest.TestCase):\n    def test_f(self): f(1)", "an answer passes it whatever"),
-        ("class N: pass\nassert f(N()) == 2", "a test cannot pass a N to the answer"),
-        ("class N: pass\ndef test_f(): assert f([N()]) == 2", "a test cannot pass a N to the answer"),
-        ("def test_f(): assert {}['a'] == f(1)", "fails whatever the answer is: KeyError"),
         ("import nothing_like_it\ndef test_f(): f(1)", "No module named 'nothing_like_it'"),
         ("assert f(1) == 2\nimport nothing_like_it", "No module named 'nothing_like_it'"),
         ("import pytest\nfrom math import nothing\ndef test_f(): f(1)", "cannot import name 'nothing'"),
     ],
 )
-def test_tests_that_judge_nobody_are_no_verdict(judge: LocalJudge, text: str, why: str) -> None:
+def test_tests_that_import_what_is_not_there_are_no_verdict(judge: LocalJudge, text: str, why: str) -> None:
     with pytest.raises(BadCases, match=f"case 1 of column 'test_cases' cannot be run: .*{why}"):
         judged(judge, "def f(x): return 2 * x", {"test_cases": [text], "test_case_function": "f"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import pytest\n@pytest.mark.skip\ndef test_f(): assert f(1) == 2",
+        "import pytest\n@pytest.mark.parametrize('x', [])\ndef test_f(x): assert f(x) == 2",
+        "import unittest\n@unittest.skip('')\nclass A(unittest.TestCase):\n    def test_f(self): f(1)",
+        "import pytest\ndef test_f():\n    pytest.skip('no')\n    assert f(1) == 2",
+        "import pytest\ndef test_f():\n    pytest.exit('no')\n    assert f(1) == 2",
+        "def test_f(nothing): assert f(nothing) == 2",
+        "class N: pass\ndef test_f(): assert f([N()]) == 2",
+        "def test_f(): assert {}['a'] == f(1)",
+    ],
+)
+def test_tests_that_nothing_runs_are_a_zero(judge: LocalJudge, text: str) -> None:
+    assert judged(judge, FUNCTION["right"], {"test_cases": [text]}).shares == [0]
+
+
+def test_a_test_that_is_skipped_by_its_mark_does_not_count(judge: LocalJudge) -> None:
+    text = (
+        "import pytest, unittest\n@pytest.mark.skipif(True, reason='')\ndef test_a(): assert f(1) == 3\n"
+        "@pytest.mark.xfail\ndef test_b(): assert f(1) == 3\ndef test_c(): assert f(1) == 2\n"
+        "class T(unittest.TestCase):\n    @unittest.expectedFailure\n    def test_d(self): assert f(1) == 3"
+    )
+    assert judged(judge, FUNCTION["right"], {"test_cases": [text]}).shares == [1]
+    assert judged(judge, "def f(x): return 3", {"test_cases": [text]}).shares == [0]
+
+
+STARS = {
+    "a star before": "from math import *\nfrom solution import *\ndef test_f(): assert fabs(f(2) - 1.5) < EPS\n"
+    "EPS = 1e-6",
+    "a value before": "EPS = 1e-6\nfrom solution import *\nassert abs(f(2) - 1.5) < EPS",
+    "a value behind": "from solution import *\ntry: EPS\nexcept NameError: pass\nEPS = 1e-6\n"
+    "def test_f(): assert abs(f(2) - 1.5) < EPS",
+    "a loop's": "for EPS in [1e-6]: pass\nfrom solution import *\nassert abs(f(2) - 1.5) < EPS",
+    "a function behind": "from solution import *\ndef close(a, b): return abs(a - b) < 1e-6\n"
+    "def test_f(): assert close(f(2), 1.5)",
+    "pytest's": "from pytest import *\nfrom solution import *\ndef test_f(): assert f(2) == approx(1.5)",
+    "what pytest collects": "from solution import *\ndef test_f(): assert f(2) == 1.5",
+}
+
+
+@pytest.mark.parametrize("name", STARS)
+def test_a_star_takes_no_name_from_the_tests(judge: LocalJudge, name: str) -> None:
+    row = {"test_cases": [STARS[name]]}
+    takes = (
+        "EPS = 1e9\ndef fabs(x): return 0.0\ndef close(a, b): return True\ndef approx(x): return 99.0\n"
+        "def test_g(): pass\ntest_f = test_g\npytestmark = pytest_plugins = ['skip']\n"
+        "def setup_module(): raise SystemExit\n"
+    )
+    assert judged(judge, f"{takes}def f(x): return 1.5", row).shares == [1]
+    assert judged(judge, f"{takes}def f(x): return 99.0", row).shares == [0]
+
+
+@pytest.mark.parametrize("error", ["AttributeError", "ImportError", "KeyError", "SystemExit", "Exception"])
+@pytest.mark.parametrize("line", ["from solution import f as g", "import solution; g = solution.f", "g = f"])
+def test_no_answer_makes_its_row_faulty_by_what_its_objects_raise(judge: LocalJudge, line: str, error: str) -> None:
+    answer = f"class T:\n    def tolist(self): raise {error}\nf = T()"
+    assert judged(judge, answer, {"test_cases": [f"{line}\nassert g(1) == 2"]}).shares == [0]
 
 
 @pytest.mark.parametrize("error", ["Exception", "NameError", "(ValueError, ImportError, AttributeError, NameError)"])
@@ -167,21 +207,6 @@ def test_a_name_that_is_not_there_is_not_the_error_that_is_waited_for(judge: Loc
     right = "def f(x):\n    raise ValueError"
     shares = [judge.judge(Code("python", code), cases, stop_early=False).shares for code in ("y = 2", right)]
     assert shares[0] == [0] and (shares[1] == [1]) == (error != "NameError")
-
-
-def test_an_entry_that_accepts_every_result_counts_beside_one_that_does_not(judge: LocalJudge) -> None:
-    row = {"test_cases": ["f(1)", "assert f(1) == 2", "print(f(2))"]}
-    assert judged(judge, FUNCTION["right"], row).shares == [1, 1, 1]
-    assert judged(judge, "def f(x): return 7", row).shares == [1, 0, 1]
-    with pytest.raises(BadCases, match="case 1 of column 'test_cases' cannot be run: an answer passes it whatever"):
-        judged(judge, FUNCTION["right"], {"test_cases": ["f(1)", "print(f(2))"]})
-
-
-def test_a_test_that_needs_no_answer_does_not_count(judge: LocalJudge) -> None:
-    row = {"test_cases": ["def test_a(): pass\ndef test_b(): assert f(1) == 2\ndef test_c(): assert f(2) == 4"]}
-    assert judged(judge, "def f(x): return 2", row).shares == [0.5]
-    row = {"test_cases": ["def test_a(): f(1)\ndef test_b(): assert f(1) == 2\ndef test_c(): assert f(2) == 4"]}
-    assert judged(judge, "def f(x): return 2", row).shares == [0.5]
 
 
 @pytest.mark.parametrize(
@@ -203,11 +228,10 @@ def test_a_test_that_needs_no_answer_does_not_count(judge: LocalJudge) -> None:
         "def flat(t): return sum(map(flat, t), []) if isinstance(t, list) else [t]\nassert flat([f(1)]) == [2]",
         "def deep(t): return [deep(x) for x in t]\ntry: deep(f(1))\nexcept TypeError: assert f(1) == 2",
         "import time\nwhile f(1) is None: pass\nassert f(1) == 2",
-        "def test_quick(): f(1)\ndef test_f(): assert f(1) == 2",
     ],
 )
 def test_a_test_that_may_fail_counts(judge: LocalJudge, text: str) -> None:
-    """Beside one that accepts every result; and no helper of the tests is the answer's, which a star would import."""
+    """And no helper of the tests is the answer's, which a star would import."""
     wrong = "def f(x): return 3\ndef same(a, b): return True"
     for answer, share in ((FUNCTION["right"], 1), (wrong, 0)):
         assert judged(judge, answer, {"test_cases": [text], "test_case_function": "f"}).shares == [share]

@@ -57,8 +57,6 @@ def test_a_row_whose_cases_are_wrong_is_a_failure_with_its_column() -> None:
 def test_a_sandbox_that_fails_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     worker = RewardWorker("code", RewardConfig(reward="code_sandbox"))
     monkeypatch.setattr("roll.utils.sandbox.job.DEVICES", ("/dev/no-such-device",))
-    monkeypatch.setattr("roll.utils.sandbox.backends.DEVICES", ("/dev/no-such-device",))
-    monkeypatch.setattr("roll.utils.sandbox.backends.DEVICES", ("/dev/no-such-device",))
     (found,) = worker.score([RewardInput("", ANSWER, payload=ROW)])
     assert found is not None and "SandboxError" in str(found.failure)
 

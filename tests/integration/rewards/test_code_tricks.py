@@ -2,7 +2,6 @@
 
 import pytest
 
-from roll.rewards.code.cases import Cases
 from roll.rewards.code.languages import Code
 from roll.rewards.code.local import LocalJudge
 from tests.integration.rewards.test_code_forgeries import ASSERTS, CALLS
@@ -356,20 +355,3 @@ def test_a_trick_passes_neither_tests_nor_calls(judge: LocalJudge, name: str) ->
     for cases in (ASSERTS, CALLS):
         tally = judge.judge(Code("python", TRICKS[name]), cases, stop_early=True)
         assert set(tally.shares) == {0}, tally
-
-
-@pytest.mark.parametrize(
-    "after",
-    [
-        "os.mkdir('/tmp/out')",
-        "os.mkdir('out')",
-        "open('out', 'x').write('1')",
-        "assert os.environ.setdefault('ZZ', str(type(r))) == \"<class 'int'>\"",
-        "os.chdir(tempfile.mkdtemp()); assert not os.listdir(); os.mkdir('x')",
-    ],
-)
-def test_what_a_trial_leaves_behind_is_not_found_by_the_tests(judge: LocalJudge, after: str) -> None:
-    """Tests are tried with meaningless results first, which may reach what they do behind the call."""
-    cases = Cases("assert", "f", asserts=(f"import os, tempfile\nos.mkdir('early')\nr = f(1)\n{after}\nassert r == 2",))
-    tally = judge.judge(Code("python", "def f(x): return x + 1"), cases, stop_early=True)
-    assert set(tally.shares) == {1}, tally

@@ -107,11 +107,12 @@ def test_forms_that_data_sets_have(columns: dict[str, Any], cases: Cases) -> Non
         (row([{"input": None, "output": 1}], "function", "f"), "case 1 of column 'test_cases': input is null"),
         (row([{"stdin": "", "expected_stdout": "\n"}] * 2), "column 'test_cases' expects no output anywhere"),
         (row([{"input": [1], "output": None}] * 2, "function", "f"), "column 'test_cases' expects null of every call"),
+        (row({"inputs": [[1]], "outputs": [[None]], "fn_name": "f"}), "column 'test_cases' expects null of every call"),
         (
             row("eJxSMgAAAP//AwAB"),
             "column 'test_cases' is neither JSON (Expecting value: line 1 column 1 (char 0)) nor",
         ),
-        (row(["assert f(1)", "# later"]), "case 2 of column 'test_cases' holds no test: nothing but comments"),
+        (row(["assert f(1)", "# later"]), "case 2 of column 'test_cases' holds no test: write asserts"),
         (row(["def check(candidate): pass"]), "case 1 of column 'test_cases' defines check(candidate), and nothing"),
         (row([{"assert_code": "assert f(1) =="}]), "case 1 of column 'test_cases' is no Python 3"),
         (row(["assert f(1)"]) | {"test_imports": {"math": 1}}, "column 'test_imports' holds neither a text nor a list"),

@@ -2,8 +2,7 @@
 
 import pytest
 
-from roll.rewards.code.suite_problems import problem_of_suite
-from roll.rewards.code.suites import read_suite
+from roll.rewards.code.suites import problem_of_suite, read_suite
 
 FIXTURE = "import pytest\n@pytest.fixture\ndef data(): return 1\n"
 
@@ -35,37 +34,22 @@ GOOD = [
 ]
 
 BAD = {
-    "# nothing": "holds no test: nothing but comments",
+    "# nothing": "holds no test",
     "x = f(1": "is no Python 3",
     "f\x00": "is no Python",
     "import math": "holds no test",
-    "if __name__ == '__main__':\n    assert f(1) == 2": "behind if __name__ == '__main__' does not run",
-    "if '__main__' == __name__:\n    test_f()": "behind if __name__ == '__main__' does not run",
-    "def verify(): assert f(1) == 2": "nobody calls verify, so name it test_verify",
+    "if __name__ == '__main__':\n    assert f(1) == 2": "holds no test",
+    "def verify(): assert f(1) == 2": "holds no test",
+    "class SortTests:\n    def test_a(self): assert f(1) == 2": "holds no test",
     "def check(candidate): assert candidate(1) == 2": "name it in column 'test_case_function'",
-    "def test_a():\n    yield f(1)": "is a generator, test_a",
-    "async def test_a():\n    yield f(1)": "is a generator, test_a",
-    "class SortTests:\n    def test_a(self): assert f(1) == 2": "class SortTests, which nothing runs",
-    "class Check:\n    def test_a(self): assert f(1) == 2\nassert f(2) == 3": "class Check, which nothing runs",
-    "class TestA:\n    def __init__(self): pass\n    def test_a(self): assert f(1) == 2": "which has an __init__",
-    "import unittest\nclass A(unittest.TestCase):\n    async def test_a(self): f(1)": "use IsolatedAsyncioTestCase",
-    "class TestA:\n    def test_a(self):\n        yield f(1)": "is a generator, test_a",
     "assert True": "uses nothing of the answer",
     "assert abs(-1) == 1": "uses nothing of the answer",
     "import math\ndef test_a(): assert math.gcd(4, 2) == 2": "uses nothing of the answer",
     "def f(x): return x\ndef test_a(): assert f(1) == 1": "uses nothing of the answer",
     "def test_a(capsys): f(1)": "the fixture capsys, which does not reach the answer",
-    "def test_a(tmp_path): assert f(str(tmp_path)) == 1": "the fixture tmp_path, which does not reach",
     "class TestA:\n    def test_a(self, monkeypatch): f(1)": "the fixture monkeypatch, which does not reach",
-    "def test_a(data): assert f(data) == 2": "the parameter data, which is no fixture here",
-    "import pytest\ndef test_a():\n    with pytest.warns(UserWarning): f(1)": "uses pytest.warns, which is not there",
-    "from pytest import warns\ndef test_a():\n    with warns(UserWarning): f(1)": "uses pytest.warns",
     "from unittest.mock import patch\ndef test_a():\n    with patch('solution.g'): f(1)": "uses patch, which does not",
     "from unittest import mock\nimport unittest.mock\n@unittest.mock.patch('a.b')\ndef test_a(m): f(1)": "uses patch",
-    "import io, contextlib\ns = io.StringIO()\nwith contextlib.redirect_stdout(s): f()\ns.getvalue()": "redirect",
-    "import sys, io\ndef test_a():\n    sys.stdin = io.StringIO('1')\n    assert f() == 1": "sets sys.stdin",
-    "import inspect\nassert 'for' in inspect.getsource(f)": "uses getsource",
-    "from solution import Node\nclass My(Node): pass\ndef test_a(): assert My()": "derives a class from Node",
 }
 
 

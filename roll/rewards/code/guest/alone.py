@@ -1,13 +1,12 @@
 """Answer and tests in one process, for a service that runs one program: see `together` of remote.py, which makes the
 module `task`. Its word is printed at the end, if all tests have passed."""
 
-import contextlib
 import importlib.util
 import json
 import sys
 import types
 
-from files import AcceptsAll, Fault, File, SolutionModule, TextLoader, is_dunder
+from files import File, SolutionModule, TextLoader, is_dunder
 from names import common_names
 from task import ANSWER, FILE, WORD  # pyright: ignore[reportMissingImports]
 
@@ -19,20 +18,34 @@ def main():
     answer.__spec__ = importlib.util.spec_from_loader("solution", loader)
     loader.exec_module(answer)
     file = File(0, **json.loads(FILE))
-    with contextlib.suppress(AcceptsAll):  # another case of the row may look at results
-        file.try_without_answer(lambda *_: None)
     values = {name: value for name, value in vars(answer).items() if not is_dunder(name)}
     defined = {name: value for name, value in values.items() if names.get(name, file) is not value}
-    known = {name: value for name, value in defined.items() if file.is_answers(name)}
-    solution = SolutionModule(defined.__getitem__, file.starred(known))
-    candidate = (lambda: candidate_of(defined, file.function)) if file.function else None
-    units, close = file.load(solution, known, candidate, lambda value: False)
-    for unit in units:
-        unit.run()
-    close()
-    if not units and not file.asserts:
-        raise Fault("it ran no test")
+    known = {name: value for name, value in defined.items() if name in file.takes or name == file.function}
+    module = file.load(SolutionModule(defined.__getitem__), known)
+    check = file.check_of(module, (lambda: candidate_of(defined, file.function)) if file.function else None)
+    if check is not None:
+        check()
+    elif file.collects:
+        run_pytest(
+            file,
+            module,
+            lambda value: type(value) is SolutionModule or any(value is other for other in defined.values()),
+        )
+    elif not file.asserts:
+        raise AssertionError("it ran no test")
     sys.stdout.write(f"{WORD}\n")
+
+
+def run_pytest(file, module, is_foreign):
+    from runner import Run
+
+    outcomes = []
+    why = Run(file, module, is_foreign)(
+        lambda number: None, lambda: None, lambda *outcome: outcomes.append(outcome), lambda: False
+    )
+    failed = [why for passed, why in outcomes if not passed]
+    if failed or not outcomes:
+        raise AssertionError(failed[0] if failed else f"it ran no test {why}")
 
 
 def candidate_of(defined, name):

@@ -4,14 +4,13 @@ The names of the answer stand for objects over there. Expected values never leav
 call is data, and it is compared here. It says on stderr, in lines of JSON, what became of each test.
 """
 
+import importlib
 import json
 import os
 import sys
-import unittest
 
-from absent import Stub
-from files import AcceptsAll, Fault, File, SolutionModule, is_dunder
-from remote import Peer, check_arguments
+from files import Fault, File, SolutionModule, Stub, is_dunder
+from remote import Peer
 from stand_ins import BUILT_IN, Remote
 from wire import Channel, PeerClosed
 
@@ -30,87 +29,78 @@ class Answer:
     def for_file(self, file):
         """The module `solution` and the names that the file finds without importing them. What the answer does not
         define is a stub, whose use no `raises(Exception)` of the tests takes for the error that it waits for."""
-        known = sorted(filter(file.is_answers, self._names))
-        solution = SolutionModule(self.get, file.starred(known))
-        there = {name: self.get(name) for name in known if name in file.takes or name == file.function}
-        return solution, {**dict.fromkeys(file.takes, Stub([])), **there}
+        there = {name: self.get(name) for name in self._names if name in file.takes or name == file.function}
+        return SolutionModule(self.get), {**dict.fromkeys(file.takes, Stub()), **there}
 
     def candidate(self, file):
         return self._peer.ask("candidate", file.function)
 
 
 def is_of_answer(value):
-    return type(value) in (Remote, Stub)
+    return type(value) in (Remote, Stub, SolutionModule)
 
 
 class Tests:
-    def __init__(self, peer, say, files):
-        self._peer, self._say, self._files, self._answer = peer, say, files, None
+    def __init__(self, peer, say):
+        self._peer, self._say, self._answer = peer, say, None
 
     def run(self, file, skip):
-        """One file: all of it, or its tests after the first `skip`."""
+        """One file: all of it, or its tests after the first `skip`. Faults of the tests are found before the answer is
+        asked anything, so no answer makes one."""
         try:
-            empty = self._empty_units(file)
+            file.check_imports()
         except Fault as fault:
             self._say("fault", file.index, str(fault))
             return
         try:
             self._peer.begin()
             answer = self._answer = self._answer or Answer(self._peer)
-            candidate = (lambda: answer.candidate(file)) if file.function else None
             solution, names = answer.for_file(file)
-            units, close = file.load(solution, names, candidate, is_of_answer, BUILT_IN)
+            module = file.load(solution, names, BUILT_IN)
         except BaseException as error:
-            if self._peer.is_gone:
-                self._say("file", file.index, False, "the answer's process ended")
-                raise PeerClosed from None
-            if isinstance(error, Fault) or file.is_own_import(error):
-                self._say("fault", file.index, file.text_of(error))
-            else:
-                self._say("file", file.index, False, file.text_of(error))
+            self._say("file", file.index, False, file.text_of(error))
+            self._check()
             return
-        units = [unit for unit in units if unit.name not in empty]
-        if self._peer.is_gone or not units:
-            why = "the answer's process ended" if self._peer.is_gone else "it ran no test"
-            self._say("file", file.index, file.asserts and not self._peer.is_gone, why)
+        check = file.check_of(module, (lambda: answer.candidate(file)) if file.function else None)
+        if check is not None:
+            self._say("units", file.index, 1)
+            self._check_candidate(file, check)
         else:
-            self._say("units", file.index, len(units))
-        for unit in units[skip:]:
-            self._say("unit", file.index, *self._outcome(file, unit))
-            if self._peer.is_gone:
-                break
-        close()
+            self._run_pytest(file, module, skip)
+        self._check()
+
+    def _check(self):
         if self._peer.is_gone:
             raise PeerClosed
 
-    def _empty_units(self, file):
-        """Units that do not count. A file that accepts every result counts beside one that does not."""
-        try:
-            return file.try_without_answer(self._say, check_arguments)
-        except AcceptsAll:
-            if not any(self._looks_at_results(other) for other in self._files if other is not file):
-                raise
-            return set()
-
-    def _looks_at_results(self, file):
-        try:
-            file.try_without_answer(self._say, check_arguments)
-        except AcceptsAll:
-            return False
-        except Fault:  # which is said in its turn
-            return True
-        return True
-
-    def _outcome(self, file, unit):
+    def _check_candidate(self, file, check):
         why = ""
         try:
             self._peer.begin()
-            unit.run()
+            check()
         except BaseException as error:
             why = file.text_of(error)
-        if self._peer.is_gone:
-            return False, "the answer's process ended"
-        return not why, why
+        self._say_unit(file, not why, why)
+
+    def _say_unit(self, file, passed, why):
+        is_gone = self._peer.is_gone
+        self._say("unit", file.index, passed and not is_gone, "the answer's process ended" if is_gone else why)
+
+    def _run_pytest(self, file, module, skip):
+        counts, why = [], ""
+        if file.collects and not self._peer.is_gone:
+            from runner import Run
+
+            def count(number):
+                counts.append(number)
+                self._say("units", file.index, number)
+
+            why = Run(file, module, is_of_answer, skip)(
+                count, self._peer.begin, lambda *outcome: self._say_unit(file, *outcome), lambda: self._peer.is_gone
+            )
+        if not counts:
+            why = "the answer's process ended" if self._peer.is_gone else why
+            self._say("file", file.index, file.asserts and not why, why or "it ran no test")
 
 
 def await_remotes():
@@ -139,6 +129,8 @@ def main():
     with open("/box/cases.json", encoding="utf-8") as file:
         task = json.load(file)
     files = [File(index, function=task["function"], **file) for index, file in enumerate(task["files"])]
+    if any(file.collects for file in files):
+        importlib.import_module("runner")  # pytest takes a while, and asserts do not need it
     if channel.receive() != ["ready"]:
         raise PeerClosed
     say("ready")  # what ends before this is nobody's doing
@@ -146,7 +138,6 @@ def main():
     sys.setrecursionlimit(20_000)
     if any("asyncio" in file.text for file in files):
         await_remotes()
-    unittest.main = lambda *_, **__: None  # the tests are run anyway
     try:
         channel.send(["load"])
         loaded = channel.receive()
@@ -159,7 +150,7 @@ def main():
     say("loaded")
     try:
         start, skip = task["start"]
-        tests = Tests(Peer(channel), say, files)
+        tests = Tests(Peer(channel), say)
         for file in files[start:]:
             tests.run(file, skip if file.index == start else 0)
     except PeerClosed:

@@ -32,7 +32,7 @@ class Raised:
         tests would end that."""
         for name in bases:
             kind = self._classes.get(name) or _built_in(name)
-            if kind is None or (issubclass(kind, ENDING) and not may_end):
+            if kind in (None, KeyboardInterrupt) or (issubclass(kind, ENDING) and not may_end):
                 continue
             error = _with_arguments(kind, str(text), arguments)
             if error is not None:
@@ -41,7 +41,6 @@ class Raised:
             error = RuntimeError(str(text))
         vars(error).update({plain_name(name): value for name, value in attributes.items() if not is_dunder(name)})
         vars(error)[SAID] = str(text)
-        error.is_of_answer = True  # pyright: ignore[reportAttributeAccessIssue]
         return error
 
 

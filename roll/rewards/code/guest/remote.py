@@ -6,7 +6,6 @@ A message that is not of the protocol ends the talk: whoever sends one speaks fo
 import collections
 from typing import Any
 
-from fixtures import Fault
 from raised import Raised
 from stand_ins import Remote
 from wire import PeerClosed, plain, plain_name, value_of
@@ -14,21 +13,6 @@ from wire import PeerClosed, plain, plain_name, value_of
 MOST_CLASSES, MOST_FIELDS = 200, 255  # of named tuples: making one takes time
 
 FOUL = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError, MemoryError, StopIteration)
-
-
-class OfTests(TypeError):
-    """An object of a class of the tests is to be passed to the answer."""
-
-
-def check_arguments(values):
-    """Raises Fault where tests pass an object of a class of their own. It is asked before there is an answer: one that
-    gets hold of such an object, by what it returns or calls, fails its test alone."""
-    try:
-        Peer(None).plain(list(values))
-    except OfTests as error:
-        raise Fault(str(error)) from None
-    except Exception:  # which the test says itself
-        return
 
 
 class Peer:
@@ -124,9 +108,8 @@ class Peer:
             kind: Any = type(value)
             return ["n", self.class_number(kind), kind.__name__, list(kind._fields), *map(self.plain, value)]
         if not callable(value):
-            kind: Any = type(value)
-            error = OfTests if kind.__module__.startswith("case_") else TypeError
-            raise error(f"a test cannot pass a {kind.__name__} to the answer, which is in another process")
+            name = type(value).__name__
+            raise TypeError(f"a test cannot pass a {name} to the answer, which is in another process")
         self._functions.append(value)
         return ["callback", len(self._functions) - 1]
 
