@@ -128,7 +128,7 @@ class TrainingRun:
         self.close()
 
     def _follow(self) -> Iterator[Step]:
-        """Closes the steps as soon as the loop lets go of it, also where the run itself is held elsewhere."""
+        """Closes the run when the caller leaves the loop, even if other references to the run exist."""
         steps = self._steps = self._started()
         try:
             yield from steps

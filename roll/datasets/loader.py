@@ -203,7 +203,7 @@ def _first_character(stream: IO[str]) -> str:
 
 
 def _read_json_array(text: str) -> Iterator[_ReadRow]:
-    """One record after the other, so that each is told with its own place."""
+    """Yield records one at a time, so that errors name the line."""
     try:
         at, place = skip_space(text, text.index("[") + 1), 0
         more = text[at : at + 1] != "]"

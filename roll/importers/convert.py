@@ -25,11 +25,11 @@ from roll.importers.rows import (
     Change,
     ChangesRun,
     CombinedKeys,
-    Each,
     HasNoPlace,
     LeftOpen,
     NotHere,
     Outcome,
+    PerTargetValues,
     Row,
     SourceLookup,
     Table,
@@ -352,7 +352,7 @@ class _Conversion:
 
 def _parts(row: Row, converted: Any, known_as: str) -> list[tuple[str, Any]]:
     """Targets with their values; `*` in a target is the last part of the key."""
-    values = converted.values if isinstance(converted, Each) else [converted] * len(row.targets)
+    values = converted.values if isinstance(converted, PerTargetValues) else [converted] * len(row.targets)
     targets = [target.replace("*", known_as.rpartition(".")[2]) for target in row.targets]
     return list(zip(targets, values, strict=True))
 

@@ -31,7 +31,7 @@ class ApproximateValue:
 
 
 @dataclass(frozen=True)
-class Each:
+class PerTargetValues:
     """A value for every target of the row, in their order."""
 
     values: tuple[Any, ...]
@@ -547,7 +547,7 @@ def number(value: Any) -> float:
     return float(value)
 
 
-def betas(value: Any) -> Each:
+def betas(value: Any) -> PerTargetValues:
     """Two numbers, also as the text of a list that quotes kept together."""
     first, second = value.strip("[]() ").split(",") if isinstance(value, str) else value
-    return Each((number(first), number(second)))
+    return PerTargetValues((number(first), number(second)))

@@ -95,7 +95,7 @@ class ActivationOffload:
 
 
 def _plain(weight: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a weight that several hold together; the memory that is computed with."""
+    """Return the local shard of a DTensor, or the tensor itself."""
     detached = weight.detach()
     return detached.to_local() if isinstance(detached, DTensor) else detached
 

@@ -475,8 +475,14 @@ def kernel_log_probs(
     name: str, products: Sequence[Product], bias: torch.Tensor | None, targets: torch.Tensor, ask: HeadRequest
 ) -> torch.Tensor | None:
     """Log-probs of targets [N] in fp32, by the package of that name; None where it cannot compute what is asked."""
-    bend = ask.transform
-    if ask.entropy or ask.top_k or len(products) > 1 or targets.dim() > 1 or (bend.temperature, bend.factor) != (1, 1):
+    transform = ask.transform
+    if (
+        ask.entropy
+        or ask.top_k
+        or len(products) > 1
+        or targets.dim() > 1
+        or (transform.temperature, transform.factor) != (1, 1)
+    ):
         return None
     cut_cross_entropy = _package(name, targets.device)
     # cce_exact: in its other forms it leaves out gradients that are small, and adds up in bf16.
@@ -485,7 +491,7 @@ def kernel_log_probs(
         products[0].weight,
         targets,
         bias=bias,
-        softcap=bend.softcap,
+        softcap=transform.softcap,
         reduction="none",
         impl="cce_exact",
     )

@@ -68,10 +68,10 @@ class LogProbHead(nn.Module):
     numbers of chunks do not wait for each other.
     """
 
-    def __init__(self, lm_head: nn.Module, bend: LogitTransform = PLAIN, options: FusedKernelOptions = _DEFAULTS):
+    def __init__(self, lm_head: nn.Module, transform: LogitTransform = PLAIN, options: FusedKernelOptions = _DEFAULTS):
         super().__init__()
         self.lm_head = lm_head
-        self.transform = bend  # at temperature 1
+        self.transform = transform  # at temperature 1
         self.logits_per_chunk = options.logits_per_chunk  # None: as many as suit the device
         self.kernel = options.impl_backend
         self.compiled = False
@@ -80,10 +80,10 @@ class LogProbHead(nn.Module):
     def request(self, kind: str, temperature: float = 1.0) -> HeadRequest:
         """How tokens are scored on a device of this kind."""
         elements, multiple = tile_size(self.logits_per_chunk, kind)
-        bend = replace(self.transform, temperature=temperature)
+        transform = replace(self.transform, temperature=temperature)
         return HeadRequest(
             elements,
-            bend,
+            transform,
             compiled=self.compiled,
             multiple=multiple,
             fixed_columns=HEAD_COLUMNS if self.exact else None,

@@ -139,13 +139,13 @@ def load_policy(args: ModelArgs, empty: bool = False, with_adapters: bool = Fals
     config = model_config(args)
     if (wrong := refusal(config.to_dict(), "lm", "model_name_or_path", args.model_name_or_path)) is not None:
         raise StrategyError(wrong)
-    bend = _logit_transform(config)
+    transform = _logit_transform(config)
     vision = vision_of(args)
     pretrained, _ = _load(AutoModelForCausalLM if vision is None else AutoModelForImageTextToText, args, config, empty)
     _check_head(pretrained)
     adapters = _adapters(pretrained, args, "lm", empty) if with_adapters else None
     lm_head = _lm_head(pretrained)
-    head = LogProbHead(lm_head, bend, args.fused_kernel_options)
+    head = LogProbHead(lm_head, transform, args.fused_kernel_options)
     return _finish(TokenLogProbModel(_backbone(pretrained), head), pretrained, args, adapters, vision)
 
 

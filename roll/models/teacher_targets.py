@@ -34,8 +34,8 @@ class TeacherHead:
 
 @dataclass(frozen=True)
 class StudentOutputs:
-    """A student's side of distillation, where it computes. `weight`: the teacher's head; None where likeliest tokens
-    are told."""
+    """Teacher data on the student's device. `weight`: the teacher's head, for hidden-state targets; None for top-k
+    targets."""
 
     distillation: Distillation
     weight: torch.Tensor | None = None
@@ -102,7 +102,7 @@ def among_response_tokens(mask: torch.Tensor, positions: torch.Tensor) -> torch.
 def divergence(
     products: Sequence[Product],
     bias: torch.Tensor | None,
-    bend: LogitTransform,
+    transform: LogitTransform,
     teacher_targets: TeacherTargets,
     elements: int,
     compiled: bool,
@@ -110,14 +110,14 @@ def divergence(
     """How far a student is from its teacher at each of the lesson's tokens, fp32 [n]; it learns, and the teacher does
     not. Its logits are the sum of the products, and the bias; at most `elements` of them exist at a time."""
     distillation = teacher_targets.student_outputs.distillation
-    bend = replace(bend, temperature=distillation.divergence.temperature)
+    transform = replace(transform, temperature=distillation.divergence.temperature)
     products, bias = common(products, bias, distillation.vocab_size)
     if distillation.top_k:
         log_q, ids = teacher_targets.likeliest()
-        log_p = head_scores(products, bias, ids, HeadRequest(elements, bend, compiled=compiled)).log_probs
+        log_p = head_scores(products, bias, ids, HeadRequest(elements, transform, compiled=compiled)).log_probs
         return distillation.divergence.of_likeliest(log_p, log_q.to(log_p.dtype))
     flat = [tensor for product in products for tensor in product]
-    values: torch.Tensor = _OverVocabulary.apply(teacher_targets, bend, elements, bias, *flat)  # type: ignore[assignment]
+    values: torch.Tensor = _OverVocabulary.apply(teacher_targets, transform, elements, bias, *flat)  # type: ignore[assignment]
     return values
 
 
@@ -138,15 +138,15 @@ class _OverVocabulary(torch.autograd.Function):
     def forward(  # type: ignore[override]
         ctx: Any,
         teacher_targets: TeacherTargets,
-        bend: LogitTransform,
+        transform: LogitTransform,
         elements: int,
         bias: torch.Tensor | None,
         *flat: torch.Tensor,
     ) -> torch.Tensor:
         values = flat[0].new_empty(len(flat[0]), dtype=wide(flat[0].dtype))
         for span in _spans(flat, elements):
-            values[span] = teacher_targets.divergences(bend.logits(_raw(flat, bias, span)), span)
-        ctx.teacher_targets, ctx.transform, ctx.elements = teacher_targets, bend, elements
+            values[span] = teacher_targets.divergences(transform.logits(_raw(flat, bias, span)), span)
+        ctx.teacher_targets, ctx.transform, ctx.elements = teacher_targets, transform, elements
         ctx.save_for_backward(bias, *flat)
         return values
 

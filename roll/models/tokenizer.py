@@ -77,8 +77,7 @@ def _load(name: str, key: str) -> PreTrainedTokenizerBase:
 
 
 def _write_marks(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Has the chat template of a model that sees write what its processor would put in the place of a picture's word,
-    with one token for the picture."""
+    """Patch the chat template to write the processor's image placeholders, with one token for a picture."""
     file = model_file(name, "config.json")
     kind = json.loads(file.read_text(encoding="utf-8")).get("model_type") if file is not None else None
     facts = VISION.get(str(kind))

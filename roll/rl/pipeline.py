@@ -179,8 +179,7 @@ class RLPipeline(Run):
         """Return the filter that keeps groups worth training on; None: all are kept."""
 
     def prepare(self, checkpoint: Checkpoint | None) -> None:
-        """Data are read here although processes could start meanwhile: what is refused must cost no device a
-        minute."""
+        """Read the data before any process starts, so that a bad file fails without occupying GPUs."""
         config, _ = self.config, self.tokenizer  # one that does not fit is refused, whatever else a run reads
         if config.uses_engines:
             self.load_validation()

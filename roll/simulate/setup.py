@@ -157,7 +157,7 @@ class Devices:
 
     @classmethod
     def shared(cls, total: int, per_engine: int = 1, train: int | None = None) -> Devices:
-        """All sample, and `train` of them (default: all) take turns with the training."""
+        """All engines sample; `train` of them (default: all) share GPUs with the trainer."""
         train = total if train is None else train
         return cls(train, total, per_engine, train)
 

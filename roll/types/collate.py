@@ -296,7 +296,7 @@ def unpad(values: torch.Tensor, lengths: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class RowTable:
-    """Rows, of which each is entry `places[i]` of piece `pieces[i]`, and what is known of them beside their tokens."""
+    """Rows by reference: row i is entry `places[i]` of chunk `pieces[i]`; with the facts that need no tokens."""
 
     pieces: Annotated[np.ndarray, per_row(np.int64)]
     places: Annotated[np.ndarray, per_row(np.int64)]

@@ -575,7 +575,7 @@ class TrajectoryGroup:
 
 
 Generate = Callable[[GenerationRequest], Awaitable[Sequence[Generation]]]
-"""The engines: the answers to a request, in the order of their numbers."""
+"""Callable that samples a request; returns one Generation per sample, in order."""
 
 
 class GenerateEach(Protocol):

@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Said:
+class ParsedMessage:
     """A message of a conversation, as a person reads it. `calls`: tool calls as names and arguments."""
 
     role: str
@@ -28,13 +28,13 @@ class Turn:
     reward: float
     metrics: Mapping[str, float] = field(default_factory=dict)
     num_pictures: int = 0
-    said: tuple[Said, ...] = ()
+    said: tuple[ParsedMessage, ...] = ()
 
     @staticmethod
     def of(values: Mapping[str, Any]) -> Turn:
         """The turn whose fields a file holds."""
         messages = [dict(message) for message in values.get("said", ())]
-        said = [Said(**{**message, "calls": tuple(map(tuple, message["calls"]))}) for message in messages]
+        said = [ParsedMessage(**{**message, "calls": tuple(map(tuple, message["calls"]))}) for message in messages]
         return Turn(**{**values, "said": tuple(said)})
 
 

@@ -47,9 +47,9 @@ class Mixture:
 @dataclass(frozen=True)
 class Traits:
     """A decoder's layer. `keys`: key-value heads are all heads where config.json names none; False: it has to.
-    `head_norms`: norms of queries and keys, of one head, of all together, or one for each. `mlp`: its matrices, the
-    last of which is down. `norms` are there, without a name, where they have no weights. `extra`: further vectors of a
-    layer. `attentions`: how often queries and keys are multiplied, with other values. `saved`: what its attention keeps
+    `head_norms`: norms of queries and keys per head, over all heads, or with a weight per head. `mlp`: its matrices,
+    the last of which is down. `norms` are there, without a name, where they have no weights. `extra`: further vectors
+    of a layer. `attentions`: how often queries and keys are multiplied, with other values. `saved`: what its attention keeps
     beside others, in the model's dtype and of further norms."""
 
     bias: Flag = False

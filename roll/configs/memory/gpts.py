@@ -12,7 +12,7 @@ from roll.configs.memory.reader import Form, HeadSizes, LayerWeights, Reader
 
 
 @dataclass(frozen=True)
-class Old:
+class GptLayer:
     """A layer as GPT-2 has it, in other words. `fused`: name of the projection of queries, keys and values, where they
     are one. `twice`: a backward pass keeps queries and keys as the projection puts them out as well, or in fp32; None:
     where they are one. `turned`: matrices are stored with columns first."""
@@ -32,7 +32,7 @@ class Old:
     head_norms: Flag = False
 
 
-def _old(old: Old, model: Reader, layer: int, add: LayerWeights) -> LayerShape:
+def _old(old: GptLayer, model: Reader, layer: int, add: LayerWeights) -> LayerShape:
     hidden, bias = model.hidden, is_on(model, old.bias)
     heads = model.size("num_attention_heads", "n_head", "num_heads", "attention_heads")
     one_key = bool(old.one_key) and model.flag(old.one_key, True)
@@ -123,12 +123,12 @@ _GPT: Mapping[str, Any] = {
     "layers": "transformer.h",
     "ends": ("transformer.ln_f.weight", "transformer.ln_f.bias"),
 }
-_OPT_LAYER = Old(
+_OPT_LAYER = GptLayer(
     norms=("self_attn_layer_norm", "final_layer_norm"), at="self_attn", mlp=("fc1", "fc2"), width=("ffn_dim",),
     bias=("enable_bias", True), output_bias=("enable_bias", True), mlp_bias=("enable_bias", True),
 )  # fmt: skip
 _OPT = "model.decoder"
-_NEOX = Old(
+_NEOX = GptLayer(
     norms=("input_layernorm", "post_attention_layernorm"), at="attention", fused="query_key_value", output="dense",
     mlp=("mlp.dense_h_to_4h", "mlp.dense_4h_to_h"), width=("intermediate_size",),
     bias=("attention_bias", True), output_bias=("attention_bias", True),
@@ -155,18 +155,18 @@ _TYPES: Mapping[str, Form] = {
         ends=("transformer.ln_f.weight", "transformer.ln_f.bias"),
     ),
     "codegen": Form(
-        partial(_old, Old(norms=("ln_1",), fused="qkv_proj", bias=False, output_bias=False)),
+        partial(_old, GptLayer(norms=("ln_1",), fused="qkv_proj", bias=False, output_bias=False)),
         head_bias=_with_bias, **_GPT,
     ),
     "gpt2": Form(
         partial(
-            _old, Old(fused="c_attn", twice=False, output="c_proj", mlp=("mlp.c_fc", "mlp.c_proj"), turned=True)
+            _old, GptLayer(fused="c_attn", twice=False, output="c_proj", mlp=("mlp.c_fc", "mlp.c_proj"), turned=True)
         ),
         ties_head=True, others=_positions("transformer.wpe.weight", "n_positions"), **_GPT,
     ),
     "gpt_bigcode": Form(
         partial(
-            _old, Old(
+            _old, GptLayer(
                 fused="c_attn", twice=False, output="c_proj", mlp=("mlp.c_fc", "mlp.c_proj"), one_key="multi_query"
             ),
         ),
@@ -175,7 +175,7 @@ _TYPES: Mapping[str, Form] = {
     "gpt_neo": Form(
         partial(
             _old,
-            Old(
+            GptLayer(
                 at="attn.attention", twice=True, bias=False, mlp=("mlp.c_fc", "mlp.c_proj"),
                 width=("intermediate_size",),
             ),
@@ -183,7 +183,9 @@ _TYPES: Mapping[str, Form] = {
         ties_head=True, others=_positions("transformer.wpe.weight", "max_position_embeddings"), **_GPT,
     ),
     "gptj": Form(
-        partial(_old, Old(norms=("ln_1",), twice=True, bias=False, output_bias=False)), head_bias=_with_bias, **_GPT
+        partial(_old, GptLayer(norms=("ln_1",), twice=True, bias=False, output_bias=False)),
+        head_bias=_with_bias,
+        **_GPT,
     ),
     "gpt_neox": Form(
         partial(_old, _NEOX), embedding="gpt_neox.embed_in", layers="gpt_neox.layers",

@@ -28,7 +28,7 @@ from roll.distributed.executor.jobs import (
     without_zero_gradient_rows,
 )
 from roll.distributed.executor.pictures import with_pixels
-from roll.distributed.executor.weights.sender import Peers, SendPlan, Sent, WeightSender
+from roll.distributed.executor.weights.sender import Peers, SendPlan, SendReport, WeightSender
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, State, TrainStrategy
 from roll.errors import StrategyError
 from roll.models.hub import local_model
@@ -261,13 +261,13 @@ class TrainWorker(ScoreWorker):
 
     def publish_weights(
         self, peers: Peers, plan: SendPlan, bucket_bytes: int, version: int, whole: bool = True
-    ) -> Sent | None:
+    ) -> SendReport | None:
         """Sends the weights to all receivers, or unless `whole` those that training changes; collective. Returns
         something on the plan's lead alone."""
         options = {"merged": False} if self._sends_adapters else {}  # which only strategies that can send them take
         buckets = self.strategy.export_weights(bucket_bytes, plan.senders, whole, **options)
         versions = self._sender.send(buckets, peers, plan, version, whole)
-        return None if versions is None else Sent(versions, self._sender.sent_bytes)
+        return None if versions is None else SendReport(versions, self._sender.sent_bytes)
 
     def shutdown(self) -> None:
         self._sender.close()

@@ -52,7 +52,7 @@ class EventLoopThread:
 
     @contextmanager
     def meanwhile(self, look: Callable[[], None]) -> Iterator[None]:
-        """Inside, a thread that waits in `run` calls `look` now and then. What it raises ends the wait."""
+        """Poll `look` while another thread blocks in `run`; what it raises is raised there."""
         self._meanwhile = look
         try:
             yield

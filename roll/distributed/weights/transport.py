@@ -82,7 +82,7 @@ class SharedSegment:
             os.close(file_descriptor)
 
     def close(self) -> None:
-        """Lets go of the memory; it goes away with the last view of it."""
+        """Unmaps the segment; the memory is freed with the last view."""
         self.flat = torch.empty(0, dtype=torch.uint8)
         with contextlib.suppress(BufferError):  # somebody still holds a view: the mapping ends with it
             self._memory.close()

@@ -16,15 +16,15 @@ from roll.importers.shell.state import State, opened
 from roll.importers.shell.syntax_tree import (
     Arithmetic,
     Case,
-    For,
+    ForNode,
     Function,
     Group,
-    If,
+    IfNode,
     Node,
     Simple,
     Steps,
     TreeReader,
-    While,
+    WhileNode,
 )
 from roll.importers.shell.values import divided, text_of, words_of
 
@@ -240,13 +240,13 @@ class Walk:
                 return self._arithmetic(text)
             case Group(body, is_apart):
                 return self._apart(body) if is_apart else self._walk(body)
-            case If():
+            case IfNode():
                 return self._if(node)
             case Case():
                 return self._case(node)
-            case For():
+            case ForNode():
                 return self._for(node)
-            case While():
+            case WhileNode():
                 return self._while(node)
             case Function(name, body):
                 self.state.functions[name] = body
@@ -276,7 +276,7 @@ class Walk:
     def _leaves_open(self, test: Node, number: int) -> None:
         self.open_branches[id(test), number] = (*self._around, (test, number))
 
-    def _if(self, node: If) -> Verdict:
+    def _if(self, node: IfNode) -> Verdict:
         for i, (test, body) in enumerate(node.branches):
             outcome = self._walk(test)
             if outcome is True:
@@ -297,7 +297,7 @@ class Walk:
                 return self._branches(node, [*perhaps, body]) if perhaps else self._walk(body)
         return self._branches(node, perhaps)
 
-    def _counts(self, node: For) -> Verdict:
+    def _counts(self, node: ForNode) -> Verdict:
         """Run a loop such as `for ((i = 0; i < 3; i++))`, once if nothing here says how often."""
         first, test, step = (part.strip() for part in [*node.control.split(";"), "", ""][:3])
         if first:
@@ -337,7 +337,7 @@ class Walk:
             return end.what == "break"
         return False
 
-    def _for(self, node: For) -> Verdict:
+    def _for(self, node: ForNode) -> Verdict:
         if not node.name:
             return self._counts(node)
         words = self.state.entries("@") if node.values is None else self._expanded(node.values)
@@ -352,7 +352,7 @@ class Walk:
                 break
         return DONE
 
-    def _while(self, node: While) -> Verdict:
+    def _while(self, node: WhileNode) -> Verdict:
         def goes_on() -> Verdict:
             outcome = self._walk(node.test)
             return (outcome is not node.is_until) if isinstance(outcome, bool) else None

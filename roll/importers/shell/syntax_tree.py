@@ -32,13 +32,13 @@ class Group:
 
 
 @dataclass(frozen=True)
-class If:
+class IfNode:
     branches: tuple[tuple[Steps, Steps], ...]
     otherwise: Steps = ()
 
 
 @dataclass(frozen=True)
-class For:
+class ForNode:
     """A loop over words, over arguments (`values` None), or, without a name, by the three sums of `control`."""
 
     name: str
@@ -48,7 +48,7 @@ class For:
 
 
 @dataclass(frozen=True)
-class While:
+class WhileNode:
     test: Steps
     body: Steps
     is_until: bool
@@ -66,7 +66,7 @@ class Function:
     body: Steps
 
 
-Node = Simple | Arithmetic | Group | If | For | While | Case | Function
+Node = Simple | Arithmetic | Group | IfNode | ForNode | WhileNode | Case | Function
 Steps = tuple[tuple[str, Node], ...]
 """Each with what stands before it: `&&`, `||`, `|` or nothing."""
 
@@ -160,7 +160,7 @@ class TreeReader(WordReader):
             return self._for()
         if word in ("while", "until"):
             test = self._body(word, ("do",), "")
-            return While(test, self._body("do", ("done",), "done"), word == "until")
+            return WhileNode(test, self._body("do", ("done",), "done"), word == "until")
         if word == "case":
             return self._case()
         match = _FUNCTION.match(self.text, self.at)
@@ -178,7 +178,7 @@ class TreeReader(WordReader):
         self.at += len(closing)
         return body
 
-    def _if(self) -> If:
+    def _if(self) -> IfNode:
         branches, opening = [], "if"
         while True:
             test = self._body(opening, ("then",), "")
@@ -188,9 +188,9 @@ class TreeReader(WordReader):
                 break
         otherwise = self._body("else", ("fi",), "") if opening == "else" else ()
         self.at += 2
-        return If(tuple(branches), otherwise)
+        return IfNode(tuple(branches), otherwise)
 
-    def _for(self) -> For:
+    def _for(self) -> ForNode:
         start = self.at
         self.at += len(self._peek())
         self.skip()
@@ -205,7 +205,7 @@ class TreeReader(WordReader):
             words = self.tokens()
         self.skip(newlines=True)
         body = self._body("do", ("done",), "done")
-        return For(name, None if words is None else tuple(words), body, control)
+        return ForNode(name, None if words is None else tuple(words), body, control)
 
     def _case(self) -> Case:
         start = self.at

@@ -14,7 +14,7 @@ from torch import nn
 
 Weights = Callable[[nn.Module], Mapping[str, torch.Tensor]]
 OWN_FORWARD = "own_forward"
-"""Attribute of experts with a forward pass other than their class's: a function that is given the module first."""
+"""Attribute that overrides an expert module's forward: a function that is called with the module first."""
 
 
 def experts_of(root: nn.Module) -> list[tuple[str, nn.Module]]:

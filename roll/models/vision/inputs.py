@@ -113,7 +113,7 @@ def blank_picture(model: VisionModel) -> Picture:
 
 @dataclass(frozen=True)
 class PictureInputs:
-    """Inputs of a backbone for the pictures of rows [B, T], beside their tokens.
+    """Pixel inputs for a batch of rows [B, T].
 
     Where no row shows any, `tensors` are of a blank picture, which is computed and counts nothing: all ranks of a
     sharded tower make the same calls, and its weights get gradients of 0, not none, whatever rows a rank has.

@@ -46,8 +46,7 @@ VIEW = View(
 
 
 class DistillPipeline(RowPipeline):
-    """The teacher looks at the rows of each step just before the student learns them; its words travel from its workers
-    to the student's."""
+    """The teacher scores each step's rows just before the update; targets go from its workers to the student's."""
 
     config: DistillConfig
     view = VIEW

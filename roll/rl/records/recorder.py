@@ -22,7 +22,7 @@ from roll.run.records.replay import BESIDE
 from roll.types.failures import causes_of
 from roll.types.media import Media, Picture, PictureSource
 from roll.types.rollout import TrajectoryGroup
-from roll.types.texts import RowTexts, Said, Turn
+from roll.types.texts import ParsedMessage, RowTexts, Turn
 from roll.utils.json_values import NOT_RECORDED, plain_fields
 from roll.utils.secrets import mask
 from roll.utils.text import middle_left_out, storable, visible
@@ -397,13 +397,13 @@ def _indent(text: str, prefix: str = "    ") -> str:
     return "\n".join(prefix + line for line in text.split("\n"))
 
 
-def _few(messages: Sequence[Said]) -> list[Said]:
+def _few(messages: Sequence[ParsedMessage]) -> list[ParsedMessage]:
     """The messages of a turn without the middle of a long history."""
     left_out = len(messages) - _MOST_MESSAGES
     if left_out <= 0:
         return list(messages)
     half = _MOST_MESSAGES // 2
-    return [*messages[:half], Said("system", f"[... {left_out} messages left out ...]"), *messages[-half:]]
+    return [*messages[:half], ParsedMessage("system", f"[... {left_out} messages left out ...]"), *messages[-half:]]
 
 
 def _cut(record: RolloutRecord, limits: RecordLimits) -> RolloutRecord:
@@ -423,7 +423,7 @@ def _cut(record: RolloutRecord, limits: RecordLimits) -> RolloutRecord:
                 response=cut(turn.response),
                 action=None if turn.action is None else cut(turn.action),
                 said=tuple(
-                    Said(
+                    ParsedMessage(
                         cut(each.role),
                         cut(each.text),
                         cut(each.thinking),

@@ -28,7 +28,7 @@ Operator = Callable[[Sequence[TrajectoryGroup]], Sequence[TrajectoryGroup]]
 
 
 @runtime_checkable
-class Remembers(Protocol):
+class StatefulOperator(Protocol):
     """An operator whose state is saved in checkpoints, as JSON values."""
 
     def state_dict(self) -> Mapping[str, Any]: ...
@@ -85,7 +85,7 @@ class Shaping(StepPart):
         return [
             {"at": entry.at, "name": entry.name, "state": _plain(entry, _state_of(entry, entry.run))}
             for entry in self._entries
-            if isinstance(entry.run, Remembers)
+            if isinstance(entry.run, StatefulOperator)
         ]
 
     def resume(self, saved: Any, path: Path) -> None:
@@ -95,7 +95,7 @@ class Shaping(StepPart):
         """Operators of the same name in the same place go on with their state; others start anew, which is told."""
         states = {(each["at"], each["name"]): each["state"] for each in saved}
         for entry in self._entries:
-            if not isinstance(entry.run, Remembers):
+            if not isinstance(entry.run, StatefulOperator):
                 continue
             state = states.get((entry.at, entry.name))
             if state is None:
@@ -170,7 +170,7 @@ def _problems(input_groups: Sequence[TrajectoryGroup], output_groups: Sequence[A
             yield f"gave group {group.group_id} the rewards {group.rewards.tolist()}"
 
 
-def _loaded(entry: _Entry, run: Remembers, state: Mapping[str, Any]) -> None:
+def _loaded(entry: _Entry, run: StatefulOperator, state: Mapping[str, Any]) -> None:
     try:
         run.load_state_dict(state)
     except (Exception, SystemExit) as error:
@@ -178,7 +178,7 @@ def _loaded(entry: _Entry, run: Remembers, state: Mapping[str, Any]) -> None:
         raise AlgorithmError(f"{text}, for its state in the checkpoint: {show(state)}.") from error
 
 
-def _state_of(entry: _Entry, run: Remembers) -> object:
+def _state_of(entry: _Entry, run: StatefulOperator) -> object:
     try:
         return run.state_dict()
     except (Exception, SystemExit) as error:

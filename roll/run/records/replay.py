@@ -101,7 +101,7 @@ rollouts. Responses are below their prompt, episodes are shown turn by turn; the
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReplayFilter:
     """Selection of attempts to show; None selects all."""
 
     tag: str | None = None
@@ -154,7 +154,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         sys.stderr.write(visible(f"{options.file} cannot be read: {reason(error)}\n"))
         return 2
-    wanted = Wanted(options.tag, options.group, options.failed, options.min_reward, options.max_reward, options.grep)
+    wanted = ReplayFilter(
+        options.tag, options.group, options.failed, options.min_reward, options.max_reward, options.grep
+    )
     chosen = [record for record in records if wanted.takes(record)]
     with suppress(BrokenPipeError):  # the reader, such as head, has seen enough
         for line in render(chosen):

@@ -54,7 +54,7 @@ class EngineRoute:
 
 
 @dataclass(frozen=True)
-class Sent:
+class SendReport:
     """The versions that the receivers report after an update, and the bytes of the weights in it."""
 
     versions: list[int]

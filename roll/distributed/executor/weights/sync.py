@@ -11,7 +11,7 @@ from typing import Literal
 
 from roll.distributed.executor.processes.cluster import Cluster
 from roll.distributed.executor.processes.resource_manager import AssignedSlot
-from roll.distributed.executor.weights.sender import EngineRoute, SendPlan, Sent
+from roll.distributed.executor.weights.sender import EngineRoute, SendPlan, SendReport
 from roll.distributed.weights.bucket import FileBucket
 from roll.errors import ConfigError, StorageError, WorkerError
 from roll.platforms.table import CPU
@@ -56,7 +56,7 @@ class WeightSync:
         """Returns when every engine uses the weights under this version. Engines that have had all weights once get
         those that training changes."""
         whole, self._whole_at = self._whole_at != self._plan.generation, None  # unless it succeeds
-        replies: list[Sent | None] = self._trainer.call_all(
+        replies: list[SendReport | None] = self._trainer.call_all(
             "publish_weights", self._engines.workers, self._plan, self._bucket_bytes, version, whole
         )
         sent = replies[self._plan.lead]

@@ -28,7 +28,7 @@ from roll.pipeline.agentic.proxy.transcript.transcript import Transcript
 from roll.pipeline.agentic.proxy.transcript.tree import Answer
 from roll.pipeline.agentic.sample_forms import state_key
 from roll.types.rollout import Trajectory
-from roll.types.texts import Said, Turn
+from roll.types.texts import ParsedMessage, Turn
 from roll.utils.imports import resolve
 
 # The tasks of episodes in sessions: rows of a file, or of an object of the user's own.
@@ -250,6 +250,6 @@ def _turns(answers: Sequence[tuple[str, Answer]], outcome: Outcome) -> tuple[Tur
     return tuple(turns)
 
 
-def _said(message: ChatMessage) -> Said:
+def _said(message: ChatMessage) -> ParsedMessage:
     calls = tuple((call.name, call.arguments) for call in message.calls)
-    return Said(message.role, message.content, message.reasoning, calls)
+    return ParsedMessage(message.role, message.content, message.reasoning, calls)

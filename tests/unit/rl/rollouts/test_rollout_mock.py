@@ -14,7 +14,7 @@ from roll.errors import ConfigError, StorageError
 from roll.rl.rollouters import RecordedRollouter, RolloutDump
 from roll.types.group_codec import RecordedGroup, read_groups, write_groups
 from roll.types.rollout import LocalRow, Task, Trajectory, TrajectoryGroup
-from roll.types.texts import Said, Turn
+from roll.types.texts import ParsedMessage, Turn
 from tests.helpers.configs import config
 
 
@@ -35,7 +35,7 @@ def attempt(index: int, reward: float, num_tokens: int = 5, **more: Any) -> Traj
     )
 
 
-SAID = (Said("user", "you see a lake"), Said("assistant", "go", "far", (("walk", "{}"),)))
+SAID = (ParsedMessage("user", "you see a lake"), ParsedMessage("assistant", "go", "far", (("walk", "{}"),)))
 TURN = Turn("you see a lake", "go", None, 0.5, {"valid": 0.0}, said=SAID)
 ROWS = (
     attempt(0, 0.1 + 0.2, extra={"why": [1, None, "x"]}),

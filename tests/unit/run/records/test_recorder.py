@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from roll.rl.records.recorder import RecordLimits, RolloutRecord, RolloutRecorder, choose_groups
-from roll.types.texts import Said, Turn
+from roll.types.texts import ParsedMessage, Turn
 from tests.unit.rl.rollouts.test_filtered_step import group as group_of
 
 
@@ -204,7 +204,7 @@ def test_numbers_of_numpy_and_torch_and_objects_with_a_text_are_kept(tmp_path, c
 
 def test_halves_of_surrogate_pairs_are_spelled_out_in_text_and_jsonl(tmp_path):
     half = "a\ud800b"
-    said = (Said(half, half, half, ((half, half),)),)
+    said = (ParsedMessage(half, half, half, ((half, half),)),)
     turns = (Turn(half, half, half, 1.0, {half: math.nan}, said=said),)
     given = {"prompt_text": half, "response_text": half, "ground_truth": half, "extra": {half: half}, "turns": turns}
     path = RolloutRecorder(tmp_path).record(0, [record(0, domain=half, **given)])
@@ -232,7 +232,7 @@ def test_observations_of_a_turn_lose_their_middle_too(tmp_path):
 
 
 def test_a_long_history_loses_its_middle_messages(tmp_path):
-    said = tuple(Said("user", str(number)) for number in range(100))
+    said = tuple(ParsedMessage("user", str(number)) for number in range(100))
     RolloutRecorder(tmp_path).record(0, [record(0, turns=(Turn("o", "r", None, 1.0, said=said),))])
     (turn,) = json.loads((tmp_path / "step_000000.jsonl").read_text())["turns"]
     texts = [each["text"] for each in turn["said"]]

@@ -94,7 +94,7 @@ class Walk:
 
 
 def walk(start: Node, ids: np.ndarray) -> Walk:
-    """Follows ids behind the end of `start`, as far as the tree has them."""
+    """Return the longest path below `start` that matches the token ids."""
     node, inside, matched = start, len(start.ids), 0
     while matched < len(ids) and inside == len(node.ids):
         best = max(((_shared(child.ids, ids[matched:]), child) for child in node.children), key=_count, default=None)

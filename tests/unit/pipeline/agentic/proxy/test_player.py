@@ -21,7 +21,7 @@ from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
 from roll.pipeline.agentic.proxy.player import ProgramPlayer
 from roll.pipeline.agentic.proxy.session_player import Tasks
 from roll.types.rollout import Trajectory
-from roll.types.texts import Said
+from roll.types.texts import ParsedMessage
 from tests.unit.pipeline.agentic.proxy.parts import JOB, Engine, check_rows, proxy_rules, tool_encoder
 
 ENCODER = tool_encoder()
@@ -302,6 +302,6 @@ def test_broken_prefixes_reach_the_record_and_the_metrics(folder: Path) -> None:
     assert rows[0].extra["witness"][0]["was"].startswith("<think>0</think>")
     assert [one["turn"] for one in rows[0].extra["witness"]] == [2, 3]
     second = rows[0].turns[1].said
-    assert second == (Said("user", "go on"), Said("assistant", "ok", "1"))
+    assert second == (ParsedMessage("user", "go on"), ParsedMessage("assistant", "ok", "1"))
     sums = [row.turn_rewards.sum() for row in rows if row.turn_rewards is not None]
     assert sums == [0.0, 0.0, 1.0], "the reward of the attempt stands once"
