@@ -9,6 +9,7 @@ from roll.configs.problems import Problem, ids_text
 from roll.configs.strategies.table import spec_of
 from roll.utils.text import table
 
+CPU_PROCESS = 1.2e9  # Python, torch and an engine's packages, without CUDA's libraries
 _PHASES: tuple[Phase, ...] = ("rollout", "scoring", "training", "publish")
 _NEEDS: Mapping[Phase, tuple[str, ...]] = {  # states on shared devices; on its own ones a role keeps them all
     "rollout": ("weights", "kv_cache"),
@@ -44,14 +45,20 @@ class MemoryPoint:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """`by_gpu` and `by_node`: moments of each group of GPUs that serve the same roles, and of each node. `missing`:
-    roles that are left out, and why."""
+    """`by_gpu` and `by_node`: moments of each group of GPUs that serve the same roles, and of each node. `on_cpus`:
+    moments of roles without devices, whose states are all in host memory. `missing`: roles that are left out, and
+    why."""
 
     roles: Mapping[str, RankMemory]
     asleep: Mapping[str, float]  # what a role leaves on a GPU while others work there
     by_gpu: Mapping[str, tuple[MemoryPoint, ...]]
     by_node: Mapping[str, tuple[MemoryPoint, ...]]
     missing: tuple[str, ...] = ()
+    on_cpus: tuple[MemoryPoint, ...] = ()
+
+    @property
+    def of_hosts(self) -> tuple[tuple[MemoryPoint, ...], ...]:
+        return (*self.by_node.values(), *((self.on_cpus,) if self.on_cpus else ()))
 
 
 @dataclass(frozen=True)
@@ -65,19 +72,22 @@ class _Placed:
 def memory_plan(layout: Layout, facts: Mapping[str, RoleFacts], missing: Sequence[str] = ()) -> MemoryPlan:
     """Return the points in time at which memory is estimated, of the roles on devices."""
     placed: list[_Placed] = []
+    on_cpus: list[_Placed] = []
     left_out = list(missing)
     for role, its in facts.items():
         spec = spec_of(its.worker.strategy_name)
         if its.use not in spec.memory:
             left_out.append(f"{role}: the memory formulas do not know {its.worker.strategy_name}")
-        elif layout[role].device_ids:
-            placed.append(_Placed(role, layout[role], its, spec.call_hook(spec.memory[its.use], RankMemory, its)))
+        else:
+            one = _Placed(role, layout[role], its, spec.call_hook(spec.memory[its.use], RankMemory, its))
+            (placed if layout[role].device_ids else on_cpus).append(one)
     return MemoryPlan(
         roles={each.role: each.memory for each in placed},
         asleep={each.role: total(each.memory.stays) for each in placed if each.facts.shares_devices},
         by_gpu={where: tuple(_gpu_moments(where, there)) for where, there in _groups(placed).items()},
         by_node=_by_node(placed),
         missing=tuple(left_out),
+        on_cpus=tuple(_cpu_moments(on_cpus)),
     )
 
 
@@ -161,6 +171,21 @@ def _host_moments(where: str, there: Sequence[tuple[_Placed, int]]) -> Iterator[
     yield MemoryPoint(where, "all roles running", (), (*staying, *shared, running), {})
 
 
+def _cpu_moments(there: Sequence[_Placed]) -> Iterator[MemoryPoint]:
+    """Moments of the host's memory for roles without devices: each keeps its states while others work."""
+    number = sum(each.facts.num_ranks * each.memory.num_processes for each in there)
+    states: list[Part] = []
+    for each in there:
+        held = (part for parts in each.memory.states.values() for part in parts if part.num_bytes)  # else of a GPU's
+        states += _times(each, held, each.facts.num_ranks)
+    for phase in _PHASES:
+        for each in there:
+            if _does(each, phase):
+                working = _times(each, each.memory.passes[phase], each.facts.num_ranks)
+                parts = (*states, *working, Part(f"{number} processes", number * CPU_PROCESS, True))
+                yield MemoryPoint("the host of roles on CPUs", phase, (each.role,), parts, {})
+
+
 def _times(each: _Placed, parts: Iterable[Part], number: int) -> list[Part]:
     """Parts of all workers of a role on a node."""
     return [
@@ -180,7 +205,7 @@ _TITLE = "Memory where devices are GPUs, in GB (1e9 bytes), of the ranks that ho
 
 def memory_text(plan: MemoryPlan, gpu_bytes: float | None, host_bytes: float | None) -> str:
     """The section of the plan."""
-    lines = [_TITLE]
+    lines = [_TITLE] if plan.by_gpu else ["Memory of roles on CPUs, in GB (1e9 bytes); ~: estimated (docs/memory.md)"]
     for where, moments in plan.by_gpu.items():
         lines += [f"  {line}" for line in _section(where, moments, gpu_bytes)]
     if plan.asleep:
@@ -188,6 +213,7 @@ def memory_text(plan: MemoryPlan, gpu_bytes: float | None, host_bytes: float | N
         lines.append(f"  stays on a GPU while other roles work there: {asleep}")
     for where, moments in plan.by_node.items():
         lines += [f"  {line}" for line in _section(where, moments, host_bytes)]
+    lines += [f"  {line}" for line in _section(plan.on_cpus[0].where, plan.on_cpus, host_bytes)] if plan.on_cpus else []
     lines += [f"  not counted: {reason}" for reason in plan.missing]
     return "\n".join(lines)
 
@@ -239,7 +265,7 @@ def memory_problems(
                 f"GB: no room for a key-value cache. Use {memory.ways['rollout']}.",
                 (f"{role}.strategy_args", f"{role}.device_mapping", "gpu_memory_gb"),
             )
-    for moments in plan.by_node.values():
+    for moments in plan.of_hosts:
         for moment in moments:
             if host_bytes is not None and moment.least > host_bytes:
                 yield _too_large(moment, host_bytes, "host_memory_gb:", "host_memory_gb")
@@ -253,7 +279,7 @@ def memory_warnings(plan: MemoryPlan, gpu_bytes: float | None, host_bytes: float
             yield f"{role}: {memory.doubt}. Use {memory.ways['rollout']}."
     for moments, room, key in (
         *((moments, gpu_bytes, "GPU memory") for moments in plan.by_gpu.values()),
-        *((moments, host_bytes, "host memory") for moments in plan.by_node.values()),
+        *((moments, host_bytes, "host memory") for moments in plan.of_hosts),
     ):
         top = largest(moments)
         if room is not None and top.least <= room < top.total:

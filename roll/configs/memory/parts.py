@@ -125,7 +125,7 @@ def role_facts(
         train=learns,
         gpu_bytes=gpu_bytes,
         bucket_bytes=plan.bucket_bytes if publishes else 0,
-        most_answers=answers_at_once(plan.most_answers, worker, on_gpus=True),
+        most_answers=answers_at_once(plan.most_answers, worker, on_gpus=bool(plan.layout[role.name].device_ids)),
         longest=0 if role.is_apart else plan.longest_row,
         row=0 if worker.packs_rows else plan.trained_length,
         kernels=kernels,

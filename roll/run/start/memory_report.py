@@ -79,7 +79,7 @@ def memory_report(config: RunConfig, plan: RunPlan) -> MemoryReport:
         reasons = "; ".join(dict.fromkeys(reason.partition(": ")[2] for reason in missing))
         return MemoryReport(f"Memory: not computed. It needs the config.json of a model of a known family ({reasons}).")
     memory = memory_plan(plan.layout, facts, missing)
-    if not memory.by_gpu:
+    if not memory.by_gpu and not memory.on_cpus:
         return MemoryReport("")
     source = "gpu_memory_gb:" if memory_gb is not None else "gpu_memory_gb is not given and this machine's GPUs have"
     on_gpus = tuple(memory_problems(memory, gpu_bytes, None, source))

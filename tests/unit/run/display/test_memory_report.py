@@ -116,3 +116,17 @@ def test_the_gpus_of_this_machine_count_where_nothing_is_given(
     ) in capsys.readouterr().out
     assert run(THIRTY, models / "qwen3-30b-a3b", "gpu_memory_gb=80") == 0
     assert "Not checked here: gpu_memory_gb" not in capsys.readouterr().out
+
+
+def test_roles_on_cpus_are_counted_with_all_that_they_hold(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """7.6 B parameters under fsdp2: fp32 weights, gradients and two moments of Adam; half of the weights in each of
+    two ranks of the engine."""
+    roles = ("actor_train", "actor_infer")
+    on_cpu = [f"{role}.{key}" for role in roles for key in ("device_mapping=null", "world_size=1")]
+    assert run("qwen2.5-7B-rlvr/rlvr_fsdp2", models / "qwen2.5-7b", *on_cpu, "~reference", "use_kl_loss=false") == 0
+    shown = capsys.readouterr().out
+    assert (
+        "the peak on the host of roles on CPUs: training of actor_train, ~149 GB: actor_train: 1 x weights 30" in shown
+    )
+    assert "actor_train: 1 x gradients 30, actor_train: 1 x optimizer 61, actor_infer: 1 x weights 7.6" in shown
+    assert "of the GPU" not in shown
