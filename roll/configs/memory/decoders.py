@@ -49,8 +49,8 @@ class Traits:
     """A decoder's layer. `keys`: key-value heads are all heads where config.json names none; False: it has to.
     `head_norms`: norms of queries and keys per head, over all heads, or with a weight per head. `mlp`: its matrices,
     the last of which is down. `norms` are there, without a name, where they have no weights. `extra`: further vectors
-    of a layer. `attentions`: how often queries and keys are multiplied, with other values. `saved`: what its attention keeps
-    beside others, in the model's dtype and of further norms."""
+    of a layer. `attentions`: how often queries and keys are multiplied, with other values. `saved`: what its attention
+    keeps beside others, in the model's dtype and of further norms."""
 
     bias: Flag = False
     output_bias: Flag | None = None  # None: as the others
