@@ -173,7 +173,7 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             code_problems=("roll.pipeline.rlvr.rlvr_checks:code_problems", *_RL_CODE),
             local_rows=("roll.pipeline.rlvr.rlvr_checks:local_rows", *_RL_ROWS),
             data_problems=("roll.pipeline.rlvr.rlvr_checks:data_problems", *_RL_DATA),
-            reports=("roll.pipeline.rlvr.row_operators:reports",),
+            reports=("roll.pipeline.rlvr.row_operators:reports", "roll.pipeline.rlvr.rlvr_checks:unseen_tags"),
             **(_RL | {"batch": "roll.pipeline.rlvr.rlvr_checks:plan_rows"}),
         ),
         PipelineSpec(

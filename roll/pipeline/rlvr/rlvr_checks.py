@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from itertools import islice
 
 from roll.configs.checks.pictures import picture_problems, sight_problems
 from roll.configs.checks.roles import REWARD as REWARD_SWITCHES
@@ -15,7 +16,11 @@ from roll.configs.plan.describe import batch_rows
 from roll.configs.problems import Problem, did_you_mean
 from roll.configs.sections.cluster import answers_limit
 from roll.configs.sections.rollout import LENGTH_KEYS
+from roll.datasets.loader import DataFile
+from roll.datasets.pictures.placing import named_columns
+from roll.datasets.sources import all_rows, data_sources
 from roll.datasets.templates import template_name_problem, template_warning
+from roll.errors import ConfigError
 from roll.pipeline.rlvr.reward_checks import (
     engine_judge_problems,
     judge_length_problems,
@@ -30,7 +35,7 @@ from roll.run.operators.checks import missing_packages, operator_problems, user_
 from roll.run.saving.model_files import known_sight, read_model_config, read_vision
 from roll.run.start.choose import lacks_gpus
 from roll.run.start.data_files import data_args_problems, data_args_warnings, missing_data_files, unknown_templates
-from roll.run.start.first_rows import learners_tokenizer, refusals_of_rows
+from roll.run.start.first_rows import ROWS, learners_tokenizer, refusals_of_rows
 from roll.utils.imports import split
 from roll.utils.text import show
 
@@ -240,6 +245,22 @@ def _row_problems(config: RLVRConfig, reach: bool) -> Iterator[str]:
         most = config.prompt_length if at == LEARNT else config.val_lengths[0]
         limits = domains, tokenizer, most, config.global_template, config.tag_to_template
         yield from refusals_of_rows(load_tasks, args, at, *limits)
+
+
+def unseen_tags(config: RLVRConfig) -> Iterator[str]:
+    """Yield a warning of tags that no row has, where the rows are few and on this machine."""
+    args, at = config.actor_train.data_args, LEARNT
+    sources, problems = data_sources(args, at, reach=False) if config.has_rollouts else ([], [])
+    tags = {tag: domain for domain, reward in config.rewards.items() for tag in reward.tag_included}
+    if not tags or not sources or problems or not all(isinstance(source, DataFile) for source in sources):
+        return
+    try:
+        rows = list(islice(all_rows([source.without_pictures(named_columns(args)) for source in sources]), ROWS + 1))
+    except ConfigError:
+        return  # a run says what is wrong with them
+    seen = {str(row.value(args.tag)) for row in rows}
+    for tag in tags.keys() - seen if len(rows) <= ROWS else ():
+        yield f"Warning: rewards.{tags[tag]}.tag_included: {tag}: no row of {at} has this tag."
 
 
 def _shown_problems(config: RLVRConfig, domains: Collection[str]) -> Iterator[str]:
