@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -158,14 +158,19 @@ class Adapters:
         named = get_peft_model_state_dict(self._peft, state_dict=state, save_embedding_layers=False)
         config = replace(self._peft.peft_config[_ADAPTER], base_model_name_or_path=base)
         if any(_EXPERTS in name for name, _ in self._peft.named_parameters()):
-            beside, of_experts = sorted(config.target_modules), self._expert_names()
+            of_experts = self._expert_names()
+            # peft shortens a long list of names to their last words, which are those of experts too
+            beside = [name for name in sorted(config.target_modules) if name.rpartition(".")[2] not in _OF_EXPERTS]
+            beside += [name for name in _adapted_layers(self._peft) if name.rpartition(".")[2] in _OF_EXPERTS]
             if self._matrices:  # peft allows its parameters no dropout
                 config = replace(config, target_modules=[*beside, *of_experts], lora_dropout=0.0)
             config = _beside_experts(config, [*beside, *of_experts], beside)
             if stacked := [matrix.name for matrix in self._matrices if matrix.is_stacked]:
                 config = replace(config, target_parameters=[*(config.target_parameters or ()), *stacked])
-            if self._matrices and self._peft.config.model_type == "qwen2_moe":
-                config = _fused_experts(config)
+            if of_experts and not _peft_knows(self._peft.config.model_type):
+                config = _fused_experts(
+                    config, of_experts, {m.name: m.parts for m in self._matrices if not m.is_stacked}
+                )
         for matrix in self._matrices:
             named |= {f"{_PREFIX}{name}": factor for name, factor in matrix.apart(trained).items()}
         places = [f"{_PREFIX}{_SCORE}.{part}" for part in ("weight", "bias")]
@@ -201,8 +206,11 @@ class SavedAdapter:
         config = _config(self.args, list(self.targets), list(self.trained_in_full))
         if self.beside_experts:
             config = _beside_experts(config, self.targets, self.beside_experts)
-        if self.model_type == "qwen2_moe":
-            config = _fused_experts(config)
+        expert_names = {name for name in config.target_modules if name in _OF_EXPERTS or _EXPERTS in name}
+        if not _peft_knows(self.model_type):
+            endings = {name.rpartition(".")[2] for name in expert_names}
+            fused = {f"mlp.experts.{name}": len(ps) for name, ps in FUSED_EXPERTS.items() if endings.issuperset(ps)}
+            config = _fused_experts(config, expert_names, fused)
         config.task_type = _TASKS[self.head]
         config.base_model_name_or_path = str(self.args.model_name_or_path)
         _write(directory, config, {f"{_PREFIX}{name}": tensor for name, tensor in self.weights.items()})
@@ -224,17 +232,22 @@ def _beside_experts(config: Any, targets: Sequence[str], beside: Sequence[str] |
     )
 
 
-def _fused_experts(config: Any) -> Any:
-    """`config` with adapters on the matrices of Qwen2-MoE's experts, as peft itself would write those of Qwen3-MoE: of
-    this one family it does not, and would find no layers of these names."""
-    expert_names = {name for name in config.target_modules if name in _OF_EXPERTS or _EXPERTS in name}
-    endings = {name.rpartition(".")[2] for name in expert_names}
-    fused = {name: parts for name, parts in FUSED_EXPERTS.items() if endings.issuperset(parts)}
-    doubled = {f".*\\.{name}": len(parts) for name, parts in fused.items() if len(parts) > 1}
+def _peft_knows(model_type: str) -> bool:
+    """Tell whether peft takes the names that single experts once had for the tensors of all experts of this type."""
+    from peft.utils.transformers_weight_conversion import _MODEL_TO_CONVERSION_PATTERN, _MOE_TARGET_MODULE_MAPPING
+
+    return _MODEL_TO_CONVERSION_PATTERN.get(model_type) in _MOE_TARGET_MODULE_MAPPING
+
+
+def _fused_experts(config: Any, expert_names: Collection[str], fused: Mapping[str, int]) -> Any:
+    """`config` with adapters on tensors of all experts, as peft itself would write it for the types that it knows; of
+    others it would find no layers of these names. `fused`: names of the tensors, and how many matrices of an expert are
+    in each."""
+    doubled = {f".*\\.{name.rpartition('.')[2]}": parts for name, parts in fused.items() if parts > 1}
     return replace(
         config,
         target_modules=[name for name in config.target_modules if name not in expert_names],
-        target_parameters=[*(config.target_parameters or ()), *(f"mlp.experts.{name}" for name in fused)],
+        target_parameters=[*(config.target_parameters or ()), *fused],
         rank_pattern={pattern: number * config.r for pattern, number in doubled.items()},
         alpha_pattern={pattern: number * config.lora_alpha for pattern, number in doubled.items()},
         lora_dropout=0.0,
@@ -317,11 +330,16 @@ def _names_as_given() -> Iterator[None]:
         conversion.convert_peft_adapter_state_dict_for_transformers = of_weights
 
 
+def _adapted_layers(peft_model: Any) -> list[str]:
+    """Full names of the layers that peft has put adapters on."""
+    adapted = (name for name, module in peft_model.named_modules() if hasattr(module, "lora_A"))
+    return [name.removeprefix(_PREFIX) for name in adapted]
+
+
 def _check_places(peft_model: Any, wanted: set[str]) -> None:
     """StrategyError if adapters are elsewhere than on these layers."""
-    adapted = (name for name, module in peft_model.named_modules() if hasattr(module, "lora_A"))
-    layers = {name.removeprefix(_PREFIX) for name in adapted}
-    if odd := sorted(layers ^ wanted):
+    layers = _adapted_layers(peft_model)
+    if odd := sorted({*layers} ^ wanted):
         raise StrategyError(
             f"model_args.lora_target: peft put adapters on {len(layers)} layers where {len(wanted)} are named; they "
             f"differ in {', '.join(odd[:3])}. Name other layers."

@@ -13,9 +13,11 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies.fsdp2 import DIVIDED_EXPERTS
 from roll.configs.strategies.model_facts import WITHOUT_OUT_PROJ
 from roll.models.experts.lora import expert_matrices
+from roll.models.lora import add_adapters
 from tests.helpers.processes import RankPool
 from tests.parity.compare import assert_same_training, largest_difference
 from tests.parity.megatron import adapted, models
@@ -30,6 +32,7 @@ Pools = Callable[[int], RankPool]
 NAMES = {"mixtral": "w1, w2, w3"}
 RECOMPUTED = {"disable_gradient_checkpointing": False}
 slow = pytest.mark.slow
+ODD = ("laguna", *WITHOUT_OUT_PROJ)  # shared experts that peft takes for experts; layers that it adapts nowhere
 
 
 @dataclass(frozen=True)
@@ -344,3 +347,30 @@ def test_adapters_of_stacked_experts_are_saved_as_peft_reads_them_and_go_on_with
         later = replace(run, updates=1, fsdp2=settings)
         found = rank_pool(world_size).run(runs.go_on, later, tmp_path / "checkpoint")[0].parameters[0]
         assert largest_difference(found, after) < 1e-6, (world_size, settings)
+
+
+@pytest.mark.gate("qwen3_5_moe_text")
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    "kind", [k if k == "qwen3_5_moe_text" else pytest.param(k, marks=slow) for k in (*DIVIDED_EXPERTS,) if k not in ODD]
+)
+def test_peft_reads_adapters_of_experts_and_of_all_layers_beside_them(kind: str, tmp_path: Path) -> None:
+    """The logits of what peft loads are those of the adapted model. The layers are more than the twenty whose names
+    peft keeps as they are, and the types those that it knows and others."""
+    model_dir = save_mixture(kind, tmp_path / "model")
+    adapted_model, fresh = (AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32) for _ in range(2))
+    words = {layer.rpartition(".")[2] for matrix in expert_matrices(adapted_model).values() for layer in matrix.layers}
+    settings = {"model_name_or_path": str(model_dir), "lora_rank": 4, "lora_target": ["all-linear", *sorted(words)]}
+    adapters = add_adapters(adapted_model, ModelArgs.model_validate(settings), "lm", False)
+    trained = {name: weight for name, weight in adapted_model.named_parameters() if weight.requires_grad}
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for weight in trained.values():
+            weight.normal_(0, 0.1)
+        tokens = torch.arange(3, 35)[None]
+        want = adapted_model.eval()(tokens).logits
+        plain = fresh.eval()(tokens).logits
+        adapters.save(tmp_path / "adapter", str(model_dir), trained)
+        got = PeftModel.from_pretrained(fresh, tmp_path / "adapter").eval()(tokens).logits
+    assert (want - plain).abs().max() > 0.1
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-4)  # fp32; logits of some types reach 60
