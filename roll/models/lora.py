@@ -234,9 +234,10 @@ def _beside_experts(config: Any, targets: Sequence[str], beside: Sequence[str] |
 
 def _peft_knows(model_type: str) -> bool:
     """Tell whether peft takes the names that single experts once had for the tensors of all experts of this type."""
-    from peft.utils.transformers_weight_conversion import _MODEL_TO_CONVERSION_PATTERN, _MOE_TARGET_MODULE_MAPPING
+    from peft.utils import transformers_weight_conversion as conversion
 
-    return _MODEL_TO_CONVERSION_PATTERN.get(model_type) in _MOE_TARGET_MODULE_MAPPING
+    patterns: Mapping[str, str] = vars(conversion)["_MODEL_TO_CONVERSION_PATTERN"]
+    return patterns.get(model_type) in conversion._MOE_TARGET_MODULE_MAPPING
 
 
 def _fused_experts(config: Any, expert_names: Collection[str], fused: Mapping[str, int]) -> Any:

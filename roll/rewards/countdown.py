@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Literal
 
 from roll.rewards.base import RewardInput, RewardResult, checks_rows, requires
 from roll.utils.answers.calculations import CalculationProblem, evaluate
 from roll.utils.answers.final_answer import last_tagged
+from roll.utils.answers.truths import as_data
 
 Use = Literal["all", "some"]
 _NUMBERS = ("numbers", "nums")
@@ -64,9 +63,7 @@ class Countdown:
 
 def _task(truth: object, row: Mapping[str, Any]) -> tuple[int, Counter[int]]:
     """The target, and how often each number is given. Raises ValueError that says what is wrong."""
-    if isinstance(truth, str):
-        with suppress(ValueError):
-            truth = json.loads(truth)
+    truth = as_data(truth)
     task = truth if isinstance(truth, Mapping) else row
     name = next((name for name in _NUMBERS if task.get(name) is not None), "numbers")
     target, numbers = _whole(task.get("target")), task.get(name)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +10,7 @@ from typing import Any, Literal
 
 from roll.rewards.base import RewardInput, RewardResult, checks_rows, requires
 from roll.utils.answers.final_answer import last_tagged
+from roll.utils.answers.truths import as_data
 
 THRESHOLDS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
 BOX_KEYS, LABEL_KEYS = ("bbox_2d", "bbox", "box"), ("label", "category", "name")
@@ -166,12 +165,8 @@ def _parsed(text: str) -> Any:
     start, end = text.find("["), text.rfind("]")
     if start < 0 or end < start:
         return None
-    for read in (json.loads, ast.literal_eval):
-        try:
-            return read(text[start : end + 1])
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            continue
-    return None
+    data = as_data(text[start : end + 1])
+    return None if isinstance(data, str) else data
 
 
 def _box(item: Any) -> Box | None:

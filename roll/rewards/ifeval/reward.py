@@ -13,6 +13,7 @@ from roll.rewards.base import RewardInput, RewardResult, checks_rows, requires
 from roll.rewards.ifeval import instructions as ifeval
 from roll.rewards.ifeval.instructions import INSTRUCTIONS, count_capital_words, count_words, holds
 from roll.rewards.ifeval.sentences import count_sentences
+from roll.utils.answers.truths import as_data
 
 # The same instructions as RLVR-IFeval's data gives them (Lambert et al. 2024, arXiv:2411.15124; ROLL's `ifeval` rows):
 # `{"func_name": "verify_keywords", "keyword_list": [...]}`. Several ask for an exact number where IFEval's have a
@@ -222,28 +223,31 @@ def loose_versions(text: str) -> list[str]:
 
 def instructions_of(row: Mapping[str, Any]) -> list[Instruction]:
     """Raises ValueError for what is no instruction, or has not the arguments that it needs."""
-    data = _data(row.get("ground_truth")) if row.get("instruction_id_list") is None else row
-    if isinstance(data, list) and len(data) == 1:
-        data = data[0]
+    data = row.get("ground_truth") if row.get("instruction_id_list") is None else row
+    while not isinstance(data, Mapping) and (inner := _only(as_data(data))) is not data:  # a list of one, or a text
+        data = inner
     if not isinstance(data, Mapping):
         raise ValueError(f"the row has no instruction_id_list, and its ground_truth is no instruction: {data!r:.200}")
     if "func_name" in data:
         args = {key: value for key, value in data.items() if key != "func_name"}
         return [_instruction(str(data["func_name"]), args, FUNCTIONS)]
-    ids = _data(data.get("instruction_id_list", data.get("instruction_id")))
+    ids = as_data(data.get("instruction_id_list", data.get("instruction_id")))
     ids = [ids] if isinstance(ids, str) else ids
-    kwargs = _data(data.get("kwargs"))
+    kwargs = as_data(data.get("kwargs"))
     kwargs = [None] * len(ids or ()) if kwargs is None else [kwargs] if isinstance(kwargs, Mapping) else list(kwargs)
     if not ids or len(ids) != len(kwargs):
         raise ValueError(
             f"instruction_id_list {ids!r:.200} must name instructions, with one of kwargs {kwargs!r:.200} each"
         )
-    return [_instruction(str(name), _data(args) or {}, INSTRUCTIONS) for name, args in zip(ids, kwargs, strict=True)]
+    return [_instruction(str(name), as_data(args) or {}, INSTRUCTIONS) for name, args in zip(ids, kwargs, strict=True)]
 
 
 def _instruction(name: str, args: Mapping[str, Any], known: Mapping[str, Callable[..., bool]]) -> Instruction:
     if name not in known:
-        raise ValueError(f"{name!r} is no instruction of IFEval: {', '.join(known)}")
+        raise ValueError(
+            f"{name!r} is no instruction of IFEval; those of IFBench and IF-RLVR are not here. Leave such rows out, or "
+            f"check them in a reward of your own. Known: {', '.join(known)}"
+        )
     args = {key: value for key, value in args.items() if value is not None}
     try:
         inspect.signature(known[name]).bind("", **args)
@@ -252,11 +256,8 @@ def _instruction(name: str, args: Mapping[str, Any], known: Mapping[str, Callabl
     return Instruction(name, known[name], args)
 
 
-def _data(value: Any) -> Any:
-    """JSON text as data."""
-    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
-        return json.loads(value)
-    return value
+def _only(data: Any) -> Any:
+    return data[0] if isinstance(data, list | tuple) and len(data) == 1 else data
 
 
 def row_problem(row: Mapping[str, Any]) -> str | None:
@@ -279,7 +280,7 @@ class IFEval:
 
     A row has the columns of IFEval's data, `instruction_id_list` and `kwargs` (an object or null for each), or its
     ground truth is an object with these, or a function of RLVR-IFeval's with its arguments (`func_name`); as data or as
-    JSON text. Arguments that are null count as absent.
+    JSON text, or in a list of one. Arguments that are null count as absent.
     """
 
     def __init__(self, reward_type: Literal["hard", "soft"] = "hard", mode: Literal["strict", "loose"] = "strict"):

@@ -81,14 +81,18 @@ def test_one_instruction_without_arguments_needs_no_list_of_them() -> None:
         ({"ground_truth": {"N": 1}}, "instruction_id_list None must name instructions"),
         ({"instruction_id_list": []}, "must name instructions"),
         ({"instruction_id_list": IDS, "kwargs": [{}]}, "must name instructions"),
-        ({"instruction_id_list": ["keywords:none"]}, "'keywords:none' is no instruction of IFEval: keywords:existence"),
+        ({"instruction_id_list": ["keywords:none"]}, "'keywords:none' is no instruction of IFEval; those of IFBench"),
         ({"instruction_id_list": ["keywords:existence"]}, "keywords:existence with {}: missing a required argument"),
         (
             {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{"num_words": 3}]},
             "punctuation:no_comma with {'num_words': 3}: got an unexpected keyword argument 'num_words'",
         ),
         ({"ground_truth": {"func_name": "verify_all"}}, "'verify_all' is no instruction"),
-        ({"ground_truth": '{"func_name": '}, "Expecting value"),
+        ({"ground_truth": '{"func_name": '}, "its ground_truth is no instruction: '{"),
+        (
+            {"ground_truth": ["[{'instruction_id': ['count:word_count_range'], 'kwargs': [{'min_words': 5}]}]"]},
+            "'count:word_count_range' is no instruction of IFEval; those of IFBench and IF-RLVR are not here",
+        ),
     ],
 )
 def test_a_row_that_holds_no_instruction_is_a_failure(row: dict[str, Any], message: str) -> None:
