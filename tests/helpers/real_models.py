@@ -22,10 +22,13 @@ def real_model(name: str) -> Path:
     directory = _models() / name
     if not directory.exists():
         file = gguf_file(name)
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
         with tempfile.TemporaryDirectory(dir=_models()) as made:
-            model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype="bfloat16")
+            read = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype="bfloat16")
+            config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
+            model = AutoModelForCausalLM.from_config(config, dtype="bfloat16")  # the one read counts as quantised
+            model.load_state_dict(read.state_dict())
             model.save_pretrained(made)
             AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(made)
             shutil.copytree(made, directory)
