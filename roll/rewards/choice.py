@@ -61,7 +61,7 @@ _CONCEDES += r"(?!,?\s+(?:it|this|that)\s+(?:is|fits|works|holds)\b(?!\s+(?:not\
 RETRACTS = re.compile(r"\b(?:wait|actually|on second thoughts?)\b", re.I)
 TEMPTS = re.compile(rf"[)*\s]*\w+\s+(?:\w+\s+)?(?:{_TEMPTING})\b", re.I)
 BUT = re.compile(r"\b(?:however|but|still|yet|though|although|admittedly),?\s*$", re.I)
-"""Before and behind a choice that only tempts after another was made: "(C). However, (A) looks tempting."."""
+"""Patterns around a choice that only tempts after another was made: "(C). However, (A) looks tempting."."""
 _MISLEADS = r"(?:an?|the)\s+(?:\w+\s+)?(?:mistake|distract[oe]r|trap|error|decoy|red\s+herring)\b|too\s+\w+"
 _IS = r"[)*\s]*(?:is|are|was)(?P<contracted>n't)?\s+"
 
