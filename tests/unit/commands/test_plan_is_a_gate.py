@@ -118,8 +118,9 @@ def test_of_a_broken_list_nothing_is_said_that_its_other_entries_contradict(
 
 
 def test_an_id_that_neither_the_cache_nor_the_hub_has_fails_the_plan(
-    place: Path, capsys: pytest.CaptureFixture[str]
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("roll.models.hub._is_cached", lambda name, kind: False)
     assert plan("pretrain=modle") == 2
     said = capsys.readouterr().err
     assert "pretrain: modle is not on this machine" in said and "Did you mean the folder ./model?" in said

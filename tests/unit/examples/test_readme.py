@@ -14,7 +14,6 @@ def test_the_run_of_the_readme_can_be_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("roll.models.hub._is_cached", lambda name, kind: True)
     Path("my_run.yaml").write_text(*snippets("../README.md", "yaml"))
     Path("short_reward.py").write_text(snippets("../README.md", "python")[0])
     Path("train.jsonl").write_text(json.dumps({"prompt": "1 + 1", "ground_truth": "2"}) + "\n")

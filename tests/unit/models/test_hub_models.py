@@ -15,6 +15,8 @@ from roll.models import hub
 from roll.models.hub import fetch_models, with_directories
 from tests.helpers.configs import config
 
+LOOKS_INTO_THE_CACHE = hub._is_cached
+
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model_dir: Path) -> Path:
@@ -25,6 +27,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model_dir: Path)
     (place / "snapshots").mkdir()
     (place / "snapshots" / "abc123").symlink_to(tiny_model_dir)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(hub, "_is_cached", LOOKS_INTO_THE_CACHE)
     return place / "snapshots" / "abc123"
 
 

@@ -23,7 +23,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "train.jsonl", ROW)
     on_machine(monkeypatch, Machine(packages=frozenset({"deepspeed"})))
-    monkeypatch.setattr("roll.models.hub._is_cached", lambda name, kind: True)
     return tmp_path
 
 
