@@ -50,6 +50,23 @@ def test_right_models_are_taken(name: str, dtype: str, directory_of: Callable[[s
         assert not any(module._forward_hooks for module in model.pretrained.modules())
 
 
+def test_kernels_may_round_more_than_fp32_does(
+    directory_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flash attention takes exp to about 1e-6, on CPUs too."""
+    model, draw = loaded(directory_of("deep")), torch.Generator().manual_seed(0)
+    use_packed_attention(model.pretrained, is_shared=True)
+    attend = packed_attention.tree_attention
+
+    def rounded(*given: Any) -> torch.Tensor:
+        output = attend(*given)
+        return output * (1 + 3e-6 * (torch.rand(output.shape, generator=draw) * 2 - 1))
+
+    monkeypatch.setattr(packed_attention, "tree_attention", rounded)
+    with torch.no_grad():
+        check_trees(model, CPU)
+
+
 @pytest.mark.parametrize("name", ["deep", *REAL[:1]])
 def test_exact_passes_have_equal_bits(name: str, directory_of: Callable[[str], Path]) -> None:
     model = loaded(directory_of(name), dtype="bf16")
