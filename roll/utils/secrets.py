@@ -106,7 +106,7 @@ def _is_named_secret(name: str, mark: str, value: str) -> bool:
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
-    """Where secrets are in a text."""
+    """Yield the beginning and the end of each secret in a text."""
     yield from (match.span() for match in _FORMS.finditer(text))
     yield from (match.span(1) for match in _BEARER.finditer(text))
     for match in _NAMED.finditer(text):

@@ -16,8 +16,7 @@ from roll.pipeline.agentic.proxy.endpoint.chat import ChatBody, ChatWire, read_c
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.session import Reply, Session
 from roll.pipeline.agentic.proxy.transcript.message import ChatCall
-from roll.pipeline.agentic.proxy.transcript.rows import transcript_rows
-from roll.pipeline.agentic.proxy.transcript.transcript import Added, Prepared
+from roll.pipeline.agentic.proxy.transcript.transcript import Added, Prepared, transcript_rows
 from roll.types.rollout import Generate, Generation, GenerationRequest, Trajectory
 from tests.unit.pipeline.agentic.proxy.parts import CALL, DROPS, KEEPS, OPEN, tool_encoder
 

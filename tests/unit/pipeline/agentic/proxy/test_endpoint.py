@@ -16,7 +16,7 @@ from roll.pipeline.agentic.episode import turn_seed
 from roll.pipeline.agentic.proxy.endpoint.reward import Outcome
 from roll.pipeline.agentic.proxy.endpoint.server import quiet_server
 from roll.pipeline.agentic.proxy.endpoint.session import MOST_REFUSED, Session
-from roll.pipeline.agentic.proxy.transcript.rows import transcript_rows
+from roll.pipeline.agentic.proxy.transcript.transcript import transcript_rows
 from tests.unit.pipeline.agentic.proxy.parts import (
     ASK,
     CALL,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from roll.pipeline.agentic.proxy.endpoint.chat import ChatBody, ChatWire, read_chat
 from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
 from roll.pipeline.agentic.proxy.endpoint.session import Session
-from roll.pipeline.agentic.proxy.transcript.rows import transcript_rows
+from roll.pipeline.agentic.proxy.transcript.transcript import transcript_rows
 from roll.pipeline.agentic.sample_forms import ChatEncoder
 from tests.unit.pipeline.agentic.proxy.parts import (
     CALL,
