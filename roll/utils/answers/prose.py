@@ -176,8 +176,9 @@ _SIDE = rf"{_FIGURE}(?:[ \t]*(?:[-+*/x\u00d7\u00f7]|\\(?:times|cdot|div)\b)[ \t]
 _CHAIN = re.compile(rf"{_SIDE}(?:[ \t$]*=[ \t$]*{_SIDE})+\Z")
 _OPERATED = re.compile(r"\d\)*[ \t]*(?:[-+*/x\u00d7\u00f7]|\\)")
 _TIMES = re.compile(r"x|\u00d7|\\(?:times|cdot)")
+_UNITS_APART = [Fraction(factor) for times in (12, 24, 60, 100, 1000) for factor in (times, Fraction(1, times))]
 _BEFORE_CALCULATION = re.compile(
-    r"(?:[-+*/^\u00d7\u00f7%!)\]}\d] *|\w[({]?|\\\w+ *"
+    r"(?:[-+*/^\u00d7\u00f7\u221a%!)\]}\d] *|\w[({]?|\\\w+ *"
     r"|\b(?:of|twice|double|half|triple|times|plus|minus|by|root|squared|sqrt|log|ln|sin|cos|tan) +)[$(]*\Z"
 )
 """Signs and words before a calculation that belong to it, so that it is a part of another one."""
@@ -336,23 +337,26 @@ def _last_number(whole_text: str) -> str | None:
 
 
 def _contradicted(text: str) -> str | None:
-    """Return the chain of calculations at the end of a text if it does not hold. A quotient and decimals may be
-    rounded. Examples: "so 7 + 8 = 14 = 15" -> "7 + 8 = 14 = 15", "10 / 3 = 3.3" -> None"""
+    """Return the chain of calculations at the end of a text if its last equation does not hold. Steps may be written
+    on end, quotients and what holds decimals may be rounded, and the last number may be in another unit. Examples:
+    "so 7 + 8 = 14 = 15" -> "7 + 8 = 14 = 15", "20 - 5 = 15 - 3 = 12", "10 / 3 = 3.3", "2 * 0.25 = 50" (cents) -> None
+    """
     found = _CHAIN.search(text)
     before = "" if found is None else text[: found.start()].removesuffix("**")
     if found is None or _BEFORE_CALCULATION.search(before) or not _OPERATED.search(found[0]):
         return None
     calculation = re.sub("[$,]", "", found[0].removeprefix("(") if before.endswith("\\") else found[0])
-    sides = _TIMES.sub("*", re.sub(r"\\div|\u00f7", "/", calculation)).split("=")
+    *_, side, last = _TIMES.sub("*", re.sub(r"\\div|\u00f7", "/", calculation)).split("=")
     try:
-        values = [evaluate(re.sub(r"\d*\.\d+", lambda part: f"({Fraction(part[0])})", side))[0] for side in sides]
+        value, said = (
+            evaluate(re.sub(r"\d*\.\d+", lambda part: f"({Fraction(part[0])})", one))[0] for one in (side, last)
+        )
     except CalculationProblem:
         return None
-    for (one, other), (side, last) in zip(pairwise(values), pairwise(sides), strict=True):
-        is_rounded = re.search(r"[/.]", side + last) is not None
-        if one != other and (not is_rounded or abs(one - other) * 10 ** len(last.strip().partition(".")[2]) >= 1):
-            return calculation
-    return None
+    off = abs(value - said)
+    if re.search(r"[/.]", side + last) and (off * 10 ** len(last.strip().partition(".")[2]) < 1 or off <= said / 50):
+        return None
+    return calculation if off and value not in (said * unit for unit in _UNITS_APART) else None
 
 
 def _with_approximation(text: str, start: int, end: int) -> str | None:
