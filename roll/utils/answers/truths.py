@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from roll.utils.answers.numbers import read_number
 
-ENTRIES = ("ground_truth", "target", "answer", "answers", "value", "text", "spans")
-"""The entry of a mapping that is the answer, the first that is there. `aliases` beside it are accepted as well."""
+ENTRIES = ("ground_truth", "target", "answer", "answers", "value", "text", "number", "spans")
+"""The entry of a mapping that is the answer, the first that is not empty. `aliases` beside it are accepted as well."""
 OPTIONS = ("options", "choices", "endings")
 """Columns with the options of a question, the first that has some."""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -31,15 +31,18 @@ class Option(NamedTuple):
 def accepted_answers(truth: object, options: Sequence[Option] = ()) -> tuple[str, ...]:
     """Return the texts of a ground truth any of which is right.
 
-    It is a text, a number, a list of these, a mapping with one of `ENTRIES`, or the JSON text of a list of texts or of
-    such a mapping. A whole number beside `options` (those of its row: `options_in`) is the index of one, from 0: its
-    label and its text are accepted. If an option is that number, it is the number. Raises ValueError that says what is
-    wrong.
+    It is a text, a number, a list of these, a mapping with one of `ENTRIES`, or the JSON text of such a mapping or of a
+    list of texts, which is right itself, too. A whole number beside `options` (those of its row: `options_in`) is the
+    index of one, from 0: its label and its text are accepted. If an option is that number, it is the number. Raises
+    ValueError that says what is wrong.
 
-    Examples: 5.0 -> ("5", "5.0"), '["Paris", "paris"]' -> ("Paris", "paris"), {"value": "UK", "aliases": ["GB"]} ->
-    ("UK", "GB"), 2 with the options red, green and blue -> ("C", "blue")
+    Examples: 5.0 -> ("5", "5.0"), '["Paris", "paris"]' -> ("Paris", "paris", '["Paris", "paris"]'),
+    {"value": "UK", "aliases": ["GB"]} -> ("UK", "GB"), 2 with the options red, green and blue -> ("C", "blue")
     """
-    return tuple(dict.fromkeys(text for value in _values(truth) for text in _meant(value, options)))
+    texts = tuple(dict.fromkeys(text for value in _values(truth) for text in _meant(value, options)))
+    if not texts:
+        raise ValueError("is an empty list, so that no answer is right")
+    return texts
 
 
 def truth_problem(
@@ -58,7 +61,10 @@ def truth_problem(
 
 
 def as_data(value: Any) -> Any:
-    """Return the list or the mapping that a text holds, as JSON or as Python writes it; anything else as it is."""
+    """Return the list or the mapping that a text holds, as JSON or as Python writes it, and what numpy holds as
+    Python's; anything else as it is."""
+    if hasattr(value, "tolist") and not isinstance(value, str):  # without importing numpy
+        return value.tolist()
     if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
         return value
     for read in (json.loads, ast.literal_eval):
@@ -98,12 +104,15 @@ def options_in(row: Mapping[str, Any], column: str | None = None, letters: str =
 def _options(held: Any, letters: str) -> Iterator[Option]:
     if isinstance(held, str):
         held = _labelled(held, letters)
-    if isinstance(held, Mapping) and isinstance(held.get("text"), list | tuple):
-        pairs = zip(held.get("label") or letters, held["text"], strict=False)
+    if isinstance(held, Mapping) and isinstance(texts := as_data(held.get("text")), list | tuple):
+        pairs = zip(as_data(held.get("label")) or letters, texts, strict=False)
     elif isinstance(held, Mapping):
         pairs = held.items() if all(len(str(label).strip()) == 1 for label in held) else ()
     elif isinstance(held, list | tuple) and all(isinstance(one, Mapping) for one in held):
-        pairs = [(one.get("label") or letter, one.get("text")) for letter, one in zip(letters, held, strict=False)]
+        pairs = [
+            (one.get("label") or one.get("key") or letter, next((one[name] for name in ENTRIES if name in one), None))
+            for letter, one in zip(letters, held, strict=False)
+        ]
     else:
         pairs = zip(letters, held, strict=False) if isinstance(held, list | tuple) else ()
     for label, text in pairs:
@@ -126,26 +135,26 @@ def _labelled(text: str, letters: str) -> dict[str, str]:
 
 
 def _values(truth: object, within: str = "") -> Iterator[str | int | float | Decimal | Fraction]:
-    if hasattr(truth, "tolist") and not isinstance(truth, str):  # numpy's, without importing it
-        truth = cast(Any, truth).tolist()
     data = as_data(truth)
+    truth = truth if isinstance(truth, str) else data
     if isinstance(data, Mapping):
-        name = next((name for name in ENTRIES if data.get(name) is not None), None)
-        if name is not None:
+        there = [name for name in ENTRIES if data.get(name) is not None]
+        if there:
+            name = next((name for name in there if as_data(data[name]) not in ("", [])), there[-1])
             yield from _values(data[name], "an entry with ")
-            yield from _values(data["aliases"], "an entry with ") if data.get("aliases") else ()
+            yield from _values(data["aliases"], "an entry with ") if data.get("aliases") is not None else ()
             return
         if data is truth:
             raise ValueError(f"is {within}{a_mapping(data)}")
     elif isinstance(data, list | tuple) and (data is truth or all(isinstance(one, str) for one in data)):
-        if not data:
-            raise ValueError("is an empty list, so that no answer is right")
-        if within == "a list with ":
+        if data and within == "a list with ":
             raise ValueError(
                 "is a list with a list. It must be a text, a number, or a list of these, any of them right"
             )
         for one in data:
             yield from _values(one, "a list with ")
+        if data is not truth:  # where the answer is a list
+            yield _one(truth, within)
         return
     yield _one(truth, within)
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from roll.configs.sections.data import DataArgs
@@ -30,8 +31,11 @@ ARC = {"text": COLOURS, "label": ["1", "2", "3", "4"]}
         (5.0, ["5", "5.0"]),
         (2.5, ["2.5"]),
         (["Paris", "paris"], ["Paris", "paris"]),
-        ('["Paris", "paris"]', ["Paris", "paris"]),
-        ("['Paris', 'paris']", ["Paris", "paris"]),
+        ('["Paris", "paris"]', ["Paris", "paris", '["Paris", "paris"]']),  # the list may be the answer
+        ("['Paris', 'paris']", ["Paris", "paris", "['Paris', 'paris']"]),
+        ({"number": "2", "spans": [], "date": {"day": ""}}, ["2"]),
+        ({"number": "", "spans": np.array(["Denver"], object)}, ["Denver"]),
+        ([{"text": []}, {"text": ["Denver"]}], ["Denver"]),
         ("[1, 2]", ["[1, 2]"]),
         ({"ground_truth": "3", "style": "rule"}, ["3"]),
         ({"target": ["a", "b"]}, ["a", "b"]),
@@ -75,6 +79,8 @@ def test_a_number_beside_options_is_an_index(truth: Any, row: dict[str, Any], ac
         ("3", {"choices": ARC}, ["3", "C", "blue"], ["2", "D", "TEXT", "L"]),
         ("C", {"choices": {"text": COLOURS, "label": list("ABCD")}}, ["C", "blue"], ["T", "2", "3"]),
         ("B", {"options": ["A)21", "B)21.5"]}, ["B", "21.5"], ["21", "A"]),
+        ("blue", {"options": [{"key": "A", "value": "red"}, {"key": "B", "value": "blue"}]}, ["B", "blue"], ["A"]),
+        (np.int64(2), {"choices": np.array(COLOURS, object)}, ["C", "blue"], ["2", "B"]),
     ],
 )
 def test_choices_pay_the_letter_and_the_text_and_no_bare_index(
