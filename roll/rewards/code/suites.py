@@ -22,13 +22,14 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True)
 class Suite:
-    """A text of tests. `takes`: names that it uses or defines for all of it; `libraries`: those of packages that it did
-    not import; `local_names`: those of Python's and its library's that are the answer's here; `called`: functions of
-    its own that it calls; `asserts`: whether something outside of test functions tests; `collects`: whether pytest may
-    find tests in it."""
+    """A text of tests. `takes`: names that it uses, and `bound`: that it defines, for all of it; `libraries`: those of
+    packages that it did not import; `local_names`: those of Python's and its library's that are the answer's here;
+    `called`: functions of its own that it calls; `asserts`: whether something outside of test functions tests;
+    `collects`: whether pytest may find tests in it."""
 
     text: str
     takes: tuple[str, ...]
+    bound: tuple[str, ...]
     libraries: tuple[str, ...]
     local_names: tuple[str, ...]
     called: tuple[str, ...]
@@ -47,9 +48,8 @@ def read_suite(text: str, function: str | None) -> Suite:
         answer_names |= free & PROMOTED  # as `gcd`: nothing else in the text can be the answer's
     called = {node.func.id for node in walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     answers = (free - TOOLS) | answer_names | imported
-    names = (used | bound, (free & LIBRARIES.keys()) - answer_names, answer_names, called)
-    takes, libraries, theirs, helpers = (tuple(sorted(each)) for each in names)
-    return Suite(text, takes, libraries, theirs, helpers, _asserts(tree, answers), _collects(tree))
+    names = (used, bound, (free & LIBRARIES.keys()) - answer_names, answer_names, called)
+    return Suite(text, *(tuple(sorted(each)) for each in names), _asserts(tree, answers), _collects(tree))
 
 
 def parse(text: str) -> tuple[ast.Module, frozenset[str], frozenset[str]]:

@@ -80,6 +80,11 @@ TEXTS = {
     "partial": "import functools\ndef same(x, y): assert f(x) == y\ntest_f = functools.partial(same, 1, 2)",
     "a helper": "def test(x, y): assert f(x) == y\ntest(1, 2)",
     "raises": "import pytest\ndef test_f():\n    with pytest.raises(TypeError): f(None)\n    assert f(1) == 2",
+    "order": "steps = []\ndef test_z(): steps.append(f(1)); assert steps == [2]\n"
+    "def test_y(): steps.append(f(2)); assert steps == [2, 4]\ndef test_x(): assert steps == [2, 4]\n"
+    "if __name__ == '__main__': test_x(), test_y(), test_z()",
+    "its file": "import os, sys\nsys.path.insert(0, os.path.dirname(__file__))\nassert f(1) == 2",
+    "globals": "def test_f(): assert f(1) == 2 == globals()['f'](1)",
     "approx": "import pytest\nassert f(0.15) == pytest.approx(0.3)",
 }
 ROWS = {

@@ -64,10 +64,10 @@ class SolutionModule(types.ModuleType):
 class File:
     """Test file: facts from `Suite` of suites.py about its text, and the function that the row names."""
 
-    def __init__(self, index, text, takes, libraries, local_names, called, asserts, collects, function):
+    def __init__(self, index, text, takes, bound, libraries, local_names, called, asserts, collects, function):
         self.index, self.text, self.name = index, text, f"case_{index}"
         self.asserts, self.collects, self.function = asserts, collects, function
-        self.called, self.local_names = set(called), set(local_names)
+        self.bound, self.called, self.local_names = set(bound), set(called), set(local_names)
         self.takes = {name for name in takes if not is_dunder(name) and self.is_answers(name)}
         self.libraries = {name: LIBRARIES[name] for name in libraries}
 
@@ -93,7 +93,11 @@ class File:
         provided = {name: value for name, value in COMMON.items() if not self.is_answers(name)}
         every = {**vars(builtins), **dict(built_in)}  # a name that is the answer's and that it does not define is none
         own = {name: value for name, value in every.items() if name not in self.local_names}
-        vars(module).update({**provided, **names}, __builtins__=own)
+        given = {**provided, **names}
+        early = {
+            name: value for name, value in given.items() if name not in self.bound
+        }  # else tests change their order
+        vars(module).update(early, __builtins__={**own, **given}, __file__=loader.get_filename(self.name))
         module.__spec__ = importlib.util.spec_from_loader(module.__name__, loader)
         sys.modules["solution"], sys.modules[module.__name__] = solution, module
         vars(module).update({name: importlib.import_module(library) for name, library in self.libraries.items()})
