@@ -217,12 +217,13 @@ def _key(key: Any) -> str | int | float | bool | None:
 
 
 class _Files:
-    """The outcomes of the test functions, file by file. `units` is their number, None until the file was loaded."""
+    """The outcomes of the test functions, file by file; None for one that does not count. `units` is their number, None
+    until the file was loaded."""
 
     def __init__(self, tally: Tally):
         self._tally = tally
         self.units: int | None = None
-        self.outcomes: list[bool] = []
+        self.outcomes: list[bool | None] = []
         self._why = ""
 
     @property
@@ -233,12 +234,13 @@ class _Files:
     def load(self, units: int) -> None:
         self.units = units
 
-    def unit(self, passed: bool, why: str, out_of_time: bool = False) -> None:
+    def unit(self, passed: bool | None, why: str, out_of_time: bool = False) -> None:
         self.outcomes.append(passed)
-        self._why = self._why or ("" if passed else why)
+        self._why = self._why or (why if passed is False else "")
         self._tally.out_of_time += out_of_time
         if self.units is not None and len(self.outcomes) >= self.units:
-            self.file(sum(self.outcomes) / len(self.outcomes), self._why)
+            counted = [outcome for outcome in self.outcomes if outcome is not None]
+            self.file(sum(counted) / max(1, len(counted)), self._why or "its tests skip themselves")
 
     def file(self, share: float, why: str) -> None:
         self._tally.add(share, why)

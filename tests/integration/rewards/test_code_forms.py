@@ -143,6 +143,15 @@ def test_tests_that_import_what_is_not_there_are_no_verdict(judge: LocalJudge, t
         judged(judge, "def f(x): return 2 * x", {"test_cases": [text], "test_case_function": "f"})
 
 
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_test_that_skips_itself_counts_if_the_response_may_have_a_say(judge: LocalJudge, asks: bool) -> None:
+    skips = "import unittest, pytest\ndef test_a(): assert f(1) == 2\ndef test_b(): {0}pytest.skip('')\n"
+    text = f"{skips}class T(unittest.TestCase):\n    def test_c(self): {{0}}self.skipTest('')"
+    row = {"test_cases": [text.format("f(1); " if asks else "")]}
+    assert judged(judge, FUNCTION["right"], row).shares == [1 / 3 if asks else 1]
+    assert judged(judge, FUNCTION["wrong body"], row).shares == [0]
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -151,7 +160,7 @@ def test_tests_that_import_what_is_not_there_are_no_verdict(judge: LocalJudge, t
         "import unittest\n@unittest.skip('')\nclass A(unittest.TestCase):\n    def test_f(self): f(1)",
         "import pytest\ndef test_f():\n    pytest.skip('no')\n    assert f(1) == 2",
         "import pytest\ndef test_f():\n    pytest.exit('no')\n    assert f(1) == 2",
-        "def test_f(nothing): assert f(nothing) == 2",
+        "class TestF:\n    def test_f(self, nothing): assert f(nothing) == 2",
         "class N: pass\ndef test_f(): assert f([N()]) == 2",
         "def test_f(): assert {}['a'] == f(1)",
     ],

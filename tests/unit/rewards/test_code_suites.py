@@ -30,6 +30,12 @@ GOOD = [
     "def test(a, b): assert f(a) == b\ntest(1, 2)",
     "from unittest.mock import patch\ndef test_a(): assert f(1) == 2",  # imported and not used
     "from solution import patch\ndef test_a(): assert patch(1) == 2",
+    "def test_a(f=f): assert f(1) == 2",
+    "def test_a(a): assert f(a) == 2\ntest_a(1)",
+    "import pytest\n@pytest.fixture(name='data')\ndef made(): return 1\ndef test_a(data): assert f(data) == 2",
+    "def pytest_generate_tests(metafunc): metafunc.parametrize('a', [1])\ndef test_a(a): assert f(a) == 2",
+    "import io, contextlib\nwith contextlib.redirect_stdout(io.StringIO()): assert f(1) == 2",
+    "import sys\ndef test_a():\n    sys.stdout.write(str(f(1)))\n    assert f(1) == 2",
     "from solution import BadError\nclass Mine(BadError): pass\ndef test_a(): assert f(1) == 2",
 ]
 
@@ -50,6 +56,14 @@ BAD = {
     "class TestA:\n    def test_a(self, monkeypatch): f(1)": "the fixture monkeypatch, which does not reach",
     "from unittest.mock import patch\ndef test_a():\n    with patch('solution.g'): f(1)": "uses patch, which does not",
     "from unittest import mock\nimport unittest.mock\n@unittest.mock.patch('a.b')\ndef test_a(m): f(1)": "uses patch",
+    "def test_a(data): assert f(data) == 2": "the parameter data, which is no fixture",
+    "def test_a(a, b): assert f(a) == b\nif __name__ == '__main__': test_a(1, 2)": "the parameter a, which is no",
+    "import pytest\ndef test_a():\n    with pytest.warns(UserWarning): f(1)": "uses pytest.warns",
+    "import io, contextlib\ns = io.StringIO()\nwith contextlib.redirect_stdout(s): f()\ns.getvalue()": "printed",
+    "import io, sys\nsys.stdout = out = io.StringIO()\nf()\nassert out.getvalue()": "printed",
+    "import sys, io\ndef test_a():\n    sys.stdin = io.StringIO('1')\n    assert f() == 1": "sets sys.stdin",
+    "import inspect\nassert 'for' in inspect.getsource(f)": "uses inspect.getsource",
+    "from solution import Node\nclass My(Node): pass\ndef test_a(): assert My()": "derives a class from Node",
 }
 
 

@@ -95,7 +95,7 @@ class Tests:
                 counts.append(number)
                 self._say("units", file.index, number)
 
-            why = Run(file, module, is_of_answer, skip)(
+            why = Run(file, module, is_of_answer, skip, lambda: self._peer.is_asked)(
                 count, self._peer.begin, lambda *outcome: self._say_unit(file, *outcome), lambda: self._peer.is_gone
             )
         if not counts:

@@ -24,7 +24,7 @@ class Peer:
         self._raised = Raised()
         self._remotes = {}
         self._named = {}
-        self.is_gone = False
+        self.is_gone = self.is_asked = False  # asked: since a test began
 
     def names(self):
         """Return the names that the answer defines: name -> None, or the exception class that stands for the answer's
@@ -38,6 +38,7 @@ class Peer:
     def begin(self):
         if not self.is_gone:
             self._answer("begin")
+        self.is_asked = False
 
     def ask(self, *request):
         reply = self._answer(*request)
@@ -142,6 +143,7 @@ class Peer:
 
     def _answer(self, *request) -> list:
         """The values of the reply. On the way there the other side may call functions that it was given."""
+        self.is_asked = True
         try:
             self._channel.send(request)
             while True:

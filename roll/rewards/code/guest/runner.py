@@ -17,11 +17,12 @@ class Run:
     """Shows pytest what of a module is not the answer's, and runs the tests.
 
     `begin()` is called before each test that counts, `report(passed, why)` after it, and `is_over()` ends the run.
-    `is_foreign(value)`: whether it is the answer's, and so no test. The first `skip` tests are left out.
+    `is_foreign(value)`: whether it is the answer's, and so no test. The first `skip` tests are left out. One that skips
+    itself has passed None if it was not `is_asked()`, whether it asked the answer anything, and has failed otherwise.
     """
 
-    def __init__(self, file, module, is_foreign, skip=0):
-        self._file, self._is_foreign, self._skip = file, is_foreign, skip
+    def __init__(self, file, module, is_foreign, skip=0, is_asked=lambda: True):
+        self._file, self._is_foreign, self._skip, self._is_asked = file, is_foreign, skip, is_asked
         self._shown = types.ModuleType(module.__name__)
         vars(self._shown).update({name: value for name, value in vars(module).items() if not is_foreign(value)})
         self._failure = ""
@@ -56,13 +57,13 @@ class Run:
         if items:
             self._count(len(items))
         for item, following in zip(items[self._skip :], [*items[self._skip + 1 :], None], strict=False):
-            self._failure = ""
+            self._failure, self._is_left_out = "", False
             try:
                 self._begin()
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             except BaseException as error:
                 self._failure = self._file.text_of(error)
-            self._report(not self._failure, self._failure)
+            self._report(None if self._is_left_out and not self._failure else not self._failure, self._failure)
             if self._is_over():
                 break
         self._failure = self._failure if not items else ""
@@ -78,13 +79,16 @@ class Run:
         return True
 
     def pytest_runtest_makereport(self, item, call):
-        """A report that shows no object of the answer. A test that skips itself has not passed."""
+        """A report that shows no object of the answer."""
         error = None if call.excinfo is None else call.excinfo.value
         why = None if error is None else self._file.text_of(error)
-        return pytest.TestReport(item.nodeid, item.location, {}, "failed" if why else "passed", why, call.when)
+        is_skipped = isinstance(error, pytest.skip.Exception | unittest.SkipTest) and not self._is_asked()
+        outcome = "skipped" if is_skipped else "failed" if why else "passed"
+        return pytest.TestReport(item.nodeid, item.location, {}, outcome, why, call.when)
 
     def pytest_runtest_logreport(self, report):
-        self._failure = self._failure or ("" if report.passed else str(report.longrepr) or "it failed")
+        self._is_left_out = self._is_left_out or report.skipped
+        self._failure = self._failure or (str(report.longrepr) or "it failed" if report.failed else "")
 
 
 def _parameters(function):
