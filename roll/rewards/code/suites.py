@@ -195,7 +195,7 @@ def problem_of_suite(text: str, function: str | None) -> str | None:
 
 
 def _no_fixture(tree: ast.Module, suite: Suite) -> str | None:
-    """A parameter that nothing in the text can be the value of."""
+    """Return a parameter that no fixture gives a value."""
     functions = [node for node in walk(tree) if isinstance(node, Function)]
     known = NEAR | {node.name for node in functions if node.decorator_list}
     if "name=" in suite.text or "pytest_generate_tests" in suite.bound:
@@ -210,7 +210,7 @@ def _no_fixture(tree: ast.Module, suite: Suite) -> str | None:
 
 
 def _out_of_reach(tree: ast.Module, text: str, answers: frozenset[str]) -> str | None:
-    """What would look into the process of the answer, or derive a class from one of it, other than an exception."""
+    """Return what looks into the process of the answer, or derives a class from one of it, other than an exception."""
     nodes = [*walk(tree)]
     used = {_last(node) for node in nodes}
     attributes = [(ast.unparse(node), node.ctx) for node in nodes if isinstance(node, ast.Attribute)]
