@@ -35,7 +35,7 @@ MENTION = re.compile(
     r"\b(?:(?:option|choice)|I(?:'d|\s+would)?\s+(?:choose|pick|select|go\s+with)(?:\s+(?:option|choice))?)\s+\(?(?P<named>[A-Z])\b"
     r"|\((?P<bracketed>[A-Z])\)|\b(?-i:(?P<right>[A-Z]))\)?\s+(?:fits|matches|is\s+(?:(?:the\s+)?(?:correct|right|best|better|stronger)|incorrect|false|wrong|untrue|not\s+(?:true|correct|right)))\b"
     r"|(?:\bnot|n't)\s+\(?(?-i:[A-Z])\)?,?\s+but\s+(?:rather\s+)?\(?(?-i:(?P<instead>[A-Z]))\b"
-    r"|(?:\b(?:it(?:'s|\s+is)|hence|thus|therefore|so|choose|select|pick|go\s+with),?\s+"
+    r"|(?:\b(?:it(?:'s|\s+is|\s+must\s+be)|hence|thus|therefore|so|actually|choose|select|pick|go\s+with),?\s+"
     r"|(?<!\b[A-Z])(?:\s*[:\uff1a\u2013\u2014]\s*|\s+-\s+|,\s+)[\s*]*)\(?(?-i:(?P<last>[A-Z]))[\s.!*)]*\Z",
     re.IGNORECASE,
 )
@@ -60,10 +60,10 @@ _CONCEDES += r"(?!,?\s+(?:it|this|that)\s+(?:is|fits|works|holds)\b(?!\s+(?:not\
 """That a choice "looks plausible, but ...": what follows is the answer. "..., but it is right" is none of these."""
 RETRACTS = re.compile(r"\b(?:wait|actually|on second thoughts?)\b", re.I)
 TEMPTS = re.compile(rf"[)*\s]*\w+\s+(?:\w+\s+)?(?:{_TEMPTING})\b", re.I)
-BUT = re.compile(r"\b(?:however|but|still|yet|though|although|admittedly),?\s*$", re.I)
+BUT = re.compile(r"\b(?:however|actually|wait|but|still|yet|though|although|admittedly),?\s*$", re.I)
 """Patterns around a choice that only tempts after another was made: "(C). However, (A) looks tempting."."""
 _MISLEADS = r"(?:an?|the)\s+(?:\w+\s+)?(?:mistake|distract[oe]r|trap|error|decoy|red\s+herring)\b|too\s+\w+"
-_IS = r"[)*\s]*(?:is|are|was)(?P<contracted>n't)?\s+"
+_IS = r"[)*\s]*(?:is|are|was|would\s+be)(?P<contracted>n't)?\s+"
 
 
 class Denials(NamedTuple):
@@ -236,7 +236,9 @@ class GeneralRule:
         text = text.strip()
         if fields := FIELD.findall(text):
             return fields[-1].strip()
-        if MENTION.search(retracted := RETRACTS.split(text)[-1]):
+        retracted = RETRACTS.split(text)[-1]
+        others = (one for one in MENTION.finditer(retracted) if not TEMPTS.match(retracted, _end(one)))
+        if not all(_is_denied(retracted, one, denials) for one in others):
             text = retracted
         mentions = list(MENTION.finditer(text))
         if mentions and not self._choices(text, [], denials):

@@ -33,10 +33,14 @@ RIGHT = [
     # after a word and a mark, in any language
     ("Wait, no \u2014 B.", "B"),
     ("(A). Wait, no, (B).", "B"),
+    ("(B) is correct. Actually, option A would be wrong because it is red.", "B"),
+    ("I choose (B). Actually, (A) was close.", "B"),
     ("R\u00e9ponse : B", "B"),
     ("**Antwort:** B", "B"),
     ("\uc815\ub2f5: (B)", "B"),
     ("Actually, B.", "B"),
+    ("It could be A, but actually B.", "B"),
+    ("A? No. It must be B!", "B"),
     # of questions for what is not so
     ("(B) is not a mammal.", "B"),
     ("The answer is (B), which is not a mammal.", "B"),
@@ -213,6 +217,7 @@ WRONG = [
     ("B? C?", "B"),
     ("The options are A, C, B", "B"),
     ("Wait, not B.", "B"),
+    ("It is not actually B.", "B"),
     ("B | C", "B"),
     # one of several
     ("The answer is (B) or (C).", "B"),
