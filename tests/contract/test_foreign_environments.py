@@ -214,6 +214,15 @@ def test_python_of_the_tests_runs_nothing_that_lies_where_the_policy_worked(task
     task.close()
 
 
+def test_python_of_the_tests_finds_the_modules_of_the_policy(tasks: Path) -> None:
+    script = "python3 -c 'import own' && python3 more/main.py && echo 1 > /logs/verifier/reward.txt\n"
+    (tasks / "hello" / "tests" / "test.sh").write_text(script)
+    task = opened(tasks)
+    task.bash("mkdir more; touch own.py more/beside.py; echo 'import beside' > more/main.py")
+    assert task.get_reward()["reward"] == 1.0
+    task.close()
+
+
 def judged(tasks: Path, script: str) -> Any:
     (tasks / "hello" / "tests" / "test.sh").write_text(script)
     task = opened(tasks)

@@ -38,7 +38,18 @@ _MOST_FILE_BYTES = 16 << 20  # of a task's files together
 _NOT_COPIED = re.compile(r"(.*/)?(Dockerfile|docker-compose[^/]*\.ya?ml|\.dockerignore)")
 _DISKS = ("/tests", "/logs")  # the judge's own, empty when the tests come: a policy may fill /tmp
 _GRACE_S = 60.0  # for the runner to answer; nothing that the policy starts can stop it
-_TEST_VARIABLES = {"TMPDIR": "/logs", "PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
+_TEST_PYTHON = "/logs/python"
+_TEST_VARIABLES = {"TMPDIR": "/logs", "PYTHONPATH": _TEST_PYTHON, "PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
+# The folders that Python without PYTHONSAFEPATH searches first are searched last: so the policy's modules are found,
+# and none in the place of pytest or of the library.
+_PATH_LAST = b"""
+import os, sys
+for word in getattr(sys, "orig_argv", ())[1:]:
+    if word.endswith(".py"):
+        sys.path.append(os.path.dirname(os.path.abspath(word)))
+        break
+sys.path.append(os.getcwd())
+"""
 # What runs inside as process 1: a line of JSON in, a line out. Commands never see its pipes, and cannot signal it.
 _RUNNER = """
 import base64, json, os, signal, subprocess, sys, time
@@ -194,7 +205,8 @@ class HarborTask:
         task = self._task
         assert task is not None
         self._ask(kind="fresh")
-        self._ask(kind="write", files=_packed(task.tests, "/tests"))
+        python = _packed({"sitecustomize.py": _PATH_LAST}, _TEST_PYTHON)
+        self._ask(kind="write", files={**_packed(task.tests, "/tests"), **python})
         variables = {**_TEST_VARIABLES, **task.test_environment}
         ended = self._run(f"mkdir -p {_VERIFIER}; /tests/{SCRIPT}", task.test_timeout_s, task.workdir, variables)
         self._ask(kind="end")
