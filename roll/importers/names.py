@@ -30,8 +30,11 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "epsilon_high": ("pg_clip_high",),
     "eval_dataset": ("validation.data_args.file_name",),
     "eval_on_start": ("val_before_train",),
+    "gradient_checkpointing": ("actor_train.model_args.recompute_granularity",),
     "hub_model_id": ("checkpoint_config.hub_model_id",),
     "importance_sampling_level": ("importance_sampling",),
+    "lora_r": ("actor_train.model_args.lora_rank",),
+    "lora_target_modules": ("actor_train.model_args.lora_target",),
     "loss_type": ("loss_agg_mode",),
     "lr": (f"{_TRAIN}.learning_rate",),
     "lr_scheduler": (f"{_TRAIN}.lr_scheduler_type",),
@@ -57,22 +60,33 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "run_name": ("exp_name",),
     "save_total_limit": ("max_ckpt_to_keep",),
     "scale_rewards": ("norm_std_type",),
+    "temperature": (f"{_SAMPLE}.temperature",),
+    "top_k": (f"{_SAMPLE}.top_k",),
+    "top_p": (f"{_SAMPLE}.top_p",),
     "train_dataset": (_ROWS,),
+    "use_peft": ("actor_train.model_args.lora_target",),
+    "use_vllm": ("actor_infer.strategy_args.strategy_name",),
     "vllm_gpu_memory_utilization": (f"{_ENGINE}.gpu_memory_utilization",),
     "vllm_tensor_parallel_size": (f"{_ENGINE}.tensor_parallel_size",),
     "vllm_importance_sampling_correction": ("train_infer_correction",),
+    "vllm_mode": ("actor_infer.device_mapping",),
     # verl and Trinity: keys that theirs become together with others, or that several of theirs are called
+    "algorithm_type": ("algorithm",),
     "batch_size": ("rollout_batch_size",),
     "clip_ratio": ("pg_clip",),
     "clip_ratio_high": ("pg_clip_high",),
     "clip_ratio_low": ("pg_clip_low",),
+    "custom_reward_function.path": ("rewards.<domain>.reward",),
+    "engine_num": ("actor_infer.device_mapping",),
     "experiment_name": ("exp_name",),
     "gen_batch_size": ("rollout_batch_size",),
+    "gpu_per_node": ("num_gpus_per_node",),
     "max_response_length": ("response_length",),
     "model_path": ("pretrain",),
     "n": _GROUP,
     "n_gpus_per_node": ("num_gpus_per_node",),
     "nnodes": ("num_nodes",),
+    "node_num": ("num_nodes",),
     "ppo_micro_batch_size_per_gpu": (f"{_TRAIN}.per_device_train_batch_size",),
     "ppo_mini_batch_size": (f"{_TRAIN}.gradient_accumulation_steps",),
     "repeat_times": _GROUP,
@@ -80,6 +94,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "rollout_n": _GROUP,
     "save_freq": ("save_steps",),
     "save_interval": ("save_steps",),
+    "tensor_model_parallel_size": (f"{_ENGINE}.tensor_parallel_size",),
+    "tensor_parallel_size": (f"{_ENGINE}.tensor_parallel_size",),
     "eval_interval": ("eval_steps",),
     "total_epochs": ("num_train_epochs",),
     "total_training_steps": ("max_steps",),
@@ -93,7 +109,9 @@ def foreign_names(path: str, value: object, has: Callable[[str], bool]) -> dict[
 
     Example: {"data.train_batch_size": "rollout_batch_size"} for data: {train_batch_size: 32}.
     """
-    return {name: ours for name in _leaves(path, value) if (ours := _ours(name, has)) is not None}
+    found = {name: _ours(name, has) for name in _leaves(path, value)}
+    same = {name: last for name in found if name != path and has(last := name.rpartition(".")[2])}
+    return {name: ours for name, said in found.items() if (ours := said or same.get(name)) is not None}
 
 
 def _leaves(path: str, value: object) -> Iterator[str]:
@@ -107,8 +125,12 @@ def _leaves(path: str, value: object) -> Iterator[str]:
 def _ours(path: str, has: Callable[[str], bool]) -> str | None:
     section, _, name = path.rpartition(".")
     rows = [row for table in (VERL_RL, TRINITY_RL) if section and (row := table.row(path)) is not None]
-    names = [*(target for row in rows for target in row.targets), *NAMES.get(name, _alone().get(name, ()))]
-    beside = [f"{section}.{each.rpartition('.')[2]}" for each in names if section]  # the same key of another role
+    names = [
+        *(target for row in rows for target in row.targets),
+        *NAMES.get(path, NAMES.get(name, _alone().get(name, ()))),
+    ]
+    # The same key of another role.
+    beside = [f"{section}.{'.'.join(each.split('.')[-n:])}" for each in names if section for n in (1, 2)]
     return next(filter(has, [*beside, *names]), None)
 
 

@@ -276,7 +276,8 @@ def yaml_at(path: str) -> tuple[Path, str]:
         named = path_info(path)
         folder = named.path if named.is_directory else file.parent
         near = yaml_names(folder) if path_info(folder).is_directory else []
-        there = f" {folder} has {', '.join(near)}." if near else ""
+        shown = "This folder" if folder == Path() else folder
+        there = f" {shown} has {', '.join(near)}." if near else ""
         if named.is_file:
             raise ConfigError(f"{named.why} whose name does not end in .yaml or .yml. Rename it.{there}")
         status = named if named.exists else status

@@ -217,7 +217,7 @@ def _foreign(cls: type[Settings], key: str, value: object) -> dict[str, str]:
     """Keys of other systems in and below an unknown key, with those of here."""
 
     def has(ours: str) -> bool:
-        parts = tuple(ours.split("."))
+        parts = tuple(ours.partition(".strategy_config.")[0].split("."))  # what is in there is the engine's own
         return all("<" in part or part in _fields_at(cls, parts[:place]) for place, part in enumerate(parts))
 
     find: Any = resolve(_FOREIGN)

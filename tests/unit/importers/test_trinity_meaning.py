@@ -404,7 +404,7 @@ def test_what_is_imported_passes_a_dry_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert roll(["import", str(FOLDER / f"{GUIDE}.yaml"), *words, "--out", "my.yaml"]) == 0, capsys.readouterr()
-    code = main("rlvr", ["--config_path", str(tmp_path), "--config_name", "my", "--dry_run"])
+    code = main("rlvr", ["--config_path", str(tmp_path), "--config_name", "my", "--dry_run", "--elsewhere"])
     shown = capsys.readouterr()
     assert code == 0, shown.err
 

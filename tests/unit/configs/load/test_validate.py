@@ -321,7 +321,6 @@ def test_a_key_that_is_only_a_little_alike_silences_findings_on_the_default_of_t
     [
         ("actor_train.learning_rate", "under actor_train.training_args"),
         ("actor_infer.generation.temperature", None),
-        ("actor_infer.temperature", "under actor_infer.generating_args"),
         ("actor_train.strategy_name", "under actor_train.strategy_args"),
         ("actor_train.pg_args", "at the top of the YAML, outside every section."),
         ("rewards.math.seed", "at the top of the YAML, outside every section."),
@@ -399,6 +398,15 @@ def test_a_value_that_was_filled_in_is_named_where_nothing_else_is_wrong() -> No
             "kl_loss_coef",
         ),
         ({"algorithm": {"repeat_times": 8}}, "algorithm.repeat_times is num_return_sequences_in_group"),
+        ({"algorithm": {"adv_estimator": "grpo"}}, "algorithm.adv_estimator is adv_estimator"),
+        ({"critic": {"lr": 1e-6}}, "critic.lr is critic.training_args.learning_rate"),
+        ({"temperature": 1}, "temperature is actor_infer.generating_args.temperature"),
+        ({"actor_infer.temperature": 1}, "actor_infer.temperature is actor_infer.generating_args.temperature"),
+        ({"custom_reward_function": {"path": "x"}}, "custom_reward_function.path is rewards.<domain>.reward"),
+        (
+            {"vllm_tensor_parallel_size": 2},
+            "vllm_tensor_parallel_size is actor_infer.strategy_args.strategy_config.tensor_parallel_size",
+        ),
     ],
 )
 def test_a_key_of_another_system_is_answered_with_ours(given: dict[str, Any], ours: str) -> None:
