@@ -26,11 +26,13 @@ _SAY_S = 1.0  # between two lines of the log about those that were turned away
 
 def behind_door(app: ASGIApp, **options: Any) -> uvicorn.Config:
     """uvicorn's configuration of a server of this app, with the limits above. Lets the process open as many files as
-    the machine allows."""
+    these need, if the machine allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    most = MOST_CONNECTIONS if hard == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, hard // 2)
+    wanted = 2 * MOST_CONNECTIONS  # not `hard`: macOS refuses its own infinity
+    if 0 <= soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    most = MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, soft // 2)
     return uvicorn.Config(
         app,
         http=type("Connection", (_Connection,), {"places": _Places(most)}),

@@ -32,7 +32,7 @@ _FORMS = re.compile(
     r"|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{30,}"
     r"|sk-(?:[\w-]{0,40}-)?(?=[A-Za-z]*\d)[A-Za-z0-9]{10,}[\w-]*"
     # what issuers of tokens write before one, and then a word that is no word
-    r"|(?:[sprg][ks]k?|hf|gh[a-z]|github_pat|glpat|xox[a-z]|xai|npm|pypi|nvapi|tgp|r8|dckr_pat|wandb_v1)[-_]"
+    r"|(?:[spr]k|gsk|hf|gh[a-z]|github_pat|glpat|xox[a-z]|xai|npm|pypi|nvapi|tgp|r8|dckr_pat|wandb_v1)[-_]"
     r"(?:[\w-]{0,40}[-_])?[A-Za-z0-9]{16,}[\w-]*"
     r")",
     re.DOTALL,

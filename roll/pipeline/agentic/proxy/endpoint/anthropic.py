@@ -45,8 +45,6 @@ def read_anthropic(body: MessagesBody, vision: VisionModel | None = None) -> Cha
     choice = _choice(body.tool_choice or {})
     tools, left_out = readable_tools([_tool(tool) for tool in body.tools or ()])
     form = (body.output_config or {}).get("format") or body.output_format
-    if body.messages[-1].get("role") == ASSISTANT:
-        raise Refusal(400, "messages: the last one is the assistant's; the response cannot be started for the policy.")
     messages = [*_system(body.system), *(one for message in body.messages for one in _messages(message))]
     return ChatCall(
         messages=read_messages(messages, vision),

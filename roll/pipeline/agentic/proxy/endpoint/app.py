@@ -24,7 +24,7 @@ from roll.pipeline.agentic.proxy.endpoint.errors import Refusal, not_allowed
 from roll.pipeline.agentic.proxy.endpoint.responses import ResponsesBody, ResponsesWire, read_responses
 from roll.pipeline.agentic.proxy.endpoint.reward import Outcome, outcome_of
 from roll.pipeline.agentic.proxy.endpoint.session import Exchange, Reply, Session, session_of
-from roll.pipeline.agentic.proxy.transcript.message import ChatCall
+from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, ChatCall
 from roll.pipeline.agentic.proxy.transcript.render import RenderRefused
 from roll.utils.background import start
 
@@ -123,6 +123,8 @@ class _Routes:
             read: MessagesBody = read_body(MessagesBody, body)
             if read.max_tokens is None:
                 raise Refusal(400, "max_tokens: Field required", param="max_tokens")
+            if read.messages[-1].get("role") == ASSISTANT:
+                raise Refusal(400, "messages: the last one is the assistant's; the response cannot be started.")
             exchange, reply_id = await _exchange(
                 session, request, read_anthropic(read, session.vision), body, read.model
             )

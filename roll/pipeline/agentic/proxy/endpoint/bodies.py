@@ -12,7 +12,7 @@ from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 MOST_BYTES = 32 << 20  # of a body
 BODY_S = 120.0
 _MOST_OF_SENDER, _MOST_OF_ALL = 4 * MOST_BYTES, 32 * MOST_BYTES
-_OF_EACH = 1 << 20  # that a body counts beside its bytes, so that their number has a limit, too
+_OF_EACH = 1 << 17  # that a body counts beside its bytes: their number has a limit, and each connection may have one
 
 
 class Bodies:

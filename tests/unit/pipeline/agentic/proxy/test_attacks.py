@@ -11,6 +11,7 @@ import pytest
 from roll.pipeline.agentic.proxy.endpoint import bodies
 from roll.pipeline.agentic.proxy.endpoint.session import Session
 from roll.pipeline.agentic.sample_forms import ChatEncoder
+from roll.utils.http_door import MOST_CONNECTIONS
 from tests.unit.pipeline.agentic.proxy.parts import ASK, Place, open_session, serve
 from tests.unit.pipeline.agentic.proxy.test_clients import post
 
@@ -32,7 +33,7 @@ async def begin(place: Place, session: Session, length: int, said: bytes) -> asy
 
 
 def test_bodies_that_never_end_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "_MOST_OF_SENDER", 3 << 20)
+    monkeypatch.setattr(bodies, "_MOST_OF_SENDER", 3 * bodies._OF_EACH)
 
     async def play(place: Place) -> None:
         held = [await begin(place, place.session, 1 << 20, b" " * 1000) for _ in range(4)]
@@ -106,3 +107,7 @@ def test_a_schema_that_takes_long_to_compile_reaches_no_engine() -> None:
         assert len(place.engine.requests) == 2
 
     serve(["yes"], play, compiles=True)
+
+
+def test_every_connection_may_have_a_small_body_on_its_way() -> None:
+    assert bodies._OF_EACH * MOST_CONNECTIONS < bodies._MOST_OF_ALL

@@ -89,3 +89,14 @@ def test_a_stream_begins_before_anything_is_sampled(route: str, monkeypatch: pyt
             assert any("yes" in line for line in [line async for line in lines])
 
     serve(["yes"], play)
+
+
+def test_tokens_are_counted_also_behind_the_last_answer() -> None:
+    messages = [{"role": "user", "content": "box F?"}, {"role": "assistant", "content": "7"}]
+
+    async def play(place: Place) -> list[int]:
+        body = {"messages": messages, "max_tokens": 9}
+        routes = ("/messages/count_tokens", "/messages")
+        return [(await post(place, route, body)).status_code for route in routes]
+
+    assert serve(["yes"], play) == [200, 400]
