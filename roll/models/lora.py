@@ -207,7 +207,7 @@ class SavedAdapter:
         if self.beside_experts:
             config = _beside_experts(config, self.targets, self.beside_experts)
         expert_names = {name for name in config.target_modules if name in _OF_EXPERTS or _EXPERTS in name}
-        if not _peft_knows(self.model_type):
+        if any(_EXPERTS in name for name in self.weights) and not _peft_knows(self.model_type):
             endings = {name.rpartition(".")[2] for name in expert_names}
             fused = {f"mlp.experts.{name}": len(ps) for name, ps in FUSED_EXPERTS.items() if endings.issuperset(ps)}
             config = _fused_experts(config, expert_names, fused)

@@ -151,8 +151,9 @@ def message_of_answer(text: str, prompt: str = "") -> Message:
 def _parted(message: Message) -> Message:
     if _CHANNEL in message.text:
         with suppress(ValueError):  # a header that is not whole
-            said = read_harmony(message.text)
-            return replace(message, text=said.content.strip(), thinking=said.reasoning.strip(), calls=said.calls)
+            thinking, text, calls = read_harmony(message.text)
+            shown = [(name, json.dumps(arguments, ensure_ascii=False)) for name, arguments in calls]
+            return replace(message, text=text.strip(), thinking=thinking.strip(), calls=shown)
     thinking, text = parted(message.text)
     calls = [_call(match[1].strip()) for match in _CALL.finditer(text)]
     calls += [(match["name"], match["arguments"].strip()) for match in _KIMI_CALL.finditer(text) if match["name"]]

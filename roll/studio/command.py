@@ -39,7 +39,7 @@ def run(argv: Sequence[str]) -> int:
     listener = _listener(place.host, options.port)
     from roll.studio.server import serve
 
-    say(f"roll studio: {place.url(listener.getsockname()[1])}")
+    say(f"roll studio: {place.url(listener.getsockname()[1])}", is_secret=True)
     say("Ctrl-C ends it; runs that it started go on.")
     serve([folder.path for folder in folders], place, listener)
     return 0

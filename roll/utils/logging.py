@@ -165,13 +165,16 @@ def configure_logging(
 # What a command says at the terminal.
 
 
-def say(text: str) -> None:
-    """A line to standard output. Raises BrokenPipeError where who read has gone, StorageError where it cannot be
-    written; whatever follows is lost then, so that Python does not complain once more at its end."""
+def say(text: str, is_secret: bool = False) -> None:
+    """A line to standard output, masked unless what is secret in it is for the reader. Raises BrokenPipeError where who
+    read has gone, StorageError where it cannot be written; whatever follows is lost then, so that Python does not
+    complain once more at its end."""
     if sys.stdout is None:  # as after `>&-`
         raise StorageError("standard output cannot be written: it is closed")
     try:
-        sys.stdout.writelines((visible(mask(text)), "\n"))  # two writes: the second fails where the first fell short
+        sys.stdout.writelines(
+            (visible(text if is_secret else mask(text)), "\n")
+        )  # two writes: the second fails where the first fell short
         sys.stdout.flush()
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -13,6 +13,7 @@ from roll.errors import ConfigError, StrategyError
 from roll.pipeline.rlvr import rlvr_pipeline
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline, check_difficulty
 from roll.run.saving.checkpoint import DriverState, write_state
+from roll.run.saving.resume import state_of_roles
 from roll.types.rollout import Task
 from tests.helpers.configs import config
 
@@ -58,6 +59,7 @@ def test_a_resume_that_cannot_go_on_is_refused_before_any_process_starts(
         (directory / "actor_train").mkdir()
         SavedFacts(required_facts(first.config.actor_train, 2)).write(directory / "actor_train")
         state = {"data": first.source.state_dict(), "kl_coef": 0.2, "running_moments": {}}
+        state |= state_of_roles(first.config, first.plan)
         write_state(directory, DriverState(steps_done=3, run=state, config=first.config.model_dump(mode="json")))
     first.loop.close()
 

@@ -250,15 +250,6 @@ def test_a_run_goes_on_with_what_the_one_before_the_parts_has_saved(
     assert expected["actor/steps_without_signal"] == 3
 
 
-def test_a_checkpoint_that_knows_no_parts_is_gone_on_from(make: Callable[..., RLVRPipeline], tmp_path: Path) -> None:
-    """As versions wrote it that had none of them."""
-    pipeline = make()
-    state = {name: STATE[name] for name in ("data", "groups", "kl_coef", "running_moments")}
-    go_on(pipeline, state, tmp_path)
-    metrics = pipeline.step(2)
-    assert (metrics["actor/steps_without_signal"], metrics["actor/expert_epochs/a"]) == (1, 0.25)
-
-
 def go_on(pipeline: RLVRPipeline, saved: Mapping[str, Any], directory: Path) -> None:
     RLState.model_validate(saved)
     pipeline.parts.resume(saved, directory)

@@ -131,6 +131,7 @@ def test_devices_are_given_back_while_ray_is_there() -> None:
         "_clusters": [],
         "_pools": [script],
         "_suspension": script,
+        "_records": Script(),
     }
     clusters.__dict__ |= parts | {"_config": SimpleNamespace(logging_dir="logs")}
     clusters.close()

@@ -22,7 +22,7 @@ def test_a_spread_has_quantiles_and_a_histogram() -> None:
 def test_failed_attempts_count_by_their_causes_and_have_no_reward() -> None:
     found = distributions([group(0, 1.0, 0.5, failed=1), group(1, 0.0, 0.0), group(2, 1.0, 1.0, failed=2)])
     assert found["num_attempts"] == 6
-    assert found["failures"] == [{"cause": "crash", "count": 3}]
+    assert found["failures"] == [{"cause": "crash", "count": 3, "first": "0"}]
     assert sum(found["rewards"]["counts"]) == sum(found["response_lengths"]["counts"]) == 3
     assert found["rewards"]["quantiles"][0] == 0.0 and found["rewards"]["quantiles"][-1] == 0.5
     assert found["response_lengths"]["quantiles"] == [2.0] * 7
