@@ -16,6 +16,7 @@ from roll.models.sequences.check import check_packs, check_trees
 from roll.models.sequences.packed_attention import use_packed_attention
 from tests.helpers.deep_model import DEEP, NUM_SPECIAL, save_deep
 from tests.helpers.real_models import real_model
+from tests.parity.families.models import save_tiny
 from tests.unit.models.test_packs import CPU, SHAPE, WINDOW, loaded
 from tests.unit.models.test_trees import plus_one
 
@@ -73,6 +74,25 @@ def test_exact_passes_have_equal_bits(name: str, directory_of: Callable[[str], P
     make_exact(model)
     with torch.no_grad():
         check_exact(model, CPU)
+
+
+def test_rounding_may_choose_another_expert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault is there whatever the tokens are, such a choice is not."""
+    model = loaded(save_tiny("glm4_moe", tmp_path), dtype="bf16")
+    use_packed_attention(model.pretrained, is_shared=True)
+    with torch.no_grad():
+        check_trees(model, CPU)
+    tried = list[torch.Tensor]()
+
+    def off(model: Any, tokens: torch.Tensor) -> float | None:
+        tried.append(tokens)
+        return None if len(tried) == 3 else 0.44
+
+    monkeypatch.setattr(check, "_off_in_trees", off)
+    check_trees(model, CPU)
+    assert len(tried) == 3 and not torch.equal(tried[0], tried[1])
+    with pytest.raises(StrategyError, match=r"off by 44\.0%"):
+        check_trees(model, CPU)
 
 
 def one_key_more(starts: torch.Tensor) -> torch.Tensor:
