@@ -62,10 +62,11 @@ def imported(module: Module, at_once: bool) -> set[str]:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.Import | ast.ImportFrom):
                 yield child
-            elif not at_once or not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-                is_for_types = at_once and isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
-                for branch in child.orelse if is_for_types else [child]:
+            elif at_once and isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                for branch in child.orelse:
                     yield from statements(branch)
+            elif not at_once or not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                yield from statements(child)
 
     names = set[str]()
     for statement in statements(module.tree):
