@@ -86,8 +86,8 @@ def _off_in_trees(model: LoadedModel, tokens: torch.Tensor) -> float | None:
 def _off_with_any_tokens(
     model: LoadedModel, device: torch.device, compare: Callable[[torch.Tensor], float | None]
 ) -> float | None:
-    """What `compare` finds with each draw of tokens [5, _LENGTH], on some rank; None: nothing with one of them. All
-    ranks make the same passes."""
+    """Largest difference on any rank that `compare` finds for tokens [5, _LENGTH]; None: one draw of them shows none.
+    All ranks make the same passes."""
     off = 0.0
     for seed in range(_DRAWS if _has_experts(model) else 1):
         off = compare(ordinary_tokens(model, 5, _LENGTH, seed).to(device)) or 0.0
