@@ -124,7 +124,9 @@ def _local_judge(languages: tuple[str, ...], python: str | None, limits: Limits,
     try:
         means = find_means(*interpreter.shown, users=limits.users)
         started = run(interpreter.job("program", b"", replace(STARTING, users=limits.users)), means)
-    except (SandboxUnavailable, SandboxError) as error:
+    except SandboxUnavailable as error:
+        raise ValueError(f"{error}. Or set use_local: false, and code_url to a sandbox elsewhere") from error
+    except SandboxError as error:
         raise ValueError(str(error)) from error
     if not started.is_fine:
         why = started.stderr.decode(errors="replace").strip() or f"{started.ending} {started.code}"

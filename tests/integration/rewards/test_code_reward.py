@@ -96,7 +96,7 @@ def test_preflight_says_what_to_install_where_nothing_can_be_isolated(monkeypatc
 
     monkeypatch.setattr(module, "find_means", nothing)
     (problem,) = preflight(settings())
-    assert "apt install libseccomp2" in problem
+    assert "apt install libseccomp2. Or set use_local: false, and code_url" in problem
 
 
 def test_preflight_refuses_an_interpreter_that_does_not_start_in_the_sandbox(tmp_path: Path) -> None:
