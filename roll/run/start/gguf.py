@@ -23,22 +23,22 @@ _ENDING = ".gguf"
 _NEEDS = "gguf"  # the package that transformers reads such files with
 
 
-def with_gguf_folders(tree: Mapping[str, Any]) -> dict[str, Any]:
+def with_gguf_folders(tree: Mapping[str, Any], section: str = "") -> dict[str, Any]:
     """Return the settings with a folder in place of each GGUF file that is named as a model or a tokenizer.
 
-    Raises ConfigError, with the key, for a file that is missing or cannot be read as a model.
+    Raises ConfigError, with the whole key, for a file that is missing or cannot be read as a model.
     """
-    return {key: _with_folder(key, value) for key, value in tree.items()}
+    return {key: _with_folder(f"{section}{key}", value) for key, value in tree.items()}
 
 
-def _with_folder(key: str, value: Any) -> Any:
+def _with_folder(path: str, value: Any) -> Any:
     if isinstance(value, Mapping):
-        return with_gguf_folders(value)
-    if key in KEYS and isinstance(value, str) and value.endswith(_ENDING):
+        return with_gguf_folders(value, f"{path}.")
+    if path.rpartition(".")[2] in KEYS and isinstance(value, str) and value.endswith(_ENDING):
         try:
             return gguf_folder(value)
         except ConfigError as error:
-            raise ConfigError(f"{key}: {error}") from error
+            raise ConfigError(f"{path}: {error}") from error
     return value
 
 
@@ -55,7 +55,8 @@ def gguf_folder(name: str) -> str:
     version = hashlib.sha256(f"{file} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()[:12]
     folder = Path(CACHE).expanduser() / f"{file.stem}-{version}"
     if not folder.exists():
-        logger.info("reading %s, once: the model is kept in %s", name, folder)
+        # A warning, so that a plan, which shows no more, is not silent for the half minute that it takes.
+        logger.warning("reading %s, once: the model is kept in %s", name, folder)
         _convert(file, folder)
     return str(folder)
 

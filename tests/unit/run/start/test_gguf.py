@@ -77,8 +77,11 @@ def test_a_gguf_file_becomes_a_folder_with_its_weights_and_tokenizer_once(
 
 def test_what_is_no_model_is_said_with_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"pretrain: .*nothing\.gguf cannot be read: No such file"):
-        with_gguf_folders({"pretrain": str(tmp_path / "nothing.gguf")})
+    nothing = {"model_args": {"model_name_or_path": str(tmp_path / "nothing.gguf")}}
+    with pytest.raises(
+        ConfigError, match=r"^critic\.model_args\.model_name_or_path: .*nothing\.gguf cannot be read: No such file"
+    ):
+        with_gguf_folders({"critic": nothing})
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + b"\0" * 64)
     with pytest.raises(ConfigError, match=r"broken\.gguf cannot be read as a model"):

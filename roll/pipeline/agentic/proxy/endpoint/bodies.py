@@ -42,5 +42,6 @@ class Bodies:
             raise Refusal(408, f"The body did not come within {BODY_S:g} s.") from None
         finally:
             self._held[sender] -= counted
-            self._held += Counter()  # without those that hold nothing
+            if not self._held[sender]:
+                del self._held[sender]
         return b"".join(parts)
