@@ -16,7 +16,7 @@ from roll.configs.sections.training import EIGHT_BIT
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.sequence_parallel import ranks_problems
 from roll.configs.strategies.value_kinds import deepspeed_misfits
-from roll.utils.text import show
+from roll.utils.text import short, show
 
 
 def _options(text: str) -> frozenset[str]:
@@ -83,11 +83,16 @@ KNOWN_KEYS: Mapping[str, frozenset[str]] = {
 }
 # Keys that DeepSpeed takes and that stay at one value here, and why. `auto` and absent are fine.
 _ALL_RANKS = "every rank of a role holds other rows"
+_ZERO_PLUS = "ZeRO++ is not supported"
 ONE_VALUE: Mapping[str, tuple[object, str]] = {
     "gradient_allreduce_op": ("mean", "the loss counts on gradients that are averaged over the ranks"),
     "tensor_parallel.autotp_size": (1, f"{_ALL_RANKS}; tensor parallel is a matter of the megatron strategies"),
     "expert_parallel.autoep_size": (1, f"{_ALL_RANKS}; expert parallel is a matter of the megatron strategies"),
     "sequence_parallel_size": (1, "model_args.ulysses_size says how many ranks share a sequence"),
+    "zero_optimization.zero_quantized_gradients": (False, _ZERO_PLUS),
+    "zero_optimization.zero_quantized_weights": (False, _ZERO_PLUS),
+    "zero_optimization.zero_quantized_nontrainable_weights": (False, _ZERO_PLUS),
+    "zero_optimization.zero_hpz_partition_size": (1, _ZERO_PLUS),
     "data_parallel_size": (None, "it is the number of the role's ranks, from device_mapping"),
 }
 DTYPE_SECTIONS = {"bf16": "bf16", "fp16": "fp16"}
@@ -233,7 +238,7 @@ def _one_value_problems(at: str, config: Mapping[str, Any]) -> Iterator[Problem]
         section, _, key = path.rpartition(".")
         setting = _section(config, section).get(key, "auto")
         if setting not in ("auto", only):
-            works = "Remove it." if only is None else f"Set it to {only}, or remove it."
+            works = "Remove it." if only is None else f"Set it to {short(only)}, or remove it."
             yield Problem(f"{at}.{path}: {show(setting)} cannot be used: {why}. {works}", (f"{at}.{path}",))
 
 

@@ -73,6 +73,11 @@ def said(config: dict[str, Any], facts: DeepSpeedFacts = FACTS) -> list[str]:
             f"{AT}.tensor_parallel.autotp_size: 2 cannot be used: every rank of a role holds other rows; tensor "
             "parallel is a matter of the megatron strategies. Set it to 1, or remove it.",
         ),
+        (
+            {"zero_optimization": {"stage": 3, "zero_quantized_gradients": True}},
+            f"{AT}.zero_optimization.zero_quantized_gradients: true cannot be used: ZeRO++ is not supported. Set it to "
+            "false, or remove it.",
+        ),
         ({"expert_parallel": {"autoep_size": 2}}, f"{AT}.expert_parallel.autoep_size: 2 cannot be used: "),
         ({"sequence_parallel_size": 2}, f"{AT}.sequence_parallel_size: 2 cannot be used: "),
         (
