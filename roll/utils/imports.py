@@ -92,7 +92,7 @@ def traced(error: BaseException, limit: int = 2000) -> str:
 def split(path: str, builtins: Mapping[str, str] | None = None) -> tuple[str, str]:
     """("package.module", "object") of a path. Raises ImportError when it is neither form."""
     module, colon, attributes = path.partition(":")
-    if module.endswith(".py"):
+    if module.endswith(".py") or "/" in module:
         name = Path(module).stem
         meant = f"write {name}:{attributes or 'object'}, with the file beside the YAML or in a folder on PYTHONPATH"
         renamed = "rename it, with letters, digits and _ alone, and write NAME:object"
@@ -101,7 +101,8 @@ def split(path: str, builtins: Mapping[str, str] | None = None) -> tuple[str, st
         module, _, attributes = path.rpartition(".")
     if not module or not all(part.isidentifier() for part in (module + "." + attributes).split(".")):
         known = f" or one of {', '.join(sorted(builtins))}" if builtins else ""
-        raise ImportError(f"{show(path)} is not of the form package.module:object{known}")
+        own = "for NAME.py beside the YAML write NAME:object"
+        raise ImportError(f"{show(path)} is not of the form package.module:object{known}; {own}")
     return module, attributes
 
 

@@ -39,6 +39,8 @@ def test_a_built_in_name_and_both_forms_of_a_path_lead_to_the_same_object() -> N
         ("/code/my-own.py:f", "'/code/my-own.py:f' is a file: rename it, with letters, digits and _ alone, and wri"),
         ("./code/own.py:C.f", "'./code/own.py:C.f' is a file: write own:C.f, "),
         ("/code/own.py", "'/code/own.py' is a file: write own:object, "),
+        ("./own:place", "'./own:place' is a file: write own:place, "),
+        ("my_reward", "one of short; for NAME.py beside the YAML write NAME:object"),
     ],
 )
 def test_a_wrong_name_says_which_part_is_wrong(name: str, part: str) -> None:

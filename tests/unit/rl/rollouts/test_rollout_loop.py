@@ -101,7 +101,8 @@ def test_what_is_no_loop_is_refused(loops: str, name: str, said: str) -> None:
 
 def test_its_path_is_looked_at_without_importing_it() -> None:
     assert said({"user_defined_rollout_loop_cls": "my loop"}) == [
-        "user_defined_rollout_loop_cls: 'my loop' is not of the form package.module:object."
+        "user_defined_rollout_loop_cls: 'my loop' is not of the form package.module:object; for NAME.py beside the "
+        "YAML write NAME:object."
     ]
     assert said({"user_defined_rollout_loop_cls": "not_there:Loop"}) == []
     replayed = {"rollout_mock": {"enable": True, "mode": "mock"}}
