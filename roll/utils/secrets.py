@@ -59,7 +59,7 @@ def is_secret_key(key: str) -> bool:
     `add_token_level_kl` are not.
     """
     words = _key_words(key)
-    if _WHERE_IT_IS.search(words):
+    if _WHERE_IT_IS.search(words) or key == "PWD":  # the shell's working directory
         return False
     if _SECRET_ANYWHERE.search(words):
         return True
@@ -78,8 +78,8 @@ def _is_worth_masking(key: str, text: str) -> bool:
 
 
 def _looks_secret(text: str) -> bool:
-    """True of what no word, number, path or name with underscores is: letters and digits in one piece."""
-    return any(re.search(r"\d", run) and re.search(r"[A-Za-z]", run) for run in re.findall(r"[A-Za-z0-9]{8,}", text))
+    """True of letters and digits in one piece, unless they are a word and its number, such as row12345."""
+    return any(re.search(r"\d[A-Za-z]", run) for run in re.findall(r"[A-Za-z0-9]{8,}", text))
 
 
 def _is_random(word: str) -> bool:

@@ -147,7 +147,8 @@ def test_only_what_is_random_in_the_path_of_an_address_is_a_secret():
      "export TOKEN=${TOKEN}",
      "tokenizer=Qwen/Qwen3-8B-Base", "stop_tokens=['<|im_end|>']", "KeyError: 'row12345'", "PyJWT==2.10.1",
      "token=151643", "api_key=None", "sky launch --secret WANDB_API_KEY", "hf_infer with hf_transfer", "sk-learn 1.5",
-     '"Authorization": "Bearer " + key', "num_tokens: 123456789", "prompt_key=question2024", "a mask-token-free-text"],
+     '"Authorization": "Bearer " + key', "num_tokens: 123456789", "prompt_key=question2024", "a mask-token-free-text",
+     "PWD=/home/user1", "sort key: row12345"],
 )  # fmt: skip
 def test_ordinary_words_stay(text: str):
     assert mask(text) == text
