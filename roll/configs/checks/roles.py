@@ -231,6 +231,8 @@ def run_warnings(config: RunConfig, plan: RunPlan) -> Iterator[str]:
             )
     if config.num_train_epochs is not None and not config.counts_epochs:
         yield f"num_train_epochs: {config.num_train_epochs:g} does nothing here: max_steps: {config.max_steps} counts."
+    if config.is_changed("eval_steps") and config.validates and config.missing_validation:
+        yield f"eval_steps: {config.eval_steps} does nothing: there is no section {config.missing_validation}."
     if not config.counts_epochs:
         yield from schedule_warnings(plan)
 

@@ -192,6 +192,8 @@ def optimizer_from_problems(choice: Choice) -> Iterator[Problem]:
 
 _MEANT: Mapping[str, tuple[float, float, str]] = {
     "training_args.learning_rate": (1e-12, 0.1, "weights stay as they are below 1e-12, and are lost above 0.1"),
+    "training_args.weight_decay": (0.0, 1.0, "0.01 to 0.1 are usual"),
+    "pg_clip": (0.0, 1.0, "the ratio is never below 0, so nothing is clipped there"),
     "generating_args.temperature": (0.0, 5.0, "tokens are drawn nearly at random above 5"),
     "max_grad_norm": (1e-6, math.inf, "every gradient is scaled to nothing; 0 switches it off"),
     "timeout_s": (0.01, math.inf, "nothing ends in that time"),

@@ -60,9 +60,10 @@ def agentic_warnings(config: AgenticConfig) -> list[str]:
     for name in ("max_traj_per_env", "group_filter_cls"):
         if name in validation:
             warnings.append(f"val_env_manager.{name} does nothing: every episode of a validation is played and counts.")
-    for one in config.validated:
-        if (one.manager.generating_args.num_return_sequences or 1) > 1:
-            warnings.append(f"{one.at}.generating_args.num_return_sequences does nothing: see {one.at}.group_size.")
+    sampled = [("actor_infer", config.actor_infer, "train_env_manager")]
+    for at, section, sizes in [*sampled, *((one.at, one.manager, one.at) for one in config.validated)]:
+        if (section.generating_args.num_return_sequences or 1) > 1:
+            warnings.append(f"{at}.generating_args.num_return_sequences does nothing: see {sizes}.group_size.")
     if config.train_env_manager.group_filter_cls is None:
         warnings += unused_filter_keys(config, "group_filter_cls")
     if config.batch_adjust_mode != "padding":

@@ -512,10 +512,18 @@ def test_a_template_that_is_not_quite_rolls_says_so(template: str, said: str) ->
 
 def test_values_that_can_hardly_be_meant_are_warned_of() -> None:
     odd: dict[str, Any] = {
+        "pg_clip": 2,
         "max_grad_norm": 1e-30,
         "actor_train.training_args.learning_rate": 0,
+        "actor_train.training_args.weight_decay": 50,
         "actor_infer.generating_args.temperature": 1000,
         "rewards.math.timeout_s": 1e-9,
     }
     assert [text.split(":")[0] for text in unlikely_value_warnings(config(odd))] == list(odd)
     assert list(unlikely_value_warnings(config({"max_grad_norm": 0}))) == []
+
+
+def test_a_schedule_of_validations_without_their_data_does_nothing() -> None:
+    said = "eval_steps: 20 does nothing: there is no section validation."
+    assert said in warnings_of(config({"eval_steps": 20}))
+    assert not [text for text in warnings_of(config()) if text.startswith("eval_steps")]

@@ -85,6 +85,12 @@ def test_sets_that_cannot_be_are_refused(keys: dict[str, object], message: str) 
 
 
 def test_a_number_of_answers_in_the_sampling_is_said_to_do_nothing() -> None:
-    said = agentic_warnings(config(eval_sets={"x": {"tags": ["Lake"], "generating_args": {"num_return_sequences": 4}}}))
-    key = "eval_sets.x.generating_args.num_return_sequences"
-    assert said == [f"{key} does nothing: see eval_sets.x.group_size."]
+    sampling = {"generating_args": {"num_return_sequences": 4}}
+
+    said = agentic_warnings(
+        config(
+            actor_infer__generating_args={"num_return_sequences": 4}, eval_sets={"x": {"tags": ["Lake"], **sampling}}
+        )
+    )
+    key = "generating_args.num_return_sequences does nothing: see"
+    assert said == [f"actor_infer.{key} train_env_manager.group_size.", f"eval_sets.x.{key} eval_sets.x.group_size."]
