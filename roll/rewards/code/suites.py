@@ -147,14 +147,32 @@ def _is_check(node: ast.AST, callable_names: frozenset[str]) -> bool:
 
 def _collects(tree: ast.Module) -> bool:
     tops = [*at_module_level(tree)]
-    names = [node.name for node in tops if isinstance(node, Function)]
+    names = [node.name for node in tops if isinstance(node, Function) and not _is_skipped(node)]
     names += [node.id for node in tops if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     is_class_of_tests = any(isinstance(node, ast.ClassDef) and _may_hold_tests(node) for node in tops)
     return is_class_of_tests or any(name.startswith("test") for name in names)
 
 
 def _may_hold_tests(node: ast.ClassDef) -> bool:
+    tests = [inner for inner in node.body if isinstance(inner, Function) and inner.name.startswith("test")]
+    if _is_skipped(node) or (tests and all(map(_is_skipped, tests))):
+        return False
     return node.name.startswith("Test") or any(ast.unparse(base) != "object" for base in node.bases)
+
+
+def _is_skipped(node: Function | ast.ClassDef) -> bool:
+    """Whether it is marked to be left out, whatever the answer is."""
+    return any(_last(mark.func if isinstance(mark, ast.Call) else mark) == "skip" for mark in node.decorator_list)
+
+
+def _end(tree: ast.Module) -> int | None:
+    """Return the line in which the text ends itself, or its tests, as it is loaded."""
+    for node in tree.body:
+        call = node.value if isinstance(node, ast.Expr) else None
+        is_exit = isinstance(call, ast.Call) and _last(call.func) in ("exit", "_exit", "quit", "skip")
+        if is_exit or isinstance(node, ast.Raise):
+            return node.lineno
+    return None
 
 
 AFAR = "which does not reach the answer: it runs in another process"
@@ -174,8 +192,10 @@ def problem_of_suite(text: str, function: str | None) -> str | None:
         return str(error)
     functions = [node for node in walk(tree) if isinstance(node, Function)]
     has_check = any(node.name == "check" for node in functions) or "check" in bound
+    if (line := _end(tree)) is not None:
+        return f"has no test that runs to its end: line {line} ends it as it is loaded"
     if not (suite.asserts or suite.collects or has_check):
-        return "holds no test: write asserts, functions named test_..., or check(candidate)"
+        return "holds no test that runs: write asserts, functions named test_..., or check(candidate)"
     if has_check and function is None and not (suite.asserts or suite.collects):
         return "defines check(candidate), and nothing names the candidate: name it in column 'test_case_function'"
     arguments = {argument.arg for node in functions if node.name.startswith("test") for argument in node.args.args}

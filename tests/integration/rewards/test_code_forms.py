@@ -155,9 +155,7 @@ def test_a_test_that_skips_itself_counts_if_the_response_may_have_a_say(judge: L
 @pytest.mark.parametrize(
     "text",
     [
-        "import pytest\n@pytest.mark.skip\ndef test_f(): assert f(1) == 2",
         "import pytest\n@pytest.mark.parametrize('x', [])\ndef test_f(x): assert f(x) == 2",
-        "import unittest\n@unittest.skip('')\nclass A(unittest.TestCase):\n    def test_f(self): f(1)",
         "import pytest\ndef test_f():\n    pytest.skip('no')\n    assert f(1) == 2",
         "import pytest\ndef test_f():\n    pytest.exit('no')\n    assert f(1) == 2",
         "class TestF:\n    def test_f(self, nothing): assert f(nothing) == 2",

@@ -112,7 +112,7 @@ def test_forms_that_data_sets_have(columns: dict[str, Any], cases: Cases) -> Non
             row("eJxSMgAAAP//AwAB"),
             "column 'test_cases' is neither JSON (Expecting value: line 1 column 1 (char 0)) nor",
         ),
-        (row(["assert f(1)", "# later"]), "case 2 of column 'test_cases' holds no test: write asserts"),
+        (row(["assert f(1)", "# later"]), "case 2 of column 'test_cases' holds no test that runs: write"),
         (row(["def check(candidate): pass"]), "case 1 of column 'test_cases' defines check(candidate), and nothing"),
         (row([{"assert_code": "assert f(1) =="}]), "case 1 of column 'test_cases' is no Python 3"),
         (row(["assert f(1)"]) | {"test_imports": {"math": 1}}, "column 'test_imports' holds neither a text nor a list"),

@@ -40,13 +40,17 @@ GOOD = [
 ]
 
 BAD = {
-    "# nothing": "holds no test",
+    "# nothing": "holds no test that runs",
     "x = f(1": "is no Python 3",
     "f\x00": "is no Python",
-    "import math": "holds no test",
-    "if __name__ == '__main__':\n    assert f(1) == 2": "holds no test",
-    "def verify(): assert f(1) == 2": "holds no test",
-    "class SortTests:\n    def test_a(self): assert f(1) == 2": "holds no test",
+    "import math": "holds no test that runs",
+    "if __name__ == '__main__':\n    assert f(1) == 2": "holds no test that runs",
+    "def verify(): assert f(1) == 2": "holds no test that runs",
+    "import pytest\n@pytest.mark.skip\ndef test_a(): assert f(1) == 2": "holds no test that runs",
+    "import unittest\nclass A(unittest.TestCase):\n    @unittest.skip('no')\n    def test_a(self): f(1)": "no test that",
+    "import sys\nassert f(1) == 2\nsys.exit()\ndef test_a(): f(2)": "no test that runs to its end: line 3 ends it",
+    "import pytest\npytest.skip('no', allow_module_level=True)\ndef test_a(): f(1)": "line 2 ends it as it is loaded",
+    "class SortTests:\n    def test_a(self): assert f(1) == 2": "holds no test that runs",
     "def check(candidate): assert candidate(1) == 2": "name it in column 'test_case_function'",
     "assert True": "uses nothing of the answer",
     "assert abs(-1) == 1": "uses nothing of the answer",
