@@ -11,7 +11,7 @@ from roll.rewards.base import RewardInput, RewardResult, checks_rows, requires
 from roll.rewards.config import RewardType
 from roll.utils.answers.final_answer import final_answer
 from roll.utils.answers.prose import own_words
-from roll.utils.answers.truths import accepted_answers, options_in, truth_problem
+from roll.utils.answers.truths import OptionsColumn, accepted_answers, options_in, truth_problem
 
 SCORES: Mapping[RewardType, tuple[float, float, float, float]] = {
     "hard": (1.0, 1.0, 0.0, 0.0),
@@ -114,7 +114,7 @@ Options = list[tuple[str, str]]
 """Letters of options, each with what stands for it: its plain text, or a label that is no letter."""
 
 
-def text_problem(row: Mapping[str, Any], options_column: str | None = None, letters: str = LETTERS) -> str | None:
+def text_problem(row: Mapping[str, Any], options_column: OptionsColumn = None, letters: str = LETTERS) -> str | None:
     """Return the problem of a row for `general_rule`: a ground truth that is none, or an index beyond its options."""
     if problem := truth_problem(row, options_column, letters, may_be_json=False):
         return problem
@@ -126,12 +126,13 @@ def text_problem(row: Mapping[str, Any], options_column: str | None = None, lett
     return None
 
 
-def choice_problem(row: Mapping[str, Any], options_column: str | None = None, letters: str = LETTERS) -> str | None:
+def choice_problem(row: Mapping[str, Any], options_column: OptionsColumn = None, letters: str = LETTERS) -> str | None:
     """Return the problem of a row for `multiple_choice`: also the index of an option in a row without options."""
     truth = row.get("ground_truth")
     if NUMBER.fullmatch(str(truth)) and not options_in(row, options_column, letters):
         return (
-            f"its ground truth is {truth}, and the row has no options: name their column as reward_args.options_column"
+            f"its ground truth is {truth}, and the row has no options: name their column, or a list of columns with "
+            "one each, as reward_args.options_column"
         )
     return text_problem(row, options_column, letters)
 
@@ -159,7 +160,7 @@ class GeneralRule:
         self,
         reward_type: RewardType = "hard",
         letters: str = LETTERS,
-        options_column: str | None = None,
+        options_column: OptionsColumn = None,
         require_boxed: bool = False,
     ):
         if reward_type not in SCORES:
@@ -270,7 +271,7 @@ class MultipleChoice(GeneralRule):
 class CrossThinkQA(GeneralRule):
     """`general_rule` with ROLL's rewards from -1 to 1: soft unless told otherwise."""
 
-    def __init__(self, reward_type: RewardType = "soft", letters: str = LETTERS, options_column: str | None = None):
+    def __init__(self, reward_type: RewardType = "soft", letters: str = LETTERS, options_column: OptionsColumn = None):
         super().__init__(reward_type, letters, options_column)
 
 

@@ -18,6 +18,8 @@ ENTRIES = ("ground_truth", "target", "answer", "answers", "value", "text", "numb
 OPTIONS = ("options", "choices", "endings")
 """Columns with the options of a question, the first that has some."""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+OptionsColumn = str | Sequence[str] | Mapping[Any, str] | None
+"""Column with the options, or the columns that hold one each, as a list or by their labels."""
 
 
 class Option(NamedTuple):
@@ -46,7 +48,7 @@ def accepted_answers(truth: object, options: Sequence[Option] = ()) -> tuple[str
 
 
 def truth_problem(
-    row: Mapping[str, Any], options_column: str | None = None, letters: str = LETTERS, may_be_json: bool = True
+    row: Mapping[str, Any], options_column: OptionsColumn = None, letters: str = LETTERS, may_be_json: bool = True
 ) -> str | None:
     """Return the problem of a row's `ground_truth`, None if it can be read. `may_be_json`: an answer may be the JSON
     text of a mapping."""
@@ -89,12 +91,18 @@ def entry_at(values: Mapping[str, Any], path: str) -> Any:
     return None
 
 
-def options_in(row: Mapping[str, Any], column: str | None = None, letters: str = LETTERS) -> list[Option]:
+def options_in(row: Mapping[str, Any], column: OptionsColumn = None, letters: str = LETTERS) -> list[Option]:
     """Return the options of a row's question, from `column`, else from the first of `OPTIONS` that has some.
 
     They are a list, a mapping of labels to texts, ARC's mapping of `text` and `label`, a text that labels them ("A. red
     B. blue"), or JSON text of these.
+
+    Examples of `column`: ["opa", "opb", "opc", "opd"], {"1": "answerA", "2": "answerB", "3": "answerC"}
     """
+    if isinstance(column, Mapping):
+        return list(_options({label: entry_at(row, name) for label, name in column.items()}, letters))
+    if column is not None and not isinstance(column, str):
+        return list(_options([entry_at(row, name) for name in column], letters))
     for name in OPTIONS if column is None else (column,):
         if options := list(_options(as_data(entry_at(row, name)), letters)):
             return options

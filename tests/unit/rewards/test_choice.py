@@ -6,7 +6,7 @@ import pytest
 
 from roll.configs.load.aliases import ROLL_REWARDS
 from roll.rewards.base import RewardInput
-from roll.rewards.choice import CrossThinkQA, MultipleChoice
+from roll.rewards.choice import CrossThinkQA, MultipleChoice, choice_problem
 from roll.rewards.config import RewardType
 from roll.rewards.worker import RewardWorker
 from tests.helpers.configs import config, problems
@@ -477,3 +477,13 @@ def test_rolls_boxed_choice_wants_a_box() -> None:
     reward = RewardWorker("own", config({"rewards.own": {"worker_cls": path}}).rewards["own"])
     outcomes = reward.score([RewardInput("", text, "B") for text in (r"\boxed{B}", "The answer is B.")])
     assert [outcome and outcome.score for outcome in outcomes] == [1, 0]
+
+
+def test_options_may_have_a_column_each_counted_or_by_their_labels() -> None:
+    row = {"sol1": "a fork", "sol2": "a spoon", "ground_truth": 1}
+    by_place, by_label = ["sol1", "sol2"], {"1": "sol1", "2": "sol2"}
+    for column, right in ((by_place, "B"), (by_label, "A")):
+        assert choice_problem(row) and choice_problem(row, column) is None
+        reward = MultipleChoice(options_column=column)
+        scores = {text: reward(RewardInput("", text, 1, payload=row)).score for text in ("A", "B", "a fork")}
+        assert scores == {"A": float(right == "A"), "B": float(right == "B"), "a fork": float(right == "A")}
