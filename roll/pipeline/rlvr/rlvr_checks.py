@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from itertools import islice
 
 from roll.configs.checks.pictures import picture_problems, sight_problems
 from roll.configs.checks.roles import REWARD as REWARD_SWITCHES
@@ -18,6 +17,7 @@ from roll.configs.sections.cluster import answers_limit
 from roll.configs.sections.rollout import LENGTH_KEYS
 from roll.datasets.loader import DataFile
 from roll.datasets.pictures.placing import named_columns
+from roll.datasets.preflight import MAX_BYTES_IN_FULL, preflight
 from roll.datasets.sources import all_rows, data_sources
 from roll.datasets.templates import template_name_problem, template_warning
 from roll.errors import ConfigError
@@ -35,7 +35,7 @@ from roll.run.operators.checks import missing_packages, operator_problems, user_
 from roll.run.saving.model_files import known_sight, read_model_config, read_vision
 from roll.run.start.choose import lacks_gpus
 from roll.run.start.data_files import data_args_problems, data_args_warnings, missing_data_files, unknown_templates
-from roll.run.start.first_rows import ROWS, learners_tokenizer, refusals_of_rows
+from roll.run.start.first_rows import learners_tokenizer, refusals_of_rows
 from roll.utils.imports import split
 from roll.utils.text import show
 
@@ -218,7 +218,6 @@ def data_problems(config: RLVRConfig) -> Iterator[str]:
 
 def _row_problems(config: RLVRConfig, reach: bool) -> Iterator[str]:
     from roll.datasets.encoding import load_tasks
-    from roll.datasets.preflight import preflight
     from roll.pipeline.rlvr.reward_checks import data_domains
 
     try:
@@ -248,18 +247,19 @@ def _row_problems(config: RLVRConfig, reach: bool) -> Iterator[str]:
 
 
 def unseen_tags(config: RLVRConfig) -> Iterator[str]:
-    """Yield a warning of tags that no row has, where the rows are few and on this machine."""
+    """Yield a warning of tags that no row has, where the files are on this machine and not large."""
     args, at = config.actor_train.data_args, LEARNT
     sources, problems = data_sources(args, at, reach=False) if config.has_rollouts else ([], [])
     tags = {tag: domain for domain, reward in config.rewards.items() for tag in reward.tag_included}
-    if not tags or not sources or problems or not all(isinstance(source, DataFile) for source in sources):
+    is_read = (isinstance(source, DataFile) and not source.is_large(MAX_BYTES_IN_FULL) for source in sources)
+    if not tags or not sources or problems or not all(is_read):
         return
     try:
-        rows = list(islice(all_rows([source.without_pictures(named_columns(args)) for source in sources]), ROWS + 1))
+        rows = all_rows([source.without_pictures(named_columns(args)) for source in sources])
+        seen = {str(row.value(args.tag)) for row in rows}
     except ConfigError:
         return  # a run says what is wrong with them
-    seen = {str(row.value(args.tag)) for row in rows}
-    for tag in tags.keys() - seen if len(rows) <= ROWS else ():
+    for tag in tags.keys() - seen:
         yield f"Warning: rewards.{tags[tag]}.tag_included: {tag}: no row of {at} has this tag."
 
 
