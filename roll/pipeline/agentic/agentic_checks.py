@@ -17,6 +17,7 @@ from roll.pipeline.agentic.env_checks import (
     blind_problem,
     env_problems,
     env_warnings,
+    hidden_columns,
     hub_set,
     is_plain,
     managers,
@@ -136,9 +137,12 @@ def unloaded_sets(config: AgenticConfig) -> Iterator[Problem]:
 
 
 def reports(config: AgenticConfig) -> Iterator[str]:
-    """Yield what a plan does not check: tool servers are not started."""
+    """Yield what a plan does not check: tool servers are not started; and columns that programs do not see."""
     for tag, env in played(config).items():
         yield from tool_reports(f"custom_envs.{tag}", env)
+        if hidden := hidden_columns(env):
+            text = f"custom_envs.{tag}.sandbox hides the columns {', '.join(hidden)} of a task from the program"
+            yield f"{text}. Name those that it needs in agent_truths."
 
 
 # --- groups

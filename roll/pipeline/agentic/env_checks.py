@@ -31,6 +31,7 @@ from roll.envs.config import (
 from roll.envs.table import ADAPTERS, AGENTS, ENVIRONMENTS, NOT_HERE, TOOLS, TOOLS_NOT_HERE, gem_id
 from roll.errors import ConfigError
 from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
+from roll.pipeline.agentic.proxy.programs.sandboxed import shown_task
 from roll.pipeline.agentic.tool_checks import command_problems, path_problems, tool_key_problems
 from roll.utils.answers.truths import truth_problem
 from roll.utils.files import expanded, path_info
@@ -296,6 +297,14 @@ def task_place_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
                     return
         except ConfigError as error:
             yield Problem(str(error), keys)
+
+
+def hidden_columns(env: EnvConfig) -> list[str]:
+    """Columns of the first task in a file that a program in a sandbox does not see."""
+    if not env.sandbox or env.tasks is None or not env.tasks.endswith((".json", ".jsonl")):
+        return []
+    values = next((row.values for row in DataFile(expanded(env.tasks), "json", "tasks").rows()), {})
+    return sorted(values.keys() - shown_task(values, env.agent_truths).keys())
 
 
 def _away(key: str, path: str) -> Problem:

@@ -222,6 +222,17 @@ def test_a_program_is_named_by_agent_or_by_a_command() -> None:
     assert "custom_envs.Lake.tasks: there is no folder no/such of Harbor tasks" in str(*code_problems(tasks))
 
 
+def test_a_plan_names_the_columns_that_a_sandbox_hides(tmp_path: Path) -> None:
+    (tmp_path / "tasks.jsonl").write_text('{"question": "2 + 2", "target": 4, "solution": "2 + 2 = 4"}\n')
+    proxy = {"env_manager_cls": "proxy", "agent_command": "true", "tasks": str(tmp_path / "tasks.jsonl")}
+    assert list(reports(config(custom_envs__Lake=proxy))) == []
+    shown = {"sandbox": True, "agent_truths": ["target"]}
+    assert list(reports(config(custom_envs__Lake=proxy | shown))) == [
+        "custom_envs.Lake.sandbox hides the columns solution of a task from the program. Name those that it needs in "
+        "agent_truths."
+    ]
+
+
 def test_a_class_plays_with_env_config_and_verifiers_names_its_environment() -> None:
     made = {"env_manager_cls": "proxy", "agent": "json:JSONDecoder", "env_config": {"strict": False, "max_steps": 3}}
     assert problems({"custom_envs.Lake": made}) == []
