@@ -88,6 +88,7 @@ setup(
         "agents": [
             "fastapi>=0.115,<1",
             "uvicorn>=0.30,<1",
+            "httptools>=0.6.3,<1",
             "httpx>=0.27,<1",
         ],  # env_manager_cls: proxy; vllm, sglang and studio bring them
         "mcp": ["mcp>=2.3,<3"],  # tool_servers; vllm brings it

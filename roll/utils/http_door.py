@@ -1,7 +1,7 @@
 """The door of every HTTP server of a run: what a stranger may hold of it before anybody is known.
 
-uvicorn limits the size of headers and closes what is idle. It has no limit of time for a request that is never whole,
-and where all connections are taken it refuses whoever comes, so here those give way that have not asked anything."""
+uvicorn closes what is idle. It has no limit of size or time for a request whose head is never whole, and where all
+connections are taken it refuses whoever comes, so here those give way that have not asked anything."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import logging
 import resource
 from typing import Any, ClassVar
 
-import h11
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +35,6 @@ def behind_door(app: ASGIApp, **options: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=type("Connection", (_Connection,), {"places": _Places(most)}),
-        h11_max_incomplete_event_size=_MOST_HEAD_BYTES,
         timeout_keep_alive=_IDLE_S,
         log_level="error",  # it would say every request that is none
         access_log=False,  # addresses may hold tokens
@@ -80,11 +78,13 @@ class _Places:
         self._num_away = 0
 
 
-class _Connection(H11Protocol):
-    """A connection on which the head of each request has HEAD_S to come."""
+class _Connection(HttpToolsProtocol):
+    """A connection on which the head of each request has HEAD_S to come. `_num_held`: bytes that came since a head was
+    whole, or a part of a body: what the parser holds at most, trailers included."""
 
     places: ClassVar[_Places]
     _due: asyncio.TimerHandle | None = None
+    _num_held = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -97,26 +97,41 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._num_held += len(data)
         super().data_received(data)
-        if self.cycle is None or self.cycle.response_complete:
+        if self._num_held > _MOST_HEAD_BYTES:
+            self.places.turn_away(self)
+        elif self._is_between and self.transport.get_protocol() is self:  # else it is a websocket now
             self._watch()
 
-    def handle_events(self) -> None:
-        super().handle_events()
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._unwatch()
-            self.places.leave(self)
+    def on_message_begin(self) -> None:
+        self._num_held = 1
+        super().on_message_begin()
 
-    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+    def on_headers_complete(self) -> None:
+        self._num_held = 0
         self._unwatch()
         self.places.leave(self)
-        super().handle_websocket_upgrade(event)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._num_held = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._num_held = 0
+        super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        self.places.rest(self)
-        super().on_response_complete()  # handles the next request, if it has come
-        if self.conn.trailing_data[0] and self.cycle.response_complete:  # a part of it has
+        super().on_response_complete()  # begins the next request, if it has come
+        if self._is_between:
+            self.places.rest(self)
+        if self._num_held:  # a part of it has
             self._watch()
+
+    @property
+    def _is_between(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
 
     def _watch(self) -> None:
         if self._due is None and not self.transport.is_closing():

@@ -221,7 +221,7 @@ def _task_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
 
 def program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     """Yield what a program needs of the machine: packages, and its module, which is imported."""
-    needed = ("fastapi", "uvicorn", *(("httpx",) if env.is_played_outside else ()))
+    needed = ("fastapi", "uvicorn", "httptools", *(("httpx",) if env.is_played_outside else ()))
     if lacking := [name for name in needed if not is_installed(name)]:
         yield Problem(
             f"{at}.env_manager_cls: {PROXY} needs {' and '.join(lacking)}. Run pip install -e '.[agents]' in the "

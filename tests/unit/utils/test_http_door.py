@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import uvicorn
@@ -22,6 +22,11 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
     """Answers without reading the body, as those do who do not know the sender."""
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.accept"})
+        await asyncio.sleep(0.4)
+        await send({"type": "websocket.send", "text": scope["path"].rjust(6)})
+        return
     await PlainTextResponse(Request(scope).url.path)(scope, receive, send)
 
 
@@ -40,9 +45,9 @@ class Server(uvicorn.Server):
         writer.close()
 
 
-def beside(attack: Callable[[Server], Awaitable[None]]) -> None:
+def beside(attack: Callable[[Server], Awaitable[None]], ws: Literal["auto", "none"] = "none") -> None:
     async def run() -> None:
-        config = http_door.behind_door(app, host="127.0.0.1", port=0, lifespan="off", log_config=None, ws="none")
+        config = http_door.behind_door(app, host="127.0.0.1", port=0, lifespan="off", log_config=None, ws=ws)
         server = Server(config)
         config.load()
         server.lifespan = config.lifespan_class(config)
@@ -109,6 +114,24 @@ def test_a_request_that_is_never_whole_ends(said: bytes, monkeypatch: pytest.Mon
                 await reader.readexactly(1)
 
     beside(attack)
+
+
+def test_a_websocket_is_no_request_that_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("websockets")
+    monkeypatch.setattr(http_door, "HEAD_S", 0.1)
+
+    async def attack(server: Server) -> None:
+        key = b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        asks = b"GET /ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        reader, writer = await server.come(asks + key)
+        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+        silent, silent_writer = await server.come(b"")  # turned away after as long
+        assert not await silent.read()
+        assert (await reader.readexactly(8)).endswith(b"/ws"), "and then it is spoken on"
+        for each in (writer, silent_writer):  # one that nobody holds closes
+            each.close()
+
+    beside(attack, ws="auto")
 
 
 def test_every_server_is_behind_the_door() -> None:

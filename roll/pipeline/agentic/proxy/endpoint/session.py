@@ -267,7 +267,8 @@ class Session:
             answer = self.transcripts[call.side].commit(prepared, generation, parsed.message)
             answer.is_malformed = parsed.is_malformed
             answer.is_guided = call.is_guided
-            answer.stopped_by = _stop_of(call.stop, self.parser.text(generation.token_ids), text)
+            if call.stop:
+                answer.stopped_by = _stop_of(call.stop, self.parser.text(generation.token_ids), text)
             answers.append(answer)
             self.counts.num_tokens += generation.num_tokens
         return Reply(tuple(answers), len(prepared.prompt_ids))
