@@ -15,16 +15,21 @@ import yaml
 
 from roll.commands.options import INIT_REWARD, init_parser
 from roll.commands.run import start_yaml
-from roll.configs.base import MOST_DEVICES_PER_NODE
+from roll.configs.base import LARGEST, MOST_DEVICES_PER_NODE
 from roll.configs.problems import did_you_mean
 from roll.configs.sections.data import DataArgs
+from roll.datasets.encoding import load_tasks
+from roll.datasets.file_tokenizer import file_tokenizer
 from roll.datasets.loader import DataFile
+from roll.datasets.rows import Domain
 from roll.datasets.sources import data_sources
 from roll.envs.table import ENVIRONMENTS, gem_id
 from roll.errors import ConfigError
 from roll.rewards.base import REQUIRED
 from roll.rewards.config import BUILTINS, PATHS
+from roll.run.saving.model_files import model_file
 from roll.run.start.choose import this_machine
+from roll.run.start.first_rows import first_rows
 from roll.utils.files import expanded, is_hub_id, path_info, write_whole
 from roll.utils.imports import resolve
 from roll.utils.logging import say
@@ -132,6 +137,7 @@ def _lines(wishes: InitOptions, name: str) -> Iterator[str]:
     if wishes.env:
         yield "# sequence_length: longest episode in tokens; the plan shows what is chosen"
     else:
+        yield from _prompt_lines(wishes)
         yield "# response_length: longest response in tokens; the plan shows what is chosen"
         yield _line("# num_return_sequences_in_group: 8", "responses to a prompt, compared with each other")
     yield ""
@@ -151,11 +157,34 @@ def _device_lines(wishes: InitOptions) -> Iterator[str]:
         yield "# This machine has no GPU: each role has one worker on the CPU."
 
 
+def _prompt_lines(wishes: InitOptions) -> Iterator[str]:
+    """The limit of prompts, with room above the longest, where rows and tokenizer are here. A plan says what is wrong
+    with either."""
+    file = model_file(wishes.model, "tokenizer.json") if wishes.columns.names else None
+    tokenizer = None if file is None else file_tokenizer(file.parent, wishes.model)
+    if tokenizer is None:
+        return
+    args = DataArgs(file_name=(wishes.data,), **{key: column for key, column in _named(wishes).items() if column})
+    domains = (Domain("rows", wishes.columns.tags, required=()),)
+    try:
+        tasks = load_tasks(args, "--data", domains, tokenizer, LARGEST, choose=first_rows).tasks
+    except ConfigError:
+        return
+    longest = max(len(task.prompt_ids) for task in tasks)
+    limit = 1 << (longest * 3 // 2).bit_length()
+    yield _line(f"prompt_length: {limit}", f"tokens; the longest of the first {len(tasks)} prompts has {longest}")
+
+
+def _named(wishes: InitOptions) -> dict[str, str]:
+    """Columns by the keys of data_args."""
+    columns = wishes.columns
+    return {"prompt": columns.prompt, "messages": columns.messages, "ground_truth": columns.truth}
+
+
 def _data_lines(wishes: InitOptions) -> Iterator[str]:
     columns = wishes.columns
     yield from ["actor_train:", *_on_cpu(wishes), "  data_args:", f"    file_name: {_text(wishes.data)}"]
-    named = {"prompt": columns.prompt, "messages": columns.messages, "ground_truth": columns.truth}
-    for key, column in named.items():
+    for key, column in _named(wishes).items():
         if column and column != key:
             yield _line(f"    {key}: {_text(column)}", "the column that holds it")
     yield from ["  # training_args:", "  #   learning_rate: 1.0e-6"]

@@ -50,12 +50,12 @@ def refusals_of_rows(load: Callable[..., object], args: DataArgs, key: str, *lim
     level = _LOADERS.level
     _LOADERS.setLevel(logging.ERROR)  # what it warns of is said when it starts
     try:
-        load(args, key, *limits, _first)
+        load(args, key, *limits, first_rows)
     except ConfigError as error:
         yield from error.problems
     finally:
         _LOADERS.setLevel(level)
 
 
-def _first(sources: Sequence[DataSource]) -> Iterator[Row]:
+def first_rows(sources: Sequence[DataSource]) -> Iterator[Row]:
     return islice(all_rows(sources), ROWS)

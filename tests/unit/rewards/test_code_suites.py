@@ -47,7 +47,7 @@ BAD = {
     "if __name__ == '__main__':\n    assert f(1) == 2": "holds no test that runs",
     "def verify(): assert f(1) == 2": "holds no test that runs",
     "import pytest\n@pytest.mark.skip\ndef test_a(): assert f(1) == 2": "holds no test that runs",
-    "import unittest\nclass A(unittest.TestCase):\n    @unittest.skip('')\n    def test_a(self): f(1)": "no test that runs",
+    "import unittest\nclass A(unittest.TestCase):\n    @unittest.skip('')\n    def test_a(self): f(1)": "holds no test",
     "import sys\nassert f(1) == 2\nsys.exit()\ndef test_a(): f(2)": "no test that runs to its end: line 3 ends it",
     "import pytest\npytest.skip('no', allow_module_level=True)\ndef test_a(): f(1)": "line 2 ends it as it is loaded",
     "class SortTests:\n    def test_a(self): assert f(1) == 2": "holds no test that runs",

@@ -1,6 +1,7 @@
 """`roll init` writes a YAML that plans, from answers or from options."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,14 @@ def test_what_it_writes_plans_without_a_problem(
 ) -> None:
     init(*words)
     assert capsys.readouterr().out.endswith("The plan works.\n")
+
+
+def test_prompts_that_are_here_are_measured_with_the_tokenizer_of_the_model(place: Path, tiny_model_dir: Path) -> None:
+    assert "prompt_length" not in init("--data", "train.jsonl"), "nothing of that model is on this machine"
+    main(["init", "new.yaml", "--model", str(tiny_model_dir), "--data", "train.jsonl", "--force"])
+    text = Path("new.yaml").read_text()
+    (longest,) = re.findall(r"the longest of the first 1 prompts has (\d+)", text)
+    assert int(longest) * 1.5 < yaml.safe_load(text)["prompt_length"] <= int(longest) * 3
 
 
 def test_a_machine_with_gpus_takes_all_of_them_fewer_or_none(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
