@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from roll.commands.explain import OLD, PARTS, RARE, RATIOS, REWARDS, VALUE, worked, worked_rows
+from roll.commands.explain_example import OLD, PARTS, RARE, RATIOS, REWARDS, VALUE, worked, worked_rows
 from roll.commands.table import main
 from roll.configs.presets.table import PRESETS
 

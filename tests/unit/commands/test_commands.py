@@ -84,6 +84,7 @@ for name in SUBCOMMANDS:
     print(name)
     with suppress(SystemExit):
         main([name, "--help"])
+main(["explain", "no_such_algorithm"])
 heavy = ("torch", "ray", "numpy", "transformers", "hydra", "matplotlib", "jinja2", "nicegui", "vllm")
 print(*[name for name in heavy if name in sys.modules])
 """
