@@ -82,6 +82,7 @@ setup(
         "judge": ["openai>=2,<4"],  # judge_model_type: api; vllm and sglang bring it
         "lora": ["peft>=0.21,<0.22"],  # lora_target
         "datasets": ["datasets>=4,<6"],  # data sets of the Hugging Face hub
+        "reasoning-gym": ["reasoning-gym>=0.1.25,<0.2"],  # tasks in data_args.file_name, and their reward
         "prometheus": ["prometheus_client>=0.20,<1"],  # track_with: prometheus; ray[default] and vllm bring it
         "ifeval": ["py3langid>=0.4,<0.5"],
         "trackers": ["wandb>=0.20", "mlflow-skinny>=3.4", "swanlab>=0.6"],  # track_with

@@ -60,7 +60,7 @@ GPU_ONLY = words(
     nvidia-cutlass-dsl nvidia-cutlass-dsl-libs-base nvidia-cutlass-dsl-libs-core nvidia-cutlass-dsl-libs-cu12
     nvidia-cutlass-dsl-libs-cu13 nvidia-mathdx nvidia-ml-py nvidia-nvvm nvshmem4py-cu13 openai-harmony outlines py-spy
     pyproject-hooks pywin32 quack-kernels sgl-deep-ep sgl-deep-gemm sgl-flash-mla sglang-kernel smg-grpc-proto
-    smg-grpc-servicer tabulate tilelang timm tml-renderers tomlkit torch-c-dlpack-ext torch-memory-saver torchaudio
+    smg-grpc-servicer tilelang timm tml-renderers tomlkit torch-c-dlpack-ext torch-memory-saver torchaudio
     torchcodec tzdata win32-setctime z3-solver
     """
 )
@@ -90,6 +90,7 @@ LOCKS = {
             "judge",
             "datasets",
             "ifeval",
+            "reasoning-gym",
             "prometheus",
             "trackers",
             "environments",

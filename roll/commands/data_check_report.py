@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import yaml
 
 from roll.commands.data_check_pictures import CheckedPictures, check_pictures
 from roll.configs.base import LARGEST
@@ -218,7 +219,7 @@ def check_columns(pipeline: str, inputs: ReadOptions) -> None:
 
 ARGS = (
     "prompt", "messages", "tools", "tag", "id", "ground_truth", "template", "split", "subset", "dataset_type",
-    "image_key", "image_folder", "image_min_pixels", "image_max_pixels",
+    "generator", "image_key", "image_folder", "image_min_pixels", "image_max_pixels",
     "video_key", "video_folder", "video_fps", "video_max_frames",
 )  # fmt: skip
 COLUMNS = ("prompt_key", "query_key", "response_key", "system_key", "tools_key", "chosen_key", "rejected_key")
@@ -293,7 +294,7 @@ def _read_options(words: Sequence[str]) -> ReadOptions:
     if not names:
         raise ConfigError("name a file: roll data check FILE")
     chosen = dict(pairs)
-    args = {key: value for key, value in chosen.items() if key in ARGS}
+    args = {key: yaml.safe_load(value) if key == "generator" else value for key, value in chosen.items() if key in ARGS}
     columns = {key: value for key, value in chosen.items() if key in COLUMNS}
     return ReadOptions(DataArgs.model_validate({"file_name": names, **args}), columns, "ground_truth" in chosen)
 

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from roll.configs.sections.data import DataArgs
+from roll.datasets.generated import missing_generator, rows_file, task_of
 from roll.datasets.loader import ENDINGS, FORMATS, DataFile, DataSource, RemoteFile, Row
 from roll.datasets.remote import expand, local_path, missing_package, protocol_of
 from roll.errors import ConfigError, describe
@@ -142,6 +143,8 @@ def data_sources(args: DataArgs, key: str, reach: bool = True) -> tuple[list[Dat
 def lacking_packages(args: DataArgs, key: str) -> Iterator[str]:
     """Yield what must be installed before remote data can be read."""
     for name in args.file_name:
+        if task_of(name) is not None and (missing := missing_generator()) is not None:
+            yield f"{key}.file_name: {name} cannot be made: {missing}"
         protocol = protocol_of(name)
         if protocol is not None:
             with suppress(ConfigError):  # of a protocol that there is not, which data_sources tells
@@ -161,6 +164,9 @@ class _Entry:
         self._key = f"{key}.file_name"
 
     def sources(self, reach: bool) -> Iterator[DataSource]:
+        if (task := task_of(self._name)) is not None:
+            yield from self._generated(task, reach)
+            return
         if (protocol := protocol_of(self._name)) is not None:
             yield from self._remote(protocol, reach)
             return
@@ -183,6 +189,12 @@ class _Entry:
         else:
             tried = "" if status.path.is_absolute() else f" (relative to {Path.cwd()})"
             raise ConfigError(NotHere(f"{self._key}: there is no file {status.path}{tried}"))
+
+    def _generated(self, task: str, reach: bool) -> Iterator[DataSource]:
+        if (missing := missing_generator()) is None:
+            yield DataFile(rows_file(task, self._args, self._at), "json", self._key)
+        elif reach:
+            raise ConfigError(f"{self._key}: {self._name} cannot be made: {missing}")
 
     def _folder(self, status: PathInfo) -> Iterator[DataSource]:
         try:

@@ -48,6 +48,11 @@ BUILTINS: Mapping[str, Builtin] = {
     ),
     "detection": Builtin("roll.rewards.detection:Detection"),
     "countdown": Builtin("roll.rewards.countdown:Countdown", is_light=True),
+    "reasoning_gym": Builtin(
+        "roll.rewards.reasoning_gym:ReasoningGym",
+        is_quick=False,
+        package=("reasoning_gym", "pip install reasoning-gym==0.1.25"),
+    ),
     "trinity_reward": Builtin("roll.rewards.trinity:TrinityReward"),
     LLM_JUDGE: Builtin("roll.rewards.judge.judge:Judge", is_quick=False, package=("openai", "pip install openai")),
     "code_sandbox": Builtin(

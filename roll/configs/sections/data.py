@@ -61,14 +61,20 @@ class DataArgs(Settings):
     file_name: Strings = setting(
         (),
         "One or several: a .json, .jsonl, .csv or .parquet file, a folder of such, a pattern (data/**/*.jsonl), an "
-        "address that fsspec reads (s3://, https://, hf:// ...), or owner/name of a data set of the Hugging Face hub, "
-        "which takes the package datasets.",
+        "address that fsspec reads (s3://, https://, hf:// ...), owner/name of a data set of the Hugging Face hub, "
+        "which takes the package datasets, or a task of reasoning-gym (reasoning_gym:chain_sum).",
     )
     split: str | None = setting(
         None,
         "Split of a data set of the hub, as the package takes it (test, train[:100]). Default: train; validation "
-        "must say. With it or subset, a folder is a data set too.",
+        "must say. With it or subset, a folder is a data set too. Tasks of reasoning-gym have train and test, which "
+        "share no question; validation takes test by default.",
         min_length=1,
+    )
+    generator: dict[str, Any] = setting(
+        {},
+        "Settings of the tasks of reasoning-gym in file_name, such as `{min_terms: 2, size: 2000}`; those of one task "
+        "alone are a mapping under its name. `size` is the number of rows (500) and `seed` which they are (1).",
     )
     subset: str | None = setting(None, "Subset (configuration) of a data set of the hub.", min_length=1)
     dataset_type: Names = setting(

@@ -34,7 +34,13 @@ from roll.rewards.config import BUILTINS, RewardConfig, RewardModelArgs
 from roll.run.operators.checks import missing_packages, operator_problems, user_function_problems
 from roll.run.saving.model_files import known_sight, read_model_config, read_vision
 from roll.run.start.choose import lacks_gpus
-from roll.run.start.data_files import data_args_problems, data_args_warnings, missing_data_files, unknown_templates
+from roll.run.start.data_files import (
+    data_args_problems,
+    data_args_warnings,
+    made_rows,
+    missing_data_files,
+    unknown_templates,
+)
 from roll.run.start.first_rows import learners_tokenizer, refusals_of_rows
 from roll.utils.imports import split
 from roll.utils.text import show
@@ -180,6 +186,7 @@ def missing_files(config: RLVRConfig) -> list[Problem]:
 def plan_rows(config: RLVRConfig, plan: BatchPlan) -> Iterator[tuple[str, ...]]:
     """Yield the lines about a step in a plan."""
     yield from batch_rows(config, plan)
+    yield from (("rows", text) for text in made_rows(config.data_args))
     model = config.actor_train.model_args
     vision = read_vision(model, config.actor_train.data_args)
     if vision is not None and config.has_rollouts and read_model_config(model)[0] is not None:

@@ -113,6 +113,7 @@ RULES = (
     Rule("reward_pretrain", "free", _WEIGHTS),
     Rule("student_pretrain", "free", _WEIGHTS),
     *(Rule(f"*.data_args.{key}", "free", _ROWS) for key in ("file_name", "split", "subset", "operators*")),
+    Rule("*.data_args.generator*", "free", _ROWS),
     Rule("*.strategy_args.strategy_config*", "applied", _SHARES),
     Rule("pipeline", "free", "how this run was started"),
     Rule("resume_from_checkpoint", "free", "how this run was started"),

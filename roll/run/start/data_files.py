@@ -4,10 +4,12 @@ import codecs
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from roll.configs.problems import Problem
 from roll.configs.sections.data import DataArgs
+from roll.datasets.generated import CACHE, task_of
 from roll.datasets.loader import ENDINGS, DataFile, DataSource
 from roll.datasets.media import is_something, shown_in
 from roll.datasets.messages import VIDEO
@@ -37,6 +39,12 @@ def data_args_problems(places: Mapping[str, DataArgs]) -> Iterator[Problem]:
                 f"{at}.dataset_type has {len(args.dataset_type)} entries for {len(args.file_name)} of {at}.file_name. "
                 "Give one for all, one each, or none.",
                 (f"{at}.dataset_type", f"{at}.file_name"),
+            )
+        if args.generator and not any(map(task_of, args.file_name)):
+            yield Problem(
+                f"{at}.generator does nothing: no name in {at}.file_name is a task of reasoning-gym, such as "
+                "reasoning_gym:chain_sum. Name one, or leave generator out.",
+                (f"{at}.generator",),
             )
         least, most = args.image_min_pixels, args.image_max_pixels
         if least is not None and most is not None and least > most:
@@ -123,6 +131,14 @@ def has_files(places: Mapping[str, DataArgs]) -> bool:
     """True if some of the data are files of this machine."""
     sources = (source for at, args in places.items() for source in data_sources(args, at, reach=False)[0])
     return any(isinstance(source, DataFile) for source in sources)
+
+
+def made_rows(places: Mapping[str, DataArgs]) -> Iterator[str]:
+    """Yield for a plan how many rows there are of each task that makes them, and the file that holds them."""
+    for at, args in places.items():
+        for source in data_sources(args, at, reach=False)[0]:
+            if isinstance(source, DataFile) and source.path.parent == Path(CACHE).expanduser():
+                yield f"{len(source.path.read_bytes().splitlines())} in {source.path} ({at})"
 
 
 def _first_medium(source: DataSource, pictures: RowPictures | None) -> str | None:
