@@ -11,8 +11,9 @@ ROOT = Path(__file__).resolve().parent
 VERSION = re.findall(r'^VERSION = "(.+)"$', (ROOT / "roll/utils/version.py").read_text("utf-8"), re.MULTILINE)[0]
 
 
-class BuildWithFragments(build_py):
-    """Puts the shipped YAML fragments, examples/config/*.yaml, into the package: an installed roll finds them there."""
+class BuildWithExamples(build_py):
+    """Puts the shipped YAML fragments, examples/config/*.yaml, and the recipes of `roll reproduce` into the package: an
+    installed roll finds them there."""
 
     def run(self) -> None:
         super().run()
@@ -22,6 +23,8 @@ class BuildWithFragments(build_py):
         target.mkdir(parents=True, exist_ok=True)
         for fragment in sorted((ROOT / "examples" / "config").glob("*.yaml")):
             shutil.copy(fragment, target)
+        recipes = Path(self.build_lib) / "roll" / "reproduce" / "recipes"
+        shutil.copytree(ROOT / "examples" / "reproduce", recipes, dirs_exist_ok=True)
 
 
 TESTS = ["pytest-timeout>=2.4", "pytest-xdist>=3.8", "hypothesis>=6.100", "playwright>=1.50"]
@@ -40,7 +43,7 @@ setup(
     packages=find_namespace_packages(include=["roll", "roll.*"]),
     package_data={"roll.report": ["*.j2"], "roll.doctor": ["*.yaml"]},
     entry_points={"console_scripts": ["roll=roll.commands.table:main"]},
-    cmdclass={"build_py": BuildWithFragments},
+    cmdclass={"build_py": BuildWithExamples},
     # An engine is pinned, a library has a range that holds what the engines pin. The tests ran with requirements/.
     install_requires=[
         "cloudpickle>=3.1",
@@ -83,6 +86,7 @@ setup(
         "lora": ["peft>=0.21,<0.22"],  # lora_target
         "datasets": ["datasets>=4,<6"],  # data sets of the Hugging Face hub
         "reasoning-gym": ["reasoning-gym>=0.1.25,<0.2"],  # tasks in data_args.file_name, and their reward
+        "reproduce": ["gguf>=0.17,<1", "reasoning-gym>=0.1.25,<0.2"],  # recipes of roll reproduce
         "prometheus": ["prometheus_client>=0.20,<1"],  # track_with: prometheus; ray[default] and vllm bring it
         "ifeval": ["py3langid>=0.4,<0.5"],
         "trackers": ["wandb>=0.20", "mlflow-skinny>=3.4", "swanlab>=0.6"],  # track_with

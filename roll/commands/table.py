@@ -78,6 +78,11 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         "roll.commands.check_env:main",
         "roll.commands.options:check_env_parser",
     ),
+    "reproduce": Subcommand(
+        "run a recipe of a real model, and compare its curve with the one measured",
+        "roll.reproduce.command:run",
+        "roll.commands.options:reproduce_parser",
+    ),
     "studio": Subcommand(
         "show runs and rollouts and build configurations, in a browser",
         "roll.studio.command:run",

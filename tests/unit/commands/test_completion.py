@@ -38,7 +38,7 @@ def completed(script: Path, *words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("re",), ["replay", "report"]),
+        (("re",), ["replay", "report", "reproduce"]),
         (("run", "--max"), ["--max_restarts"]),
         (("run", ""), ["--help", "--dry_run", "--elsewhere", "--max_restarts"]),
         (("convert", "to_"), ["to_hf", "to_megatron"]),
