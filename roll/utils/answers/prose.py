@@ -141,7 +141,6 @@ _NO_EXPLANATION = re.compile(
     re.IGNORECASE,
 )
 _SUM = re.compile(r"\((?!\s*=[\s$]*[\d.,]+\s*\))\s*=?[\d\s.,+*/\u00d7x$-]*\)")
-_BEFORE_SUM = re.compile(rf"\d\s+{_SUM.pattern}")
 _CALCULATED = re.compile(
     rf"(?<![-+*/\u00d7])(?<![-+*/\u00d7]\s)(?:{NUMBER_PATTERN})[\s$]*=[\s$]*(?:{NUMBER_PATTERN})"
     rf"(?:\s*[-+*/\u00d7][\s$]*(?:{NUMBER_PATTERN}))+$"
@@ -182,7 +181,6 @@ _BEFORE_CALCULATION = re.compile(
     r"|\b(?:of|twice|double|half|triple|times|plus|minus|by|root|squared|sqrt|log|ln|sin|cos|tan) +)[$(]*\Z"
 )
 """Signs and words before a calculation that belong to it, so that it is a part of another one."""
-_LONG_WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{4,}")
 _OPERATOR = re.compile(r"[-+*/=\u00d7][\s$]*$")
 _CONCLUDES = re.compile(
     r"(?:\b(?:is|are|to|as|be|gives?|get|obtain|becomes?|yields?|equals?|have|simply|answer)|[:=]|^|\n)[\s*]*$"
@@ -281,8 +279,6 @@ def _said_formula(text: str) -> str | None:
         return None
     if not all(MATH.fullmatch(word) or word in ("and", "or") for word in words):
         return None
-    if _BEFORE_SUM.search(said):  # 72 (48 + 24)
-        return None
     has_unit = any(word[-1].isalnum() and len(after) == 1 and after.isalpha() for word, after in pairwise(words))
     return None if has_unit else " ".join(words)
 
@@ -315,7 +311,7 @@ def _last_number(whole_text: str) -> str | None:
         start, end = contrast.span("meant")
     others = _SAME_NAME.search(text, max(0, start - NEARBY), start)
     formula = formula_around(text, start, end)
-    if contrast is None and (whole := _with_approximation(text, formula[0] if formula else start, end)):
+    if contrast is None and (whole := _with_approximation(text, *(formula[:2] if formula else (start, end)))):
         return whole
     if contrast is None and (explained := _explained(text, formula[0] if formula else start, end)):
         return explained
@@ -407,7 +403,7 @@ def _last_formula(text: str) -> str | None:
     if not marked and len(text) <= NEARBY and _TERMS_ALONE.search(text):
         words = text.strip(" \n.*").split()
         return " ".join(words) if all(map(MATH.fullmatch, words)) else None
-    if not content or NUMBER.search(content) or _LONG_WORD.search(content):
+    if not content or NUMBER.search(content):
         return None
     start, end = marked[0].span()
     is_last = not text[end:].strip(" \t\n.!*") and _CONCLUDES.search(text[max(0, start - NEARBY) : start])

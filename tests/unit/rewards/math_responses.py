@@ -5,6 +5,7 @@ with reasons and roundings behind the value, Unicode's signs, lists, systems and
 
 _PIECES = r"f(x)=\begin{cases} x & x \ge 0 \\ -x & x < 0 \end{cases}"
 HEDGED: tuple[tuple[str, str, bool], ...] = (
+    (r"3\sqrt{13}", r"The distance is $\sqrt{117}$, that is, $3\sqrt{13}$", True),
     ("72", "72 (48 + 24) clips", True),
     ("72", "Natalia sold 72 (48 + 24) clips.", True),
     ("72", r"\boxed{72 (48 + 24) clips}", True),
