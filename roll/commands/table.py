@@ -81,7 +81,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     "reproduce": Subcommand(
         "run a recipe of a real model, and compare its curve with the one measured",
         "roll.reproduce.command:run",
-        "roll.commands.options:reproduce_parser",
+        "roll.reproduce.options:argument_parser",
     ),
     "studio": Subcommand(
         "show runs and rollouts and build configurations, in a browser",

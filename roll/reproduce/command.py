@@ -10,10 +10,10 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from roll.commands.options import reproduce_parser
 from roll.errors import ConfigError
 from roll.report.run_files import read_run
 from roll.reproduce.band import measured, outside
+from roll.reproduce.options import argument_parser
 from roll.reproduce.page import PAGE, PICTURE, curve, page, pages_of
 from roll.reproduce.recipes import BAND_FILE, RUN_FILE, Recipe, find_recipe, model_of, recipes
 from roll.utils.files import write_whole
@@ -24,13 +24,13 @@ from roll.utils.text import table
 
 def run(argv: Sequence[str]) -> int:
     """0: listed, recorded, or inside the band. 1: outside. Otherwise the exit code of the run that failed."""
-    options, overrides = reproduce_parser().parse_known_args(argv)
+    options, overrides = argument_parser().parse_known_args(argv)
     if unknown := [word for word in overrides if word.startswith("-") or "=" not in word]:
         raise ConfigError(f"{', '.join(unknown)}: unknown option; see roll reproduce --help.")
     if not options.name:
         say("\n".join(listing(recipes())))
         return 0
-    if not options.seeds:
+    if options.seeds < 1:
         raise ConfigError("--seeds: must be 1 or more.")
     recipe = find_recipe(options.name)
     folder = (options.out or Path("output/reproduce", recipe.name)).absolute()
