@@ -17,7 +17,7 @@ from roll.run.display.view import series
 from roll.run.records.replay import read
 from roll.utils.imports import is_installed
 
-REWARD, ACCURACY = "rollout/reward_mean", "val/reward_mean"
+REWARD, ACCURACY, LENGTH = "rollout/reward_mean", "val/reward_mean", "rollout/response_length_mean"
 WINDOW = 5  # steps whose rewards are compared as one mean
 NUM_ANSWERS = 3
 _DEVIATIONS = 3
@@ -41,7 +41,7 @@ class Band(BaseModel):
 
     - `means`, `lows`, `highs`: the reward of step 1, 2, ...: mean, lowest and highest of the seeds
     - `answers_per_step`: sampled in a step, whose rewards lie in [0, 1]
-    - `seconds_per_step`, `tokens_per_s`: medians over steps and seeds; tokens trained
+    - `seconds_per_step`, `tokens_per_s`: medians over steps and seeds; tokens are those of the sampled answers
     - `phases`: name, time in all runs, share
     - `answers`: held-out prompts: text, what is right, greedy answers of the first seed before and after
     """
@@ -74,21 +74,22 @@ def measured(runs: Sequence[RunFiles], model: str) -> Band:
     """The band of finished runs, one for each seed, that trained the same steps."""
     rewards = [[value for _, value in series(run.rows, REWARD)] for run in runs]
     by_step = [tuple(round(value, 4) for value in values) for values in zip(*rewards, strict=True)]
-    rows = [row for run in runs for row in run.rows]
-    steps = [row for row in rows if REWARD in row[1]]
     first, start = runs[0], runs[0].starts[-1]
+    rows = [row for run in runs for row in run.rows]
+    steps = [metrics for _, metrics in rows if REWARD in metrics]
+    answers = int(first.config["rollout_batch_size"] * first.config["num_return_sequences_in_group"])
     threads = first.config["actor_train"]["system_envs"].get("OMP_NUM_THREADS")
     return Band(
         seeds=tuple(int(run.config["seed"]) for run in runs),
         means=tuple(round(mean(values), 4) for values in by_step),
         lows=tuple(map(min, by_step)),
         highs=tuple(map(max, by_step)),
-        answers_per_step=int(first.config["rollout_batch_size"] * first.config["num_return_sequences_in_group"]),
+        answers_per_step=answers,
         held_out=tuple(_held_out(runs)),
         answers=tuple(_answers(first)),
-        seconds_per_step=round(median(value for _, value in series(steps, "time/step_s")), 2),
-        tokens_per_s=round(median(value for _, value in series(steps, "goodput/trained_tokens_per_s")), 1),
-        phases=tuple(phase_table(rows)),
+        seconds_per_step=round(median(each["time/step_s"] for each in steps), 2),
+        tokens_per_s=round(median(answers * each[LENGTH] / each["time/step_s"] for each in steps), 1),
+        phases=tuple(phase for phase in phase_table(rows) if phase[2] != "0.0%"),
         model=model,
         date=start.started[:10],
         commit=start.commit,

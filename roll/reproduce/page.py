@@ -57,7 +57,7 @@ def screen(recipe: Recipe, band: Band | None, picture: str) -> Iterator[str]:
     text = (
         f"Held-out accuracy (greedy, {before.rows} rows): {mean(before.accuracies):.2f} before, "
         f"{mean(after.accuracies):.2f} after {after.step} steps, between {after.low:.2f} and {after.high:.2f}. A step "
-        f"took {band.seconds_per_step:g} s and trained {band.tokens_per_s:g} tokens/s ({band.machine})."
+        f"took {band.seconds_per_step:g} s: {band.tokens_per_s:g} sampled tokens/s, training included ({band.machine})."
     )
     yield from ["", *wrap(text, WIDTH), ""]
 
