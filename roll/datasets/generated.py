@@ -99,16 +99,15 @@ def task_rows(task: str, split: str, settings: Mapping[str, Any]) -> Iterator[di
         is_test = int(hashlib.sha256(question.encode()).hexdigest(), 16) % TEST_PART == 0
         if question in seen or is_test != (split == "test"):
             continue
-        if not seen and rows.score_answer(entry["answer"], entry) != rows.score_answer(
-            entry["answer"], json.loads(json.dumps(entry))
-        ):
+        stored = json.loads(json.dumps(entry, default=str))  # some metadata hold fractions, of which nothing is scored
+        if not seen and rows.score_answer(entry["answer"], entry) != rows.score_answer(entry["answer"], stored):
             raise ConfigError(f"{task} scores Python objects that no file of rows can hold")
         seen.add(question)
         yield {
             "prompt": question,
-            "ground_truth": entry["answer"],
+            "ground_truth": stored["answer"],
             "tag": task,
-            "metadata": entry["metadata"],
+            "metadata": stored["metadata"],
             "generator": {"task": task, **own},
         }
         if len(seen) == size:

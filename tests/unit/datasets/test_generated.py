@@ -37,8 +37,8 @@ def args(*tasks: str, split: str | None = None, **generator: Any) -> DataArgs:
 
 
 def rows(task: str, split: str = "train", seed: int = 1, **settings: Any) -> list[Mapping[str, Any]]:
-    """The rows of a task, made in this process; as a file they go through JSON."""
-    return json.loads(json.dumps(list(task_rows(task, split, {"seed": seed, **settings}))))
+    """The rows of a task, made in this process."""
+    return list(task_rows(task, split, {"seed": seed, **settings}))
 
 
 def score(row: Mapping[str, Any], response: str, **reward_args: Any) -> RewardResult:
@@ -49,9 +49,9 @@ def score(row: Mapping[str, Any], response: str, **reward_args: Any) -> RewardRe
 
 @pytest.mark.parametrize("task", TASKS)
 def test_the_answer_of_a_row_is_right_by_the_score_of_its_task(gym: Any, task: str) -> None:
-    made = rows(task, size=3)
-    assert len(made) == 3
-    for row in made:
+    made = rows(task, size=60)  # some later rows of gsm_symbolic have fractions in their metadata
+    assert len(made) == 60 and json.loads(json.dumps(made)) == made
+    for row in made[:3]:
         assert row["tag"] == task
         assert score(row, f"<think>\nno</think> <answer>{row['ground_truth']}</answer>").score == 1
         assert score(row, f"so\n{row['ground_truth']}\n").score == 1
