@@ -53,7 +53,9 @@ TRAINERS: Mapping[str, Sequence[str]] = {
     },
 }
 
-SHARING: Mapping[str, Sequence[str]] = {"apart": (), "shared": ("+actor_train.use_prefix_sharing=on",)}
+SHARING: Mapping[str, Sequence[str]] = {
+    name: (f"+actor_train.use_prefix_sharing={way}",) for name, way in (("apart", "off"), ("shared", "on"))
+}
 
 
 @dataclass(frozen=True)

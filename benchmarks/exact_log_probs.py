@@ -48,7 +48,7 @@ FIRST_ID, LAST_ID = 10, 200
 def role(name: str, folder: Path, longest: int) -> WorkerConfig:
     model = {"model_name_or_path": str(folder), "dtype": "fp32", "disable_gradient_checkpointing": True}
     config = {"max_model_len": longest} if name == "hf_infer" else {}
-    keys = {} if name == "hf_infer" else {"use_sequence_packing": True}
+    keys = {} if name == "hf_infer" else {"use_sequence_packing": True, "use_prefix_sharing": "off"}
     strategy = {"strategy_name": name, "strategy_config": config}
     return WorkerConfig.model_validate({"strategy_args": strategy, "model_args": model} | keys)
 

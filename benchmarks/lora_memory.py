@@ -55,6 +55,7 @@ def role_of(form: str, model: Path, rank: int, dtype: str) -> WorkerConfig:
         {
             "strategy_args": {"strategy_name": name, "strategy_config": config},
             "model_args": {"model_name_or_path": str(model), "dtype": dtype} | lora,
+            "use_prefix_sharing": "off",
         }
     )
 

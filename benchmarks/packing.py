@@ -61,9 +61,8 @@ def strategies(folder: Path, packs: bool, num_rows: int) -> tuple[TrainStrategy,
     model = {"model_name_or_path": str(folder), "dtype": "fp32", "disable_gradient_checkpointing": True}
     made = []
     for name in ("fsdp2_train", "hf_infer"):
-        role = WorkerConfig.model_validate(
-            {"strategy_args": {"strategy_name": name}, "model_args": model, "use_sequence_packing": packs}
-        )
+        own = {"use_sequence_packing": packs, "use_prefix_sharing": "off"}
+        role = WorkerConfig.model_validate({"strategy_args": {"strategy_name": name}, "model_args": model} | own)
         where = RankContext(name, 0, 1, 0, 0, torch.device("cpu"))
         plan = TrainPlan(name, num_rows, num_rows, 1, 1, 1, steps=10, warmup_updates=10, infer_batch_size=num_rows)
         made.append(Fsdp2TrainStrategy(role, where, plan) if name == "fsdp2_train" else HfScoreStrategy(role, where))

@@ -32,10 +32,10 @@ def test_a_run_takes_the_steps_of_one_that_shares_nothing(
 ) -> None:
     """Rewards, losses, gradients and KL of the first step, and rewards of those after it: rounding differs by 1e-6,
     and a token that is sampled another way by it would show in a reward of one response in 256."""
-    shares = [f"+{role}.use_prefix_sharing=on" for role in roles]
     metrics = []
-    for way, more in (("off", ()), ("on", shares)):
-        run = start_run(sort_data, name, *SHORT, *options, *more, name=way)
+    for way in ("off", "on"):
+        shares = [f"+{role}.use_prefix_sharing={way}" for role in roles]
+        run = start_run(sort_data, name, *SHORT, *options, *shares, name=way)
         assert run.wait() == 0, run.text
         metrics.append(run.metrics)
     apart, shared = metrics

@@ -45,6 +45,8 @@ def obstacles(worker: WorkerConfig, learns: bool) -> Mapping[str, str]:
         reasons["model_args.lora_dropout"] = "which would drop the same numbers for all rows of a prefix"
     if args.attn_implementation == "eager":
         reasons["model_args.attn_implementation"] = "eager, which does not support it"
+    if args.attn_implementation == "fa2" and worker.use_prefix_sharing == "auto":
+        reasons["model_args.attn_implementation"] = "fa2, whose kernel trees do not take"
     if worker.use_torch_compile:
         reasons["use_torch_compile"] = "with which prefix sharing is not tested"
     return reasons

@@ -149,13 +149,15 @@ def _tree_rows(
 ) -> Iterator[tuple[str, ...]]:
     platform = machine_platform() if config.platform == "auto" else PLATFORMS[config.platform]
     for role, worker in roles.items():
-        if not worker.shares_prefixes:
+        if not worker.shares_prefixes or role not in {*plan.trains, *plan.scoring}:
             continue
         reasons = [f"{key}, {why}" for key, why in obstacles(worker, role in plan.trains).items()]
         if Feature.PREFIX_SHARING not in spec_of(worker.strategy_name).supports:
             reasons = [f"{worker.strategy_name} does not {FEATURES[Feature.PREFIX_SHARING].does}"]
         if worker.device_mapping is not None and not platform.has_tree_attention:
             reasons = [f"{NO_TREES}, and devices are of platform {platform.name}"]
+        if plan.shows_pictures:
+            reasons.append("rows show pictures")
         if role in models and (why := why_no_parts(text_part(models[role]))):
             reasons.append(f"{worker.model_args.model_name_or_path}, {why}")
         is_open = worker.use_prefix_sharing == "auto" and role not in models

@@ -329,7 +329,7 @@ class WorkerConfig(Settings):
     )
     sequence_packing_args: SequencePackingArgs = setting({}, "Details of sequence packing.")
     use_prefix_sharing: PrefixSharing = setting(
-        "off",
+        "auto",
         "Rows of a micro batch that begin alike (responses to one prompt, turns of an episode) as one tree: what "
         "they have in common is computed once, in training and when scoring, with the same numbers. on: wherever it "
         "saves tokens. auto: where it saves time, and off for a role that cannot. On NVIDIA's GPUs and CPUs, for "

@@ -28,7 +28,7 @@ from roll.models.hf import SequenceModel, TokenLogProbModel, TokenValueModel
 from roll.models.loading import DTYPES, LoadedModel
 from roll.models.lora import Exported
 from roll.models.routers import RouterReplay, check_routers
-from roll.models.sequences.attention import refusal
+from roll.models.sequences.attention import refusal, set_text_attention
 from roll.models.sequences.check import check_packs, check_trees, tree_refusal
 from roll.models.sequences.layout import Padded, RowLayout, computed
 from roll.models.sequences.pack import Pack
@@ -334,8 +334,10 @@ class ModelScoreStrategy(ScoreStrategy):
             if self.role.use_prefix_sharing == "on":
                 raise
             why = str(error).partition("\n")[0]
-            logger.info("%s: use_prefix_sharing: auto is off here: %s", self.context.role, why)
-            pretrained.set_attn_implementation(attention or "eager")
+            if self.context.rank == 0:
+                logger.info("%s: use_prefix_sharing: auto is off here: %s", self.context.role, why)
+            if pretrained.config.get_text_config()._attn_implementation != attention:
+                set_text_attention(pretrained, attention or "eager")
         else:
             self._shares_prefixes = True
 

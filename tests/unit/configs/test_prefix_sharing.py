@@ -27,7 +27,7 @@ def test_on_and_off_are_words_though_yaml_has_them_as_booleans(given: Any, means
     worker = WorkerConfig(use_prefix_sharing=given)
     assert worker.use_prefix_sharing == means and worker.shares_prefixes == (means != "off")
     assert not worker.packs_rows, "how micro batches are cut stays as it is"
-    assert WorkerConfig().use_prefix_sharing == "off"
+    assert WorkerConfig().use_prefix_sharing == "auto"
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,9 @@ def test_an_engine_that_samples_shares_nothing(strategy: str) -> None:
 
 def test_a_plain_role_may_share_and_one_that_scores_has_no_dropout() -> None:
     assert said(SHARED) == said(SHARED | FSDP2) == []
+    kernel = {"actor_train.model_args.attn_implementation": "fa2"}
+    assert said(kernel) == said(SHARED | kernel) == []
+    assert list(obstacles(WorkerConfig.model_validate({"model_args": {"attn_implementation": "fa2"}}), learns=True))
     worker = WorkerConfig.model_validate({"model_args": {"lora_target": "all-linear", "lora_dropout": 0.1}})
     assert list(obstacles(worker, learns=True)) == ["model_args.lora_dropout"] and not obstacles(worker, learns=False)
 

@@ -169,20 +169,20 @@ def test_the_plan_says_how_large_packs_are_and_how_many_at_most() -> None:
 
 
 def test_the_plan_says_who_shares_prefixes_and_why_auto_does_not() -> None:
-    alone: dict[str, object] = {"actor_train.use_prefix_sharing": "auto"}
     once = "common prefixes of rows in a micro batch are computed once if the model allows it"
-    assert f"actor_train: auto, {once}" in text(alone)
-    divided = text(alone | {"actor_train.model_args.ulysses_size": 2})
+    assert f"actor_train: auto, {once}" in text()
+    assert "actor_infer: auto" not in text()
+    divided = text({"actor_train.model_args.ulysses_size": 2})
     assert "actor_train: auto; off here: model_args.ulysses_size, whose ranks divide rows" in divided
-    megatron = text(alone | {"actor_train.strategy_args.strategy_name": "megatron_train"})
+    megatron = text({"actor_train.strategy_args.strategy_name": "megatron_train"})
     assert "actor_train: auto; off here: megatron_train does not compute rows that begin alike as a tree" in megatron
-    amd = text(alone | {"platform": "rocm"})
+    amd = text({"platform": "rocm"})
     assert "actor_train: auto; off here: prefix sharing works on NVIDIA's GPUs and on CPUs, and devices are of" in amd
-    assert "prefix sharing" not in text()
+    assert "prefix sharing" not in text({"actor_train.use_prefix_sharing": "off"})
 
 
 def test_the_plan_asks_config_json_whether_auto_shares_prefixes() -> None:
-    made = config({"actor_train.use_prefix_sharing": "auto"})
+    made = config()
     plan = build_plan(made)
 
     def said(model: dict[str, object]) -> str:

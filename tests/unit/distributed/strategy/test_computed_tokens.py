@@ -70,7 +70,9 @@ def test_auto_goes_on_without_shared_prefixes_and_says_why_in_a_line(
         raise error
 
     made = strategy("auto")
-    made.context = SimpleNamespace(device=torch.device("cpu"), exact=False, head="lm", role="r", shows_pictures=False)
+    made.context = SimpleNamespace(
+        device=torch.device("cpu"), exact=False, head="lm", role="r", rank=0, shows_pictures=False
+    )
     args = ModelArgs(model_name_or_path=str(tiny_model_dir), dtype="fp32")
     made._model, made._shares_prefixes = load_policy(args), False
     monkeypatch.setattr(model_score, "check_trees", fail)
