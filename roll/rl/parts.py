@@ -151,7 +151,8 @@ class StepPart:
         return {}
 
     def actor_job(self, at: StepContext, job: ActorJob) -> ActorJob:
-        """The policy's job as it is trained. Called where the policy learns in this step."""
+        """The policy's job as it is trained. Called where the policy learns in this step. A part whose loss has another
+        term for rows without advantage sets `zero_gradient_rows` of the TrainJob to None."""
         return job
 
     def before_publish(self, at: StepContext, metrics: Metrics) -> None:

@@ -17,7 +17,7 @@ from roll.algorithms.off_policy import ImportanceWeight, MismatchFilter, TrainIn
 from roll.algorithms.second_moment import SecondMomentBound, SecondMomentChoice
 from roll.algorithms.user_objective import UserObjective
 from roll.configs.plan.batch_plan import BatchPlan
-from roll.configs.plan.derive import weighs_importance
+from roll.configs.plan.derive import moves_idle_rows, weighs_importance
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.cluster import GeneratingArgs
 from roll.types.rollout import SamplingParams
@@ -88,7 +88,10 @@ def mixed_loss(config: AlgorithmConfig, policy: Loss, weight: float) -> MixedLos
 
 def zero_gradient_rows(config: AlgorithmConfig) -> ZeroGradientRows | None:
     """Return the rule for rows that the policy loss can skip; None: it sees all."""
-    return ZeroGradientRows(counts_tokens=config.loss_agg_mode == "token-mean") if config.skip_idle_rows else None
+    skips = config.skip_idle_rows
+    if skips is None:  # a reference that is there to be compared with is compared with every row
+        skips = not moves_idle_rows(config) and not config.enable_reference
+    return ZeroGradientRows(counts_tokens=config.loss_agg_mode == "token-mean") if skips else None
 
 
 def log_prob_diff_threshold(config: AlgorithmConfig, keeps_kv: bool) -> float:

@@ -57,7 +57,7 @@ EPISODES = (
 )  # fmt: skip
 THREE = "max_steps=3"
 TWO_RANKS = (
-    "num_gpus_per_node=3", "actor_train.device_mapping=[0,1]", "actor_infer.device_mapping=[2]", "skip_idle_rows=true",
+    "num_gpus_per_node=3", "actor_train.device_mapping=[0,1]", "actor_infer.device_mapping=[2]",
     "actor_train.strategy_args.strategy_name=fsdp2_train", "~actor_train.strategy_args.strategy_config",
     "actor_train.use_dynamic_batching_in_train=true", "actor_train.max_tokens_per_microbatch_in_train=600",
 )  # fmt: skip

@@ -19,7 +19,13 @@ from roll.configs.checks.rollout import (
 from roll.configs.checks.teachers import opd_problems, opd_warnings, whole_head_problems
 from roll.configs.load.validate import validate
 from roll.configs.plan.batch_plan import batch_problems, role_train_plan
-from roll.configs.plan.derive import compares_vocabulary, compares_within_groups, old_log_probs, weighs_importance
+from roll.configs.plan.derive import (
+    compares_vocabulary,
+    compares_within_groups,
+    moves_idle_rows,
+    old_log_probs,
+    weighs_importance,
+)
 from roll.configs.problems import Problem, did_you_mean, ids_text
 from roll.configs.sections.algorithm import MODEL_LENGTH_KEYS, AlgorithmConfig
 from roll.configs.sections.cluster import narrowing_settings
@@ -210,8 +216,9 @@ def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             "force_disable_old_logprobs_recompute leaves out. Remove that key, or choose rloo.",
             ("adv_estimator", "force_disable_old_logprobs_recompute"),
         )
-    if config.skip_idle_rows:
-        yield from _zero_gradient_row_problems(config)
+    for key, why in moves_idle_rows(config).items() if config.skip_idle_rows else ():
+        text = f"skip_idle_rows: true can skip no rows: {why} Remove skip_idle_rows, or the other."
+        yield Problem(text, ("skip_idle_rows", key))
     if config.enable_old_logprobs_recompute and config.force_disable_old_logprobs_recompute:
         yield Problem(
             "enable_old_logprobs_recompute and force_disable_old_logprobs_recompute exclude each other. Remove one.",
@@ -234,36 +241,6 @@ def _part_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             "for each, or remove it.",
             ("gdpo_reward_weights", "gdpo_reward_keys"),
         )
-
-
-def _zero_gradient_row_problems(config: AlgorithmConfig) -> Iterator[Problem]:
-    form = config.policy_form
-    pg_variant = "actor_train.pg_variant" if config.actor_train.pg_variant else "pg_variant"
-    balance = "actor_train.model_args.moe_aux_loss_coef"
-    heads = "actor_train.mtp_training_mode"
-    hint = " Its class may say is_zero_without_advantage = True, if that holds." if form.is_user_defined else ""
-    for moves_all, key, said in (
-        ("use_kl_loss" in config.kl_terms, "use_kl_loss", "use_kl_loss adds a term to every row"),
-        (config.entropy_loss_coef > 0, "entropy_loss_coef", "entropy_loss_coef adds a term to every row"),
-        (
-            form.name == "rec" and config.rec_regularizer != "none",
-            "rec_regularizer",
-            "rec_regularizer adds a term to every row",
-        ),
-        (bool(config.actor_train.model_args.moe_aux_loss_coef), balance, f"{balance} adds a term to every row"),
-        (config.actor_train.trains_prediction_head, heads, f"{heads} adds a term to every row"),
-        (
-            not form.is_zero_without_advantage,
-            pg_variant,
-            f"{pg_variant}: {form.name} may use rows whose advantages are 0",
-        ),
-    ):
-        if moves_all:
-            yield Problem(
-                f"skip_idle_rows: true can skip no rows: {said}.{hint if key == pg_variant else ''} Remove "
-                "skip_idle_rows, or the other.",
-                ("skip_idle_rows", key),
-            )
 
 
 def experience_problems(config: AlgorithmConfig) -> Iterator[Problem]:

@@ -1,5 +1,6 @@
 """Facts that follow from the settings: which passes over the rows this run needs, and why."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -58,6 +59,24 @@ def weighs_importance(config: AlgorithmConfig) -> bool:
         return enabled
     by_ratio = config.force_disable_old_logprobs_recompute  # the policy ratio itself is to what sampled
     return config.trains_stale and rollout_log_probs_are_full(config) and not by_ratio
+
+
+def moves_idle_rows(config: AlgorithmConfig) -> Mapping[str, str]:
+    """The keys by which rows whose advantages are 0 have a part in the policy's gradient, and how."""
+    form, train = config.policy_form, config.actor_train
+    terms = {
+        "use_kl_loss": "use_kl_loss" in config.kl_terms,
+        "entropy_loss_coef": config.entropy_loss_coef > 0,
+        form.regularizer: config.policy_keys(form).get(form.regularizer, "none") != "none",
+        "actor_train.model_args.moe_aux_loss_coef": train.model_args.moe_aux_loss_coef,
+        "actor_train.mtp_training_mode": train.trains_prediction_head,
+    }
+    reasons = {key: f"{key} adds a term to every row." for key, has_term in terms.items() if has_term}
+    if not form.is_zero_without_advantage:
+        key = "actor_train.pg_variant" if train.pg_variant else "pg_variant"
+        hint = " Its class may say is_zero_without_advantage = True, if that holds." if form.is_user_defined else ""
+        reasons[key] = f"{key}: {form.name} may use rows whose advantages are 0.{hint}"
+    return reasons
 
 
 def old_log_probs(config: AlgorithmConfig, updates_per_step: int) -> OldLogProbs:

@@ -328,11 +328,12 @@ class AlgorithmConfig(OnPolicyDistillation):
         "same within each turn; product: one per sample, the product itself.",
     )
     entropy_loss_coef: float = setting(0.0, "Weight of the entropy bonus.", ge=0)
-    skip_idle_rows: bool = setting(
-        False,
+    skip_idle_rows: bool | None = setting(
+        None,
         "Do not compute the rows of an update that cannot move its gradient: those whose advantages are all exactly 0, "
-        "as in groups whose rewards are equal. The gradient is the same; actor/ metrics of tokens then speak of the "
-        "other rows, and actor/skipped_fraction of how many were left out. Refused where the loss has another term.",
+        "as in groups whose rewards are equal. The gradient is the same; actor/ and train_infer/ metrics of tokens "
+        "then speak of the other rows, and actor/skipped_fraction of how many were left out. None: where the loss has "
+        "no other term and enable_reference is off; true is refused where it has one.",
     )
     mix: MixConfig = setting({}, "An expert's rows in every update, beside those that the policy samples. docs/mix.md.")
     critic_warmup: int = setting(0, "Steps at the start in which only the critic learns.", ge=0)

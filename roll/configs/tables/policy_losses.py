@@ -41,6 +41,8 @@ class PolicyForm:
     """True for a loss that needs one more pass before each update, under the weights as they are."""
     is_zero_without_advantage: bool = True
     """A token whose advantage is 0 has no loss, whatever its ratio, and no say in the loss of others."""
+    regularizer: str = ""
+    """The key of a term that every token has unless it is none."""
     problems: Callable[[Values], Iterator[Problem]] = _nothing
     """Check of its keys for contradictions, whether or not it is chosen."""
     warnings: Callable[[Values, AbstractSet[str]], Iterator[str]] = _nothing
@@ -159,6 +161,7 @@ _ROWS = (
         "roll.algorithms.objectives:rec",
         ("rec_clip_mode", *_REC_RANGE, *_REC_TERMS),
         weighs_by_ratio=True,
+        regularizer="rec_regularizer",
         problems=_ring_problems,
         warnings=_rec_warnings,
     ),

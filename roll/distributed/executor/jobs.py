@@ -53,10 +53,12 @@ class TrainRequest:
 class TrainReport:
     """Report of one rank about its updates: sums to be merged over ranks, and values that are global already: numbers
     of the last update, and the number of tokens in all updates, each counted once. `advantages`: of the rows of
-    its shard, as TrainBatch.row_advantages has them; None without credit. `shared`: its work where prefixes are."""
+    its shard, as TrainBatch.row_advantages has them; None without credit. `shared`: its work where prefixes are.
+    `left_out`: bool, of the rows of its shard."""
 
     sums: MetricSums
     last: dict[str, float]
+    left_out: np.ndarray
     num_tokens: int = 0
     advantages: np.ndarray | None = None
     shared: SharedWork = field(default_factory=SharedWork)

@@ -243,10 +243,11 @@ class TrainCluster(ScoreCluster):
         calls = self.cluster.start_ranks("train", per_rank)
         meanwhile()
         reports: list[TrainReport] = calls.result()
-        sets = [samples] if expert is None else [samples, expert]
-        lengths = np.concatenate([_lengths_of(rows, shard) for rows in sets for shard in rows.shards])
+        idle = {info.dp_rank: report.left_out for info, report in zip(self.info, reports, strict=True)}
+        lengths = [_lengths_of(samples, shard) * ~idle[rank] for rank, shard in enumerate(samples.shards)]
+        lengths += [] if expert is None else [_lengths_of(expert, shard) for shard in expert.shards]
         metrics = MetricSums().merge(report.sums for report in reports).result() | reports[0].last
-        work = self._note("train", lengths, job.epochs)
+        work = self._note("train", np.concatenate(lengths), job.epochs)
         work.learnt += reports[0].num_tokens
         for report in reports:
             work.shared = work.shared.plus(report.shared)

@@ -31,8 +31,9 @@ class WorkerUsage:
 
 @dataclass
 class Work:
-    """Rows that a role computed. `pairs`: of a token with itself or an earlier one, as attention computes them.
-    `learnt`: tokens in the loss, counted once for all epochs. `shared`: what prefixes that rows share have saved."""
+    """Rows that a role was given. `tokens`: of those that it computed. `pairs`: of a token with itself or an earlier
+    one, as attention computes them. `learnt`: tokens in the loss, counted once for all epochs. `shared`: what prefixes
+    that rows share have saved."""
 
     rows: int = 0
     tokens: int = 0

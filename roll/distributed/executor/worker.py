@@ -210,6 +210,7 @@ class TrainWorker(ScoreWorker):
         scales = self._scales(rows_of(batch), job.num_updates, expert)
         shown = self._shown(expert, request)
         chunks, counts = np.split(np.arange(len(samples)), job.num_updates), request.counts
+        idle = np.zeros(len(samples), bool)
         if job.zero_gradient_rows is not None:
             assert isinstance(batch, TrainBatch), "without credit no row is idle"
             idle = job.zero_gradient_rows.find(batch)
@@ -239,7 +240,7 @@ class TrainWorker(ScoreWorker):
             sums.add("prefix_sharing_factor", shared.row_tokens, shared.tokens)
         last_metrics = {name: last[name] for name in last if name != "grad_norm"}
         num_tokens = sum(scale.all_tokens for scale in scales)
-        return TrainReport(sums.to_floats(), last_metrics, num_tokens, advantages, shared)
+        return TrainReport(sums.to_floats(), last_metrics, idle, num_tokens, advantages, shared)
 
     def save_checkpoint(self, directory: Path) -> None:
         with naming_full_disk(directory):

@@ -32,6 +32,7 @@ from roll.rl.settings import (
     log_prob_diff_threshold,
     policy_loss,
     sampling_params,
+    zero_gradient_rows,
 )
 from roll.rl.user_code import user_code_problems
 from tests.helpers.configs import config
@@ -167,3 +168,26 @@ def test_a_difference_of_log_probs_is_warned_of_by_the_coarser_dtype(
     dtypes: dict[str, object] = {"actor_train.model_args.dtype": train, "actor_infer.model_args.dtype": infer}
     assert log_prob_diff_threshold(config(dtypes), keeps_kv) == threshold
     assert log_prob_diff_threshold(config(dtypes | {"log_prob_diff_warning": 0.3}), keeps_kv) == 0.3
+
+
+@pytest.mark.parametrize(
+    ("changes", "skips"),
+    [
+        ({}, True),
+        ({"pg_variant": "m2po"}, True),
+        ({"pg_variant": "rec"}, True),
+        ({"pg_variant": "rec", "rec_regularizer": "k2"}, False),
+        ({"pg_variant": "kimi15"}, False),
+        ({"pg_variant": "clip_cov"}, False),
+        ({"use_kl_loss": True, "kl_loss_coef": 0.1}, False),
+        ({"add_token_level_kl": True}, True),
+        ({"enable_reference": True}, False),
+        ({"enable_reference": True, "skip_idle_rows": True}, True),
+        ({"entropy_loss_coef": 0.01}, False),
+        ({"actor_train.model_args.moe_aux_loss_coef": 0.01}, False),
+        ({"actor_train.mtp_training_mode": "joint"}, False),
+        ({"skip_idle_rows": False}, False),
+    ],
+)
+def test_rows_without_advantage_are_left_out_unless_a_term_moves_them(changes: dict[str, Any], skips: bool) -> None:
+    assert (zero_gradient_rows(config(changes)) is not None) == skips
