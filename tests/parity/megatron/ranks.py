@@ -79,6 +79,10 @@ class Run:
     optimizer_waits: bool = False
     replay: str = "disable"  # router_replay.mode
     head: str = "disabled"  # mtp_training_mode
+    given: list[MicroBatch] | None = None  # rows instead of the drawn ones
+
+    def rows(self) -> list[MicroBatch]:
+        return self.given or rows(vocab_size=self.vocab_size)
 
     def config(self, strategy: str = "megatron_train") -> WorkerConfig:
         training = {
@@ -165,7 +169,7 @@ def scorer(run: Run) -> Iterator[MegatronScoreStrategy]:
 
 def my_micro_batches(run: Run, dp_rank: int, dp_size: int) -> list[MicroBatch]:
     """This rank's rows, unevenly cut where the proportions say so."""
-    everything = rows(vocab_size=run.vocab_size)
+    everything = run.rows()
     mine = (everything if run.replay == "disable" else routes.given(everything, run.model_dir))[dp_rank::dp_size]
     bounds = np.round(np.cumsum((0, *run.split)) / sum(run.split) * len(mine)).astype(int)
     return [join(mine[a:b]) for a, b in pairwise(bounds)]
@@ -197,25 +201,32 @@ def _gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
     return parameter.main_grad.to(parameter.dtype, copy=True)  # type: ignore[attr-defined]
 
 
+@contextmanager
+def gradients_before_a_step(strategy: MegatronTrainStrategy, run: Run) -> Iterator[dict[str, np.ndarray]]:
+    """Those of the update inside, on rank 0."""
+    step, found = strategy._updater.step, {}
+
+    def step_and_record(role: str) -> dict[str, float]:
+        found.update(gradients(strategy))
+        return step(role)
+
+    strategy._updater.step = step_and_record  # type: ignore[method-assign]
+    yield found
+    strategy._updater.step = step  # type: ignore[method-assign]
+
+
 def one_update(strategy: MegatronTrainStrategy, run: Run) -> dict[str, float]:
     batches = my_micro_batches(run, strategy.dp_rank, strategy.dp_size)
-    scale = scale_of(rows(vocab_size=run.vocab_size))
+    scale = scale_of(run.rows())
     return strategy.train_step(batches, run.loss, scale, TEMPERATURE)[1]  # type: ignore[arg-type]
 
 
 def replayed(run: Run) -> Replayed:
     """What the trainer says of the rows with and without given experts, and the gradients of an update with them."""
     with trainer(run) as strategy:
-        found: dict[str, np.ndarray] = {}
-        look = routes.look(strategy, rows(vocab_size=run.vocab_size), run.model_dir)
-        step = strategy._updater.step
-
-        def step_and_record(role: str) -> dict[str, float]:
-            found.update(gradients(strategy))
-            return step(role)
-
-        strategy._updater.step = step_and_record  # type: ignore[method-assign]
-        one_update(strategy, run)
+        look = routes.look(strategy, run.rows(), run.model_dir)
+        with gradients_before_a_step(strategy, run) as found:
+            one_update(strategy, run)
         return replace(look, gradients=found)
 
 
@@ -231,7 +242,7 @@ def balanced(run: Run) -> Balanced:
 
         strategy._updater.step = step_and_record  # type: ignore[method-assign]
         batches = my_micro_batches(run, strategy.dp_rank, strategy.dp_size)
-        scale = scale_of(rows(vocab_size=run.vocab_size))
+        scale = scale_of(run.rows())
         sums, _ = strategy.train_step(batches, run.loss, scale, TEMPERATURE)  # type: ignore[arg-type]
         total, count = strategy.all_reduce_sum([float(number) for number in sums.means["moe_aux_loss"]])
         return Balanced(found, total / count)
@@ -272,7 +283,7 @@ def train(run: Run) -> Trace:
             {},
             [],
             [],
-            first_scores(strategy, run.role, rows(vocab_size=run.vocab_size)),
+            first_scores(strategy, run.role, run.rows()),
             run.case(strategy.context.world_size),
         )
         shares = bool(run.megatron.get("use_distributed_optimizer"))
@@ -294,7 +305,7 @@ def train(run: Run) -> Trace:
 def scores_and_weights(run: Run) -> tuple[list[tuple[np.ndarray, np.ndarray]], dict[str, np.ndarray]]:
     """Log-probs and entropy of each row, and the weights as they are exported."""
     with trainer(run) as strategy:
-        given = rows(vocab_size=run.vocab_size)
+        given = run.rows()
         outputs = strategy.log_probs([join(given[:5]), join(given[5:])], TEMPERATURE, entropy=True)
         pairs = []
         for output in outputs:
@@ -308,7 +319,7 @@ def scores_with_spoiled_padding(run: Run) -> tuple[np.ndarray, np.ndarray]:
     with trainer(run) as strategy:
 
         def scored() -> np.ndarray:
-            output = strategy.log_probs([join(rows(vocab_size=run.vocab_size))], TEMPERATURE, entropy=True)[0]
+            output = strategy.log_probs([join(run.rows())], TEMPERATURE, entropy=True)[0]
             assert output.log_probs is not None and output.entropy is not None
             return torch.stack([output.log_probs, output.entropy]).numpy()
 
@@ -333,7 +344,7 @@ def scores_without_ends_on_the_device(run: Run) -> tuple[np.ndarray, np.ndarray]
     with trainer(run) as strategy:
         found = []
         for inputs._packed_params in (unreadable, packed_params):  # the second stays
-            output = strategy.log_probs([join(rows(vocab_size=run.vocab_size))], TEMPERATURE)[0]
+            output = strategy.log_probs([join(run.rows())], TEMPERATURE)[0]
             assert output.log_probs is not None
             found.append(output.log_probs.numpy())
         return found[0], found[1]
@@ -391,7 +402,7 @@ def broken_update(run: Run) -> tuple[str, bool]:
 def scores(run: Run) -> list[tuple[np.ndarray, np.ndarray]]:
     """Log-probs and entropy of each row by megatron_infer; the same micro batches as `scores_and_weights`."""
     with scorer(run) as strategy:
-        given = rows(vocab_size=run.vocab_size)
+        given = run.rows()
         outputs = strategy.log_probs([join(given[:5]), join(given[5:])], TEMPERATURE, entropy=True)
         pairs = []
         for output in outputs:
@@ -507,7 +518,7 @@ def looks(run: Run) -> tuple[np.ndarray, ...]:
 
 def _log_probs(strategy: MegatronTrainStrategy, run: Run, base: bool = False) -> np.ndarray:
     score = strategy.base_log_probs if base else strategy.log_probs
-    found = score([join(rows(vocab_size=run.vocab_size))], TEMPERATURE)[0].log_probs
+    found = score([join(run.rows())], TEMPERATURE)[0].log_probs
     assert found is not None
     return found.numpy()
 

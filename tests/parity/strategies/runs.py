@@ -81,6 +81,7 @@ class Run:
     sequence: int = 1  # neighbouring ranks that share every sequence
     shows: bool = False  # some rows show pictures, those of shown.py
     conversations: Path | None = None  # of which the rows are made, those of shown.py
+    given: list[MicroBatch] | None = None  # rows instead of the drawn ones
 
     @property
     def together(self) -> int:
@@ -94,6 +95,8 @@ class Run:
         return "packed" if self.packs or self.sequence > 1 else "padded"
 
     def rows(self) -> list[MicroBatch]:
+        if self.given is not None:
+            return self.given
         if self.conversations is not None:
             return shown.conversations(self.model_dir, self.conversations)
         if self.shows:
