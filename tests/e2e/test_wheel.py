@@ -127,6 +127,11 @@ def test_the_command_and_each_of_its_words_have_help(installed: Installed) -> No
     assert wrong == {}
 
 
+def test_the_recipes_of_real_models_come_along(installed: Installed) -> None:
+    ((code, shown),) = installed.calls(["reproduce"])
+    assert code == 0 and shown.startswith("sums-135m "), shown
+
+
 def test_every_example_has_a_plan_that_works_elsewhere(installed: Installed) -> None:
     texts = {path: path.read_text(encoding="utf-8") for path in sorted(installed.folder.glob("*/*.yaml"))}
     paths = [path for path, text in texts.items() if "\nexp_name: " in text]
