@@ -104,26 +104,3 @@ FEATURES: Mapping[Feature, FeatureRow] = {
     ),
 }
 """A new feature is a member above, a row here, and the strategies that have it in `table.py`."""
-
-OLD_KEYWORDS: Mapping[str, str] = {
-    "adapts": "supports={Feature.LORA}",
-    "adapts_experts": "supports={Feature.LORA_EXPERTS}",
-    "sends_adapters": "supports={Feature.LORA_SYNC}",
-    "takes_over": "supports={Feature.OPTIMIZER_FROM}",
-    "balances": "supports={Feature.MOE_AUX_LOSS}",
-    "replays": "supports={Feature.ROUTER_REPLAY}",
-    "tells_routes": "supports={Feature.ROUTE_REPORTS}",
-    "trains_heads": "supports={Feature.MTP_TRAINING}",
-    "offloads_activations": "supports={Feature.ACTIVATION_OFFLOAD}",
-    "compiles": "supports={Feature.TORCH_COMPILE}",
-    "head_kernels": "supports={Feature.FUSED_HEAD}",
-    "hands_over_head": "supports={Feature.TEACHER_HIDDEN_STATES}",
-    "packs": "supports={Feature.SEQUENCE_PACKING}",
-    "shares_prefixes": "supports={Feature.PREFIX_SHARING}",
-    "shares_sequences": "supports={Feature.SEQUENCE_PARALLEL}",
-    "devices_per_worker": "supports={Feature.MULTI_DEVICE_WORKER}",
-    "runs_transformers": "supports={Feature.TRANSFORMERS_MODEL}",
-    "adapter_key": "lora_sync=LoraSync(key, max_rank)",
-    "largest_adapter": "lora_sync=LoraSync(key, max_rank)",
-}
-"""Keywords that StrategySpec had before `supports`, and what stands for each."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from roll.configs.problems import call_hook, did_you_mean, hook_findings, named
-from roll.configs.strategies.features import OLD_KEYWORDS, Feature
+from roll.configs.strategies.features import Feature
 from roll.configs.strategies.variables import COMMON, VariableRule
 from roll.errors import ConfigError
 from roll.utils.text import show
@@ -73,7 +73,7 @@ class StrategySpec:
     ask.
 
     `classes`: what it can do, and the class that does it; `planned`: what it will do, and does not yet. `supports`: its
-    features, a set of `Feature` or of their names. ConfigError for an unknown feature and for a keyword of old specs.
+    features, a set of `Feature` or of their names. ConfigError for an unknown feature.
     """
 
     name: str
@@ -106,12 +106,6 @@ class StrategySpec:
         NARROWING  # sampling settings that change the distribution its log-probs are of
     )
     retired: Mapping[str, str] = field(default_factory=dict)  # keys that older engines had, and why they do nothing
-
-    def __new__(cls, *arguments: Any, **keywords: Any) -> StrategySpec:
-        if old := [f"{name} is now {OLD_KEYWORDS[name]}" for name in keywords if name in OLD_KEYWORDS]:
-            where = "see docs/adding_a_strategy.md and roll/configs/strategies/features.py"
-            raise ConfigError(f"StrategySpec has no keywords of this name any more: {', '.join(old)} ({where}).")
-        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "supports", _features(self.name, self.supports))

@@ -2,20 +2,17 @@
 
 import pickle
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.features import FEATURES, OLD_KEYWORDS, Feature
+from roll.configs.strategies.features import FEATURES, Feature
 from roll.configs.strategies.spec import StrategySpec
-from roll.configs.strategies.table import STRATEGIES, feature_problem, strategies_with
+from roll.configs.strategies.table import feature_problem, strategies_with
 from roll.configs.tables.roles import ACTOR_INFER, ACTOR_TRAIN, REFERENCE, Role
 from roll.errors import ConfigError
-from tests.helpers.configs import problems
-from tests.helpers.pages import importable
 
 NAME = "actor_train.strategy_args.strategy_name"
 
@@ -107,28 +104,3 @@ def test_what_is_no_feature_is_refused(given: Any, text: str) -> None:
     with pytest.raises(ConfigError) as error:
         StrategySpec("mine", {}, supports=given)
     assert str(error.value).startswith(text)
-
-
-@pytest.mark.parametrize("name", OLD_KEYWORDS)
-def test_a_keyword_of_old_specs_is_refused_with_what_stands_for_it(name: str) -> None:
-    for make in (lambda given: StrategySpec("mine", {}, **given), lambda given: replace(STRATEGIES["vllm"], **given)):
-        with pytest.raises(ConfigError, match=f"{name} is now ") as error:
-            make({name: True})
-        assert OLD_KEYWORDS[name] in str(error.value)
-    assert all(each.partition("Feature.")[2].rstrip("}") in Feature.__members__ for each in _features(name))
-
-
-def _features(name: str) -> list[str]:
-    return [OLD_KEYWORDS[name]] if "Feature" in OLD_KEYWORDS[name] else []
-
-
-def test_a_users_old_spec_is_told_of_in_the_plan(tmp_path: Path) -> None:
-    (tmp_path / "old_spec.py").write_text(
-        "from roll.configs.strategies.spec import StrategySpec\n"
-        "SPEC = StrategySpec('old', {'train': 'old_spec:Class'}, adapts=True, packs=True)\n"
-    )
-    with importable(tmp_path):
-        (said,) = problems({NAME: "old_spec:SPEC"})
-    assert said.startswith(f"{NAME}: old_spec:SPEC: importing old_spec failed with ConfigError: ")
-    assert "adapts is now supports={Feature.LORA}, packs is now supports={Feature.SEQUENCE_PACKING}" in said
-    assert "(old_spec.py, line 2)" in said
