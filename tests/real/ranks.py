@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
+from roll.distributed.strategy.base import TrainStrategy
 from roll.types.batch import MicroBatch
 from tests.parity.megatron import ranks
 from tests.parity.strategies import runs
@@ -78,3 +80,29 @@ def differences(run: runs.Run | ranks.Run, reference: Path) -> Differences | Non
 def squares(got: np.ndarray, want: np.ndarray) -> tuple[float, float]:
     """The squared norm of the difference, and of what is wanted."""
     return float(((got - want).astype(np.float64) ** 2).sum()), float((want.astype(np.float64) ** 2).sum())
+
+
+def save_and_go_on(run: runs.Run, directory: Path) -> tuple[dict[int, np.ndarray], dict[str, str]]:
+    """Saves a checkpoint and the model after an update, in `checkpoint` and `model`. Returns the log-probs that the
+    trainer has then, and the digests of the weights after one more update."""
+    with runs.trainer(run) as strategy:
+        runs.one_update(strategy, run)
+        strategy.save_checkpoint(directory / "checkpoint")
+        strategy.save_hf_model(directory / "model")
+        scores = runs.first_scores(strategy, run.role, run.rows())
+        runs.one_update(strategy, run)
+        return scores, digests(strategy)
+
+
+def load_and_go_on(run: runs.Run, directory: Path) -> dict[str, str]:
+    """The digests of the weights an update after the checkpoint."""
+    with runs.trainer(run) as strategy:
+        strategy.load_checkpoint(directory / "checkpoint")
+        runs.one_update(strategy, run)
+        return digests(strategy)
+
+
+def digests(strategy: TrainStrategy) -> dict[str, str]:
+    """A text for each weight, which changes with any of its bits."""
+    buckets = strategy.export_weights(BUCKET_BYTES)
+    return {name: sha256(tensor.numpy().tobytes()).hexdigest() for bucket in buckets for name, tensor in bucket}
