@@ -19,7 +19,7 @@ from roll.importers.convert import Entry, Imported, SourceKeys, convert, read
 from roll.importers.old_roll import convert_roll, is_roll
 from roll.importers.options import SYSTEMS, argument_parser
 from roll.importers.rows import Change, Outcome
-from roll.importers.shell.script import Command, is_open, unbraced, undated
+from roll.importers.script import Command, is_open, undated
 from roll.importers.trinity.old_keys import with_trainer_config
 from roll.importers.trinity.tables import import_trinity, is_trinity
 from roll.importers.verl.combined_keys import OF_MACHINES, TRACKER_VARIABLES
@@ -198,7 +198,7 @@ def run(argv: Sequence[str]) -> int:
     target = Path(options.out or f"{source.stem if source else 'imported'}.roll.yaml")
     if target.suffix != ".yaml":  # the only ending that Hydra reads
         raise ConfigError(f"--out {target}: a configuration is a file that ends in .yaml.")
-    original = read(source, overrides, options.training)
+    original = read(source, overrides, options.training, options.gpus)
     imported = imported_from(original, options.system, source, is_chosen=options.training is not None)
     imported, lines = _write(imported, source, target, options.force)
     for line in lines:
@@ -215,29 +215,10 @@ def imported_from(
     notes = [*_notes(original, is_chosen), *original.notes]
     if kind == "verl":
         notes = [*notes, *verl_notes(original)]
-        made = convert(verl_keys(original), verl_table(original, source), notes, original.command is not None)
-        return _with_others(made, original.command.perhaps if original.command else ())
+        return convert(verl_keys(original), verl_table(original, source), notes, original.command is not None)
     if kind == "trinity":
         return import_trinity(with_trainer_config(original, source), notes)
     return convert_roll(original, source)
-
-
-def _with_others(imported: Imported, perhaps: Sequence[str]) -> Imported:
-    """The same with the values that keys have if tests of the script go another way."""
-    others = [(key.lstrip("+"), str(unbraced(value))) for key, _, value in (word.partition("=") for word in perhaps)]
-    entries, keys = list[Entry](), {entry.key for entry in imported.entries}
-    for entry in imported.entries:
-        values = [value for key, value in others if key == entry.key]
-        if values:
-            text = f"{entry.note.removesuffix('.')}. {_OTHERWISE} {' or '.join(values)}"
-            entry = replace(entry, note=text, outcome="approximated" if entry.outcome == "mapped" else entry.outcome)
-        entries.append(entry)
-    words = [f"{key}={value}" for key, value in others if key not in keys]
-    notes = (*imported.notes, *([f"{_OTHERWISE} {', '.join(words)}"] if words else []))
-    return replace(imported, entries=tuple(entries), notes=notes)
-
-
-_OTHERWISE = "If a test that only a run answers goes another way, the script gives"
 
 
 def system_of(original: SourceKeys) -> str:
@@ -262,7 +243,7 @@ def _notes(original: SourceKeys, is_chosen: bool) -> list[str]:
     given = {key for key, _ in original.keys}
     stray = [word for word in command.stray if word.lstrip("+~").partition("=")[0] not in given]
     return [
-        f"{_COMMAND}{' '.join(command.program)}",
+        f"{_COMMAND}{' '.join(command.program)}, line {command.line}.",
         *([Change(_STRAY.format(" ".join(stray)))] if stray else []),
         *(Change(_UNREAD.format(name)) for name in command.unread if name not in _OF_PROGRAMS),
         *([f"Arguments without a key, which are ignored: {' '.join(words)}"] if words else []),
@@ -276,19 +257,15 @@ def _trainings(command: Command, is_chosen: bool) -> Iterator[str]:
     """Yield notes about a script with several trainings: each is a run of its own."""
     number = len(command.trainings)
     if number > 1:
-        what = _TRAINS[command.runs].format(number)
-        text = f"The script {what}, and this is number {command.chosen + 1}. --training N imports another."
+        text = (
+            f"The script trains {number} times, and this is number {command.chosen + 1}. --training N imports another."
+        )
         yield text if is_chosen else Change(text)
     for i, difference in enumerate(command.trainings):
         if i != command.chosen:
             yield f"{_TRAINING}{i + 1}: {difference or 'fewer keys'}"
 
 
-_TRAINS = {
-    "all": "trains {} times",
-    "some": "trains up to {} times, as tests decide that only a run answers",
-    "one": "trains once, in one of {} branches of a test that only a run answers",
-}
 _OF_PROGRAMS = {*TRACKER_VARIABLES, *OF_MACHINES}
 """Variables that the program reads by itself, not the script."""
 _UNREAD = (

@@ -35,7 +35,7 @@ from roll.importers.rows import (
     Table,
     is_left_open,
 )
-from roll.importers.shell.script import (
+from roll.importers.script import (
     Command,
     command_of,
     is_open,
@@ -387,10 +387,12 @@ class SourceKeys:
     notes: tuple[str, ...] = ()
 
 
-def read(path: Path | None, overrides: Sequence[str] = (), training: int | None = None) -> SourceKeys:
+def read(
+    path: Path | None, overrides: Sequence[str] = (), training: int | None = None, gpus: int | None = None
+) -> SourceKeys:
     """The keys of a YAML, or of the command in a shell script, and of overrides. Words such as `N=4` set variables of
     its environment, and `1=x` its arguments. `training`: which of several commands of a script; None takes the longest.
-    Raises ConfigError for what cannot be read."""
+    `gpus`: those of a machine, for nvidia-smi. Raises ConfigError for what cannot be read."""
     command, composed = None, Composed()
     given = [match for match in map(_VARIABLE.fullmatch, overrides) if match is not None] if path else []
     variables = {match[1]: match[2] for match in given}
@@ -401,7 +403,7 @@ def read(path: Path | None, overrides: Sequence[str] = (), training: int | None 
         tree = read_yaml(path)
         composed = of_file(path, tree) or Composed(tree)
     elif path is not None:
-        command = command_of(path, training, variables)
+        command = command_of(path, training, variables, gpus)
         composed = of_command(command, path)
     return source_keys(composed, overrides, command, variables)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from roll.configs.load.yaml_file import read_yaml
 from roll.importers.rows import Change
-from roll.importers.shell.script import Command
+from roll.importers.script import Command
 from roll.importers.verl.common import ENGINE_GROUP
 from roll.utils.files import path_info
 

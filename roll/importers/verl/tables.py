@@ -12,7 +12,7 @@ from typing import Any
 from roll.importers import rows as words
 from roll.importers.convert import SourceKeys
 from roll.importers.rows import Change, Row, Table, changes, lacks, needless, summed, to
-from roll.importers.shell.script import is_output, undated
+from roll.importers.script import is_output, undated
 from roll.importers.verl.combined_keys import COMBINED_KEYS, OF_MACHINES, TRACKER_VARIABLES
 from roll.importers.verl.common import (
     ACTOR,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from roll.importers.rows import CombinedKeys, Row, SourceLookup, summed
-from roll.importers.shell.script import Command
+from roll.importers.script import Command
 from roll.importers.verl.common import ROLLOUT
 from roll.platforms.table import PLATFORMS
 from roll.utils.secrets import is_secret_key

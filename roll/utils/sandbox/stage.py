@@ -93,11 +93,11 @@ def build_root(task, contents):
     os.mkdir(scratch)
     options = f"mode=1777,size={task['disk']},nr_inodes={task['inodes']}"
     mount("scratch", scratch, "tmpfs", MS_NOSUID | MS_NODEV, options)
-    for folder in task["folders"]:
-        os.makedirs(root + folder, mode=0o755, exist_ok=True)
     for disk in task["disks"]:
         os.makedirs(root + disk)
         mount("disk", root + disk, "tmpfs", MS_NOSUID | MS_NODEV, options)
+    for folder in task["folders"]:
+        os.makedirs(root + folder, mode=0o755, exist_ok=True)
     for path, source in sources.items():
         if os.path.isdir(f"/proc/self/fd/{source}"):
             os.makedirs(root + path, mode=0o755, exist_ok=True)

@@ -6,7 +6,7 @@ import pytest
 
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported, source_keys
-from roll.importers.shell.script import find_command
+from roll.importers.script import find_command
 from roll.importers.verl.files import Composed
 from tests.unit.importers.test_import import entry
 from tests.unit.importers.test_verl_meaning import ACTOR, GRPO, at

@@ -6,7 +6,7 @@ import pytest
 
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported, source_keys
-from roll.importers.shell.script import find_command
+from roll.importers.script import find_command
 from roll.importers.verl.files import Composed
 from roll.importers.verl.sft_columns import APART
 from tests.unit.importers.test_import import entry
@@ -159,10 +159,14 @@ def test_rows_that_no_micro_batch_divides_stop_verl() -> None:
     assert "Verl itself stops: the 21 rows of a rank are no whole micro batches of 2." in note
 
 
-def test_gpus_that_a_branch_counts_are_told() -> None:
+def test_gpus_that_a_script_counts_are_asked_for() -> None:
     script = "N=8; if command -v nvidia-smi; then N=$(nvidia-smi -L | wc -l); fi\n"
     found = imported_from(source_keys(Composed(), (), find_command(script + ENGINE.replace("{}", "$N"))), "verl")
-    assert "the script gives $(nvidia-smi -L | wc -l)" in entry(found, "--nproc-per-node")[1]
+    assert found.unresolved == ("trainer.n_gpus_per_node",)
+    command = find_command(script + ENGINE.replace("{}", "$N"), gpus=4)
+    assert (
+        entry(imported_from(source_keys(Composed(), (), command), "verl"), "--nproc-per-node")[1] == "1 x 4 GPUs train."
+    )
 
 
 def test_defaults_have_the_names_of_the_program() -> None:

@@ -9,7 +9,7 @@ from roll.commands.run import main
 from roll.commands.table import main as roll
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported, read, source_keys
-from roll.importers.shell.script import find_command
+from roll.importers.script import find_command
 from roll.importers.verl.files import Composed
 from roll.importers.verl.reward_sources import DOMAINS, domain_of
 from roll.rewards.base import RewardInput
