@@ -19,6 +19,13 @@ from roll.types.rollout import (
 )
 
 NOTHING = Generation(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
+
+
+def nobody(number: int, generation: Generation) -> None:
+    """Is told of answers that travel together, and of tokens, in a request on its way to an engine."""
+
+
+_COLUMNS = ("token_ids", "log_probs", "policy_versions")
 _PIECE = "~"  # stands between the id of a request and the number of the answer with which a piece of it begins
 
 
@@ -32,8 +39,8 @@ class Continuation:
 
     def __init__(self, request: GenerationRequest, answered: Answered | None = None):
         """`answered` is told of each answer once, by its number."""
-        self.request = request
-        self._answered = answered
+        self.request = request if request.told is None else replace(request, told=nobody)
+        self._answered, self._told = answered, request.told
         self._answers: dict[int, Generation] = {}
         self._prefixes: dict[int, Generation] = {}
         self._num_whole = 0
@@ -50,6 +57,14 @@ class Continuation:
             self.request.request_id, self.request.prompt_ids, self._prefixes | self._cut | self._answers
         )
 
+    def read_along(self, number: int, new: Generation) -> None:
+        """Record tokens of an answer that goes on. Another engine continues behind them: they are told."""
+        if number not in self._answers and self._told is not None:
+            prefix = self._prefixes.get(number, NOTHING)
+            columns = {name: np.concatenate([getattr(prefix, name), getattr(new, name)]) for name in _COLUMNS}
+            self._prefixes[number] = replace(new, **columns)
+            self._told(number, self._prefixes[number])
+
     def receive(self, number: int, answer: Generation) -> None:
         """Record an answer. An answer that is to go on elsewhere is kept as far as it is."""
         if number in self._answers:
@@ -62,6 +77,8 @@ class Continuation:
                 return  # an engine begins to follow a structure with the first token: this one begins anew
             if answer.num_tokens < self.request.sampling.max_new_tokens:
                 self._prefixes[number] = answer
+                if self._told is not None:
+                    self._told(number, answer)
                 return
             answer = replace(answer, finish_reason="length")
         self._finish(number, answer)
@@ -149,8 +166,7 @@ def joined(request: GenerationRequest, rest: Generation, stop_strings: Callable[
         if count is not None and early + count <= end:
             end, reason = early + count, "stop"
     columns: dict[str, Any] = {
-        name: np.concatenate([getattr(prefix, name), getattr(rest, name)[:end]])
-        for name in ("token_ids", "log_probs", "policy_versions")
+        name: np.concatenate([getattr(prefix, name), getattr(rest, name)[:end]]) for name in _COLUMNS
     }
     whole = len(request.prompt_ids) + prefix.num_tokens + end  # the engine was given what there was as its prompt
     known = prefix.routes if rest.routes is None else rest.routes  # an answer cut short before it went on has no others

@@ -14,12 +14,13 @@ from roll.datasets.encoding import Decode, decoder
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.pictures import awaited_pixels
 from roll.distributed.executor.rollout.answer_slots import AnswerSlots
-from roll.distributed.executor.rollout.answers import NOTHING, joined, names_of, rest_of
+from roll.distributed.executor.rollout.answers import NOTHING, joined, names_of, nobody, rest_of
 from roll.distributed.executor.rollout.engine_meter import EngineMeter
 from roll.distributed.executor.rollout.finished_requests import (
     EngineUnavailable,
     Finished,
     FinishedRequests,
+    Told,
     is_large,
     store,
 )
@@ -111,6 +112,7 @@ class EngineMonitor:
 _LINGER_FRACTION, _LONGEST_LINGER_S = 0.05, 0.02
 # Answers of a request that goes on wait for as long for others to travel with, as a share of the time they took.
 _EARLY_FRACTION, _LONGEST_EARLY_S = 0.1, 0.25
+_TOLD_S = 0.02  # tokens of a response that somebody reads along wait for others
 
 
 @dataclass
@@ -129,6 +131,7 @@ class Mailbox:
 
     finished: list[Finished] = field(default_factory=list)
     early: dict[str, EarlyResult] = field(default_factory=dict)  # by request
+    told: list[Told] = field(default_factory=list)
     alarm: asyncio.TimerHandle | None = None  # for what came early
     something: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)  # what still runs
@@ -137,10 +140,16 @@ class Mailbox:
     def answered(self, early: EarlyResult, number: int, generation: Generation) -> None:
         early.answers[number] = generation
         self.early[early.request.request_id] = early
+        now = asyncio.get_running_loop().time()
+        self._call_soon(min(_LONGEST_EARLY_S, _EARLY_FRACTION * (now - early.started)))
+
+    def read_along(self, request_id: str, number: int, new: Generation) -> None:
+        self.told.append((request_id, number, new))
+        self._call_soon(_TOLD_S)
+
+    def _call_soon(self, linger_s: float) -> None:
         if self.alarm is None:
-            loop = asyncio.get_running_loop()
-            linger_s = min(_LONGEST_EARLY_S, _EARLY_FRACTION * (loop.time() - early.started))
-            self.alarm = loop.call_later(linger_s, self.something.set)
+            self.alarm = asyncio.get_running_loop().call_later(linger_s, self.something.set)
 
     def ended(self, early: EarlyResult, result: Mapping[int, Generation] | str) -> None:
         """Stores the end of a request, without the responses that were already taken."""
@@ -185,10 +194,6 @@ class _Flight:
     parts: list[str] = field(default_factory=list)  # what the engine knows as requests
     is_aborted: bool = False
     num_whole: int = 0  # answers
-
-
-def _nobody(number: int, generation: Generation) -> None:
-    """Is told of answers that travel together."""
 
 
 class GenerateWorker:
@@ -250,8 +255,11 @@ class GenerateWorker:
 
     async def take(self, client: str = "") -> FinishedRequests:
         """Everything of this client that finished since its last take, at least one request, or answers of one that
-        tells each: waits for it."""
-        return FinishedRequests.pack(*await self._finished(self._mailboxes[client]))
+        tells each, or tokens that somebody reads along: waits for it."""
+        mailbox = self._mailboxes[client]
+        finished = FinishedRequests.pack(*await self._finished(mailbox))
+        told, mailbox.told = mailbox.told, []
+        return replace(finished, told=tuple(told))
 
     async def take_apart(self, client: str = "") -> tuple[FinishedRequests, SampledRows | None, TextTable | None]:
         """The same for a client that reads no tokens: of many, only what is known of each answer comes first, then
@@ -278,7 +286,7 @@ class GenerateWorker:
 
     async def probe(self, request: GenerationRequest) -> Generation:
         """Its one answer, for who asks without a client."""
-        (answer,) = (await self._answer(request, _nobody)).values()
+        (answer,) = (await self._answer(request, nobody)).values()
         return answer
 
     async def check_health(self) -> None:
@@ -307,8 +315,10 @@ class GenerateWorker:
             mailbox.something.set()
 
     async def _serve(self, request: GenerationRequest, mailbox: Mailbox) -> None:
+        if request.told is not None:
+            request = replace(request, told=partial(mailbox.read_along, request.request_id))
         early = EarlyResult(request, asyncio.get_running_loop().time())
-        answered = partial(mailbox.answered, early) if request.tells_each else _nobody
+        answered = partial(mailbox.answered, early) if request.tells_each else nobody
         try:
             result: Mapping[int, Generation] | str = await self._answer(request, answered)
         except Exception as error:

@@ -34,7 +34,7 @@ _NEW_COLUMNS = 256  # reserved in the cache at most; it grows by doubling beyond
 
 
 class Answer(NamedTuple):
-    """Finished answer; `index` is its number in the group."""
+    """Finished answer, or a token of one that goes on, as "moved"; `index` is its number in the group."""
 
     request_id: str
     index: int  # pyright: ignore[reportIncompatibleMethodOverride]  # nobody searches in it
@@ -77,6 +77,7 @@ class BatchSampler:
         self._stop_strings = stop_strings
         self._structures = structures
         self._followers: dict[int, Follower] = {}  # of slots whose answers have a structure
+        self._telling: set[int] = set()  # slots whose tokens are told one by one
         self._max_num_seqs = max_num_seqs
         self._streams = UniformStreams()
 
@@ -281,6 +282,8 @@ class BatchSampler:
         slots = self._table.add(request, np.stack(uniforms), stop_class, text_class)
         if sampling.structure is not None:
             self._followers |= {int(slot): self._follow(request) for slot in slots}
+        if request.told is not None:
+            self._telling |= set(slots.tolist())
         return slots
 
     def _sample(self, logits: torch.Tensor) -> None:
@@ -316,6 +319,7 @@ class BatchSampler:
         at_limit = position + 1 >= table.max_new_tokens[slots]
         for number in np.flatnonzero(stopped | at_limit):
             self._close(int(rows[number]), "stop" if stopped[number] else "length")
+        self._answers += [Answer(*table.newest(slot)) for slot in self._telling]
 
     def _completes_stop_string(self, slot: int) -> bool:
         request = self._table.requests[slot]
@@ -326,6 +330,7 @@ class BatchSampler:
 
     def _close(self, row: int, reason: FinishReason) -> None:
         self._followers.pop(int(self._slots[row]), None)
+        self._telling.discard(int(self._slots[row]))
         self._answers.append(Answer(*self._table.close(int(self._slots[row]), reason)))
         self._slots[row] = IDLE_SLOT
 

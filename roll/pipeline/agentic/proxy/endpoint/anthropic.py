@@ -19,12 +19,14 @@ from roll.pipeline.agentic.proxy.endpoint.chat import (
 )
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.fields import Body
+from roll.pipeline.agentic.proxy.endpoint.progress import SentParts
 from roll.pipeline.agentic.proxy.endpoint.session import Exchange, Reply
-from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, SYSTEM, TOOL, USER, ChatCall
+from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, SYSTEM, TOOL, USER, ChatCall, ChatMessage
 from roll.pipeline.agentic.proxy.transcript.tree import Answer
 
 _BILLING = "x-anthropic-billing-header"  # Claude Code's, which differs at every request
 _SIGNATURE = "roll"
+_DELTAS = {"thinking": "thinking", "text": "text", "tool_use": "input_json"}
 
 
 class MessagesBody(Body):
@@ -167,12 +169,13 @@ class AnthropicWire:
 
     def __init__(self, body: MessagesBody, reply_id: str):
         self._model, self._id = body.model or "policy", f"msg_{reply_id}"
+        self._sent, self._open = SentParts(), ""
 
     def reply(self, reply: Reply) -> dict[str, Any]:
         (answer,) = reply.answers
         return {
             **self._begun(reply.num_prompt, reply.num_sampled),
-            "content": [_finished(block) for block in _parts(answer)],
+            "content": [_finished(block) for block in _parts(answer.message)],
             "stop_reason": _stop_reason(answer),
             "stop_sequence": answer.stopped_by or None,
         }
@@ -182,15 +185,37 @@ class AnthropicWire:
         begun = {**self._begun(exchange.num_prompt, 0), "content": [], "stop_reason": None}
         yield _event("message_start", {"message": begun})
 
+    def grown(self, number: int, message: ChatMessage) -> Iterator[str]:
+        """Events of what is new of the answer, of which this is the beginning."""
+        if message.reasoning or message.content:
+            yield from self._blocks(_parts(message))
+
+    def _blocks(self, parts: Sequence[tuple[str, Any]]) -> Iterator[str]:
+        texts = [value if isinstance(value, str) else value.arguments for _, value in parts]
+        for index, text in self._sent.send(texts):
+            kind, value = parts[index]
+            if text is not None:
+                field = _DELTAS[kind]
+                delta = {"type": f"{field}_delta", "partial_json" if kind == "tool_use" else field: text}
+                yield _event("content_block_delta", {"index": index, "delta": delta})
+                continue
+            yield from self._end(index - 1)
+            self._open = kind
+            yield _event("content_block_start", {"index": index, "content_block": _empty(kind, value)})
+
+    def _end(self, index: int) -> Iterator[str]:
+        if self._open == "thinking":
+            delta = {"type": "signature_delta", "signature": _SIGNATURE}
+            yield _event("content_block_delta", {"index": index, "delta": delta})
+        if self._open:
+            yield _event("content_block_stop", {"index": index})
+
     def events(self, reply: Reply) -> Iterator[str]:
         """The other events, made from the whole answer: block by block."""
         (answer,) = reply.answers
-        for index, (kind, value) in enumerate(_parts(answer)):
-            empty, deltas = _streamed(kind, value)
-            yield _event("content_block_start", {"index": index, "content_block": empty})
-            for delta in deltas:
-                yield _event("content_block_delta", {"index": index, "delta": delta})
-            yield _event("content_block_stop", {"index": index})
+        parts = _parts(answer.message)
+        yield from self._blocks(parts)
+        yield from self._end(len(parts) - 1)
         delta = {"stop_reason": _stop_reason(answer), "stop_sequence": answer.stopped_by or None}
         yield _event("message_delta", {"delta": delta, "usage": {"output_tokens": reply.num_sampled}})
         yield _event("message_stop", {})
@@ -213,8 +238,7 @@ class AnthropicWire:
         }
 
 
-def _parts(answer: Answer) -> list[tuple[str, Any]]:
-    message = answer.message
+def _parts(message: ChatMessage) -> list[tuple[str, Any]]:
     parts: list[tuple[str, Any]] = [("thinking", message.reasoning)] if message.reasoning else []
     if message.content or not (message.calls or message.reasoning):
         parts.append(("text", message.content))
@@ -230,15 +254,11 @@ def _finished(part: tuple[str, Any]) -> dict[str, Any]:
     return {"type": kind, "id": value.call_id, "name": value.name, "input": json.loads(value.arguments)}
 
 
-def _streamed(kind: str, value: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A block as it begins, and its deltas."""
-    if kind == "thinking":
-        deltas = [{"type": "thinking_delta", "thinking": value}, {"type": "signature_delta", "signature": _SIGNATURE}]
-        return {"type": kind, "thinking": "", "signature": ""}, deltas
-    if kind == "text":
-        return {"type": kind, "text": ""}, [{"type": "text_delta", "text": value}]
-    begun = {"type": kind, "id": value.call_id, "name": value.name, "input": {}}
-    return begun, [{"type": "input_json_delta", "partial_json": value.arguments}]
+def _empty(kind: str, value: Any) -> dict[str, Any]:
+    """A block as it begins."""
+    if kind == "tool_use":
+        return {"type": kind, "id": value.call_id, "name": value.name, "input": {}}
+    return {"type": kind, kind: "", **({"signature": ""} if kind == "thinking" else {})}
 
 
 def _stop_reason(answer: Answer) -> str:

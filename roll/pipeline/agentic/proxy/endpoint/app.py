@@ -30,6 +30,7 @@ from roll.utils.background import start
 
 BEGIN_S = 1.0  # in which a failure is still told by the status of a stream
 PING_S = 10.0
+_STEP_S = 0.05  # between two looks at what was sampled
 MODEL = "policy"
 _SESSION_HEADER = "x-roll-session"
 
@@ -106,7 +107,7 @@ class _Routes:
         session, body = await self._received(request)
         with _counted(session), _read():
             read: ChatBody = read_body(ChatBody, body)
-            exchange, reply_id = await _exchange(session, request, read_chat(read, session.vision), body, read.model)
+            exchange, reply_id = await _exchange(session, request, read_chat(read, session.vision), body, read)
         wire = ChatWire(read, session.parser, reply_id)
         return await _answered(session, request, exchange, wire, bool(read.stream))
 
@@ -114,7 +115,7 @@ class _Routes:
         session, body = await self._received(request)
         with _counted(session), _read():
             read: ResponsesBody = read_body(ResponsesBody, body)
-            exchange, _ = await _exchange(session, request, read_responses(read, session), body, read.model)
+            exchange, _ = await _exchange(session, request, read_responses(read, session), body, read)
         return await _answered(session, request, exchange, ResponsesWire(read, session), bool(read.stream))
 
     async def messages(self, request: Request) -> Response:
@@ -125,9 +126,7 @@ class _Routes:
                 raise Refusal(400, "max_tokens: Field required", param="max_tokens")
             if read.messages[-1].get("role") == ASSISTANT:
                 raise Refusal(400, "messages: the last one is the assistant's; the response cannot be started.")
-            exchange, reply_id = await _exchange(
-                session, request, read_anthropic(read, session.vision), body, read.model
-            )
+            exchange, reply_id = await _exchange(session, request, read_anthropic(read, session.vision), body, read)
         return await _answered(session, request, exchange, AnthropicWire(read, reply_id), bool(read.stream))
 
     async def count_tokens(self, request: Request) -> Response:
@@ -250,9 +249,9 @@ def _read() -> Iterator[None]:
 
 
 async def _exchange(
-    session: Session, request: Request, call: ChatCall, body: bytes, model: str
+    session: Session, request: Request, call: ChatCall, body: bytes, read: ChatBody | ResponsesBody | MessagesBody
 ) -> tuple[Exchange, str]:
-    call = replace(call, side=session.side_of(model))
+    call = replace(call, side=session.side_of(read.model), streams=bool(read.stream))
     digest = hashlib.blake2b(request.url.path.encode() + b"\0" + body, digest_size=16).digest()
     try:
         is_retry = int(request.headers.get("x-stainless-retry-count", "0")) > 0
@@ -267,7 +266,9 @@ async def _answered(session: Session, request: Request, exchange: Exchange, wire
     gone = start(until_gone(request))
     try:
         await asyncio.wait(
-            {exchange.work, gone}, timeout=BEGIN_S if streams else None, return_when=asyncio.FIRST_COMPLETED
+            {exchange.work, gone, *([exchange.progress.begun] if exchange.progress else ())},
+            timeout=BEGIN_S if streams else None,
+            return_when=asyncio.FIRST_COMPLETED,
         )
         if gone.done():
             session.leave(exchange)
@@ -296,14 +297,22 @@ async def _result(work: Awaitable[Reply]) -> Reply:
 
 
 async def _stream(session: Session, exchange: Exchange, wire: Wire) -> AsyncIterator[str]:
-    """The first events at once, something now and then until the answer is there, then all others; an error is an
-    event, too."""
-    is_delivered = False
+    """The first events at once, the text as it is sampled, something now and then while there is none, and all that is
+    missing once the answer is there; an error is an event, too."""
+    is_delivered, silent_s = False, 0.0
+    step_s = _STEP_S if exchange.progress else PING_S
     try:
         for line in wire.begin(exchange):
             yield line
-        while not (await asyncio.wait({exchange.work}, timeout=PING_S))[0]:
-            yield wire.ping()
+        while not (await asyncio.wait({exchange.work}, timeout=step_s))[0]:
+            silent_s += step_s
+            for number, message in exchange.progress.messages() if exchange.progress else ():
+                for line in wire.grown(number, message):
+                    silent_s = 0.0
+                    yield line
+            if silent_s >= PING_S:
+                silent_s = 0.0
+                yield wire.ping()
         try:
             reply = await _result(exchange.work)
         except Refusal as refusal:

@@ -18,6 +18,7 @@ from roll.datasets.pictures.placing import READABLE
 from roll.errors import ConfigError, PictureError
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.fields import Body
+from roll.pipeline.agentic.proxy.endpoint.progress import SentParts
 from roll.pipeline.agentic.proxy.endpoint.session import MOST_SAMPLES, Exchange, Reply
 from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, SYSTEM, TOOL, Call, ChatCall, ChatMessage, Tool
 from roll.pipeline.agentic.proxy.transcript.parse import Parser
@@ -205,6 +206,7 @@ class ChatWire:
 
     def __init__(self, body: ChatBody, parser: Parser, reply_id: str):
         self._body, self._parser = body, parser
+        self._sent = [SentParts() for _ in range(body.n or 1)]
         self._base = {"id": f"chatcmpl-{reply_id}", "created": int(time.time()), "model": body.model or "policy"}
 
     def reply(self, reply: Reply) -> dict[str, Any]:
@@ -224,14 +226,19 @@ class ChatWire:
         for i in range(self._body.n or 1):
             yield self._event(i, {"role": ASSISTANT, "content": ""})
 
+    def grown(self, i: int, message: ChatMessage) -> Iterator[str]:
+        """Lines of what is new of an answer, of which this is the beginning."""
+        said = {"reasoning_content": message.reasoning, "content": message.content}
+        parts = {name: text for name, text in said.items() if text}
+        for place, text in self._sent[i].send(list(parts.values())):
+            if text is not None:
+                yield self._event(i, {list(parts)[place]: text})
+
     def events(self, reply: Reply) -> Iterator[str]:
         """The other lines, made from the whole answer: part by part."""
         for i, answer in enumerate(reply.answers):
             message = answer.message
-            if message.reasoning:
-                yield self._event(i, {"reasoning_content": message.reasoning})
-            if message.content:
-                yield self._event(i, {"content": message.content})
+            yield from self.grown(i, message)
             for place, call in enumerate(message.calls):
                 yield self._event(i, {"tool_calls": [{"index": place, **_call(call)}]})
             yield self._event(i, {}, _finish(answer), self._log_probs(answer))

@@ -21,14 +21,14 @@ from roll.pipeline.agentic.proxy.endpoint.chat import (
 )
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.fields import Body
+from roll.pipeline.agentic.proxy.endpoint.progress import SentParts
 from roll.pipeline.agentic.proxy.endpoint.session import Exchange, Reply, Session
 from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, SYSTEM, TOOL, USER, Call, ChatCall, ChatMessage
-from roll.pipeline.agentic.proxy.transcript.tree import Answer
 
 _LOG_PROBS = "message.output_text.logprobs"
 # The order of one response's items: a later item that does not come after belongs to the next response.
 _REASONING, _MESSAGE, _CALL = range(3)
-_BEGIN = ("created", "in_progress")
+_NAMES = ("reasoning_text", "output_text", "function_call_arguments")
 
 
 class ResponsesBody(Body):
@@ -174,6 +174,7 @@ class ResponsesWire:
 
     def __init__(self, body: ResponsesBody, session: Session):
         self._body, self._session, self._created_at = body, session, int(time.time())
+        self._sent, self._number, self._response_id = SentParts(), 0, ""
 
     def reply(self, reply: Reply) -> dict[str, Any]:
         (answer,) = reply.answers
@@ -184,7 +185,7 @@ class ResponsesWire:
         return self._response(response_id) | {
             "status": "incomplete" if is_cut else "completed",
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-            "output": [item for _, item in _items(answer, response_id)],
+            "output": [item for _, item in _items(answer.message, response_id)],
             "usage": _usage(reply),
         }
 
@@ -215,31 +216,52 @@ class ResponsesWire:
 
     def begin(self, exchange: Exchange) -> Iterator[str]:
         """The first events of a stream, while nothing is sampled yet."""
-        begun = self._response(self._id(exchange.request))
-        for number, name in enumerate(_BEGIN):
-            yield _event(f"response.{name}", {"sequence_number": number, "response": begun})
+        self._response_id = self._id(exchange.request)
+        begun = self._response(self._response_id)
+        for name in ("created", "in_progress"):
+            yield self._event(f"response.{name}", {"response": begun})
+
+    def grown(self, number: int, message: ChatMessage) -> Iterator[str]:
+        """Events of what is new of the answer, of which this is the beginning."""
+        if message.reasoning or message.content:
+            yield from self._changes(list(_items(message, self._response_id)))
 
     def events(self, reply: Reply) -> Iterator[str]:
         """The other events, made from the whole answer: item by item."""
-        whole = self.reply(reply)
-        events: list[tuple[str, dict[str, Any]]] = []
-        for index, (kind, item) in enumerate(_items(reply.answers[0], whole["id"])):
-            events += [(f"response.{name}", {"output_index": index, **values}) for name, values in _deltas(kind, item)]
-        events.append((f"response.{whole['status']}", {"response": whole}))
-        for number, (kind, values) in enumerate(events, start=len(_BEGIN)):
-            yield _event(kind, {"sequence_number": number, **values})
+        whole, items = self.reply(reply), list(_items(reply.answers[0].message, self._response_id))
+        yield from self._changes(items)
+        yield from self._done(items, len(items) - 1)
+        yield self._event(f"response.{whole['status']}", {"response": whole})
+
+    def _changes(self, items: Sequence[tuple[int, dict[str, Any]]]) -> Iterator[str]:
+        texts = [item["arguments"] if kind == _CALL else item["content"][0]["text"] for kind, item in items]
+        for index, text in self._sent.send(texts):
+            if text is None and index:
+                yield from self._done(items, index - 1)
+            kind, item = items[index]
+            for name, values in _begun(kind, item) if text is None else [_delta(kind, item, text)]:
+                yield self._event(f"response.{name}", {"output_index": index, **values})
+
+    def _done(self, items: Sequence[tuple[int, dict[str, Any]]], index: int) -> Iterator[str]:
+        for name, values in _ended(*items[index]):
+            yield self._event(f"response.{name}", {"output_index": index, **values})
+
+    def _event(self, kind: str, values: Mapping[str, Any]) -> str:
+        self._number += 1
+        data = {"type": kind, "sequence_number": self._number - 1, **values}
+        return f"event: {kind}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
 
     def ping(self) -> str:
         return ": waiting\n\n"
 
     def error(self, refusal: Refusal) -> Iterator[str]:
         error = refusal.openai()["error"]
-        yield _event("error", {"sequence_number": len(_BEGIN), **error, "type": "error"})
+        yield self._event("error", {**error, "type": "error"})
 
 
-def _items(answer: Answer, response_id: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _items(message: ChatMessage, response_id: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """The output: what the policy thought, what it said, and what it calls."""
-    message, number = answer.message, response_id.removeprefix("resp_")
+    number = response_id.removeprefix("resp_")
     if message.reasoning:
         content = [{"type": "reasoning_text", "text": message.reasoning}]
         sealed = base64.b64encode(message.reasoning.encode("utf-8", "replace")).decode()
@@ -258,22 +280,41 @@ def _call(call: Call, item_id: str) -> dict[str, Any]:
             "arguments": call.arguments, "status": "completed"}  # fmt: skip
 
 
-def _deltas(kind: int, item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The events of one item."""
-    at = {"item_id": item["id"]}
-    empty = {"arguments": ""} if kind == _CALL else {"content": []}
+Event = tuple[str, dict[str, Any]]
+
+
+def _begun(kind: int, item: dict[str, Any]) -> Iterator[Event]:
+    """The events with which an item begins."""
+    empty = {_CALL: {"arguments": ""}, _REASONING: {"content": [], "encrypted_content": None}}.get(
+        kind, {"content": []}
+    )
     yield "output_item.added", {"item": {**item, **empty, "status": "in_progress"}}
+    if kind != _CALL:
+        yield "content_part.added", {**_at(kind, item), "part": {**item["content"][0], "text": ""}}
+
+
+def _delta(kind: int, item: dict[str, Any], text: str) -> Event:
+    return f"{_NAMES[kind]}.delta", {**_at(kind, item), "delta": text, **_more(kind)}
+
+
+def _ended(kind: int, item: dict[str, Any]) -> Iterator[Event]:
+    """The events with which an item ends."""
+    at = _at(kind, item)
     if kind == _CALL:
-        yield "function_call_arguments.delta", {**at, "delta": item["arguments"]}
-        yield "function_call_arguments.done", {**at, "arguments": item["arguments"], "name": item["name"]}
+        yield f"{_NAMES[kind]}.done", {**at, "arguments": item["arguments"], "name": item["name"]}
     else:
-        (part,), at = item["content"], {**at, "content_index": 0}
-        name, more = ("reasoning_text", {}) if kind == _REASONING else ("output_text", {"logprobs": []})
-        yield "content_part.added", {**at, "part": {**part, "text": ""}}
-        yield f"{name}.delta", {**at, "delta": part["text"], **more}
-        yield f"{name}.done", {**at, "text": part["text"], **more}
+        (part,) = item["content"]
+        yield f"{_NAMES[kind]}.done", {**at, "text": part["text"], **_more(kind)}
         yield "content_part.done", {**at, "part": part}
     yield "output_item.done", {"item": item}
+
+
+def _at(kind: int, item: dict[str, Any]) -> dict[str, Any]:
+    return {"item_id": item["id"], **({} if kind == _CALL else {"content_index": 0})}
+
+
+def _more(kind: int) -> dict[str, Any]:
+    return {"logprobs": []} if kind == _MESSAGE else {}
 
 
 def _usage(reply: Reply) -> dict[str, Any]:
@@ -284,7 +325,3 @@ def _usage(reply: Reply) -> dict[str, Any]:
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": reply.num_prompt + reply.num_sampled,
     }
-
-
-def _event(kind: str, values: Mapping[str, Any]) -> str:
-    return f"event: {kind}\ndata: {json.dumps({'type': kind, **values}, ensure_ascii=False)}\n\n"

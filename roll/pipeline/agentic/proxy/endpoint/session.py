@@ -20,6 +20,7 @@ from roll.errors import PictureError, StrategyError, describe
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, turn_seed
 from roll.pipeline.agentic.proxy.endpoint.compiler import Compiler
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
+from roll.pipeline.agentic.proxy.endpoint.progress import Progress
 from roll.pipeline.agentic.proxy.endpoint.reward import Outcome
 from roll.pipeline.agentic.proxy.transcript.guide import GuideRefused, structure_of
 from roll.pipeline.agentic.proxy.transcript.message import ChatCall, ChatMessage, Others
@@ -28,7 +29,7 @@ from roll.pipeline.agentic.proxy.transcript.render import RenderRefused
 from roll.pipeline.agentic.proxy.transcript.transcript import Added, Prepared, Transcript
 from roll.pipeline.agentic.proxy.transcript.tree import Answer
 from roll.pipeline.agentic.sample_forms import LONG
-from roll.types.rollout import Generate, Generation, GenerationRequest
+from roll.types.rollout import Answered, Generate, Generation, GenerationRequest
 from roll.utils.background import start
 from roll.utils.text import show
 
@@ -62,11 +63,13 @@ class Reply:
 @dataclass(eq=False, repr=False)
 class Exchange:
     """A request on its way, with its number and the tokens of its prompt. `num_waiting`: clients that want its reply,
-    and have not gone away. `forgets`: when its reply is not given again any more."""
+    and have not gone away. `forgets`: when its reply is not given again any more. `progress`: if the client reads
+    along."""
 
     work: asyncio.Task[Reply]
     request: int
     num_prompt: int
+    progress: Progress | None = None
     num_waiting: int = 1
     gives_up: asyncio.TimerHandle | None = None
     forgets: asyncio.TimerHandle | None = None
@@ -187,7 +190,11 @@ class Session:
             self._owed[digest] += 1
             raise Refusal(429, f"The session has {MOST_OPEN} requests open.")
         prepared = self._prepared(call, added)
-        exchange = Exchange(start(self.complete(call, prepared)), prepared.request, len(prepared.prompt_ids))
+        progress = None
+        if call.streams and not call.is_guided:  # the engine that continues a guided answer begins it anew
+            progress = Progress(self.parser, call.tools, (*self.rules.sampling.stop_strings, *call.stop))
+        work = start(self.complete(call, prepared, progress.tell if progress else None))
+        exchange = Exchange(work, prepared.request, len(prepared.prompt_ids), progress)
         self._exchanges[digest] = exchange
         self._open.add(exchange)
         self._known.add(exchange)
@@ -249,10 +256,10 @@ class Session:
             raise _too_long(f"{len(prepared.prompt_ids)} tokens > {self.rules.max_length - 1}")
         return prepared
 
-    async def complete(self, call: ChatCall, prepared: Prepared | None = None) -> Reply:
+    async def complete(self, call: ChatCall, prepared: Prepared | None = None, told: Answered | None = None) -> Reply:
         """Samples the answers to a request and adds them to the transcript. Raises Refusal."""
         prepared = prepared or self._prepared(call)
-        request = self._request(call, prepared)
+        request = replace(self._request(call, prepared), told=told)
         with self._waiting():
             if request.media:
                 request = await asyncio.to_thread(_decoded, request)

@@ -102,6 +102,7 @@ class ChatCall:
     - `schema`: of JSON, which the answer has to be
     - `must_call`: names of tools of which it has to call one
     - `side`: who asks, where a session has several
+    - `streams`: who asks reads along
     """
 
     messages: tuple[ChatMessage, ...]
@@ -113,6 +114,7 @@ class ChatCall:
     schema: Mapping[str, Any] | None = None
     must_call: tuple[str, ...] = ()
     side: str = ""
+    streams: bool = False
 
     @property
     def is_guided(self) -> bool:
