@@ -10,8 +10,9 @@ from textwrap import wrap
 
 from roll.report.charts import COLORS
 from roll.report.svg import Plot
-from roll.reproduce.band import Band
+from roll.reproduce.band import WINDOW, Band
 from roll.reproduce.recipes import Recipe
+from roll.run.display.curves import smoothed
 from roll.utils.text import visible
 
 PAGE, PICTURE, WIDTH = "README.md", "curve.svg", 120
@@ -22,17 +23,17 @@ between the lowest and the highest of its seeds, and is widened in the same way,
 
 
 def curve(band: Band, run: Band | None = None) -> str:
-    """The picture as SVG: the band of the rewards with their mean, and held-out accuracies as dots; beside it the seeds
-    of another run."""
+    """The picture as SVG: the band of the rewards with their mean, smoothed, and held-out accuracies as dots; beside it
+    another run."""
     steps = range(1, len(band.means) + 1)
     plot = Plot((-0.5, len(band.means) + 0.5), (0, 1), width=720, height=300)
     plot.band(steps, band.lows, band.highs, COLORS[0], 0.15)
-    plot.line(steps, band.means, COLORS[0])
-    plot.name(f"reward: mean, lowest and highest of {len(band.seeds)} seeds", COLORS[0])
+    plot.line(steps, smoothed(band.means, WINDOW), COLORS[0])
+    plot.name(f"reward: {len(band.seeds)} seeds, and mean of {WINDOW} steps", COLORS[0])
     _held_out(plot, band, COLORS[1])
     plot.name("accuracy on held-out rows", COLORS[1])
     if run is not None:
-        plot.line(range(1, len(run.means) + 1), run.means, COLORS[2])
+        plot.line(range(1, len(run.means) + 1), smoothed(run.means, WINDOW), COLORS[2])
         _held_out(plot, run, COLORS[2])
         plot.name("this run", COLORS[2])
     return plot.svg()
