@@ -164,7 +164,7 @@ def _prompt_lines(wishes: InitOptions) -> Iterator[str]:
     tokenizer = None if file is None else file_tokenizer(file.parent, wishes.model)
     if tokenizer is None:
         return
-    args = DataArgs(file_name=(wishes.data,), **{key: column for key, column in _named(wishes).items() if column})
+    args = DataArgs(file_name=(wishes.data,), **_named(wishes.columns))
     domains = (Domain("rows", wishes.columns.tags, required=()),)
     try:
         tasks = load_tasks(args, "--data", domains, tokenizer, LARGEST, choose=first_rows).tasks
@@ -175,18 +175,17 @@ def _prompt_lines(wishes: InitOptions) -> Iterator[str]:
     yield _line(f"prompt_length: {limit}", f"tokens; the longest of the first {len(tasks)} prompts has {longest}")
 
 
-def _named(wishes: InitOptions) -> dict[str, str]:
-    """Columns by the keys of data_args."""
-    columns = wishes.columns
-    return {"prompt": columns.prompt, "messages": columns.messages, "ground_truth": columns.truth}
+def _named(columns: Columns) -> dict[str, str]:
+    """Columns by the keys of data_args that they need."""
+    named = {"prompt": columns.prompt, "messages": columns.messages, "ground_truth": columns.truth}
+    return {key: column for key, column in named.items() if column and column != key}
 
 
 def _data_lines(wishes: InitOptions) -> Iterator[str]:
     columns = wishes.columns
     yield from ["actor_train:", *_on_cpu(wishes), "  data_args:", f"    file_name: {_text(wishes.data)}"]
-    for key, column in _named(wishes).items():
-        if column and column != key:
-            yield _line(f"    {key}: {_text(column)}", "the column that holds it")
+    for key, column in _named(columns).items():
+        yield _line(f"    {key}: {_text(column)}", "the column that holds it")
     yield from ["  # training_args:", "  #   learning_rate: 1.0e-6"]
     yield from _engine_lines(wishes)
     domain, *others = columns.tags or ("task",)
@@ -242,13 +241,34 @@ def run(argv: Sequence[str]) -> int:
         raise ConfigError(f"{options.file}: there is no folder {path.parent}.")
     if path_info(path).exists and not options.force:
         raise ConfigError(f"{options.file} already exists. Choose another name, or replace it with --force.")
-    text = yaml_of(_wishes(options), options.file)
+    text = _of_recipe(options, path.parent) if options.recipe else yaml_of(_wishes(options), options.file)
     try:
         write_whole(path, text)
     except OSError as error:
         raise ConfigError(f"{options.file} cannot be written: {error.strerror}.") from error
     say(f"{options.file} is written. Its plan:\n")
     return start_yaml(options.file, (), is_plan=True)
+
+
+def _of_recipe(options: argparse.Namespace, folder: Path) -> str:
+    """The YAML of a recipe, with the model and the rows that are given. Its own code is copied into the folder, and its
+    validation, which is of its own rows, is left out beside others."""
+    if given := [f"--{name}" for name in ("env", "reward", "gpus") if getattr(options, name) is not None]:
+        raise ConfigError(f"{', '.join(given)}: a recipe says this itself. Leave it out, and edit {options.file}.")
+    find_recipe: Any = resolve("roll.reproduce.recipes:find_recipe")
+    recipe = find_recipe(options.recipe)
+    text = (recipe.folder / "recipe.yaml").read_text(encoding="utf-8")
+    if options.model:
+        text = re.sub("^pretrain: .*", lambda _: f"pretrain: {_text(_model(options.model))}", text, flags=re.MULTILINE)
+    if options.data:
+        rows = {"file_name": options.data, **_named(_columns(options.data, options))}
+        flow = yaml.safe_dump(rows, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10_000).strip()
+        section = re.compile(r"^(actor_train:\n(?: .*\n)*?  data_args:).*\n(?:    .*\n)*", re.MULTILINE)
+        text = section.sub(lambda found: f"{found[1]} {flow}\n", text)
+        text = re.sub(r"^(validation:.*|eval_steps:.*)\n(?: .*\n)*", "", text, flags=re.MULTILINE)
+    for code in recipe.folder.glob("*.py"):
+        write_whole(folder / code.name, code.read_bytes())
+    return text
 
 
 def _wishes(options: argparse.Namespace) -> InitOptions:

@@ -22,6 +22,7 @@ from roll.reproduce.recipes import (
     gguf_of_wheels,
     model_of,
     read_recipe,
+    recipes,
 )
 from roll.run.tracking.local import write_metrics
 
@@ -152,7 +153,17 @@ def test_the_list_tells_what_was_measured(recipe: Recipe) -> None:
 
 def test_recipes_are_listed_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["reproduce"]) == 0
-    assert "sums-135m  SmolLM2-135M-Instruct learns sums" in capsys.readouterr().out
+    assert "sums-135m SmolLM2-135M-Instruct learns sums cpu" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shipped", recipes(), ids=lambda recipe: recipe.name)
+def test_a_shipped_recipe_plans_without_its_weights(
+    shipped: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # where the rows of its tasks are kept
+    assert main(["plan", str(shipped.folder / "recipe.yaml"), "--elsewhere"]) == 0
+    assert capsys.readouterr().out.endswith("The plan works.\n")
 
 
 def test_a_recipe_may_be_any_folder(recipe: Recipe) -> None:

@@ -198,3 +198,24 @@ def test_a_file_that_is_there_is_kept(place: Path, capsys: pytest.CaptureFixture
     assert main(["init", "new.yaml", "--model", MODEL, "--data", "train.jsonl"]) == 2
     assert "replace it with --force" in capsys.readouterr().err
     assert (place / "new.yaml").read_text() == "mine: 1\n"
+
+
+def test_a_recipe_is_written_as_it_is_or_with_the_model_and_rows_that_are_given(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "new.yaml", "--recipe", "qwen2.5-0.5b-gsm8k", "--model", MODEL]) == 0
+    recipe = yaml.safe_load(Path("new.yaml").read_text())
+    assert recipe["pretrain"] == MODEL and recipe["validation"]["data_args"]["split"] == "test"
+    write(place / "own.jsonl", {"question": "1+1?", "answer": "2"})
+    for name in ("qwen2.5-0.5b-gsm8k", "qwen3-0.6b-math"):  # its data_args are on one line, and on several
+        own = init("--recipe", name, "--data", "own.jsonl", "--force")
+        rows = {"file_name": "own.jsonl", "prompt": "question", "ground_truth": "answer"}
+        assert own["actor_train"]["data_args"] == rows and "validation" not in own and own["rewards"]
+        assert own["actor_train"]["strategy_args"] == recipe["actor_train"]["strategy_args"]
+    assert capsys.readouterr().out.endswith("The plan works.\n")
+    assert main(["init", "other.yaml", "--recipe", "qwen3-0.6b-reverse-text"]) == 0
+    assert Path("reversed_text.py").is_file()
+    assert main(["init", "new.yaml", "--force", "--recipe", "sums-136m"]) == 2
+    assert "Did you mean sums-135m" in capsys.readouterr().err
+    assert main(["init", "new.yaml", "--force", "--recipe", "sums-135m", "--gpus", "2"]) == 2
+    assert "--gpus: a recipe says this itself" in capsys.readouterr().err
