@@ -89,10 +89,10 @@ class GenerationRequest:
     following of their group, which says what they are drawn from. Requests of one `session` build on each other, as the
     turns of an episode: they go to the same engine, which has their beginning cached. Where requests wait, those of the
     smallest `order` come first. As soon as `enough` answers are whole, if it is given, the others are cut short.
-    `tells_each`: answers are handed over as they end, and not with the last one. `told`, if somebody reads along, hears
-    of tokens before their answer has ended, of engines that can. `prefix`: what is there already of the one answer,
-    which is to be continued. `begun`: what a run that ended left of the answers, by number; those that are "moved" are
-    to be continued."""
+    `tells_each`: answers are handed over as they end, and not with the last one. `on_tokens`, if somebody reads along:
+    called with tokens before their answer has ended, by engines that can. `prefix`: what is there already of the one
+    answer, which is to be continued. `begun`: what a run that ended left of the answers, by number; those that are
+    "moved" are to be continued."""
 
     request_id: str
     prompt_ids: np.ndarray  # int32 [P]
@@ -104,7 +104,7 @@ class GenerationRequest:
     order: int = 0
     enough: int | None = None
     tells_each: bool = False
-    told: Answered | None = None
+    on_tokens: Answered | None = None
     prefix: Generation | None = None
     begun: Mapping[int, Generation] = field(default_factory=dict)
 
@@ -264,9 +264,9 @@ class PartialRequest:
 
 
 Answered = Callable[[int, Generation], None]
-"""Is told of an answer as soon as it is there, with its number in the group. As `told` of a request an engine's process
-calls it with new tokens of an answer, in order and without the last one, and a client of the engines with all so far;
-both are Generations that have "moved", of which another engine can go on."""
+"""Is told of an answer as soon as it is there, with its number in the group. As `on_tokens` of a request an engine's
+process calls it with new tokens of an answer, in order and without the last one, and a client of the engines with all
+so far; both are Generations that have "moved", from which another engine can go on."""
 
 
 @dataclass(frozen=True, kw_only=True)

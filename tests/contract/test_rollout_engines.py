@@ -144,7 +144,7 @@ def test_tokens_are_told_in_order_before_the_last_one_and_change_nothing(harness
     """Every engine repeats a request bit for bit on a CPU, so equal bytes show that who reads along changes nothing."""
     silent = harness.request(prompt(11), 3, max_new_tokens=60, ignore_eos=False, temperature=1.3)
     told: dict[int, list[Generation]] = {number: [] for number in silent.samples}
-    asked = replace(silent, request_id="told", told=lambda number, new: told[number].append(new))
+    asked = replace(silent, request_id="told", on_tokens=lambda number, new: told[number].append(new))
     for number, answer, same in zip(silent.samples, *harness.generate(asked), *harness.generate(silent), strict=True):
         assert bool(told[number]) == (harness.name != "sglang"), "which tells nothing before the end"
         for column in ("token_ids", "log_probs", "policy_versions"):

@@ -39,8 +39,8 @@ class Continuation:
 
     def __init__(self, request: GenerationRequest, answered: Answered | None = None):
         """`answered` is told of each answer once, by its number."""
-        self.request = request if request.told is None else replace(request, told=nobody)
-        self._answered, self._told = answered, request.told
+        self.request = request if request.on_tokens is None else replace(request, on_tokens=nobody)
+        self._answered, self._on_tokens = answered, request.on_tokens
         self._answers: dict[int, Generation] = {}
         self._prefixes: dict[int, Generation] = {}
         self._num_whole = 0
@@ -59,11 +59,11 @@ class Continuation:
 
     def read_along(self, number: int, new: Generation) -> None:
         """Record tokens of an answer that goes on. Another engine continues behind them: they are told."""
-        if number not in self._answers and self._told is not None:
+        if number not in self._answers and self._on_tokens is not None:
             prefix = self._prefixes.get(number, NOTHING)
             columns = {name: np.concatenate([getattr(prefix, name), getattr(new, name)]) for name in _COLUMNS}
             self._prefixes[number] = replace(new, **columns)
-            self._told(number, self._prefixes[number])
+            self._on_tokens(number, self._prefixes[number])
 
     def receive(self, number: int, answer: Generation) -> None:
         """Record an answer. An answer that is to go on elsewhere is kept as far as it is."""
@@ -77,8 +77,8 @@ class Continuation:
                 return  # an engine begins to follow a structure with the first token: this one begins anew
             if answer.num_tokens < self.request.sampling.max_new_tokens:
                 self._prefixes[number] = answer
-                if self._told is not None:
-                    self._told(number, answer)
+                if self._on_tokens is not None:
+                    self._on_tokens(number, answer)
                 return
             answer = replace(answer, finish_reason="length")
         self._finish(number, answer)

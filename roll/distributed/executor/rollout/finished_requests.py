@@ -22,7 +22,7 @@ of who receives it."""
 
 Finished = tuple[GenerationRequest, Mapping[int, Generation] | str]
 """A request with its answers by their numbers, all or some of them, or the text of what went wrong."""
-Told = tuple[str, int, Generation]
+NewTokens = tuple[str, int, Generation]
 """New tokens of an answer that goes on, behind the id of its request and its number."""
 
 
@@ -55,7 +55,7 @@ class FinishedRequests:
     routes: tuple[np.ndarray | None, ...]  # of each answer, where they are told
     gone: EngineUnavailable | None = None
     stored: tuple[RowFacts, ...] | None = None
-    told: tuple[Told, ...] = ()
+    new_tokens: tuple[NewTokens, ...] = ()
 
     @staticmethod
     def pack(

@@ -20,7 +20,7 @@ from roll.distributed.executor.rollout.finished_requests import (
     EngineUnavailable,
     Finished,
     FinishedRequests,
-    Told,
+    NewTokens,
     is_large,
     store,
 )
@@ -131,7 +131,7 @@ class Mailbox:
 
     finished: list[Finished] = field(default_factory=list)
     early: dict[str, EarlyResult] = field(default_factory=dict)  # by request
-    told: list[Told] = field(default_factory=list)
+    new_tokens: list[NewTokens] = field(default_factory=list)
     alarm: asyncio.TimerHandle | None = None  # for what came early
     something: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)  # what still runs
@@ -144,7 +144,7 @@ class Mailbox:
         self._call_soon(min(_LONGEST_EARLY_S, _EARLY_FRACTION * (now - early.started)))
 
     def read_along(self, request_id: str, number: int, new: Generation) -> None:
-        self.told.append((request_id, number, new))
+        self.new_tokens.append((request_id, number, new))
         self._call_soon(_TOLD_S)
 
     def _call_soon(self, linger_s: float) -> None:
@@ -258,8 +258,8 @@ class GenerateWorker:
         tells each, or tokens that somebody reads along: waits for it."""
         mailbox = self._mailboxes[client]
         finished = FinishedRequests.pack(*await self._finished(mailbox))
-        told, mailbox.told = mailbox.told, []
-        return replace(finished, told=tuple(told))
+        new_tokens, mailbox.new_tokens = mailbox.new_tokens, []
+        return replace(finished, new_tokens=tuple(new_tokens))
 
     async def take_apart(self, client: str = "") -> tuple[FinishedRequests, SampledRows | None, TextTable | None]:
         """The same for a client that reads no tokens: of many, only what is known of each answer comes first, then
@@ -315,8 +315,8 @@ class GenerateWorker:
             mailbox.something.set()
 
     async def _serve(self, request: GenerationRequest, mailbox: Mailbox) -> None:
-        if request.told is not None:
-            request = replace(request, told=partial(mailbox.read_along, request.request_id))
+        if request.on_tokens is not None:
+            request = replace(request, on_tokens=partial(mailbox.read_along, request.request_id))
         early = EarlyResult(request, asyncio.get_running_loop().time())
         answered = partial(mailbox.answered, early) if request.tells_each else nobody
         try:

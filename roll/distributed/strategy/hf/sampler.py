@@ -282,7 +282,7 @@ class BatchSampler:
         slots = self._table.add(request, np.stack(uniforms), stop_class, text_class)
         if sampling.structure is not None:
             self._followers |= {int(slot): self._follow(request) for slot in slots}
-        if request.told is not None:
+        if request.on_tokens is not None:
             self._telling |= set(slots.tolist())
         return slots
 

@@ -164,8 +164,8 @@ class SamplerThread:
             if flight is None:
                 continue
             if answer.generation.finish_reason == "moved":
-                assert flight.request.told is not None
-                flight.request.told(answer.index, answer.generation)
+                assert flight.request.on_tokens is not None
+                flight.request.on_tokens(answer.index, answer.generation)
                 continue
             flight.answers[answer.index] = answer.generation
             if flight.answered is not None:

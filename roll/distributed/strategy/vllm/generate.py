@@ -206,7 +206,7 @@ class VllmStrategy(EngineStrategy):
 
     async def _sample(self, flight: InFlight, name: str, request: GenerationRequest, index: int) -> Generation:
         answers: list[Any] = []
-        tells, num_told = request.told is not None, 0
+        tells, num_told = request.on_tokens is not None, 0
         for _ in range(_MOST_TRIES if request.media else 1):
             if flight.is_aborted:
                 return aborted_answer()
@@ -217,7 +217,7 @@ class VllmStrategy(EngineStrategy):
                     answers = output.outputs
                     if tells and answers[0].finish_reason is None:
                         (answer,) = answers
-                        num_told = self._tell(request, index, num_told, answer.token_ids, answer.logprobs.logprobs)
+                        num_told = self._report(request, index, num_told, answer.token_ids, answer.logprobs.logprobs)
             if not answers:
                 raise StrategyError(f"vllm did not reply to request {request.request_id}")
             if answers[-1].finish_reason != "error":

@@ -23,7 +23,7 @@ class Progress:
         self._texts: dict[int, _Text] = {}
         self.begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def tell(self, number: int, answer: Generation) -> None:
+    def receive(self, number: int, answer: Generation) -> None:
         self._token_ids[number] = answer.token_ids
         if not self.begun.done():
             self.begun.set_result(None)
@@ -54,7 +54,7 @@ class _Text:
 
 
 class SentParts:
-    """What was sent of the parts of a reply: each begins, grows and ends before the next one."""
+    """Parts of a reply, as far as they were sent: each begins, grows and ends before the next one."""
 
     def __init__(self) -> None:
         self._sent: list[str] = []

@@ -193,7 +193,7 @@ class Session:
         progress = None
         if call.streams and not call.is_guided:  # the engine that continues a guided answer begins it anew
             progress = Progress(self.parser, call.tools, (*self.rules.sampling.stop_strings, *call.stop))
-        work = start(self.complete(call, prepared, progress.tell if progress else None))
+        work = start(self.complete(call, prepared, progress.receive if progress else None))
         exchange = Exchange(work, prepared.request, len(prepared.prompt_ids), progress)
         self._exchanges[digest] = exchange
         self._open.add(exchange)
@@ -256,10 +256,12 @@ class Session:
             raise _too_long(f"{len(prepared.prompt_ids)} tokens > {self.rules.max_length - 1}")
         return prepared
 
-    async def complete(self, call: ChatCall, prepared: Prepared | None = None, told: Answered | None = None) -> Reply:
+    async def complete(
+        self, call: ChatCall, prepared: Prepared | None = None, on_tokens: Answered | None = None
+    ) -> Reply:
         """Samples the answers to a request and adds them to the transcript. Raises Refusal."""
         prepared = prepared or self._prepared(call)
-        request = replace(self._request(call, prepared), told=told)
+        request = replace(self._request(call, prepared), on_tokens=on_tokens)
         with self._waiting():
             if request.media:
                 request = await asyncio.to_thread(_decoded, request)

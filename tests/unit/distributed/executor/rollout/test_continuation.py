@@ -70,9 +70,9 @@ def test_each_answer_stands_and_is_told_once_by_its_number() -> None:
 
 def test_what_somebody_has_read_stays_when_the_engine_dies() -> None:
     read: list[list[int]] = []
-    along = replace(request(2), told=lambda number, so_far: read.append(so_far.token_ids.tolist()))
+    along = replace(request(2), on_tokens=lambda number, so_far: read.append(so_far.token_ids.tolist()))
     whole = Continuation(along)
-    assert pickle.loads(pickle.dumps(whole.missing()))[0].told is not None, "who reads along stays at home"
+    assert pickle.loads(pickle.dumps(whole.missing()))[0].on_tokens is not None, "who reads along stays at home"
     whole.read_along(1, generation([5], "moved", 3))
     whole.read_along(1, generation([6, 7], "moved", 4))
     assert asked(whole) == [("r~0@0", [0], 0), ("r~1@3", [1], 3)]

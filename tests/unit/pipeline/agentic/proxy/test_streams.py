@@ -77,7 +77,7 @@ def generation(ids: np.ndarray) -> Generation:
     return Generation(ids, np.zeros(len(ids), np.float32), np.zeros(len(ids), np.int32), "stop")
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     family=st.sampled_from(FAMILIES),
     words=st.lists(st.sampled_from(WORDS), max_size=12),
@@ -97,7 +97,7 @@ def test_what_is_sent_early_is_the_beginning_of_the_answer(
     async def play() -> None:
         sent, progress = SentParts(), Progress(parser, tools, stops)
         for count in range(1, len(ids), step):
-            progress.tell(0, generation(ids[:count]))
+            progress.receive(0, generation(ids[:count]))
             for _, message in progress.messages():
                 assert not message.calls
                 list(sent.send(parts(message)))
@@ -133,7 +133,7 @@ def test_no_half_character_is_sent() -> None:
     async def texts() -> list[str]:
         progress, read = Progress(Parser(ENCODER), (), ()), []
         for count in range(1, len(ids) + 1):
-            progress.tell(0, generation(ids[:count]))
+            progress.receive(0, generation(ids[:count]))
             read += [message.content for _, message in progress.messages()]
         return read
 
@@ -147,10 +147,10 @@ class Telling(Engine):
 
     async def __call__(self, request: GenerationRequest) -> list[Generation]:
         answers = await super().__call__(request)
-        if request.told is not None:
+        if request.on_tokens is not None:
             for count in range(1, answers[0].num_tokens - 3):
                 for number, answer in enumerate(answers):
-                    request.told(number, generation(answer.token_ids[:count]))
+                    request.on_tokens(number, generation(answer.token_ids[:count]))
             await self.has_read.wait()
         return answers
 
@@ -224,7 +224,7 @@ def test_nobody_tells_where_nobody_reads_along() -> None:
         await create(model="m", messages=ASK)
         async for _ in await create(model="m", messages=ASK, response_format=form, stream=True):
             pass
-        assert [request.told for request in place.engine.requests] == [None, None]
+        assert [request.on_tokens for request in place.engine.requests] == [None, None]
 
     stream("{}", play)
 
