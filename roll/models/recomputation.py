@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from roll.configs.sections.model import ModelArgs
 
 _PRODUCTS = {"aten::mm": 0, "aten::addmm": 1, "roll::exact_product": 0}  # place of the first factor among arguments
-_GROUPED = frozenset({"aten::_grouped_mm", "transformers::grouped_mm_fallback"})
+GROUPED = frozenset({"aten::_grouped_mm", "transformers::grouped_mm_fallback"})
 _ATTENTION = (
     *("aten::_scaled_dot_product_", "torch_attn::_varlen_attn", "flash_attn"),
     *("aten::_flash_attention_forward", "aten::_efficient_attention_forward"),  # of trees on GPUs
@@ -40,7 +40,7 @@ def is_dear(op: Any, args: tuple[Any, ...]) -> bool:
     if (place := _PRODUCTS.get(name)) is not None:
         factor = args[place]
         return factor.shape[-1] >= LEAST_TERMS and factor.shape[:-2].numel() == 1
-    return name in _GROUPED or name.startswith(_ATTENTION)
+    return name in GROUPED or name.startswith(_ATTENTION)
 
 
 # torch has such contexts (`create_selective_checkpoint_contexts`). Those of 2.13 refuse operations that the first pass

@@ -5,7 +5,7 @@ from typing import Any
 
 from roll.configs.checks.lora import EXPERTS_AND_RSLORA, EXPERTS_WITHOUT_DOWN
 from roll.configs.memory.layer_shape import Weight
-from roll.configs.memory.model_shape import FORMS, model_shape
+from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.trained import (
     EXPERT,
     Experts,
@@ -34,8 +34,10 @@ _DOWN = {"up_proj": "down_proj", "w3": "w2"}
 
 
 def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
-    """Checks lora_target against a model's config.json, if the memory formulas know its family."""
+    """Checks lora_target against a model's config.json, if its weights are known."""
     args, key = choice.worker.model_args, f"{choice.role.name}.model_args.lora_target"
+    if not args.lora_target:
+        return
     kind, experts = type_of(text_part(model)), _experts(choice)
     shape, _ = model_shape(model, choice.role.head or "lm")
     for word in args.lora_target if kind in WITHOUT_OUT_PROJ else ():
@@ -58,7 +60,7 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
     there = sorted({layer.rpartition(".")[2] for layer in layers} - (set() if has_out_proj else {_OUT_PROJ}))
     asked = [word for word in args.lora_target if word != ALL_LINEAR]
     unknown = [word for word in asked if not any(ends_with(layer, word) for layer in layers)]
-    if kind in FORMS:  # files of some have other names for experts
+    if family is None:  # files of some have other names for experts
         unknown = [word for word in unknown if not any(is_target(weight, (word,), experts) for weight in weights)]
     for word in unknown:
         text = f"{key}: no linear layer of the model is named {word}. It has {', '.join(there)}"

@@ -21,7 +21,6 @@ from roll.configs.memory.parts import (
     total,
 )
 from roll.configs.memory.passes import fewer_to_score, scoring_parts, whole_scoring_parts
-from roll.configs.memory.recurrence import ALL_KERNELS
 
 _GRAPHS = 1.0 * GB  # captured batch sizes and model decide: 0.5 to 2
 _PREFILL_TOKENS = 8192  # of one forward pass, unless told otherwise
@@ -80,23 +79,21 @@ def cache_bytes_per_token(shape: ModelShape, element_bytes: float, tensor: int =
 
     Example: Qwen2.5-7B in bf16: 28 layers x 2 x 4 heads x 128 x 2 bytes = 57,344; half of it with tensor parallel 2.
     """
-    held = sum(attention.cached / min(tensor, attention.cache_cuts) for attention in shape.attentions)
+    held = sum(layer.cached / min(tensor, layer.cache_cuts) for layer in shape.layers)
     return held / pipeline * element_bytes
 
 
 def state_bytes_per_sequence(
-    shape: ModelShape, element_bytes: float, state_bytes: int | None, inputs: int, tensor: int = 1, pipeline: int = 1
+    shape: ModelShape, element_bytes: float, state_bytes: int | None, tensor: int = 1, pipeline: int = 1
 ) -> float:
-    """Bytes of the states of one sequence on one GPU, and of the last inputs of convolutions: `inputs` more than the
-    kernel's tokens. `state_bytes` of a state's element; None: 4 for types that want fp32, else as the model.
+    """Bytes of the states of one sequence on one GPU, and of the last inputs of convolutions. `state_bytes` of a
+    state's element; None: 4 if config.json asks for fp32, else as the model.
 
-    Example: Qwen3-Next-80B in bf16 and vLLM: 36 layers x (32 x 128 x 128 + 3 x 8192) x 2 bytes = 39.5 MB.
+    Example: Qwen3-Next-80B in bf16 and vLLM: 36 layers x (32 x 128 x 128 + 4 x 8192) x 2 bytes = 40.1 MB.
     """
-    total_bytes = 0.0
-    for each in shape.recurrences:
-        size = state_bytes or (4 if each.in_fp32 else element_bytes)
-        total_bytes += each.channels * (each.kernel + inputs) * element_bytes + each.state * size
-    return total_bytes / tensor / pipeline
+    size = state_bytes or (4 if shape.states_in_fp32 else element_bytes)
+    held = sum(layer.convolved * element_bytes + layer.state * size for layer in shape.layers)
+    return held / tensor / pipeline
 
 
 def _memory(
@@ -109,18 +106,18 @@ def _memory(
     tensor = max(1, devices // pipeline)
     is_quantized = bool(worker.strategy_config.get("quantization"))
     blocks = [size * elements for elements in _blocks(shape, tensor, pipeline)]
-    has_states = any(shape.recurrences)
+    has_states = shape.has_states
     weights = Part("weights", sum(blocks), is_quantized or (has_states and tensor > 1))  # few heads are copied
     prefill = worker.strategy_config.get(engine.prefill_key)
     tokens = prefill if type(prefill) is int and prefill > 0 else _PREFILL_TOKENS
-    working = scoring_parts(shape, size, tokens, tensor, kernels=ALL_KERNELS)
+    working = scoring_parts(shape, size, tokens, tensor)
     graphs = (Part("CUDA graphs", _GRAPHS, True),) if has_graphs else ()
     share = given_share(worker) or (SHARED if facts.shares_devices else key.default_share)
     room, cache = _cache(
         facts, engine, share, weights.num_bytes, total((*working, *graphs)) if key.holds_everything else 0
     )
     per_token = cache_bytes_per_token(shape, size, tensor, pipeline)
-    of_states = engine.states * state_bytes_per_sequence(shape, size, engine.state_bytes, -1, tensor, pipeline)
+    of_states = engine.states * state_bytes_per_sequence(shape, size, engine.state_bytes, tensor, pipeline)
     name, doubt = _cache_name(facts, engine, cache, per_token, of_states)
     name = name if cache else f"{_CACHE}{' and states' if has_states else ''} up to {share:g} of the GPU"
     stays = (Part("context", CONTEXT, True), *((Part("communicators", COMMUNICATORS, True),) if devices > 1 else ()))
@@ -230,14 +227,14 @@ def generate_memory(facts: RoleFacts) -> RankMemory:
     """The cache is that of the longest sequences, as many as may be in flight: an upper estimate."""
     weights = facts.dtype_bytes * facts.shape.num_elements
     of_sequence = facts.longest * cache_bytes_per_token(facts.shape, facts.dtype_bytes)
-    of_sequence += state_bytes_per_sequence(facts.shape, facts.dtype_bytes, state_bytes=4, inputs=0)
+    of_sequence += state_bytes_per_sequence(facts.shape, facts.dtype_bytes, state_bytes=4)
     cache = facts.most_answers * of_sequence
-    name = f"{_CACHE} and states" if any(facts.shape.recurrences) else _CACHE
+    name = f"{_CACHE} and states" if facts.shape.has_states else _CACHE
     tokens = min(_ROWS_PER_PASS, facts.most_answers * facts.longest)
     return RankMemory(
         states={"weights": (Part("weights", weights),), "kv_cache": (Part(name, cache, True),)},
         passes={
-            "rollout": scoring_parts(facts.shape, facts.dtype_bytes, tokens, kernels=facts.kernels),
+            "rollout": scoring_parts(facts.shape, facts.dtype_bytes, tokens),
             "publish": (Part("bucket", facts.bucket_bytes, True),),
         },
         stays=_STAYS,

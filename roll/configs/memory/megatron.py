@@ -173,7 +173,7 @@ def _optimizer_shares(facts: RoleFacts, settings: MegatronSettings, sizes: Paral
 def _activations(facts: RoleFacts, settings: MegatronSettings, sizes: ParallelSizes, index: int) -> tuple[Part, ...]:
     shape, size, by_position = facts.shape, facts.dtype_bytes, settings.sequence_parallel
     layers = shape.num_layers / sizes.pipeline
-    one = max(layer_bytes(shape, layer, size, sizes.tensor, by_position) for layer in shape.layers)
+    one = max(layer_bytes(layer, size, sizes.tensor, by_position) for layer in shape.layers)
     recomputed, again = _recomputed(facts, settings, layers)
     inputs = saved_bytes(shape, shape.layers[0], size, "full", sizes.tensor, by_position)
     stored = recomputed * inputs + (layers - recomputed) * one

@@ -50,7 +50,6 @@ class RoleFacts:
     most_answers: int = 0  # in flight in one engine
     longest: int = 0  # sequence in tokens
     row: int = 0  # tokens of the longest row of a padded micro batch; 0: rows are packed
-    kernels: frozenset[str] = frozenset()  # installed packages with kernels of recurrences
 
     @property
     def dtype_bytes(self) -> int:
@@ -109,7 +108,6 @@ def role_facts(
     worker: WorkerConfig,
     shape: ModelShape,
     gpu_bytes: float | None,
-    kernels: frozenset[str] = frozenset(),
 ) -> RoleFacts:
     """Facts about a role that the memory formulas read. Among training roles, only a policy publishes weights."""
     learns = plan.trains.get(role.name)
@@ -128,7 +126,6 @@ def role_facts(
         most_answers=answers_at_once(plan.most_answers, worker, on_gpus=bool(plan.layout[role.name].device_ids)),
         longest=0 if role.is_apart else plan.longest_row,
         row=0 if worker.packs_rows else plan.trained_length,
-        kernels=kernels,
     )
 
 

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 Model = Mapping[str, Any]
 Bias = bool | str
-Norm = Literal["rms", "rms in fp32", "layer", "layer in fp32", "without weights"]
-"""Norms by how transformers computes them. All take fp32 inside but "layer", which is torch's; "in fp32" has the
-product with the weights in it, too."""
+Norm = Literal["rms", "rms in fp32"]
+"""Norms by how transformers computes them. Both take fp32 inside; "in fp32" has the product with the weights in it,
+too."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +163,7 @@ FAMILIES: Mapping[str, Family] = {
     "qwen3": Family(
         "attention_bias", "attention_bias", norms_heads=True, head_dim=128, megatron=MegatronForm("qwen3", _FULL)
     ),
+    "mistral": Family(),
     "mixtral": Family(
         names_in_files={"mlp": "block_sparse_moe", "gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"},
         experts=Experts("num_local_experts", "intermediate_size", norms_chosen=True),

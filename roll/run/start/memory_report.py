@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from roll.configs.memory.memory_points import memory_plan, memory_problems, memory_text, memory_warnings
 from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.parts import GB, RoleFacts, role_facts
-from roll.configs.memory.recurrence import ALL_KERNELS
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.problems import Problem
 from roll.configs.sections.run import RunConfig
 from roll.run.saving.model_files import read_model_config
-from roll.utils.imports import is_installed
 
 # The GPUs of this machine, asked of the driver's own tool: it takes no memory on them, as a CUDA context would.
 
@@ -77,7 +75,7 @@ def memory_report(config: RunConfig, plan: RunPlan) -> MemoryReport:
     facts, missing = gather_facts(config, plan, gpu_bytes)
     if not facts:
         reasons = "; ".join(dict.fromkeys(reason.partition(": ")[2] for reason in missing))
-        return MemoryReport(f"Memory: not computed. It needs the config.json of a model of a known family ({reasons}).")
+        return MemoryReport(f"Memory: not known ({reasons}).")
     memory = memory_plan(plan.layout, facts, missing)
     if not memory.by_gpu and not memory.on_cpus:
         return MemoryReport("")
@@ -106,10 +104,5 @@ def gather_facts(config: RunConfig, plan: RunPlan, gpu_bytes: float | None) -> t
         if shape is None:
             missing.append(f"{name}: {why_not}")
         else:
-            facts[name] = role_facts(plan, role, worker, shape, gpu_bytes, _installed_kernels())
+            facts[name] = role_facts(plan, role, worker, shape, gpu_bytes)
     return facts, missing
-
-
-def _installed_kernels() -> frozenset[str]:
-    """Packages with kernels of recurrences that transformers would find here; none of them is imported."""
-    return frozenset(package for package, module in ALL_KERNELS.items() if is_installed(module))

@@ -18,6 +18,7 @@ from transformers import (
     GlmConfig,
     GptOssConfig,
     LlamaConfig,
+    MistralConfig,
     MixtralConfig,
     PretrainedConfig,
     Qwen2Config,
@@ -83,6 +84,8 @@ def config(family: str, **changes: object) -> PretrainedConfig:
     heads = {"head_dim": 16} | changes  # not the hidden size through the number of heads
     if family == "llama":
         return LlamaConfig(**shape)  # type: ignore[arg-type]
+    if family == "mistral":
+        return MistralConfig(**shape)  # type: ignore[arg-type]
     if family == "qwen2":
         return Qwen2Config(**shape)  # type: ignore[arg-type]
     if family == "qwen3":

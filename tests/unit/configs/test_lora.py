@@ -249,7 +249,7 @@ def test_layers_to_which_peft_gives_no_adapters_are_refused_by_name(kind: str, t
 NEMOTRON = {
     "model_type": "nemotron_h", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 8, "num_hidden_layers": 3, "mamba_num_heads": 4, "mamba_head_dim": 16,
-    "hybrid_override_pattern": "M-*",
+    "n_groups": 2, "hybrid_override_pattern": "M-*",
 }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from roll.configs.memory.layer_shape import ModelShape
 from roll.configs.memory.model_shape import model_shape
-from roll.configs.memory.passes import layer_bytes, product_bytes, saved_bytes
+from roll.configs.memory.passes import layer_bytes, saved_bytes
 from roll.configs.sections.model import ModelArgs, Recomputed
 from roll.models.exact import products
 from roll.models.exact.attention import EXACT_ATTENTION
@@ -87,14 +87,14 @@ def test_what_selective_recomputation_keeps_is_what_the_plan_says(wide_dir: Path
     """To the byte, but for a number per head and token that attention keeps. All that layers keep is twice as much."""
     shape, full = shape_of(wide_dir), kept_bytes(loaded(wide_dir))
     layer = shape.layers[0]
-    planned = product_bytes(shape, layer, 4) - saved_bytes(shape, layer, 4, "full")
+    planned = saved_bytes(shape, layer, 4, "selective") - saved_bytes(shape, layer, 4, "full")
     of_heads = 4 * 4
     selective = measured(loaded(wide_dir, recompute_granularity="selective"), full, shape)
     assert selective == pytest.approx(planned + of_heads)
     everything = measured(loaded(wide_dir, disable_gradient_checkpointing=True), full, shape)
     assert 1.6 < everything / selective < 2.2
     repeated = 4 * 2 * 2 * 32  # on a CPU keys and values of a head are repeated for the second one that has them
-    planned = layer_bytes(shape, layer, 4) - saved_bytes(shape, layer, 4, "full")
+    planned = layer_bytes(layer, 4) - saved_bytes(shape, layer, 4, "full")
     assert everything == pytest.approx(planned + repeated, rel=0.001)
 
 
@@ -110,7 +110,7 @@ def test_exact_passes_keep_what_the_plan_says(
     shape, full = shape_of(wide_dir), kept_bytes(loaded_exact(wide_dir))
     selective = loaded_exact(wide_dir, recompute_granularity="selective")
     layer = shape.layers[0]
-    planned = product_bytes(shape, layer, 4) - saved_bytes(shape, layer, 4, "full")
+    planned = saved_bytes(shape, layer, 4, "selective") - saved_bytes(shape, layer, 4, "full")
     assert measured(selective, full, shape) == pytest.approx(planned + 4 * 4)
     everything = loaded_exact(wide_dir, disable_gradient_checkpointing=True)
     for model in (selective, everything):
@@ -165,7 +165,7 @@ def test_a_compiled_model_keeps_about_as_much_and_learns_the_same(wide_dir: Path
     model, plain = loaded(wide_dir, recompute_granularity="selective"), loaded(wide_dir)
     compile_model(model, keeps_products=True)
     layer = shape.layers[0]
-    planned = product_bytes(shape, layer, 4) - saved_bytes(shape, layer, 4, "full")
+    planned = saved_bytes(shape, layer, 4, "selective") - saved_bytes(shape, layer, 4, "full")
     assert 0.9 < measured(model, full, shape) / planned < 1.15
     pull = torch.randn(128, generator=torch.Generator().manual_seed(1))
     for each in (model, plain):

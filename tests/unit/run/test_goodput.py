@@ -4,7 +4,7 @@ import pytest
 
 from roll.configs.memory.layer_shape import ModelShape
 from roll.configs.memory.model_shape import model_shape
-from roll.configs.memory.passes import forward_flops, matrix_elements
+from roll.configs.memory.passes import forward_flops
 from roll.configs.tables.roles import Use
 from roll.distributed.executor.usage import RoleUsage, Work, WorkerUsage
 from roll.run.accounting import Sizes, UsefulTokens, goodput_metrics
@@ -168,7 +168,7 @@ def test_a_role_of_which_nobody_answered_is_left_out() -> None:
 def test_utilisation_is_the_models_operations_by_what_the_devices_could_have_done() -> None:
     shape = tiny_shape()
     forward = forward_flops(shape, 200, 1000.0)
-    assert forward == 2 * matrix_elements(shape) * 200 + 4 * 2 * 2 * 4 * 1000
+    assert forward == 2 * (shape.products + shape.head_products) * 200 + 4 * 2 * 2 * 4 * 1000
     usages = [
         role(
             "actor_train",

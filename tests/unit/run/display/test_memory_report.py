@@ -57,10 +57,7 @@ def test_a_shipped_recipe_names_its_largest_moments(
 def test_without_a_config_json_one_line_says_that_it_takes_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(THIRTY, "no-such-owner/no-such-model") == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Memory")]
-    assert line == (
-        "Memory: not computed. It needs the config.json of a model of a known family (no config.json of "
-        "no-such-owner/no-such-model on this machine)."
-    )
+    assert line == "Memory: not known (no config.json of no-such-owner/no-such-model on this machine)."
 
 
 def test_a_plan_that_cannot_fit_is_refused_with_parts_and_keys(
