@@ -30,7 +30,7 @@ CLOSURES = {
         62_100,
     ),
 }
-LINES_OF_A_PLAN = 35_500
+LINES_OF_A_PLAN = 35_700
 
 
 @cache
