@@ -1,4 +1,4 @@
-"""What a shell script would start: bash runs it in the sandbox, and recorder.sh writes down all programs."""
+"""Recording of what a shell script would start: bash runs it in the sandbox, recorder.sh writes down programs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Started:
     """A program that the script would start at this line, its words, and the variables that the script exports."""
 
     line: int
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     environment: Mapping[str, str]
 
 
@@ -60,12 +60,12 @@ class Tested:
 
 @dataclass
 class Recording:
-    """`asked`: files that the script looks for, with the folder in which it does; `unread`: scripts that it sources and
-    that are not here; `errors`: what bash says."""
+    """`wanted`: files that the script looks for, with the folder in which it does; `unread`: scripts that it sources
+    and that are not here; `errors`: what bash says."""
 
     started: list[Started] = field(default_factory=list)
     tests: list[Tested] = field(default_factory=list)
-    asked: list[tuple[str, str]] = field(default_factory=list)
+    wanted: list[tuple[str, str]] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     is_late: bool = False
@@ -105,12 +105,11 @@ def record(script: Script) -> Recording:
         texts = [content.decode(errors="replace") for content in shown.values() if content]
         names = {*script.names, *(name for each in texts for name in _open_names(each))} - script.known.keys()
         found = _run(replace(script, names=sorted(names)), shown)
-        more = dict(_found_here(script.place, found.asked))
+        more = dict(_found_here(script.place, found.wanted))
         if not more.keys() - shown.keys():
-            break
+            return found
         shown = {**more, **shown}
-    found.unread = [name for name in found.unread if name not in shown]
-    return found
+    raise ConfigError(f"{script.place} sources a script that sources another, and so on, more than {_MOST_RUNS} deep.")
 
 
 def _open_names(text: str) -> set[str]:
@@ -126,11 +125,11 @@ def _open_names(text: str) -> set[str]:
     return {name for name in read - written if not _OF_BASH.fullmatch(name)}
 
 
-def _found_here(script: str, asked: Sequence[tuple[str, str]]) -> list[tuple[str, bytes | None]]:
+def _found_here(script: str, wanted: Sequence[tuple[str, str]]) -> list[tuple[str, bytes | None]]:
     """Return files that the script asks for and that are on this machine: texts, others as empty files, and folders as
     None. Hidden ones, which may hold secrets, are not shown."""
     found = list[tuple[str, bytes | None]]()
-    for folder, name in asked:
+    for folder, name in wanted:
         place = Path(folder, name)
         if "\2" in str(place) or "\0" in name or any(part.startswith(".") and part.strip(".") for part in place.parts):
             continue
@@ -218,7 +217,7 @@ def _recording(output: str, errors: list[str], texts: dict[str, str], environmen
             text = before[2:-1] + words[0][inner.end() :] if inner and before.startswith("$(") else words[0]
             texts[number] = f"$({text})"
 
-    def told(text: str) -> str:
+    def decoded(text: str) -> str:
         for i, folder in enumerate(_START):
             text = text.replace(f"{folder}/\2", "\2")
             text = re.sub(rf"{folder}(?![\w.-])", "${oc.env:PWD}" + "/.." * i, text)
@@ -226,24 +225,24 @@ def _recording(output: str, errors: list[str], texts: dict[str, str], environmen
             text = _TOKEN.sub(lambda token: texts.get(token[1], ""), text)
         return text
 
-    found = Recording(errors=list(map(told, errors)))
+    found = Recording(errors=list(map(decoded, errors)))
     for kind, _, line, *words in records:
         if kind == "command":
             at = words.index("\35")
             pairs = [pair.partition("=") for pair in words[at + 1 :] if pair]
-            new = {name: told(value) for name, _, value in sorted(pairs) if environment.get(name) != value}
+            new = {name: decoded(value) for name, _, value in sorted(pairs) if environment.get(name) != value}
             found.started.append(
                 Started(
                     int(line),
-                    tuple(map(told, words[:at])),
+                    tuple(map(decoded, words[:at])),
                     {k: v for k, v in new.items() if k not in _OF_SHELL and k[:2] != "__"},
                 )
             )
         elif kind == "test":
             found.tests.append(Tested(int(line), words[0], words[1] == "0"))
         elif kind in ("file", "source"):
-            found.asked.append((words[0], words[1]))
-            found.unread += [told(words[1])] if kind == "source" else []
+            found.wanted.append((words[0], words[1]))
+            found.unread += [decoded(words[1])] if kind == "source" else []
         found.is_late |= kind == "late"
     return found
 

@@ -152,20 +152,20 @@ def find_command(
             f"{path} has no command with key=value words, {usual}.{late}", *found.notes, *found.errors[-5:]
         )
     commands = _commands(found)
-    stray = [word for each in commands if not _start(each.words) for word in each.words if _is_override(word)]
-    commands = [each for each in commands if _start(each.words)] or commands
-    chosen = max(commands, key=lambda each: sum(map(_is_override, each.words)))
-    same = [each for each in commands if _program(each.words) == _program(chosen.words)]
-    trainings = [each for i, each in enumerate(same) if each.words not in [other.words for other in same[:i]]]
+    stray = [word for each in commands if not _start(each.argv) for word in each.argv if _is_override(word)]
+    commands = [each for each in commands if _start(each.argv)] or commands
+    chosen = max(commands, key=lambda each: sum(map(_is_override, each.argv)))
+    same = [each for each in commands if _program(each.argv) == _program(chosen.argv)]
+    trainings = [each for i, each in enumerate(same) if each.argv not in [other.argv for other in same[:i]]]
     if training is not None:
         if not 0 < training <= len(trainings):
             raise ConfigError(f"--training {training}: the trainings of {path} have the numbers 1 to {len(trainings)}.")
         chosen = trainings[training - 1]
-    words, at = chosen.words, found.started.index(chosen)
+    words, at = chosen.argv, found.started.index(chosen)
     start = _start(words)
-    program, before = words[:start], found.started[at - 1].words if at else ()
+    program, before = words[:start], found.started[at - 1].argv if at else ()
     notes = [
-        f"{ANOTHER_COMMAND}{' '.join(each.words[: _start(each.words)])} ..." for each in commands if each not in same
+        f"{ANOTHER_COMMAND}{' '.join(each.argv[: _start(each.argv)])} ..." for each in commands if each not in same
     ]
     notes += [] if script.heeds_exit else [_READ_ON]
     said = [f"{k}={v}" for k, v in of_job.items() if v and (k in text or (k == "SLURM_NNODES" and "scontrol" in text))]
@@ -180,8 +180,8 @@ def find_command(
         tuple(word for word in words[start:] if not _is_override(word) and not word.startswith("-")),
         tuple(dict.fromkeys([*notes, *found.notes])),
         tuple(word for word in stray if start),
-        tuple(_difference(each.words, words) for each in trainings) if len(trainings) > 1 else (),
-        [each.words for each in trainings].index(words),
+        tuple(_difference(each.argv, words) for each in trainings) if len(trainings) > 1 else (),
+        [each.argv for each in trainings].index(words),
         {**{k: v for k, v in known.items() if k in given}, **chosen.environment, **dict(_passed_on(words))},
         tuple(name for name in given if not name.isdecimal() and not _has_say(name, script, commands)),
         chosen.line,
@@ -190,7 +190,7 @@ def find_command(
 
 def _commands(found: Recording) -> list[Started]:
     """Return the commands that have words of a configuration."""
-    return [each for each in found.started if _asks(each.words)]
+    return [each for each in found.started if _asks(each.argv)]
 
 
 def _recorded(script: Script) -> tuple[Script, Recording]:
@@ -228,8 +228,9 @@ def _questions(found: Recording) -> list[re.Match[str]]:
 
 def _computed(script: Script, questions: list[re.Match[str]], path: str) -> Recording:
     """Return the recording with 1 for such values, if the command is the same with 2. Raises ConfigError if not."""
+    found = list[Recording]()
     for _ in range(4):  # a sum may wait for another one
-        found = list[Recording]()
+        found.clear()
         for number in ("1", "2"):
             known = {**script.known, **{match[3]: number for match in questions if match[3]}}
             arguments = [known.get(value.strip("${}"), value) for value in script.arguments]
@@ -239,13 +240,13 @@ def _computed(script: Script, questions: list[re.Match[str]], path: str) -> Reco
         if not more:
             break
         questions = [*questions, *more]
-    first, second = ([each.words for each in _commands(each)] for each in found)
+    first, second = ([each.argv for each in _commands(each)] for each in found)
     if not first or first != second or _questions(found[0]):
-        raise ConfigError(*dict.fromkeys(f"{path}, line {match[1]}: {_asked(match)}" for match in questions))
+        raise ConfigError(*dict.fromkeys(f"{path}, line {match[1]}: {_what_to_give(match)}" for match in questions))
     return found[0]
 
 
-def _asked(match: re.Match[str]) -> str:
+def _what_to_give(match: re.Match[str]) -> str:
     if match[3]:
         how = (
             f"Give {match[3]}=2 or so after the file" if match[3].isupper() or match[3].isdecimal() else "Set it there"
@@ -269,8 +270,8 @@ def _has_say(name: str, script: Script, commands: list[Started]) -> bool:
         return True
     known = {other: value for other, value in script.known.items() if other != name}
     _, found = _recorded(replace(script, known=known, names=[*script.names, name]))
-    return [(each.words, each.environment) for each in _commands(found)] != [
-        (each.words, each.environment) for each in commands
+    return [(each.argv, each.environment) for each in _commands(found)] != [
+        (each.argv, each.environment) for each in commands
     ]
 
 

@@ -22,6 +22,7 @@ def overrides(text: str) -> tuple[str, ...]:
     return find_command(text).overrides
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script, found",
     [
@@ -49,6 +50,7 @@ def test_words_are_those_of_a_shell(script: str, found: tuple[str, ...]) -> None
     assert overrides(script) == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words, found",
     [
@@ -80,6 +82,7 @@ def test_a_line_that_lost_the_line_before_is_told_until_it_is_given(tmp_path: Pa
     assert imported_from(read(script, ["trainer.total_epochs=3"])).changes == ()
 
 
+@pytest.mark.slow
 def test_a_value_that_only_a_shell_knows_is_no_reference_of_the_yaml(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     words = "python -m verl.trainer.main_ppo actor_rollout_ref.model.path=/m data.train_files=/d"
@@ -90,6 +93,7 @@ def test_a_value_that_only_a_shell_knows_is_no_reference_of_the_yaml(tmp_path: P
     assert found.unresolved == ("custom_reward_function.path",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lines",
     [
@@ -109,6 +113,7 @@ def test_files_that_only_a_run_would_tell_are_asked_for(lines: str, tmp_path: Pa
     assert roll(["import", str(script), "--out", str(out)]) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "written", "is_as_meant"),
     [
@@ -132,6 +137,7 @@ def test_what_a_program_prints_is_asked_for(name: str, written: str, is_as_meant
     assert found.tree["exp_name"] == written and found.is_as_meant == is_as_meant
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script, found",
     [
@@ -168,6 +174,7 @@ def test_what_a_script_decides_by_itself_is_what_bash_makes_of_it(script: str, f
     assert values == found.split("|" if "|" in found else " ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script", ["a='b", 'a="b', "a=${b", "a=$(b", "A=(b", "if true; then a=1", "f() {", "case a in b)"]
 )
@@ -176,6 +183,7 @@ def test_what_is_never_closed_is_told_with_its_line(script: str) -> None:
         overrides(f"python x a.b=1\n{script}")
 
 
+@pytest.mark.slow
 def test_a_damaged_script_is_read_or_refused_in_a_sentence() -> None:
     """Cuts, swaps and foreign characters in scripts of verl: no other exception, and no more time than the script."""
     chance = random.Random(0)
@@ -195,6 +203,7 @@ def test_a_damaged_script_is_read_or_refused_in_a_sentence() -> None:
     assert 0 < refused < 12
 
 
+@pytest.mark.slow
 def test_every_other_command_is_said() -> None:
     notes = find_command("python -m x a.b=1\npython -m y a.b=2 a.c=3\n").notes
     assert notes == ("Not imported, another command: python -m x ...",)
@@ -206,6 +215,7 @@ def test_words_of_a_launcher_are_known() -> None:
     assert command.flag("config-name") == "big" and command.flag("other") is None
 
 
+@pytest.mark.slow
 def test_a_script_without_a_command_is_refused() -> None:
     with pytest.raises(ConfigError, match="no command with key=value words"):
         overrides("echo hello\n")
@@ -215,6 +225,7 @@ def test_what_a_script_leaves_open_is_told_from_variables_of_the_environment() -
     assert is_open("$1") and is_open("/x/$(date)") and not is_open("${oc.env:HOME}/x") and not is_open("x$y")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["x" * 900_000, '"' + "x" * 900_000 + '"', "$X" * 100_000, '"' + "$X" * 100_000 + '"'])
 def test_a_word_of_a_megabyte_takes_no_time_for_each_pair_of_its_characters(word: str) -> None:
     """Each took half a minute."""
@@ -227,6 +238,7 @@ def test_a_word_that_is_too_long_for_the_name_of_a_file_is_none(capsys: pytest.C
     assert "xxx" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "opened",
     ["$(python gen.py t.e=3 of)", "${oc.env:A}$(b t.e=3)"],
@@ -236,6 +248,7 @@ def test_output_that_stays_open_is_one_word_though_blanks_are_in_it(opened: str)
     assert overrides(script) == (f"a.b=x-{opened}-y", "t.e=15", "a.c=z")
 
 
+@pytest.mark.slow
 def test_a_script_that_ends_before_its_command_is_read_as_if_its_tests_had_passed() -> None:
     script = """M=""
     for path in /a /b; do [ -f "$path" ] && M=$path && break; done
@@ -250,6 +263,7 @@ def test_a_script_that_ends_before_its_command_is_read_as_if_its_tests_had_passe
 JOB = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --gres=gpu:h100:8  # all\n#SBATCH --ntasks-per-node 1\n#SBATCH -J run\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "found"),
     [
@@ -267,6 +281,7 @@ def test_a_job_of_slurm_says_its_nodes_and_gpus(words: str, found: str) -> None:
     assert overrides(f"{JOB}python x a.b={words}") == (f"a.b={found}",)
 
 
+@pytest.mark.slow
 def test_nodes_of_a_job_can_be_counted_in_an_array() -> None:
     script = 'nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))\npython x a.b=${#nodes[@]}'
     assert overrides(f"{JOB}{script}") == ("a.b=4",)
@@ -293,6 +308,7 @@ def test_lines_of_slurm_are_read_as_it_reads_them(line: str, found: tuple[str, s
     assert (variables.get("SLURM_NNODES", ""), variables.get("SLURM_GPUS_ON_NODE", "")) == found
 
 
+@pytest.mark.slow
 def test_nodes_that_no_line_tells_have_no_default_within_a_job() -> None:
     found = find_command("#SBATCH --gres=gpu:8\npython x a.n=${SLURM_NNODES:-1} a.g=$SLURM_GPUS_ON_NODE")
     assert found.overrides == ("a.n=${oc.env:SLURM_NNODES}", "a.g=8")
@@ -333,6 +349,7 @@ def test_programs_that_only_change_a_text_are_run() -> None:
     assert overrides(f"L=0,1,2,3\npython x {words}") == tuple(f"a.b{i}={found}" for i, (_, found) in enumerate(TEXTS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "found"),
     [
@@ -348,10 +365,12 @@ def test_what_only_a_run_would_print_stays_open(program: str, found: str) -> Non
     assert overrides(f'python x "a.b=$({program})"') == (f"a.b={found}",)
 
 
+@pytest.mark.slow
 def test_words_of_an_output_are_words_unless_quoted() -> None:
     assert overrides('A=($(echo x y))\npython x a.b=${#A[@]} a.c="$(echo x y)"') == ("a.b=2", "a.c=x y")
 
 
+@pytest.mark.slow
 def test_trainings_of_a_script_are_those_of_its_program() -> None:
     script = """python prepare.py a.b=1
 torchrun --master_port 1 -m x.train a.b=1 a.c=2
@@ -365,12 +384,14 @@ torchrun --master_port 2 -m x.train a.b=3 a.c=2
     assert find_command("python -m x a.b=1").trainings == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [0, 2, -1])
 def test_a_training_that_a_script_has_not_is_refused(training: int) -> None:
     with pytest.raises(ConfigError, match="have the numbers 1 to 1"):
         find_command("python -m x a.b=1", training=training)
 
 
+@pytest.mark.slow
 def test_words_that_a_missing_backslash_cuts_off_belong_to_the_line_before() -> None:
     found = find_command('W=(a.b=1 a.c=2)\npython3 -m recipe.dapo.main_dapo\n    "${W[@]}" \\\n  a.d=3')
     assert found.overrides == ("a.b=1", "a.c=2", "a.d=3") and found.program == (
@@ -381,11 +402,13 @@ def test_words_that_a_missing_backslash_cuts_off_belong_to_the_line_before() -> 
     assert any("lacks its backslash" in note for note in found.notes)
 
 
+@pytest.mark.slow
 def test_a_command_may_have_a_configuration_alone() -> None:
     assert find_command("python -m x.y --config-path=/c --config-name=mine").flag("config-name") == "mine"
     assert find_command("python -m x.y -cn mine\npython -m x.z a.b=1").overrides == ("a.b=1",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ['export "$1=$2"', 'export "${1}=$2"'])
 def test_a_name_may_come_from_a_variable(line: str) -> None:
     assert overrides(f"f() {{ {line}; }}\nf n 5\npython x a.b=$n") == ("a.b=5",)
@@ -399,6 +422,7 @@ else for i in 3 4; do python -m x a.b=$i; done; fi
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "found"), [("grpo", ["a.b=1 a.c=1"]), ("ppo", ["a.b=2"]), ("", ["a.b=3", "a.b=4"])])
 def test_an_argument_chooses_the_branch_and_its_trainings(name: str, found: list[str]) -> None:
     given = {"1": name} if name else {}
@@ -416,6 +440,7 @@ def test_a_command_has_the_line_on_which_it_stands() -> None:
     assert find_command("A=1\n\npython x \\\n  a.b=1 2>&1 | tee log/x").line == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "asked"),
     [
@@ -433,6 +458,7 @@ def test_a_sum_with_a_value_that_only_a_run_has_is_asked_for(script: str, asked:
     assert asked in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_sum_that_is_in_no_word_is_not_asked_for() -> None:
     script = "P=$((2000 + RANK)); Q=$(($(date +%s) % 7)); python x a.b=1"
     assert overrides(script) == ("a.b=1",)
@@ -457,6 +483,7 @@ def test_files_beside_a_script_are_read_and_others_are_said(tmp_path: Path) -> N
     assert [note.split(" ")[0] for note in found.notes] == ["./.env", "/opt/conda/bin/activate"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script",
     [
@@ -475,6 +502,7 @@ def test_however_a_program_is_started_it_is_found(script: str) -> None:
     assert overrides(script) == ("a.b=1",)
 
 
+@pytest.mark.slow
 def test_a_script_without_end_is_refused() -> None:
     with pytest.raises(ConfigError, match="no command .* It does not end within 5 s"):
         overrides("while true; do a=1; done\npython x a.b=1")

@@ -19,6 +19,7 @@ def of_script(text: str, place: Path) -> Imported:
     return imported_from(read(path), source=path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script, environment",
     [
@@ -50,6 +51,7 @@ def test_variables_before_a_function_are_its_own_while_it_runs() -> None:
     assert find_command("N=1\nrun() { :; }\nN=2 run\npython x a.b=$N").overrides == ("a.b=1",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line, value",
     [
@@ -69,6 +71,7 @@ def test_so_does_a_configuration_beside_the_script(tmp_path: Path) -> None:
     assert found.tree["num_nodes"] == 2 and not found.unresolved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script, key, value",
     [
@@ -90,6 +93,7 @@ def test_keys_of_trackers_are_told_and_not_written(tmp_path: Path) -> None:
     assert "secret" not in str(found)
 
 
+@pytest.mark.slow
 def test_what_counts_with_an_open_key_says_so_and_is_written(tmp_path: Path) -> None:
     found = of_script(f"{RUN} trainer.nnodes=$N trainer.n_gpus_per_node=4 {KL}", tmp_path)
     assert found.unresolved == ("trainer.nnodes",)
@@ -102,6 +106,7 @@ def test_what_counts_with_an_open_key_says_so_and_is_written(tmp_path: Path) -> 
     assert found.tree["reference"]["strategy_args"]["strategy_name"] == "fsdp2_infer"
 
 
+@pytest.mark.slow
 def test_all_open_keys_of_a_sum_are_asked_for_at_once(tmp_path: Path) -> None:
     found = of_script(
         f"{RUN} data.train_batch_size=$B actor_rollout_ref.rollout.n=$N actor_rollout_ref.actor.ppo_mini_batch_size=8",
@@ -116,6 +121,7 @@ def test_all_open_keys_of_a_sum_are_asked_for_at_once(tmp_path: Path) -> None:
 KL = "actor_rollout_ref.actor.use_kl_loss=true"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "script, overrides",
     [
@@ -136,6 +142,7 @@ def test_arrays_by_names_and_loops_that_count_are_followed(script: str, override
     assert found == overrides
 
 
+@pytest.mark.slow
 def test_variables_of_a_script_are_given_after_the_file(tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     path.write_text(
@@ -153,6 +160,7 @@ def test_variables_of_a_script_are_given_after_the_file(tmp_path: Path) -> None:
     assert imported_from(read(yaml, ["N=2"])).tree["num_return_sequences_in_group"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line, value",
     [
@@ -195,6 +203,7 @@ LR[a]=1e-6
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "word, has_say",
     [("N=8", True), ("M=2", True), ("MODE=b", True), ("GPUS=4", False), ("LR=3", False), ("X=1", False)],
@@ -206,6 +215,7 @@ def test_a_variable_that_a_script_does_not_take_is_told(word: str, has_say: bool
     assert any(change.startswith(f"{name} is given, and changes nothing") for change in found.changes) != has_say
 
 
+@pytest.mark.slow
 def test_a_variable_that_a_configuration_or_a_tracker_reads_has_a_say(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("actor_rollout_ref: {model: {path: '${oc.env:MODEL}'}}")
     (tmp_path / "run.sh").write_text(f"{RUN} --config-path=. --config-name=mine")
@@ -214,6 +224,7 @@ def test_a_variable_that_a_configuration_or_a_tracker_reads_has_a_say(tmp_path: 
     assert not any("changes nothing" in change for change in found.changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["data.train_files", "actor_rollout_ref.model.path"])
 def test_what_a_run_reads_is_asked_for_where_only_the_shell_knows_it(key: str, tmp_path: Path) -> None:
     found = of_script(f'V="$(cat list)"\n{RUN} {key}=${{V%,}}', tmp_path)
