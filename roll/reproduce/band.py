@@ -20,7 +20,7 @@ from roll.utils.imports import is_installed
 REWARD, ACCURACY, LENGTH = "rollout/reward_mean", "val/reward_mean", "rollout/response_length_mean"
 WINDOW = 5  # steps whose rewards are compared as one mean
 NUM_ANSWERS = 3
-_DEVIATIONS = 3
+_DEVIATIONS = 2
 _PACKAGES = ("torch", "transformers", "ray", "reasoning_gym")
 
 
@@ -40,7 +40,7 @@ class Band(BaseModel):
     """Figures of runs of one recipe.
 
     - `means`, `lows`, `highs`: the reward of step 1, 2, ...: mean, lowest and highest of the seeds
-    - `answers_per_step`: sampled in a step, whose rewards lie in [0, 1]
+    - `prompts_per_step`: of one step; rewards lie in [0, 1]
     - `seconds_per_step`, `tokens_per_s`: medians over steps and seeds; tokens are those of the sampled answers
     - `phases`: name, time in all runs, share
     - `answers`: held-out prompts: text, what is right, greedy answers of the first seed before and after
@@ -52,7 +52,7 @@ class Band(BaseModel):
     means: tuple[float, ...]
     lows: tuple[float, ...]
     highs: tuple[float, ...]
-    answers_per_step: int
+    prompts_per_step: int
     held_out: tuple[HeldOut, ...]
     answers: tuple[tuple[str, str, str, str], ...]
     seconds_per_step: float
@@ -84,7 +84,7 @@ def measured(runs: Sequence[RunFiles], model: str) -> Band:
         means=tuple(round(mean(values), 4) for values in by_step),
         lows=tuple(map(min, by_step)),
         highs=tuple(map(max, by_step)),
-        answers_per_step=answers,
+        prompts_per_step=int(first.config["rollout_batch_size"]),
         held_out=tuple(_held_out(runs)),
         answers=tuple(_answers(first)),
         seconds_per_step=round(median(each["time/step_s"] for each in steps), 2),
@@ -117,9 +117,9 @@ def _answers(run: RunFiles) -> Iterator[tuple[str, str, str, str]]:
 
 
 def wilson(share: float, count: float) -> tuple[float, float]:
-    """Wilson's interval of a share of `count` trials: the probabilities at most three standard deviations from it.
+    """Wilson's interval of a share of `count` trials: the probabilities at most two standard deviations from it.
 
-    Example: wilson(0.5, 100) -> (0.356, 0.644).
+    Example: wilson(0.5, 100) -> (0.402, 0.598).
     """
     z2 = _DEVIATIONS**2
     middle = share + z2 / (2 * count)
@@ -130,14 +130,15 @@ def wilson(share: float, count: float) -> tuple[float, float]:
 def outside(band: Band, run: Band) -> list[str]:
     """Places where a run of one seed leaves the band, and how far; empty if it does not.
 
-    A mean reward of five steps may lie as low as Wilson's lower bound of the band's mean low in these steps, for the
-    answers sampled in them, and as high as his upper bound of its mean high. A held-out accuracy lies in its interval.
+    A mean reward of five steps may lie as low as Wilson's lower bound of the band's mean low in these steps, and as
+    high as his upper bound of its mean high. Prompts are the trials, since answers to one prompt are alike. A held-out
+    accuracy lies in its interval.
     """
     problems = list[str]()
     num_steps = min(len(band.means), len(run.means))
     for start in range(0, num_steps, WINDOW):
         steps = slice(start, min(start + WINDOW, num_steps))
-        count = band.answers_per_step * (steps.stop - start)
+        count = band.prompts_per_step * (steps.stop - start)
         low, high = wilson(mean(band.lows[steps]), count)[0], wilson(mean(band.highs[steps]), count)[1]
         problems += _beyond(f"steps {start + 1} to {steps.stop}: mean reward", mean(run.means[steps]), low, high)
     known = {each.step: each for each in band.held_out}

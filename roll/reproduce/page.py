@@ -18,8 +18,9 @@ from roll.utils.text import visible
 PAGE, PICTURE, WIDTH = "README.md", "curve.svg", 120
 RULE = """A run lies in the band if its mean reward in each five steps and its accuracy on the held-out rows do. The
 reward of the band in these steps is between the mean of the lowest and the mean of the highest of its seeds. Wilson's
-interval for three standard deviations widens both ends, with the sampled answers as trials. The accuracy of the band is
-between the lowest and the highest of its seeds, and is widened in the same way, with the rows as trials."""
+interval for two standard deviations widens both ends. Its trials are the prompts of these steps, since the answers to
+one prompt are alike. The accuracy of the band is between the lowest and the highest of its seeds, and is widened in the
+same way, with the rows as trials."""
 
 
 def curve(band: Band, run: Band | None = None) -> str:
