@@ -35,8 +35,9 @@ A recipe is a folder with two files, in `examples/reproduce/` or anywhere (`roll
 | `recipe.yaml` | the YAML of a run with `eval_steps` and `validation`; the command sets `pretrain` and `seed` |
 | `about.yaml` | what it shows: `title`, `text`, `kind`, `device`, `minutes`, `model`, `licence`, `wheels` |
 
-`kind` is `learns`, or `fails` for a recipe that is there to fail. `model` is a hub id. `wheels` are the parts of a GGUF
-file, if the package index has the model. Rewards lie between 0 and 1.
+Files of a recipe are named by the key `recipe_dir` of its YAML, which the command sets; of `stages` the last one is
+compared. `kind` is `learns`, or `fails` for a recipe that is there to fail. `model` is a hub id. `wheels` are the
+parts of a GGUF file, if the package index has the model. Rewards lie between 0 and 1.
 
 `roll reproduce NAME --seeds 3 --record` runs three seeds and writes `band.json`, `README.md` and `curve.svg` into the
 folder. `python -m tools.make_results` then renews this page. A recipe without `band.json` is listed as never run. A run

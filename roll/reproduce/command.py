@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from roll.configs.load.yaml_file import read_yaml
 from roll.errors import ConfigError
 from roll.report.run_files import read_run
 from roll.reproduce.band import measured, outside
@@ -37,7 +38,8 @@ def run(argv: Sequence[str]) -> int:
     model, source = model_of(recipe.about, options.model)
     say(f"Model: {source}, licence {recipe.about.licence}" if options.model is None else f"Model: {source}")
     steps = [f"max_steps={options.steps}"] if options.steps else []
-    words = [str(recipe.folder / RUN_FILE), f"pretrain={model}", *steps, *overrides]
+    place = [f"recipe_dir={recipe.folder}"] if "recipe_dir" in read_yaml(recipe.folder / RUN_FILE) else []
+    words = [str(recipe.folder / RUN_FILE), f"pretrain={model}", *place, *steps, *overrides]
     outputs = [folder / f"seed-{seed}" for seed in range(1, options.seeds + 1)]
     for seed, output in enumerate(outputs, 1):
         say(f"Seed {seed} of {options.seeds}: roll run {' '.join(words)}")
@@ -56,7 +58,7 @@ def _code(command: Sequence[str]) -> int:
 
 
 def _ended(recipe: Recipe, folder: Path, outputs: Sequence[Path], source: str, is_record: bool) -> int:
-    runs = [read_run(output) for output in outputs]
+    runs = [read_run(max(output.glob("[0-9]*-*"), default=output)) for output in outputs]  # the last stage
     all_seeds = measured(runs, source)
     if is_record:
         write_whole(recipe.folder / BAND_FILE, all_seeds.as_json())
