@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from roll.configs.base import DEVICES_PER_NODE
 from roll.configs.load.aliases import LLM_JUDGE, REWARD_MODEL, ROLL_REWARD_KEYS, ROLL_REWARDS
 from roll.configs.presets.table import fill_algorithm
 from roll.configs.sections.cluster import parse_device_mapping
@@ -12,7 +13,6 @@ from roll.configs.strategies.table import OTHER_NAMES, spec_of
 from roll.configs.tables.roles import ACTOR_INFER, ACTOR_TRAIN, REWARD_PRETRAIN, Role, Use
 
 LENGTH_KEYS = ("max_steps", "num_train_epochs", "total_epochs", "total_steps", "total_training_steps")
-DEVICES_PER_NODE = 8  # where num_gpus_per_node does not say
 ENGINE_JUDGE_TIMEOUT_S = 600.0
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from roll.configs.base import DEVICES_PER_NODE
 from roll.configs.load.aliases import STUDENTS, holds_teachers
-from roll.configs.load.defaults import DEVICES_PER_NODE
 from roll.configs.problems import Problem, ids_text
 from roll.configs.sections.cluster import parse_device_mapping
 from roll.configs.strategies.features import Feature

@@ -7,8 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, model_validator
 
-from roll.configs.base import LARGEST_SEED, MOST_DEVICES_PER_NODE, MOST_NODES, Settings, setting
-from roll.configs.load.defaults import DEVICES_PER_NODE, fill_run
+from roll.configs.base import DEVICES_PER_NODE, LARGEST_SEED, MOST_DEVICES_PER_NODE, MOST_NODES, Settings, setting
 from roll.configs.sections.cluster import Environment, WorkerConfig
 from roll.configs.sections.data import DataArgs, Names, Place, split_text
 from roll.configs.sections.model import Hub
@@ -293,6 +292,8 @@ class RunConfig(Settings):
     @model_validator(mode="before")
     @classmethod
     def _fill(cls, tree: Any) -> Any:
+        from roll.configs.load.defaults import fill_run  # workers get configurations that are built
+
         return fill_run(tree, cls.role_table) if isinstance(tree, Mapping) else tree
 
     @property

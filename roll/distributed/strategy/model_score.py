@@ -16,7 +16,6 @@ from roll.algorithms.distillation import Distillation
 from roll.algorithms.loss import Loss
 from roll.configs.checks.prefix_sharing import obstacles
 from roll.configs.sections.cluster import WorkerConfig
-from roll.datasets.pictures.decode import all_decoded
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, TrainStrategy
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets, with_partners
 from roll.errors import PictureError, StrategyError
@@ -246,6 +245,8 @@ class ModelScoreStrategy(ScoreStrategy):
     def _decoded(self, media: Sequence[Media]) -> Sequence[Media]:
         """The pictures with their pixels. Those of rows that were there before the run are read now, for one micro
         batch at a time. StrategyError for a picture that cannot be."""
+        from roll.datasets.pictures.decode import all_decoded  # only runs that show pictures read them
+
         try:
             return all_decoded(media)
         except PictureError as error:

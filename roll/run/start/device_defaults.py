@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from roll.configs.base import DEVICES_PER_NODE
 from roll.configs.load.chosen_values import Chosen, KeysInYaml, Machine
-from roll.configs.load.defaults import DEVICES_PER_NODE
 from roll.configs.load.loader import fragments_dir
 from roll.configs.load.yaml_file import read_yaml
 from roll.configs.plan.layout import parallel_sizes
