@@ -47,7 +47,7 @@ that does not learn is a result too: record it with `kind: fails`.
 
 def made() -> Iterator[tuple[Path, str]]:
     """Every file that is made, with its text."""
-    known = recipes()
+    known = sorted(recipes(), key=lambda recipe: (recipe.band is None, recipe.about.device, recipe.name))
     lines = [HEAD]
     for recipe in known:
         yield from pages_of(recipe)
