@@ -68,6 +68,7 @@ custom_envs:
 agent_endpoint: {listen: "127.0.0.1:0"}
 train_env_manager: {world_size: 2, num_env_groups: 11, group_size: 2, tags: TAGS}
 val_env_manager: {num_env_groups: 11, group_size: 1, tags: TAGS}
+skip_idle_rows: false  # the log-probs of every kind are compared
 actor_train:
   model_args: {dtype: fp32}
   training_args: {per_device_train_batch_size: 4, gradient_accumulation_steps: 4}

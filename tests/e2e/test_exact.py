@@ -134,6 +134,7 @@ eval_steps: -1
 save_steps: -1
 track_with: [jsonl]
 exact_log_probs: true
+skip_idle_rows: false  # rewards are all 0, and every turn is compared
 rollout_batch_size: 8
 prompt_length: 400
 sequence_length: 700
