@@ -4,9 +4,9 @@ declare -A __told
 __dir=/tmp/.roll __line=0 FUNCNEST=200
 
 __write() { # KIND WORD...
-  __id=${EPOCHREALTIME:-$(/usr/bin/date +%s.%N)}
+  __id=${EPOCHREALTIME:-$(builtin command -p date +%s.%N)}
   __id=${__id//[!0-9]/}$RANDOM
-  { printf '%s\0' "$1" "$__id" "$__line" "${@:2}"; [ "$1" != command ] || { printf '\35\0'; /usr/bin/env -0; }; printf '\36\0'; } >"$__dir/$__id"
+  { printf '%s\0' "$1" "$__id" "$__line" "${@:2}"; [ "$1" != command ] || { printf '\35\0'; builtin command -p env -0; }; printf '\36\0'; } >"$__dir/$__id"
 }
 __mark() { [ -z "${__answers[$1]-}" ] || { printf '%s\n' "${__answers[$1]}"; return; }; __write text "$1"; printf '\2%s\3\n' "$__id"; }
 
@@ -33,7 +33,7 @@ __bash() {
       *) [ -f "${!i}" ] || { __write source "$PWD" "${!i}"; __write command bash "$@"; return 0; }; break ;;
     esac
   done
-  /usr/bin/bash "$@"
+  builtin command -p bash "$@"
 }
 __python() { # its own code, without packages: what it cannot print stays open
   local text status
@@ -45,13 +45,13 @@ __python() { # its own code, without packages: what it cannot print stays open
 __filter() { # a tool that changes texts: what it makes of an open one is open
   local text="" piped="" status word
   [[ $1 != tail || ${2-} != -[fF]* ]] || return 0
-  [[ $(/usr/bin/stat -c %F -) == fifo ]] && piped=1 text=$(/usr/bin/cat; printf x) && text=${text%x}
+  [[ $(builtin command -p stat -c %F -) == fifo ]] && piped=1 text=$(builtin command -p cat; printf x) && text=${text%x}
   if [[ $1 != cat && $text$* == *$'\2'* ]]; then
     text=${text%$'\n'}
     __mark "${text:+$text | }$*"
     return
   fi
-  if [ -n "$piped" ]; then printf %s "$text" | PATH=/usr/bin "/usr/bin/$1" "${@:2}"; else PATH=/usr/bin "/usr/bin/$1" "${@:2}"; fi
+  if [ -n "$piped" ]; then printf %s "$text" | PATH=/usr/bin builtin command -p "$1" "${@:2}"; else PATH=/usr/bin builtin command -p "$1" "${@:2}"; fi
   status=$?
   case $1$status in
     *[!0-9]0 | *grep1 | expr1) ;;
@@ -59,17 +59,17 @@ __filter() { # a tool that changes texts: what it makes of an open one is open
   esac
   return $status
 }
-__tool() { "/usr/bin/$1" "${@:2}"; }
-__quiet() { "/usr/bin/$1" "${@:2}" 2>/dev/null; return 0; }
+__tool() { builtin command -p "$1" "${@:2}"; }
+__quiet() { builtin command -p "$1" "${@:2}" 2>/dev/null; return 0; }
 __full() { # realpath, readlink -f: of names, for few of them are here
   local word
   for word; do :; done
-  case $word in $'\2'*) printf '%s\n' "$word" ;; *) /usr/bin/realpath -ms -- "$word" ;; esac
+  case $word in $'\2'*) printf '%s\n' "$word" ;; *) builtin command -p realpath -ms -- "$word" ;; esac
 }
 __go() { # cd: a folder that is not here is made
   local word=
   for word; do :; done
-  builtin "$@" 2>/dev/null || { /usr/bin/mkdir -p -- "$word" && builtin "$1" -- "$word"; } 2>/dev/null || __write folder "$PWD" "$word"
+  builtin "$@" 2>/dev/null || { builtin command -p mkdir -p -- "$word" && builtin "$1" -- "$word"; } 2>/dev/null || __write folder "$PWD" "$word"
   return 0
 }
 __has() { # command -v, which, type
@@ -147,7 +147,7 @@ __at_path() { # PATH NAME: a program by its path is a function of this name
 }
 __split() { # WORDS, each with a \6 behind it
   local words
-  IFS=$'\6' read -r -d '' -a words <<<"$1"
+  IFS=$'\6' builtin read -r -d '' -a words <<<"$1"
   words[-1]=${words[-1]%$'\n'}
   __act "${words[@]}"
 }
@@ -166,7 +166,22 @@ sh() { __bash "$@"; }
 command() { case ${1-} in -v | -V) __has "$@" ;; *) "$@" ;; esac; }
 exec() { [ $# -eq 0 ] || { "$@"; builtin exit; }; }
 [ -z "$__on" ] || exit() { return 0; }
-[ -z "$__gpus" ] || nvidia-smi() { for ((__i = 0; __i < __gpus; __i++)); do case $* in *count*) echo "$__gpus" ;; *) echo "GPU $__i" ;; esac; done; }
+[ -z "$__gpus" ] || nvidia-smi() { # a GPU is its number: what else one is, only a run tells
+  local i
+  if [[ $* != -L && $* != --list-gpus && ! "$* " =~ --query-gpu=(count|index|name|uuid)\  ]]; then __program nvidia-smi "$@"; return; fi
+  for ((i = 0; i < __gpus; i++)); do case $* in *=count*) echo "$__gpus" ;; *=index*) echo "$i" ;; *) echo "GPU $i" ;; esac; done
+}
+read() { # from a person: what is typed is open
+  local __i
+  [[ $(builtin command -p stat -c %F -) == char* && $* != *-u* ]] || { builtin read "$@"; return; }
+  for ((__i = 1; __i <= $#; __i++)); do
+    case ${!__i} in
+      -*[adinNpt]) ((__i++)) ;;
+      [A-Za-z_]*) printf -v "${!__i}" %s "$(__mark "read ${!__i}")" ;;
+    esac
+  done
+  return 1
+}
 scontrol() {
   if [[ $* == *hostnames* && ${SLURM_NNODES-} =~ ^[0-9]+$ ]]; then seq -f node%.0f "$SLURM_NNODES"; else __program scontrol "$@"; fi
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -28,6 +29,8 @@ _WRITTEN = (
     rf"(?:^|[\s;&|(]){_NAME}(?:\[[^]]*\])?\+?=|\$\{{{_NAME}:?[-+=]|-[znv]\s+[\"']?\$?\{{?{_NAME}|"
     rf"\b(?:for|read|mapfile)\s+(?:-\w+\s+)*{_NAME}"
 )
+_PASSED_ON = rf"\b{_NAME}=[^\s=]*\$(?:\1\b|\{{\1\b(?!:?[-=+]))|(?:-e|--env)[ =]+\w+="
+"""`X=$X/y` is no value of its own, and `-e X=...` is one of another program."""
 _OF_BASH = re.compile(r"BASH\w*|(OLD)?PWD|RANDOM|E?UID|PPID|PATH|SECONDS|IFS|LINENO|FUNCNAME|REPLY|OPT(ARG|IND)|_+")
 _MOST_RUNS, _LARGEST, _MOST_DISKS = 6, 1 << 20, 12
 
@@ -75,7 +78,8 @@ class Recording:
         """Return sentences on what the run lacked here."""
         tests = dict[str, Tested]((each.text, each) for each in self.tests)
         unread = [
-            f"{name} is not here, or hidden: the script is read without it." for name in dict.fromkeys(self.unread)
+            f"{name} is not here, is hidden or cannot be read: the script is read without it."
+            for name in dict.fromkeys(self.unread)
         ]
         return [*(each.note for each in tests.values()), *unread]
 
@@ -121,7 +125,9 @@ def _open_names(text: str) -> set[str]:
         for part in re.findall(r"(?:\(\(|\$\[)([^()\]]*)(?:\)\)|\])", code)
         for name in re.findall(rf"\b{_NAME}", part)
     }
-    written = {name for found in re.findall(_WRITTEN, code, re.MULTILINE) for name in found}
+    own = re.sub(_PASSED_ON, "", code)
+    written = {name for found in re.findall(_WRITTEN, own, re.MULTILINE) for name in found}
+    written -= set(re.findall(rf"\$\{{{_NAME}:?\?", code))
     return {name for name in read - written if not _OF_BASH.fullmatch(name)}
 
 
@@ -138,8 +144,9 @@ def _found_here(script: str, wanted: Sequence[tuple[str, str]]) -> list[tuple[st
         tops = _starts(Path(script).parent) if inside else [Path("/")]
         for path in [top / (inside or place) for top in tops]:
             info = path_info(path)
-            if info.is_file or path.is_dir():
-                found.append((str(place), _text_of(path) if info.is_file else None))
+            if (info.is_file or info.is_directory) and path.resolve().parts[1:2] not in (("proc",), ("sys",), ("dev",)):
+                with suppress(OSError):
+                    found.append((str(place), _text_of(path) if info.is_file else None))
                 break
     return found
 
@@ -157,10 +164,12 @@ def _text_of(path: Path) -> bytes:
     return b"" if b"\0" in data or len(data) > _LARGEST else data
 
 
+def _reference(name: str) -> str:
+    return f"${{oc.env:{name}}}" if name.isupper() else f"${{{name}}}"
+
+
 def _run(script: Script, shown: Mapping[str, bytes | None]) -> Recording:
-    texts = {
-        str(i + 1): f"${{oc.env:{name}}}" if name.isupper() else f"${{{name}}}" for i, name in enumerate(script.names)
-    }
+    texts = {str(i + 1): _reference(name) for i, name in enumerate(script.names)}
     environment = {name: f"\2{i + 1}\3" for i, name in enumerate(script.names)} | dict(script.known)
     arguments = list[str]()
     for number, value in enumerate(script.arguments, 1):
@@ -169,7 +178,9 @@ def _run(script: Script, shown: Mapping[str, bytes | None]) -> Recording:
     interpreter, libraries = own_python()
     values = {"interpreter": interpreter, "on": "" if script.heeds_exit else "1", "gpus": str(script.gpus or "")}
     header = "".join(f"__{name}={shlex.quote(value)}\n" for name, value in values.items())
-    header += f"declare -A __answers=({' '.join(f'[{shlex.quote(k)}]={v}' for k, v in script.answers.items())})\n"
+    answers = {f"read {name}": value for name, value in script.known.items()} | dict(script.answers)
+    pairs = [f"[{shlex.quote(words)}]={shlex.quote(text)}" for words, text in answers.items()]
+    header += f"declare -A __answers=({' '.join(pairs)})\n"
     places = {place: f"f{i}" for i, place in enumerate(shown)}
     copies = [
         f"mkdir -p {shlex.quote(place if shown[place] is None else str(Path(place).parent))}"
@@ -215,7 +226,7 @@ def _recording(output: str, errors: list[str], texts: dict[str, str], environmen
             inner = _TOKEN.match(words[0])
             before = texts.get(inner[1], "") if inner and words[0][inner.end() :].startswith(" | ") else ""
             text = before[2:-1] + words[0][inner.end() :] if inner and before.startswith("$(") else words[0]
-            texts[number] = f"$({text})"
+            texts[number] = _reference(text[5:]) if text.startswith("read ") else f"$({text})"
 
     def decoded(text: str) -> str:
         for i, folder in enumerate(_START):

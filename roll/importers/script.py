@@ -29,6 +29,7 @@ _MOST_SHOWN = 5
 _MOST_BYTES = 1 << 20
 _PLAIN = re.compile(r"(?:\w+=\w+ )*(?:python3?|torchrun) (?:[\w ./:=,+~@%^-]|\[|\]|'[^']*'|\"[^\"$`\\!]*\")+")
 _QUESTION = re.compile(r"line (\d+): .*?(\$\{(?:oc\.env:)?(\w+)\}|\$\((.+?)\)(?!\))).*error token")
+_OF_GPUS = re.compile(r"nvidia-smi (-L|--list-gpus|--query-gpu=(count|index|name|uuid)\b)")
 _READ_ON = "The script ends at an exit before its command, for it misses something here. It is read as if it went on."
 _CUT_OFF = (
     "The line of `{}` lacks its backslash: to the shell, the key=value words behind it are another command, which "
@@ -252,7 +253,7 @@ def _what_to_give(match: re.Match[str]) -> str:
             f"Give {match[3]}=2 or so after the file" if match[3].isupper() or match[3].isdecimal() else "Set it there"
         )
         return f"it computes with {match[3]}, which it does not set. {how}."
-    how = "Give --gpus 8 or so." if match[4].startswith("nvidia-smi") else "Put a number there."
+    how = "Give --gpus 8 or so." if _OF_GPUS.match(match[4]) else "Put a number there."
     return f"it computes with {match[2]}, which an import does not run. {how}"
 
 
@@ -266,7 +267,7 @@ def _with_name(word: str, text: str) -> str:
 
 def _has_say(name: str, script: Script, commands: list[Started]) -> bool:
     """Whether a variable that was given changes a command: whether it is another one if the variable is open."""
-    if name not in script.known:
+    if name not in script.known or re.search(rf"\$\{{{name}:?\?", script.text):
         return True
     known = {other: value for other, value in script.known.items() if other != name}
     _, found = _recorded(replace(script, known=known, names=[*script.names, name]))

@@ -469,6 +469,43 @@ def test_nvidia_smi_lists_the_gpus_that_are_given() -> None:
     assert find_command(script, gpus=8).overrides == ("a.b=4", "a.c=8")
 
 
+@pytest.mark.slow
+def test_what_else_a_gpu_is_stays_open() -> None:
+    found = find_command("M=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader)\npython x a.b=$M", gpus=8)
+    assert found.overrides == ("a.b=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader)",)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "export D=$D\npython x a.b=$D/t",
+        "docker run -e D=$D -e E=${E:?} image python x a.b=$D/t",
+        "read -p 'where? ' D\npython x a.b=$D/t",
+        "D=${D:?needed}\npython x a.b=$D/t",
+    ],
+)
+def test_a_variable_that_is_passed_on_or_asked_for_has_no_value(script: str) -> None:
+    assert overrides(script)[-1] == "a.b=${oc.env:D}/t"
+    given = find_command(script, variables={"D": "/d"})
+    assert given.overrides[-1] == "a.b=/d/t" and not given.unread
+
+
+def test_a_variable_that_must_be_given_has_a_say() -> None:
+    script = "export KEY=${KEY:?}\npython x a.b=1"
+    assert overrides(script) == ("a.b=1",) and not find_command(script, variables={"KEY": "k"}).unread
+
+
+def test_no_device_and_no_file_that_cannot_be_read_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(recording, "_text_of", opened)
+    (tmp_path / "env.sh").write_text("N=1")
+    found = find_command(f"cat /proc/kmsg\n. {tmp_path}/env.sh\npython x a.b=1")
+    assert found.overrides == ("a.b=1",) and "env.sh is not here, is hidden or cannot be read" in found.notes[-1]
+    assert recording._found_here("/nowhere/run.sh", [("/", "/proc/kmsg"), ("/", "/proc/self/environ")]) == []
+
+
 def test_files_beside_a_script_are_read_and_others_are_said(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib/env.sh").write_text('declare -A LR=([a]=3)\nrun() { bash lib/train.sh a.b=$1 "$@"; }\n')
@@ -487,6 +524,7 @@ def test_files_beside_a_script_are_read_and_others_are_said(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "script",
     [
+        "X=$(echo 1 | /usr/bin/cat | /usr/bin/xargs echo); python x a.b=$X",
         "/opt/conda/bin/python -m x a.b=1",
         "$CONDA/bin/python -m x a.b=1",
         'run() { "$@"; }; run /usr/bin/python3 -m x a.b=1 > "/data/logs/$USER.log"',

@@ -168,7 +168,7 @@ def test_variables_of_a_script_are_given_after_the_file(tmp_path: Path) -> None:
         ("IFS=',' read -ra A <<< \"$G\"\nN=${#A[@]}-${A[1]}", "4-5"),
         ("IFS=, read -r a b <<< $G\nN=$a:$b", "3:5,7,9"),
         ("mapfile -t A <<< $'x\\ny'\nN=${A[1]}", "y"),
-        ("N=1\nread -p 'which? ' N", "${N}"),
+        ("N=1\nread -p 'which? ' N", "${oc.env:N}"),
         ("IFS=','\nset -- $G\nN=$#", "4"),
         ("OLD=$IFS; IFS=,; A=($G); IFS=$OLD; B=(1 2); N=${#A[@]}${#B[@]}", "42"),
         ("N=$(echo $G | tr ',' '\\n' | grep -c .)", "4"),
