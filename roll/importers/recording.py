@@ -17,7 +17,7 @@ from roll.utils.sandbox.process import SandboxError, run
 
 _BASH, _RECORDER = "/usr/bin/bash", Path(__file__).with_name("recorder.sh")
 _LIMITS = Limits(cpu_s=5, wall_s=60, memory_mb=512)
-_SCRIPT_S = 30
+_SCRIPT_S = 10
 _START = ("/tmp/start/a/b/c", "/tmp/start/a/b", "/tmp/start/a", "/tmp/start")
 """The folder in which a script starts, and those above it."""
 _TOKEN = re.compile("\2([0-9]+)\3")
@@ -81,7 +81,8 @@ class Recording:
             f"{name} is not here, is hidden or cannot be read: the script is read without it."
             for name in dict.fromkeys(self.unread)
         ]
-        return [*(each.note for each in tests.values()), *unread]
+        late = ["The script does not end by itself: it is read until it is stopped."] if self.is_late else []
+        return [*(each.note for each in tests.values()), *unread, *late]
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def record(script: Script) -> Recording:
         names = {*script.names, *(name for each in texts for name in _open_names(each))} - script.known.keys()
         found = _run(replace(script, names=sorted(names)), shown)
         more = dict(_found_here(script.place, found.wanted))
-        if not more.keys() - shown.keys():
+        if found.is_late or not more.keys() - shown.keys():
             return found
         shown = {**more, **shown}
     raise ConfigError(f"{script.place} sources a script that sources another, and so on, more than {_MOST_RUNS} deep.")
@@ -197,7 +198,7 @@ def _run(script: Script, shown: Mapping[str, bytes | None]) -> Recording:
         f"cd {_START[0]}",
         f"bash -n {shlex.quote(script.place)} || exit 9",
         f"{shlex.join([*command, *arguments])} </dev/null >/dev/null",
-        "(( $? > 128 )) && printf 'late\\0000\\0000\\0\\36\\0'",
+        "case $? in 137 | 152) printf 'late\\0000\\0000\\0\\36\\0' ;; esac",
         "cd /tmp/.roll && cat [0-9]* 2>/dev/null",
     ]
     files = {name: content for place, name in places.items() if (content := shown[place]) is not None}

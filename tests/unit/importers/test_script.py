@@ -545,6 +545,8 @@ def test_a_script_without_end_is_refused() -> None:
     with pytest.raises(ConfigError, match="no command .* It does not end within 5 s"):
         overrides("while true; do a=1; done\npython x a.b=1")
     assert overrides(":() { : | : & }; :\npython x a.b=1") == ("a.b=1",)
+    found = find_command("while :; do python x a.b=1; done")
+    assert found.overrides == ("a.b=1",) and "does not end by itself" in found.notes[-1]
 
 
 @pytest.mark.parametrize(
