@@ -91,7 +91,7 @@ Writes a short commented YAML and shows its plan. What no option says is asked f
 def init_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="roll init", usage=_INIT, allow_abbrev=False)
     parser.add_argument("file", nargs="?", default=INIT_FILE, metavar="FILE.yaml", help=f"default: {INIT_FILE}")
-    parser.add_argument("--model", help="a directory or a hub id")
+    parser.add_argument("--model", help="a directory, a GGUF file or a hub id")
     parser.add_argument("--data", metavar="FILE", help="prompts and reference answers: a file, or a hub data set")
     parser.add_argument("--env", metavar="ENVIRONMENT", help="an environment for an agent, in the place of data")
     parser.add_argument("--reward", help=f"a name of docs/rewards.md, or module:function; default: {INIT_REWARD}")
@@ -103,7 +103,7 @@ def init_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--ground_truth", default="", metavar="COLUMN", help="with the reference answer; default: by its name"
     )
-    parser.add_argument("--force", action="store_true", help="replace a file that is there")
+    parser.add_argument("--force", action="store_true", help="replace files that are there")
     return parser
 
 

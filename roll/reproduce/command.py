@@ -31,8 +31,9 @@ def run(argv: Sequence[str]) -> int:
     if not options.name:
         say("\n".join(listing(recipes())))
         return 0
-    if options.seeds < 1:
-        raise ConfigError("--seeds: must be 1 or more.")
+    for name in ("seeds", "steps"):
+        if (count := getattr(options, name)) is not None and count < 1:
+            raise ConfigError(f"--{name}: {count} must be 1 or more.")
     recipe = find_recipe(options.name)
     folder = (options.out or Path("output/reproduce", recipe.name)).absolute()
     model, source = model_of(recipe.about, options.model)
@@ -45,16 +46,23 @@ def run(argv: Sequence[str]) -> int:
         say(f"Seed {seed} of {options.seeds}: roll run {' '.join(words)}")
         command = [sys.executable, "-m", "roll", "run", *words, f"seed={seed}", f"output_dir={output}"]
         if code := _code(command):
+            say(f"Seed {seed} ended early with exit code {code}, so nothing was compared. Its files: {output}")
             return code
     return _ended(recipe, folder, outputs, source, options.record)
 
 
 def _code(command: Sequence[str]) -> int:
-    """Exit code of a run, which ends with this process. Ctrl-C reaches both: the run saves, and this one waits."""
+    """Exit code of a run, which ends with this process. Ctrl-C reaches both, and SIGTERM is handed on: the run saves,
+    and this one waits."""
     run = subprocess.Popen(command, preexec_fn=partial(end_with_parent, signal.SIGTERM))
-    while True:
-        with suppress(KeyboardInterrupt):
-            return run.wait()
+    former = signal.signal(signal.SIGTERM, lambda *_: run.send_signal(signal.SIGTERM))
+    try:
+        while True:
+            with suppress(KeyboardInterrupt):
+                code = run.wait()
+                return code if code >= 0 else 128 - code
+    finally:
+        signal.signal(signal.SIGTERM, former)
 
 
 def _ended(recipe: Recipe, folder: Path, outputs: Sequence[Path], source: str, is_record: bool) -> int:

