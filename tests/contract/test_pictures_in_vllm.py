@@ -41,7 +41,7 @@ if find_spec("vllm") is None:
 
 @pytest.fixture(
     scope="module",
-    params=["qwen2_5_vl", *(pytest.param(name, marks=pytest.mark.slow) for name in list(MODELS)[1:])],
+    params=[pytest.param(name, marks=pytest.mark.slow) for name in MODELS],
 )
 def harness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineHarness]:
     model_dir = make_model_dir(tmp_path_factory.mktemp("model"), request.param, MODELS[request.param])
