@@ -113,7 +113,7 @@ def seconds_by_role(parent: Any) -> Seconds:
     import psutil
 
     parts = {"actor_infer": "rollout", "actor_train": "update"}
-    total = dict.fromkeys(PARTS, 0.0)
+    total: Seconds = {str(part): 0.0 for part in PARTS}
     for process in (parent, *parent.children(recursive=True)):
         try:
             times = process.cpu_times()

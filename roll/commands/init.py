@@ -167,7 +167,7 @@ def _prompt_lines(wishes: InitOptions) -> Iterator[str]:
     tokenizer = None if file is None else file_tokenizer(file.parent, wishes.model)
     if tokenizer is None:
         return
-    args = DataArgs(file_name=(wishes.data,), **_named(wishes.columns))
+    args = DataArgs.model_validate({"file_name": (wishes.data,), **_named(wishes.columns)})
     domains = (Domain("rows", wishes.columns.tags, required=()),)
     try:
         tasks = load_tasks(args, "--data", domains, tokenizer, LARGEST, choose=first_rows).tasks
