@@ -61,7 +61,7 @@ def test_a_dry_run_shows_and_checks_a_pipeline_of_ones_own(
     assert dry_run(folder, "--elsewhere") == 0
     shown = capsys.readouterr().out
     assert "learner  deepspeed_train  1 worker  device 0  fp32" in shown
-    assert "learner  8 per update (8 x 1 x 1), an update in every step; 4 updates in the run" in shown
+    assert "8 per update (8 x 1 x 1), an update in every step; 4 updates in the run" in shown
     assert shown.rstrip().endswith("The plan works.")
     assert dry_run(folder, "files=[]", "learner.device_mapping=[0,0]", "learner.generating_args.top_p=0.5") == 2
     said = capsys.readouterr().err

@@ -112,7 +112,7 @@ def test_time_memory_and_output_end_a_case(judge: LocalJudge) -> None:
 
 
 def test_when_the_answer_s_time_is_over_the_rest_has_not_passed(judge: LocalJudge) -> None:
-    short = replace(judge, total_s=2.0)
+    short = replace(judge, total_s=6.0)
     tally = judged(short, "import time\nif input() == 'wait': time.sleep(10**6)\nprint(1)", ("wait", "1"), ("", "1"))
     assert tally.shares == [0, 0] and tally.out_of_time == 2
 
