@@ -2,6 +2,7 @@
 
 import random
 import re
+from typing import Any
 
 from openai import AsyncOpenAI
 
@@ -21,7 +22,8 @@ class Sums:
 
 
 async def play(task, session):
-    messages, tries, right = [{"role": "user", "content": task["question"]}], 0, False
+    messages: list[Any] = [{"role": "user", "content": task["question"]}]
+    tries, right = 0, False
     async with AsyncOpenAI(base_url=session.base_url, api_key=session.api_key) as client:
         while tries < TRIES and not right:
             reply = await client.chat.completions.create(model="policy", messages=messages)

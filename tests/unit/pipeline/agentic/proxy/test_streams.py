@@ -177,7 +177,7 @@ async def chat(place: Place) -> tuple[Any, ...]:
         words += delta.content or ""
         calls += "".join(call.function.arguments for call in delta.tool_calls or ())
         if thoughts and words:
-            place.engine.has_read.set()
+            place.engine.has_read.set()  # type: ignore[attr-defined]
     message = (await client.chat.completions.create(**options)).choices[0].message
     assert (thoughts, words) == (message.reasoning_content, message.content)
     return thoughts, words, calls
@@ -186,15 +186,16 @@ async def chat(place: Place) -> tuple[Any, ...]:
 async def responses(place: Place) -> tuple[Any, ...]:
     client = place.openai()
     tool = {"type": "function", "strict": False, **OPEN["function"]}
-    words, numbers, kinds = "", [], []
+    words, numbers, kinds, last = "", [], [], None
     async for event in await client.responses.create(model="m", input="box F?", tools=[tool], stream=True):
         numbers.append(event.sequence_number)
         kinds.append(event.type)
         if event.type == "response.output_text.delta":
             words += event.delta
-            place.engine.has_read.set()
+            place.engine.has_read.set()  # type: ignore[attr-defined]
         last = event
     assert numbers == list(range(len(numbers))) and kinds.count("response.output_item.done") == 3
+    assert last is not None
     thought, message, call = last.response.output
     assert message.content[0].text == words
     return thought.content[0].text, words, call.arguments
@@ -205,7 +206,7 @@ async def messages(place: Place) -> tuple[Any, ...]:
     async with place.anthropic().messages.stream(model="c", max_tokens=300, messages=ASK, tools=[tool]) as events:
         async for event in events:
             if event.type == "text":
-                place.engine.has_read.set()
+                place.engine.has_read.set()  # type: ignore[attr-defined]
         last = await events.get_final_message()
     thought, words, call = last.content
     assert thought.signature
@@ -249,7 +250,7 @@ def test_with_a_real_engine_the_first_words_come_before_the_last_token(
 
     pytest.importorskip("openai")
     encoder = tool_encoder()
-    folder = save_pretrained(tmp_path, build_model(build_tokenizer(), tie_word_embeddings=False), encoder.tokenizer)
+    folder = save_pretrained(tmp_path, build_model(build_tokenizer(), tie_word_embeddings=False), encoder.tokenizer)  # type: ignore[arg-type]
     has_read, num_steps = threading.Event(), 0
     step = BatchSampler.step
 
@@ -275,6 +276,7 @@ def test_with_a_real_engine_the_first_words_come_before_the_last_token(
         endpoint = Endpoint(encoder, EngineClient(Workers(worker)).generate)  # type: ignore[arg-type]
         await endpoint.start()
         rows: list[Any] = []
+        words = ""
         for streams in (True, False):
             session = open_session(endpoint)
             greedy = SamplingParams(400, temperature=0.0, ignore_eos=True)
@@ -282,7 +284,6 @@ def test_with_a_real_engine_the_first_words_come_before_the_last_token(
             place = Place(endpoint, session, Engine(encoder, str))
             create = partial(place.openai(timeout=60).chat.completions.create, model="m", messages=ASK, max_tokens=120)
             if streams:
-                words = ""
                 async for chunk in await create(stream=True):
                     words += chunk.choices[0].delta.content or ""
                     if words:
