@@ -96,10 +96,12 @@ def _ended(recipe: Recipe, folder: Path, outputs: Sequence[Path], source: str, i
 
 def listing(known: Sequence[Recipe]) -> Iterator[str]:
     """Name, what it shows, device, minutes, and what is known of each recipe."""
-    lines = table(
-        (each.name, each.about.title, each.about.device, f"{each.about.minutes} min", _known(each)) for each in known
-    )
-    yield from [*lines, "", "roll reproduce NAME runs one. Minutes are of one seed, on two quiet CPU cores or one GPU."]
+    lines = table((each.name, each.about.title, each.about.device, _minutes(each), _known(each)) for each in known)
+    yield from [*lines, "", "roll reproduce NAME runs one. Minutes: a seed, on two CPU cores or one GPU; ~: a guess."]
+
+
+def _minutes(recipe: Recipe) -> str:
+    return f"{'~' if recipe.band is None else ''}{recipe.about.minutes} min"
 
 
 def _known(recipe: Recipe) -> str:

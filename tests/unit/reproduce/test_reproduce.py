@@ -150,8 +150,8 @@ def test_recorded_runs_are_the_band_of_the_recipe(recipe: Recipe, tmp_path: Path
 
 def test_the_list_tells_what_was_measured(recipe: Recipe) -> None:
     lines = [*listing([recipe, Recipe(recipe.folder, recipe.about, None)])]
-    assert lines[0] == "learns  A model learns  cpu  3 min  measured 2026-11-29, 2 seeds"
-    assert lines[1] == "learns  A model learns  cpu  3 min  never run"
+    assert lines[0] == "learns  A model learns  cpu  3 min   measured 2026-11-29, 2 seeds"
+    assert lines[1] == "learns  A model learns  cpu  ~3 min  never run"
 
 
 def test_recipes_are_listed_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:
