@@ -138,7 +138,7 @@ def _wrong(config: RunConfig, role: str, named: str, earlier: Sequence[StageMode
     elif named != AT_THE_START and named not in givers:
         there = ", ".join((*givers, AT_THE_START))
         yield f"models.{role}: {named} is no stage before this one.{did_you_mean(named, givers)} Possible: {there}."
-    elif named != AT_THE_START and givers[named].key not in config.roles[role].model_keys:
+    elif named != AT_THE_START and givers[named].key not in (config.roles[role].model_keys or ("pretrain",)):
         what = {None: "no model", "reward_pretrain": "a reward model"}.get(givers[named].key, "a policy")
         yield f"models.{role}: {named} leaves {what}, from which {role} cannot start."
 

@@ -160,7 +160,10 @@ def _stage(
     for giver in givers:  # a key that only an earlier stage answers
         if giver.key is not None and settings.get(giver.key) is None:
             settings[giver.key] = giver.origin
-    roles = receivers(check(spec, composed).config, entry, givers)
+    named = {giver.name: giver.origin for giver in givers}
+    wanted = {role: named[name] for role, name in entry.settings.models.items() if role in settings and name in named}
+    asked = replace(composed, settings=with_models(settings, wanted, {}, entry))
+    roles = receivers(check(spec, asked).config, entry, givers)
     origins = {role: giver.origin for role, giver in roles.items()}
     loaded = check(spec, replace(composed, settings=with_models(settings, origins, {}, entry)))
     if problems := list(_saving_problems(loaded)):

@@ -229,6 +229,16 @@ def test_an_optimizer_that_cannot_be_kept_is_refused(plan: Planner, stages: list
     assert message in refused(plan, *stages)[0]
 
 
+def test_a_stage_may_be_the_teacher_of_a_later_one(plan: Planner) -> None:
+    teacher = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [0]}
+    models = {"actor_train": "start", "actor_infer": "start", "teacher": "short"}
+    _, long = plan(SHORT, {**LONG, "is_pure_opd": True, "teacher": teacher, "models": models})
+    assert (long.models, long.shown.config.value("teacher.model_args.model_name_or_path")) == (
+        {"teacher": "short"},
+        "of short/hf_model",
+    )
+
+
 @pytest.mark.parametrize(
     ("models", "message"),
     [
