@@ -17,7 +17,8 @@ from roll.run.display.view import series
 from roll.run.records.replay import read
 from roll.utils.imports import is_installed
 
-REWARD, ACCURACY, LENGTH = "rollout/reward_mean", "val/reward_mean", "rollout/response_length_mean"
+REWARD, ACCURACY = "rollout/reward_mean", "val/reward_mean"
+LENGTH, SAMPLES = "rollout/response_length_mean", "throughput/samples_per_s"
 WINDOW = 5  # steps whose rewards are compared as one mean
 NUM_ANSWERS = 3
 _DEVIATIONS = 2
@@ -77,18 +78,20 @@ def measured(runs: Sequence[RunFiles], model: str) -> Band:
     first, start = runs[0], runs[0].starts[-1]
     rows = [row for run in runs for row in run.rows]
     steps = [metrics for _, metrics in rows if REWARD in metrics]
-    answers = int(first.config["rollout_batch_size"] * first.config["num_return_sequences_in_group"])
+    prompts = int(first.config["rollout_batch_size"])
+    if (envs := first.config.get("train_env_manager")) is not None:  # of agents it counts conversations
+        prompts //= int(envs["group_size"])
     threads = first.config["actor_train"]["system_envs"].get("OMP_NUM_THREADS")
     return Band(
         seeds=tuple(int(run.config["seed"]) for run in runs),
         means=tuple(round(mean(values), 4) for values in by_step),
         lows=tuple(map(min, by_step)),
         highs=tuple(map(max, by_step)),
-        prompts_per_step=int(first.config["rollout_batch_size"]),
+        prompts_per_step=prompts,
         held_out=tuple(_held_out(runs)),
         answers=tuple(_answers(first)),
         seconds_per_step=round(median(each["time/step_s"] for each in steps), 2),
-        tokens_per_s=round(median(answers * each[LENGTH] / each["time/step_s"] for each in steps), 1),
+        tokens_per_s=round(median(each[SAMPLES] * each[LENGTH] for each in steps), 1),
         phases=tuple(phase for phase in phase_table(rows) if phase[2] != "0.0%"),
         model=model,
         date=start.started[:10],

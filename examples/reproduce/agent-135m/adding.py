@@ -18,7 +18,7 @@ class Sums:
     def __getitem__(self, number: int) -> dict:
         chance = random.Random(f"sum {number}")
         a, b = chance.randint(0, 9), chance.randint(0, 9)
-        return {"question": f"What is {a} + {b}?", "sum": a + b}
+        return {"question": f"What is {a} + {b}? Answer with the number alone.", "sum": a + b}
 
 
 async def play(task, session):

@@ -48,7 +48,7 @@ def run_at(folder: Path, seed: int, rewards: Sequence[float], accuracies: tuple[
     (folder / "logs").mkdir(parents=True)
     (folder / "rollouts").mkdir()
     times = {"time/step_s": 10.0, "time/rollout_s": 4.0, "time/train_actor_s": 6.0}
-    others = times | {"rollout/response_length_mean": 12.5}
+    others = times | {"rollout/response_length_mean": 12.5, "throughput/samples_per_s": 3.2}
     rows = [(step, {"rollout/reward_mean": reward, **others}) for step, reward in enumerate(rewards, 1)]
     ends = {0: accuracies[0], len(rewards): accuracies[1]}
     write_metrics(
