@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 import psutil
 
-from roll.configs.strategies.variables import COMMON, inherited, refused_variables
-from roll.distributed.strategy.engine_variables import SGLANG, VLLM
+from roll.configs.strategies.variables import COMMON, SGLANG, VLLM, inherited, refused_variables
 from roll.errors import ConfigError, ResourceError, describe
 from roll.platforms.allocator import expandable
 from roll.utils.imports import line_of

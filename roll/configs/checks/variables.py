@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
@@ -13,8 +10,6 @@ from roll.configs.sections.run import RunConfig
 from roll.configs.strategies.table import spec_of
 from roll.configs.strategies.variables import AGREED, inherited, refused_variables
 from roll.configs.tables.roles import ACTOR_INFER, ACTOR_TRAIN
-
-_OF_PLUGINS = ("VLLM_ASCEND_",)  # read by another package
 
 
 def variable_problems(config: RunConfig) -> Iterator[Problem]:
@@ -45,34 +40,6 @@ def inherited_problems(config: RunConfig, environment: Mapping[str, str]) -> Ite
             found.setdefault(variable, (name, why))
     for variable, (name, why) in found.items():
         yield Problem(inherited_text(variable, name, why), (), "machine")
-
-
-def variable_warnings(config: RunConfig) -> Iterator[str]:
-    """Warn of variables with the name of an engine that its installed version does not read."""
-    for name, worker in config.model_roles.items():
-        registry = spec_of(worker.strategy_name).registry
-        if registry is None:
-            continue
-        for variable in _variables_of(config, worker):
-            if not variable.startswith(f"{registry.package.upper()}_") or variable.startswith(_OF_PLUGINS):
-                continue
-            if not _is_read(registry.package, variable):
-                where = f"{name}.system_envs" if variable in worker.system_envs else "system_envs"
-                yield (
-                    f"{where}.{variable} does nothing for {name}: the installed {registry.package} reads no such "
-                    f"variable. It may have become an argument ({name}.strategy_args.strategy_config)."
-                )
-
-
-@cache
-def _is_read(package: str, variable: str) -> bool:
-    """Whether a package's source text mentions a variable; True if it is not installed."""
-    spec = find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        return True
-    files = Path(next(iter(spec.submodule_search_locations))).rglob("*.py")
-    likely_first = sorted(files, key=lambda path: "env" not in path.name)
-    return any(variable.encode() in path.read_bytes() for path in likely_first)
 
 
 def inherited_text(variable: str, role: str, why: str) -> str:

@@ -15,7 +15,6 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.training import EIGHT_BIT
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.sequence_parallel import ranks_problems
-from roll.configs.strategies.value_kinds import deepspeed_misfits
 from roll.utils.text import short, show
 
 
@@ -256,7 +255,6 @@ def _without_auto(config: Mapping[str, Any]) -> dict[str, Any]:
 def problems(choice: Choice) -> Iterator[Problem]:
     config = choice.worker.strategy_config
     yield from ranks_problems(choice)
-    yield from deepspeed_misfits(choice.at, config)
     yield from deepspeed_problems(choice.role.name, config, facts_of(choice))
     args, dtype = choice.worker.training_args, choice.worker.model_args.dtype
     if choice.role.learns and args.optim == "muon" and (zero_stage(config) or dtype != "fp32"):

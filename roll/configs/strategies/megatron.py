@@ -17,7 +17,6 @@ from roll.configs.strategies.megatron_checks import (
     repeated_problems,
 )
 from roll.configs.strategies.megatron_config import MegatronSettings, split_settings
-from roll.configs.strategies.value_kinds import megatron_misfits
 from roll.platforms.table import machine_platform
 from roll.utils.text import show
 
@@ -39,7 +38,6 @@ def problems(choice: Choice) -> Iterator[Problem]:
         yield Problem(
             f"{key}: {optim} with {worker.strategy_name}, which supports AdamW only. Use fsdp2_train.", (key,)
         )
-    yield from megatron_misfits(at, config)
     wrong = list(megatron_problems(at, config))
     if not wrong:
         settings, _ = split_settings(config)

@@ -1,6 +1,7 @@
 """Environment variables that change what a role computes, or the processes and devices that it is given.
 
-Strategies add those of their engines (`StrategySpec.variables`). A variable can come from `system_envs`, or from the
+Strategies add those of their engines (`StrategySpec.variables`). The tables have those that images and tutorials set. A
+variable can come from `system_envs`, or from the
 shell or image in which a run or Ray was started: its processes inherit those.
 """
 
@@ -25,11 +26,6 @@ class VariableRule:
     is_ours: bool = False
 
 
-def variable_rules(reason: str, names: str, *fine: str, is_ours: bool = False) -> dict[str, VariableRule]:
-    """Return one rule for several variables, `names` with spaces between them; `fine` values beside OFF."""
-    return dict.fromkeys(names.split(), VariableRule(reason, OFF + fine, is_ours))
-
-
 _TF32 = "fp32 products would have the 10 bits of TF32, and log-probs of engine and trainer would drift apart"
 _SATURATES = (
     "what overflows would be the largest number or 0 instead of infinite or NaN, and no update be left out for it"
@@ -43,12 +39,9 @@ COMMON: Mapping[str, VariableRule] = {
         ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"),
         VariableRule("fp32 products on CPUs would have fewer bits", ("strict",)),
     ),
-    "TORCHINDUCTOR_USE_FAST_MATH": VariableRule("compiled exponentials and divisions would be approximate"),
-    **variable_rules("linear attention would approximate exponentials", "FLA_USE_FAST_OPS"),
     # of torch_npu, on Atlas A2 and A3
     "INF_NAN_MODE_ENABLE": VariableRule(_SATURATES, ("1",)),
     "INF_NAN_MODE_FORCE_DISABLE": VariableRule(_SATURATES),
-    "FLA_TRIL_PRECISION": VariableRule("linear attention would have the 10 bits of TF32", ("ieee",)),
     **dict.fromkeys(
         (
             *(platform.visible_variable for platform in ACCELERATORS),
@@ -62,13 +55,48 @@ COMMON: Mapping[str, VariableRule] = {
 AGREED = ("NCCL_CUMEM_ENABLE", "NCCL_NVLS_ENABLE", "NCCL_ALGO", "NCCL_PROTO")
 """Variables that the ranks of one communicator must agree on, or its first use fails or hangs."""
 
-_NEW_PREFIX = {"SGL_": "SGLANG_"}  # SGLang 0.5.23 renames variables with the old one as it is imported
+_HUB = "the engine would look for its model elsewhere than the trainer: set model_download_type: MODELSCOPE"
+_PROCESSES = "the worker starts and watches the engine's processes, on one node and on its own devices"
+_LENGTH = (
+    "positions beyond the model's would be sampled from: set max_position_embeddings, and a rope that reaches there, "
+    "in model_args.model_config_kwargs, which trainers read as well"
+)
+_FEWER_BITS = "log-probs in fewer bits were never tested here"
+
+VLLM: Mapping[str, VariableRule] = {
+    "VLLM_BATCH_INVARIANT": VariableRule("set batch_invariant in strategy_config", is_ours=True),
+    "VLLM_FLOAT32_MATMUL_PRECISION": VariableRule(_FEWER_BITS, ("highest",)),
+    "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": VariableRule(_FEWER_BITS, (*OFF, "none"), is_ours=True),
+    # With AITER on, both are on by default, for attention with latent keys and values, also of unquantised models.
+    "VLLM_ROCM_USE_AITER_FP8BMM": VariableRule(_FEWER_BITS, is_ours=True),
+    "VLLM_ROCM_USE_AITER_FP4BMM": VariableRule(_FEWER_BITS, is_ours=True),
+    "VLLM_USE_MODELSCOPE": VariableRule(_HUB),
+    "VLLM_ALLOW_LONG_MAX_MODEL_LEN": VariableRule(_LENGTH),
+    "VLLM_DP_SIZE": VariableRule("add devices to device_mapping for more engines", ("1",)),
+    "VLLM_WORKER_MULTIPROC_METHOD": VariableRule(_PROCESSES, ("spawn",), is_ours=True),
+    "VLLM_HOST_IP": VariableRule(_PROCESSES, ("127.0.0.1",), is_ours=True),
+}
+
+SGLANG: Mapping[str, VariableRule] = {
+    "SGLANG_RETURN_ORIGINAL_LOGPROB": VariableRule(
+        "log-probs must be those of the distribution that was sampled from, at its temperature"
+    ),
+    "SGLANG_USE_MODELSCOPE": VariableRule(_HUB),
+    # INT8 in AMD's images of SGLang
+    "ROCM_QUICK_REDUCE_QUANTIZATION": VariableRule(_FEWER_BITS, ("none",), is_ours=True),
+    # With AITER on a gfx95 it is on by default, for attention with latent keys and values.
+    "SGLANG_AITER_FP8_PREFILL_ATTN": VariableRule(_FEWER_BITS, is_ours=True),
+    "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": VariableRule(
+        "the engine needs spare positions, and roll checks the length itself", ("1", "true", "yes", "y"), is_ours=True
+    ),
+    "SGLANG_USE_CPU_ENGINE": VariableRule("the role's device_mapping says", (), is_ours=True),
+}
 
 
 def refused_variables(rules: Mapping[str, VariableRule], variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the variables whose values are refused, and why, in the order of `variables`."""
     for name, value in variables.items():
-        rule = rules.get(name) or rules.get(_renamed(name))
+        rule = rules.get(name)
         if rule is None or not value.strip() or value.strip().lower() in rule.fine:
             continue
         fine = " or ".join(each for each in rule.fine if each not in OFF[1:])
@@ -78,10 +106,3 @@ def refused_variables(rules: Mapping[str, VariableRule], variables: Mapping[str,
 def inherited(rules: Mapping[str, VariableRule]) -> dict[str, VariableRule]:
     """Return the rules that also hold for a worker's whole environment: roll sets the other variables itself."""
     return {name: rule for name, rule in rules.items() if not rule.is_ours}
-
-
-def _renamed(name: str) -> str:
-    for old, new in _NEW_PREFIX.items():
-        if name.startswith(old):
-            return new + name.removeprefix(old)
-    return name

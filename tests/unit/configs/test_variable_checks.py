@@ -1,6 +1,5 @@
 """Environment variables of workers: what system_envs may set, and what a shell may leave to them."""
 
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from roll.configs.checks.variables import inherited_problems, variable_problems
 from roll.run.spec import PipelineSpec
 from roll.run.start.start_checks import start_problems
-from tests.helpers.configs import config, problems, warnings_of
+from tests.helpers.configs import config, problems
 
 ENGINE = "actor_infer.strategy_args.strategy_name"
 REFERENCE = {"reference.strategy_args": {"strategy_name": "hf_infer"}, "use_kl_loss": True}
@@ -22,8 +21,8 @@ def said(changes: dict[str, Any]) -> list[str]:
     ("changes", "start"),
     [
         (
-            {"actor_infer.system_envs.VLLM_MOE_ROUTING_SIMULATION_STRATEGY": "uniform_random"},
-            "actor_infer.system_envs.VLLM_MOE_ROUTING_SIMULATION_STRATEGY cannot be set: it sends tokens to other",
+            {"actor_infer.system_envs.VLLM_USE_MODELSCOPE": "True"},
+            "actor_infer.system_envs.VLLM_USE_MODELSCOPE cannot be set: the engine would look for its model elsewhere",
         ),
         (
             {"system_envs.VLLM_BATCH_INVARIANT": "1"},
@@ -80,30 +79,15 @@ def test_both_ends_of_a_broadcast_must_agree_about_nccl(role: str) -> None:
     assert said({f"{role}.system_envs.NCCL_ALGO": "Ring", "actor_infer.device_mapping": [1]}) == []
 
 
-def test_a_variable_that_the_installed_engine_does_not_read_is_said_to_do_nothing() -> None:
-    if find_spec("vllm") is None:
-        pytest.skip("vllm is not installed")
-    given = {"VLLM_ATTENTION_BACKEND": "TRITON", "VLLM_LOGGING_LEVEL": "INFO", "VLLM_ASCEND_X": "1", "MY_VLLM_X": "1"}
-    made = config({"system_envs": given, "actor_infer.system_envs": {"VLLM_USE_V1": "1"}})
-    texts = [text for text in warnings_of(made) if "reads no such variable" in text]
-    assert [text.partition(" ")[0] for text in texts] == [
-        "system_envs.VLLM_ATTENTION_BACKEND",
-        "actor_infer.system_envs.VLLM_USE_V1",
-    ]
-    assert "an argument (actor_infer.strategy_args.strategy_config)" in texts[0]
-
-
 def test_what_a_shell_leaves_to_workers_is_said_before_they_start() -> None:
-    shell = {"VLLM_MODEL_REDIRECT_PATH": "/map", "NVIDIA_TF32_OVERRIDE": "1", "CUDA_VISIBLE_DEVICES": "0", "RANK": "3"}
+    shell = {"VLLM_USE_MODELSCOPE": "True", "NVIDIA_TF32_OVERRIDE": "1", "CUDA_VISIBLE_DEVICES": "0", "RANK": "3"}
     first, second = inherited_problems(config({}), shell)
     assert first.text.startswith("NVIDIA_TF32_OVERRIDE is set in the shell or image, and actor_train would inherit it:")
-    assert second.text.startswith(
-        "VLLM_MODEL_REDIRECT_PATH is set in the shell or image, and actor_infer would inherit"
-    )
+    assert second.text.startswith("VLLM_USE_MODELSCOPE is set in the shell or image, and actor_infer would inherit")
     assert {problem.of for problem in (first, second)} == {"machine"}, "a plan is often made elsewhere"
     replaced = {
         "system_envs": {"NVIDIA_TF32_OVERRIDE": "0"},
-        "actor_infer.system_envs": {"VLLM_MODEL_REDIRECT_PATH": ""},
+        "actor_infer.system_envs": {"VLLM_USE_MODELSCOPE": ""},
     }
     assert [*inherited_problems(config(replaced), shell)] == []
 
@@ -112,10 +96,10 @@ def test_what_a_shell_leaves_to_workers_is_said_before_they_start() -> None:
 def test_a_start_looks_at_its_own_shell_unless_workers_are_of_a_cluster(
     address: str | None, found: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("VLLM_MODEL_REDIRECT_PATH", "/map")
+    monkeypatch.setenv("VLLM_USE_MODELSCOPE", "True")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if address is not None:
         monkeypatch.setenv("RAY_ADDRESS", address)
     spec = PipelineSpec("rlvr", "", "")
     texts = [problem.text for problem in start_problems(spec, config({}), is_plan=True)]
-    assert len([text for text in texts if text.startswith("VLLM_MODEL_REDIRECT_PATH is set in the shell")]) == found
+    assert len([text for text in texts if text.startswith("VLLM_USE_MODELSCOPE is set in the shell")]) == found

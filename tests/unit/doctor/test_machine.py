@@ -114,10 +114,10 @@ def test_the_environment_is_read() -> None:
     expandable = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512,expandable_segments:True"}
     assert "roles that share GPUs start without it" in told(machine.environment_findings(expandable))
     assert "HF_HUB_OFFLINE is set" in told(machine.environment_findings({"HF_HUB_OFFLINE": "1"}))
-    engines = {"NVIDIA_TF32_OVERRIDE": "1", "VLLM_MODEL_REDIRECT_PATH": "/map", "VLLM_HOST_IP": "10.0.0.1"}
+    engines = {"NVIDIA_TF32_OVERRIDE": "1", "VLLM_USE_MODELSCOPE": "1", "VLLM_HOST_IP": "10.0.0.1"}
     found = list(machine.environment_findings(engines))
-    assert [finding.where for finding in found[1:]] == ["NVIDIA_TF32_OVERRIDE", "VLLM_MODEL_REDIRECT_PATH"]
-    assert "roles that it changes do not start: the engine would have another model" in found[2].what
+    assert [finding.where for finding in found[1:]] == ["NVIDIA_TF32_OVERRIDE", "VLLM_USE_MODELSCOPE"]
+    assert "roles that it changes do not start: the engine would look for its model" in found[2].what
 
 
 def test_memory_clock_and_python_are_judged() -> None:

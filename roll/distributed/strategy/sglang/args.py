@@ -17,7 +17,7 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_numbers import ATTENTION_CAP, attention_cap, text_part, type_of
 from roll.configs.strategies.value_kinds import Kinds, class_annotations, kinds_of
-from roll.distributed.strategy.engine_options import SGLANG, option_problems, refusals
+from roll.distributed.strategy.engine_options import SGLANG, option_problems
 
 SOCKETS_VARIABLE = "ROLL_SOCKETS_DIRECTORY"
 REPACKS = "it repacks layers after every weight update"
@@ -124,8 +124,7 @@ def problems(choice: Choice) -> Iterator[Problem]:
 
 def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the problems of an engine with this model, for its spec."""
-    kind = type_of(text := text_part(model))
-    yield from refusals(SGLANG, choice.role.name, choice.worker, kind)
+    text = text_part(model)
     if attention_cap(text) is None:
         return
     config = choice.worker.strategy_config
@@ -133,8 +132,8 @@ def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem
         known = f"{', '.join(_WITH_CAPS[:-1])} or {_WITH_CAPS[-1]}"
         yield Problem(
             f"{choice.at}.{_BACKENDS[0]} is not {known}: sglang's other kernels leave out the soft cap on attention of "
-            f"{kind} models ({ATTENTION_CAP}), and it chooses some of them by itself. Set it, or use vllm or hf_infer "
-            "(on a CPU: these alone).",
+            f"{type_of(text)} models ({ATTENTION_CAP}), and it chooses some of them by itself. Set it, or use vllm or "
+            "hf_infer (on a CPU: these alone).",
             (*(f"{choice.at}.{key}" for key in _BACKENDS), f"{choice.role.name}.model_args.model_name_or_path"),
         )
 

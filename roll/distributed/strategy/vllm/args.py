@@ -18,7 +18,7 @@ from roll.configs.strategies.model_facts import VLLM_NOT_ON_CPU, WITHOUT_PREFIXE
 from roll.configs.strategies.model_numbers import text_part, type_of, unsampled
 from roll.configs.strategies.value_kinds import Kinds, class_annotations, kinds_of
 from roll.configs.tables.vision import VisionModel
-from roll.distributed.strategy.engine_options import VLLM, option_problems, refusals
+from roll.distributed.strategy.engine_options import VLLM, option_problems
 from roll.distributed.strategy.vllm.pictures import (
     OLD_CACHE,
     picture_arguments,
@@ -191,7 +191,6 @@ def problems(choice: Choice) -> Iterator[Problem]:
 
 def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the problems of an engine with this model, for its spec."""
-    yield from refusals(VLLM, choice.role.name, choice.worker, type_of(text_part(model)))
     if model.get("architectures") == ["PhimoeForCausalLM"]:
         path, key = choice.worker.model_args.model_name_or_path, f"{choice.role.name}.model_args.model_name_or_path"
         yield Problem(

@@ -25,19 +25,13 @@ from roll.configs.strategies.value_kinds import Kinds, kinds_of, misfits
 def test_a_value_fits_its_annotation_or_not(annotation: str, fitting: list[Any], wrong: list[Any]) -> None:
     kinds = kinds_of(annotation)
     assert kinds is not None
-    assert [value for value in fitting if not kinds.takes(value, integral=False)] == []
-    assert [value for value in wrong if kinds.takes(value, integral=False)] == []
+    assert [value for value in fitting if not kinds.takes(value)] == []
+    assert [value for value in wrong if kinds.takes(value)] == []
 
 
 @pytest.mark.parametrize("annotation", ["CacheDType", "str | torch.dtype", "type[Executor] | None", "'dict | X'"])
 def test_a_type_that_only_the_engine_knows_is_not_judged(annotation: str) -> None:
     assert kinds_of(annotation) is None
-
-
-def test_a_fraction_without_a_rest_is_whole_where_the_engine_says_so() -> None:
-    kinds = Kinds(frozenset({"int"}))
-    assert kinds.takes(5e8, integral=True) and not kinds.takes(5e8, integral=False)
-    assert not kinds.takes(0.5, integral=True)
 
 
 def test_misfits_are_named_with_their_place_and_null_is_no_value() -> None:
