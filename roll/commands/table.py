@@ -88,7 +88,6 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         "roll.studio.command:run",
         "roll.studio.options:argument_parser",
     ),
-    "completion": Subcommand("print a script for completion in bash or zsh", "roll.commands.completion:run"),
     "import": Subcommand(
         "convert a configuration of verl, Trinity-RFT or an older ROLL to a YAML",
         "roll.importers.command:run",
