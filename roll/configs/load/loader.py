@@ -209,7 +209,7 @@ def _search_path(path: Path, written: Mapping[str, Any]) -> list[str]:
 
 @contextmanager
 def _files_read_by(read: Callable[..., dict[str, Any]]) -> Iterator[None]:
-    """Lets Hydra read YAMLs, fragments included, through `read`, which keeps to limits where Hydra has none."""
+    """Lets Hydra read YAMLs, fragments included, through `read`, which says what is wrong in them with its place."""
 
     class Files(FileConfigSource):
         def load_config(self, config_path: str) -> ConfigResult:

@@ -10,17 +10,15 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from roll.configs.load.yaml_file import MAX_DEPTH, unfit
+from roll.configs.load.yaml_file import unfit
 from roll.configs.problems import did_you_mean
 from roll.errors import ConfigError
 from roll.utils.text import show
 
-# `${...}` of a composed tree: which variables are used, what they name, and how much they become once written out.
+# `${...}` of a composed tree: which variables are used, and what they name.
 
 REFERENCE = re.compile(r"\$\{\s*([A-Za-z_][\w-]*)(?=[.\[}\s])")
 WHOLE_REFERENCE = re.compile(r"\$\{\s*([\w.-]+)\s*\}")
-MAX_WEIGHT = 2_000_000  # values and characters
-MAX_CHAIN = 60
 
 _ANY = re.compile(r"(?<!\\)\$\{\s*(\.*)([\w.\[\]-]+)\s*\}")
 _PARTS = re.compile(r"[^.\[\]]+")
@@ -58,43 +56,24 @@ def lookup(tree: dict[str, Any], dotted: str, where: str) -> Any:
 
 
 def check_references(tree: dict[str, Any]) -> None:
-    """Raises ConfigError for `${...}` that lead back to themselves, or that written out would fill the memory.
-
-    Example: `a: ${b}${b}`, `b: ${c}${c}`, and so on, 40 times, is a text of 10^12 characters.
-    """
-    _Weights(tree).of((), ())
+    """Raises ConfigError for `${...}` that lead back to themselves."""
+    _follow(tree, (), (), set())
 
 
-class _Weights:
-    """Values and characters below each path, with every reference counted as what it names."""
-
-    def __init__(self, tree: dict[str, Any]):
-        self._tree = tree
-        self._known: dict[Path, int] = {}
-
-    def of(self, path: Path, chain: tuple[Path, ...]) -> int:
-        """`chain`: the references that led here."""
-        if path in self._known:
-            return self._known[path]
-        node = _node(self._tree, path)
-        weight = 1
-        if isinstance(node, str):
-            weight += len(node)
-            for target in _targets(node, path):
-                if target == path[: len(target)] or target in chain:
-                    raise ConfigError(f"{_text(path)}: {node[:80]} refers to itself.")
-                if len(chain) >= MAX_CHAIN:
-                    raise ConfigError(
-                        f"{_text(path)}: {node[:80]} goes through more than {MAX_CHAIN} other references."
-                    )
-                weight += self.of(target, (*chain, target))
-        elif isinstance(node, dict | list):
-            for key in node if isinstance(node, dict) else range(len(node)):
-                weight += self.of((*path, key), chain)
-        if weight > MAX_WEIGHT:
-            raise ConfigError(f"{_text(path) or 'the YAML'} is too large with its ${{...}} written out.")
-        self._known[path] = weight
-        return weight
+def _follow(tree: dict[str, Any], path: Path, chain: tuple[Path, ...], known: set[Path]) -> None:
+    """`chain`: the references that led here; `known`: paths that lead to an end."""
+    if path in known:
+        return
+    node = _node(tree, path)
+    if isinstance(node, str):
+        for target in _targets(node, path):
+            if target == path[: len(target)] or target in chain:
+                raise ConfigError(f"{'.'.join(map(str, path))}: {node[:80]} refers to itself.")
+            _follow(tree, target, (*chain, target), known)
+    elif isinstance(node, dict | list):
+        for key in node if isinstance(node, dict) else range(len(node)):
+            _follow(tree, (*path, key), chain, known)
+    known.add(path)
 
 
 def _targets(text: str, path: Path) -> Iterator[Path]:
@@ -113,10 +92,6 @@ def _node(tree: Any, path: Path) -> Any:
         else:
             tree = tree.get(part) if isinstance(tree, dict) else None
     return tree
-
-
-def _text(path: Path) -> str:
-    return ".".join(map(str, path))
 
 
 @dataclass(frozen=True)
@@ -160,8 +135,6 @@ def _parsed(texts: Sequence[str]) -> list[Override]:
             problems.append(
                 f"{shown} is not an override. Write key=value, such as actor_train.training_args.learning_rate=1e-6."
             )
-        elif key.count(".") >= MAX_DEPTH:
-            problems.append(f"{shown} is not an override: keys are nested at most {MAX_DEPTH} levels deep.")
         elif key == "hydra" or key.startswith("hydra."):
             problems.append(f"{shown}: Hydra's own settings cannot be overridden here.")
         else:

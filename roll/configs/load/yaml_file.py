@@ -1,4 +1,4 @@
-"""Reading one YAML file of a configuration: within limits, and with one kind of error for whatever is wrong in it."""
+"""Reading one YAML file of a configuration, with one kind of error for whatever is wrong in it."""
 
 from pathlib import Path
 from typing import Any
@@ -9,11 +9,6 @@ from omegaconf._utils import get_yaml_loader  # Hydra's dialect: 1e-6 is a numbe
 from roll.errors import ConfigError
 from roll.utils.files import path_info
 from roll.utils.text import show
-
-MAX_BYTES = 1 << 20
-MAX_NODES = 20_000  # aliases counted as what they stand for: Hydra copies them
-MAX_DEPTH = 50
-MAX_BITS = 4096  # of a whole number
 
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = frozenset(_TAG + name for name in ("str", "int", "float", "bool", "null", "seq", "map", "merge", "value"))
@@ -26,14 +21,9 @@ def read_yaml(path: Path, may_be_empty: bool = False) -> dict[str, Any]:
     if not status.is_file:
         raise ConfigError(f"{status.why}, not a file." if status.exists else f"{status.why}.")
     try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
+        content = _content(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from None
-    if len(data) > MAX_BYTES:
-        raise ConfigError(f"{path} is larger than {MAX_BYTES >> 20} MiB: that is not a configuration.")
-    try:
-        content = _content(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not valid YAML: byte {error.start} is not UTF-8 ({error.reason}).") from None
     except yaml.YAMLError as error:
@@ -62,68 +52,26 @@ def _error_text(error: yaml.YAMLError) -> str:
 
 
 class _Loader(get_yaml_loader()):
-    """Composes within the limits; a value that cannot be built is an error of YAML, too."""
-
-    def __init__(self, text: str):
-        super().__init__(text)
-        self._depth = 0
-        self._open: list[str] = []  # anchors whose node is not complete
-        self._sizes: dict[int, int] = {}  # nodes below each node, itself included
+    """Takes plain values and keys alone; a value that cannot be built is an error of YAML, too."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
-        event = self.peek_event()
-        is_alias = isinstance(event, yaml.AliasEvent)
-        if is_alias and event.anchor in self._open:
-            raise yaml.MarkedYAMLError(
-                None, None, f"*{event.anchor} is inside the value that it names", event.start_mark
-            )
-        if self._depth >= MAX_DEPTH:
-            raise yaml.MarkedYAMLError(None, None, f"nested deeper than {MAX_DEPTH} levels", event.start_mark)
-        self._depth += 1
-        if event.anchor and not is_alias:
-            self._open.append(event.anchor)
         node = super().compose_node(parent, index)
-        if event.anchor and not is_alias:
-            self._open.pop()
-        self._depth -= 1
-        if not is_alias:
-            self._check(node)
-        return node
-
-    def _check(self, node: yaml.Node) -> None:
-        children = [child for item in node.value for child in (item if isinstance(item, tuple) else (item,))]
-        size = 1
-        if isinstance(node, yaml.ScalarNode):
-            _check_text(node)
-        else:
-            size += sum(self._sizes[id(child)] for child in children)
-        if size > MAX_NODES:
-            raise yaml.MarkedYAMLError(
-                None, None, f"more than {MAX_NODES} values, aliases written out", node.start_mark
-            )
+        if isinstance(node, yaml.ScalarNode) and (reason := unfit(node.value)):
+            raise yaml.MarkedYAMLError(None, None, f"{ascii(node.value)[:80]} {reason}", node.start_mark)
         if node.tag not in _PLAIN:
             raise yaml.MarkedYAMLError(None, None, f"{node.tag} is not a type of a configuration", node.start_mark)
         if isinstance(node, yaml.MappingNode):
             for key, _ in node.value:
-                _check_key(key, is_top=self._depth == 0)
-        self._sizes[id(node)] = size
+                _check_key(key, is_top=parent is None)
+        return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
-            value = super().construct_object(node, deep)
+            return super().construct_object(node, deep)
         except yaml.YAMLError:
             raise
-        except Exception as error:  # `!!int x`, a number of 5000 digits
+        except Exception as error:  # `!!int x`
             raise yaml.MarkedYAMLError(None, None, f"{show(node.value)}: {error}", node.start_mark) from None
-        if type(value) is int and value.bit_length() > MAX_BITS:
-            raise yaml.MarkedYAMLError(None, None, f"a number of {value.bit_length()} bits", node.start_mark)
-        return value
-
-
-def _check_text(node: yaml.ScalarNode) -> None:
-    reason = unfit(node.value)
-    if reason:
-        raise yaml.MarkedYAMLError(None, None, f"{ascii(node.value)[:80]} {reason}", node.start_mark)
 
 
 def _check_key(key: yaml.Node, is_top: bool) -> None:

@@ -243,13 +243,6 @@ def test_what_hydra_cannot_compose_is_one_message_with_the_file_or_key(
     assert "\n" not in text
 
 
-def test_a_fragment_keeps_to_the_limits_of_a_yaml(directory: Path) -> None:
-    (directory / "run.yaml").write_text("defaults: [bomb]")
-    lines = ["a0: &a0 [1, 1, 1, 1]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12))]
-    (directory / "bomb.yaml").write_text("\n".join(lines))
-    assert "bomb.yaml is not valid YAML: line 5, column 5: more than 20000 values" in refused(directory)
-
-
 def test_a_directory_with_the_name_of_a_yaml_is_said_so(directory: Path) -> None:
     (directory / "folder.yaml").mkdir()
     assert "folder.yaml is a directory, not a YAML." in refused(directory, name="folder")

@@ -1,4 +1,4 @@
-"""`${...}`: what they name, and that written out they stay within bounds."""
+"""`${...}`: what they name, and that they lead to an end."""
 
 from typing import Any
 
@@ -23,10 +23,6 @@ def test_a_lookup_follows_references() -> None:
         lookup({"b": {"c": 3}}, "b.d", "x")
 
 
-CHAIN = {f"b{i}": f"${{b{i + 1}}}" for i in range(100)} | {"b100": 1}
-DOUBLED = {"b0": "text"} | {f"b{i}": f"${{b{i - 1}}}" * 2 for i in range(1, 40)}
-
-
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
@@ -34,8 +30,6 @@ DOUBLED = {"b0": "text"} | {f"b{i}": f"${{b{i - 1}}}" * 2 for i in range(1, 40)}
         ({"a": "${b}", "b": {"c": "x ${a}"}}, r"a: \$\{b\} refers to itself."),
         ({"a": {"b": "${..a}"}}, r"a.b: \$\{..a\} refers to itself."),
         ({"a": ["${a[0]}"]}, r"a.0: \$\{a\[0\]\} refers to itself."),
-        (CHAIN, "goes through more than 60 other references."),
-        (DOUBLED, r"b\d+ is too large with its \$\{...\} written out."),
     ],
 )
 def test_references_without_an_end_are_refused(tree: dict[str, Any], message: str) -> None:
