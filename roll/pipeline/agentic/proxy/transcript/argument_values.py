@@ -7,8 +7,6 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from roll.pipeline.agentic.proxy.transcript.schema_ends import reference_target
-
 _KINDS: Mapping[type, tuple[str, ...]] = {
     str: ("string",),
     int: ("integer", "number"),
@@ -86,7 +84,7 @@ def _checks(value: Any, schema: Mapping[str, Any], root: Any, known: dict[tuple[
         yield any(kind in kinds if isinstance(kinds, list) else kind == kinds for kind in _KINDS[type(value)])
     if isinstance(choices, list):
         yield any(type(value) is type(choice) and value == choice for choice in choices)
-    yield fits(reference_target(schema, root))
+    yield fits(_reference_target(schema, root))
     for name, combined in (("allOf", all), ("anyOf", any), ("oneOf", any)):
         if isinstance(parts := schema.get(name), list):
             yield combined(map(fits, parts))
@@ -96,3 +94,20 @@ def _checks(value: Any, schema: Mapping[str, Any], root: Any, known: dict[tuple[
         yield all(fits(properties.get(name, others), inner) for name, inner in value.items())
     if isinstance(value, list):
         yield all(fits(schema.get("items"), inner) for inner in value)
+
+
+def _reference_target(part: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
+    """Return what a reference within the schema names; None for any other, which engines refuse themselves."""
+    reference = part.get("$ref")
+    if not isinstance(reference, str) or reference[:2] not in ("#", "#/"):
+        return None
+    value: Any = root
+    for step in reference[1:].split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, Mapping) and name in value:
+            value = value[name]
+        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
+            value = value[int(name)]
+        else:
+            return None
+    return value

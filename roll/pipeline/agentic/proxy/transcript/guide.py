@@ -11,11 +11,7 @@ from roll.errors import EnvError
 from roll.pipeline.agentic.proxy.transcript.forms import HARMONY, JSON, Guide
 from roll.pipeline.agentic.proxy.transcript.message import ChatCall, Tool
 from roll.pipeline.agentic.proxy.transcript.parse import Parser
-from roll.pipeline.agentic.proxy.transcript.schema_ends import endless_part
 
-_MOST_CHARACTERS, _MOST_LEVELS = 32_768, 64
-"""Limits of a structure, with its schemas. Engines read it before they go on with other answers: 120 kB of alternatives
-take seconds, 300 levels ten, and 20,000 properties longer than an engine may be silent."""
 _NAME = re.compile(r"[^\s\"\\<>]+")  # of a tool, as every form can write it
 
 
@@ -35,32 +31,7 @@ def structure_of(call: ChatCall, parser: Parser) -> str | None:
     if "<think>" in opening and "</think>" not in opening:  # the answer begins amid thinking, which has no room
         whole = _sequence([_text("</think>\n\n"), whole])
     structure = json.dumps({"type": "structural_tag", "format": whole})
-    if len(structure) > _MOST_CHARACTERS or _levels(whole) > _MOST_LEVELS:
-        raise GuideRefused(
-            f"response_format and tool_choice: a schema has {len(structure)} characters on {_levels(whole)} levels, and"
-            f" {_MOST_CHARACTERS} on {_MOST_LEVELS} are supported. Shorten them, or ask for a json_object."
-        )
-    for schema in _schemas(call):
-        if (place := endless_part(schema)) is not None:
-            raise GuideRefused(
-                f"response_format and tool_choice: no JSON that ends fits the schema at {place}: it requires itself, "
-                "or allows nothing. Take it out of required and properties, or let it be null, too."
-            )
     return structure
-
-
-def _levels(value: Any) -> int:
-    """How deep a JSON value is nested: 0 for a number."""
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else None
-    return 0 if parts is None else 1 + max(map(_levels, parts), default=0)
-
-
-def _schemas(call: ChatCall) -> list[Mapping[str, Any]]:
-    """The schemas that an answer is led by."""
-    if call.schema is not None:
-        return [call.schema]
-    found = [tool["function"].get("parameters") for tool in call.tools if tool["function"]["name"] in call.must_call]
-    return [schema for schema in found if isinstance(schema, Mapping)]
 
 
 def _json(schema: Mapping[str, Any], parser: Parser) -> dict[str, Any]:
