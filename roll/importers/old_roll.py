@@ -11,6 +11,7 @@ from roll.configs.base import Settings, holds_mapping, join, nested_class
 from roll.configs.load.aliases import AROUND, DROPPED, RENAMED, holds_teachers
 from roll.configs.load.inert_keys import InertKey, inert_keys, known_keys
 from roll.configs.load.loader import compose_tree
+from roll.configs.load.of_roll import fill_of_roll
 from roll.configs.load.overrides import references
 from roll.configs.problems import nearest
 from roll.configs.sections.model import HUGGINGFACE, MODELSCOPE
@@ -22,7 +23,7 @@ from roll.importers.rows import CHANGES
 from roll.run.kind import kind_of
 from roll.run.spec import PIPELINES
 from roll.utils.imports import resolve
-from roll.utils.text import short, show
+from roll.utils.text import show
 
 _SIGNS = ("actor_train", "actor_infer", "rollout_batch_size", "sft_train", "student", "custom_envs")
 
@@ -74,7 +75,7 @@ def convert_roll(original: SourceKeys, source: Path | None) -> Imported:
     for entry in hub:
         tree["model_download_type"] = _HUBS[entry.key, str(entry.value)]
     notes = ["Fragments of its defaults list are looked for beside the YAML, then among those of roll."]
-    written = dict(_defaults(pipeline, tree))
+    written = {key: f"{value}, ROLL's default" for key, value in fill_of_roll(tree, cls.model_fields)}
     if whole is None:
         notes.append(f"Keys that are not known stay, since a fragment may refer to them that is not read here: {why}")
     return Imported("roll", pipeline, tree, entries, written, tuple(notes) if "defaults" in tree else ())
@@ -101,41 +102,6 @@ def _pipeline(tree: Mapping[str, Any]) -> str:
     except ConfigError:
         return "rlvr"
     return name if name in PIPELINES else "rlvr"
-
-
-_SAMPLING = (("temperature", 0.95), ("top_p", 0.7), ("top_k", 50))
-_LEARNING = (("learning_rate", 5e-5), ("per_device_train_batch_size", 8), ("gradient_accumulation_steps", 1))
-_ROLLS: Mapping[str, Any] = {
-    **{f"{role}.training_args.{key}": value for role in ("actor_train", "student_train") for key, value in _LEARNING},
-    **{f"{role}.generating_args.{key}": value for role in ("actor_infer", "student_infer") for key, value in _SAMPLING},
-    "critic.training_args.learning_rate": 5e-5,
-    "critic.training_args.per_device_train_batch_size": 8,
-    "critic.training_args.gradient_accumulation_steps": 1,
-}
-_GROUPS: Mapping[str, Mapping[str, Any]] = {
-    "rlvr": {"num_return_sequences_in_group": 1},
-    "agentic": {"train_env_manager.group_size": 1, "train_env_manager.num_env_groups": 128},
-}
-"""ROLL's own defaults of keys whose default here is another (docs/porting.md)."""
-
-
-def _defaults(pipeline: str, tree: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Writes them into the sections that the tree has; each with what to say of it."""
-    for key, value in ({**_ROLLS, **_GROUPS[pipeline]} if pipeline in _GROUPS else {}).items():
-        *sections, last = key.split(".")
-        node: Any = tree
-        for place, name in enumerate(sections):
-            if place and isinstance(node, dict):  # the section of a role has to be there, what is in it need not be
-                node[name] = node.get(name) if node.get(name) is not None else {}
-            node = node.get(name) if isinstance(node, dict) else None
-        if isinstance(node, dict) and node.get(last) is None:
-            node[last] = value
-            yield key, f"{short(value)}, ROLL's default"
-    if tree.get("dual_clip_loss") is True and "dual_clip_ratio_c" not in tree:
-        clip = tree.get("pg_clip")
-        if isinstance(clip := 0.2 if clip is None else clip, int | float):
-            tree["dual_clip_ratio_c"] = 1 + 2 * clip
-            yield "dual_clip_ratio_c", f"{short(1 + 2 * clip)}: ROLL's bound is 1 + 2 x pg_clip"
 
 
 def _steps(pipeline: str, tree: dict[str, Any]) -> Iterator[Entry]:

@@ -26,6 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from roll.configs.base import Settings
 from roll.configs.load.inert_keys import known_keys
+from roll.configs.load.of_roll import fill_of_roll, is_of_roll
 from roll.configs.load.overrides import apply_overrides, check_references, references
 from roll.configs.load.yaml_file import read_yaml
 from roll.configs.problems import nearest
@@ -42,11 +43,13 @@ _VARIABLE = re.compile(r"\$\{oc\.env:\s*['\"]?([A-Za-z_]\w*)['\"]?\s*\}")  # wit
 
 @dataclass(frozen=True)
 class Composed:
-    """A resolved tree. `settings` are the keys to validate; `variables` are helper values used through `${...}`."""
+    """A resolved tree. `settings` are the keys to validate; `variables` are helper values used through `${...}`;
+    `of_roll` says what is filled in, since the YAML was written for ROLL."""
 
     settings: dict[str, Any]
     variables: dict[str, Any]
     unused: tuple[str, ...]  # variables that came from a fragment and that no `${...}` names
+    of_roll: str = ""
 
 
 def fragments_dir() -> Path:
@@ -58,11 +61,12 @@ def fragments_dir() -> Path:
 @dataclass(frozen=True)
 class RawTree:
     """A YAML with its fragments and overrides, in which `${...}` still stand. `of_fragments`: the top-level keys that a
-    fragment brought."""
+    fragment brought. `is_of_roll`: it was written for ROLL."""
 
     path: Path
     tree: dict[str, Any]
     of_fragments: frozenset[str]
+    is_of_roll: bool = False
 
 
 def load_tree(directory: Path, name: str, overrides: Sequence[str], cls: type[Settings]) -> Composed:
@@ -87,7 +91,7 @@ def compose_tree(directory: Path, name: str, overrides: Sequence[str]) -> RawTre
         apply_overrides(tree, overrides)
     except RecursionError:
         raise ConfigError(f"{path} is nested too deeply.") from None
-    return RawTree(path, tree, of_fragments)
+    return RawTree(path, tree, of_fragments, is_of_roll({**written, **tree}))
 
 
 def _stem(directory: Path, name: str) -> str:
@@ -132,10 +136,13 @@ def resolve_tree(raw: RawTree, cls: type[Settings]) -> Composed:
     if problems:
         raise ConfigError(*problems)
     resolved.setdefault("exp_name", raw.path.stem)
+    settings = {key: value for key, value in resolved.items() if key not in variables}
+    filled = dict(fill_of_roll(settings, cls.model_fields)) if raw.is_of_roll else {}
     return Composed(
-        settings={key: value for key, value in resolved.items() if key not in variables},
+        settings=settings,
         variables={key: value for key, value in resolved.items() if key in variables},
         unused=tuple(sorted(variables - referenced)),
+        of_roll=", ".join(f"{key}: {value}" for key, value in filled.items()),
     )
 
 

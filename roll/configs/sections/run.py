@@ -85,6 +85,11 @@ class RunConfig(Settings):
         "script starts; `roll run` takes the kind whose keys these are.",
         min_length=1,
     )
+    defaults_of: Literal["roll", "here"] | None = setting(
+        None,
+        "Whose defaults the YAML was written for, where those of ROLL differ in what is learned or measured: roll, the "
+        "framework of that name, or here. Default: roll for a YAML with its section hydra or a worker_cls of its own.",
+    )
     exp_name: Annotated[str, AfterValidator(_run_name)] = setting(
         "roll", "Name of the run in logs and trackers. Default: the name of the YAML.", min_length=1
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from roll.configs.base import Settings, join
@@ -141,7 +141,7 @@ def stage_tree(raw: RawTree, entry: Entry) -> RawTree:
         tree["pipeline"] = entry.settings.pipeline
     elif kind not in (None, "rl"):
         tree["pipeline"] = kind
-    return RawTree(raw.path, tree, raw.of_fragments | set(references(raw.tree)))
+    return replace(raw, tree=tree, of_fragments=raw.of_fragments | set(references(raw.tree)))
 
 
 def _change(tree: dict[str, Any], node: dict[str, Any], changes: Mapping[str, Any], at: str) -> None:

@@ -83,6 +83,8 @@ def check(spec: PipelineSpec, composed: Composed, beside: Beside | None = None) 
     warnings = [*read.warnings, *checked.warnings, *run_warnings(config, plan), *unlikely_value_warnings(config)]
     warnings += role_strategy_warnings(config)
     warnings += spec.hook_findings(spec.warnings, str, config)
+    if composed.of_roll:
+        warnings.append(f"Written for ROLL, so its defaults are ROLL's: {composed.of_roll}. Others: defaults_of: here.")
     for key in composed.unused:
         match = nearest(key, known_keys(cls), cutoff=0.8)
         if match and match not in composed.settings:

@@ -1,10 +1,15 @@
 """YAMLs in the shape of ROLL's published recipes load under --dry_run: what ROLL accepts there is accepted here."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from roll.commands.run import main
+from roll.configs.load.loader import compose_tree, resolve_tree
+from roll.configs.plan.derive import weighs_importance
+from roll.run.spec import PIPELINES
+from roll.run.start.load import check
 
 RLVR = """
 hydra: {run: {dir: .}, output_subdir: null}
@@ -186,3 +191,40 @@ def test_frozen_lake_and_sokoban(
     assert "in 1 update, beside the 128 per update (2 x 8 x 8) that is asked for" in shown
     said = "96 samples do not split into updates of 128. batch_adjust_mode: copy makes 1 update of them."
     assert (said in shown) == (fragment == "traj_envs")
+
+
+ASYNC = """
+pretrain: model
+max_steps: 3
+prompt_length: 64
+response_length: 64
+adv_estimator: reinforce
+dual_clip_loss: true
+async_generation_ratio: 1
+actor_train: {data_args: {file_name: x.jsonl}, strategy_args: {strategy_name: fsdp2_train}, device_mapping: [0]}
+actor_infer: {generating_args: {top_k: 20}, strategy_args: {strategy_name: hf_infer}, device_mapping: [1]}
+rewards: {math: {reward: math_rule}}
+validation: {data_args: {file_name: y.jsonl}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "is_rolls"),
+    [
+        ("hydra: {run: {dir: .}}", True),
+        ("defaults_of: roll", True),
+        ("", False),
+        ("hydra: {run: {dir: .}}\ndefaults_of: here", False),
+    ],
+)
+def test_a_yaml_of_roll_has_rolls_defaults(more: str, is_rolls: bool, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(ASYNC + more)
+    raw = compose_tree(tmp_path, "mine", ())
+    loaded = check(PIPELINES["rlvr"], resolve_tree(raw, PIPELINES["rlvr"].config_class()))
+    config: Any = loaded.config
+    assert any("Written for ROLL" in warning for warning in loaded.warnings) == is_rolls
+    sampling, validation = config.actor_infer.generating_args, config.validation.generating_args
+    assert (config.actor_train.training_args.learning_rate == 5e-5) == is_rolls
+    assert (weighs_importance(config), sampling.top_k) == (not is_rolls, 20)
+    assert (sampling.top_p, validation.temperature, validation.top_k) == ((0.7, 0.95, 20) if is_rolls else (1, 0, 0))
+    assert config.dual_clip_ratio_c == (1.4 if is_rolls else 3)
