@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Literal
 
 import psutil
 
-from roll.configs.strategies.variables import COMMON, SGLANG, VLLM, inherited, refused_variables
+from roll.configs.strategies.tested import refused_variables
+from roll.configs.tables.roles import ACTOR_INFER
 from roll.errors import ConfigError, ResourceError, describe
 from roll.platforms.allocator import expandable
 from roll.utils.imports import line_of
@@ -187,7 +188,12 @@ def environment_findings(environment: Mapping[str, str] = os.environ) -> Iterato
     for name in expandable(environment):
         what = f"{name} switches expandable_segments on: roles that share GPUs start without it, for CUDA IPC"
         yield Finding("hint", what, name, "unset it, or set it in the system_envs of roles with GPUs of their own")
-    for name, why in refused_variables(inherited({**COMMON, **VLLM, **SGLANG}), environment):
+    refused = {
+        name: why
+        for engine in ("vllm", "sglang")
+        for name, why in refused_variables(engine, ACTOR_INFER.name, environment, inherited=True)
+    }
+    for name, why in refused.items():
         yield Finding("hint", f"{name} is set, and roles that it changes do not start: {why}", name, "unset it")
     if environment.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON"):
         yield Finding("ok", "HF_HUB_OFFLINE is set: models and data come from this machine only")

@@ -48,6 +48,7 @@ def test_build_holds_every_module_template_and_fragment(tmp_path: Path) -> None:
     templates = {path.relative_to(REPOSITORY) for path in (REPOSITORY / "roll").rglob("*.j2")}
     assert {path.relative_to(built) for path in built.rglob("*.j2")} == templates != set()
     assert (built / "roll" / "doctor" / "known_errors.yaml").is_file()
+    assert (built / "roll" / "configs" / "strategies" / "engine_arguments.yaml").is_file()
     assert (built / "roll" / "importers" / "recorder.sh").is_file()
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from roll.configs.base import Settings, join
 from roll.configs.checks.mtp import head_warnings
 from roll.configs.checks.platforms import platform_warnings
-from roll.configs.checks.variables import variable_problems
+from roll.configs.checks.variables import allowed_warnings, variable_problems
 from roll.configs.load.aliases import ROLL_REWARDS, ROLL_WORKERS
 from roll.configs.plan.layout import layout_problems
 from roll.configs.plan.run_plan import RunPlan
@@ -221,6 +221,7 @@ def run_warnings(config: RunConfig, plan: RunPlan) -> Iterator[str]:
                 f"{name}: expandable_segments is taken out of {names[0]} of system_envs: weights go to other roles on "
                 "its GPUs by CUDA IPC, which containers refuse for such memory. Set it for roles that share no GPU."
             )
+    yield from allowed_warnings(config)
     for name, worker in config.learning_roles.items():
         args = worker.training_args
         if args.warmup_steps and args.warmup_ratio:

@@ -8,16 +8,18 @@ from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.run import RunConfig
 from roll.configs.strategies.table import spec_of
-from roll.configs.strategies.variables import AGREED, inherited, refused_variables
+from roll.configs.strategies.tested import ALLOWED, inherited_text, refused_variables
 from roll.configs.tables.roles import ACTOR_INFER, ACTOR_TRAIN
+
+_AGREED = ("NCCL_CUMEM_ENABLE", "NCCL_NVLS_ENABLE", "NCCL_ALGO", "NCCL_PROTO")  # or a communicator fails or hangs
 
 
 def variable_problems(config: RunConfig) -> Iterator[Problem]:
     """Yield the variables of `system_envs` that change what a role computes, or where it does."""
     of_run: set[str] = set()
     for name, worker in config.model_roles.items():
-        rules = spec_of(worker.strategy_name).variable_rules()
-        for variable, why in refused_variables(rules, _variables_of(config, worker)):
+        engine = spec_of(worker.strategy_name).tested
+        for variable, why in refused_variables(engine, name, _variables_of(config, worker), worker.allowed_arguments):
             if variable in worker.system_envs:
                 key = f"{name}.system_envs.{variable}"
             elif variable in of_run:
@@ -26,25 +28,34 @@ def variable_problems(config: RunConfig) -> Iterator[Problem]:
                 of_run.add(variable)
                 key = f"system_envs.{variable}"
             yield Problem(f"{key} cannot be set: {why}", (key,))
+        set_here = {*worker.strategy_config, *_variables_of(config, worker)}
+        if useless := [each for each in worker.allowed_arguments if each not in set_here]:
+            key = f"{name}.{ALLOWED}"
+            text = f"{key}: {', '.join(useless)}: neither strategy_config nor system_envs sets it. Remove it."
+            yield Problem(text, (key,))
     yield from _disagreements(config)
+
+
+def allowed_warnings(config: RunConfig) -> Iterator[str]:
+    """Name the arguments and variables that were not tested here, and that the YAML lets through."""
+    for name, worker in config.model_roles.items():
+        if worker.allowed_arguments:
+            yield (
+                f"{name}.{ALLOWED} lets through what was not tested here: {', '.join(worker.allowed_arguments)}. "
+                "Compare train_infer/log_prob_diff_mean with and without it."
+            )
 
 
 def inherited_problems(config: RunConfig, environment: Mapping[str, str]) -> Iterator[Problem]:
     """Yield the variables of this process that workers would inherit, and `system_envs` does not replace."""
-    found: dict[str, tuple[str, str]] = {}
+    found: dict[str, str] = {}
     for name, worker in config.model_roles.items():
         replaced = _variables_of(config, worker)
         variables = {key: value for key, value in environment.items() if key not in replaced}
-        rules = inherited(spec_of(worker.strategy_name).variable_rules())
-        for variable, why in refused_variables(rules, variables):
-            found.setdefault(variable, (name, why))
-    for variable, (name, why) in found.items():
-        yield Problem(inherited_text(variable, name, why), (), "machine")
-
-
-def inherited_text(variable: str, role: str, why: str) -> str:
-    """Say what is wrong with a variable of the environment in which a role's processes start."""
-    return f"{variable} is set in the shell or image, and {role} would inherit it: {why}"
+        engine = spec_of(worker.strategy_name).tested
+        for variable, why in refused_variables(engine, name, variables, worker.allowed_arguments, inherited=True):
+            found.setdefault(variable, inherited_text(variable, name, why))
+    yield from (Problem(text, (), "machine") for text in found.values())
 
 
 def _variables_of(config: RunConfig, worker: WorkerConfig) -> dict[str, str]:
@@ -57,7 +68,7 @@ def _disagreements(config: RunConfig) -> Iterator[Problem]:
     sender, engine = config.model_roles.get(ACTOR_TRAIN.name), config.model_roles.get(ACTOR_INFER.name)
     if sender is None or engine is None or {*(engine.device_mapping or ())} <= {*(sender.device_mapping or ())}:
         return
-    for name in AGREED:
+    for name in _AGREED:
         values = [_variables_of(config, worker).get(name) for worker in (sender, engine)]
         if values[0] != values[1]:
             keys = [f"{role}.system_envs.{name}" for role in (ACTOR_TRAIN.name, ACTOR_INFER.name)]

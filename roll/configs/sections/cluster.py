@@ -177,6 +177,11 @@ class StrategyArgs(Settings):
         "the keys of FSDP2 (below), Megatron's parallel sizes, or arguments of the rollout engine. On GPUs that "
         "another role uses as well, gpu_memory_utilization (vllm) or mem_fraction_static (sglang) is 0.6 unless given.",
     )
+    allow_untested_arguments: Names = setting(
+        (),
+        "Arguments of vLLM or SGLang, and variables in system_envs with their prefix, that are let through though they "
+        "were not tested here. Those that were: roll/configs/strategies/engine_arguments.yaml.",
+    )
 
 
 PgVariant = Annotated[str, AfterValidator(known_pg_variant)]
@@ -409,6 +414,10 @@ class WorkerConfig(Settings):
     @property
     def strategy_config(self) -> dict[str, Any]:
         return self.strategy_args.strategy_config if self.strategy_args else {}
+
+    @property
+    def allowed_arguments(self) -> tuple[str, ...]:
+        return self.strategy_args.allow_untested_arguments if self.strategy_args else ()
 
 
 ANSWERS_AT_ONCE = 128

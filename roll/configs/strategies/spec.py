@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from roll.configs.problems import call_hook, did_you_mean, hook_findings
 from roll.configs.strategies.features import Feature
-from roll.configs.strategies.variables import COMMON, VariableRule
 from roll.errors import ConfigError
 from roll.utils.text import show
 
@@ -95,7 +94,7 @@ class StrategySpec:
     unchecked_without_model: str = ""  # what of model_problems goes unchecked where config.json is not there, in words
     sizes: str = ""  # (WorkerConfig) -> ParallelSizes; "": every worker is a data-parallel rank
     environment: str = ""  # (WorkerConfig, on_cpu, the run's own directory) -> variables of its workers
-    variables: Mapping[str, VariableRule] = field(default_factory=dict)  # what of its workers' environment may be
+    tested: str = "every_role"  # its section of engine_arguments.yaml
     saved_facts: str = ""  # (facts, WorkerConfig, data-parallel ranks) -> facts its saved state is tied to
     memory: Mapping[Use, str] = field(default_factory=dict)  # (RoleFacts) -> RankMemory
     size_keys: tuple[str, ...] = ()  # keys of strategy_config whose product is num_gpus_per_worker by default
@@ -113,10 +112,6 @@ class StrategySpec:
     @property
     def uses(self) -> tuple[Use, ...]:
         return (*self.classes, *self.planned)
-
-    def variable_rules(self) -> Mapping[str, VariableRule]:
-        """Return the rules for the environment of its workers: those of every role with a model, and its own."""
-        return {**COMMON, **self.variables}
 
     @property
     def is_implemented(self) -> bool:

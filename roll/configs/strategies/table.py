@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from roll.configs.problems import Problem
-from roll.configs.strategies import variables
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import FEATURES, Feature
 from roll.configs.strategies.model_facts import VLLM_REFUSED
@@ -112,7 +111,7 @@ _SPECS = (
         cpu_model_problems="roll.distributed.strategy.vllm.args:cpu_model_problems",
         warnings="roll.distributed.strategy.vllm.args:warnings",
         environment="roll.distributed.strategy.vllm.args:environment",
-        variables=variables.VLLM,
+        tested="vllm",
         registry=ModelRegistry(
             "vLLM",
             "vllm",
@@ -149,7 +148,7 @@ _SPECS = (
         problems="roll.distributed.strategy.sglang.args:problems",
         engine_model_problems="roll.distributed.strategy.sglang.args:model_problems",
         environment="roll.distributed.strategy.sglang.args:environment",
-        variables=variables.SGLANG,
+        tested="sglang",
         registry=ModelRegistry(
             "SGLang", "sglang", "roll.run.start.engine_models:sglang_registry", "sglang.srt.plugins"
         ),

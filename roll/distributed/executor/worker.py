@@ -14,9 +14,8 @@ import torch
 
 from roll.algorithms.distillation import Distillation
 from roll.algorithms.second_moment import SecondMomentChoice
-from roll.configs.checks.variables import inherited_text
 from roll.configs.strategies.table import spec_of
-from roll.configs.strategies.variables import inherited, refused_variables
+from roll.configs.strategies.tested import inherited_text, refused_variables
 from roll.distributed.executor.blueprint import BatchLimits, Blueprint, WorkerInfo
 from roll.distributed.executor.jobs import (
     Score,
@@ -58,9 +57,9 @@ FlatScores = tuple[np.ndarray, np.ndarray, np.ndarray]  # row ids, lengths, valu
 def build_strategy(blueprint: Blueprint, *more: Any) -> Any:
     """The strategy of this rank, not set up yet. `more` is what its constructor takes beside settings and context.
     StrategyError if this process inherited a variable that changes what the role computes."""
-    rules = inherited(spec_of(blueprint.settings.strategy_name).variable_rules())
-    if found := [inherited_text(name, blueprint.role, why) for name, why in refused_variables(rules, os.environ)]:
-        raise StrategyError(" ".join(found))
+    engine, allowed = spec_of(blueprint.settings.strategy_name).tested, blueprint.settings.allowed_arguments
+    if found := [*refused_variables(engine, blueprint.role, os.environ, allowed, inherited=True)]:
+        raise StrategyError(" ".join(inherited_text(name, blueprint.role, why) for name, why in found))
     context = RankContext(
         role=blueprint.role,
         rank=blueprint.rank,

@@ -20,9 +20,8 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.deepspeed import KNOWN_KEYS
 from roll.configs.strategies.megatron_config import PASSED_ON
 from roll.configs.strategies.table import spec_of
-from roll.distributed.strategy import engine_options
+from roll.configs.strategies.tested import rules
 from roll.distributed.strategy.deepspeed.rank import scoring_config, training_config
-from roll.distributed.strategy.sglang import args as sglang_args
 from roll.distributed.strategy.vllm import args as vllm_args
 from tests.helpers.unimported.call_check import CallCheck
 from tests.helpers.unimported.looked_up import looked_up
@@ -83,8 +82,7 @@ def test_arguments_of_vllm_are_in_its_release(releases: Releases) -> None:
     (found,) = sources.find("vllm.engine.arg_utils", "AsyncEngineArgs")
     ours = keys_returned(sources, "roll.distributed.strategy.vllm.args", "engine_arguments")
     assert len(ours) >= 15
-    ours |= {*engine_options.VLLM, *spec_of("vllm").limit_keys}
-    ours |= {*vllm_args._RANGES, *vllm_args._SIZES, *given_in_examples("vllm")}
+    ours |= {*rules("vllm", "arguments"), *spec_of("vllm").limit_keys, *vllm_args._SIZES, *given_in_examples("vllm")}
     assert ours | share_of("vllm") <= of_record(sources, found).names
 
 
@@ -92,7 +90,7 @@ def test_arguments_of_sglang_are_in_its_release(releases: Releases) -> None:
     sources = releases["sglang"]
     ours = keys_returned(sources, "roll.distributed.strategy.sglang.args", "engine_arguments")
     assert len(ours) >= 15
-    ours |= {*engine_options.SGLANG, *spec_of("sglang").limit_keys, *sglang_args._RANGES, *given_in_examples("sglang")}
+    ours |= {*rules("sglang", "arguments"), *spec_of("sglang").limit_keys, *given_in_examples("sglang")}
     # ServerArgs is put together from the classes of a package when it is imported.
     fields = {
         name

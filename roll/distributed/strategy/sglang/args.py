@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import Iterator, Mapping
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from roll.configs.base import LARGEST_SEED
 from roll.configs.memory.parts import default_share
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.strategies import tested
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_numbers import ATTENTION_CAP, attention_cap, text_part, type_of
-from roll.configs.strategies.value_kinds import Kinds, class_annotations, kinds_of
-from roll.distributed.strategy.engine_options import SGLANG, option_problems
 
 SOCKETS_VARIABLE = "ROLL_SOCKETS_DIRECTORY"
 REPACKS = "it repacks layers after every weight update"
@@ -32,13 +27,6 @@ _GRAPH_SIZES = {"cuda_graph_config", "cuda_graph_bs_decode", "cuda_graph_max_bs_
 _BACKENDS = ("attention_backend", "prefill_attention_backend", "decode_attention_backend")
 _WITH_CAPS = ("fa3", "flashinfer", "triton", "aiter")  # by reading: torch_native, trtllm_mha and others ignore a cap
 _BITS_OF_ITS_OWN = ("deepep", "pplx")  # what they send to experts has a number format apart from the weights'
-
-# Ranges that the fields do not state, beyond which an engine fails after minutes.
-_COUNT: dict[str, float] = {"least": 1}
-_RANGES: dict[str, dict[str, float]] = {
-    "mem_fraction_static": {"least": 0.01, "most": 1},
-    "random_seed": {"least": 0, "most": LARGEST_SEED},
-} | dict.fromkeys(("context_length", "max_total_tokens", "max_running_requests", "tp_size", "pp_size"), _COUNT)
 
 
 def worker_environment(on_cpu: bool, num_devices: int = 1, directory: Path | None = None) -> dict[str, str]:
@@ -124,7 +112,7 @@ def problems(choice: Choice) -> Iterator[Problem]:
 
 def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the problems of an engine with this model, for its spec."""
-    text = text_part(model)
+    kind = type_of(text := text_part(model))
     if attention_cap(text) is None:
         return
     config = choice.worker.strategy_config
@@ -132,16 +120,15 @@ def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem
         known = f"{', '.join(_WITH_CAPS[:-1])} or {_WITH_CAPS[-1]}"
         yield Problem(
             f"{choice.at}.{_BACKENDS[0]} is not {known}: sglang's other kernels leave out the soft cap on attention of "
-            f"{type_of(text)} models ({ATTENTION_CAP}), and it chooses some of them by itself. Set it, or use vllm or "
-            "hf_infer (on a CPU: these alone).",
+            f"{kind} models ({ATTENTION_CAP}), and it chooses some of them by itself. Set it, or use vllm or hf_infer "
+            "(on a CPU: these alone).",
             (*(f"{choice.at}.{key}" for key in _BACKENDS), f"{choice.role.name}.model_args.model_name_or_path"),
         )
 
 
 def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
     """Keys of `strategy_config` that ServerArgs does not have, or that are not the user's to set."""
-    known = engine_argument_kinds()
-    yield from option_problems(SGLANG, role_name, role, known, _RANGES, "sglang's ServerArgs")
+    yield from tested.argument_problems("sglang", role_name, role)
     at = f"{role_name}.strategy_args.strategy_config"
     yield from _size_problems(role_name, role, at)
 
@@ -154,20 +141,3 @@ def _size_problems(role_name: str, role: WorkerConfig, at: str) -> Iterator[Prob
             f"num_gpus_per_worker: {size}, or leave tp_size out.",
             (f"{role_name}.num_gpus_per_worker", f"{at}.tp_size"),
         )
-
-
-@cache
-def engine_argument_kinds() -> dict[str, Kinds | None] | None:
-    """Fields of ServerArgs and what they may be, read from the installed source text; None if sglang is not
-    installed, or has them elsewhere."""
-    spec = find_spec("sglang")
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    root = Path(next(iter(spec.submodule_search_locations))) / "srt"
-    files = sorted((root / "arg_groups" / "fields").glob("*.py")) or [root / "server_args.py"]
-    annotations: dict[str, ast.expr] = {}
-    for path in files:
-        annotations |= class_annotations(ast.parse(path.read_text(encoding="utf-8")))
-    return (
-        {key: kinds_of(annotation) for key, annotation in annotations.items()} if "model_path" in annotations else None
-    )

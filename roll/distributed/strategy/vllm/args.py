@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from roll.configs.base import LARGEST_SEED
 from roll.configs.memory.parts import default_share
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.strategies import tested
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_facts import VLLM_NOT_ON_CPU, WITHOUT_PREFIXES
 from roll.configs.strategies.model_numbers import text_part, type_of, unsampled
-from roll.configs.strategies.value_kinds import Kinds, class_annotations, kinds_of
 from roll.configs.tables.vision import VisionModel
-from roll.distributed.strategy.engine_options import VLLM, option_problems
 from roll.distributed.strategy.vllm.pictures import (
     OLD_CACHE,
     picture_arguments,
@@ -43,17 +40,6 @@ _CPU_MAX_NUM_SEQS = 256
 _PREFILL_TOKENS = 8192  # as vLLM's own server on an H100
 _ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # for which vLLM has room, and no others
 
-# Ranges that the fields do not state, beyond which an engine fails after minutes.
-_COUNT: dict[str, float] = {"least": 1}
-_RANGES: dict[str, dict[str, float]] = {
-    "gpu_memory_utilization": {"least": 0.01, "most": 1},
-    "seed": {"least": 0, "most": LARGEST_SEED},
-    "cpu_offload_gb": {"least": 0},
-} | dict.fromkeys(
-    ("max_model_len", "max_num_seqs", "max_num_active_seqs", "max_num_batched_tokens", "block_size",
-     "tensor_parallel_size", "pipeline_parallel_size", "kv_cache_memory_bytes"),
-    _COUNT,
-)  # fmt: skip
 _SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
 
 
@@ -231,8 +217,7 @@ def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
     """Keys of `strategy_config` that AsyncEngineArgs does not take, or that are not the user's to set."""
     at, own = f"{role_name}.strategy_args.strategy_config", (OLD_CACHE, BATCH_INVARIANT)
     yield from _invariance_problems(at, role)
-    known = engine_argument_kinds()
-    yield from option_problems(VLLM, role_name, role, known, _RANGES, "vllm's AsyncEngineArgs", own)
+    yield from tested.argument_problems("vllm", role_name, role, own)
     yield from picture_problems(at, role.strategy_config)
     sizes = [role.strategy_config.get(key) or 1 for key in _SIZES]
     if any(role.strategy_config.get(key) is not None for key in _SIZES) and all(type(size) is int for size in sizes):
@@ -263,15 +248,3 @@ def knows_batch_invariance() -> bool:
         return True
     envs = Path(next(iter(spec.submodule_search_locations))) / "envs.py"
     return _INVARIANT_VARIABLE in envs.read_text(encoding="utf-8")
-
-
-@cache
-def engine_argument_kinds() -> dict[str, Kinds | None] | None:
-    """Fields of AsyncEngineArgs and what they may be, read from the installed source text; None if vllm is not
-    installed."""
-    spec = find_spec("vllm")
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    source = Path(next(iter(spec.submodule_search_locations))) / "engine" / "arg_utils.py"
-    annotations = class_annotations(ast.parse(source.read_text(encoding="utf-8")), ("EngineArgs", "AsyncEngineArgs"))
-    return {key: kinds_of(annotation) for key, annotation in annotations.items()}

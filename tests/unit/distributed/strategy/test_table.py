@@ -72,12 +72,16 @@ def test_only_engines_with_tensor_parallelism_take_several_devices_per_worker() 
     ("name", "setting", "message"),
     [
         ("hf_infer", {"max_num_seq": 8}, "max_num_seq: hf_infer has no such setting. Did you mean max_num_seqs?"),
-        ("vllm", {"max_lora_rank": 1}, "max_lora_rank cannot be set: it follows actor_train.model_args.lora_rank."),
-        ("vllm", {"model": "x"}, "model cannot be set: set model_args.model_name_or_path."),
+        (
+            "vllm",
+            {"max_lora_rank": 1},
+            "max_lora_rank cannot be set: it follows actor_train.model_args.lora_rank and lora_target. Remove it.",
+        ),
+        ("vllm", {"model": "x"}, "model cannot be set: set model_args.model_name_or_path. Remove it."),
         (
             "sglang",
             {"dp_size": 2},
-            "dp_size cannot be set: add devices to device_mapping for more engines. It may be 1.",
+            "dp_size cannot be set: add devices to device_mapping for more engines. Remove it, or set it to 1.",
         ),
     ],
 )

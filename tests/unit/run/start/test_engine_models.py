@@ -152,21 +152,6 @@ def test_an_engine_that_cannot_sample_either_is_not_advised(kind: str, use: str,
     assert text.endswith(use)
 
 
-@pytest.mark.parametrize(("kind", "is_said"), [("gpt_oss", True), ("qwen3_moe", False)])
-@pytest.mark.parametrize(
-    ("engine", "settings"),
-    [("vllm", {"moe_backend": "flashinfer_cutlass"}), ("sglang", {"moe_runner_backend": "deep_gemm"})],
-)
-def test_kernels_that_leave_out_biases_of_experts_are_refused_by_the_plan(
-    kind: str, is_said: bool, engine: str, settings: dict[str, object], tmp_path: Path
-) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-    strategy = {"strategy_name": engine, "strategy_config": settings}
-    report = machine_report(config({"pretrain": str(tmp_path), "actor_infer.strategy_args": strategy}))
-    found = [problem for problem in report.problems if "leaves out the biases" in problem.text]
-    assert len(found) == is_said and all(f"experts ({kind})." in problem.text for problem in found)
-
-
 @pytest.mark.parametrize(
     ("kind", "settings", "is_said"),
     [

@@ -5,27 +5,7 @@ from typing import Any
 import pytest
 
 from roll.configs.sections.cluster import WorkerConfig
-from roll.configs.strategies.value_kinds import kinds_of
-from roll.distributed.strategy.sglang import args as sglang_args
 from roll.distributed.strategy.sglang.args import argument_problems, engine_arguments, worker_environment
-
-KINDS = {
-    key: kinds_of(annotation)
-    for key, annotation in {
-        "context_length": "A[Optional[int], 'help']",
-        "mem_fraction_static": "A[Optional[float], 'help']",
-        "load_format": "A[Literal['auto', 'dummy'], 'help']",
-        "tp_size": "int",
-        "pp_size": "int",
-        "model_path": "str",
-        "dp_size": "int",
-    }.items()
-}
-
-
-@pytest.fixture(autouse=True)
-def known_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sglang_args, "engine_argument_kinds", lambda: KINDS)
 
 
 def role(num_gpus_per_worker: int = 1, **strategy_config: Any) -> WorkerConfig:
@@ -66,37 +46,9 @@ def test_an_engine_on_shared_gpus_leaves_room_unless_told_otherwise(
     assert "mem_fraction_static" not in engine_arguments(role(1), on_cpu=True, seed=3, shares_devices=shares_devices)
 
 
-def test_unknown_keys_are_named_with_the_nearest_known_one() -> None:
-    (text,) = problems(role(mem_fraction_statik=0.5))
-    assert text == (
-        "actor_infer.strategy_args.strategy_config.mem_fraction_statik: sglang's ServerArgs has no such argument. "
-        "Did you mean mem_fraction_static?"
-    )
-
-
-def test_keys_of_other_settings_are_refused_unless_they_change_nothing() -> None:
-    assert problems(role(dp_size=1, context_length=64)) == []
-    assert "dp_size cannot be set: add devices to device_mapping" in problems(role(dp_size=2))[0]
-    assert "model_path cannot be set: set model_args" in problems(role(model_path="x"))[0]
-
-
-def test_a_value_of_another_type_or_range_is_refused() -> None:
-    assert "context_length: 'x' must be a whole number." in problems(role(context_length="x"))[0]
-    assert "mem_fraction_static: 7 must be between 0.01 and 1." in problems(role(mem_fraction_static=7))[0]
-    assert "load_format: 'x' must be one of auto, dummy." in problems(role(load_format="x"))[0]
-    assert problems(role(context_length=64, mem_fraction_static=0.5, load_format="auto")) == []
-
-
 def test_sizes_must_agree_with_the_devices_of_a_worker() -> None:
     assert problems(role(4, tp_size=4, pp_size=1)) == problems(role(2, tp_size=2)) == []
     assert "num_gpus_per_worker is 1, but tp_size in actor_infer" in problems(role(1, tp_size=2))[0]
-
-
-def test_pipeline_stages_are_refused() -> None:
-    """Weight updates and their failures go through the first stage; the others would keep their old weights."""
-    assert (
-        "pp_size cannot be set: weight updates reach the first pipeline stage only" in problems(role(4, pp_size=2))[0]
-    )
 
 
 def test_only_engines_of_several_ranks_bind_them_to_cores() -> None:

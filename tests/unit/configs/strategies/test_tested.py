@@ -1,0 +1,182 @@
+"""Arguments of engines and variables of their workers: what was tested passes, anything else must be let through."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.strategies.table import spec_of
+from roll.configs.strategies.tested import argument_problems, refused_variables, rules
+from roll.distributed.strategy.sglang import args as sglang_args
+from roll.distributed.strategy.vllm import args as vllm_args
+from tests.helpers.configs import config, problems, warnings_of
+
+AT = "actor_infer.strategy_args"
+
+
+def said(engine: str, given: dict[str, Any], role_name: str = "actor_infer", *allowed: str) -> list[str]:
+    role = WorkerConfig.model_validate(
+        {
+            "model_args": {"model_name_or_path": "m", "dtype": "bf16"},
+            "strategy_args": {
+                "strategy_name": engine,
+                "strategy_config": given,
+                "allow_untested_arguments": list(allowed),
+            },
+        }
+    )
+    return [problem.text for problem in argument_problems(engine, role_name, role)]
+
+
+@pytest.mark.parametrize(
+    ("engine", "given", "reason"),
+    [
+        ("vllm", {"quantization": "awq"}, "trainers send weights in bf16 or fp32"),
+        ("vllm", {"quantization": "fp8"}, "set it to fp8_per_tensor or fp8_per_block or fp8_per_channel."),
+        ("vllm", {"dtype": "float32"}, "set model_args.dtype. Remove it, or set it to auto."),
+        ("vllm", {"hf_overrides": {"rope_theta": 1}}, "set model_args.model_config_kwargs"),
+        ("vllm", {"distributed_executor_backend": "ray"}, "set it to mp or uni."),
+        ("vllm", {"enable_sleep_mode": False}, "give its memory to a trainer"),
+        ("vllm", {"nnodes": 2}, "an engine stays on one node"),
+        ("sglang", {"enable_memory_saver": False}, "give its memory to a trainer"),
+        ("sglang", {"pp_size": 2}, "weight updates reach the first pipeline stage only"),
+        ("sglang", {"prefill_attention_backend": "Flex-attention"}, "leaves out windows of attention"),
+        ("sglang", {"disaggregation_mode": "prefill"}, "must both prefill and decode"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_the_reason_even_if_it_is_let_through(
+    engine: str, given: dict[str, Any], reason: str
+) -> None:
+    (text,) = said(engine, given, "actor_infer", *given)
+    assert text.startswith(f"{AT}.strategy_config.{next(iter(given))} cannot be set: ") and reason in text
+
+
+@pytest.mark.parametrize(
+    ("engine", "name", "value", "reason"),
+    [
+        ("vllm", "kv_cache_dtype", "fp8", "log-probs would come from a cache in fewer bits"),
+        ("vllm", "speculative_config", {"method": "ngram"}, "drafted tokens"),
+        ("vllm", "enable_dbo", True, "it was not tested here"),
+        ("vllm", "argument_of_2031", 1, "it was not tested here"),
+        ("sglang", "moe_a2a_backend", "mooncake", "fewer bits"),
+        ("sglang", "enable_custom_logit_processor", True, "it changes the distribution"),
+    ],
+)
+def test_what_was_not_tested_is_refused_until_the_user_lets_it_through(
+    engine: str, name: str, value: Any, reason: str
+) -> None:
+    (text,) = said(engine, {name: value})
+    assert text.startswith(f"{AT}.strategy_config.{name} cannot be set: ") and reason in text
+    assert text.endswith(f"or let it through: {AT}.allow_untested_arguments: [{name}].")
+    assert said(engine, {name: value}, "actor_infer", name) == []
+
+
+def test_the_plan_names_what_is_let_through_and_what_is_named_for_nothing() -> None:
+    changes = {f"{AT}.strategy_name": "vllm", f"{AT}.strategy_config": {"enable_dbo": True}}
+    allowed = changes | {f"{AT}.allow_untested_arguments": ["enable_dbo"]}
+    assert any("enable_dbo cannot be set" in text for text in problems(changes))
+    assert not any("enable_dbo" in text for text in problems(allowed))
+    assert any("lets through what was not tested here: enable_dbo." in text for text in warnings_of(config(allowed)))
+    (text,) = problems({f"{AT}.strategy_name": "vllm", f"{AT}.allow_untested_arguments": ["enable_dbo"]})
+    assert (
+        text
+        == f"{AT}.allow_untested_arguments: enable_dbo: neither strategy_config nor system_envs sets it. Remove it."
+    )
+
+
+@pytest.mark.parametrize(
+    ("engine", "given"),
+    [
+        (
+            "vllm",
+            {"quantization": "fp8_per_block", "kv_cache_dtype": "bfloat16", "dtype": "auto", "load_format": "dummy"},
+        ),
+        ("vllm", {"speculative_config": None, "logits_processors": [], "enable_eplb": False, "data_parallel_size": 1}),
+        (
+            "vllm",
+            {"enable_sleep_mode": True, "distributed_executor_backend": "mp", "limit_mm_per_prompt": {"image": 2}},
+        ),
+        ("sglang", {"enable_memory_saver": True, "attn_dp_size": 1, "base_gpu_id": 0, "kv_cache_dtype": "bf16"}),
+        ("sglang", {"json_model_override_args": "{}", "moe_a2a_backend": "deepep", "attention_backend": "fa3"}),
+    ],
+)
+def test_values_that_change_nothing_pass(engine: str, given: dict[str, Any]) -> None:
+    assert said(engine, given) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"gpu_memory_utilization": 9.5}, "9.5 must be between 0.01 and 1."),
+        ({"gpu_memory_utilization": "high"}, "'high' must be a number."),
+        ({"gpu_memory_utilization": float("nan")}, "nan must be a number."),
+        ({"max_model_len": 0}, "0 must be at least 1."),
+        ({"max_model_len": 4096.5}, "4096.5 must be a whole number."),
+        ({"tensor_parallel_size": True}, "true must be a whole number."),
+        ({"gpu_memory_utilisation": 0.8}, "Did you mean gpu_memory_utilization?"),
+    ],
+)
+def test_a_misspelt_argument_and_a_value_of_another_type_or_range_are_refused(
+    given: dict[str, Any], message: str
+) -> None:
+    (text,) = said("vllm", given)
+    assert text.startswith(f"{AT}.strategy_config.{next(iter(given))}") and message in text
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_random_weights_are_for_engines_that_a_trainer_sends_to(engine: str) -> None:
+    (text,) = said(engine, {"load_format": "dummy"}, "rewards.judge")
+    assert "no trainer sends weights to rewards.judge" in text
+
+
+@pytest.mark.parametrize(
+    ("engine", "name", "value", "reason"),
+    [
+        ("vllm", "VLLM_BATCH_INVARIANT", "1", "set batch_invariant in strategy_config. Remove it."),
+        ("vllm", "VLLM_FLOAT32_MATMUL_PRECISION", "high", "Remove it, or set it to highest, or let it through: "),
+        ("vllm", "VLLM_USE_MODELSCOPE", "True", "model_download_type: MODELSCOPE"),
+        ("vllm", "VLLM_WORKER_MULTIPROC_METHOD", "fork", "starts and watches the engine's processes"),
+        ("vllm", "VLLM_ASCEND_ENABLE_NZ", "2", "weight updates need torch's layout. Remove it, or set it to 1."),
+        ("vllm", "VLLM_ATTENTION_BACKEND", "TRITON", "it was not tested here"),
+        ("sglang", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", "0", "needs spare positions"),
+        ("sglang", "SGLANG_OF_2031", "1", "it was not tested here"),
+        ("every_role", "NVIDIA_TF32_OVERRIDE", "1", "10 bits of TF32"),
+        ("vllm", "ONEDNN_DEFAULT_FPMATH_MODE", "BF16", "Remove it, or set it to strict."),
+        ("sglang", "CUDA_VISIBLE_DEVICES", "0", "the role's device_mapping"),
+        ("every_role", "RANK", "0", "roll sets it for each worker"),
+    ],
+)
+def test_variables_that_are_wrong_or_not_tested_are_refused(engine: str, name: str, value: str, reason: str) -> None:
+    ((key, why),) = refused_variables(engine, "actor_infer", {name: value})
+    assert key == name and reason in why
+    left = [*refused_variables(engine, "actor_infer", {name: value}, (name,))]
+    assert (left == []) == ("let it through" in why)
+
+
+@pytest.mark.parametrize(
+    ("engine", "variables"),
+    [
+        ("vllm", {"VLLM_BATCH_INVARIANT": "0", "VLLM_FLOAT32_MATMUL_PRECISION": "HIGHEST", "VLLM_DP_SIZE": "1"}),
+        ("vllm", {"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": "NONE", "SGLANG_X": "1"}),
+        ("sglang", {"SGLANG_RETURN_ORIGINAL_LOGPROB": "n", "VLLM_BATCH_INVARIANT": "1"}),
+        ("every_role", {"VLLM_DP_SIZE": "2", "OMP_NUM_THREADS": "4", "NCCL_DEBUG": "INFO", "INF_NAN_MODE_ENABLE": "1"}),
+    ],
+)
+def test_variables_that_change_nothing_and_those_of_another_engine_pass(engine: str, variables: dict[str, str]) -> None:
+    assert [*refused_variables(engine, "actor_infer", variables)] == []
+
+
+def test_what_roll_sets_itself_is_fine_and_not_looked_for_in_a_workers_environment() -> None:
+    """A worker has all of them in its environment, and so have the engine's own processes."""
+    ours = {
+        "vllm": [vllm_args.worker_environment(on_cpu, Path("/r")) for on_cpu in (False, True)],
+        "sglang": [sglang_args.worker_environment(on_cpu, 2, Path("/r")) for on_cpu in (False, True)],
+    }
+    for engine, environments in ours.items():
+        for environment in environments:
+            of_image = {"CUDA_VISIBLE_DEVICES": "1", "RANK": "0", f"{engine.upper()}_OF_AN_IMAGE": "1"}
+            assert [*refused_variables(spec_of(engine).tested, "r", environment | of_image, inherited=True)] == []
+        theirs = {name for name, rule in rules(engine, "variables").items() if rule.ours} - {"VLLM_ASCEND_ENABLE_NZ"}
+        common = {*rules("every_role", "variables")}
+        assert theirs - common <= {name for environment in environments for name in environment}
