@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Literal
 import psutil
 
 from roll.configs.strategies.tested import refused_variables
-from roll.configs.tables.roles import ACTOR_INFER
 from roll.errors import ConfigError, ResourceError, describe
 from roll.platforms.allocator import expandable
 from roll.utils.imports import line_of
@@ -191,7 +190,7 @@ def environment_findings(environment: Mapping[str, str] = os.environ) -> Iterato
     refused = {
         name: why
         for engine in ("vllm", "sglang")
-        for name, why in refused_variables(engine, ACTOR_INFER.name, environment, inherited=True)
+        for name, why in refused_variables(engine, "actor_infer", environment, inherited=True)
     }
     for name, why in refused.items():
         yield Finding("hint", f"{name} is set, and roles that it changes do not start: {why}", name, "unset it")

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 
 from roll.configs.problems import Problem, did_you_mean
-from roll.configs.tables.roles import ACTOR_INFER
 from roll.utils.text import show
 
 if TYPE_CHECKING:
@@ -105,6 +104,8 @@ def argument_problems(engine: str, role_name: str, role: WorkerConfig, own: tupl
     """Yield the arguments in `strategy_config` that are wrong, or neither tested nor allowed. `own`: keys of roll's.
 
     `load_format: dummy` begins with random weights, which a trainer replaces for the policy's engines alone."""
+    from roll.configs.tables.roles import ACTOR_INFER  # imports pydantic, which the doctor does without
+
     at, tested = f"{role_name}.strategy_args.strategy_config", rules(engine, "arguments")
     for name, value in role.strategy_config.items():
         rule = tested.get(name, UNTESTED)
