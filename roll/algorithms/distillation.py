@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch.nn import functional
 
 from roll.algorithms.loss import Aggregation, Need, inside
 from roll.configs.sections.teachers import KdObjective
@@ -43,14 +44,12 @@ class Divergence:
         return self._between(log_p, log_q, self._is_head(log_q) if self._adapts else None)
 
     def of_likeliest(self, log_p: torch.Tensor, log_q: torch.Tensor) -> torch.Tensor:
-        """The divergence over the teacher's most likely tokens [..., k], in any order. All other tokens together are
-        one more outcome, whose probability is what is missing to 1 on either side. adaptive_kl never counts this
-        outcome to the head."""
+        """The divergence over the teacher's most likely tokens, in any order, and all other tokens together as one more
+        outcome, the last: [..., k + 1]. adaptive_kl never counts this outcome to the head."""
         is_head = None
         if self._adapts:
-            tail = torch.zeros_like(log_q[..., :1], dtype=torch.bool)
-            is_head = torch.cat((self._is_head(log_q), tail), -1)
-        return self._between(with_rest(log_p), with_rest(log_q), is_head)
+            is_head = functional.pad(self._is_head(log_q[..., :-1]), (0, 1))
+        return self._between(log_p, log_q, is_head)
 
     @property
     def _adapts(self) -> bool:
@@ -96,14 +95,6 @@ def mixture(log_a: torch.Tensor, log_b: torch.Tensor, share: float) -> torch.Ten
     log_a, log_b = log_a.masked_fill(impossible, 0.0), log_b.masked_fill(impossible, 0.0)
     mixed = torch.logaddexp(log_a + math.log(share), log_b + math.log1p(-share))
     return mixed.masked_fill(impossible, -math.inf)
-
-
-def with_rest(log_probs: torch.Tensor) -> torch.Tensor:
-    """The log-probs of some outcomes, and of all others together, as far as the log-probs have digits of it: less than
-    the dtype's precision counts as that much."""
-    rest = 1 - log_probs.double().exp().sum(-1, keepdim=True)  # in fp32 the sum alone would lose it
-    rest = rest.clamp(min=torch.finfo(log_probs.dtype).eps).log().to(log_probs.dtype)
-    return torch.cat((log_probs, rest), -1)
 
 
 TOKEN_MEAN = Aggregation("token-mean")

@@ -10,6 +10,7 @@ weight's size is held beside the gradient itself.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -103,17 +104,18 @@ def add_tile(
 
 
 class Known(NamedTuple):
-    """Results of the forward pass, one number per position: log of the sum of exp(logits), the same of the other model,
-    entropy, divergence of the model from the other."""
+    """Results of the forward pass, one number per position: log of the sum of exp(logits), log-prob of all tokens but
+    the requested ones, log of the sum of the other model, entropy, divergence of the model from the other."""
 
     log_total: torch.Tensor
+    log_rest: torch.Tensor | None
     other_log_total: torch.Tensor | None
     entropy: torch.Tensor | None
     reverse: torch.Tensor | None
 
 
 class Pulls(NamedTuple):
-    """Gradients of the loss, one number per position: by the log-probs of tokens (summed), the entropy, and the
+    """Gradients of the loss: by log-probs, in columns like theirs, and, one number per position, by the entropy and the
     divergences. None: the loss has no such term."""
 
     tokens: torch.Tensor | None
@@ -127,21 +129,21 @@ def tile_slope(
     others: torch.Tensor | None,
     known: Known,
     pulls: Pulls,
-    tokens: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    tokens: tuple[torch.Tensor, torch.Tensor],
     transform: LogitTransform,
 ) -> torch.Tensor:
-    """The gradient of a tile's products, in their dtype. `tokens`: columns [N, m] and the gradients of their log-probs,
-    0 for tokens of other tiles. With p and q the probabilities, x the transformed logits:
+    """The gradient of a tile's products, in their dtype. `tokens`: columns [N, m] of the requested tokens, and whether
+    they are in the tile. With p and q the probabilities, x the transformed logits, r the rest's probability:
 
-    d log p_t / dx = [t] - p;  d H / dx = -p (log p + H);  d KL(q | p) / dx = p - q;
-    d KL(p | q) / dx = p (log p - log q - KL(p | q)).
+    d log p_t / dx = [t] - p;  d log r / dx = p / r - p outside of the requested, -p inside;
+    d H / dx = -p (log p + H);  d KL(q | p) / dx = p - q;  d KL(p | q) / dx = p (log p - log q - KL(p | q)).
     """
     logits = transform.logits(raw)
     log_probs = logits - known.log_total[:, None]
     needs_both = pulls.entropy is not None or pulls.reverse is not None
     probs = log_probs.exp() if needs_both else log_probs.exp_()
     factor: torch.Tensor | None = None
-    per_row = _sum(None if pulls.tokens is None else -pulls.tokens, pulls.forward)
+    per_row = _sum(None if pulls.tokens is None else -pulls.tokens.sum(1), pulls.forward)
     if pulls.entropy is not None and known.entropy is not None:
         factor = (log_probs + known.entropy[:, None]).mul_(-pulls.entropy[:, None])
     other_log_probs = None
@@ -155,8 +157,12 @@ def tile_slope(
     slope = torch.zeros_like(probs) if factor is None else probs.mul_(factor)
     if pulls.forward is not None and other_log_probs is not None:
         slope.sub_(other_log_probs.exp_().mul_(pulls.forward[:, None]))
-    for columns, pull in tokens:
-        slope = _add_at(slope, columns, pull)
+    columns, inside = tokens
+    if pulls.tokens is not None:
+        slope = _add_at(slope, columns, torch.where(inside, pulls.tokens[:, : columns.shape[1]], 0.0))
+        if known.log_rest is not None:
+            rest = left_out(logits - (known.log_total + known.log_rest)[:, None], columns, inside)
+            slope = slope.add_(rest.exp_().mul_(pulls.tokens[:, -1:]))
     return transform.slope_(slope, logits).to(raw.dtype)
 
 
@@ -243,9 +249,9 @@ class HeadRequest:
 class HeadScores(NamedTuple):
     """Scores of the language-model head, in fp32, at N positions.
 
-    - `log_probs`: the shape of the requested tokens
+    - `log_probs`: [N], or [N, m + 1] for tokens [N, m]: the last is that of all other tokens together
     - `entropy`: [N]
-    - `top_log_probs`, `top_ids`: [N, k], largest first
+    - `top_log_probs`, `top_ids`: [N, k + 1] and [N, k], largest first, and all other tokens together; no gradient
     - `forward_kl`: KL(q | p) with a teacher q of the model p, [N]
     - `reverse_kl`: KL(p | q), [N]
     - `divergence`: from teacher targets (`teacher_targets.py`), [N]
@@ -293,12 +299,16 @@ class _HeadScores(torch.autograd.Function):
         others = None if teacher is None else TileSums.none(flat[0], weighted=False, difference=True)
         ids = targets if targets.dim() == 2 else targets[:, None]
         of_ids = flat[0].new_zeros(ids.shape, dtype=sums.total.dtype)
-        top: tuple[torch.Tensor, torch.Tensor] | None = None
+        top: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+        rest: torch.Tensor | None = None
         for span in _spans(flat[1], ask.columns(len(targets))):
             raw = _raw(flat, bias, span, ask)
             theirs = None if teacher is None else _their_logits(teacher, span)
             local, inside = _within(ids, span)
             of_ids = torch.where(inside, ask.transform.logits(raw.gather(1, local)), of_ids)
+            if targets.dim() == 2:
+                more = left_out(ask.transform.logits(raw), local, inside).logsumexp(1)
+                rest = more if rest is None else torch.logaddexp(rest, more)
             if ask.top_k:
                 top = _likeliest(top, ask.transform.logits(raw), span, ask.top_k)
             sums = add_tile(sums, raw, theirs, ask.transform)
@@ -312,29 +322,27 @@ class _HeadScores(torch.autograd.Function):
             assert others.difference is not None and sums.difference is not None
             gap = others.log_total - log_total
             forward_kl, reverse_kl = others.difference / others.total - gap, sums.difference / sums.total + gap
-        top_ids = None if top is None else top[1]
+        top_log_probs = top_ids = None
+        if top is not None:
+            values, top_ids, behind = top
+            top_log_probs = with_rest(values, behind, log_total)
+            ctx.mark_non_differentiable(top_log_probs, top_ids)
+        # No view: FSDP2 warns of a module that gives one.
+        log_probs = of_ids[:, 0] - log_total if rest is None else with_rest(of_ids, rest, log_total)
+        log_rest = None if rest is None else log_probs[:, -1].clone()
         ctx.request, ctx.teacher = ask, teacher
         their_total = None if others is None else others.log_total
-        ctx.save_for_backward(log_total, their_total, entropy, reverse_kl, ids, top_ids, bias, *flat)
-        if top_ids is not None:
-            ctx.mark_non_differentiable(top_ids)
-        top_log_probs = None if top is None else top[0] - log_total[:, None]
-        # No view: FSDP2 warns of a module that gives one.
-        log_probs = of_ids[:, 0] - log_total if targets.dim() == 1 else of_ids - log_total[:, None]
+        ctx.save_for_backward(log_total, log_rest, their_total, entropy, reverse_kl, ids, bias, *flat)
         return log_probs, entropy, top_log_probs, top_ids, forward_kl, reverse_kl
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
-        log_total, their_total, entropy, reverse_kl, ids, top_ids, bias, *flat = ctx.saved_tensors
-        known = Known(log_total, their_total, entropy, reverse_kl)
-        of_log_probs, of_entropy, of_top, _, of_forward, of_reverse = gradients
-        pulled = [  # tokens and the gradients of their log-probs
-            (tokens, pull.view(tokens.shape))
-            for tokens, pull in ((ids, of_log_probs), (top_ids, of_top))
-            if pull is not None
-        ]
-        of_tokens = sum(pull.sum(1) for _, pull in pulled) if pulled else None
-        pulls = Pulls(of_tokens, of_entropy, of_forward, of_reverse)  # type: ignore[arg-type]
+        log_total, log_rest, their_total, entropy, reverse_kl, ids, bias, *flat = ctx.saved_tensors
+        known = Known(log_total, log_rest, their_total, entropy, reverse_kl)
+        of_log_probs, of_entropy, _, _, of_forward, of_reverse = gradients
+        if of_log_probs is not None and of_log_probs.dim() == 1:
+            of_log_probs = of_log_probs[:, None]
+        pulls = Pulls(of_log_probs, of_entropy, of_forward, of_reverse)
         grown = _Gradients(flat, bias, ctx.needs_input_grad[3:])
         needs_others = of_forward is not None or of_reverse is not None
         ask: HeadRequest = ctx.request
@@ -342,9 +350,7 @@ class _HeadScores(torch.autograd.Function):
         for span in _spans(flat[1], ask.columns(len(ids))):
             raw = _raw(flat, bias, span, ask)
             theirs = _their_logits(ctx.teacher, span) if needs_others else None
-            here = [(_within(tokens, span), pull) for tokens, pull in pulled]
-            at = [(columns, torch.where(inside, pull, 0.0)) for (columns, inside), pull in here]
-            slope = tile_slope(raw, theirs, known, pulls, at, ask.transform)
+            slope = tile_slope(raw, theirs, known, pulls, _within(ids, span), ask.transform)
             del raw, theirs  # or they would be there beside those of the next tile
             grown.add(slope, span)
         return None, None, None, *grown.rounded()
@@ -431,17 +437,32 @@ def _within(tokens: torch.Tensor, span: slice) -> tuple[torch.Tensor, torch.Tens
     return local.clamp(0, last), (local >= 0) & (local <= last)
 
 
+def left_out(logits: torch.Tensor, columns: torch.Tensor, inside: torch.Tensor) -> torch.Tensor:
+    """The logits with -inf at these columns, as far as they are `inside`."""
+    return logits.scatter_add(1, columns, torch.where(inside, -math.inf, 0.0).to(logits.dtype))
+
+
+def with_rest(logits: torch.Tensor, rest: torch.Tensor, log_total: torch.Tensor) -> torch.Tensor:
+    """Log-probs of tokens [N, m], and of all others together, of which 1 - the sum of probabilities may have no digits.
+    `rest`, `log_total`: log of the sum of exp(logits) over the others, and over all. A rest of 0 counts as the smallest
+    normal number."""
+    rest = torch.maximum(rest, log_total + math.log(torch.finfo(rest.dtype).tiny))
+    return torch.cat((logits, rest[:, None]), 1) - log_total[:, None]
+
+
 def _likeliest(
-    before: tuple[torch.Tensor, torch.Tensor] | None, logits: torch.Tensor, span: slice, k: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The k largest logits so far and their tokens."""
+    before: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None, logits: torch.Tensor, span: slice, k: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The k largest logits so far, their tokens, and the log of the sum of exp of all other logits."""
     values, columns = logits.topk(min(k, logits.shape[1]))
-    tokens = columns + span.start
+    tokens, rest = columns + span.start, logits.scatter(1, columns, -math.inf).logsumexp(1)
     if before is not None:
         values, tokens = torch.cat((before[0], values), 1), torch.cat((before[1], tokens), 1)
-        values, places = values.topk(min(k, values.shape[1]))
-        tokens = tokens.gather(1, places)
-    return values, tokens
+        largest, places = values.topk(min(k, values.shape[1]))
+        others = values.scatter(1, places, -math.inf)
+        rest = torch.cat((others, before[2][:, None], rest[:, None]), 1).logsumexp(1)
+        values, tokens = largest, tokens.gather(1, places)
+    return values, tokens, rest
 
 
 def _wide_product(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -1,9 +1,9 @@
 """A teacher's targets for the tokens of rows, and the divergence of a student's head from them, without the logits of
 all positions at once.
 
-A lesson is a matrix of one row per response token, in fp32: log-probs of the teacher's likeliest tokens and then their
-ids (which fp32 holds exactly up to 2^24), or the teacher's hidden states, from which its head makes the whole
-distribution where the student learns: hundreds of times less to carry than logits.
+A lesson is a matrix of one row per response token, in fp32: log-probs of the teacher's likeliest tokens and of all
+others together, and then the ids (which fp32 holds exactly up to 2^24), or the teacher's hidden states, from which its
+head makes the whole distribution where the student learns: hundreds of times less to carry than logits.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class TeacherTargets:
         return replace(self, values=self.values.index_select(0, tokens))
 
     def likeliest(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probs and ids, [n, k] each."""
-        log_probs, ids = self.values.chunk(2, 1)
-        return log_probs, ids.to(torch.int64)
+        """Log-probs [n, k + 1], the last of all other tokens together, and ids [n, k]."""
+        k = self.values.shape[1] // 2
+        return self.values[:, : k + 1], self.values[:, k + 1 :].to(torch.int64)
 
     def divergences(self, logits: torch.Tensor, span: slice) -> torch.Tensor:
         """Divergence at the tokens of `span`, from a student's logits over the whole vocabulary."""
@@ -89,7 +89,7 @@ def targets_of(outputs: StudentOutputs | None, values: torch.Tensor | None) -> T
 
 
 def pack_top_k_targets(log_probs: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """The lesson that these are, [n, 2 k]."""
+    """The lesson that log-probs [n, k + 1] and ids [n, k] are, [n, 2 k + 1]."""
     return torch.cat((log_probs, ids.to(log_probs.dtype)), 1)
 
 

@@ -39,6 +39,7 @@ from roll.rl.settings import _objective  # pyright: ignore[reportPrivateUsage]
 from roll.types.batch import LossScale, TokenOutputs, TokenScores, TrainBatch
 from roll.types.collate import pad
 from tests.helpers.configs import config
+from tests.helpers.log_probs import with_others
 from tests.parity.algorithms.small_policy import (
     ALL,
     LIKELY,
@@ -279,8 +280,8 @@ def distilled(name: KdObjective, top_k: int) -> Gradient:
         student, of = log_probs.reshape(2, 3), Divergence(name)
         if not top_k:
             return of.of_all(student, teacher).repeat_interleave(3)
-        top, tokens = teacher.topk(top_k, -1)
-        return of.of_likeliest(student.gather(-1, tokens), top).repeat_interleave(3)
+        tokens = teacher.topk(top_k, -1).indices
+        return of.of_likeliest(with_others(student, tokens), with_others(teacher, tokens)).repeat_interleave(3)
 
     return gradient(DistillLoss(1.0, SUMS), full=full)
 

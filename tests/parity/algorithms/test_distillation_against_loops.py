@@ -1,6 +1,6 @@
 """Divergences of a student from a teacher, and the loss made of them, with their gradients, against loops over single
 positions and tokens in float64, written from the formulas of docs/distillation.md. Not covered: that the head gives the
-log-probs (tests/unit/models/test_teacher_targets.py) and a strategy the gradient
+log-probs of ordinary logits (tests/unit/models/test_teacher_targets.py) and a strategy the gradient
 (tests/parity/strategies/test_teacher_targets.py)."""
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
-from roll.algorithms.distillation import DistillLoss, Divergence
+from roll.algorithms.distillation import Distillation, DistillLoss, Divergence
 from roll.configs.sections.teachers import KdObjective
+from roll.models.head_scores import PLAIN, HeadRequest, Product, head_scores
+from roll.models.teacher_targets import StudentOutputs, TeacherTargets, divergence, pack_top_k_targets
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
+from tests.helpers.log_probs import with_others
 
 POSITIONS, VOCAB = 5, 9
 OBJECTIVES = get_args(KdObjective)
@@ -102,7 +106,8 @@ def test_the_tokens_beyond_the_likeliest_are_one_outcome(objective: KdObjective,
                 values.append(by_loop(kind, [*p, rest], [*q, 1 - sum(q)], head_of(q, 0.7)))
             total = torch.stack(values)
         else:
-            total = kind.of_likeliest(log_p.gather(1, top.indices), top.values)
+            log_q = torch.log_softmax(theirs, -1)
+            total = kind.of_likeliest(with_others(log_p, top.indices), with_others(log_q, top.indices))
         total.square().sum().backward()
         (wanted if loop else found).extend((total.detach(), mine.grad))
     for got, want in zip(found, wanted, strict=True):
@@ -116,7 +121,8 @@ def test_with_all_tokens_told_the_likeliest_are_the_whole_vocabulary(objective: 
     for whole in (False, True):
         mine, theirs = logits()
         log_p, log_q = torch.log_softmax(mine, -1), torch.log_softmax(theirs, -1)
-        values = kind.of_all(log_p, log_q) if whole else kind.of_likeliest(log_p, log_q)
+        nothing = (functional.pad(each, (0, 1), value=-700) for each in (log_p, log_q))
+        values = kind.of_all(log_p, log_q) if whole else kind.of_likeliest(*nothing)
         values.sum().backward()
         found.append((values.detach(), mine.grad))
     for got, want in zip(*found, strict=True):
@@ -133,8 +139,8 @@ def test_a_student_that_is_its_teacher_is_no_way_from_it_and_far_ones_stay_finit
     for mine, theirs in ((near, near), (near, far), (far, near), (far, far)):
         given = mine.clone().requires_grad_()
         log_p, log_q = torch.log_softmax(given, -1), torch.log_softmax(theirs, -1)
-        top = log_q.topk(3)
-        for values in (kind.of_all(log_p, log_q), kind.of_likeliest(log_p.gather(1, top.indices), top.values)):
+        likeliest = (with_others(each, log_q.topk(3).indices) for each in (log_p, log_q))
+        for values in (kind.of_all(log_p, log_q), kind.of_likeliest(*likeliest)):
             values.sum().backward(retain_graph=True)
             assert values.isfinite().all() and given.grad is not None and given.grad.isfinite().all()
             if mine is theirs:
@@ -142,6 +148,42 @@ def test_a_student_that_is_its_teacher_is_no_way_from_it_and_far_ones_stay_finit
     if objective == "js_divergence":
         apart = kind.of_all(torch.log_softmax(-far, -1), torch.log_softmax(far, -1))
         assert 0.6 < float(apart.max()) <= math.log(2) + 1e-6
+
+
+@pytest.mark.parametrize("columns", [1, 4, 50])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_rest_that_is_all_but_nothing_has_its_digits_from_the_head(objective: KdObjective, columns: int) -> None:
+    """Single precision. The likeliest two tokens leave from .3 down to 1e-30 for the other seven, of teacher and
+    student in turn: log-probs near 0 of the two have no digits of that. 1e-5 is what logits of 70 are rounded by."""
+    kind, ways = Divergence(objective, skew=0.3), [(s, t) for s in (0.5, 13, 25, 70) for t in (0.5, 13, 25, 70)]
+    make = torch.Generator().manual_seed(6)
+    mine, theirs = (2 * torch.rand(len(ways), VOCAB, generator=make) for _ in range(2))
+    for number, (student, teacher) in enumerate(ways):
+        mine[number, :2] += student
+        theirs[number, :2] += teacher
+    states, request = torch.eye(len(ways)), HeadRequest(columns * len(ways), top_k=2)
+    told = head_scores([Product(states, theirs.T)], None, torch.zeros(len(ways), dtype=torch.int64), request)
+    assert told.top_log_probs is not None and told.top_ids is not None
+    lesson = TeacherTargets(
+        StudentOutputs(Distillation(kind, VOCAB, 2)), pack_top_k_targets(told.top_log_probs, told.top_ids)
+    )
+    weight = mine.T.contiguous().requires_grad_()
+    found = divergence([Product(states, weight)], None, PLAIN, lesson, request.tile_elements, False)
+    found.sum().backward()
+
+    exact, wanted = mine.double().requires_grad_(), []
+    for n in range(len(ways)):
+        p, q = exact[n].exp() / exact[n].exp().sum(), theirs[n].double().exp()
+        q, likeliest = q / q.sum(), told.top_ids[n].tolist()
+        rest = [i for i in range(VOCAB) if i not in likeliest]
+        outcomes = [float(q[i]) for i in likeliest]
+        of_student = [*(p[i] for i in likeliest), torch.stack([p[i] for i in rest]).sum()]
+        of_teacher = [*outcomes, sum(float(q[i]) for i in rest)]
+        wanted.append(by_loop(kind, of_student, of_teacher, head_of(outcomes, kind.adaptive_alpha)))
+    torch.stack(wanted).sum().backward()
+    assert weight.grad is not None and exact.grad is not None
+    torch.testing.assert_close(found.double(), torch.stack(wanted).detach(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(weight.grad.T.double(), exact.grad, rtol=1e-5, atol=1e-5)
 
 
 def micro_batch(mask: torch.Tensor, weights: torch.Tensor) -> MicroBatch:

@@ -389,9 +389,8 @@ def learns_from_a_teacher(run: Run) -> dict[str, np.ndarray]:
 
         def forward(hidden: torch.Tensor, targets: torch.Tensor, temperature: float, entropy: bool) -> HeadScores:
             states = hidden.detach()[:, :8]  # of the same rows, whatever the ranks and micro batches
-            found = plain(hidden, targets, temperature, entropy, 3, Teacher(states, matrix))
-            top = found.top_log_probs.sum(1)
-            return found._replace(log_probs=found.log_probs + top - found.forward_kl - 0.5 * found.reverse_kl)
+            found = plain(hidden, targets, temperature, entropy, teacher=Teacher(states, matrix))
+            return found._replace(log_probs=found.log_probs - found.forward_kl - 0.5 * found.reverse_kl)
 
         head.forward = forward
         one_update(strategy, run)

@@ -23,6 +23,7 @@ from roll.types.columns import token_indices
 from roll.types.packing import neighbours_by_rank
 from roll.utils.imports import resolve
 from tests.contract.train_strategy import Case, built
+from tests.helpers.log_probs import with_others
 from tests.parity.strategies.pairs import LINEAR, PROMPT, Gradients, behind, facts, gradients_of
 from tests.parity.strategies.runs import assert_shared, context, exported
 from tests.parity.strategies.test_scoring import Scorer
@@ -76,8 +77,9 @@ def lesson_by_hugging_face(
     for ids, mask in row_by_row(taught(shares)):
         if given.top_k:
             logits = model(input_ids=ids).logits[0, :-1, :VOCAB] / given.divergence.teacher_temperature
-            top = torch.log_softmax(logits, -1).topk(given.top_k)
-            parts.append(pack_top_k_targets(top.values, top.indices)[mask])
+            log_q = torch.log_softmax(logits, -1)
+            likeliest = log_q.topk(given.top_k).indices
+            parts.append(pack_top_k_targets(with_others(log_q, likeliest), likeliest)[mask])
         else:
             parts.append(model.base_model(input_ids=ids).last_hidden_state[0, :-1][mask])
     head = TeacherHead(model.lm_head.weight[:VOCAB].numpy(), None, PLAIN, torch.float32)
@@ -200,8 +202,8 @@ def reference(
         nll = -torch.log_softmax(logits, -1).gather(1, ids[0, 1:, None][mask])[:, 0]
         log_p = torch.log_softmax(logits[:, :VOCAB] / kind.temperature, -1)
         if head is None:
-            log_q, chosen = own.chunk(2, 1)
-            apart = kind.of_likeliest(log_p.gather(1, chosen.long()), log_q)
+            log_q, chosen = own.split((given.top_k + 1, given.top_k), 1)
+            apart = kind.of_likeliest(with_others(log_p, chosen.long()), log_q)
         else:
             theirs = own @ torch.from_numpy(head.weight).T / kind.teacher_temperature
             apart = kind.of_all(log_p, torch.log_softmax(theirs, -1))

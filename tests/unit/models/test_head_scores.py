@@ -1,6 +1,7 @@
 """What the head says of tokens, chunk by chunk: against dense float64, with gradients, and never all logits at once."""
 
 import copy
+import math
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from roll.errors import StrategyError
 from roll.models import head_scores as head_kernels
 from roll.models.head_scores import PLAIN, HeadRequest, HeadScores, LogitTransform, Product, Teacher, head_scores
 from roll.models.hf import LogProbHead, tile_size
+from tests.helpers.log_probs import with_others
 
 N, H, V, TEACHER_H = 9, 6, 13, 4
 SINGLE: Any = partial(torch.testing.assert_close, rtol=1e-5, atol=3e-6, check_dtype=False)
@@ -30,14 +32,15 @@ def head(bend: LogitTransform = PLAIN, chunk: int = 100, size: int = H) -> LogPr
 def dense(logits: torch.Tensor, targets: torch.Tensor, top_k: int = 0, other: torch.Tensor | None = None) -> HeadScores:
     """The same from whole logits, as a page of definitions has it."""
     p = torch.log_softmax(logits, -1)
-    top = p.topk(top_k) if top_k else None
+    top = p.detach().topk(top_k) if top_k else None
     entropy = -(p.exp() * p).sum(-1)
-    log_probs = p.gather(1, targets.view(len(p), -1)).view(targets.shape)
+    log_probs = p.gather(1, targets[:, None])[:, 0] if targets.dim() == 1 else with_others(p, targets)
     forward = reverse = None
     if other is not None:
         q = torch.log_softmax(other, -1)
         forward, reverse = (q.exp() * (q - p)).sum(-1), (p.exp() * (p - q)).sum(-1)
-    return HeadScores(log_probs, entropy, top.values if top else None, top.indices if top else None, forward, reverse)
+    likeliest = (with_others(p.detach(), top.indices), top.indices) if top else (None, None)
+    return HeadScores(log_probs, entropy, *likeliest, forward, reverse)
 
 
 def bent(raw: torch.Tensor, bend: LogitTransform) -> torch.Tensor:
@@ -49,7 +52,7 @@ def bent(raw: torch.Tensor, bend: LogitTransform) -> torch.Tensor:
 
 def total(found: HeadScores) -> torch.Tensor:
     """A loss with another weight for every number."""
-    terms = [found.log_probs, found.entropy, found.top_log_probs, found.forward_kl, found.reverse_kl]
+    terms = [found.log_probs, found.entropy, found.forward_kl, found.reverse_kl]
     weights = torch.Generator().manual_seed(1)
     loss = torch.zeros((), dtype=torch.float64)
     for term in terms:
@@ -97,8 +100,8 @@ class Case:
 def test_everything_and_its_gradients_are_those_of_whole_logits_in_float64(
     dtype: torch.dtype, close: Callable[..., None], bend: LogitTransform, columns: int
 ) -> None:
-    """Log-probs of two tokens per position, entropy, top 3, both divergences from a teacher; hidden states, weight,
-    bias and a low-rank adapter learn from the sum of all."""
+    """Log-probs of two tokens per position and of all others, entropy, top 3, both divergences from a teacher; hidden
+    states, weight, bias and a low-rank adapter learn from the sum of all."""
     case, exact = Case(dtype), Case(torch.float64)
     ask = HeadRequest(columns * N, bend, entropy=True, top_k=3)
     found, wanted = case.fused(ask), exact.dense(ask)
@@ -111,7 +114,7 @@ def test_everything_and_its_gradients_are_those_of_whole_logits_in_float64(
     assert case.teacher.weight.grad is None
 
 
-@pytest.mark.parametrize("name", ["log_probs", "entropy", "top_log_probs", "forward_kl", "reverse_kl"])
+@pytest.mark.parametrize("name", ["log_probs", "entropy", "forward_kl", "reverse_kl"])
 def test_each_number_alone_has_its_own_gradient(name: str) -> None:
     case, exact = Case(torch.float64), Case(torch.float64)
     ask = HeadRequest(4 * N, LogitTransform(0.7), entropy=True, top_k=3)
@@ -244,7 +247,9 @@ def test_the_likeliest_tokens_come_in_order_and_no_more_than_there_are() -> None
     found = head(chunk=1)(torch.randn(4, H), torch.arange(4), top_k=50)
     assert found.top_ids is not None and found.top_log_probs is not None
     assert found.top_ids.sort(1).values.tolist() == [list(range(V))] * 4
-    assert bool((found.top_log_probs.diff(dim=1) <= 0).all())
+    assert bool((found.top_log_probs[:, :V].diff(dim=1) <= 0).all())
+    nothing = math.log(torch.finfo(torch.float32).tiny)
+    assert found.top_log_probs[:, V].tolist() == pytest.approx([nothing] * 4, abs=1e-4)
 
 
 def test_no_position_gives_nothing_and_a_gradient_of_zero() -> None:

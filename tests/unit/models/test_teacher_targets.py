@@ -22,6 +22,7 @@ from roll.models.teacher_targets import (
     pack_top_k_targets,
     targets_of,
 )
+from tests.helpers.log_probs import with_others
 
 N, H, THEIR_H, VOCAB, ROWS = 7, 6, 4, 13, 16
 BEND, THEIR_BEND = LogitTransform(softcap=5.0, factor=1.5), LogitTransform(factor=0.8)
@@ -55,8 +56,9 @@ class Case:
 
     def lesson(self, told: Distillation) -> TeacherTargets:
         if told.top_k:
-            top = self.log_probs(told.divergence)[1].topk(told.top_k)
-            return TeacherTargets(StudentOutputs(told), pack_top_k_targets(top.values, top.indices))
+            log_q = self.log_probs(told.divergence)[1]
+            ids = log_q.topk(told.top_k).indices
+            return TeacherTargets(StudentOutputs(told), pack_top_k_targets(with_others(log_q, ids), ids))
         parts = self.matrix.to(wide(self.matrix.dtype)).numpy(), self.offset.to(wide(self.offset.dtype)).numpy()
         head = TeacherHead(*parts, THEIR_BEND, self.matrix.dtype)
         return TeacherTargets(StudentOutputs.of(told, head, torch.device("cpu")), self.states)
@@ -88,9 +90,9 @@ def test_over_the_vocabulary_it_is_that_of_whole_logits(objective: KdObjective, 
 def test_of_the_likeliest_tokens_it_is_that_of_whole_logits(objective: KdObjective, elements: int) -> None:
     case, exact, given = Case(), Case(), told(objective, 3)
     log_p, log_q = exact.log_probs(given.divergence)
-    top = log_q.topk(3)
+    ids = log_q.topk(3).indices
     found = case.found(given, elements)
-    wanted = given.divergence.of_likeliest(log_p.gather(1, top.indices), top.values)
+    wanted = given.divergence.of_likeliest(with_others(log_p, ids), with_others(log_q, ids))
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
     for values in (found, wanted):
         values.square().sum().backward()
@@ -130,8 +132,9 @@ def test_whole_logits_never_exist(top_k: int) -> None:
     head = TeacherHead(weight.numpy(), None, LogitTransform(), torch.float32)
     values = torch.randn(400, 8, generator=make)
     if top_k:
-        top = torch.log_softmax(values @ weight.T, -1).topk(top_k)
-        values, head = pack_top_k_targets(top.values, top.indices), None
+        log_q = torch.log_softmax(values @ weight.T, -1)
+        ids = log_q.topk(top_k).indices
+        values, head = pack_top_k_targets(with_others(log_q, ids), ids), None
     lesson = TeacherTargets(StudentOutputs.of(given, head, torch.device("cpu")), values)
     with Largest() as seen:
         products = [Product(hidden, weight.requires_grad_())]
@@ -141,7 +144,7 @@ def test_whole_logits_never_exist(top_k: int) -> None:
 
 def test_ids_of_large_vocabularies_come_back_exactly_and_tokens_are_found_by_their_place() -> None:
     ids = torch.tensor([[2**24 - 1, 0, 151_935]])
-    values = pack_top_k_targets(torch.zeros(1, 3), ids)
+    values = pack_top_k_targets(torch.zeros(1, 4), ids)
     assert TeacherTargets(StudentOutputs(told("forward_kl", 3)), values).likeliest()[1].tolist() == ids.tolist()
     mask = torch.tensor([[False, True, False], [True, False, True]])
     assert among_response_tokens(mask, torch.tensor([1, 3, 5])).tolist() == [0, 1, 2]

@@ -89,7 +89,7 @@ class HeadRequest:
     @property
     def num_outputs(self) -> int:
         if self.distillation is not None:
-            return 2 * self.distillation.top_k
+            return 2 * self.distillation.top_k + 1
         return 1 + self.entropy + (self.teacher_targets is not None)
 
 

@@ -1,12 +1,13 @@
 """Log-probs and entropy where the vocabulary is divided among ranks, without the logits of all positions at once.
 
 A rank holds the head's rows of its share of the vocabulary: [V / ranks, H]. Logits are computed for some positions at a
-time, reduced to four numbers each (largest logit, sum of exponentials, the target's logit, and what the entropy needs),
-and thrown away; the backward pass computes them again. Two all-reduces of vectors per call, however many chunks there
-are."""
+time, reduced to a few numbers each (largest logit, sums of exponentials, the target's logit, and what the entropy
+needs), and thrown away; the backward pass computes them again. Two all-reduces of vectors per call, however many chunks
+there are."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +18,7 @@ import torch.distributed as dist
 from roll.algorithms.distillation import Distillation
 from roll.configs.sections.model import LOGITS_PER_CHUNK_OF_SHARES
 from roll.errors import StrategyError
-from roll.models.head_scores import PLAIN, Product
+from roll.models.head_scores import PLAIN, Product, left_out, with_rest
 from roll.models.teacher_targets import TeacherTargets, divergence, pack_top_k_targets
 
 
@@ -35,7 +36,8 @@ def token_scores(
     hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, share: VocabShard
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Log-prob of each target and entropy of the distribution it was drawn from. hidden [N, H], weight [V / ranks, H],
-    targets [N] or [N, m] (all tokens, the same on every rank) -> fp32, log-probs of the targets' shape, entropy [N].
+    targets [N] or [N, m] (all tokens, the same on every rank) -> fp32, log-probs [N], or [N, m + 1] with that of all
+    other tokens together; entropy [N].
 
     The gradient of `hidden` is this rank's share; whoever made it the same on every rank sums it. An entropy that is
     not used costs one product per logit."""
@@ -47,29 +49,27 @@ def token_scores(
 def likeliest(
     hidden: torch.Tensor, weight: torch.Tensor, count: int, share: VocabShard
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probs and ids of the likeliest tokens, [N, count] each, largest first and the same on every rank."""
+    """Log-probs of the likeliest tokens, and of all others together, [N, count + 1], and ids [N, count]: largest first
+    and the same on every rank."""
     first = share.group.rank() * len(weight)
     shape = (len(hidden), count)
     values = hidden.new_full(shape, torch.finfo(torch.float32).min, dtype=torch.float32)
     ids = torch.zeros(shape, dtype=torch.int64, device=hidden.device)
-    total = values.new_zeros(len(hidden))
+    rest = values[:, :1].clone()  # log of the sum of exp of the others
     for span, logits, _, _ in _chunks(hidden, weight, ids, share):
         if logits.shape[1] == 0:
             continue
         top = logits.topk(min(count, logits.shape[1]))
         width = top.values.shape[1]
         values[span, :width], ids[span, :width] = top.values, top.indices + first
-        total[span] = (logits - top.values[:, :1]).exp_().sum(1)
-    largest = values[:, 0].clone()
+        rest[span, 0] = logits.scatter_(1, top.indices, -math.inf).logsumexp(1)
     if share.group.size() > 1 and len(hidden):
-        overall = largest.clone()
-        dist.all_reduce(overall, dist.ReduceOp.MAX, group=share.group)
-        total *= (largest - overall).exp()
-        dist.all_reduce(total, group=share.group)
-        largest = overall
-        values, places = _of_all(values, share).topk(count)
+        every = _of_all(values, share)
+        values, places = every.topk(count)
         ids = _of_all(ids, share).gather(1, places)
-    return values - (largest + total.log())[:, None], ids
+        rest = torch.cat((every.scatter_(1, places, -math.inf), _of_all(rest, share)), 1)
+    log_rest = rest.logsumexp(1)
+    return with_rest(values, log_rest, torch.logaddexp(values.logsumexp(1), log_rest)), ids
 
 
 def _of_all(part: torch.Tensor, share: VocabShard) -> torch.Tensor:
@@ -85,8 +85,8 @@ class _TokenScores(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         count, ids = len(targets), targets if targets.dim() == 2 else targets[:, None]
         largest = hidden.new_full((count,), torch.finfo(torch.float32).min, dtype=torch.float32)
-        # of exp(x), of exp(x) * x, and the x of each target
-        sums = hidden.new_zeros((2 + ids.shape[1], count), dtype=torch.float32)
+        # of exp(x), of exp(x) * x, of exp(x) but for the targets, and the x of each target
+        sums = hidden.new_zeros((3 + ids.shape[1], count), dtype=torch.float32)
         for span, logits, local, inside in _chunks(hidden, weight, ids, share):
             if logits.shape[1] == 0:
                 continue
@@ -94,24 +94,30 @@ class _TokenScores(torch.autograd.Function):
             exponentials = (logits - largest[span, None]).exp_()
             sums[0, span] = exponentials.sum(1)
             sums[1, span] = exponentials.mul_(logits).sum(1)
-            sums[2:, span] = torch.where(inside, logits.gather(1, local), 0.0).T
+            if targets.dim() == 2:
+                sums[2, span] = (left_out(logits, local, inside) - largest[span, None]).exp_().sum(1)
+            sums[3:, span] = torch.where(inside, logits.gather(1, local), 0.0).T
         overall = largest.clone()
         if share.group.size() > 1 and count:
             dist.all_reduce(overall, dist.ReduceOp.MAX, group=share.group)
-            sums[:2] *= (largest - overall).exp()
+            sums[:3] *= (largest - overall).exp()
             dist.all_reduce(sums, group=share.group)
         log_total = overall + sums[0].log()
         mean = sums[1] / sums[0]
-        ctx.save_for_backward(hidden, weight, ids, log_total, mean)
+        log_probs = sums[3] - log_total
+        log_rest = None
+        if targets.dim() == 2:
+            log_probs = with_rest(sums[3:].T, overall + sums[2].log(), log_total)
+            log_rest = log_probs[:, -1].clone()
+        ctx.save_for_backward(hidden, weight, ids, log_total, log_rest, mean)
         ctx.share = share
-        log_probs = sums[2:] - log_total
-        return log_probs[0] if targets.dim() == 1 else log_probs.T.contiguous(), log_total - mean
+        return log_probs, log_total - mean
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None, None, None]:  # type: ignore[override]
-        hidden, weight, ids, log_total, mean = ctx.saved_tensors
+        hidden, weight, ids, log_total, log_rest, mean = ctx.saved_tensors
         of_log_probs, of_entropy = gradients
-        pull = of_log_probs.reshape(ids.shape)
+        pull = of_log_probs[:, None] if of_log_probs.dim() == 1 else of_log_probs
         of_tokens = pull.sum(1)
         share: VocabShard = ctx.share
         hidden_gradient = torch.zeros_like(hidden)
@@ -120,11 +126,18 @@ class _TokenScores(torch.autograd.Function):
         for span, logits, local, inside in _chunks(hidden, weight, ids, share):
             if logits.shape[1] == 0:
                 continue
-            probs = (logits - log_total[span, None]).exp_()
+            log_probs = logits - log_total[span, None]
+            of_rest = None
+            if log_rest is not None:
+                # d log r / d x = p / r - p, and -p at targets, with the probability r of the others
+                of_rest = (left_out(log_probs, local, inside) - log_rest[span, None]).exp_().mul_(pull[span, -1:])
+            probs = log_probs.exp_()
             # d log p(target) / d x = [target] - p;  d entropy / d x = -p (x - mean)
             slope = logits.sub_(mean[span, None]).mul_(of_entropy[span, None]).add_(of_tokens[span, None])
             slope = slope.mul_(probs).neg_()
-            slope.scatter_add_(1, local, torch.where(inside, pull[span], 0.0))
+            slope.scatter_add_(1, local, torch.where(inside, pull[span, : ids.shape[1]], 0.0))
+            if of_rest is not None:
+                slope += of_rest
             slope = slope.div_(share.temperature).to(weight.dtype)
             hidden_gradient[span] = slope @ weight[: slope.shape[1]]
             if weight_gradient is not None:
@@ -156,7 +169,7 @@ def _chunks(
 def vocab_parallel_targets(
     hidden: torch.Tensor, weight: torch.Tensor, distillation: Distillation, share: VocabShard
 ) -> torch.Tensor:
-    """The likeliest tokens [2 k, N], as `pack_top_k_targets` has them; `share` is at the teacher's temperature."""
+    """The likeliest tokens [2 k + 1, N], as `pack_top_k_targets` has them; `share` is at the teacher's temperature."""
     share = replace(share, vocab_size=distillation.vocab_size)
     return pack_top_k_targets(*likeliest(hidden, weight, distillation.top_k, share)).T
 
