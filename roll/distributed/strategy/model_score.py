@@ -28,7 +28,7 @@ from roll.models.loading import DTYPES, LoadedModel
 from roll.models.lora import Exported
 from roll.models.routers import RouterReplay, check_routers
 from roll.models.sequences.attention import refusal, set_text_attention
-from roll.models.sequences.check import check_packs, check_trees, tree_refusal
+from roll.models.sequences.check import check_packs, check_trees, of_all_ranks, tree_refusal
 from roll.models.sequences.layout import Padded, RowLayout, computed
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.packed_attention import use_packed_attention, uses_kernel
@@ -316,18 +316,12 @@ class ModelScoreStrategy(ScoreStrategy):
             )
 
     def _share_prefixes(self) -> None:
-        """Has rows that begin alike computed as a tree. StrategyError for a role that is to, and cannot."""
+        """Turns on trees of rows that begin alike, on all ranks or none. StrategyError if the role must and cannot."""
         pretrained = self.model.pretrained
         attention = pretrained.config.get_text_config()._attn_implementation
         try:
-            if self.context.shows_pictures:
-                raise tree_refusal("rows show pictures, which trees do not hold")
-            for key, why in obstacles(self.role, isinstance(self, TrainStrategy)).items():
-                raise tree_refusal(f"{key}: {why}")
-            if not (platform := platform_of(self.context.device)).has_tree_attention:
-                raise tree_refusal(f"it runs on {platform.name}, which has no kernels for it")
+            of_all_ranks(self._take_trees)
             if not self._is_exact:  # whose attention takes trees, and was checked on them
-                use_packed_attention(pretrained, is_shared=True)
                 with self._ready_to_score(), self._without_dropout():
                     check_packs(self.model, self.context.device)
                     check_trees(self.model, self.context.device)
@@ -341,6 +335,16 @@ class ModelScoreStrategy(ScoreStrategy):
                 set_text_attention(pretrained, attention or "eager")
         else:
             self._shares_prefixes = True
+
+    def _take_trees(self) -> None:
+        if self.context.shows_pictures:
+            raise tree_refusal("rows show pictures, which trees do not hold")
+        for key, why in obstacles(self.role, isinstance(self, TrainStrategy)).items():
+            raise tree_refusal(f"{key}: {why}")
+        if not (platform := platform_of(self.context.device)).has_tree_attention:
+            raise tree_refusal(f"it runs on {platform.name}, which has no kernels for it")
+        if not self._is_exact:
+            use_packed_attention(self.model.pretrained, is_shared=True)
 
     def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
         """These, and behind them the empty ones that ranks need whose forward passes must be equal in number."""

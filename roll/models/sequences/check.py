@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -90,14 +91,29 @@ def _off_with_any_tokens(
     All ranks make the same passes."""
     off = 0.0
     for seed in range(_DRAWS if _has_experts(model) else 1):
-        off = compare(ordinary_tokens(model, 5, _LENGTH, seed).to(device)) or 0.0
-        if dist.is_initialized():
-            most = torch.tensor(off, device=device)
-            dist.all_reduce(most, dist.ReduceOp.MAX)
-            off = float(most)
+        step = partial(compare, ordinary_tokens(model, 5, _LENGTH, seed).to(device))
+        off = float(torch.tensor([each or 0.0 for each in of_all_ranks(step)]).max())
         if off == 0:
             return None
     return off
+
+
+def of_all_ranks(step: Callable[[], float | None]) -> list[Any]:
+    """Results of a step, one of each rank. If it fails on one, the others raise StrategyError, and none waits."""
+    failure: Exception | None = None
+    try:
+        found: Any = step()
+    except Exception as error:  # of code that came with the model, too
+        text = str(error).partition("\n")[0] or type(error).__name__
+        failure, found = error, StrategyError(f"another rank: {text}")
+    results = [found]
+    if dist.is_initialized():
+        results *= dist.get_world_size()
+        dist.all_gather_object(results, found)
+    for each in (failure, *results):
+        if isinstance(each, Exception):
+            raise each
+    return results
 
 
 def _has_experts(model: LoadedModel) -> bool:

@@ -2,15 +2,19 @@
 which sees each row alone and unpadded."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
+import torch.distributed as dist
 from transformers import AutoModelForCausalLM, Gemma3TextConfig
 
 from roll.types.forest import forest_of
-from tests.helpers.processes import RankPool
+from tests.helpers.processes import RankError, RankPool
 from tests.parity.compare import assert_same_training
 from tests.parity.megatron import models
 from tests.parity.strategies import balance, runs
@@ -108,6 +112,29 @@ def test_a_critic_on_trees_equals_torch_adamw_on_a_token_classifier(
     world_size, given = TRAINERS[trainer]
     run = Run(tmp_path, loss=SquaredValueLoss(), role="critic", shares="on", **given)
     assert_same_training(rank_pool(world_size).run(runs.train, run)[0], want, parameter_tolerance=5e-5)
+
+
+def shares_although(failing: str, run: Run) -> bool:
+    """Whether a rank shares prefixes, if this step fails on the second."""
+    with ExitStack() as stack:
+        if dist.get_rank() == 1:
+            stack.enter_context(patch(failing, side_effect=RuntimeError("no kernel")))
+        return stack.enter_context(runs.trainer(run)).shares_prefixes
+
+
+@pytest.mark.gate("_off_in_trees")
+@pytest.mark.parametrize(
+    "failing",
+    ["roll.distributed.strategy.model_score.use_packed_attention", "roll.models.sequences.check._off_in_trees"],
+    ids=lambda path: path.rpartition(".")[2],
+)
+def test_a_rank_that_cannot_share_prefixes_has_none_share_them(
+    failing: str, rank_pool: Pools, tiny_model_dir: Path
+) -> None:
+    run = Run(tiny_model_dir, stage=2, shares="auto")
+    assert rank_pool(2).run(shares_although, failing, run) == [False, False]
+    with pytest.raises(RankError, match=r"StrategyError: another rank: no kernel"):
+        rank_pool(2).run(shares_although, failing, replace(run, shares="on"))
 
 
 @pytest.mark.gate("fsdp2-x1")
