@@ -174,17 +174,9 @@ def test_a_tag_of_two_domains_is_an_error() -> None:
         RowReader(DataArgs(), KEY, (MATH, Domain("other", ("math",))))
 
 
-DEEP = "[" * 5000 + "]" * 5000
-
-
 @pytest.mark.parametrize(
     ("cell", "fault"),
     [
-        (DEEP, "is nested more than 100 levels deep"),
-        ("[" * 100_000, "is nested more than 100 levels deep"),
-        ("[" * 150 + "]" * 150, "is nested more than 100 levels deep"),
-        ('{"a": ' * 150 + "1" + "}" * 150, "is nested more than 100 levels deep"),
-        ("9" * 10_000, "holds an integer of more than 4300 digits; write it as a text"),
         ('"\\ud800"', "holds half of a surrogate pair"),
         ('{"\\uDC00": 1}', "holds half of a surrogate pair"),
         ('["ok", "a\\ud83d b"]', "holds half of a surrogate pair"),
@@ -199,19 +191,25 @@ def test_what_no_row_may_hold_is_told_with_its_place(tmp_path: Path, name: str, 
     is_array = path.suffix == ".json"
     path.write_text("[" + ", ".join(rows) + "]" if is_array else "\n".join(rows))
     (file,), _ = data_sources(DataArgs(file_name=(str(path),)), KEY)
-    reader, seen, faults = RowReader(DataArgs(), KEY, (MATH,)), 0, []
-    try:
-        for row in file.rows():
-            seen += 1
-            try:
-                reader.read(row)
-            except ConfigError as error:
-                faults.append(str(error))
-    except ConfigError as error:  # behind what cannot be read to its end nothing can be found
-        assert "[" * 1000 in cell and is_array, error
+    reader, faults = RowReader(DataArgs(), KEY, (MATH,)), []
+    seen = list(file.rows())
+    for row in seen:
+        try:
+            reader.read(row)
+        except ConfigError as error:
+            faults.append(str(error))
     assert len(faults) == 1
     assert faults[0].startswith(f"{path}:{1 if is_array else 2}: {fault}")
-    assert seen == 3 or (is_array and cell.startswith("[" * 1000))
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize("cell", ["[" * 100_000, "9" * 10_000])
+def test_what_python_cannot_read_is_told_with_its_line(tmp_path: Path, cell: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"prompt": "p"}\n{"a": ' + cell + "}\n")
+    (file,), _ = data_sources(DataArgs(file_name=(str(path),)), KEY)
+    with pytest.raises(ConfigError, match=f"{path}:2: not a JSON object on one line"):
+        list(file.rows())
 
 
 def test_sound_unicode_and_brackets_in_texts_are_no_faults(tmp_path: Path) -> None:
@@ -254,8 +252,8 @@ def test_a_ground_truth_that_is_no_number_is_refused(value: float) -> None:
 
 def test_messages_as_text_are_looked_at_as_closely(tmp_path: Path) -> None:
     reader = RowReader(DataArgs(), KEY, (CHAT,))
-    for text, fault in ((DEEP, "nested more than"), ('[{"role": "user", "content": "\\ud800"}]', "surrogate")):
-        with pytest.raises(ConfigError, match=f"rows.csv:2: column 'messages': .*{fault}"):
+    for text, fault in (("[" * 100_000, "maximum recursion depth"), ('[{"role": "user", "content": "\\ud800"}]', "surrogate")):
+        with pytest.raises(ConfigError, match=f"rows.csv:2: column 'messages'.*{fault}"):
             reader.read(Row("rows.csv", 2, {"messages": text, "tag": "chat"}))
 
 
