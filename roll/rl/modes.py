@@ -18,8 +18,6 @@ from roll.rl.experience.buffer import Buffer
 from roll.rl.experience.directory import DirectoryBuffer
 from roll.rl.experience.explorer import Explorer, Progress, StreamingRollouter
 from roll.rl.experience.reader import ExperienceReader, ReadGroups, Reading, Reuse
-from roll.rl.experience.rows import FORMS
-from roll.rl.experience.sql import AlchemyDatabase, SqlBuffer, SqliteDatabase
 from roll.rl.parts import GroupSource
 from roll.rl.publishing import FolderPublisher, FolderReader, Publisher
 from roll.run.loop import RunMode, measures_after
@@ -40,17 +38,7 @@ from roll.types.rollout import Rollouter
 
 def make_buffer(config: AlgorithmConfig) -> Buffer:
     """The buffer of `experience`. Raises StorageError where it cannot be opened."""
-    keys, directory = config.experience, Path(config.experience_dir)
-    match keys.storage_type:
-        case "queue":
-            return DirectoryBuffer(directory, FORMS["npz"], keys.keep)
-        case "file":
-            return DirectoryBuffer(directory, FORMS[keys.format], keys.keep)
-        case "sql":
-            if not keys.is_local_sql:
-                return SqlBuffer(AlchemyDatabase(str(keys.url)), FORMS["npz"], keys.keep)
-            file = Path(keys.url.partition("///")[2]) if keys.url else directory / "experience.db"
-            return SqlBuffer(SqliteDatabase(file), FORMS["npz"], keys.keep)
+    return DirectoryBuffer(Path(config.experience_dir), config.experience.keep)
 
 
 def make_reader(config: AlgorithmConfig, buffer: Buffer, is_stopped: Callable[[], bool]) -> ExperienceReader:

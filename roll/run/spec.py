@@ -133,7 +133,7 @@ _RL_PROBLEMS = (
     "roll.configs.checks.rl:experience_problems",
     "roll.rl.mix_checks:mix_problems",
 )
-_RL_MACHINE = ("roll.configs.checks.rollout:mode_machine_problems", "roll.rl.mix_checks:missing_mix_files")
+_RL_MACHINE = ("roll.rl.mix_checks:missing_mix_files",)
 _RL_WARNINGS = (
     "roll.configs.checks.rl:config_warnings",
     "roll.run.start.rl_defaults:rate_warnings",

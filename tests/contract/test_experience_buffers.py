@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,35 +10,15 @@ import pytest
 from roll.errors import StorageError
 from roll.rl.experience.buffer import Buffer, Entry
 from roll.rl.experience.directory import DirectoryBuffer
-from roll.rl.experience.rows import FORMS
-from roll.rl.experience.sql import AlchemyDatabase, SqlBuffer, SqliteDatabase
 from tests.unit.rl.experience.made import experience, told
 
 Open = Callable[..., Buffer]
 
 
-def opened(kind: str, directory: Path, keep: bool = False) -> Buffer:
-    """A further way to the same buffer, as another process has it."""
-    if kind == "sqlite":
-        return SqlBuffer(SqliteDatabase(directory / "rows.db"), FORMS["npz"], keep)
-    if kind == "sqlalchemy":
-        return SqlBuffer(AlchemyDatabase(f"sqlite:///{directory / 'rows.db'}"), FORMS["npz"], keep)
-    return DirectoryBuffer(directory, FORMS[kind], keep)
-
-
-@pytest.fixture(params=[*sorted(FORMS), "sqlite", "sqlalchemy"])
-def open_buffer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
-    if request.param == "sqlalchemy":
-        pytest.importorskip("sqlalchemy", reason="other databases than SQLite need the package SQLAlchemy")
-    made: list[Buffer] = []
-
-    def open_one(keep: bool = False) -> Buffer:
-        made.append(opened(request.param, tmp_path, keep))
-        return made[-1]
-
-    yield open_one
-    for buffer in made:
-        buffer.close()
+@pytest.fixture
+def open_buffer(tmp_path: Path) -> Open:
+    """Opens a further way to the same buffer, as another process has it."""
+    return lambda keep=False: DirectoryBuffer(tmp_path, keep)
 
 
 def test_what_is_written_is_read_whole_by_another_process(open_buffer: Open) -> None:
@@ -113,21 +92,20 @@ def test_a_trainer_that_goes_back_finds_what_later_steps_trained_on_or_is_told_w
 
 
 def test_a_group_that_was_cut_short_on_the_disk_is_not_there(tmp_path: Path) -> None:
-    writer = DirectoryBuffer(tmp_path, FORMS["npz"])
+    writer = DirectoryBuffer(tmp_path)
     writer.write([experience(0)])
     (path,) = (tmp_path / "groups").iterdir()
     (tmp_path / "groups" / f".{path.name.replace('0-000000000', '0-000000001')}.unfinished").write_bytes(b"half")
-    reader = DirectoryBuffer(tmp_path, FORMS["npz"])
+    reader = DirectoryBuffer(tmp_path)
     assert [entry.number for entry in reader.entries()] == [0]
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(StorageError, match="cannot be read"):
         reader.read(reader.entries())
 
 
-@pytest.mark.parametrize("form", sorted(FORMS))
 @pytest.mark.parametrize("content", [b"", b"{}\n", b"[1]\n"])
-def test_content_that_is_no_group_names_its_file(form: str, content: bytes, tmp_path: Path) -> None:
-    buffer = DirectoryBuffer(tmp_path, FORMS[form])
+def test_content_that_is_no_group_names_its_file(content: bytes, tmp_path: Path) -> None:
+    buffer = DirectoryBuffer(tmp_path)
     buffer.write([experience(0)])
     (path,) = (tmp_path / "groups").iterdir()
     path.write_bytes(content)
@@ -138,14 +116,14 @@ def test_content_that_is_no_group_names_its_file(form: str, content: bytes, tmp_
 @pytest.mark.parametrize("note", ["writing.json", "steps/000000.json", "trained/000001.json"])
 @pytest.mark.parametrize("content", ["", "[]", "{}"])
 def test_a_note_that_was_cut_short_is_named(note: str, content: str, tmp_path: Path) -> None:
-    buffer = DirectoryBuffer(tmp_path, FORMS["npz"])
+    buffer = DirectoryBuffer(tmp_path)
     buffer.write([experience(0)])
     buffer.finish(0, [0])
     buffer.release({0: 0})
     (tmp_path / note).write_text(content)
 
     def read_all() -> object:
-        other = DirectoryBuffer(tmp_path, FORMS["npz"])
+        other = DirectoryBuffer(tmp_path)
         other.recover()
         return other.finished(), other.entries()
 
@@ -153,79 +131,7 @@ def test_a_note_that_was_cut_short_is_named(note: str, content: str, tmp_path: P
         read_all()
 
 
-def test_a_transaction_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    writer = SqlBuffer(SqliteDatabase(tmp_path / "rows.db"), FORMS["npz"])
-    broken = experience(1)
-    object.__setattr__(broken.group, "trajectories", (object(),))
-    with pytest.raises(StorageError):
-        writer.write([experience(0), broken])
-    assert writer.entries() == []
-    writer.write([experience(0)])
-    assert [entry.number for entry in writer.entries()] == [0]
-    writer.close()
-
-
-def test_a_database_on_a_full_disk_says_so_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    """SQLite itself ends a transaction for which there is no room."""
-    database = SqliteDatabase(tmp_path / "rows.db")
-    writer = SqlBuffer(database, FORMS["npz"])
-
-    def limit(num_pages: int) -> None:
-        database._connection.execute(f"PRAGMA max_page_count={num_pages}")
-
-    limit(20)
-    with pytest.raises(StorageError, match="full"):
-        writer.write([experience(number) for number in range(100)])
-    assert writer.entries() == []
-    limit(10_000)
-    writer.write([experience(0)])
-    assert [entry.number for entry in writer.entries()] == [0]
-    writer.close()
-
-
-def test_a_database_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="cannot be opened"):
-        SqliteDatabase(tmp_path / "file" / "rows.db")
     with pytest.raises(StorageError, match="cannot be written"):
-        DirectoryBuffer(tmp_path / "file", FORMS["npz"])
-
-
-def test_a_database_file_that_vanishes_or_is_replaced_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "experience.db"
-    buffer = SqlBuffer(SqliteDatabase(path), FORMS["npz"])
-    path.unlink()
-    with pytest.raises(StorageError, match=f"the database {path} is gone: another process has removed or replaced it"):
-        buffer.entries()
-    SqlBuffer(SqliteDatabase(path), FORMS["npz"]).close()
-    with pytest.raises(StorageError, match="is gone"):
-        buffer.finish(0, [])
-    buffer.close()
-
-
-def test_a_directory_that_vanishes_is_told(tmp_path: Path) -> None:
-    asks: list[Callable[[Buffer], object]] = [
-        lambda buffer: buffer.entries(),
-        lambda buffer: buffer.read([Entry(0, 0)]),
-        lambda buffer: buffer.release({0: 0}),
-        lambda buffer: buffer.rewind(0),
-        lambda buffer: buffer.finished(),
-        lambda buffer: buffer.is_finished(0),
-    ]
-    for number, ask in enumerate(asks):
-        buffer = DirectoryBuffer(tmp_path / str(number), FORMS["npz"])
-        shutil.rmtree(tmp_path / str(number))
-        with pytest.raises(StorageError, match="cannot be read"):
-            ask(buffer)
-
-
-def test_a_note_that_is_damaged_is_told_each_time(tmp_path: Path) -> None:
-    """Else what the notes after it release would be trained on again."""
-    writer = DirectoryBuffer(tmp_path, FORMS["npz"], keep=True)
-    writer.write([experience(0)])
-    writer.release({0: 0})
-    (tmp_path / "trained" / "000001.json").write_text("{")
-    reader = DirectoryBuffer(tmp_path, FORMS["npz"], keep=True)
-    for _ in range(2):
-        with pytest.raises(StorageError, match="cannot be read"):
-            reader.entries()
+        DirectoryBuffer(tmp_path / "file")

@@ -59,10 +59,7 @@ def killed(run: Run) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("storage", ["queue", "sql"])
-def test_two_processes_that_are_killed_on_the_way_give_what_one_process_gives(
-    storage: str, sort_data: Path, start_run: StartRun
-):
+def test_two_processes_that_are_killed_on_the_way_give_what_one_process_gives(sort_data: Path, start_run: StartRun):
     """Explorer and trainer in processes of their own, each killed once and started again, beside the whole run in one.
     The same seed, engine and trainer: what every step is sampled as, and what it learns, must be equal to the last bit,
     so each group was trained on once, in its step, and none was lost."""
@@ -70,7 +67,7 @@ def test_two_processes_that_are_killed_on_the_way_give_what_one_process_gives(
     assert one.wait() == 0, one.text
     one.assert_all_gone()
 
-    shared = (*SETTINGS, f"experience.storage_type={storage}", f"experience.dir={one.output_dir.parent}/experience")
+    shared = (*SETTINGS, f"experience.dir={one.output_dir.parent}/experience")
     trainer_keys = ("mode=train", "resume_from_checkpoint=true")
     trainer = start_run(sort_data, "tiny_sort", *shared, *trainer_keys, name="trainer")
     explorer = beside(start_run(sort_data, "tiny_sort", *shared, "mode=explore", name="explorer"), "explore")
@@ -101,7 +98,7 @@ def test_rollouts_that_run_ahead_of_another_process_are_no_older_than_they_may_b
 ):
     """A step's worth of groups is under way while another process trains: what it trains on may be one step older than
     its weights, and no more."""
-    shared = (*SETTINGS, "max_staleness=1", f"experience.dir={tmp_path}/experience", "experience.storage_type=file")
+    shared = (*SETTINGS, "max_staleness=1", f"experience.dir={tmp_path}/experience")
     explorer = beside(start_run(sort_data, "tiny_sort_async", *shared, "mode=explore", name="explorer"), "explore")
     trainer = start_run(sort_data, "tiny_sort_async", *shared, "mode=train", name="trainer")
     assert trainer.wait() == 0, trainer.text
@@ -117,7 +114,7 @@ def test_groups_may_be_trained_on_again_in_another_process(sort_data: Path, star
     """Where they come back at once, a step is of fresh groups and of those that were used; none too old, none thrice
     as long as there are others."""
     again = "experience.reuse={enable: true, cooldown_s: 0, priority: decay_limit_randomization, use_limit: 2}"
-    shared = (*SETTINGS, "max_staleness=4", f"experience.dir={tmp_path}/experience", "experience.storage_type=sql")
+    shared = (*SETTINGS, "max_staleness=4", f"experience.dir={tmp_path}/experience")
     explorer = beside(
         start_run(sort_data, "tiny_sort_async", *shared, again, "mode=explore", name="explorer"), "explore"
     )

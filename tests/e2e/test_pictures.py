@@ -393,10 +393,7 @@ def test_a_run_learns_what_a_plain_loop_learns_of_the_same_rollouts(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("storage", ["queue", "file", "sql"])
-def test_explorer_and_trainer_apart_learn_what_one_process_learns(
-    storage: str, count_data: Path, start_run: StartRun
-) -> None:
+def test_explorer_and_trainer_apart_learn_what_one_process_learns(count_data: Path, start_run: StartRun) -> None:
     """Pictures go by their place and digest: the trainer, which has no rows, reads them where they are."""
     settings = (
         *SHORT,
@@ -407,7 +404,7 @@ def test_explorer_and_trainer_apart_learn_what_one_process_learns(
     one = start(start_run, count_data, *settings, name="one")
     assert one.wait() == 0, one.text
     place = one.output_dir.parent / "experience"
-    shared = (*settings, f"+experience.storage_type={storage}", f"+experience.dir={place}")
+    shared = (*settings, f"+experience.dir={place}")
     trainer = start(start_run, count_data, *shared, "+mode=train", name="trainer")
     explorer = beside(start(start_run, count_data, *shared, "+mode=explore", name="explorer"), "explore")
     assert trainer.wait() == 0, trainer.text

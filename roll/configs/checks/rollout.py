@@ -8,10 +8,8 @@ from roll.configs.plan.derive import rollout_log_probs_are_full, weighs_importan
 from roll.configs.plan.layout import devices_apart
 from roll.configs.problems import Problem, ids_text
 from roll.configs.sections.algorithm import AlgorithmConfig
-from roll.configs.sections.experience import LOCAL_SQL, ExperienceConfig
 from roll.configs.sections.rollout import LENGTH_KEYS, RolloutConfig
 from roll.configs.tables.roles import ACTOR_TRAIN
-from roll.utils.imports import is_installed
 
 RATIO, STALENESS, INTERVAL = "async_generation_ratio", "max_staleness", "actor_train.model_update_frequency"
 KV, PARTIAL = "kv_on_update", "partial_gpu_mode"
@@ -162,8 +160,6 @@ def _steps(count: int) -> str:
 
 # What a run in parts asks of its settings (`mode`, `experience`).
 
-SQLALCHEMY = "sqlalchemy"
-
 
 def mode_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     if not config.is_in_parts:
@@ -191,7 +187,6 @@ def mode_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             f"num_train_epochs: {mode} reads no rows, so it cannot count epochs. Set max_steps, as in the explorer.",
             ("mode", "num_train_epochs", "max_steps"),
         )
-    yield from _storage_problems(keys)
     if keys.reuse.enable and oldest_allowed(config) < 1:
         yield Problem(
             "experience.reuse.enable: true reuses nothing with max_staleness: 0: a group is one step old after it was "
@@ -207,48 +202,12 @@ def bench_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         yield Problem(f"mode: bench has nothing to measure: {at} is missing. Add it.", ("mode", at))
 
 
-def _storage_problems(keys: ExperienceConfig) -> Iterator[Problem]:
-    if keys.url is not None and keys.storage_type != "sql":
-        yield Problem(
-            f"experience.url: storage_type: {keys.storage_type} has no database. Set experience.storage_type: sql, or "
-            "remove url.",
-            ("experience.url", "experience.storage_type"),
-        )
-    elif keys.url is not None and "://" not in keys.url:
-        yield Problem(
-            "experience.url is not an address of a database: write it as SQLAlchemy does, such as "
-            "sqlite:////data/run.db or postgresql://user@host/name.",
-            ("experience.url",),
-        )
-    elif keys.url in (LOCAL_SQL, f"{LOCAL_SQL}:memory:", "sqlite://"):
-        yield Problem(
-            f"experience.url: {keys.url} is a database in the memory of one process, which other processes cannot see. "
-            f"Name a file: {LOCAL_SQL}/data/run.db, or remove url for one in experience.dir.",
-            ("experience.url",),
-        )
-
-
-def mode_machine_problems(config: AlgorithmConfig) -> Iterator[Problem]:
-    keys = config.experience
-    if not config.is_in_parts or keys.storage_type != "sql" or keys.is_local_sql:
-        return
-    if not is_installed(SQLALCHEMY):
-        yield Problem(
-            "experience.url: only SQLite works without the package SQLAlchemy, which is not installed. Install it and "
-            "the driver of this database (pip install sqlalchemy), or write sqlite:///FILE.",
-            ("experience.url",),
-            "machine",
-        )
-
-
 def mode_warnings(config: AlgorithmConfig) -> Iterator[str]:
     keys = config.experience
     if not config.is_in_parts:
         if keys.model_fields_set - {"dir"}:
             yield f"experience does nothing with mode: {config.mode}: samples are handed over in memory."
         return
-    if keys.storage_type != "file" and "format" in keys.model_fields_set:
-        yield f"experience.format does nothing with storage_type: {keys.storage_type}."
     if not keys.reuse.enable and keys.reuse.model_fields_set - {"enable"}:
         yield "experience.reuse has settings that do nothing: its enable is false."
     if config.has_training and config.save_steps <= 0 and not keys.keep:

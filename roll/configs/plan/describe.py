@@ -313,7 +313,7 @@ def batch_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str, 
     yield from _async_rows(config, plan)
     if config.is_in_parts:
         other = "train trains on them" if config.has_rollouts else "explore samples them"
-        yield "experience", f"{config.experience.storage_type} in {config.experience_dir}; mode: {other} there"
+        yield "experience", f"{config.experience_dir}; mode: {other} there"
     if plan.needs_reference:
         who = "actor_train without its adapters: " if plan.policy_is_reference else ""
         hidden = ["hidden states for the whole vocabulary"] if compares_vocabulary(config) else []

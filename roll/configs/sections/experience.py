@@ -7,8 +7,6 @@ from roll.configs.base import Settings, setting
 from roll.configs.sections.data import Place
 from roll.configs.tables.roles import Role
 
-LOCAL_SQL = "sqlite:///"
-
 
 class ReuseConfig(Settings):
     """`experience.reuse`: groups that are trained on more than once."""
@@ -33,23 +31,11 @@ class ReuseConfig(Settings):
 class ExperienceConfig(Settings):
     """`experience`: what mode explore writes and mode train reads."""
 
-    storage_type: Literal["queue", "file", "sql"] = setting(
-        "queue",
-        "How groups wait. queue: a directory with a file for each group, which goes once it is trained on and saved. "
-        "file: the same as JSON lines or Parquet, for other programs to read. sql: rows of a database.",
-    )
     dir: Place | None = setting(
         None,
-        "Directory that both processes see: groups (queue, file, SQLite), and weights for the explorer. Default: "
+        "Directory that both processes see: a file for each group, and weights for the explorer. Default: "
         "<output_dir>/experience.",
     )
-    url: str | None = setting(
-        None,
-        "With sql: the database, as SQLAlchemy writes it (postgresql://user@host/name), which takes that package; "
-        "sqlite:///FILE takes none. Default: SQLite in dir.",
-        min_length=1,
-    )
-    format: Literal["jsonl", "parquet"] = setting("jsonl", "With file: the form of the rows.")
     keep: bool = setting(False, "Groups stay after they are trained on; they are not trained on again for that.")
     keep_weights: int = setting(
         3, "Weights that are kept for the explorer, the newest ones; it reads the newest that is whole.", ge=2
@@ -64,11 +50,6 @@ class ExperienceConfig(Settings):
         "allows. fail: the run ends.",
     )
     reuse: ReuseConfig = setting({}, "Training on groups more than once.")
-
-    @property
-    def is_local_sql(self) -> bool:
-        """True for SQLite, which Python itself knows."""
-        return self.url is None or self.url.startswith(LOCAL_SQL)
 
 
 # `mode`: which parts of a run of reinforcement learning this process does, and what it starts for them.

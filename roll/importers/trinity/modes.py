@@ -34,7 +34,6 @@ _PARTS = ("explore", "train")
 COLOCATED = "colocate"
 _ROOM = 4  # steps of staleness for groups that come back, where the other system has no bound
 
-_STORAGES = {"queue": "queue", "file": "file", "sql": "sql"}
 _PRIORITIES = {
     "linear_decay": "linear_decay",
     "decay_limit_randomization": "decay_limit_randomization",
@@ -65,17 +64,13 @@ def _mode(value: Any) -> str:
     raise ChangesRun(f"mode: {value} is not here: both, colocate, explore, train and bench are")
 
 
-def _storage(value: Any) -> str:
-    if value in _STORAGES:
-        return _STORAGES[value]
-    raise NotHere(f"storage_type: {value} is not here: {', '.join(_STORAGES)} are")
-
-
 MODE_ROWS: tuple[Row, ...] = (
     to("mode", "mode", via=_mode, idle=("both",)),
     to("explorer.bench_on_latest_checkpoint", "resume_from_checkpoint", needs="bench", idle=(False,)),
-    to(f"{_BUFFER}.storage_type", "experience.storage_type", via=_storage, needs="parts"),
-    to(f"{_BUFFER}.path", "experience.url", needs="sql buffer"),
+    *(
+        needless(f"{_BUFFER}.{key}", "groups are handed over in memory, or wait in experience.dir")
+        for key in ("storage_type", "path")
+    ),
     summed("model.enable_prompt_truncation", "truncation", True),
     summed(f"{_BUFFER}.max_read_timeout", "read timeout", 1800),
     *(summed(f"{_REPLAY}.{key}", "replay") for key in ("enable", "reuse_cooldown_time", "priority_fn")),
@@ -163,14 +158,6 @@ def _eval_sets(source: SourceLookup) -> CombinedKeys:
     return CombinedKeys(settings, f"{first}{', '.join(names) or 'no others'}.")
 
 
-def _is_sql(source: SourceLookup) -> str:
-    if _is_in_parts(source) and source(f"{_TRINITY_ONLY}{_BUFFER}.storage_type") == "sql":
-        return ""
-    if _is_in_parts(source):
-        raise NotHere("experience.dir is the place of a buffer")
-    raise NotHere("groups are handed over in memory and kept in no data base; rollout_dump_dir has the answers")
-
-
 def cut(source: SourceLookup) -> str:
     """Return how a prompt that is too long is treated."""
     return "left" if source(f"{_TRINITY_ONLY}model.enable_prompt_truncation") else "error"
@@ -187,8 +174,6 @@ def _truncation(source: SourceLookup) -> CombinedKeys:
 
 
 MODE_CONDITIONS: Mapping[str, Condition] = {
-    "parts": lambda source: "" if _is_in_parts(source) else "in one process groups are handed over in memory",
-    "sql buffer": _is_sql,
     "bench": lambda source: "" if source(f"{_TRINITY_ONLY}mode") == "bench" else "mode is not bench",
 }
 MODE_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {

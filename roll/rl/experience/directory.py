@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from roll.errors import StorageError, describe
 from roll.rl.experience.buffer import Buffer, Entry
-from roll.rl.experience.rows import Experience, Form
+from roll.rl.experience.rows import ENDING, Experience, pack, unpack
 from roll.run.saving.manifest import flush_to_disk
 from roll.utils.files import read_object
 
@@ -27,9 +27,9 @@ class DirectoryBuffer(Buffer):
     `steps/000012.json`: the numbers of a finished step. `trained/000013.json`: what was released when 13 steps were
     done. Everything is written aside, flushed and renamed; a journal makes one of several files at once."""
 
-    def __init__(self, directory: Path, form: Form, keep: bool = False):
+    def __init__(self, directory: Path, keep: bool = False):
         """`keep`: released groups stay as files."""
-        self._form, self._keep = form, keep
+        self._keep = keep
         self._groups, self._steps, self._trained = (directory / name for name in ("groups", "steps", "trained"))
         self._journal = directory / "writing.json"
         self._lock = threading.Lock()
@@ -48,7 +48,7 @@ class DirectoryBuffer(Buffer):
             new = {one.number: one for one in experiences if one.number not in self._written}
             names = [self._name(one) for one in new.values()]
             for name, one in zip(names, new.values(), strict=True):
-                self._stage(self._groups / name, self._form.pack(one))
+                self._stage(self._groups / name, pack(one))
             if len(names) > 1:
                 self._put(self._journal, json.dumps({"names": names}).encode())
             self._show(names)
@@ -121,7 +121,7 @@ class DirectoryBuffer(Buffer):
     def _name(self, experience: Experience) -> str:
         kind = "kept" if experience.is_kept else "dropped"
         place = f"{experience.step:06d}-{experience.number:09d}"
-        return f"{place}-{kind}-v{experience.oldest_version}.{self._form.ending}"
+        return f"{place}-{kind}-v{experience.oldest_version}.{ENDING}"
 
     def _files(self) -> list[tuple[Path, Entry]]:
         entries = []
@@ -138,7 +138,7 @@ class DirectoryBuffer(Buffer):
         if path is None:
             raise StorageError(f"group {number} is gone from {self._groups}: another process has removed it")
         try:
-            return self._form.unpack(path.read_bytes())
+            return unpack(path.read_bytes())
         except Exception as error:  # whatever a damaged file makes of it
             raise StorageError(f"{path} cannot be read: {describe(error)}") from error
 

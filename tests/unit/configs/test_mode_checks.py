@@ -6,11 +6,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.checks import rollout as mode_checks
-from roll.configs.checks.rollout import mode_machine_problems
 from tests.helpers.configs import config, problems, warnings_of
-
-MYSQL = {"experience": {"storage_type": "sql", "url": "mysql://user@host/name"}}
 
 
 @pytest.mark.parametrize(
@@ -23,17 +19,7 @@ MYSQL = {"experience": {"storage_type": "sql", "url": "mysql://user@host/name"}}
             {"mode": "explore", "actor_infer.strategy_args.strategy_config": {"enable_lora": True}},
             "enable_lora: true sends adapters from the trainer's memory",
         ),
-        ({"mode": "train", "experience.url": "sqlite:///x.db"}, "storage_type: queue has no database"),
-        (
-            {"mode": "train", "experience": {"storage_type": "sql", "url": "x.db"}},
-            "experience.url is not an address of a database",
-        ),
-        (
-            {"mode": "train", "experience": {"storage_type": "sql", "url": "sqlite:///:memory:"}},
-            "is a database in the memory of one process",
-        ),
         ({"mode": "train", "experience.reuse.enable": True}, "reuses nothing with max_staleness: 0"),
-        ({"mode": "explore", "experience.storage_type": "redis"}, "experience.storage_type"),
     ],
 )
 def test_what_cannot_work_is_said_before_anything_starts(changes: dict[str, Any], said: str) -> None:
@@ -46,21 +32,10 @@ def test_the_same_settings_work_in_both_parts(mode: str) -> None:
     assert problems({"mode": mode, "async_generation_ratio": 1.0, "experience.reuse.enable": True}) == []
 
 
-def test_other_databases_than_sqlite_take_sqlalchemy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mode_checks, "is_installed", lambda module: False)
-    (problem,) = mode_machine_problems(config({"mode": "train", **MYSQL}))
-    assert "SQLAlchemy, which is not installed" in problem.text
-    assert not list(mode_machine_problems(config({"mode": "both", **MYSQL})))
-    assert not list(mode_machine_problems(config({"mode": "train", "experience.storage_type": "sql"})))
-    monkeypatch.setattr(mode_checks, "is_installed", lambda module: True)
-    assert not list(mode_machine_problems(config({"mode": "train", **MYSQL})))
-
-
 def test_settings_that_do_nothing_are_told() -> None:
     told = warnings_of(config({"experience.keep": True}))
     assert any("experience does nothing with mode: both" in text for text in told)
-    told = warnings_of(config({"mode": "train", "experience.format": "parquet", "save_steps": -1}))
-    assert any("experience.format does nothing" in text for text in told)
+    told = warnings_of(config({"mode": "train", "save_steps": -1}))
     assert any("none will be saved: all of it is kept" in text for text in told)
     assert not any("experience" in text for text in warnings_of(config({"mode": "explore"})))
 

@@ -57,7 +57,7 @@ def test_a_part_of_a_run_is_imported_as_such_and_passes_a_dry_run(
     if mode == "bench":
         assert tree["resume_from_checkpoint"] is True and "experience" not in tree
     else:
-        wanted = {"storage_type": "queue", "read_timeout_s": 60.0, "on_timeout": "partial"}
+        wanted = {"read_timeout_s": 60.0, "on_timeout": "partial"}
         assert tree["experience"] == wanted
     code = main(
         "rlvr", ["--config_path", str(tmp_path), "--config_name", "my", "max_steps=4", "--dry_run", "--elsewhere"]
@@ -81,7 +81,7 @@ def test_the_replay_buffer_becomes_reuse_with_a_bound_on_the_age() -> None:
         "sigma": 0.0,
     }
     assert found.tree["max_staleness"] == 4
-    assert found.tree["experience"]["url"] == "sqlite:///samples.db"
+    assert entry(found, f"{BUFFER}.path")[0] == "asks for nothing"
     assert entry(found, f"{at}.enable")[0] == "approximated"
 
 

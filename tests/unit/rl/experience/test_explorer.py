@@ -10,13 +10,12 @@ import numpy as np
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.rl.experience.directory import DirectoryBuffer
 from roll.rl.experience.explorer import Explorer, Progress, StreamingRollouter
-from roll.rl.experience.rows import FORMS
 from roll.types.rollout import Generate, Generation, GenerationRequest, Task, TrajectoryGroup
 from tests.unit.rl.experience.made import experience, told
 
 
 def explorer_at(directory: Path, is_in_order: bool = True) -> Explorer:
-    return Explorer(DirectoryBuffer(directory, FORMS["npz"]), 2, is_in_order)
+    return Explorer(DirectoryBuffer(directory), 2, is_in_order)
 
 
 def test_a_step_is_handed_over_with_what_the_filter_dropped(tmp_path: Path) -> None:

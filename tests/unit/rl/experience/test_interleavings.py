@@ -4,8 +4,7 @@ surviving line of checkpoints has trained on is what one process trains on, each
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,6 @@ from roll.rl.experience.buffer import Buffer
 from roll.rl.experience.directory import DirectoryBuffer
 from roll.rl.experience.explorer import Explorer, Progress
 from roll.rl.experience.reader import ExperienceReader, Reading
-from roll.rl.experience.rows import FORMS
-from roll.rl.experience.sql import Execute, SqlBuffer, SqliteDatabase
 from roll.run.interrupts import StepAbandoned
 from tests.unit.rl.experience.made import experience
 
@@ -46,7 +43,7 @@ class Death:
 class MortalDirectory(DirectoryBuffer):
     def __init__(self, directory: Path, death: Death):
         self._death = death
-        super().__init__(directory, FORMS["npz"])
+        super().__init__(directory)
 
     def _stage(self, path: Path, content: bytes) -> None:
         super()._stage(path, content)
@@ -56,28 +53,6 @@ class MortalDirectory(DirectoryBuffer):
         self._death.comes()
         super()._rename(staged, path)
         self._death.comes()
-
-
-class MortalDatabase(SqliteDatabase):
-    def __init__(self, path: Path, death: Death):
-        self._death = death
-        super().__init__(path)
-
-    @contextmanager
-    def transaction(self) -> Iterator[Execute]:
-        with super().transaction() as execute:
-            yield execute
-            self._death.comes()
-        self._death.comes()
-
-
-class MortalSql(SqlBuffer):
-    """Killed is no error of the database."""
-
-    @contextmanager
-    def _transaction(self) -> Iterator[Execute]:
-        with self._database.transaction() as execute:
-            yield execute
 
 
 @dataclass
@@ -171,36 +146,35 @@ def play(both: Both, schedule: Sequence[tuple[str, int | None]]) -> None:
 
 
 schedules = st.lists(st.tuples(st.sampled_from(ACTIONS), st.none() | st.integers(1, 8)), max_size=14)
-open_kinds = st.sampled_from(["directory", "sqlite"])
 
 
-def opener(kind: str, directory: Path) -> Callable[[Death], Buffer]:
-    if kind == "sqlite":
-        return lambda death: MortalSql(MortalDatabase(directory / "rows.db", death), FORMS["npz"])
-    return lambda death: MortalDirectory(directory, death)
-
-
-@settings(max_examples=30, deadline=None)
-@given(schedules, open_kinds)
+@settings(max_examples=15, deadline=None)
+@given(schedules)
 def test_in_order_every_step_trains_on_the_groups_that_one_process_trains_on(
-    schedule: list[tuple[str, int | None]], kind: str
+    schedule: list[tuple[str, int | None]],
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        both = Both(opener(kind, Path(directory)), lambda window: window[:NUM_GROUPS], is_in_order=True)
+        both = Both(
+            lambda death: MortalDirectory(Path(directory), death), lambda window: window[:NUM_GROUPS], is_in_order=True
+        )
         play(both, schedule)
         assert both.trained == [[NUM_GROUPS * step, NUM_GROUPS * step + 1] for step in range(NUM_STEPS)]
         assert both.reader.state() == {"taken": []}
         assert both.open_buffer(Death()).entries() == []
 
 
-@settings(max_examples=30, deadline=None)
-@given(schedules, open_kinds, st.randoms(use_true_random=False))
+@settings(max_examples=15, deadline=None)
+@given(schedules, st.randoms(use_true_random=False))
 def test_out_of_order_every_group_is_trained_on_once_and_none_is_lost(
-    schedule: list[tuple[str, int | None]], kind: str, random: Any
+    schedule: list[tuple[str, int | None]], random: Any
 ) -> None:
     """Groups that finish early are taken early, as where rollouts run ahead."""
     with tempfile.TemporaryDirectory() as directory:
-        both = Both(opener(kind, Path(directory)), lambda window: random.sample(window, NUM_GROUPS), is_in_order=False)
+        both = Both(
+            lambda death: MortalDirectory(Path(directory), death),
+            lambda window: random.sample(window, NUM_GROUPS),
+            is_in_order=False,
+        )
         play(both, schedule)
         trained = [number for numbers in both.trained for number in numbers]
         assert len(trained) == len(set(trained)), "twice"

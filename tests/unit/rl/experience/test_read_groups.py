@@ -8,17 +8,16 @@ from roll.configs.sections.experience import ExperienceConfig
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.rl.experience.directory import DirectoryBuffer
 from roll.rl.experience.reader import ExperienceReader, ReadGroups, Reading
-from roll.rl.experience.rows import FORMS
 from tests.unit.rl.experience.made import experience
 
 
 def read_groups(directory: Path) -> ReadGroups:
-    buffer = DirectoryBuffer(directory, FORMS["npz"])
+    buffer = DirectoryBuffer(directory)
     return ReadGroups(ExperienceReader(buffer, Reading(ExperienceConfig(), 2, max_staleness=0)), filters=False)
 
 
 def test_a_run_goes_on_with_the_groups_after_its_checkpoint(tmp_path: Path) -> None:
-    buffer = DirectoryBuffer(tmp_path, FORMS["npz"])
+    buffer = DirectoryBuffer(tmp_path)
     for step in range(3):
         buffer.write([experience(number, step, step) for number in (2 * step, 2 * step + 1)])
         buffer.finish(step, [2 * step, 2 * step + 1])

@@ -12,9 +12,8 @@ import pytest
 from roll.configs.sections.experience import ExperienceConfig
 from roll.errors import ConfigError, StorageError
 from roll.rl.experience.buffer import Buffer
+from roll.rl.experience.directory import DirectoryBuffer
 from roll.rl.experience.reader import ExperienceReader, Reading, Reuse, Taken
-from roll.rl.experience.rows import FORMS
-from roll.rl.experience.sql import SqlBuffer, SqliteDatabase
 from roll.run.interrupts import StepAbandoned
 from tests.unit.rl.experience.made import experience
 
@@ -48,7 +47,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(SqlBuffer(SqliteDatabase(tmp_path / "rows.db"), FORMS["npz"]))
+    return World(DirectoryBuffer(tmp_path))
 
 
 def numbers(taken: Taken) -> list[int]:
