@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from roll.algorithms.loss import Aggregation, Need, inside
-from roll.configs.sections.teachers import KdObjective
+from roll.configs.tables.policy_losses import KdObjective
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
-from roll.configs.checks.training import KERNELS
+from roll.configs.strategies.spec import HEAD_KERNELS
 from roll.errors import StrategyError
 from roll.platforms.table import platform_of
 
@@ -484,11 +484,11 @@ def _package(name: str, device: torch.device) -> Any:
             f"{device.type}. Use torch"
         )
     try:
-        return importlib.import_module(KERNELS[name].module)
+        return importlib.import_module(HEAD_KERNELS[name].module)
     except ImportError as error:
         raise StrategyError(
-            f"model_args.fused_kernel_options.impl_backend: {name} needs the package {KERNELS[name].module}. Install "
-            f"it: {KERNELS[name].install}"
+            f"model_args.fused_kernel_options.impl_backend: {name} needs the package {HEAD_KERNELS[name].module}. "
+            f"Install it: {HEAD_KERNELS[name].install}"
         ) from error
 
 

@@ -1,18 +1,22 @@
 """LoRA before anything starts: what the settings of a role that learns say against themselves, and against its
 model."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roll.configs.checks.moe import has_experts
 from roll.configs.problems import Problem
-from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
 from roll.configs.strategies.spec import Package
 from roll.configs.strategies.table import feature_problem, spec_of
+
+if TYPE_CHECKING:
+    from roll.configs.sections.algorithm import AlgorithmConfig
 
 PEFT = Package("peft", "lora")
 REFUSED_WORDS: Mapping[str, str] = {  # others of ROLL's

@@ -1,14 +1,18 @@
 """`model_args.moe_aux_loss_coef`: what a role cannot do with it, before anything starts."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roll.configs.problems import Problem
-from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
 from roll.configs.strategies.table import feature_problem
 from roll.configs.tables.families import family_of
+
+if TYPE_CHECKING:
+    from roll.configs.sections.algorithm import AlgorithmConfig
 
 # Keys of config.json, by family, for how many experts a layer has.
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")

@@ -13,13 +13,10 @@ from roll.configs.sections.run import RunConfig
 from roll.configs.sections.training import EIGHT_BIT
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
-from roll.configs.strategies.spec import Package
+from roll.configs.strategies.spec import HEAD_KERNELS
 from roll.configs.strategies.table import feature_problem
 from roll.utils.imports import is_installed
 
-KERNELS: Mapping[str, Package] = {
-    "cut_cross_entropy": Package("cut_cross_entropy", command="pip install cut-cross-entropy"),
-}
 _WRONG = (
     "its kernel multiplies the gradient of all tokens by that of the first one where tokens have weights of their own "
     "(liger-kernel 0.8.5; linkedin/Liger-Kernel#968)"
@@ -34,7 +31,7 @@ def fused_head_problems(choice: Choice) -> Iterator[Problem]:
         at = key.rpartition(".")[0]
         yield Problem(f"{at}: {choice.role.name} computes no log-probs, and has no use for it. Remove it.", (at,))
     elif backend == "liger":
-        yield Problem(f"{key}: liger: {_WRONG}. Use {' or '.join(KERNELS)} on GPUs, or torch.", (key,))
+        yield Problem(f"{key}: liger: {_WRONG}. Use {' or '.join(HEAD_KERNELS)} on GPUs, or torch.", (key,))
     elif backend != "torch" and (problem := feature_problem(choice, Feature.FUSED_HEAD, backend)):
         yield problem
 
@@ -42,7 +39,7 @@ def fused_head_problems(choice: Choice) -> Iterator[Problem]:
 def fused_head_machine_problems(choice: Choice) -> Iterator[Problem]:
     """Yield what this machine lacks for the fused head, if the run is this machine's."""
     backend, key = choice.worker.model_args.fused_kernel_options.impl_backend, _key(choice)
-    package = KERNELS.get(backend)
+    package = HEAD_KERNELS.get(backend)
     if package is None:
         return
     if not is_installed(package.module):

@@ -1,14 +1,18 @@
 """Plan that follows from the settings of any run before a process exists: where its roles sit, and the arithmetic of
 those that learn."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from roll.configs.plan.layout import Layout, parallel_sizes, place_roles
 from roll.configs.sections.cluster import WorkerConfig
-from roll.configs.sections.run import RunConfig
+
+if TYPE_CHECKING:
+    from roll.configs.sections.run import RunConfig
 
 Rounding = Literal["whole", "up", "down", "nearest"]
 
@@ -69,7 +73,7 @@ class TrainPlan:
         """Length of the learning-rate schedule."""
         return self.updates_per_step * self.steps
 
-    def over(self, run_steps: int) -> "TrainPlan":
+    def over(self, run_steps: int) -> TrainPlan:
         """Return the plan in a run of so many steps. Example: with 5 steps to wait, it learns in 15 of 20."""
         plan = replace(self, steps=max(0, run_steps - self.waits))
         if not self.warmup_ratio:

@@ -105,11 +105,6 @@ class MixConfig(Settings):
 
 # Words of distillation that settings and mathematics share.
 
-KdObjective = Literal[
-    "forward_kl", "reverse_kl", "js_divergence", "skewed_forward_kl", "skewed_reverse_kl", "adaptive_kl"
-]
-
-
 OPDAdvantage = Literal["log_ratio", "js_divergence"]
 
 

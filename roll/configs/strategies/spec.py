@@ -32,6 +32,12 @@ class Package:
         return self.command or (f'pip install -e ".[{self.extra}]"' if self.extra else "pip install -e .")
 
 
+HEAD_KERNELS: Mapping[str, Package] = {
+    "cut_cross_entropy": Package("cut_cross_entropy", command="pip install cut-cross-entropy"),
+}
+"""Values of `fused_kernel_options.impl_backend` beside torch, and what they need."""
+
+
 @dataclass(frozen=True)
 class GpuShareKey:
     """The engine argument that sets how much of its GPUs an engine takes. `default_share`: of an engine alone on its

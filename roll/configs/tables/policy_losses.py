@@ -13,6 +13,9 @@ DPPODivergence = Literal["tv", "kl"]
 RECClip = Literal["none", "one-side", "two-side", "ring"]
 RECWeight = Literal["none", "importance_sampling", "advantage"]
 RECRegularizer = Literal["none", "forward-kl", "k2"]
+KdObjective = Literal[
+    "forward_kl", "reverse_kl", "js_divergence", "skewed_forward_kl", "skewed_reverse_kl", "adaptive_kl"
+]
 Values = Mapping[str, Any]
 
 

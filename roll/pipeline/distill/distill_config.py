@@ -12,8 +12,8 @@ from roll.configs.plan.run_plan import RunPlan
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.data import Place
-from roll.configs.sections.teachers import KdObjective
 from roll.configs.strategies.choice import Choice
+from roll.configs.tables.policy_losses import KdObjective
 from roll.configs.tables.roles import TOKENIZER, Role
 from roll.pipeline.rows.row_config import VALIDATION, RowConfig
 from roll.run.start.load import unread_keys

@@ -27,10 +27,10 @@ from roll.algorithms.loss import (
 )
 from roll.algorithms.preference import BradleyTerryLoss, DPOLoss
 from roll.configs.presets.table import ROW_PRESETS
-from roll.configs.sections.teachers import KdObjective
 from roll.configs.tables.policy_losses import (
     POLICY_FORMS,
     DPPODivergence,
+    KdObjective,
     RECClip,
     RECRegularizer,
     RECWeight,

@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 from roll.algorithms.distillation import Distillation, DistillLoss, Divergence
-from roll.configs.sections.teachers import KdObjective
+from roll.configs.tables.policy_losses import KdObjective
 from roll.models.head_scores import PLAIN, HeadRequest, Product, head_scores
 from roll.models.teacher_targets import StudentOutputs, TeacherTargets, divergence, pack_top_k_targets
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs

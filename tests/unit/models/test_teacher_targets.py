@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from roll.algorithms.distillation import Distillation, Divergence
-from roll.configs.sections.teachers import KdObjective
+from roll.configs.tables.policy_losses import KdObjective
 from roll.errors import StrategyError
 from roll.models.head_scores import LogitTransform, Product, wide
 from roll.models.teacher_targets import (
