@@ -14,7 +14,6 @@ from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.run import RunConfig
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.errors import ConfigError, StorageError
-from roll.rl.experience.buffer import Buffer
 from roll.rl.experience.directory import DirectoryBuffer
 from roll.rl.experience.explorer import Explorer, Progress, StreamingRollouter
 from roll.rl.experience.reader import ExperienceReader, ReadGroups, Reading, Reuse
@@ -36,12 +35,12 @@ from roll.types.rollout import Rollouter
 # is the same. It has no state but the buffer: which groups there have been.
 
 
-def make_buffer(config: AlgorithmConfig) -> Buffer:
+def make_buffer(config: AlgorithmConfig) -> DirectoryBuffer:
     """The buffer of `experience`. Raises StorageError where it cannot be opened."""
     return DirectoryBuffer(Path(config.experience_dir), config.experience.keep)
 
 
-def make_reader(config: AlgorithmConfig, buffer: Buffer, is_stopped: Callable[[], bool]) -> ExperienceReader:
+def make_reader(config: AlgorithmConfig, buffer: DirectoryBuffer, is_stopped: Callable[[], bool]) -> ExperienceReader:
     keys = config.experience
     reuse = Reuse(keys.reuse, config.seed) if keys.reuse.enable else None
     return ExperienceReader(buffer, Reading(keys, config.num_groups, oldest_allowed(config)), reuse, is_stopped)
@@ -90,10 +89,10 @@ class RLMode(RunMode):
         """`is_stopped`: True once the run is to end, so that nothing is waited for any more."""
         self.config, self.is_stopped = config, is_stopped
         self._lock: ProcessLock | None = None  # at the buffer
-        self._buffer: Buffer | None = None
+        self._buffer: DirectoryBuffer | None = None
 
     @property
-    def buffer(self) -> Buffer:
+    def buffer(self) -> DirectoryBuffer:
         """The buffer between the processes of a run in parts, once it is open."""
         assert self._buffer is not None
         return self._buffer
@@ -106,8 +105,6 @@ class RLMode(RunMode):
             self._buffer = make_buffer(self.config)
 
     def close(self) -> None:
-        if self._buffer is not None:
-            self._buffer.close()
         if self._lock is not None:
             self._lock.leave()
 

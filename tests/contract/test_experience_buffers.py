@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from roll.errors import StorageError
-from roll.rl.experience.buffer import Buffer, Entry
-from roll.rl.experience.directory import DirectoryBuffer
+from roll.rl.experience.directory import DirectoryBuffer, Entry
 from tests.unit.rl.experience.made import experience, told
 
-Open = Callable[..., Buffer]
+Open = Callable[..., DirectoryBuffer]
 
 
 @pytest.fixture

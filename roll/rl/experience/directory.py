@@ -1,4 +1,4 @@
-"""A buffer in a directory: a file for each group, one for each finished step, one for each release."""
+"""The buffer of experience: a directory with a file for each group, each finished step and each release."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 import re
 import threading
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from roll.errors import StorageError, describe
-from roll.rl.experience.buffer import Buffer, Entry
 from roll.rl.experience.rows import ENDING, Experience, pack, unpack
 from roll.run.saving.manifest import flush_to_disk
 from roll.utils.files import read_object
@@ -22,8 +22,22 @@ _NAME = re.compile(r"(\d+)-(\d+)-(kept|dropped)-v(-?\d+)\.\w+")
 _STEP = re.compile(r"(\d+)\.json")
 
 
-class DirectoryBuffer(Buffer):
-    """`groups/000012-000000096-kept-v12.npz`: of step 12, number 96, sampled by version 12 and later ones.
+@dataclass(frozen=True, order=True)
+class Entry:
+    """Facts about a group that are known without its rows, in the order in which groups are trained on."""
+
+    step: int
+    number: int
+    is_kept: bool = True
+    oldest_version: int = -1
+
+
+class DirectoryBuffer:
+    """Groups between one process that writes and one that reads, either of which may be killed at any moment and start
+    again. A group is there whole or not at all, under its number; a number that was written once is never written
+    again, also when its rows are gone. Methods may be called from any thread.
+
+    `groups/000012-000000096-kept-v12.npz`: of step 12, number 96, sampled by version 12 and later ones.
     `steps/000012.json`: the numbers of a finished step. `trained/000013.json`: what was released when 13 steps were
     done. Everything is written aside, flushed and renamed; a journal makes one of several files at once."""
 
@@ -42,6 +56,8 @@ class DirectoryBuffer(Buffer):
             raise StorageError(f"experience.dir: {directory} cannot be written: {error.strerror}") from error
 
     def write(self, experiences: Sequence[Experience]) -> None:
+        """Returns when they are on the disk. A writer that is killed has written all of them or none, once the next one
+        has recovered. Numbers that were written before are passed over."""
         with self._lock:
             if self._written is None:
                 self._written = {entry.number for entry in self._listed()}.union(self._released(), *self.finished())
@@ -55,6 +71,7 @@ class DirectoryBuffer(Buffer):
             self._written |= new.keys()
 
     def recover(self) -> None:
+        """Repairs the buffer once, before a writer continues after one that may have been killed during a `write`."""
         with self._lock:
             if self._journal.exists():
                 self._show(_noted_in(self._journal, "names", list))
@@ -70,11 +87,14 @@ class DirectoryBuffer(Buffer):
         self._journal.unlink(missing_ok=True)
 
     def finish(self, step: int, numbers: Collection[int]) -> None:
+        """Notes that all groups of a step of the explorer are written. Steps are finished in order, from 0; once more
+        does nothing."""
         path = self._steps / f"{step:06d}.json"
         if not path.exists():
             self._put(path, json.dumps({"numbers": sorted(numbers)}).encode())
 
     def finished(self) -> list[frozenset[int]]:
+        """The numbers of each finished step, from 0 on."""
         steps: list[frozenset[int]] = []
         while _is_there(path := self._steps / f"{len(steps):06d}.json"):
             steps.append(frozenset(_noted_in(path, "numbers", list)))
@@ -84,16 +104,19 @@ class DirectoryBuffer(Buffer):
         return _is_there(self._steps / f"{step:06d}.json")
 
     def entries(self) -> list[Entry]:
+        """Returns the groups that were not released, in order."""
         released = self._released()
         return sorted(entry for entry in self._listed() if entry.number not in released)
 
     def read(self, entries: Sequence[Entry]) -> list[Experience]:
+        """Returns their rows, in this order. Raises StorageError for a group that is damaged or gone."""
         paths = {entry.number: path for path, entry in self._files()}
         return [self._read(entry.number, paths.get(entry.number)) for entry in entries]
 
     def release(self, trained: Mapping[int, int]) -> None:
-        """Mark entries as trained, and remove their files unless they are kept. The note is written first, so a file
-        that is left over counts no more."""
+        """Takes note of groups (number -> the step that trained on them last) that are in a checkpoint that is whole:
+        nobody asks for them again, and their files go unless they are kept. The note is written first, so a file that
+        is left over counts no more."""
         if not trained:
             return
         last = max(trained.values()) + 1
@@ -105,6 +128,9 @@ class DirectoryBuffer(Buffer):
                     path.unlink(missing_ok=True)
 
     def rewind(self, steps_done: int, in_use: Collection[int] = ()) -> list[int]:
+        """Goes back to where so many steps were done: what later ones have trained on is there again. Returns the
+        numbers whose rows are gone, also of those `in_use`, which steps before trained on and later ones may train on
+        again; then nothing has changed."""
         noted, there = self._noted(), {entry.number for entry in self._listed()}
         undone = {number for known in noted.values() for number, step in known.items() if step >= steps_done}
         if gone := sorted(undone.union(in_use) - there):

@@ -9,7 +9,7 @@ from typing import Any
 
 from roll.distributed.executor.step_rows import fetched
 from roll.distributed.scheduler.rollout_core import StepGroups
-from roll.rl.experience.buffer import Buffer
+from roll.rl.experience.directory import DirectoryBuffer
 from roll.rl.experience.rows import Experience
 from roll.types.rollout import Generate, Rollouter, Task, TrajectoryGroup
 
@@ -23,7 +23,7 @@ class Progress:
     missing: tuple[int, ...]
 
     @classmethod
-    def of(cls, buffer: Buffer) -> Progress:
+    def of(cls, buffer: DirectoryBuffer) -> Progress:
         """Example: steps with the groups 0 1 3 and 4 2 5 leave nothing; without the second one, 2 is missing."""
         finished = buffer.finished()
         taken = frozenset().union(*finished)
@@ -39,7 +39,7 @@ class Progress:
 class Explorer:
     """Handling of the groups of an explorer, which go to the buffer."""
 
-    def __init__(self, buffer: Buffer, num_groups: int, is_in_order: bool):
+    def __init__(self, buffer: DirectoryBuffer, num_groups: int, is_in_order: bool):
         """`is_in_order`: the numbers of a step are known before it is sampled, so it is simply sampled again where it
         is not whole. Otherwise its groups are there all at once or not at all: if they are, it is over."""
         self.buffer = buffer

@@ -19,7 +19,7 @@ import numpy as np
 from roll.configs.sections.experience import ExperienceConfig, ReuseConfig
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.errors import ConfigError, StorageError
-from roll.rl.experience.buffer import Buffer, Entry
+from roll.rl.experience.directory import DirectoryBuffer, Entry
 from roll.run.interrupts import StepAbandoned
 from roll.types.rollout import TrajectoryGroup
 
@@ -112,7 +112,7 @@ class ExperienceReader:
 
     def __init__(
         self,
-        buffer: Buffer,
+        buffer: DirectoryBuffer,
         reading: Reading,
         reuse: Reuse | None = None,
         is_stopped: Callable[[], bool] = lambda: False,

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.configs.sections.experience import ExperienceConfig
-from roll.rl.experience.buffer import Buffer
 from roll.rl.experience.directory import DirectoryBuffer
 from roll.rl.experience.explorer import Explorer, Progress
 from roll.rl.experience.reader import ExperienceReader, Reading
@@ -59,26 +58,21 @@ class MortalDirectory(DirectoryBuffer):
 class Both:
     """A trainer with its newest checkpoint, and explorers; either begins anew after it was killed."""
 
-    open_buffer: Callable[[Death], Buffer]
+    open_buffer: Callable[[Death], DirectoryBuffer]
     draw_numbers: Callable[[list[int]], Sequence[int]]
     is_in_order: bool
     trained: list[list[int]] = field(default_factory=list)  # by step, in this line of checkpoints
     saved: tuple[list[list[int]], dict[str, Any]] = field(default_factory=lambda: ([], {}))
     newest_version: int = 0
-    buffers: list[Buffer] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.start_trainer()
-
-    def buffer(self, death: Death) -> Buffer:
-        self.buffers.append(self.open_buffer(death))
-        return self.buffers[-1]
 
     def start_trainer(self) -> None:
         self.death = Death()
         keys = ExperienceConfig.model_validate({"read_timeout_s": 0.0})
         reading = Reading(keys, NUM_GROUPS, max_staleness=1)
-        self.reader = ExperienceReader(self.buffer(self.death), reading, is_stopped=lambda: True)
+        self.reader = ExperienceReader(self.open_buffer(self.death), reading, is_stopped=lambda: True)
         trained, state = self.saved
         self.trained = [*trained]
         self.reader.restore(state, len(trained))
@@ -86,7 +80,7 @@ class Both:
     def explore(self, dies_after: int | None) -> None:
         """One step of an explorer that has just been started, if the weights for it are there."""
         death = Death()
-        buffer = Explorer(self.buffer(death), NUM_GROUPS, self.is_in_order).buffer
+        buffer = Explorer(self.open_buffer(death), NUM_GROUPS, self.is_in_order).buffer
         progress = Progress.of(buffer)
         step = progress.steps_done
         if step >= NUM_STEPS or step > self.newest_version:
@@ -141,8 +135,6 @@ def play(both: Both, schedule: Sequence[tuple[str, int | None]]) -> None:
         both.explore(None)
         both.train(None)
     both.checkpoint(None)
-    for buffer in both.buffers:
-        buffer.close()
 
 
 schedules = st.lists(st.tuples(st.sampled_from(ACTIONS), st.none() | st.integers(1, 8)), max_size=14)

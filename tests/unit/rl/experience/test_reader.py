@@ -11,7 +11,6 @@ import pytest
 
 from roll.configs.sections.experience import ExperienceConfig
 from roll.errors import ConfigError, StorageError
-from roll.rl.experience.buffer import Buffer
 from roll.rl.experience.directory import DirectoryBuffer
 from roll.rl.experience.reader import ExperienceReader, Reading, Reuse, Taken
 from roll.run.interrupts import StepAbandoned
@@ -22,7 +21,7 @@ from tests.unit.rl.experience.made import experience
 class World:
     """A buffer, and a clock that goes on only while the reader waits; what happens meanwhile is told by second."""
 
-    buffer: Buffer
+    buffer: DirectoryBuffer
     later: dict[int, Callable[[], object]] = field(default_factory=dict)
     now: float = 0.0
     is_stopped: bool = False

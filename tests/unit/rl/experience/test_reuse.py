@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from roll.configs.sections.experience import ReuseConfig
-from roll.rl.experience.buffer import Entry
+from roll.rl.experience.directory import Entry
 from roll.rl.experience.reader import Reuse, Use
 
 
