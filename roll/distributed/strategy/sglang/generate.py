@@ -262,17 +262,22 @@ class SglangStrategy(EngineStrategy):
             rid=name,
             extra_key=self._cache_key,
             return_routed_experts=self._reported_routes is not None,
+            stream=request.on_tokens is not None,
         )
+        answer: Any = None
+        num_told = 0
         try:
             async with self._failures():
-                answers = [
-                    answer async for answer in self._running().tokenizer_manager.generate_request(engine_request)
-                ]
+                async for answer in self._running().tokenizer_manager.generate_request(engine_request):
+                    if answer["meta_info"]["finish_reason"] is None:
+                        new = answer["meta_info"]["output_token_logprobs"][num_told:]
+                        token_ids, log_probs = [token_id for _, token_id, *_ in new], [each for each, *_ in new]
+                        num_told += self._report(request, index, 0, token_ids, log_probs)
         except asyncio.CancelledError:
             if not flight.is_aborted:
                 raise
             return aborted_answer()
-        return to_generation(answers[-1], was_aborted=flight.is_aborted, route_reader=self._reported_routes)
+        return to_generation(answer, was_aborted=flight.is_aborted, route_reader=self._reported_routes)
 
     async def _while_alive(self, work: Coroutine[Any, Any, T]) -> T:
         return await self._running().while_alive(work)
