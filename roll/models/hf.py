@@ -20,6 +20,7 @@ from roll.algorithms.distillation import Distillation
 from roll.configs.sections.model import LOGITS_PER_CHUNK, LOGITS_PER_CHUNK_ON_GPUS, FusedKernelOptions
 from roll.models.exact.products import exact_linear
 from roll.models.exact.sizes import HEAD_COLUMNS, WHOLE, multiple_of_tokens
+from roll.models.exports import ModelAdapters
 from roll.models.head_scores import (
     PLAIN,
     WIDE,
@@ -33,7 +34,6 @@ from roll.models.head_scores import (
     log_probs_of_logits,
     raw_logits,
 )
-from roll.models.lora import low_rank_part
 from roll.models.routers import layer_balances
 from roll.models.sequences.layout import Padded, RowLayout
 from roll.models.sequences.tree import asked_once, rows_at
@@ -75,6 +75,7 @@ class LogProbHead(nn.Module):
         self.logits_per_chunk = options.logits_per_chunk  # None: as many as suit the device
         self.kernel = options.impl_backend
         self.compiled = False
+        self.adapters: ModelAdapters | None = None  # of the model, which its own layer may have as well
         self.exact = False  # a position's log-prob is the same beside any others (`roll/models/exact`)
 
     def request(self, kind: str, temperature: float = 1.0) -> HeadRequest:
@@ -138,7 +139,7 @@ class LogProbHead(nn.Module):
         vocab_size: int | None,
     ) -> HeadScores:
         layer: Any = self.lm_head
-        layer, low_rank = low_rank_part(layer, hidden)
+        layer, low_rank = (layer, None) if self.adapters is None else self.adapters.low_rank_part(layer, hidden)
         products = [Product(hidden.to(layer.weight.dtype), layer.weight)]
         if low_rank is not None:
             products.append(Product(*low_rank))

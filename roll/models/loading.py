@@ -39,14 +39,15 @@ from transformers.utils import logging as transformers_logging
 from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies.model_facts import LOGIT_CAPS, LOGIT_FACTORS, UNTRAINED
 from roll.configs.strategies.model_numbers import is_dropout, unread_number
+from roll.configs.tables.features import active
 from roll.configs.tables.roles import Head
 from roll.configs.tables.vision import SEES, VisionModel, names_part
 from roll.errors import StrategyError
 from roll.models.copied_files import copy_start_files
+from roll.models.exports import Exported, ModelAdapters, plain_name
 from roll.models.head_scores import LogitTransform
 from roll.models.hf import LogProbHead, SequenceModel, TokenLogProbModel, TokenValueModel, ValueHead
 from roll.models.hub import local_model
-from roll.models.lora import Adapters, Exported, add_adapters, plain_name
 from roll.models.mtp_heads import mtp_heads, shared_copies
 from roll.models.multimodal import refusal
 from roll.models.recomputation import checkpoint_blocks
@@ -72,7 +73,7 @@ class LoadedModel:
     module: Module
     pretrained: PreTrainedModel  # owns the same parameters
     hf_names: dict[str, str]  # parameter of `module` -> its name in `pretrained`; tied weights occur once
-    adapters: Adapters | None = None
+    adapters: ModelAdapters | None = None
     vision: VisionModel | None = None  # of a model that sees
 
     def freeze_tower(self) -> None:
@@ -146,6 +147,7 @@ def load_policy(args: ModelArgs, empty: bool = False, with_adapters: bool = Fals
     adapters = _adapters(pretrained, args, "lm", empty) if with_adapters else None
     lm_head = _lm_head(pretrained)
     head = LogProbHead(lm_head, transform, args.fused_kernel_options)
+    head.adapters = adapters
     return _finish(TokenLogProbModel(_backbone(pretrained), head), pretrained, args, adapters, vision)
 
 
@@ -443,18 +445,17 @@ def _kept_buffers(pretrained: PreTrainedModel) -> Iterator[tuple[str, torch.Tens
                 yield f"{prefix}.{name}".removeprefix("."), buffer.detach()
 
 
-def _adapters(pretrained: PreTrainedModel, args: ModelArgs, head: Head, empty: bool) -> Adapters | None:
-    if not args.has_lora:
-        return None
+def _adapters(pretrained: PreTrainedModel, args: ModelArgs, head: Head, empty: bool) -> ModelAdapters | None:
     with torch.device("meta") if empty else nullcontext():
-        return add_adapters(pretrained, args, head, empty)
+        made = (feature.add_adapters(pretrained, args, head, empty) for feature in active(args))
+        return next(filter(None, made), None)
 
 
 def _finish(
     module: Module,
     pretrained: PreTrainedModel,
     args: ModelArgs,
-    adapters: Adapters | None = None,
+    adapters: ModelAdapters | None = None,
     vision: VisionModel | None = None,
 ) -> LoadedModel:
     own_names = {id(parameter): name for name, parameter in pretrained.named_parameters()}

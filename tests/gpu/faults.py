@@ -410,7 +410,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "adapters of experts count 10 % more",
         {
-            "roll.models.experts.lora:ExpertAdapters.__init__": _first(
+            "roll.features.lora.experts:ExpertAdapters.__init__": _first(
                 lambda of, experts, names, rank, scale, dropout: (of, experts, names, rank, 1.1 * scale, dropout)
             )
         },

@@ -95,7 +95,7 @@ def _lora(name: str, kind: str, form: str, settings: dict[str, Any]) -> Check:
     return Check(
         name=f"train-lora-{name}",
         path=f"{kind}_train, {form}, LoRA: updates equal peft + torch, also after a trip to host memory; resumes",
-        code="roll/models/lora.py",
+        code="roll/features/lora/adapters.py",
         function=f"{HERE}.trainers:trains",
         arguments={"kind": kind, "settings": settings, "adapts": True},
         limits=limits.TRAINER,

@@ -40,7 +40,10 @@ PACKAGES = {
         5, "files, rows, chat templates, loss masks", "know processes", ENGINES | {"torch.distributed"}
     ),
     "roll.models": Package(
-        6, "models: loading, LoRA, packing, Megatron's families", "use Ray", ENGINES - {"megatron", "peft"}
+        6, "models: loading, packing, Megatron's families", "use Ray", ENGINES - {"megatron", "peft"}
+    ),
+    "roll.features": Package(
+        7, "a room for each feature: its checks, its part of the model", "use Ray", ENGINES - {"megatron", "peft"}
     ),
     "roll.distributed.weights": Package(
         7, "buckets of weights and how they are sent", "know engines", ENGINES | {"transformers"}

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from math import log2
 from typing import Any
 
-from roll.configs.checks.moe import has_experts
 from roll.configs.checks.platforms import NO_EXACT_PRODUCTS
 from roll.configs.problems import Problem
 from roll.configs.sections.algorithm import AlgorithmConfig
@@ -16,6 +15,7 @@ from roll.configs.strategies.model_facts import EXACT_MIXTURES
 from roll.configs.strategies.model_numbers import text_part, type_of
 from roll.configs.strategies.packing import why_no_parts
 from roll.configs.strategies.sequence_parallel import CHANGING_ROPE, rope_kinds
+from roll.configs.tables.families import has_experts
 from roll.configs.tables.roles import ACTOR_INFER, ACTOR_TRAIN, REFERENCE, Use
 from roll.platforms.table import PLATFORMS, machine_platform
 

@@ -1,21 +1,15 @@
 """`model_args.moe_aux_loss_coef`: what a role cannot do with it, before anything starts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from roll.configs.problems import Problem
+from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
+from roll.configs.strategies.model_numbers import text_part
 from roll.configs.strategies.table import feature_problem
-from roll.configs.tables.families import family_of
-
-if TYPE_CHECKING:
-    from roll.configs.sections.algorithm import AlgorithmConfig
-
-# Keys of config.json, by family, for how many experts a layer has.
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+from roll.configs.tables.families import family_of, has_experts
 
 
 def balance_problems(choice: Choice) -> Iterator[Problem]:
@@ -44,7 +38,7 @@ def balance_problems(choice: Choice) -> Iterator[Problem]:
 
 def balance_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """Problems of the balance loss with a model whose config.json is there."""
-    args, kind, family = choice.worker.model_args, _text(model).get("model_type"), family_of(_text(model))
+    args, kind, family = choice.worker.model_args, text_part(model).get("model_type"), family_of(text_part(model))
     experts = family and family.experts
     if args.moe_aux_loss_coef and experts and not experts.has_balance_loss:
         key = _aux_loss_key(choice)
@@ -53,23 +47,13 @@ def balance_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator
             "their routers were balanced in pretraining. Remove it.",
             (key, f"{choice.role.name}.model_args.model_name_or_path"),
         )
-    elif args.moe_aux_loss_coef and "num_hidden_layers" in _text(model) and not has_experts(model):
+    elif args.moe_aux_loss_coef and "num_hidden_layers" in text_part(model) and not has_experts(model):
         key = _aux_loss_key(choice)
         yield Problem(
             f"{key}: {args.moe_aux_loss_coef:g}, but {args.model_name_or_path} has no experts that tokens could be "
             "spread over. Remove it.",
             (key, f"{choice.role.name}.model_args.model_name_or_path"),
         )
-
-
-def has_experts(model: Mapping[str, Any]) -> bool:
-    """True if config.json describes a mixture. The language model may have a section of its own in it."""
-    return any(_text(model).get(key) for key in EXPERTS)
-
-
-def _text(model: Mapping[str, Any]) -> Mapping[str, Any]:
-    inner = model.get("text_config")
-    return inner if isinstance(inner, Mapping) else model
 
 
 def _aux_loss_key(choice: Choice) -> str:

@@ -4,7 +4,6 @@ holds on any machine, in a dry run and in a real run."""
 from collections.abc import Callable, Iterator
 
 from roll.configs.checks.exact_log_probs import exact_log_prob_problems
-from roll.configs.checks.lora import reference_problems, sent_adapter_problems
 from roll.configs.checks.moe import rollout_routes_problems
 from roll.configs.checks.roles import IS_WEIGHT, RL, switched_off
 from roll.configs.checks.rollout import (
@@ -172,9 +171,7 @@ def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         )
     elif not config.counts_epochs:
         yield from critic_warmup_problems(config)
-    if config.policy_is_reference:
-        yield from reference_problems(config.reference, config.actor_train)
-    elif config.needs_reference and config.reference is None:
+    if config.needs_reference and not config.policy_is_reference and config.reference is None:
         why = ", ".join(config.kl_terms) or "enable_reference"
         yield Problem(
             f"reference is missing: {why} compares the policy with it. Add a `reference` section "
@@ -358,7 +355,6 @@ CHECKS: tuple[Callable[[AlgorithmConfig], Iterator[Problem]], ...] = (
     data_problems,
     batch_problems,
     sync_problems,
-    sent_adapter_problems,
     async_problems,
     mode_problems,
     opd_problems,

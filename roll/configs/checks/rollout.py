@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterator
 
-from roll.configs.checks.lora import adapter_switch
 from roll.configs.plan.batch_plan import groups_ahead, oldest_allowed, sync_interval
 from roll.configs.plan.derive import rollout_log_probs_are_full, weighs_importance
 from roll.configs.plan.layout import devices_apart
@@ -175,12 +174,6 @@ def mode_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         yield Problem(
             f"{mode} with rollout_mock.mode: mock: recorded rollouts need no explorer. Set mode: both.",
             ("mode", "rollout_mock"),
-        )
-    if config.has_rollouts and (switch := adapter_switch(config)):
-        yield Problem(
-            f"{switch}: true sends adapters from the trainer's memory, and {mode} reads weights from files, adapters "
-            f"merged into them. Remove {switch}.",
-            ("mode", switch),
         )
     if config.has_training and config.counts_epochs:
         yield Problem(

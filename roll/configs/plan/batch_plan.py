@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from roll.configs.base import MOST_SAMPLES
-from roll.configs.checks.lora import sent_adapter_rank
-from roll.configs.plan.derive import OldLogProbs, old_log_probs
+from roll.configs.plan.derive import OldLogProbs, old_log_probs, sent_adapter_rank
 from roll.configs.plan.run_plan import RunPlan, TrainPlan, plan_layout, train_plan
 from roll.configs.problems import Problem
 from roll.configs.sections.algorithm import AlgorithmConfig

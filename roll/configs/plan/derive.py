@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from roll.configs.sections.algorithm import AlgorithmConfig
-from roll.configs.sections.cluster import narrowing_settings
+from roll.configs.sections.cluster import WorkerConfig, narrowing_settings
+from roll.configs.strategies.table import spec_of
 
 
 @dataclass(frozen=True)
@@ -115,3 +116,25 @@ def _why_old_log_probs_are_needed(config: AlgorithmConfig, updates_per_step: int
     if updates_per_step > 1:
         return f"a step has {updates_per_step} updates"
     return None
+
+
+# LoRA adapters that are sent to engines by themselves, beside weights that stay.
+
+
+def sent_adapter_rank(config: AlgorithmConfig) -> int | None:
+    """None: engines get whole weights, adapters merged into them. Merged ones would round otherwise than the trainer's,
+    so `exact_log_probs` sends them apart."""
+    return config.actor_train.model_args.lora_rank if sent_adapter_switch(config) else None
+
+
+def sent_adapter_switch(config: AlgorithmConfig) -> str:
+    """Return the YAML path of what has adapters sent by themselves; "" if they are merged."""
+    is_exact = config.exact_log_probs and config.actor_train.model_args.has_lora
+    return lora_sync_key("actor_infer", config.actor_infer) or "exact_log_probs" * is_exact
+
+
+def lora_sync_key(role: str, worker: WorkerConfig) -> str:
+    """Return the YAML path of the key by which an engine takes adapters, if it is on; "" otherwise."""
+    sync = spec_of(worker.strategy_name).lora_sync
+    is_on = sync is not None and worker.strategy_config.get(sync.key)
+    return f"{role}.strategy_args.strategy_config.{sync.key}" if sync and is_on else ""

@@ -452,7 +452,6 @@ class AlgorithmConfig(OnPolicyDistillation):
 
     @property
     def policy_is_reference(self) -> bool:
-        """True if the reference is the policy with its adapters switched off, which takes no role of its own."""
         return self.needs_reference and self.actor_train.model_args.has_lora
 
     @property

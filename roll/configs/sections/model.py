@@ -1,6 +1,6 @@
 """`model_args` of a role: which model, in which numbers."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator
 
@@ -171,6 +171,15 @@ class ModelArgs(Settings):
         text = f"{', '.join(sorted(self.lora_target))} of rank {self.lora_rank} and alpha {self.adapter_alpha}"
         text += " with rslora" if self.use_rslora else ""
         return text + (f" beside {', '.join(sorted(self.additional_target))}" if self.additional_target else "")
+
+    def with_adapters_of(self, trainer: Self) -> Self:
+        """Return the settings of an engine that computes a trainer's adapters as the trainer does. Sent are A and s B,
+        which add the same where s is a power of two: there alpha / r is 1. Its own settings of adapters count as little
+        as they do where merged weights are sent."""
+        own = ("use_rslora", "lora_dropout", "additional_target", "adapter_name_or_path")
+        adapters = {name: getattr(trainer, name) for name in ("lora_target", "lora_rank", "freeze_module_prefix")}
+        adapters |= {"lora_alpha": trainer.lora_rank} | {name: type(self).model_fields[name].default for name in own}
+        return self.model_copy(update=adapters)
 
     @property
     def frozen_prefixes(self) -> tuple[str, ...]:

@@ -332,6 +332,11 @@ class RunConfig(Settings):
         return {name: section for name, section in self.sections.items() if self.roles[name].head is not None}
 
     @property
+    def policy_is_reference(self) -> bool:
+        """True if the reference is the policy with its adapters switched off, which takes no role of its own."""
+        return False
+
+    @property
     def learning_roles(self) -> Mapping[str, WorkerConfig]:
         """Sections of the roles that learn."""
         return {name: worker for name, worker in self.model_roles.items() if self.roles[name].learns}

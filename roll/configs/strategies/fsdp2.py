@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ValidationError, model_validator
 
 from roll.configs.base import Settings, setting
-from roll.configs.checks.moe import EXPERTS
 from roll.configs.plan.layout import ParallelSizes
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
@@ -16,6 +15,7 @@ from roll.configs.sections.training import EIGHT_BIT
 from roll.configs.strategies import packing, sequence_parallel
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_numbers import text_part
+from roll.configs.tables.families import EXPERTS
 
 # `tensor_parallel_size` of the fsdp2 strategies: which models can be divided, and what does not go with it.
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from roll.configs.checks.moe import EXPERTS
 from roll.configs.problems import Problem, did_you_mean
 from roll.configs.strategies.megatron_config import (
     ENGINE_KEYS,
@@ -22,7 +21,7 @@ from roll.configs.strategies.megatron_config import (
     opened,
     split_settings,
 )
-from roll.configs.tables.families import family_of
+from roll.configs.tables.families import EXPERTS, family_of
 from roll.utils.imports import is_installed
 from roll.utils.text import show
 

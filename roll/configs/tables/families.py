@@ -225,3 +225,13 @@ def family_of(model: Model) -> Family | None:
     """The row of the model of a config.json."""
     kind = model.get("model_type")
     return FAMILIES.get(kind) if isinstance(kind, str) else None
+
+
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+"""Keys of config.json, by family, for how many experts a layer has."""
+
+
+def has_experts(model: Model) -> bool:
+    """True if config.json describes a mixture. The language model may have a section of its own in it."""
+    inner = model.get("text_config")
+    return any((inner if isinstance(inner, Mapping) else model).get(key) for key in EXPERTS)

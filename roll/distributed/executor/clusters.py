@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import ray
 
-from roll.configs.checks.lora import with_sent_adapters
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.sections.algorithm import AlgorithmConfig
@@ -239,7 +238,8 @@ class RunClusters:
         is_exact, adapter_rank = (False, None) if role.is_apart else (self._plan.exact, self._plan.adapter_rank)
         trainer = self._config.model_roles.get("actor_train")  # None: nobody sends adapters
         if is_exact and adapter_rank is not None and role.use == "generate" and trainer is not None:
-            settings = with_sent_adapters(settings, trainer.model_args)
+            model_args = settings.model_args.with_adapters_of(trainer.model_args)
+            settings = settings.model_copy(update={"model_args": model_args})
         blueprints = [
             Blueprint(
                 role=name,

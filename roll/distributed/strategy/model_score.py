@@ -23,9 +23,9 @@ from roll.models.exact.attention import exact_refusal
 from roll.models.exact.check import check_exact, make_exact
 from roll.models.exact.rows import ExactRows
 from roll.models.execution import ActivationOffload, compile_model
+from roll.models.exports import Exported
 from roll.models.hf import SequenceModel, TokenLogProbModel, TokenValueModel
 from roll.models.loading import DTYPES, LoadedModel
-from roll.models.lora import Exported
 from roll.models.routers import RouterReplay, check_routers
 from roll.models.sequences.attention import refusal, set_text_attention
 from roll.models.sequences.check import check_packs, check_trees, of_all_ranks, tree_refusal

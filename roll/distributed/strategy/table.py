@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from roll.configs.base import Settings
-from roll.configs.checks.lora import PEFT, lora_problems
 from roll.configs.checks.moe import balance_problems, router_replay_problems
 from roll.configs.checks.mtp import head_training_problems
 from roll.configs.checks.platforms import platform_problems
@@ -93,7 +92,6 @@ def _packing_problems(choice: Choice) -> Iterator[Problem]:
 _LEARN, _COMPUTE, _ALL = frozenset({"train"}), frozenset({"train", "score"}), frozenset({"train", "score", "generate"})
 _RULES: Mapping[Callable[[Choice], Iterator[Problem]], frozenset[str]] = {
     _worker_problems: _ALL,
-    lora_problems: _LEARN,
     balance_problems: _LEARN,
     router_replay_problems: _LEARN,
     head_training_problems: _LEARN,
@@ -150,10 +148,6 @@ def engine_problems(choice: Choice) -> Iterator[Problem]:
                 (key,),
                 "machine",
             )
-    if choice.role.learns and choice.worker.model_args.has_lora and not is_installed(PEFT.module):
-        key = f"{choice.role.name}.model_args.lora_target"
-        text = f"{key} needs the package {PEFT.module}, which is not installed. Install it: {PEFT.install}"
-        yield Problem(text, (key,), "machine")
 
 
 def class_problems(choice: Choice) -> Iterator[Problem]:

@@ -16,8 +16,7 @@ from transformers import PreTrainedModel
 
 from roll.models.exact.products import exact_linear
 from roll.models.exact.sizes import WHOLE, multiple_of_tokens
-from roll.models.experts.lora import whole_shape
-from roll.models.experts.ranks import experts_of
+from roll.models.experts.ranks import experts_of, whole_shape
 
 
 def use_exact_experts(model: PreTrainedModel) -> str | None:

@@ -111,3 +111,8 @@ class _Exchange(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:  # type: ignore[override]
         return _Exchange.apply(gradient, ctx.received, ctx.sent, ctx.group), None, None, None  # type: ignore[return-value]
+
+
+def whole_shape(weight: nn.Parameter) -> tuple[int, ...]:
+    """Shape of the whole weight, which ZeRO-3 has divided."""
+    return tuple(getattr(weight, "ds_shape", weight.shape))

@@ -6,7 +6,6 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from roll.configs.base import setting
-from roll.configs.checks.lora import reference_problems
 from roll.configs.plan.describe import train_rows
 from roll.configs.plan.run_plan import RunPlan, build_run_plan
 from roll.configs.presets.table import known_dpo, preset_rows
@@ -60,7 +59,6 @@ class DPOConfig(PairConfig):
 
     @property
     def policy_is_reference(self) -> bool:
-        """True if the reference is the policy with its adapters switched off, which takes no role of its own."""
         return not self.reference_free and self.actor_train.model_args.has_lora
 
     @property
@@ -91,9 +89,7 @@ def dpo_rows(config: DPOConfig, plan: RunPlan) -> Iterator[tuple[str, ...]]:
 
 def dpo_problems(config: DPOConfig) -> Iterator[Problem]:
     """Everything that cannot work, whatever the machine."""
-    if config.policy_is_reference:
-        yield from reference_problems(config.reference, config.actor_train)
-    elif config.reference is None and not config.reference_free:
+    if config.reference is None and not config.reference_free and not config.policy_is_reference:
         yield Problem(
             "reference is missing: the loss compares actor_train with it. Add a section reference (strategy_args, "
             "device_mapping), train adapters (actor_train.model_args.lora_target), or set reference_free: true.",

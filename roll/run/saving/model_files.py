@@ -1,16 +1,13 @@
 """Model files on this machine: config.json, in a directory or in the hub's cache. Nothing is downloaded."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from roll.configs.checks.lora import other_form
-from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.data import DataArgs
 from roll.configs.sections.model import ModelArgs
-from roll.configs.strategies.choice import Choice
 from roll.configs.tables.vision import PROCESSOR_FILES, UNKNOWN, VisionModel, vision_model
 from roll.models.hub import is_on_modelscope
 from roll.utils.files import is_hub_id, path_info
@@ -74,37 +71,3 @@ def _cached(hub_id: str, what: str) -> Path | None:
     except (HFValidationError, OSError):
         return None
     return Path(cached) if isinstance(cached, str) else None
-
-
-# The adapters that a role starts from, where they lie on this machine.
-
-CONFIG = "adapter_config.json"
-WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
-
-
-def adapter_problems(choice: Choice) -> Iterator[Problem]:
-    """Yield problems of an adapter that would make peft fail on every rank, before one starts."""
-    args, place = choice.worker.model_args, choice.worker.model_args.adapter_name_or_path
-    if not args.has_lora or place is None or is_hub_id(place):
-        return
-    key = f"{choice.role.name}.model_args.adapter_name_or_path"
-    if not (status := path_info(place)).is_directory:
-        why = status.why if status.kind in ("hidden", "impossible") else f"there is no adapter directory {place}"
-        yield Problem(f"{key}: {why}. Correct the path, or give a hub id (owner/name).", (key,), "place")
-        return
-    lacking = [] if path_info(Path(place, CONFIG)).is_file else [CONFIG]
-    if not any(path_info(Path(place, name)).is_file for name in WEIGHTS):
-        lacking.append(WEIGHTS[0])
-    if lacking:
-        yield Problem(
-            f"{key}: {place} holds no {' and no '.join(lacking)}, so it is no adapter of peft.", (key,), "place"
-        )
-        return
-    try:
-        saved = json.loads(Path(place, CONFIG).read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        yield Problem(f"{key}: {place}/{CONFIG} cannot be read: {error}.", (key,))
-        return
-    why = other_form(saved, args) if isinstance(saved, dict) else f"has no settings in {CONFIG}. Choose another"
-    if why is not None:
-        yield Problem(f"{key}: {place} {why}.", (key,))

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.checks.exact_log_probs import exact_machine_problems, exact_model_problems
-from roll.configs.checks.lora import lora_warnings, sent_adapter_model_problems
-from roll.configs.checks.lora_model import lora_model_problems
 from roll.configs.checks.moe import balance_model_problems, router_replay_model_problems
 from roll.configs.checks.mtp import head_model_problems
 from roll.configs.checks.platforms import platform_machine_problems
@@ -29,14 +27,15 @@ from roll.configs.sections.run import RunConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
 from roll.configs.strategies.model_numbers import cap_warning, number_problems, rope_row_problems, untried_warning
-from roll.configs.strategies.table import spec_of
+from roll.configs.strategies.table import NOTHING_KNOWN, spec_of
+from roll.configs.tables.features import FeaturePlugin, active
 from roll.datasets.sources import names_data_set
 from roll.distributed.strategy.table import engine_problems, strategy_problems
 from roll.models import hub, multimodal
 from roll.models.hub import INSTALL, is_on_modelscope
 from roll.platforms.table import PLATFORMS
 from roll.run.saving.hub import hub_problems as upload_problems
-from roll.run.saving.model_files import adapter_problems, read_model_config
+from roll.run.saving.model_files import read_model_config
 from roll.run.saving.rehearsal import room_problems
 from roll.run.start.choose import lacks_gpus, machine_of
 from roll.run.start.device_defaults import unplaced
@@ -77,17 +76,21 @@ def choices(config: RunConfig) -> list[Choice]:
 
 
 def role_strategy_problems(config: RunConfig) -> list[Problem]:
-    """Return problems with the choice and the settings of every role's strategy, on any machine."""
-    return [problem for choice in choices(config) for problem in strategy_problems(choice)]
+    """Return problems with the choice and the settings of every role's strategy, and with the run's features, on any
+    machine."""
+    roles = choices(config)
+    problems = [problem for choice in roles for problem in strategy_problems(choice)]
+    known = [choice for choice in roles if spec_of(choice.worker.strategy_name) is not NOTHING_KNOWN]
+    return problems + [problem for feature in active(config) for problem in feature.problems(config, known)]
 
 
 def role_strategy_warnings(config: RunConfig) -> list[str]:
     """Return warnings about settings that a role's strategy reads differently than they are written."""
-    warnings: list[str] = []
-    for choice in choices(config):
+    roles = choices(config)
+    warnings = [text for feature in active(config) for text in feature.warnings(config, roles)]
+    for choice in roles:
         spec = spec_of(choice.worker.strategy_name)
         warnings += spec.hook_findings(spec.warnings, str, choice)
-        warnings += lora_warnings(choice) if choice.role.learns else ()
         runs_transformers = Feature.TRANSFORMERS_MODEL in spec.supports
         if not runs_transformers and choice.role.use != "generate":
             continue
@@ -98,9 +101,11 @@ def role_strategy_warnings(config: RunConfig) -> list[str]:
 
 
 def machine_report(config: RunConfig) -> MachineReport:
+    roles, features = choices(config), active(config)
     problems: list[Problem] = [*platform_machine_problems(config.platform), *exact_machine_problems(config)]
+    problems += [problem for feature in features for problem in feature.machine_problems(config, roles)]
     unchecked: list[str] = []
-    for choice in choices(config):
+    for choice in roles:
         worker, spec = choice.worker, spec_of(choice.worker.strategy_name)
         problems += engine_problems(choice)
         problems += compile_machine_problems(choice)
@@ -108,14 +113,13 @@ def machine_report(config: RunConfig) -> MachineReport:
         problems += fused_head_machine_problems(choice)
         problems += prefix_sharing_machine_problems(choice)
         problems += spec.hook_findings(spec.machine_problems, Problem, choice)
-        problems += adapter_problems(choice) if choice.role.learns else ()
         model, why_not = read_model_config(worker.model_args)
         sizes = parallel_sizes(worker)
         if model is not None:
             if (refusal := _multimodal_refusal(config, choice, model)) is not None:
                 problems.append(refusal)
                 continue
-            problems += _shape_problems(config, choice, model)
+            problems += _shape_problems(config, choice, model, features)
             continue
         if multimodal.sounds_like_one(worker.model_args.model_name_or_path) and _is_loaded_here(choice):
             what = "whether the model is of a family that is shown pictures, as its name says"
@@ -277,7 +281,9 @@ def _model_key(config: RunConfig, role: str, worker: WorkerConfig) -> str:
     return next(named, f"{role}.model_args.model_name_or_path")
 
 
-def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+def _shape_problems(
+    config: RunConfig, choice: Choice, model: Mapping[str, Any], features: Sequence[FeaturePlugin]
+) -> Iterator[Problem]:
     worker, spec = choice.worker, spec_of(choice.worker.strategy_name)
     runs_transformers = Feature.TRANSFORMERS_MODEL in spec.supports
     if spec.model_problems:
@@ -287,17 +293,17 @@ def _shape_problems(config: RunConfig, choice: Choice, model: Mapping[str, Any])
     if runs_transformers:
         yield from number_problems(choice, model)
         yield from headless_model_problems(choice, model)
+    for feature in features:
+        yield from feature.model_problems(config, choice, model)
     if isinstance(config, AlgorithmConfig) and config.exact_log_probs:
         yield from exact_model_problems(choice, model)
     if choice.role.learns:
-        yield from lora_model_problems(choice, model)
         yield from balance_model_problems(choice, model)
         if runs_transformers:
             yield from checkpointing_model_problems(choice, model)
         yield from router_replay_model_problems(choice, model)
         yield from head_model_problems(choice, model)
     if choice.role.use == "generate":
-        yield from sent_adapter_model_problems(choice, model)
         yield from engine_model_problems(choice, model)
         yield from asked_key_problems(choice, model)
         yield from spec.hook_findings(spec.engine_model_problems, Problem, choice, model)

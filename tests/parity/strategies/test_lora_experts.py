@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM
 from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies.fsdp2 import DIVIDED_EXPERTS
 from roll.configs.strategies.model_facts import WITHOUT_OUT_PROJ
-from roll.models.experts.lora import expert_matrices
-from roll.models.lora import add_adapters
+from roll.features.lora.adapters import add_adapters
+from roll.features.lora.experts import expert_matrices
 from tests.helpers.processes import RankPool
 from tests.parity.compare import assert_same_training, largest_difference
 from tests.parity.megatron import adapted, models

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from roll.configs.checks.exact_log_probs import KEY, WIDTH, exact_machine_problems, exact_model_problems
-from roll.configs.checks.lora import with_sent_adapters
 from roll.configs.checks.pictures import picture_problems
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.sections.cluster import WorkerConfig
@@ -44,7 +43,7 @@ def test_adapters_go_to_the_engine_by_themselves() -> None:
         assert said(given) == []
     made = config(EXACT | LORA | {"actor_train.model_args.freeze_module_prefix": "model.layers.0."})
     assert build_plan(made).adapter_rank == 8
-    args = with_sent_adapters(made.actor_infer, made.actor_train.model_args).model_args
+    args = made.actor_infer.model_args.with_adapters_of(made.actor_train.model_args)
     assert (args.lora_target, args.lora_rank, args.adapter_alpha) == (("all-linear",), 8, 8)
     assert args.frozen_prefixes == ("model.layers.0.",) and args.dtype == made.actor_infer.model_args.dtype
     assert build_plan(config(LORA)).adapter_rank is None
@@ -56,7 +55,7 @@ def test_what_the_engine_s_settings_say_of_adapters_does_not_change_them(tmp_pat
     """YAMLs often give both roles the same model_args. With use_rslora s would be applied twice, in part."""
     told = {"use_rslora": True, "lora_dropout": 0.1, "additional_target": "norm", "adapter_name_or_path": str(tmp_path)}
     made = [config(EXACT | LORA | given) for given in ({}, {f"actor_infer.model_args.{k}": v for k, v in told.items()})]
-    bare, full = (with_sent_adapters(each.actor_infer, each.actor_train.model_args).model_args for each in made)
+    bare, full = (each.actor_infer.model_args.with_adapters_of(each.actor_train.model_args) for each in made)
     assert full == bare and not full.use_rslora
 
 

@@ -22,8 +22,8 @@ from roll.distributed.strategy.stop_strings import StopStrings
 from roll.distributed.weights.bucket import BucketSource, GroupSpec
 from roll.distributed.weights.transport import WeightReceiver
 from roll.errors import ConfigError, StrategyError
+from roll.models.exports import sent_name
 from roll.models.loading import DTYPES, LoadedModel, load_policy
-from roll.models.lora import sent_name
 from roll.models.tokenizer import tokenizer_of
 from roll.platforms.table import platform_of
 from roll.types.rollout import Answered, Generation, GenerationRequest

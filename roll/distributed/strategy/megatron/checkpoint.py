@@ -23,13 +23,13 @@ from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
 from roll.distributed.strategy.data_parallel import random_state, random_state_file, set_random_state
 from roll.distributed.strategy.saved_facts import SavedFacts
 from roll.errors import StrategyError
+from roll.features.lora.megatron import CHILD
 from roll.models.megatron.dist_files import layout_metadata, read, write
 from roll.models.megatron.hf_files import CHECKPOINT_FOLDER
-from roll.models.megatron.lora import CHILD
 
 if TYPE_CHECKING:
     from roll.distributed.strategy.megatron.optimizer import Updater
-    from roll.models.megatron.lora import MegatronAdapters
+    from roll.features.lora.megatron import MegatronAdapters
 
 # A rank's share of the distributed optimizer's state, as blocks of whole tensors.
 #

@@ -22,11 +22,11 @@ from roll.configs.strategies.megatron_config import MegatronSettings, split_sett
 from roll.distributed.strategy.base import RankContext
 from roll.distributed.strategy.megatron.last_stage import answer
 from roll.errors import StrategyError
+from roll.features.lora.megatron import Base, MegatronAdapters
 from roll.models.loading import DTYPES, model_config
 from roll.models.megatron.config import Numbers, check_sizes, shapes_of, transformer_config
 from roll.models.megatron.family import EMBEDDING, HEAD, Shapes, WeightMap, family_of
 from roll.models.megatron.hf_files import HfReader
-from roll.models.megatron.lora import Base, MegatronAdapters
 from roll.models.megatron.model import Blueprint, TokenModel, build_chunks, embeddings_of_pipeline
 from roll.models.megatron.mtp_head import HeadPlan
 from roll.models.megatron.weights import Exporter, global_parameters, load, untied

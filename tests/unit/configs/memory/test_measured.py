@@ -22,7 +22,6 @@ from transformers import (
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from roll.configs.checks.lora_model import lora_model_problems
 from roll.configs.memory import model_shape as asked
 from roll.configs.memory.closed_forms import closed_form
 from roll.configs.memory.engine import cache_bytes_per_token, state_bytes_per_sequence
@@ -34,6 +33,7 @@ from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_facts import TRIED
 from roll.configs.tables.families import FAMILIES
 from roll.configs.tables.roles import ACTOR_TRAIN
+from roll.features.lora.model_checks import lora_model_problems
 from roll.models.sequences.tree_attention import of_one_width
 from roll.models.tiny_vision import VISION_ARCHITECTURES, build_vision_model, build_vision_tokenizer
 from tests.helpers.configs import config as of_run
@@ -248,7 +248,7 @@ def test_kernels_of_recurrences_keep_less(shapes: dict[str, ModelShape]) -> None
 def test_layers_that_can_have_adapters_are_known(
     kind: str, target: str, said: str, shapes: dict[str, ModelShape], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("roll.configs.checks.lora_model.model_shape", lambda *_: (shapes[kind], ""))
+    monkeypatch.setattr("roll.features.lora.model_checks.model_shape", lambda *_: (shapes[kind], ""))
     worker = of_run({"actor_train.model_args": {"lora_target": target}}).actor_train
     found = [problem.text for problem in lora_model_problems(Choice(ACTOR_TRAIN, worker), {"model_type": kind})]
     assert [said in text for text in found] == [True] * bool(said), found

@@ -8,7 +8,6 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from roll.configs.checks.lora import with_sent_adapters
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import ModelArgs
 from roll.distributed.strategy.base import RankContext
@@ -141,9 +140,9 @@ def test_an_exact_engine_computes_adapters_as_their_trainer_does(dtype: str, tin
             drawn = torch.randn(parameter.shape, generator=draw) * 0.3 if ".lora_B." in name else parameter.data
             parameter.data = drawn.to(DTYPES[dtype])
     make_exact(trained)
-    plain = role.model_copy(update={"model_args": role.model_args.model_copy(update={"lora_target": ()})})
+    plain = role.model_args.model_copy(update={"lora_target": ()}).with_adapters_of(role.model_args)
     context = RankContext("actor_infer", 0, 1, 0, 0, torch.device("cpu"), adapter_rank=8, exact=True)
-    engine = generate.HfGenerateStrategy(with_sent_adapters(plain, role.model_args), context)
+    engine = generate.HfGenerateStrategy(role.model_copy(update={"model_args": plain}), context)
     engine.setup()
 
     def hidden(model: PreTrainedModel) -> torch.Tensor:

@@ -12,9 +12,9 @@ from transformers.models.granitemoehybrid import modeling_granitemoehybrid
 
 from roll.configs.sections.model import ModelArgs
 from roll.errors import StrategyError
+from roll.models.exports import plain_name
 from roll.models.hf import LogProbHead
 from roll.models.loading import LoadedModel, load_model, load_policy, write_hf_model
-from roll.models.lora import plain_name
 from tests.parity.families.models import save_tiny
 from tests.parity.megatron import models
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from roll.errors import StrategyError
-from roll.models.experts.ranks import OWN_FORWARD, experts_of
+from roll.models.experts.ranks import OWN_FORWARD, experts_of, whole_shape
 
 A, B = "_lora_A", "_lora_B"  # end the names of the factors, which lie beside the weight that they are added to
 _WEIGHT = ".weight"
@@ -188,8 +188,3 @@ def put_on(
                 yield ExpertAdapters(experts, own, rank, scale, dropout)
 
     return list(made())
-
-
-def whole_shape(weight: nn.Parameter) -> tuple[int, ...]:
-    """Shape of the whole weight, which ZeRO-3 has divided."""
-    return tuple(getattr(weight, "ds_shape", weight.shape))

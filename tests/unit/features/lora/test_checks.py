@@ -7,13 +7,6 @@ from typing import Any
 
 import pytest
 
-from roll.configs.checks.lora import (
-    EXPERTS_AND_RSLORA,
-    EXPERTS_WITHOUT_DOWN,
-    lora_problems,
-    sent_adapter_model_problems,
-)
-from roll.configs.checks.lora_model import lora_model_problems
 from roll.configs.memory import deepspeed, fsdp2, megatron
 from roll.configs.memory.layer_shape import ModelShape
 from roll.configs.memory.model_shape import model_shape
@@ -25,12 +18,13 @@ from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.table import STRATEGIES
 from roll.configs.tables.roles import ACTOR_TRAIN, CRITIC, Role
-from roll.distributed.strategy import table
-from roll.distributed.strategy.table import engine_problems
-from roll.run.start.preflight import choices, role_strategy_warnings
+from roll.features.lora import checks
+from roll.features.lora.checks import lora_problems, sent_adapter_model_problems
+from roll.features.lora.model_checks import EXPERTS_AND_RSLORA, EXPERTS_WITHOUT_DOWN, lora_model_problems
+from roll.run.start.preflight import choices, machine_report, role_strategy_warnings
 from tests.helpers.configs import checked, config, problems, warnings_of
 
-MODELS = Path(__file__).parent / "memory" / "models"
+MODELS = Path(__file__).parents[2] / "configs" / "memory" / "models"
 LORA = {"actor_train.model_args.lora_target": "all-linear"}
 REFERENCE = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [3]}
 KL = {"use_kl_loss": True, "kl_loss_coef": 0.1}
@@ -106,10 +100,9 @@ def test_settings_of_adapters_without_a_target_are_said_to_do_nothing() -> None:
 
 
 def test_without_peft_it_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    choice = next(choice for choice in choices(config(LORA)) if choice.role.learns)
-    assert not [p for p in engine_problems(choice) if "peft" in p.text]
-    monkeypatch.setattr(table, "is_installed", lambda module: module != "peft")
-    assert [problem.text for problem in engine_problems(choice)] == [
+    assert not [p for p in machine_report(config(LORA)).problems if "peft" in p.text]
+    monkeypatch.setattr(checks, "is_installed", lambda module: module != "peft")
+    assert [p.text for p in machine_report(config(LORA)).problems if "peft" in p.text] == [
         "actor_train.model_args.lora_target needs the package peft, which is not installed. Install it: "
         'pip install -e ".[lora]"'
     ]

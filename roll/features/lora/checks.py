@@ -1,22 +1,30 @@
-"""LoRA before anything starts: what the settings of a role that learns say against themselves, and against its
-model."""
+"""LoRA before anything starts: contradictions of its settings, and what its adapters need on this machine.
 
-from __future__ import annotations
+The other parts of the feature are beside this file: `model_checks.py`, its settings against a model's config.json;
+`adapters.py`, the adapters of a model of Hugging Face; `experts.py`, those of a mixture's experts; `megatron.py`, those
+of Megatron's layers. Its keys are fields of `ModelArgs`. docs/lora.md is its page."""
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from roll.configs.checks.moe import has_experts
+from roll.configs.plan.derive import lora_sync_key, sent_adapter_switch
 from roll.configs.problems import Problem
+from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import ModelArgs
+from roll.configs.sections.run import RunConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
 from roll.configs.strategies.spec import Package
 from roll.configs.strategies.table import feature_problem, spec_of
-
-if TYPE_CHECKING:
-    from roll.configs.sections.algorithm import AlgorithmConfig
+from roll.configs.tables.families import has_experts
+from roll.configs.tables.features import FeaturePlugin
+from roll.configs.tables.roles import Head
+from roll.features.lora.model_checks import lora_model_problems
+from roll.utils.files import is_hub_id, path_info
+from roll.utils.imports import is_installed
 
 PEFT = Package("peft", "lora")
 REFUSED_WORDS: Mapping[str, str] = {  # others of ROLL's
@@ -26,14 +34,6 @@ REFUSED_WORDS: Mapping[str, str] = {  # others of ROLL's
 }
 _NEED_TARGET = ("adapter_name_or_path", "additional_target")
 _IDLE_WITHOUT = ("lora_rank", "lora_alpha", "use_rslora", "lora_dropout")
-EXPERTS_AND_RSLORA = (
-    "true with adapters on the experts of a mixture, whose gate and up peft fuses as it loads them: it keeps alpha / "
-    "r, not alpha / sqrt(r). Set it to false, and lora_alpha to as much more"
-)
-EXPERTS_WITHOUT_DOWN = (
-    "adapts gate and up of experts without down, which peft does not read: it would load the model without adapters on "
-    "its experts. Name all three, or down alone"
-)
 FUSED_EXPERTS: Mapping[str, tuple[str, ...]] = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 _PATTERNS = ("rank_pattern", "alpha_pattern")
 _OWN_PATTERNS = {f".*\\.{name}" for name in FUSED_EXPERTS}  # which say no more than that experts are fused
@@ -95,36 +95,20 @@ def other_form(saved: Mapping[str, Any], args: ModelArgs) -> str | None:
     return f"was made with {', '.join(differing)}. Set that in model_args" if differing else None
 
 
-# LoRA adapters that travel to engines by themselves, beside weights that stay: what switches that on, and what it
-# needs.
+# LoRA adapters that travel to engines by themselves, beside weights that stay.
 
 _LORA = "actor_train.model_args.lora_target"
 
 
-def sent_adapter_rank(config: AlgorithmConfig) -> int | None:
-    """None: engines get whole weights, adapters merged into them. Merged ones would round otherwise than the trainer's,
-    so `exact_log_probs` sends them apart."""
-    return config.actor_train.model_args.lora_rank if adapter_switch(config) else None
-
-
-def with_sent_adapters(engine: WorkerConfig, trainer: ModelArgs) -> WorkerConfig:
-    """The settings of an engine that computes the trainer's adapters as the trainer does. Sent are A and s B, which add
-    the same where s is a power of two: there alpha / r is 1. What the engine's own settings say of adapters counts as
-    little as it does where merged weights are sent."""
-    fields = type(trainer).model_fields
-    names = ("lora_target", "lora_rank", "freeze_module_prefix")
-    own = ("use_rslora", "lora_dropout", "additional_target", "adapter_name_or_path")
-    adapters = {name: getattr(trainer, name) for name in names} | {"lora_alpha": trainer.lora_rank}
-    adapters |= {name: fields[name].default for name in own}
-    return engine.model_copy(update={"model_args": engine.model_args.model_copy(update=adapters)})
-
-
 def sent_adapter_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     for name in config.model_roles:
-        if config.roles[name].is_apart and (key := _key(config, name)):
+        if config.roles[name].is_apart and (key := lora_sync_key(name, config.sections[name])):
             yield Problem(f"{key}: no adapter ever reaches {name}. Remove it.", (key,))
-    if not (key := adapter_switch(config)):
+    if not (key := sent_adapter_switch(config)):
         return
+    if config.is_in_parts and config.has_rollouts:
+        text = f"{key}: true sends adapters from the trainer's memory, and mode: {config.mode} reads weights from files"
+        yield Problem(f"{text}, adapters merged into them. Remove {key}.", ("mode", key))
     trainer, args = config.actor_train, config.actor_train.model_args
     if not args.has_lora:
         text = f"{key}: true sends LoRA adapters to the engine, and actor_train trains none. Set {_LORA}, or remove it."
@@ -148,25 +132,83 @@ def sent_adapter_problems(config: AlgorithmConfig) -> Iterator[Problem]:
 
 def sent_adapter_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """Checks LoRA weight sync against the model's config.json: a mixture is refused."""
-    key = _switch(choice.role.name, choice.worker)
+    key = lora_sync_key(choice.role.name, choice.worker)
     if key and has_experts(model):
         model_name = choice.worker.model_args.model_name_or_path
         text = f"{key}: true with a mixture ({model_name}): the engine would put adapters on its experts, which have"
         yield Problem(f"{text} none. Remove it: merged weights are sent then.", (key,))
 
 
-def adapter_switch(config: AlgorithmConfig) -> str:
-    """The YAML path of what has adapters sent by themselves, where it is on."""
-    is_exact = config.exact_log_probs and config.actor_train.model_args.has_lora
-    return _key(config, "actor_infer") or "exact_log_probs" * is_exact
+# What this machine lacks: the package, or the adapters that a role starts from.
+
+CONFIG = "adapter_config.json"
+WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 
 
-def _key(config: AlgorithmConfig, role: str) -> str:
-    """The YAML path of the switch, where it is on."""
-    return _switch(role, config.sections[role])
+def package_problems(choice: Choice) -> Iterator[Problem]:
+    if not is_installed(PEFT.module):
+        key = f"{choice.role.name}.model_args.lora_target"
+        text = f"{key} needs the package {PEFT.module}, which is not installed. Install it: {PEFT.install}"
+        yield Problem(text, (key,), "machine")
 
 
-def _switch(role: str, worker: WorkerConfig) -> str:
-    sync = spec_of(worker.strategy_name).lora_sync
-    is_on = sync is not None and worker.strategy_config.get(sync.key)
-    return f"{role}.strategy_args.strategy_config.{sync.key}" if sync and is_on else ""
+def adapter_problems(choice: Choice) -> Iterator[Problem]:
+    """Yield problems of an adapter that would make peft fail on every rank, before one starts."""
+    args, place = choice.worker.model_args, choice.worker.model_args.adapter_name_or_path
+    if place is None or is_hub_id(place):
+        return
+    key = f"{choice.role.name}.model_args.adapter_name_or_path"
+    if not (status := path_info(place)).is_directory:
+        why = status.why if status.kind in ("hidden", "impossible") else f"there is no adapter directory {place}"
+        yield Problem(f"{key}: {why}. Correct the path, or give a hub id (owner/name).", (key,), "place")
+        return
+    lacking = [] if path_info(Path(place, CONFIG)).is_file else [CONFIG]
+    if not any(path_info(Path(place, name)).is_file for name in WEIGHTS):
+        lacking.append(WEIGHTS[0])
+    if lacking:
+        yield Problem(
+            f"{key}: {place} holds no {' and no '.join(lacking)}, so it is no adapter of peft.", (key,), "place"
+        )
+        return
+    try:
+        saved = json.loads(Path(place, CONFIG).read_text())
+    except (OSError, ValueError, RecursionError) as error:
+        yield Problem(f"{key}: {place}/{CONFIG} cannot be read: {error}.", (key,))
+        return
+    why = other_form(saved, args) if isinstance(saved, dict) else f"has no settings in {CONFIG}. Choose another"
+    if why is not None:
+        yield Problem(f"{key}: {place} {why}.", (key,))
+
+
+class LoraPlugin(FeaturePlugin):
+    def problems(self, config: RunConfig, roles: Sequence[Choice]) -> Iterator[Problem]:
+        for role in roles:
+            yield from lora_problems(role) if role.role.learns else ()
+        if config.policy_is_reference:
+            yield from reference_problems(config.sections.get("reference"), config.sections["actor_train"])
+        if isinstance(config, AlgorithmConfig):
+            yield from sent_adapter_problems(config)
+
+    def warnings(self, config: RunConfig, roles: Sequence[Choice]) -> Iterator[str]:
+        for role in roles:
+            yield from lora_warnings(role) if role.role.learns else ()
+
+    def machine_problems(self, config: RunConfig, roles: Sequence[Choice]) -> Iterator[Problem]:
+        for role in roles:
+            if role.role.learns and role.worker.model_args.has_lora:
+                yield from package_problems(role)
+                yield from adapter_problems(role)
+
+    def model_problems(self, config: RunConfig, role: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+        if role.role.learns:
+            yield from lora_model_problems(role, model)
+        if role.role.use == "generate":
+            yield from sent_adapter_model_problems(role, model)
+
+    def add_adapters(self, pretrained: Any, args: ModelArgs, head: Head, empty: bool) -> Any:
+        from roll.features.lora.adapters import add_adapters  # torch
+
+        return add_adapters(pretrained, args, head, empty) if args.has_lora else None
+
+
+PLUGIN = LoraPlugin()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,73 +18,22 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from roll.configs.checks.lora import (
-    EXPERTS_AND_RSLORA,
-    EXPERTS_WITHOUT_DOWN,
-    FUSED_EXPERTS,
-    PEFT,
-    REFUSED_WORDS,
-    other_form,
-)
 from roll.configs.sections.model import ALL_LINEAR, ModelArgs
 from roll.configs.tables.roles import Head
 from roll.configs.tables.vision import SEES, VISION, names_part
 from roll.errors import StrategyError
-from roll.models.experts.lora import ExpertAdapters, ExpertMatrix, expert_matrices, matrices_of, put_on, whole_shape
+from roll.features.lora.checks import FUSED_EXPERTS, PEFT, REFUSED_WORDS, other_form
+from roll.features.lora.experts import ExpertAdapters, ExpertMatrix, expert_matrices, matrices_of, put_on
+from roll.features.lora.model_checks import EXPERTS_AND_RSLORA, EXPERTS_WITHOUT_DOWN
+from roll.models.experts.ranks import whole_shape
+from roll.models.exports import ADAPTER, Exported, LowRank, plain_name
 
-_ADAPTER = "default"  # peft's own name for the only one
 _PREFIX = "base_model.model."  # of names in peft's files
 _SCORE = "score"  # the head of a critic or a reward model
 _EXPERTS = ".experts."  # in names of what a mixture has many of
 _OF_EXPERTS = ("gate_proj", "up_proj", "down_proj")
-_PARTS = (".base_layer.", f".modules_to_save.{_ADAPTER}.")
 _ONE_WEIGHT = "embedding and head are one weight in this model (tie_word_embeddings)"
 _TASKS: Mapping[Head, str] = {"lm": "CAUSAL_LM", "value": "TOKEN_CLS", "reward": "SEQ_CLS"}
-Tensors = Callable[[str], torch.Tensor]
-FACTORS = ("lora_A", "lora_B")
-
-
-@dataclass(frozen=True)
-class Exported:
-    """A weight as a Hugging Face checkpoint has it, and the parameters of the trained module that make it. `adapter`:
-    names of A and B, and s; `is_transposed`: the weight's rows are inputs. `scale`: of what is sent."""
-
-    name: str
-    weight: str
-    adapter: tuple[str, str, float] | None = None
-    is_transposed: bool = False
-    scale: float = 1.0
-
-    @property
-    def parameters(self) -> tuple[str, ...]:
-        return (self.weight,) if self.adapter is None else (self.weight, *self.adapter[:2])
-
-    def bare(self) -> Exported:
-        """The weight without its adapter."""
-        return replace(self, adapter=None)
-
-    def apart(self) -> Iterator[Exported]:
-        """The adapter by itself, under the names of peft's files without their prefix: A, and s B, so that nobody who
-        gets it need know alpha."""
-        if self.adapter is not None:
-            a, b, scale = self.adapter
-            layer = self.name.removesuffix(".weight")
-            yield Exported(f"{layer}.{FACTORS[0]}.weight", a)
-            yield Exported(f"{layer}.{FACTORS[1]}.weight", b, scale=scale)
-
-    def value(self, whole: Tensors, dtype: torch.dtype) -> torch.Tensor:
-        """The weight with its adapter in it, added in fp32; `whole` gives the full tensor of a parameter. Without one
-        that tensor itself, where the dtype is its own."""
-        weight = whole(self.weight).detach()
-        if self.adapter is None:
-            return weight.to(dtype) if self.scale == 1 else (weight.float() * self.scale).to(dtype)
-        a, b, scale = self.adapter
-        down, up = whole(a).detach().float(), whole(b).detach().float()
-        parts = down.shape[-2] // up.shape[-1]  # gate and up of experts have factors of their own in one matrix
-        low_rank = torch.cat([y @ x for x, y in zip(down.chunk(parts, -2), up.chunk(parts, -2), strict=True)], -2)
-        if self.is_transposed:
-            low_rank = low_rank.mT
-        return torch.add(weight.float(), low_rank.to(weight.device), alpha=scale).to(dtype)
 
 
 class Adapters:
@@ -100,7 +49,7 @@ class Adapters:
         matrices: Sequence[ExpertMatrix] = (),
     ):
         self._peft, self.head, self._experts, self._matrices = peft_model, head, experts, matrices
-        self._dropouts = [module for name, module in peft_model.named_modules() if f".lora_dropout.{_ADAPTER}" in name]
+        self._dropouts = [module for name, module in peft_model.named_modules() if f".lora_dropout.{ADAPTER}" in name]
 
     @contextmanager
     def off(self) -> Iterator[None]:
@@ -129,6 +78,18 @@ class Adapters:
             for dropout in self._dropouts:
                 dropout.train()
 
+    def low_rank_part(self, layer: Any, states: torch.Tensor) -> tuple[Any, LowRank | None]:
+        """A linear layer without its adapter, and the factors of what that adds to its output: s A x and B. None: it
+        has none, or it is off."""
+        if not hasattr(layer, "lora_A"):
+            return layer, None
+        base = layer.get_base_layer()
+        if layer.disable_adapters:
+            return base, None
+        down, up = layer.lora_A[ADAPTER], layer.lora_B[ADAPTER]
+        states = layer.lora_dropout[ADAPTER](states.to(down.weight.dtype))
+        return base, ((down(states) * layer.scaling[ADAPTER]).to(up.weight.dtype), up.weight)
+
     def exports(self, pretrained_names: Mapping[str, str]) -> tuple[Exported, ...]:
         """The weights of the model without adapters, by the names of its parameters: own name -> name in
         `pretrained`."""
@@ -145,8 +106,8 @@ class Adapters:
                 adapter, is_transposed = (a, b, self._experts[0].scale), of_experts[name].is_transposed
             if name.endswith(".base_layer.weight"):
                 layer = name.removesuffix(".base_layer.weight")
-                a, b = (names[f"{layer}.lora_{part}.{_ADAPTER}.weight"] for part in "AB")
-                adapter = (a, b, float(self._peft.get_submodule(f"base_model.model.{layer}").scaling[_ADAPTER]))
+                a, b = (names[f"{layer}.lora_{part}.{ADAPTER}.weight"] for part in "AB")
+                adapter = (a, b, float(self._peft.get_submodule(f"base_model.model.{layer}").scaling[ADAPTER]))
             exported.append(Exported(plain_name(name), own_name, adapter, is_transposed))
         return tuple(exported)
 
@@ -156,7 +117,7 @@ class Adapters:
 
         state = {f"{_PREFIX}{name}": tensor for name, tensor in trained.items()}
         named = get_peft_model_state_dict(self._peft, state_dict=state, save_embedding_layers=False)
-        config = replace(self._peft.peft_config[_ADAPTER], base_model_name_or_path=base)
+        config = replace(self._peft.peft_config[ADAPTER], base_model_name_or_path=base)
         if any(_EXPERTS in name for name, _ in self._peft.named_parameters()):
             of_experts = self._expert_names()
             # peft shortens a long list of names to their last words, which are those of experts too
@@ -263,32 +224,6 @@ def _write(directory: Path, config: Any, weights: Mapping[str, torch.Tensor]) ->
     replace(config, inference_mode=True).save_pretrained(str(directory))
 
 
-def low_rank_part(layer: Any, states: torch.Tensor) -> tuple[Any, tuple[torch.Tensor, torch.Tensor] | None]:
-    """A linear layer without its adapter, and the factors of what that adds to its output: s A x and B. None: it has
-    none, or it is off."""
-    if not hasattr(layer, "lora_A"):
-        return layer, None
-    base = layer.get_base_layer()
-    if layer.disable_adapters:
-        return base, None
-    down, up = layer.lora_A[_ADAPTER], layer.lora_B[_ADAPTER]
-    states = layer.lora_dropout[_ADAPTER](states.to(down.weight.dtype))
-    return base, ((down(states) * layer.scaling[_ADAPTER]).to(up.weight.dtype), up.weight)
-
-
-def plain_name(name: str) -> str:
-    """A weight's name in the model without adapters. Example: "q_proj.base_layer.weight" -> "q_proj.weight"."""
-    for part in _PARTS:
-        name = name.replace(part, ".")
-    return name
-
-
-def sent_name(name: str) -> str:
-    """The name under which a parameter of a model with adapters is sent where those are sent by themselves
-    (`Exported.apart`). Example: "q_proj.lora_A.default.weight" -> "q_proj.lora_A.weight"."""
-    return plain_name(name).replace(f".{_ADAPTER}.", ".") if ".lora_" in name else plain_name(name)
-
-
 def add_adapters(pretrained: PreTrainedModel, args: ModelArgs, head: Head, empty: bool) -> Adapters:
     """Puts the adapters of a role on its model, whose weights are frozen from then on. A critic's value head is trained
     in full. `empty`: their form alone."""
@@ -304,7 +239,7 @@ def add_adapters(pretrained: PreTrainedModel, args: ModelArgs, head: Head, empty
         warnings.simplefilter("ignore")  # of what is checked here
         peft_model = get_peft_model(pretrained, config)
     _check_places(peft_model, set(targets) - set(below))
-    peft_model.peft_config[_ADAPTER].task_type = _TASKS[head]  # earlier, it would have peft copy a critic's head
+    peft_model.peft_config[ADAPTER].task_type = _TASKS[head]  # earlier, it would have peft copy a critic's head
     if head != "lm":
         pretrained.get_submodule(_SCORE).requires_grad_(True)
     scale = args.adapter_alpha / (args.lora_rank**0.5 if args.use_rslora else args.lora_rank)

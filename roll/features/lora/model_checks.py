@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
-from roll.configs.checks.lora import EXPERTS_AND_RSLORA, EXPERTS_WITHOUT_DOWN
 from roll.configs.memory.layer_shape import Weight
 from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.trained import (
@@ -27,6 +26,14 @@ from roll.configs.strategies.model_numbers import text_part, type_of
 from roll.configs.strategies.table import strategies_with, supports
 from roll.configs.tables.families import family_of
 
+EXPERTS_AND_RSLORA = (
+    "true with adapters on the experts of a mixture, whose gate and up peft fuses as it loads them: it keeps alpha / "
+    "r, not alpha / sqrt(r). Set it to false, and lora_alpha to as much more"
+)
+EXPERTS_WITHOUT_DOWN = (
+    "adapts gate and up of experts without down, which peft does not read: it would load the model without adapters on "
+    "its experts. Name all three, or down alone"
+)
 _OUT_PROJ = "out_proj"
 _TIED = ("embed_tokens", "lm_head")
 _ONE_PARAMETER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("w1", "w3"))  # in Megatron
