@@ -8,10 +8,11 @@ from roll.configs.checks.roles import run_problems, run_warnings
 from roll.configs.load.validate import Checked, validate
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.sections.algorithm import AlgorithmConfig
+from roll.configs.tables.features import active
 from roll.pipeline.rlvr.rlvr_checks import rlvr_problems
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.rl.user_code import user_code_problems
-from roll.run.start.preflight import role_strategy_problems
+from roll.run.start.preflight import choices, role_strategy_problems
 
 MINIMAL: dict[str, Any] = {
     "pretrain": "org/model",
@@ -72,4 +73,6 @@ def problems(changes: dict[str, Any] | None = None) -> list[str]:
 
 def warnings_of(made: AlgorithmConfig) -> list[str]:
     """What a dry run warns of in these settings, strategies and the kind of run aside."""
-    return [*run_warnings(made, build_plan(made)), *config_warnings(made)]
+    found = [text for feature in active(made) for text in feature.warnings(made)]
+    found += [text for feature in active(made) for role in choices(made) for text in feature.role_warnings(role)]
+    return [*run_warnings(made, build_plan(made)), *found, *config_warnings(made)]

@@ -3,8 +3,6 @@ holds on any machine, in a dry run and in a real run."""
 
 from collections.abc import Callable, Iterator
 
-from roll.configs.checks.exact_log_probs import exact_log_prob_problems
-from roll.configs.checks.moe import rollout_routes_problems
 from roll.configs.checks.roles import IS_WEIGHT, RL, switched_off
 from roll.configs.checks.rollout import (
     VAL_LENGTH_KEYS,
@@ -15,11 +13,9 @@ from roll.configs.checks.rollout import (
     mode_warnings,
     unused_recorder_keys,
 )
-from roll.configs.checks.teachers import opd_problems, opd_warnings, whole_head_problems
 from roll.configs.load.validate import validate
 from roll.configs.plan.batch_plan import batch_problems, role_train_plan
 from roll.configs.plan.derive import (
-    compares_vocabulary,
     compares_within_groups,
     moves_idle_rows,
     old_log_probs,
@@ -30,38 +26,9 @@ from roll.configs.sections.algorithm import MODEL_LENGTH_KEYS, AlgorithmConfig
 from roll.configs.sections.cluster import narrowing_settings
 from roll.configs.sections.operators import EXPERIENCE_OPERATORS, MeanFilterArgs
 from roll.configs.sections.rollout import LENGTH_KEYS
-from roll.configs.strategies.choice import Choice
 from roll.configs.tables.estimators import ESTIMATORS
 from roll.configs.tables.policy_losses import POLICY_FORMS
 from roll.utils.imports import split
-
-# What a KL over the whole vocabulary needs, and who cannot have it.
-
-_ESTIMATORS = "k1, k2, k3 or abs"
-
-
-def full_kl_problems(config: AlgorithmConfig) -> Iterator[Problem]:
-    """Everything that cannot work, whatever the machine."""
-    if "add_token_level_kl" in config.kl_terms and config.kl_penalty == "full":
-        yield Problem(
-            "kl_penalty: full: the KL in the reward uses old log-probs, which exist for sampled tokens only. "
-            f"Choose {_ESTIMATORS}, or compare whole distributions in the loss: use_kl_loss with kl_loss_type: "
-            "full.",
-            ("kl_penalty", "add_token_level_kl", "kl_loss_type"),
-        )
-    if not compares_vocabulary(config):
-        return
-    if config.policy_is_reference:
-        yield Problem(
-            "kl_loss_type: full needs hidden states and the head of a separate reference; with "
-            "actor_train.model_args.lora_target the reference is the policy without its adapters, which gives "
-            f"log-probs only. Choose {_ESTIMATORS}, or train all weights.",
-            ("kl_loss_type", "actor_train.model_args.lora_target"),
-        )
-    elif config.reference is not None:
-        reference, policy = Choice(config.roles["reference"], config.reference), ("actor_train", config.actor_train)
-        yield from whole_head_problems("kl_loss_type", "full", reference, policy, f"kl_loss_type: {_ESTIMATORS}")
-
 
 SAMPLING = "actor_infer.generating_args"
 NORMED = "seq-mean-token-sum-norm"
@@ -357,10 +324,6 @@ CHECKS: tuple[Callable[[AlgorithmConfig], Iterator[Problem]], ...] = (
     sync_problems,
     async_problems,
     mode_problems,
-    opd_problems,
-    full_kl_problems,
-    rollout_routes_problems,
-    exact_log_prob_problems,
 )
 
 
@@ -370,7 +333,6 @@ def config_warnings(config: AlgorithmConfig) -> list[str]:
         *_unused(config),
         *unused_recorder_keys(config),
         *_kl_warnings(config),
-        *opd_warnings(config),
         *_share_warnings(config),
         *_length_warnings(config),
         *_age_warnings(config),

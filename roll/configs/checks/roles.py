@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 
 from roll.configs.base import Settings, join
-from roll.configs.checks.mtp import head_warnings
 from roll.configs.checks.platforms import platform_warnings
 from roll.configs.checks.variables import allowed_warnings, variable_problems
 from roll.configs.load.aliases import ROLL_REWARDS, ROLL_WORKERS
@@ -208,7 +207,6 @@ def run_warnings(config: RunConfig, plan: RunPlan) -> Iterator[str]:
             yield f"{name}: {', '.join(keys)} {'does' if len(keys) == 1 else 'do'} nothing here: {role.reason}."
     for name, worker in config.model_roles.items():
         yield from batching_warnings(name, worker)
-        yield from head_warnings(config.roles[name], worker)
         yield from switched_off(worker, ROLE, name)
     if "USE_MODELSCOPE" in config.system_envs and config.model_download_type is None:
         yield (

@@ -9,9 +9,8 @@ widths; kernels of attention keep no scores. `tests/unit/configs/memory/test_mea
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from roll.configs.checks.mtp import NUM_HEADS
 from roll.configs.memory.layer_shape import SHARED_GATE, Cut, LayerShape, ModelShape, SavedElements, Weight
-from roll.configs.tables.families import Family, Model, Norm, family_of
+from roll.configs.tables.families import NUM_HEADS, Family, Model, Norm, family_of
 
 _NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 _OPTIONAL = ("num_key_value_heads", "head_dim", "decoder_sparse_step", "first_k_dense_replace", "q_lora_rank")

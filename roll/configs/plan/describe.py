@@ -4,8 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from roll.configs.checks.platforms import NO_TREES
-from roll.configs.checks.prefix_sharing import obstacles
 from roll.configs.load.chosen_values import Chosen
 from roll.configs.memory.parts import default_share, given_share, share_key
 from roll.configs.plan.batch_plan import BatchPlan
@@ -17,11 +15,7 @@ from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.cluster import WorkerConfig, answers_limit
 from roll.configs.sections.run import RunConfig
 from roll.configs.sections.teachers import MixConfig
-from roll.configs.strategies.features import FEATURES, Feature
-from roll.configs.strategies.model_numbers import text_part
-from roll.configs.strategies.packing import why_no_parts
-from roll.configs.strategies.table import spec_of
-from roll.platforms.table import PLATFORMS, machine_platform
+from roll.configs.tables.features import active
 from roll.utils.text import table
 
 
@@ -36,6 +30,7 @@ def describe(
     """Everything a person checks before a run, in about 40 lines. `batch`: the rows about a step; `algorithm`: those
     about what it learns by; `chosen`: what roll chose for keys that the YAML leaves out; `models`: config.json of the
     roles whose model is on this machine."""
+    features = (row for feature in active(config) for row in feature.plan_rows(config, plan, models))
     learning, choices = table(algorithm), table((choice.key, choice.described) for choice in chosen)
     roles, length = config.model_roles, run_length(config) if config.takes_steps else "no steps"
     sections = {
@@ -48,7 +43,7 @@ def describe(
             *_share_lines(plan.layout, roles),
         ],
         **({"Algorithm": learning} if learning else {}),
-        "Batch": table([*batch, *_pack_rows(plan, roles), *_tree_rows(config, plan, roles, models)]),
+        "Batch": table([*batch, *_pack_rows(plan, roles), *features]),
         "Schedule": table(_schedule_rows(config, config.missing_validation)),
         **({"Chosen for this run, since the YAML does not set it": choices} if choices else {}),
     }
@@ -139,55 +134,6 @@ def _pack_rows(plan: RunPlan, roles: Mapping[str, WorkerConfig]) -> Iterator[tup
             budget = worker.packed_tokens_in_infer
             parts.append(f"{f'up to {budget} tokens' if budget else f'{worker.infer_batch_size} rows'} in scoring")
         yield "packs", f"{role}: {'; '.join(parts)}"
-
-
-def _tree_rows(
-    config: RunConfig,
-    plan: RunPlan,
-    roles: Mapping[str, WorkerConfig],
-    models: Mapping[str, Mapping[str, Any]],
-) -> Iterator[tuple[str, ...]]:
-    platform = machine_platform() if config.platform == "auto" else PLATFORMS[config.platform]
-    for role, worker in roles.items():
-        if not worker.shares_prefixes or role not in {*plan.trains, *plan.scoring}:
-            continue
-        reasons = [f"{key}, {why}" for key, why in obstacles(worker, role in plan.trains).items()]
-        if Feature.PREFIX_SHARING not in spec_of(worker.strategy_name).supports:
-            reasons = [f"{worker.strategy_name} does not {FEATURES[Feature.PREFIX_SHARING].does}"]
-        if worker.device_mapping is not None and not platform.has_tree_attention:
-            reasons = [f"{NO_TREES}, and devices are of platform {platform.name}"]
-        if plan.shows_pictures:
-            reasons.append("rows show pictures")
-        if role in models and (why := why_no_parts(text_part(models[role]))):
-            reasons.append(f"{worker.model_args.model_name_or_path}, {why}")
-        is_open = worker.use_prefix_sharing == "auto" and role not in models
-        if_it_can = " if the model allows it" * is_open
-        once = f", common prefixes of rows in a micro batch are computed once{if_it_can}"
-        how = f"; off here: {reasons[0]}" if reasons else once
-        saved = "" if reasons or not isinstance(plan, BatchPlan) else _saved(plan, role, worker)
-        yield "prefix sharing", f"{role}: {worker.use_prefix_sharing}{how}{saved}"
-
-
-def _saved(plan: BatchPlan, role: str, worker: WorkerConfig) -> str:
-    """Example: ", 4.5 x fewer tokens for 8 rows of 64 behind a prompt of 512", at the lengths of the YAML. Shorter
-    responses, and the histories of episodes, save more. Empty where a micro batch holds one row of a group."""
-    train, prompt, response = plan.trains.get(role), plan.prompt_length, plan.response_length
-    if train is None:
-        dynamic, most, rows = worker.use_dynamic_batching_in_infer, worker.max_tokens_per_microbatch_in_infer, None
-        packed, at_once = worker.packed_tokens_in_infer, worker.infer_batch_size
-    else:
-        dynamic, most = worker.use_dynamic_batching_in_train, worker.max_tokens_per_microbatch_in_train
-        packed, at_once = worker.packed_tokens_in_train, train.micro_batch_size
-        rows = train.micro_batch_size * train.accumulation  # of an update, on a rank
-    most_tokens = most if dynamic else packed
-    fits = max(1, (most_tokens - prompt) // response) if most_tokens else at_once
-    size = min(plan.group_size, fits, rows or fits)
-    if size < 2:
-        return ""
-    factor = size * (prompt + response) / (prompt + size * response)
-    for_rows = f"{size} rows of {response} behind a prompt of {prompt}"
-    beside = "; attention is computed for every row (exact_log_probs)" * plan.exact
-    return f", {factor:.1f} x fewer tokens for {for_rows}{beside}"
 
 
 def _where(place: RolePlace) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-from roll.configs.checks.mtp import HEAD_FACT
 from roll.configs.plan.layout import ParallelSizes, parallel_sizes
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
@@ -27,6 +26,8 @@ SIZES = {
     "expert": "expert_model_parallel_size",
     "expert_tensor": "expert_tensor_parallel_size",
 }
+
+HEAD_FACT = "a head for further tokens that is trained (mtp_training_mode)"  # of a saved state
 
 
 def problems(choice: Choice) -> Iterator[Problem]:

@@ -341,3 +341,14 @@ def _refuse(at: str, key: str, value: int, why: str, choices: list[int]) -> Prob
 
 def _divisors(whole: int) -> list[int]:
     return [n for n in range(1, whole + 1) if whole % n == 0]
+
+
+def tied_problem(ties_head: bool, stages: int) -> str | None:
+    """The reason why a model with tied embeddings trains no MTP head over several pipeline stages of Megatron; None
+    otherwise."""
+    if not ties_head or stages == 1:
+        return None
+    return (
+        "a model whose output matrix is its embedding (tie_word_embeddings) trains no MTP head over "
+        f"{stages} pipeline stages"
+    )

@@ -227,6 +227,7 @@ def family_of(model: Model) -> Family | None:
     return FAMILIES.get(kind) if isinstance(kind, str) else None
 
 
+NUM_HEADS = "num_nextn_predict_layers"  # key of config.json: how many MTP heads there are
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 """Keys of config.json, by family, for how many experts a layer has."""
 

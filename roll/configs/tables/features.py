@@ -4,12 +4,14 @@ Nothing outside names a room: it is imported if the run has one of its keys, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from roll.configs.base import Settings
+    from roll.configs.plan.run_plan import RunPlan
     from roll.configs.problems import Problem
     from roll.configs.sections.model import ModelArgs
     from roll.configs.sections.run import RunConfig
@@ -17,29 +19,31 @@ if TYPE_CHECKING:
     from roll.configs.tables.roles import Head
 
 
+def _nothing(*_: object) -> tuple[()]:
+    return ()
+
+
+@dataclass(frozen=True)
 class FeaturePlugin:
-    """What a feature adds to a run. A room overrides the methods that it needs, and imports torch in the last alone."""
+    """Functions of a feature that a run asks; those of a role are asked of each whose strategy is known. None but the
+    last imports torch.
 
-    def problems(self, config: RunConfig, roles: Sequence[Choice]) -> Iterator[Problem]:
-        """Find what cannot work on any machine. `roles`: those whose strategy is known."""
-        yield from ()
+    - `problems`, `warnings`: what cannot work on any machine, and what may not be intended
+    - `machine_problems`: what this machine lacks; `model_problems`: what does not fit a model's config.json
+    - `plan_rows`: rows of the printed plan about a step, with config.json of the roles whose model is on this machine
+    - `add_adapters`: puts adapters on a model of Hugging Face and returns them (`roll.models.exports.ModelAdapters`);
+      True: their form alone
+    """
 
-    def warnings(self, config: RunConfig, roles: Sequence[Choice]) -> Iterator[str]:
-        """Name settings that work but may not be intended."""
-        yield from ()
-
-    def machine_problems(self, config: RunConfig, roles: Sequence[Choice]) -> Iterator[Problem]:
-        """Find what this machine lacks."""
-        yield from ()
-
-    def model_problems(self, config: RunConfig, role: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
-        """Find what does not fit the model of a role, by its config.json."""
-        yield from ()
-
-    def add_adapters(self, pretrained: Any, args: ModelArgs, head: Head, empty: bool) -> Any:
-        """Put adapters on a model of Hugging Face, and return them (`roll.models.exports.ModelAdapters`); None: it has
-        none. `empty`: their form alone."""
-        return None
+    problems: Callable[[RunConfig], Iterable[Problem]] = _nothing
+    role_problems: Callable[[Choice], Iterable[Problem]] = _nothing
+    warnings: Callable[[RunConfig], Iterable[str]] = _nothing
+    role_warnings: Callable[[Choice], Iterable[str]] = _nothing
+    machine_problems: Callable[[RunConfig], Iterable[Problem]] = _nothing
+    role_machine_problems: Callable[[Choice], Iterable[Problem]] = _nothing
+    model_problems: Callable[[Choice, Mapping[str, Any]], Iterable[Problem]] = _nothing
+    plan_rows: Callable[[RunConfig, RunPlan, Mapping[str, Mapping[str, Any]]], Iterable[tuple[str, ...]]] = _nothing
+    add_adapters: Callable[[Any, ModelArgs, Head, bool], Any] = _nothing
 
 
 KEYS: Mapping[str, tuple[str, ...]] = {
@@ -47,19 +51,29 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         *("lora_target", "lora_rank", "lora_alpha", "use_rslora", "lora_dropout", "additional_target"),
         *("adapter_name_or_path", "enable_lora"),
     ),
+    "experts": ("moe_aux_loss_coef", "router_replay"),
+    "mtp": ("mtp_training_mode", "mtp_loss_scaling_factor"),
+    "prefix_sharing": (),
+    "exact": ("exact_log_probs",),
+    "teachers": (
+        *("use_opd", "is_pure_opd", "teacher", "teachers", "opd_kl_coef", "opd_advantage", "opd_js_weight"),
+        *("kl_loss_type", "kl_penalty"),
+    ),
 }
-"""Names of the rooms, and the keys of each, in whatever section they are. `roll.features.NAME.checks` has `PLUGIN`."""
+"""Names of the rooms, and the keys of each, in whatever section they are; none: it is on by default. The module
+`roll.features.NAME.checks` has `PLUGIN`."""
 
 
 def active(settings: Settings) -> list[FeaturePlugin]:
-    """The features of which the settings have a key."""
+    """The features that are on by default, or of which the settings have a key that is neither null nor false."""
     given = set(_keys(settings.model_dump(exclude_unset=True)))
-    names = [name for name, keys in KEYS.items() if given.intersection(keys)]
+    names = [name for name, keys in KEYS.items() if not keys or given.intersection(keys)]
     return [import_module(f"roll.features.{name}.checks").PLUGIN for name in names]
 
 
 def _keys(node: object) -> Iterator[str]:
     if isinstance(node, Mapping):
-        yield from map(str, node)
-        for value in node.values():
-            yield from _keys(value)
+        for key, value in node.items():
+            if value is not None and value is not False:
+                yield str(key)
+                yield from _keys(value)

@@ -14,11 +14,11 @@ from torch import nn
 
 from roll.algorithms.distillation import Distillation
 from roll.algorithms.loss import Loss
-from roll.configs.checks.prefix_sharing import obstacles
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, TrainStrategy
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets, with_partners
 from roll.errors import PictureError, StrategyError
+from roll.features.prefix_sharing.checks import obstacles
 from roll.models.exact.attention import exact_refusal
 from roll.models.exact.check import check_exact, make_exact
 from roll.models.exact.rows import ExactRows

@@ -3,10 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from roll.configs.base import Settings
-from roll.configs.checks.moe import balance_problems, router_replay_problems
-from roll.configs.checks.mtp import head_training_problems
 from roll.configs.checks.platforms import platform_problems
-from roll.configs.checks.prefix_sharing import prefix_sharing_problems
 from roll.configs.checks.training import (
     activation_offload_problems,
     compile_problems,
@@ -92,16 +89,12 @@ def _packing_problems(choice: Choice) -> Iterator[Problem]:
 _LEARN, _COMPUTE, _ALL = frozenset({"train"}), frozenset({"train", "score"}), frozenset({"train", "score", "generate"})
 _RULES: Mapping[Callable[[Choice], Iterator[Problem]], frozenset[str]] = {
     _worker_problems: _ALL,
-    balance_problems: _LEARN,
-    router_replay_problems: _LEARN,
-    head_training_problems: _LEARN,
     activation_offload_problems: _LEARN,
     recompute_problems: _LEARN,
     optimizer_from_problems: _LEARN,
     _sequence_problems: _COMPUTE,
     compile_problems: _COMPUTE,
     fused_head_problems: _COMPUTE,
-    prefix_sharing_problems: _ALL,
     platform_problems: _ALL,
     _packing_problems: _ALL,
 }

@@ -5,7 +5,7 @@ The other parts of the feature are beside this file: `model_checks.py`, its sett
 of Megatron's layers. Its keys are fields of `ModelArgs`. docs/lora.md is its page."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,14 @@ _PATTERNS = ("rank_pattern", "alpha_pattern")
 _OWN_PATTERNS = {f".*\\.{name}" for name in FUSED_EXPERTS}  # which say no more than that experts are fused
 
 
-def reference_problems(reference: WorkerConfig | None, policy: WorkerConfig) -> Iterator[Problem]:
+def run_problems(config: RunConfig) -> Iterator[Problem]:
+    if isinstance(config, AlgorithmConfig):
+        yield from sent_adapter_problems(config)
+    if config.policy_is_reference:
+        yield from _reference_problems(config.sections.get("reference"), config.sections["actor_train"])
+
+
+def _reference_problems(reference: WorkerConfig | None, policy: WorkerConfig) -> Iterator[Problem]:
     """Checks the reference of a policy with adapters: it is the policy without them, so the section must not name
     another model."""
     ref_name = reference.model_args.model_name_or_path if reference is not None else None
@@ -57,6 +64,8 @@ def lora_problems(choice: Choice) -> Iterator[Problem]:
     """Finds what a role that learns cannot do with its LoRA settings, whatever the machine."""
     args, at = choice.worker.model_args, f"{choice.role.name}.model_args"
     key = f"{at}.lora_target"
+    if not choice.role.learns:
+        return
     if not args.has_lora:
         for name in _NEED_TARGET:
             if getattr(args, name):
@@ -72,7 +81,7 @@ def lora_problems(choice: Choice) -> Iterator[Problem]:
 
 def lora_warnings(choice: Choice) -> Iterator[str]:
     args = choice.worker.model_args
-    if args.has_lora:
+    if args.has_lora or not choice.role.learns:
         return
     idle = [name for name in _IDLE_WITHOUT if getattr(args, name) != type(args).model_fields[name].default]
     if idle:
@@ -130,6 +139,13 @@ def sent_adapter_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         yield Problem(f"{text}. Lower it, or remove {key}.", (key, at))
 
 
+def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    if choice.role.learns:
+        yield from lora_model_problems(choice, model)
+    if choice.role.use == "generate":
+        yield from sent_adapter_model_problems(choice, model)
+
+
 def sent_adapter_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """Checks LoRA weight sync against the model's config.json: a mixture is refused."""
     key = lora_sync_key(choice.role.name, choice.worker)
@@ -145,16 +161,15 @@ CONFIG = "adapter_config.json"
 WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
 
 
-def package_problems(choice: Choice) -> Iterator[Problem]:
+def adapter_problems(choice: Choice) -> Iterator[Problem]:
+    """Find a missing package, and adapters that would make peft fail on every rank."""
+    args, place = choice.worker.model_args, choice.worker.model_args.adapter_name_or_path
+    if not choice.role.learns or not args.has_lora:
+        return
     if not is_installed(PEFT.module):
         key = f"{choice.role.name}.model_args.lora_target"
         text = f"{key} needs the package {PEFT.module}, which is not installed. Install it: {PEFT.install}"
         yield Problem(text, (key,), "machine")
-
-
-def adapter_problems(choice: Choice) -> Iterator[Problem]:
-    """Yield problems of an adapter that would make peft fail on every rank, before one starts."""
-    args, place = choice.worker.model_args, choice.worker.model_args.adapter_name_or_path
     if place is None or is_hub_id(place):
         return
     key = f"{choice.role.name}.model_args.adapter_name_or_path"
@@ -180,35 +195,17 @@ def adapter_problems(choice: Choice) -> Iterator[Problem]:
         yield Problem(f"{key}: {place} {why}.", (key,))
 
 
-class LoraPlugin(FeaturePlugin):
-    def problems(self, config: RunConfig, roles: Sequence[Choice]) -> Iterator[Problem]:
-        for role in roles:
-            yield from lora_problems(role) if role.role.learns else ()
-        if config.policy_is_reference:
-            yield from reference_problems(config.sections.get("reference"), config.sections["actor_train"])
-        if isinstance(config, AlgorithmConfig):
-            yield from sent_adapter_problems(config)
+def _add_adapters(pretrained: Any, args: ModelArgs, head: Head, empty: bool) -> Any:
+    from roll.features.lora.adapters import add_adapters  # torch
 
-    def warnings(self, config: RunConfig, roles: Sequence[Choice]) -> Iterator[str]:
-        for role in roles:
-            yield from lora_warnings(role) if role.role.learns else ()
-
-    def machine_problems(self, config: RunConfig, roles: Sequence[Choice]) -> Iterator[Problem]:
-        for role in roles:
-            if role.role.learns and role.worker.model_args.has_lora:
-                yield from package_problems(role)
-                yield from adapter_problems(role)
-
-    def model_problems(self, config: RunConfig, role: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
-        if role.role.learns:
-            yield from lora_model_problems(role, model)
-        if role.role.use == "generate":
-            yield from sent_adapter_model_problems(role, model)
-
-    def add_adapters(self, pretrained: Any, args: ModelArgs, head: Head, empty: bool) -> Any:
-        from roll.features.lora.adapters import add_adapters  # torch
-
-        return add_adapters(pretrained, args, head, empty) if args.has_lora else None
+    return add_adapters(pretrained, args, head, empty) if args.has_lora else None
 
 
-PLUGIN = LoraPlugin()
+PLUGIN = FeaturePlugin(
+    problems=run_problems,
+    role_problems=lora_problems,
+    role_warnings=lora_warnings,
+    role_machine_problems=adapter_problems,
+    model_problems=model_problems,
+    add_adapters=_add_adapters,
+)

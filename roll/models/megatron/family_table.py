@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from roll.configs.checks.mtp import tied_problem
 from roll.configs.problems import Problem
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.megatron_checks import ModelFacts, megatron_problems, sizes_problems
+from roll.configs.strategies.megatron_checks import ModelFacts, megatron_problems, sizes_problems, tied_problem
 from roll.configs.strategies.megatron_config import split_settings
 from roll.configs.strategies.model_facts import DELTA_RULES
 from roll.configs.strategies.model_numbers import unread_number

@@ -23,7 +23,8 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
 from transformers import PretrainedConfig
 
-from roll.configs.checks.mtp import NUM_HEADS, tied_problem
+from roll.configs.strategies.megatron_checks import tied_problem
+from roll.configs.tables.families import NUM_HEADS
 from roll.errors import StrategyError
 from roll.models.megatron.attention import Norm
 from roll.models.megatron.hf_files import HfReader

@@ -6,7 +6,6 @@ from typing import Annotated
 from pydantic import BeforeValidator
 
 from roll.configs.base import setting
-from roll.configs.checks.teachers import whole_head_problems
 from roll.configs.plan.describe import train_rows
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.problems import Problem
@@ -15,6 +14,7 @@ from roll.configs.sections.data import Place
 from roll.configs.strategies.choice import Choice
 from roll.configs.tables.policy_losses import KdObjective
 from roll.configs.tables.roles import TOKENIZER, Role
+from roll.features.teachers.checks import whole_head_problems
 from roll.pipeline.rows.row_config import VALIDATION, RowConfig
 from roll.run.start.load import unread_keys
 

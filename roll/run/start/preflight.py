@@ -8,11 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roll.configs.checks.exact_log_probs import exact_machine_problems, exact_model_problems
-from roll.configs.checks.moe import balance_model_problems, router_replay_model_problems
-from roll.configs.checks.mtp import head_model_problems
 from roll.configs.checks.platforms import platform_machine_problems
-from roll.configs.checks.prefix_sharing import prefix_sharing_machine_problems
 from roll.configs.checks.training import (
     checkpointing_model_problems,
     compile_machine_problems,
@@ -21,7 +17,6 @@ from roll.configs.checks.training import (
 )
 from roll.configs.plan.layout import parallel_sizes
 from roll.configs.problems import Problem
-from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.run import RunConfig
 from roll.configs.strategies.choice import Choice
@@ -78,19 +73,23 @@ def choices(config: RunConfig) -> list[Choice]:
 def role_strategy_problems(config: RunConfig) -> list[Problem]:
     """Return problems with the choice and the settings of every role's strategy, and with the run's features, on any
     machine."""
-    roles = choices(config)
-    problems = [problem for choice in roles for problem in strategy_problems(choice)]
-    known = [choice for choice in roles if spec_of(choice.worker.strategy_name) is not NOTHING_KNOWN]
-    return problems + [problem for feature in active(config) for problem in feature.problems(config, known)]
+    features = active(config)
+    problems = [problem for feature in features for problem in feature.problems(config)]
+    for choice in choices(config):
+        problems += strategy_problems(choice)
+        if spec_of(choice.worker.strategy_name) is not NOTHING_KNOWN:
+            problems += [problem for feature in features for problem in feature.role_problems(choice)]
+    return problems
 
 
 def role_strategy_warnings(config: RunConfig) -> list[str]:
     """Return warnings about settings that a role's strategy reads differently than they are written."""
-    roles = choices(config)
-    warnings = [text for feature in active(config) for text in feature.warnings(config, roles)]
-    for choice in roles:
+    features = active(config)
+    warnings = [text for feature in features for text in feature.warnings(config)]
+    for choice in choices(config):
         spec = spec_of(choice.worker.strategy_name)
         warnings += spec.hook_findings(spec.warnings, str, choice)
+        warnings += [text for feature in features for text in feature.role_warnings(choice)]
         runs_transformers = Feature.TRANSFORMERS_MODEL in spec.supports
         if not runs_transformers and choice.role.use != "generate":
             continue
@@ -101,17 +100,17 @@ def role_strategy_warnings(config: RunConfig) -> list[str]:
 
 
 def machine_report(config: RunConfig) -> MachineReport:
-    roles, features = choices(config), active(config)
-    problems: list[Problem] = [*platform_machine_problems(config.platform), *exact_machine_problems(config)]
-    problems += [problem for feature in features for problem in feature.machine_problems(config, roles)]
+    features = active(config)
+    problems = [*platform_machine_problems(config.platform)]
+    problems += [problem for feature in features for problem in feature.machine_problems(config)]
     unchecked: list[str] = []
-    for choice in roles:
+    for choice in choices(config):
         worker, spec = choice.worker, spec_of(choice.worker.strategy_name)
         problems += engine_problems(choice)
         problems += compile_machine_problems(choice)
         problems += optimizer_machine_problems(choice)
         problems += fused_head_machine_problems(choice)
-        problems += prefix_sharing_machine_problems(choice)
+        problems += [problem for feature in features for problem in feature.role_machine_problems(choice)]
         problems += spec.hook_findings(spec.machine_problems, Problem, choice)
         model, why_not = read_model_config(worker.model_args)
         sizes = parallel_sizes(worker)
@@ -294,15 +293,9 @@ def _shape_problems(
         yield from number_problems(choice, model)
         yield from headless_model_problems(choice, model)
     for feature in features:
-        yield from feature.model_problems(config, choice, model)
-    if isinstance(config, AlgorithmConfig) and config.exact_log_probs:
-        yield from exact_model_problems(choice, model)
-    if choice.role.learns:
-        yield from balance_model_problems(choice, model)
-        if runs_transformers:
-            yield from checkpointing_model_problems(choice, model)
-        yield from router_replay_model_problems(choice, model)
-        yield from head_model_problems(choice, model)
+        yield from feature.model_problems(choice, model)
+    if choice.role.learns and runs_transformers:
+        yield from checkpointing_model_problems(choice, model)
     if choice.role.use == "generate":
         yield from engine_model_problems(choice, model)
         yield from asked_key_problems(choice, model)

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
-from roll.configs.checks.exact_log_probs import exact_model_problems
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies import packing
@@ -19,6 +18,7 @@ from roll.configs.strategies.model_facts import DELTA_RULES, VLLM_NOT_ON_CPU, VL
 from roll.configs.strategies.model_numbers import number_problems
 from roll.configs.tables.families import FAMILIES
 from roll.configs.tables.roles import ROLES
+from roll.features.exact.checks import exact_model_problems
 from tests.parity.families.models import tiny_config
 
 Column = Literal["padded", "packed", "hf_infer", "trees", "exact", "vllm", "updates"]

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.configs.checks.teachers import opd_problems, opd_warnings
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.describe import batch_rows
 from roll.distributed.executor.jobs import RowChunk
 from roll.distributed.executor.roles import _chosen
+from roll.features.teachers.checks import opd_problems, opd_warnings
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.rl.settings import credit_settings, teacher_weights
 from roll.types.batch import Shard

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from roll.configs.checks.mtp import HEAD_FACT
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.strategies.megatron import HEAD_FACT
 from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
 from roll.errors import StrategyError
 

@@ -6,16 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.problems import Problem
-from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
 from roll.configs.strategies.table import feature_problem
-from roll.configs.tables.families import FAMILIES
-from roll.configs.tables.roles import Role
+from roll.configs.tables.families import FAMILIES, NUM_HEADS
+from roll.configs.tables.features import FeaturePlugin
 from roll.utils.files import read_object
-
-HEAD_FACT = "a head for further tokens that is trained (mtp_training_mode)"  # of a saved state
-NUM_HEADS = "num_nextn_predict_layers"  # of config.json
 
 _FAMILIES = sorted(kind for kind, family in FAMILIES.items() if family.has_mtp_head)
 
@@ -24,7 +20,7 @@ def head_training_problems(choice: Choice) -> Iterator[Problem]:
     """Finds what keeps a role that learns from training MTP heads."""
     worker, key = choice.worker, _key(choice)
     mode = worker.mtp_training_mode
-    if mode is None or not worker.trains_prediction_head:
+    if mode is None or not worker.trains_prediction_head or not choice.role.learns:
         return
     if "mtp_training_mode" not in choice.role.reads:
         yield Problem(f"{key}: {mode}: heads are trained by actor_train alone. Remove it.", (key,))
@@ -38,9 +34,9 @@ def head_training_problems(choice: Choice) -> Iterator[Problem]:
         yield Problem(f"{text}, or remove {other}.", (key, other))
 
 
-def head_warnings(role: Role, worker: WorkerConfig) -> Iterator[str]:
+def head_warnings(choice: Choice) -> Iterator[str]:
     """Warns of a factor for an MTP loss that is off, in a role that could have one."""
-    key = "mtp_loss_scaling_factor"
+    key, role, worker = "mtp_loss_scaling_factor", choice.role, choice.worker
     if key in role.reads and worker.is_changed(key) and not worker.trains_prediction_head:
         yield f"{role.name}.{key} does nothing without {role.name}.mtp_training_mode: standalone or joint."
 
@@ -48,7 +44,7 @@ def head_warnings(role: Role, worker: WorkerConfig) -> Iterator[str]:
 def head_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """Checks MTP training against the model's config.json."""
     worker, key = choice.worker, _key(choice)
-    if not worker.trains_prediction_head or "num_hidden_layers" not in model:
+    if not worker.trains_prediction_head or not choice.role.learns or "num_hidden_layers" not in model:
         return
     name, model_args, mode = (
         f"{choice.role.name}.model_args.model_name_or_path",
@@ -73,17 +69,6 @@ def head_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
         yield Problem(f"{text}. Take files with one, or set it to disabled.", (key, name))
 
 
-def tied_problem(ties_head: bool, stages: int) -> str | None:
-    """The reason why a model with tied embeddings trains no MTP head over several pipeline stages of Megatron; None
-    otherwise."""
-    if not ties_head or stages == 1:
-        return None
-    return (
-        "a model whose output matrix is its embedding (tie_word_embeddings) trains no MTP head over "
-        f"{stages} pipeline stages"
-    )
-
-
 def _tensors(model: Path) -> Collection[str]:
     """Names of what the safetensors of a directory hold; none where that cannot be read, or it is no directory."""
     index, whole = model / "model.safetensors.index.json", model / "model.safetensors"
@@ -99,3 +84,8 @@ def _tensors(model: Path) -> Collection[str]:
 
 def _key(choice: Choice) -> str:
     return f"{choice.role.name}.mtp_training_mode"
+
+
+PLUGIN = FeaturePlugin(
+    role_problems=head_training_problems, role_warnings=head_warnings, model_problems=head_model_problems
+)

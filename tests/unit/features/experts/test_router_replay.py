@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from roll.configs.checks.moe import router_replay_model_problems
 from roll.configs.plan.batch_plan import build_plan
+from roll.features.experts.checks import router_replay_model_problems
 from roll.run.start.preflight import choices
 from tests.helpers.configs import config, problems
 

@@ -1,18 +1,32 @@
-"""`model_args.moe_aux_loss_coef`: what a role cannot do with it, before anything starts."""
+"""Mixtures of experts before anything starts: `model_args.moe_aux_loss_coef` and `router_replay`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from roll.configs.problems import Problem
 from roll.configs.sections.algorithm import AlgorithmConfig
+from roll.configs.sections.run import RunConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
 from roll.configs.strategies.model_numbers import text_part
 from roll.configs.strategies.table import feature_problem
 from roll.configs.tables.families import family_of, has_experts
+from roll.configs.tables.features import FeaturePlugin
 
 
-def balance_problems(choice: Choice) -> Iterator[Problem]:
+def role_problems(choice: Choice) -> Iterator[Problem]:
+    if choice.role.learns:
+        yield from _balance_problems(choice)
+        yield from _router_replay_problems(choice)
+
+
+def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
+    if choice.role.learns:
+        yield from balance_model_problems(choice, model)
+        yield from router_replay_model_problems(choice, model)
+
+
+def _balance_problems(choice: Choice) -> Iterator[Problem]:
     """Finds what keeps a role that learns from a load-balancing loss, whatever the model."""
     args, key = choice.worker.model_args, _aux_loss_key(choice)
     if not args.moe_aux_loss_coef:
@@ -60,10 +74,10 @@ def _aux_loss_key(choice: Choice) -> str:
     return f"{choice.role.name}.model_args.moe_aux_loss_coef"
 
 
-# `router_replay` of a policy: what it cannot do with it, before anything starts.
+# `router_replay` of a policy.
 
 
-def router_replay_problems(choice: Choice) -> Iterator[Problem]:
+def _router_replay_problems(choice: Choice) -> Iterator[Problem]:
     """Finds what keeps a role that learns from training with experts that were chosen before."""
     worker, key = choice.worker, _replay_key(choice)
     mode = worker.router_replay.mode
@@ -80,11 +94,11 @@ def router_replay_problems(choice: Choice) -> Iterator[Problem]:
         yield Problem(f"{key}: {mode} with {fused}: true, whose kernel chooses by itself. Remove that.", (key, fused))
 
 
-def rollout_routes_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+def rollout_routes_problems(config: RunConfig) -> Iterator[Problem]:
     """Checks a run that trains with the experts of its rollouts (R3)."""
-    key, mode = "actor_train.router_replay.mode", config.actor_train.router_replay.mode
-    if mode != "R3":
+    if not isinstance(config, AlgorithmConfig) or config.actor_train.router_replay.mode != "R3":
         return
+    key, mode = "actor_train.router_replay.mode", "R3"
     engine = Choice(config.roles["actor_infer"], config.actor_infer)
     if problem := feature_problem(engine, Feature.ROUTE_REPORTS, mode, key, remedy="use R2"):
         yield problem
@@ -105,3 +119,6 @@ def router_replay_model_problems(choice: Choice, model: Mapping[str, Any]) -> It
 
 def _replay_key(choice: Choice) -> str:
     return f"{choice.role.name}.router_replay.mode"
+
+
+PLUGIN = FeaturePlugin(problems=rollout_routes_problems, role_problems=role_problems, model_problems=model_problems)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from roll.configs.checks.mtp import head_model_problems
+from roll.features.mtp.checks import head_model_problems
 from roll.models.megatron.family_table import model_problems
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.run.start.preflight import choices

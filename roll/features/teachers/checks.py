@@ -1,20 +1,27 @@
-"""Checks of the settings of on-policy distillation for contradictions."""
+"""Teachers before anything starts: contradictions in the settings of on-policy distillation, and in those that compare
+whole distributions."""
 
 from collections.abc import Iterator
 
+from roll.configs.plan.derive import compares_vocabulary
 from roll.configs.plan.layout import parallel_sizes
 from roll.configs.problems import Problem
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.sections.run import RunConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
 from roll.configs.strategies.table import STRATEGIES, feature_problem, spec_of
+from roll.configs.tables.features import FeaturePlugin
 
 SWITCHES = ("use_opd", "is_pure_opd")
 
 
-def opd_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+def opd_problems(config: RunConfig) -> Iterator[Problem]:
     """Everything that cannot work, whatever the machine."""
+    if not isinstance(config, AlgorithmConfig):
+        return
+    yield from _full_kl_problems(config)
     if not config.distils:
         return
     switch = SWITCHES[config.is_pure_opd]
@@ -54,8 +61,10 @@ def opd_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         )
 
 
-def opd_warnings(config: AlgorithmConfig) -> Iterator[str]:
+def opd_warnings(config: RunConfig) -> Iterator[str]:
     """Keys and sections without effect."""
+    if not isinstance(config, AlgorithmConfig):
+        return
     if config.distils:
         yield from _without_effect(config)
         idle = [role for role in config.teacher_roles if role not in set(config.taught)]
@@ -103,3 +112,34 @@ def whole_head_problems(
         sizes_key = f"{student_at}.strategy_args.strategy_config"
         text = f"{key}: {value} takes the head of {student_at} whole on a rank, and tensor parallel divides it by"
         yield Problem(f"{text} {sizes.tensor} ({sizes_key}). Set {instead}, or no tensor parallel.", (sizes_key, key))
+
+
+# What a KL over the whole vocabulary needs, and who cannot have it.
+
+_ESTIMATORS = "k1, k2, k3 or abs"
+
+
+def _full_kl_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    """Everything that cannot work, whatever the machine."""
+    if "add_token_level_kl" in config.kl_terms and config.kl_penalty == "full":
+        yield Problem(
+            "kl_penalty: full: the KL in the reward uses old log-probs, which exist for sampled tokens only. "
+            f"Choose {_ESTIMATORS}, or compare whole distributions in the loss: use_kl_loss with kl_loss_type: "
+            "full.",
+            ("kl_penalty", "add_token_level_kl", "kl_loss_type"),
+        )
+    if not compares_vocabulary(config):
+        return
+    if config.policy_is_reference:
+        yield Problem(
+            "kl_loss_type: full needs hidden states and the head of a separate reference; with "
+            "actor_train.model_args.lora_target the reference is the policy without its adapters, which gives "
+            f"log-probs only. Choose {_ESTIMATORS}, or train all weights.",
+            ("kl_loss_type", "actor_train.model_args.lora_target"),
+        )
+    elif config.reference is not None:
+        reference, policy = Choice(config.roles["reference"], config.reference), ("actor_train", config.actor_train)
+        yield from whole_head_problems("kl_loss_type", "full", reference, policy, f"kl_loss_type: {_ESTIMATORS}")
+
+
+PLUGIN = FeaturePlugin(problems=opd_problems, warnings=opd_warnings)

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from roll.configs.checks.prefix_sharing import obstacles, prefix_sharing_machine_problems
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies import packing
 from roll.configs.strategies.choice import Choice
 from roll.configs.tables.roles import ROLES
+from roll.features.prefix_sharing.checks import obstacles, prefix_sharing_machine_problems
 from roll.platforms.table import CUDA, ROCM
 from roll.run.start.preflight import choices
 from tests.helpers.configs import config, problems
@@ -82,9 +82,9 @@ def test_devices_without_kernels_are_refused_where_the_machine_has_them(monkeypa
     """A device_mapping counts slots where there are none."""
     found = [made for made in choices(config(SHARED)) if made.role.learns]
     assert [list(prefix_sharing_machine_problems(made)) for made in found] == [[]]
-    monkeypatch.setattr("roll.configs.checks.prefix_sharing.machine_platform", lambda: CUDA)
+    monkeypatch.setattr("roll.features.prefix_sharing.checks.machine_platform", lambda: CUDA)
     assert list(prefix_sharing_machine_problems(found[0])) == []
-    monkeypatch.setattr("roll.configs.checks.prefix_sharing.machine_platform", lambda: ROCM)
+    monkeypatch.setattr("roll.features.prefix_sharing.checks.machine_platform", lambda: ROCM)
     (problem,) = prefix_sharing_machine_problems(found[0])
     assert problem.text.startswith(
         "actor_train.use_prefix_sharing: on: prefix sharing works on NVIDIA's GPUs and on CPUs, and this machine has "

@@ -16,6 +16,7 @@ from roll.configs.strategies.model_numbers import text_part, type_of
 from roll.configs.strategies.packing import why_no_parts
 from roll.configs.strategies.sequence_parallel import CHANGING_ROPE, rope_kinds
 from roll.configs.tables.families import has_experts
+from roll.configs.tables.features import FeaturePlugin
 from roll.configs.tables.roles import ACTOR_INFER, ACTOR_TRAIN, REFERENCE, Use
 from roll.platforms.table import PLATFORMS, machine_platform
 
@@ -31,9 +32,9 @@ WIDTH = 4  # what widths of exact products are a multiple of (roll/models/exact/
 _READ = (ACTOR_TRAIN, REFERENCE)  # roles whose config.json is read; the engine has the model of the trainer
 
 
-def exact_log_prob_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+def exact_log_prob_problems(config: RunConfig) -> Iterator[Problem]:
     """Finds what would make log-probs of trainer and engine differ in their last bits."""
-    if not config.exact_log_probs:
+    if not isinstance(config, AlgorithmConfig) or not config.exact_log_probs:
         return
     platform = PLATFORMS.get(config.platform)
     if platform is not None and not platform.has_exact_products:
@@ -148,3 +149,8 @@ def _obstacles(worker: WorkerConfig) -> dict[str, tuple[object, str]]:
             "gives experts that trainer and engine choose alike. Disable it",
         )
     return reasons
+
+
+PLUGIN = FeaturePlugin(
+    problems=exact_log_prob_problems, machine_problems=exact_machine_problems, model_problems=exact_model_problems
+)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.checks.moe import balance_model_problems
+from roll.features.experts.checks import balance_model_problems
 from roll.run.start.preflight import choices
 from tests.helpers.configs import config, problems
 

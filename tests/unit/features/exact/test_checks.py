@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from roll.configs.checks.exact_log_probs import KEY, WIDTH, exact_machine_problems, exact_model_problems
 from roll.configs.checks.pictures import picture_problems
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.tables.roles import ROLES
+from roll.features.exact.checks import KEY, WIDTH, exact_machine_problems, exact_model_problems
 from roll.models.exact.sizes import WHOLE
 from roll.platforms.table import PLATFORMS
 from roll.run.start.preflight import machine_report
@@ -117,7 +117,7 @@ def test_devices_without_exact_products_are_refused(platform: str, monkeypatch: 
     assert said({"platform": "cuda"}) == said({"platform": "cpu"}) == []
     made = config(EXACT)
     assert list(exact_machine_problems(made)) == []
-    monkeypatch.setattr("roll.configs.checks.exact_log_probs.machine_platform", lambda: PLATFORMS[platform])
+    monkeypatch.setattr("roll.features.exact.checks.machine_platform", lambda: PLATFORMS[platform])
     (problem,) = exact_machine_problems(made)
     assert problem.text.startswith(f"{why}, and this machine has devices of platform {platform}.")
     assert list(exact_machine_problems(config({**EXACT, "platform": "cpu"}))) == []
