@@ -13,7 +13,7 @@ _RUNS: Mapping[str, Mapping[str, Any]] = {
     "rewards": {"num_return_sequences_in_group": 1},
     "train_env_manager": {"train_env_manager.group_size": 1, "train_env_manager.num_env_groups": 128},
 }
-"""By the section which only one kind of run has."""
+"""Defaults by the section which only one kind of run has."""
 _VALUES: Mapping[str, Any] = {
     **{f"{role}.training_args": _LEARNING for role in ("actor_train", "student_train", "critic")},
     **{f"{role}.generating_args": _SAMPLING for role in ("actor_infer", "student_infer")},
