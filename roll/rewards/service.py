@@ -13,9 +13,7 @@ from roll.rewards.config import RewardConfig
 from roll.rewards.judge.api import for_workers
 from roll.rewards.table import sharing_of
 from roll.rewards.worker import LOOP_GRACE_S, Attempts
-from roll.types.rollout import (
-    Place,
-)
+from roll.types.rollout import Place
 
 
 class RewardService(Protocol):

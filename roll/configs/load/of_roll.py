@@ -18,7 +18,6 @@ _VALUES: Mapping[str, Any] = {
     **{f"{role}.training_args": _LEARNING for role in ("actor_train", "student_train", "critic")},
     **{f"{role}.generating_args": _SAMPLING for role in ("actor_infer", "student_infer")},
 }
-_IN_VALIDATION = ("validation", "val_env_manager")
 
 
 def is_of_roll(written: Mapping[str, Any]) -> bool:
@@ -52,7 +51,7 @@ def fill_of_roll(tree: dict[str, Any], fields: Mapping[str, Any]) -> Iterator[tu
         if _fill(tree, key, value):
             yield key, short(value)
     sampling = (tree.get("actor_infer") or {}).get("generating_args")
-    for name in _IN_VALIDATION:
+    for name in ("validation", "val_env_manager"):
         if isinstance(tree.get(name), dict) and not tree[name].get("generating_args") and isinstance(sampling, Mapping):
             tree[name]["generating_args"] = {key: sampling[key] for key in _SAMPLING}
             yield f"{name}.generating_args", "those of actor_infer"

@@ -21,16 +21,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from roll.utils.answers.calculations import CalculationProblem, evaluate
-from roll.utils.answers.formulas import (
-    MARKED,
-    MATH,
-    NEARBY,
-    NUMBER,
-    NUMBER_PATTERN,
-    conclusion,
-    formula_around,
-    inside,
-)
+from roll.utils.answers.formulas import MARKED, MATH, NEARBY, NUMBER, NUMBER_PATTERN, conclusion, formula_around, inside
 from roll.utils.answers.numbers import read_number
 from roll.utils.answers.remarks import number_in_words, tries, without_denied_boxes, without_remarks
 from roll.utils.answers.text import BOUND_IN_WORDS, fractions_written_out, powers_written_out

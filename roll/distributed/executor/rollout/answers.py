@@ -11,12 +11,7 @@ from typing import Any
 import numpy as np
 
 from roll.distributed.strategy.stop_strings import StopStrings
-from roll.types.rollout import (
-    Answered,
-    Generation,
-    GenerationRequest,
-    PartialRequest,
-)
+from roll.types.rollout import Answered, Generation, GenerationRequest, PartialRequest
 
 NOTHING = Generation(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
 
