@@ -28,7 +28,7 @@ from roll.configs.base import Settings
 from roll.configs.load.inert_keys import known_keys
 from roll.configs.load.of_roll import fill_of_roll, is_of_roll
 from roll.configs.load.overrides import apply_overrides, check_references, references
-from roll.configs.load.yaml_file import read_yaml
+from roll.configs.load.yaml_file import fragments_dir, read_yaml
 from roll.configs.problems import nearest
 from roll.errors import ConfigError
 from roll.utils.files import expanded, path_info
@@ -36,8 +36,6 @@ from roll.utils.imports import add_folder
 from roll.utils.logging import say
 from roll.utils.text import show
 
-PACKAGED_FRAGMENTS = Path(__file__).parents[1] / "fragments" / "config"
-CHECKOUT_FRAGMENTS = Path(__file__).parents[3] / "examples" / "config"
 _VARIABLE = re.compile(r"\$\{oc\.env:\s*['\"]?([A-Za-z_]\w*)['\"]?\s*\}")  # without a default
 
 
@@ -50,12 +48,6 @@ class Composed:
     variables: dict[str, Any]
     unused: tuple[str, ...]  # variables that came from a fragment and that no `${...}` names
     of_roll: str = ""
-
-
-def fragments_dir() -> Path:
-    """Folder of the shipped fragments, in an installed package or in a source checkout. The folder is named `config`,
-    since Hydra resolves `../config/x` against it."""
-    return PACKAGED_FRAGMENTS if PACKAGED_FRAGMENTS.is_dir() else CHECKOUT_FRAGMENTS
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,16 @@ from roll.errors import ConfigError
 from roll.utils.files import path_info
 from roll.utils.text import show
 
+PACKAGED_FRAGMENTS = Path(__file__).parents[1] / "fragments" / "config"
+CHECKOUT_FRAGMENTS = Path(__file__).parents[3] / "examples" / "config"
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = frozenset(_TAG + name for name in ("str", "int", "float", "bool", "null", "seq", "map", "merge", "value"))
+
+
+def fragments_dir() -> Path:
+    """Folder of the shipped fragments, in an installed package or in a source checkout. The folder is named `config`,
+    since Hydra resolves `../config/x` against it."""
+    return PACKAGED_FRAGMENTS if PACKAGED_FRAGMENTS.is_dir() else CHECKOUT_FRAGMENTS
 
 
 def read_yaml(path: Path, may_be_empty: bool = False) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from typing import Any
 
 from roll.configs.base import DEVICES_PER_NODE
 from roll.configs.load.chosen_values import Chosen, KeysInYaml, Machine
-from roll.configs.load.loader import fragments_dir
-from roll.configs.load.yaml_file import read_yaml
+from roll.configs.load.yaml_file import fragments_dir, read_yaml
 from roll.configs.plan.layout import parallel_sizes
 from roll.configs.problems import ids_text
 from roll.configs.sections.algorithm import AlgorithmConfig

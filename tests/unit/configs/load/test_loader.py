@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.configs.load import loader
+from roll.configs.load import loader, yaml_file
 from roll.configs.load.loader import load_tree
 from roll.errors import ConfigError
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
@@ -77,10 +77,10 @@ def test_fragments_resolve_from_package_data_when_there_is_no_checkout(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packaged = directory / "site-packages" / "roll" / "configs" / "fragments" / "config"
-    shutil.copytree(loader.CHECKOUT_FRAGMENTS, packaged)
-    monkeypatch.setattr(loader, "PACKAGED_FRAGMENTS", packaged)
-    monkeypatch.setattr(loader, "CHECKOUT_FRAGMENTS", directory / "nowhere")
-    assert loader.fragments_dir() == packaged
+    shutil.copytree(yaml_file.CHECKOUT_FRAGMENTS, packaged)
+    monkeypatch.setattr(yaml_file, "PACKAGED_FRAGMENTS", packaged)
+    monkeypatch.setattr(yaml_file, "CHECKOUT_FRAGMENTS", directory / "nowhere")
+    assert yaml_file.fragments_dir() == packaged
     assert load(directory).variables["deepspeed_zero3"]["zero_optimization"]["stage"] == 3
 
 
