@@ -15,7 +15,7 @@ import yaml
 
 from roll.configs.load.loader import compose_tree, resolve_tree, without_unset
 from roll.errors import ConfigError
-from roll.importers.convert import Entry, Imported, SourceKeys, convert, read
+from roll.importers.convert import Entry, Imported, SourceKeys, read
 from roll.importers.old_roll import convert_roll, is_roll
 from roll.importers.options import SYSTEMS, argument_parser
 from roll.importers.rows import Change, Outcome
@@ -23,7 +23,7 @@ from roll.importers.script import Command, is_open, undated
 from roll.importers.trinity.old_keys import with_trainer_config
 from roll.importers.trinity.tables import import_trinity, is_trinity
 from roll.importers.verl.combined_keys import OF_MACHINES, TRACKER_VARIABLES
-from roll.importers.verl.tables import is_verl, verl_keys, verl_notes, verl_table
+from roll.importers.verl.tables import import_verl, is_verl
 from roll.run.kind import kind_of
 from roll.run.stages.entries import STAGES
 from roll.run.stages.planned import plan_stages
@@ -199,7 +199,7 @@ def run(argv: Sequence[str]) -> int:
     if target.suffix != ".yaml":  # the only ending that Hydra reads
         raise ConfigError(f"--out {target}: a configuration is a file that ends in .yaml.")
     original = read(source, overrides, options.training, options.gpus)
-    imported = imported_from(original, options.system, source, is_chosen=options.training is not None)
+    imported = imported_from(original, options.system, source, options.training is not None, options.version)
     imported, lines = _write(imported, source, target, options.force)
     for line in lines:
         say(line)
@@ -207,15 +207,18 @@ def run(argv: Sequence[str]) -> int:
 
 
 def imported_from(
-    original: SourceKeys, system: str | None = None, source: Path | None = None, is_chosen: bool = False
+    original: SourceKeys,
+    system: str | None = None,
+    source: Path | None = None,
+    is_chosen: bool = False,
+    version: str | None = None,
 ) -> Imported:
     """The import of what was read. `system` None: what the keys say; `is_chosen`: of several trainings, this one is
-    asked for."""
+    asked for. `version`: verl's release."""
     kind = system or system_of(original)
     notes = [*_notes(original, is_chosen), *original.notes]
     if kind == "verl":
-        notes = [*notes, *verl_notes(original)]
-        return convert(verl_keys(original), verl_table(original, source), notes, original.command is not None)
+        return import_verl(original, notes, source, version)
     if kind == "trinity":
         return import_trinity(with_trainer_config(original, source), notes)
     return convert_roll(original, source)

@@ -20,6 +20,7 @@ from roll.errors import ConfigError
 from roll.importers.rows import (
     CHANGES,
     NOTHING,
+    RELEASE,
     ApproximateValue,
     AsksNothing,
     Change,
@@ -124,8 +125,10 @@ def _rank(table: Table, key: str, known_as: str) -> int:
 class _Conversion:
     def __init__(self, table: Table, values: Mapping[str, Any], of_script: bool):
         self._table, self._of_script = table, of_script
-        row_defaults = {row.key: row.default for row in table.rows if row.default is not NOTHING}
-        self._defaults = row_defaults | dict(table.derived(values))
+        own = {row.key: row.default for row in table.rows if row.default not in (NOTHING, RELEASE)}
+        told = {row.key: table.release.get(row.key) for row in table.rows if row.default is RELEASE}
+        self._told = {**told, **own, **table.derived(values)}
+        self._defaults = {**table.release, **self._told}
         self._values = {key: self._with_defaults(value) for key, value in values.items()}
         self._source = SourceLookup(self._values, self._defaults)
         self._tree: Tree = {}
@@ -307,14 +310,14 @@ class _Conversion:
     def _by_default(self) -> Iterator[tuple[str, str]]:
         """Writes what holds in the other system where nothing is said, since other defaults hold here."""
         for row in self._table.rows:
-            default = self._defaults.get(row.key)
+            default = self._told.get(row.key)
             if not row.targets or default is None or self._values.get(row.key) is not None or self._unmet(row):
                 continue
             if _is_among(default, row.idle):
                 continue
             try:
                 converted = row.via(default)
-            except NotHere:  # by another key, which has been told
+            except (NotHere, AsksNothing):  # by another key, which has been told
                 continue
             near = f": {converted.note}" if isinstance(converted, ApproximateValue) else ""
             converted = converted.value if isinstance(converted, ApproximateValue) else converted
@@ -374,13 +377,15 @@ _OF_ENVIRONMENT = re.compile(r"\$\{oc\.env:([^{},]*)[^{}]*\}")
 @dataclass(frozen=True)
 class SourceKeys:
     """`tree` as it is written, `keys` with `${...}` resolved where they lead somewhere. A text that names the
-    environment stays as it is: what a machine has in it does not belong into a file. `taken`: keys that Hydra is told
-    to take away (`~key`) and that only the defaults of the other system have. `groups`: words that choose one of its
-    files for a section; `bases`: verl's own configurations under them, `notes`: what became of the files."""
+    environment stays as it is: what a machine has in it does not belong into a file. `words`: overrides as written.
+    `taken`: keys that Hydra is told to take away (`~key`) and that only the defaults of the other system have.
+    `groups`: words that choose one of its files for a section; `bases`: verl's own configurations under them, `notes`:
+    what became of the files."""
 
     tree: Mapping[str, Any]
     keys: tuple[tuple[str, Any], ...]
     command: Command | None = None
+    words: tuple[str, ...] = ()
     taken: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()
@@ -427,7 +432,9 @@ def source_keys(
     tree = _with_environment(tree, {**(variables or {}), **(command.environment if command else {})})
     of_hydra = [text.lstrip("+~").partition("=") for texts in words for text in texts if _is_hydras(text)]
     keys = (*resolved_leaves(tree), *((key, value) for key, _, value in of_hydra))
-    return SourceKeys(tree, keys, command, tuple(taken), tuple(groups), tuple(found.bases), tuple(found.notes))
+    return SourceKeys(
+        tree, keys, command, (*words[0], *words[1]), tuple(taken), tuple(groups), tuple(found.bases), tuple(found.notes)
+    )
 
 
 def _with_environment(node: Any, variables: Mapping[str, str]) -> Any:

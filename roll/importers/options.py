@@ -20,6 +20,9 @@ def argument_parser() -> argparse.ArgumentParser:
         "--from", dest="system", choices=SYSTEMS, help="system of the keys; default: recognised by the keys"
     )
     parser.add_argument(
+        "--version", metavar="TAG", help="release of verl, such as v0.4.1; default: the newest that fits"
+    )
+    parser.add_argument(
         "--training", type=int, metavar="N", help="which training of a script that has several; default: the longest"
     )
     parser.add_argument("--gpus", type=int, metavar="N", help="GPUs of a machine, for a script that asks nvidia-smi")

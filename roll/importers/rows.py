@@ -20,6 +20,8 @@ CHANGES: Outcome = "changes the run"
 trained. What only costs memory or speed is `not available`."""
 NOTHING: Any = object()
 """Stands for a missing default: the key has none that matters here."""
+RELEASE: Any = object()
+"""Stands for the default that the release of the other system has."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,7 @@ Condition = Callable[[SourceLookup], str]
 @dataclass(frozen=True)
 class Table:
     """A system's keys for one kind of training. `canonical` is the key under which the rows know a given one;
-    `derived` are defaults that follow from what is given, over those of the rows."""
+    `derived` are defaults that follow from what is given, over those of the rows, `release` those of the version."""
 
     system: str
     pipeline: str
@@ -215,6 +217,7 @@ class Table:
     derived: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda values: {}
     partly_off: tuple[str, ...] = ()
     """Sections of which a switch turns off a part: keys beside it count all the same."""
+    release: Mapping[str, Any] = field(default_factory=dict)
     newer_names: Mapping[str, str] = field(default_factory=dict)
     """Names that the source's version has for keys of the rows, where it differs."""
 

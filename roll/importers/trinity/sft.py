@@ -28,6 +28,7 @@ from roll.importers.trinity.old_keys import OLD_CONDITIONS, OLD_ROWS, present_ke
 from roll.importers.trinity.rows import BUFFER, EMBEDDED, SHARED, shuffles, trinity_only
 from roll.importers.trinity.steps import lengths_in_yaml, shortest
 from roll.importers.verl.pictures import NO_VIDEOS, ONLY_RLVR
+from roll.importers.verl.releases import SFT_ALONE, below_trinity
 from roll.importers.verl.sft_rows import ROLE, SFT, tokens
 
 _TRINITY_ONLY = "trinity."
@@ -263,6 +264,7 @@ TRINITY_SFT = Table(
     CONDITIONS_OF_ROWS,
     lambda key: of_rows(SFT_RENAMED, key),
     rows_derived,
+    release=below_trinity(SFT_ALONE, SFT.rows),
 )
 
 
@@ -363,4 +365,5 @@ TRINITY_DPO = Table(
     CONDITIONS_OF_ROWS,
     lambda key: of_rows(ROWS_RENAMED, key),
     rows_derived,
+    release=below_trinity(SFT_ALONE, SFT.rows),
 )

@@ -18,6 +18,7 @@ from roll.importers.trinity.sft import SFT_RENAMED, TRINITY_DPO, TRINITY_SFT
 from roll.importers.trinity.steps import SAVES
 from roll.importers.verl.combined_keys import COMBINED_KEYS
 from roll.importers.verl.common import ACTOR, CONDITIONS, ROLLOUT
+from roll.importers.verl.releases import PPO, below_trinity
 from roll.importers.verl.tables import ROWS
 
 _EMPTY: tuple[Any, ...] = (None, {}, [], "")
@@ -87,7 +88,7 @@ TRINITY_RL = Table(
     (
         *OWN_ROWS,
         *map(trinity_only, OLD_ROWS),
-        summed(SAVES, "saves", default=-1),
+        summed(SAVES, "saves"),
         *(row for row in ROWS if row.key != SAVES),
         *OF_ANY_TASK,
     ),
@@ -95,6 +96,7 @@ TRINITY_RL = Table(
     {**CONDITIONS, **TRINITY_CONDITIONS},
     _of_rl,
     algorithm_defaults,
+    release=below_trinity(PPO, ROWS),
 )
 _TABLES: Mapping[str, Table] = {"sft": TRINITY_SFT, "dpo": TRINITY_DPO}
 """Tables by the algorithm's name; all other algorithms have that of RL."""

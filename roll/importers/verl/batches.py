@@ -23,6 +23,7 @@ from roll.importers.verl.common import (
     ACTOR,
     CRITIC,
     FIRST_UPDATE,
+    IS_OLD,
     MEGATRON,
     REF,
     ROLLOUT,
@@ -31,7 +32,6 @@ from roll.importers.verl.common import (
     no_ratio,
     strategy_of,
 )
-from roll.importers.verl.versions import IS_OLD
 
 _SECTIONS = {"actor_train": ACTOR, "reference": REF, "critic": CRITIC}
 MINI_BATCH = "ppo_mini_batch_size"

@@ -23,6 +23,7 @@ from roll.importers.verl.batches import (
 from roll.importers.verl.common import (
     ACTOR,
     CRITIC,
+    IS_OLD,
     OF_KWARGS,
     REF,
     ROLLOUT,
@@ -41,7 +42,6 @@ from roll.importers.verl.reward_sources import WHOLE, overlong, rewards_by_sourc
 from roll.importers.verl.role_rows import adapters, head_training
 from roll.importers.verl.templates import template_sums
 from roll.importers.verl.variables import VARIABLE_SUMS
-from roll.importers.verl.versions import IS_OLD
 from roll.utils.text import show
 
 DOMAIN = WHOLE
@@ -67,7 +67,13 @@ def policy_form(source: SourceLookup) -> CombinedKeys:
             f"Verl from 0.9.1 on averages the policy's loss by loss_agg_mode as well: loss_agg_mode: {there} in the "
             "YAML is that."
         )
-    return replace(made, differences={at: " ".join(nears)}) if nears else made
+    differences, both = {at: " ".join(nears)} if nears else {}, f"{ACTOR}.clip_ratio"
+    sides = [source(f"{both}_{side}", source(both)) for side in ("low", "high")]
+    if source.is_set(both) and sides != [source(both)] * 2:
+        differences[both] = (
+            f"clip_ratio_low {show(sides[0])} and clip_ratio_high {show(sides[1])} count, there as here."
+        )
+    return replace(made, differences=differences) if differences else made
 
 
 def policy_loss(source: SourceLookup) -> CombinedKeys:
@@ -434,21 +440,9 @@ def validation_sampling(source: SourceLookup) -> CombinedKeys:
     names = () if temperature else ("top_p", "top_k", "do_sample" if sampled else "temperature")
     why = "validation is greedy: " + ("val_kwargs.temperature is 0" if sampled else "val_kwargs.do_sample is off")
     idle = {f"{at}.{name}": why for name in names}
-    near = ""
-    if not sampled and not any(source.is_set(key) for key in (f"{ROLLOUT}.mode", f"{at}.do_sample")):
-        near = _MAY_SAMPLE if source.amount(f"{at}.temperature") else ""
-    if near:
-        del idle[f"{at}.temperature"]
     if sampled and not source(f"{at}.do_sample"):
         idle[f"{at}.do_sample"] = "rollout.mode is async: its loops sample at val_kwargs.temperature in any case"
-    return CombinedKeys(settings, text, differences={f"{at}.temperature": near} if near else {}, idle=idle)
-
-
-_MAY_SAMPLE = (
-    "val_kwargs.do_sample is off by default, which verl before 0.7 reads. Since then rollout.mode is async by default, "
-    "whose loops sample at this temperature in any case: give actor_rollout_ref.rollout.mode=async after the file for "
-    "that"
-)
+    return CombinedKeys(settings, text, idle=idle)
 
 
 def _domains(source: SourceLookup) -> list[str]:

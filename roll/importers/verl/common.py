@@ -9,6 +9,7 @@ from roll.configs.strategies.megatron_config import KNOWN, SET_ELSEWHERE, UNUSED
 from roll.importers import rows as words
 from roll.importers.rows import (
     CHANGES,
+    RELEASE,
     ApproximateValue,
     AsksNothing,
     ChangesRun,
@@ -110,16 +111,15 @@ def rise_by_steps(value: Any) -> Any:
     return words.ApproximateValue(share, near) if share > 0 else share
 
 
-def optimizer(section: str, role: str, rate: float) -> Iterator[Row]:
+def optimizer(section: str, role: str) -> Iterator[Row]:
     at, args = f"{section}.optim", f"{role}.training_args"
     need = "critic" if role == "critic" else ""
-    yield to(f"{at}.lr", f"{args}.learning_rate", via=words.number, default=rate, needs=need)
+    yield to(f"{at}.lr", f"{args}.learning_rate", via=words.number, default=RELEASE, needs=need)
     yield to(f"{at}.lr_warmup_steps_ratio", f"{args}.warmup_ratio", via=rise_by_steps, needs=f"{role} ratio")
     yield summed(f"{at}.lr_warmup_steps", f"{role} rise", needs=need)
-    yield to(f"{at}.weight_decay", f"{args}.weight_decay", via=words.number, default=0.01, needs=need)
-    yield to(f"{at}.lr_scheduler_type", f"{args}.lr_scheduler_type", via=words.schedule, needs=need)
-    yield to(f"{at}.lr_decay_style", f"{args}.lr_scheduler_type", via=words.schedule, needs=need)
-    yield to(f"{at}.warmup_style", f"{args}.lr_scheduler_type", via=words.schedule, default="constant", needs=need)
+    yield to(f"{at}.weight_decay", f"{args}.weight_decay", via=words.number, default=RELEASE, needs=need)
+    for name in ("lr_scheduler_type", "lr_decay_style", "warmup_style"):
+        yield to(f"{at}.{name}", f"{args}.lr_scheduler_type", via=words.schedule, default=RELEASE, needs=need)
     ratio = "critic cosine" if role == "critic" else "actor cosine"
     yield to(
         f"{at}.min_lr_ratio", f"{args}.lr_scheduler_kwargs.min_lr_ratio", via=words.number, needs=ratio, idle=(None,)
@@ -167,12 +167,13 @@ def attention(value: object) -> object:
     return "fa2" if value == "flash_attention_2" else value
 
 
-_SCHEDULES = ("lr_scheduler_type", "lr_decay_style", "warmup_style", "lr_scheduler")
+_SCHEDULES = ("lr_scheduler", "lr_scheduler_type", "lr_decay_style", "warmup_style")
 
 
 def schedule_of(source: SourceLookup, optimizer: str) -> str:
-    """The schedule that counts, of the keys that versions have for it."""
-    return str(next(filter(None, (source(f"{optimizer}.{key}") for key in _SCHEDULES)), "constant"))
+    """The schedule that counts, of the keys that versions have for it: a given one before a default."""
+    keys = sorted((f"{optimizer}.{key}" for key in _SCHEDULES), key=lambda key: not source.is_set(key))
+    return str(next(filter(None, map(source, keys)), "constant"))
 
 
 def floor(section: str, role: str) -> Callable[[SourceLookup], CombinedKeys]:
@@ -285,12 +286,12 @@ def megatron(section: str, role: str, need: str, learns: bool) -> Iterator[Row]:
     sizes += ["context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size"]
     for name in sizes:
         yield to(f"{at}.{name}", f"{config}.{name}", needs=need, idle=(None,))
-    yield to(f"{at}.sequence_parallel", f"{config}.sequence_parallel", default=True, needs=need)
+    yield to(f"{at}.sequence_parallel", f"{config}.sequence_parallel", default=RELEASE, needs=need)
     yield to(f"{at}.use_remove_padding", f"{role}.use_sequence_packing", needs=need)
     if not learns:
         yield needless(f"{at}.use_distributed_optimizer", "nothing is learnt here")
     if learns:
-        yield to(f"{at}.use_distributed_optimizer", f"{config}.use_distributed_optimizer", default=True, needs=need)
+        yield to(f"{at}.use_distributed_optimizer", f"{config}.use_distributed_optimizer", default=RELEASE, needs=need)
     for name in _RECOMPUTED:
         key = f"{at}.override_transformer_config.{name}"
         if learns:
@@ -342,6 +343,11 @@ def checkpoint(section: str) -> Iterator[Row]:
     yield needless(f"{section}.mtp.**", "model.mtp says what becomes of MTP heads")
     yield needless(f"{section}._target_", "classes of verl's")
 
+
+AVERAGES_PASSES = "the loss is a mean of means"
+"""A default that stands for verl's fine-tuning on FSDP alone, and for no key."""
+IS_OLD = "before 0.2"
+"""A default that stands for the version, and for no key."""
 
 # Sections of verl's keys, and what decides whether they ask for anything.
 

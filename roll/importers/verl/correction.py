@@ -25,8 +25,8 @@ _NOT_NORMED = (
 )
 
 CORRECTION_ROWS: tuple[Row, ...] = (
-    summed("algorithm.rollout_is", "correction", False),
-    summed("algorithm.rollout_is_level", "correction", "token"),
+    summed("algorithm.rollout_is", "correction"),
+    summed("algorithm.rollout_is_level", "correction"),
     summed("algorithm.rollout_is_threshold", "correction"),
     changes("algorithm.rollout_is_mode", "train_infer_correction.filters leaves tokens out by such bounds", "truncate"),
     changes(

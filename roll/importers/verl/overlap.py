@@ -38,6 +38,13 @@ _OF_A_STREAM = ("staleness_threshold", "trigger_parameter_sync_step", "require_b
 _TOTAL = "rollout.total_rollout_steps"
 _USUAL_NODE = 8
 _PER_NODE = "n_gpus_per_node"
+_DEFAULTS_OF_PLACES = {"rollout.nnodes": 1, f"rollout.{_PER_NODE}": 8}
+_DEFAULTS = {
+    **_DEFAULTS_OF_PLACES,
+    _TOTAL: 100,
+    **{f"{_ASYNC}.{key}": value for key, value in zip(_OF_A_STREAM, (0.1, 4, 1), strict=True)},
+}
+"""Defaults of the programs' own configurations."""
 _OWN_PROBS = (f"{_ASYNC}.use_rollout_log_probs", f"{ACTOR}.use_rollout_log_probs")
 _BYPASS = "algorithm.rollout_correction.bypass_mode"
 
@@ -66,7 +73,9 @@ def overlapping_table(table: Table, module: str, values: Mapping[str, Any]) -> T
         rows = {key: row for key, row in rows.items() if key != "trainer.total_epochs"}
         rows[_TOTAL] = needless(_TOTAL, "trainer.total_epochs counts")
     sums = {**table.sums, "placement": _placement, **(_STREAM if streams else _ONE_STEP)}
-    return replace(table, rows=(*rows.values(), *(row for row in table.rows if row.key not in rows)), sums=sums)
+    own, of_version = _DEFAULTS if streams else _DEFAULTS_OF_PLACES, table.derived
+    table = replace(table, derived=lambda values: {**of_version(values), **own}, sums=sums)
+    return replace(table, rows=(*rows.values(), *(row for row in table.rows if row.key not in rows)))
 
 
 def _may_be_stream(module: str, keys: Iterable[str]) -> bool:
@@ -115,7 +124,7 @@ def _devices(first: int, nodes: int, per_node: int, size: int) -> Any:
 
 
 _PLACES: tuple[Row, ...] = (
-    *(summed(f"rollout.{name}", "placement", default) for name, default in (("nnodes", 1), ("n_gpus_per_node", 8))),
+    *(summed(f"rollout.{name}", "placement") for name in ("nnodes", _PER_NODE)),
     *(summed(f"{ROLLOUT}.{name}", "placement") for name in ("nnodes", "n_gpus_per_node")),
     needless("actor_rollout_ref.hybrid_engine", "engines have GPUs of their own"),
     summed(f"{ACTOR}.use_rollout_log_probs", "ahead"),
@@ -202,10 +211,10 @@ def _no_filter(source: SourceLookup) -> CombinedKeys:
 _STREAM_ROWS: tuple[Row, ...] = (
     needless("data.train_batch_size", "a stream of prompts: async_training says what a step is"),
     needless("data.gen_batch_size", "prompts start one by one"),
-    summed(f"{ACTOR}.{counts.MINI_BATCH}", "actor batches", 256),
-    summed(f"{_ASYNC}.staleness_threshold", "ahead", 0.1),
-    summed(f"{_ASYNC}.trigger_parameter_sync_step", "ahead", 4),
-    summed(f"{_ASYNC}.require_batches", "ahead", 1),
+    summed(f"{ACTOR}.{counts.MINI_BATCH}", "actor batches"),
+    summed(f"{_ASYNC}.staleness_threshold", "ahead"),
+    summed(f"{_ASYNC}.trigger_parameter_sync_step", "ahead"),
+    summed(f"{_ASYNC}.require_batches", "ahead"),
     summed(f"{_ASYNC}.use_rollout_log_probs", "ahead"),
     Row(
         f"{_ASYNC}.partial_rollout",
@@ -219,12 +228,12 @@ _STREAM_ROWS: tuple[Row, ...] = (
     needless(f"{_ASYNC}.checkpoint_engine.**", "weights go by collectives or memory: weight_sync_route"),
     lacks("rollout.max_concurrent_samples_per_replica", "max_running_requests bounds the answers of an engine"),
     needless("rollout.n", "actor_rollout_ref.rollout.n counts"),
-    summed(_TOTAL, "length", 100),
+    summed(_TOTAL, "length"),
     needless("rollout.total_epochs", f"{_TOTAL} counts; {ENDS_SOONER}"),
     needless("trainer.total_epochs", f"{_TOTAL} counts; {ENDS_SOONER}"),
     needless("trainer.total_training_steps", f"{_TOTAL} counts"),
     summed("rollout.test_freq", "validations"),
-    summed("trainer.test_freq", "validations", -1),
+    summed("trainer.test_freq", "validations"),
 )
 _STREAM: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "actor batches": counts.batches("actor_train", prompts_of_step=_prompts),

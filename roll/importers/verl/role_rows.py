@@ -8,6 +8,7 @@ from typing import Any
 from roll.importers import rows as words
 from roll.importers.rows import (
     CHANGES,
+    RELEASE,
     ChangesRun,
     CombinedKeys,
     Row,
@@ -69,13 +70,13 @@ _ALL = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 _SHARED = "verl's adapter of a fused layer (linear_qkv, linear_fc1) has one A for its parts, here each has its own."
 
 ADAPTER_ROWS: tuple[Row, ...] = (
-    summed(f"{MODEL}.lora_rank", "lora", 0),
-    summed(f"{MODEL}.lora_alpha", "lora", 16, needs="lora"),
-    summed(f"{MODEL}.target_modules", "lora", "all-linear", needs="lora"),
+    summed(f"{MODEL}.lora_rank", "lora"),
+    summed(f"{MODEL}.lora_alpha", "lora", needs="lora"),
+    summed(f"{MODEL}.target_modules", "lora", needs="lora"),
     to(f"{MODEL}.lora_adapter_path", f"{_ARGS}.adapter_name_or_path", needs="lora"),
-    summed(f"{SECTION}.rank", "lora", 0),
-    summed(f"{SECTION}.alpha", "lora", 32, needs="lora section"),
-    summed(f"{SECTION}.target_modules", "lora", list(_ALL), needs="lora section"),
+    summed(f"{SECTION}.rank", "lora"),
+    summed(f"{SECTION}.alpha", "lora", needs="lora section"),
+    summed(f"{SECTION}.target_modules", "lora", needs="lora section"),
     to(f"{SECTION}.dropout", f"{_ARGS}.lora_dropout", needs="lora section"),
     to(f"{SECTION}.adapter_path", f"{_ARGS}.adapter_name_or_path", needs="lora section"),
     changes(f"{SECTION}.exclude_modules", "lora_target names what gets adapters", []),
@@ -120,14 +121,14 @@ def adapters(source: SourceLookup) -> CombinedKeys:
 
 
 def _of_section(source: SourceLookup) -> CombinedKeys:
-    modules = source(f"{SECTION}.target_modules")
+    modules = source(f"{SECTION}.target_modules", list(_ALL))
     names = [modules] if isinstance(modules, str) else list(modules)
     if unknown := [name for name in names if name not in _OURS]:
         raise ChangesRun(f"{SECTION}.target_modules: {unknown[0]} is none of {', '.join(_OURS)}. Set lora_target")
     ours: Any = list(dict.fromkeys(module for name in names for module in _OURS[name]))
     if set(_ALL) <= set(names):
         ours = "all-linear"
-    made = _lora_keys(ours, source.number(f"{SECTION}.rank"), source(f"{SECTION}.alpha"))
+    made = _lora_keys(ours, source.number(f"{SECTION}.rank"), source(f"{SECTION}.alpha", 32))
     fused = source(f"{SECTION}.type", "lora") == "lora" and {"linear_qkv", "linear_fc1"} & set(names)
     return CombinedKeys(made.settings, made.text, differences={f"{SECTION}.rank": _SHARED} if fused else {})
 
@@ -140,11 +141,11 @@ def _lora_keys(names: Any, rank: int, alpha: Any) -> CombinedKeys:
 # verl's keys of MTP heads (multi-token prediction).
 
 AT = f"{MODEL}.mtp"
-_KEYS = {"enable": False, "enable_train": False, "detach_encoder": False, "mtp_loss_scaling_factor": 0.1}
+_KEYS = ("enable", "enable_train", "detach_encoder", "mtp_loss_scaling_factor")
 _ENGINES = "engines load models without their MTP heads"
 
 MTP_ROWS: tuple[Row, ...] = (
-    *(summed(f"{AT}.{key}", "mtp", default) for key, default in _KEYS.items()),
+    *(summed(f"{AT}.{key}", "mtp") for key in _KEYS),
     needless(f"{AT}._target_", "the class of a section"),
     Row(f"{AT}.**", note=_ENGINES, idle=(None, False), outcome="not available", needs="drafts"),
 )
@@ -158,7 +159,7 @@ def head_training(source: SourceLookup) -> CombinedKeys:
         return CombinedKeys({}, "MTP heads are saved as they were.", lost={f"{AT}.enable_train": reason})
     mode, factor = (
         "standalone" if source(f"{AT}.detach_encoder") else "joint",
-        source.amount(f"{AT}.mtp_loss_scaling_factor"),
+        source.amount(f"{AT}.mtp_loss_scaling_factor", 0.1),
     )
     near = "" if mode == "joint" else "Embedding and output matrix are kept from the head's loss as well."
     settings = {f"{TRAIN}.mtp_training_mode": mode, f"{TRAIN}.mtp_loss_scaling_factor": factor}
@@ -180,7 +181,7 @@ _LOADS = ("torch_dtype", "device_map", "low_cpu_mem_usage", "trust_remote_code")
 _OF_LOADING = "an argument of loading a model; in its configuration, where verl puts it, nothing reads it"
 _SHUFFLED = "rows of a step are always shuffled over its updates; with one update a step it is the same"
 MODEL_ROWS: tuple[Row, ...] = (
-    to(f"{MODEL}.path", "pretrain", via=model_path, default="~/models/deepseek-llm-7b-chat"),
+    to(f"{MODEL}.path", "pretrain", via=model_path, default=RELEASE),
     to(f"{MODEL}.tokenizer_path", f"{TRAIN}.model_args.tokenizer_path"),
     to(f"{MODEL}.external_lib", "external_lib", idle=(None,)),
     to(
@@ -200,7 +201,7 @@ MODEL_ROWS: tuple[Row, ...] = (
         f"{MODEL}.enable_gradient_checkpointing",
         f"{TRAIN}.model_args.disable_gradient_checkpointing",
         via=words.opposite,
-        default=True,
+        default=RELEASE,
     ),
     to(
         f"{MODEL}.enable_activation_offload",
@@ -239,28 +240,28 @@ MODEL_ROWS: tuple[Row, ...] = (
 )
 
 ACTOR_ROWS: tuple[Row, ...] = (
-    to(f"{ACTOR}.strategy", f"{TRAIN}.strategy_args.strategy_name", via=words.trainer, default="fsdp"),
-    summed(f"{ACTOR}.ppo_mini_batch_size", "actor batches", 256),
+    to(f"{ACTOR}.strategy", f"{TRAIN}.strategy_args.strategy_name", via=words.trainer, default=RELEASE),
+    summed(f"{ACTOR}.ppo_mini_batch_size", "actor batches"),
     summed(f"{ACTOR}.ppo_micro_batch_size", "actor batches"),
     summed(f"{ACTOR}.ppo_micro_batch_size_per_gpu", "actor batches"),
-    summed(f"{ACTOR}.use_dynamic_bsz", "actor tokens", False),
-    summed(f"{ACTOR}.ppo_max_token_len_per_gpu", "actor tokens", 16384),
-    summed(f"{ACTOR}.clip_ratio", "policy", 0.2),
+    summed(f"{ACTOR}.use_dynamic_bsz", "actor tokens"),
+    summed(f"{ACTOR}.ppo_max_token_len_per_gpu", "actor tokens"),
+    summed(f"{ACTOR}.clip_ratio", "policy"),
     summed(f"{ACTOR}.clip_ratio_low", "policy"),
     summed(f"{ACTOR}.clip_ratio_high", "policy"),
-    summed(f"{ACTOR}.clip_ratio_c", "policy", 3.0),
-    summed(f"{ACTOR}.policy_loss.loss_mode", "policy", "vanilla"),
-    summed(f"{ACTOR}.use_gpg_loss", "policy", False),
-    summed(f"{ACTOR}.tau_pos", "policy", 1.0),
-    summed(f"{ACTOR}.tau_neg", "policy", 1.05),
+    summed(f"{ACTOR}.clip_ratio_c", "policy"),
+    summed(f"{ACTOR}.policy_loss.loss_mode", "policy"),
+    summed(f"{ACTOR}.use_gpg_loss", "policy"),
+    summed(f"{ACTOR}.tau_pos", "policy"),
+    summed(f"{ACTOR}.tau_neg", "policy"),
     *(
-        to(f"{ACTOR}.policy_loss.{name}", name, via=words.number, default=default, needs=needs)
-        for name, default, needs in (
-            ("clip_cov_ratio", 2e-4, "clip cov"),
-            ("clip_cov_lb", 1.0, "clip cov"),
-            ("clip_cov_ub", 5.0, "clip cov"),
-            ("kl_cov_ratio", 2e-4, "kl cov"),
-            ("ppo_kl_coef", 0.1, "kl cov"),
+        to(f"{ACTOR}.policy_loss.{name}", name, via=words.number, default=RELEASE, needs=needs)
+        for name, needs in (
+            ("clip_cov_ratio", "clip cov"),
+            ("clip_cov_lb", "clip cov"),
+            ("clip_cov_ub", "clip cov"),
+            ("kl_cov_ratio", "kl cov"),
+            ("ppo_kl_coef", "kl cov"),
         )
     ),
     *(
@@ -274,7 +275,7 @@ ACTOR_ROWS: tuple[Row, ...] = (
         )
     ),
     needless(f"{ACTOR}.policy_loss.cppo._target_", "classes of verl's"),
-    summed(f"{ACTOR}.use_m2po_loss", "policy", False),
+    summed(f"{ACTOR}.use_m2po_loss", "policy"),
     to(f"{ACTOR}.M2_budget", "m2po_threshold", via=words.number, needs="m2po"),
     *(
         Row(f"{ACTOR}.{name}", note=note, outcome=CHANGES, needs="m2po", idle=(None, False))
@@ -289,7 +290,7 @@ ACTOR_ROWS: tuple[Row, ...] = (
         f"{ACTOR}.loss_agg_mode",
         "loss_agg_mode",
         via=words.aggregation,
-        default="token-mean",
+        default=RELEASE,
         needs="own aggregation",
     ),
     to(
@@ -298,24 +299,24 @@ ACTOR_ROWS: tuple[Row, ...] = (
         via=lambda value: "token-mean" if value else "seq-mean-token-mean",
     ),
     to(f"{ACTOR}.loss_scale_factor", "loss_scale_factor", via=words.loss_scale, needs="norm"),
-    to(f"{ACTOR}.entropy_coeff", "entropy_loss_coef", via=words.number, default=0.0),
+    to(f"{ACTOR}.entropy_coeff", "entropy_loss_coef", via=words.number, default=RELEASE),
     lacks(f"{ACTOR}.calculate_entropy", "actor/entropy is always recorded", False, True),
-    to(f"{ACTOR}.use_kl_loss", "use_kl_loss", default=False),
-    to(f"{ACTOR}.kl_loss_coef", "kl_loss_coef", via=words.number, default=0.001, needs="kl loss"),
-    to(f"{ACTOR}.kl_loss_type", "kl_loss_type", via=words.kl_loss, default="low_var_kl", needs="kl loss"),
-    to(f"{ACTOR}.ppo_epochs", "ppo_epochs", default=1),
+    to(f"{ACTOR}.use_kl_loss", "use_kl_loss", default=RELEASE),
+    to(f"{ACTOR}.kl_loss_coef", "kl_loss_coef", via=words.number, default=RELEASE, needs="kl loss"),
+    to(f"{ACTOR}.kl_loss_type", "kl_loss_type", via=words.kl_loss, default=RELEASE, needs="kl loss"),
+    to(f"{ACTOR}.ppo_epochs", "ppo_epochs", default=RELEASE),
     Row(f"{ACTOR}.shuffle", idle=(None, True), outcome="approximated", note=_SHUFFLED),
-    to(f"{ACTOR}.grad_clip", "max_grad_norm", via=words.number, default=1.0),
-    to(f"{ACTOR}.optim.clip_grad", "max_grad_norm", via=words.number),
+    to(f"{ACTOR}.grad_clip", "max_grad_norm", via=words.number, default=RELEASE),
+    to(f"{ACTOR}.optim.clip_grad", "max_grad_norm", via=words.number, default=RELEASE),
     to(f"{ACTOR}.use_torch_compile", f"{TRAIN}.use_torch_compile", idle=(False,)),
     to(f"{ACTOR}.use_remove_padding", f"{TRAIN}.use_sequence_packing"),
     to(f"{ACTOR}.use_rollout_log_probs", "force_disable_old_logprobs_recompute", idle=(None, False)),
-    to(f"{ACTOR}.router_replay.mode", f"{TRAIN}.router_replay.mode", via=words.router_replay, default="disabled"),
+    to(f"{ACTOR}.router_replay.mode", f"{TRAIN}.router_replay.mode", via=words.router_replay, default=RELEASE),
     needless(f"{ACTOR}.router_replay._target_", "classes of verl's"),
     changes(f"{ACTOR}.router_replay.**", "experts are neither recorded to a file nor read from one"),
     needless(f"{ACTOR}.**sum_pi_squared**", "of a baseline for tokens, which algorithm.adv_estimator asks for"),
     changes(f"{ACTOR}.qat.**", "training with quantised weights is not here", False),
-    *optimizer(ACTOR, TRAIN, 1e-6),
+    *optimizer(ACTOR, TRAIN),
     *fsdp(ACTOR, TRAIN, "actor fsdp", learns=True),
     *megatron(ACTOR, TRAIN, "actor megatron", learns=True),
     *checkpoint(ACTOR),
@@ -339,23 +340,23 @@ REF_ROWS: tuple[Row, ...] = (
 )
 
 ROLLOUT_ROWS: tuple[Row, ...] = (
-    to(f"{ROLLOUT}.name", f"{INFER}.strategy_args.strategy_name", via=words.rollout_engine, default="vllm"),
+    to(f"{ROLLOUT}.name", f"{INFER}.strategy_args.strategy_name", via=words.rollout_engine, default=RELEASE),
     needless(f"{ROLLOUT}.max_batch_size", "of TensorRT-LLM; rollout.max_num_seqs counts"),
     lacks(f"{ROLLOUT}.mode", "requests are always in flight one by one", "async", "sync"),
-    summed(f"{ROLLOUT}.temperature", "sampling", 1.0),
-    to(f"{ROLLOUT}.top_k", f"{INFER}.generating_args.top_k", default=-1),
-    to(f"{ROLLOUT}.top_p", f"{INFER}.generating_args.top_p", via=words.number, default=1.0),
+    summed(f"{ROLLOUT}.temperature", "sampling"),
+    to(f"{ROLLOUT}.top_k", f"{INFER}.generating_args.top_k", default=RELEASE),
+    to(f"{ROLLOUT}.top_p", f"{INFER}.generating_args.top_p", via=words.number, default=RELEASE),
     to(f"{ROLLOUT}.repetition_penalty", f"{INFER}.generating_args.repetition_penalty", via=words.number),
-    summed(f"{ROLLOUT}.do_sample", "sampling", True),
+    summed(f"{ROLLOUT}.do_sample", "sampling"),
     to(f"{ROLLOUT}.ignore_eos", f"{INFER}.generating_args.ignore_eos", idle=(False,)),
-    summed(f"{ROLLOUT}.n", "actor batches", 1),
+    summed(f"{ROLLOUT}.n", "actor batches"),
     needless(f"{ROLLOUT}.prompt_length", "room for prompts, of which data.max_prompt_length says how long they are"),
     needless(f"{ROLLOUT}.response_length", "data.max_response_length counts"),
     to(f"{ROLLOUT}.dtype", f"{INFER}.model_args.dtype", via=words.dtype),
-    to(f"{ROLLOUT}.max_num_seqs", "max_running_requests", default=1024, note="answers in flight per engine"),
+    to(f"{ROLLOUT}.max_num_seqs", "max_running_requests", default=RELEASE, note="answers in flight per engine"),
     changes(f"{ROLLOUT}.n_agent", "answers of a prompt in forks of verl's: rollout.n says how many here"),
-    summed(f"{ROLLOUT}.tensor_model_parallel_size", "engine", 2),
-    summed(f"{ROLLOUT}.gpu_memory_utilization", "engine", 0.5),
+    summed(f"{ROLLOUT}.tensor_model_parallel_size", "engine"),
+    summed(f"{ROLLOUT}.gpu_memory_utilization", "engine"),
     *(
         summed(f"{ROLLOUT}.{name}", "engine")
         for name in (
@@ -378,8 +379,8 @@ ROLLOUT_ROWS: tuple[Row, ...] = (
     summed(f"{ROLLOUT}.log_prob_use_dynamic_bsz", "actor scoring tokens"),
     summed(f"{ROLLOUT}.log_prob_max_token_len_per_gpu", "actor scoring tokens"),
     *(
-        summed(f"{ROLLOUT}.val_kwargs.{name}", "validation", default, needs="validation")
-        for name, default in (("do_sample", False), ("temperature", 0), ("top_p", 1.0), ("top_k", -1), ("n", 1))
+        summed(f"{ROLLOUT}.val_kwargs.{name}", "validation", needs="validation")
+        for name in ("do_sample", "temperature", "top_p", "top_k", "n")
     ),
     to(f"{ROLLOUT}.update_weights_bucket_megabytes", "model_update_buffer_size_mb"),
     needless(f"{ROLLOUT}.free_cache_engine", TURNS),
@@ -443,7 +444,7 @@ CRITIC_ROWS: tuple[Row, ...] = (
         f"{CRITIC}.model.enable_gradient_checkpointing",
         "critic.model_args.disable_gradient_checkpointing",
         via=words.opposite,
-        default=True,
+        default=RELEASE,
         needs="critic",
     ),
     to(f"{CRITIC}.model.use_remove_padding", "critic.use_sequence_packing", needs="critic"),
@@ -474,15 +475,15 @@ CRITIC_ROWS: tuple[Row, ...] = (
     summed(f"{CRITIC}.forward_micro_batch_size", "critic scoring", needs="critic"),
     summed(f"{CRITIC}.forward_micro_batch_size_per_gpu", "critic scoring", needs="critic"),
     summed(f"{CRITIC}.use_dynamic_bsz", "critic tokens", needs="critic"),
-    summed(f"{CRITIC}.ppo_max_token_len_per_gpu", "critic tokens", 32768, needs="critic"),
+    summed(f"{CRITIC}.ppo_max_token_len_per_gpu", "critic tokens", needs="critic"),
     summed(f"{CRITIC}.forward_max_token_len_per_gpu", "critic scoring tokens", needs="critic"),
     to(f"{CRITIC}.ppo_epochs", "critic.ppo_epochs", needs="critic"),
     Row(f"{CRITIC}.shuffle", idle=(None, True), outcome="approximated", note=_SHUFFLED, needs="critic"),
-    to(f"{CRITIC}.cliprange_value", "value_clip", via=words.number, default=0.5, needs="critic"),
+    to(f"{CRITIC}.cliprange_value", "value_clip", via=words.number, default=RELEASE, needs="critic"),
     needless(f"{CRITIC}.loss_agg_mode", "the value loss is a mean over the tokens"),
-    to(f"{CRITIC}.grad_clip", "critic.max_grad_norm", via=words.number, default=1.0, needs="critic"),
-    to(f"{CRITIC}.optim.clip_grad", "critic.max_grad_norm", via=words.number, needs="critic"),
-    *optimizer(CRITIC, "critic", 1e-5),
+    to(f"{CRITIC}.grad_clip", "critic.max_grad_norm", via=words.number, default=RELEASE, needs="critic"),
+    to(f"{CRITIC}.optim.clip_grad", "critic.max_grad_norm", via=words.number, default=RELEASE, needs="critic"),
+    *optimizer(CRITIC, "critic"),
     *(
         row
         for section in (f"{CRITIC}.model", CRITIC)
@@ -518,7 +519,7 @@ _OF_WORKERS = (
 """How and where rewards are computed, and not what they are."""
 
 REWARD_ROWS: tuple[Row, ...] = (
-    summed("reward_model.enable", "rewards", False),
+    summed("reward_model.enable", "rewards"),
     summed("reward_model.model.path", "rewards", needs="reward model"),
     summed("reward_model.micro_batch_size", "rewards", needs="reward model"),
     summed("reward_model.micro_batch_size_per_gpu", "rewards", needs="reward model"),
@@ -560,7 +561,7 @@ REWARD_ROWS: tuple[Row, ...] = (
     ),
     *(needless(f"reward_model.{name}", _SCORES) for name in _OF_WORKERS),
     summed("custom_reward_function.path", "rewards"),
-    summed("custom_reward_function.name", "rewards", "compute_score"),
+    summed("custom_reward_function.name", "rewards"),
     summed("custom_reward_function.reward_kwargs.**", "rewards"),
     needless("custom_reward_function.reward_kwargs", "empty"),
 )

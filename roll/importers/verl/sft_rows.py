@@ -8,6 +8,7 @@ from typing import Any
 
 from roll.importers import rows as words
 from roll.importers.rows import (
+    RELEASE,
     AsksNothing,
     CombinedKeys,
     Condition,
@@ -28,6 +29,7 @@ from roll.importers.verl.batches import gpus, leaves_gpus_open
 from roll.importers.verl.combined_keys import TRACKER_VARIABLES, board
 from roll.importers.verl.common import (
     ALL_ROWS,
+    AVERAGES_PASSES,
     ENDS_SOONER,
     FILES_ONCE,
     HIDDEN_NOISE,
@@ -50,7 +52,6 @@ from roll.importers.verl.pictures import COLUMNS, NO_VIDEOS, ONLY_RLVR, PATCHES
 from roll.importers.verl.sft_columns import MISMATCH, columns
 from roll.importers.verl.sft_engine_rows import ENGINE_ROWS, MODEL_ROWS, OPTIMIZER_ROWS, ROLE
 from roll.importers.verl.templates import DEFAULT_SWITCH, TEMPLATE_ROWS, template_sums
-from roll.importers.verl.versions import AVERAGES_PASSES
 
 _ARGS, _MODEL, _DATA = f"{ROLE}.training_args", f"{ROLE}.model_args", f"{ROLE}.data_args"
 _CONFIG = f"{ROLE}.strategy_args.strategy_config"
@@ -174,13 +175,8 @@ def _not_never(value: Any) -> Any:
 
 
 def _resume(source: SourceLookup) -> CombinedKeys:
-    mode, path = source("trainer.resume_mode"), source("trainer.resume_from_path")
-    value = {"auto": True, "disable": False}.get(str(mode), path)
-    if value is None and mode is None and source("trainer.resume_path") is None:
-        near = (
-            "By default verl resumes since it has trainer.resume_mode, and starts anew before. Give it after the file."
-        )
-        return CombinedKeys({"resume_from_checkpoint": False}, "resume_from_checkpoint: false.", near)
+    mode, path = str(source("trainer.resume_mode")), source("trainer.resume_from_path")
+    value = {"auto": True, "disable": False}.get(mode, path)
     if value is None:
         return CombinedKeys({}, "not given")
     return CombinedKeys({"resume_from_checkpoint": value}, f"resume_from_checkpoint: {value}.")
@@ -291,24 +287,24 @@ _COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
 }
 
 _ROWS: tuple[Row, ...] = (
-    to("model.partial_pretrain", "pretrain", default="~/models/gemma-1.1-7b-it"),
-    to("model.path", "pretrain"),
-    to("model.strategy", f"{ROLE}.strategy_args.strategy_name", via=words.trainer, default="fsdp"),
+    to("model.partial_pretrain", "pretrain", default=RELEASE),
+    to("model.path", "pretrain", default=RELEASE),
+    to("model.strategy", f"{ROLE}.strategy_args.strategy_name", via=words.trainer, default=RELEASE),
     to("engine.strategy", f"{ROLE}.strategy_args.strategy_name", via=words.trainer),
     to("data.train_files", f"{_DATA}.file_name", via=words.files),
     to("data.val_files", "validation.data_args.file_name", via=words.files),
-    summed("data.train_batch_size", "batches", 256),
-    summed("data.micro_batch_size_per_gpu", "batches", 4),
+    summed("data.train_batch_size", "batches"),
+    summed("data.micro_batch_size_per_gpu", "batches"),
     summed("data.micro_batch_size", "batches"),
-    summed("ulysses_sequence_parallel_size", "batches", 1),
-    to("data.max_length", "sequence_length", default=1024),
-    summed("data.truncation", "cuts", "error"),
-    summed("data.prompt_key", "columns", "question"),
-    summed("data.response_key", "columns", "answer"),
+    summed("ulysses_sequence_parallel_size", "batches"),
+    to("data.max_length", "sequence_length", default=RELEASE),
+    summed("data.truncation", "cuts"),
+    summed("data.prompt_key", "columns"),
+    summed("data.response_key", "columns"),
     summed("data.prompt_dict_keys", "columns"),
     summed("data.response_dict_keys", "columns"),
     summed("data.multiturn.enable", "columns"),
-    summed("data.multiturn.messages_key", "columns", "messages"),
+    summed("data.multiturn.messages_key", "columns"),
     to("data.multiturn.tools_key", "tools_key"),
     changes("data.multiturn.*", "switches of thinking are what the rows' template makes of them"),
     PATCHES,
@@ -319,14 +315,13 @@ _ROWS: tuple[Row, ...] = (
     needless("data.balance_dp_token", "every token of a step weighs the same, on whatever rank it is"),
     needless("data.use_shm", FILES_ONCE),
     needless("data.num_workers", "rows are read as they are needed"),
-    summed("data.use_dynamic_bsz", "tokens", False),
-    summed("data.max_token_len_per_gpu", "tokens", 8192),
+    summed("data.use_dynamic_bsz", "tokens"),
+    summed("data.max_token_len_per_gpu", "tokens"),
     to(
         "model.enable_gradient_checkpointing",
         f"{_MODEL}.disable_gradient_checkpointing",
         via=words.opposite,
-        default=True,
-        note="verl before 0.5 has false by default",
+        default=RELEASE,
     ),
     to("model.fsdp_config.wrap_policy.min_num_params", f"{_CONFIG}.wrap_policy.min_num_params", idle=(0,)),
     to("model.fsdp_config.cpu_offload", f"{_CONFIG}.offload_policy", idle=(False,)),
@@ -339,20 +334,21 @@ _ROWS: tuple[Row, ...] = (
     changes("model.override_config.hidden_noise_*", HIDDEN_NOISE),
     to("model.override_config.*", f"{_MODEL}.model_config_kwargs.*", note=OF_MODEL),
     lacks("model.trust_remote_code", OWN_CODE, False),
-    summed("model.lora_rank", "lora", 0),
-    summed("model.lora_alpha", "lora", 16, needs="lora"),
-    summed("model.target_modules", "lora", "all-linear", needs="lora"),
+    summed("model.lora_rank", "lora"),
+    summed("model.lora_alpha", "lora", needs="lora"),
+    summed("model.target_modules", "lora", needs="lora"),
     lacks("model.use_liger", "model_args.use_torch_compile fuses what is beside the matrices", False),
     needless("model.use_shm", FILES_ONCE),
     to("use_remove_padding", f"{ROLE}.use_sequence_packing"),
-    to("optim.lr", f"{_ARGS}.learning_rate", via=words.number, default=1e-5),
-    to("optim.betas", f"{_ARGS}.adam_beta1", f"{_ARGS}.adam_beta2", via=words.betas, default=[0.9, 0.95]),
-    to("optim.weight_decay", f"{_ARGS}.weight_decay", via=words.number, default=0.01),
-    to("optim.warmup_steps_ratio", f"{_ARGS}.warmup_ratio", via=rise, default=0.1),
-    to("optim.lr_warmup_steps_ratio", f"{_ARGS}.warmup_ratio", via=rise),
-    to("optim.clip_grad", "max_grad_norm", via=words.number, default=1.0),
+    to("optim.lr", f"{_ARGS}.learning_rate", via=words.number, default=RELEASE),
+    to("optim.betas", f"{_ARGS}.adam_beta1", f"{_ARGS}.adam_beta2", via=words.betas, default=RELEASE),
+    to("optim.weight_decay", f"{_ARGS}.weight_decay", via=words.number, default=RELEASE),
+    to("optim.warmup_steps_ratio", f"{_ARGS}.warmup_ratio", via=rise, default=RELEASE),
+    to("optim.lr_warmup_steps_ratio", f"{_ARGS}.warmup_ratio", via=rise, default=RELEASE),
+    to("optim.clip_grad", "max_grad_norm", via=words.number, default=RELEASE),
     to("optim.warmup_style", f"{_ARGS}.lr_scheduler_type", via=words.schedule),
-    to("optim.lr_scheduler_type", f"{_ARGS}.lr_scheduler_type", via=words.schedule),
+    to("optim.lr_scheduler", f"{_ARGS}.lr_scheduler_type", via=words.schedule, default=RELEASE),
+    to("optim.lr_scheduler_type", f"{_ARGS}.lr_scheduler_type", via=words.schedule, default=RELEASE),
     to("optim.lr_warmup_steps", f"{_ARGS}.warmup_steps", via=rising),
     to(
         "optim.min_lr_ratio",
@@ -369,22 +365,21 @@ _ROWS: tuple[Row, ...] = (
     *OPTIMIZER_ROWS,
     *MODEL_ROWS,
     *(lacks(f"data.max_{kind}_length", "sequence_length is that of a whole row") for kind in ("prompt", "response")),
-    to("optim.lr_scheduler", f"{_ARGS}.lr_scheduler_type", via=words.schedule, default="cosine"),
-    summed("trainer.nnodes", "placement", 1),
-    summed("trainer.n_gpus_per_node", "placement", 8),
-    to("trainer.total_epochs", "num_train_epochs", default=4, needs="epochs"),
+    summed("trainer.nnodes", "placement"),
+    summed("trainer.n_gpus_per_node", "placement"),
+    to("trainer.total_epochs", "num_train_epochs", default=RELEASE, needs="epochs"),
     to("data.drop_last", f"{_DATA}.drop_last"),
     summed("trainer.total_training_steps", "end", idle=(None,)),
-    summed("trainer.project_name", "trackers", "gsm8k-sft"),
-    to("trainer.experiment_name", "exp_name", via=words.run_name, default="test"),
-    summed("trainer.logger", "trackers", ["console", "wandb"]),
+    summed("trainer.project_name", "trackers"),
+    to("trainer.experiment_name", "exp_name", via=words.run_name, default=RELEASE),
+    summed("trainer.logger", "trackers"),
     *(
         summed(f"${name}", "trackers", note=f"tracker_kwargs.{where}.{key}.")
         for name, (where, key) in TRACKER_VARIABLES.items()
     ),
-    to("trainer.seed", "seed", default=1),
-    to("trainer.save_freq", "save_steps", via=_every, default=-1),
-    summed("trainer.test_freq", "validations", -1),
+    to("trainer.seed", "seed", default=RELEASE),
+    to("trainer.save_freq", "save_steps", via=_every, default=RELEASE),
+    summed("trainer.test_freq", "validations"),
     lacks("trainer.val_before_train", "a validation follows a step: eval_steps", False),
     to("trainer.default_local_dir", "checkpoint_config.output_dir"),
     lacks("trainer.default_hdfs_dir", "checkpoints go into a directory; copy it from there"),
@@ -410,5 +405,5 @@ _ROWS: tuple[Row, ...] = (
 )
 
 SFT = Table("verl", "sft", _ROWS, _COMBINED_KEYS, _CONDITIONS)
-SAVES = summed("trainer.save_freq", "saves", -1)
+SAVES = summed("trainer.save_freq", "saves")
 """Row of verl's alone: the fine-tuning of Trinity-RFT saves as often as it says."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from roll.importers import rows as words
-from roll.importers.convert import SourceKeys
-from roll.importers.rows import Change, Row, Table, changes, lacks, needless, summed, to
+from roll.importers.convert import Imported, SourceKeys, convert
+from roll.importers.rows import RELEASE, Change, Row, Table, changes, lacks, needless, summed, to
 from roll.importers.script import is_output, undated
 from roll.importers.verl.combined_keys import COMBINED_KEYS, OF_MACHINES, TRACKER_VARIABLES
 from roll.importers.verl.common import (
@@ -37,13 +38,24 @@ from roll.importers.verl.common import (
 from roll.importers.verl.correction import CORRECTION_ROWS
 from roll.importers.verl.overlap import is_overlapping, is_stream, overlapping_table
 from roll.importers.verl.pictures import PICTURE_ROWS, picture_notes
+from roll.importers.verl.releases import (
+    PPO,
+    PPO_MEGATRON,
+    SFT_ALONE,
+    SFT_ENGINE,
+    WHOLE_STEPS,
+    derived,
+    fitting,
+    given_notes,
+    nearest_name,
+    release_notes,
+)
 from roll.importers.verl.reward_sources import GRADES_MATHS
 from roll.importers.verl.role_rows import REWARD_ROWS, ROLE_ROWS
 from roll.importers.verl.sft_rows import SAVES, SFT
 from roll.importers.verl.templates import TEMPLATE_ROWS
 from roll.importers.verl.turns import plays, turns_table
 from roll.importers.verl.variables import VARIABLE_ROWS, read_by_own_code
-from roll.importers.verl.versions import derived, sft_defaults, sft_names, version_notes
 
 # The program that a script starts: its keys say what a run is only where the program is verl's own trainer.
 
@@ -141,20 +153,20 @@ _DATA = (
     to(
         "data.prompt_key",
         f"{TRAIN}.data_args.messages",
-        default="prompt",
+        default=RELEASE,
         note="verl's prompts are chat messages; the answer to compare with is the column reward_model.ground_truth",
     ),
-    summed("data.reward_fn_key", "rewards", "data_source"),
-    to("data.max_prompt_length", "prompt_length", default=512),
-    to("data.max_response_length", "response_length", default=512),
-    summed("data.train_batch_size", "actor batches", 1024),
+    summed("data.reward_fn_key", "rewards"),
+    to("data.max_prompt_length", "prompt_length", default=RELEASE),
+    to("data.max_response_length", "response_length", default=RELEASE),
+    summed("data.train_batch_size", "actor batches"),
     summed("data.gen_batch_size", "filter", needs="filter"),
     to("data.val_batch_size", "val_batch_size", idle=(None,)),
-    to("data.shuffle", f"{TRAIN}.data_args.shuffle", default=True),
+    to("data.shuffle", f"{TRAIN}.data_args.shuffle", default=RELEASE),
     to("data.drop_last", f"{TRAIN}.data_args.drop_last"),
     to("data.seed", "seed", idle=(None,)),
-    summed("data.truncation", "rows", "error"),
-    summed("data.filter_overlong_prompts", "rows", False),
+    summed("data.truncation", "rows"),
+    summed("data.filter_overlong_prompts", "rows"),
     needless("data.filter_overlong_prompts_workers", "prompts are measured as they are needed"),
     needless("data.dataloader_num_workers", "prompts are read as they are needed"),
     lacks("data.validation_shuffle", "all rows are validated, in their order", False),
@@ -182,10 +194,10 @@ _DATA = (
 )
 
 _ALGORITHM = (
-    summed("algorithm.adv_estimator", "estimator", "gae"),
-    to("algorithm.gamma", "gamma", via=words.number, default=1.0),
-    to("algorithm.lam", "lambd", via=words.number, default=1.0, needs="critic"),
-    summed("algorithm.norm_adv_by_std_in_grpo", "norms", True),
+    summed("algorithm.adv_estimator", "estimator"),
+    to("algorithm.gamma", "gamma", via=words.number, default=RELEASE),
+    to("algorithm.lam", "lambd", via=words.number, default=RELEASE, needs="critic"),
+    summed("algorithm.norm_adv_by_std_in_grpo", "norms"),
     to(
         "algorithm.gdpo_reward_keys",
         "gdpo_reward_keys",
@@ -194,13 +206,13 @@ _ALGORITHM = (
         note="the function of the reward must return them beside its score; whether it does shows in the first step",
     ),
     to("algorithm.gdpo_reward_weights", "gdpo_reward_weights", idle=(None,), needs="gdpo"),
-    to("algorithm.use_kl_in_reward", "add_token_level_kl", default=False),
-    to("algorithm.kl_penalty", "kl_penalty", via=words.kl, default="kl", needs="kl reward"),
-    to("algorithm.kl_ctrl.kl_coef", "init_kl_coef", via=words.number, default=0.001, needs="kl reward"),
-    Row("algorithm.kl_ctrl.type", default="fixed", idle=("fixed",), note="target_kl adapts it", needs="kl reward"),
-    to("algorithm.kl_ctrl.target_kl", "target_kl", via=words.number, default=0.1, needs="adaptive kl"),
-    to("algorithm.kl_ctrl.horizon", "kl_horizon", default=10000, needs="adaptive kl"),
-    summed("algorithm.filter_groups.enable", "filter", False, needs="filter"),
+    to("algorithm.use_kl_in_reward", "add_token_level_kl", default=RELEASE),
+    to("algorithm.kl_penalty", "kl_penalty", via=words.kl, default=RELEASE, needs="kl reward"),
+    to("algorithm.kl_ctrl.kl_coef", "init_kl_coef", via=words.number, default=RELEASE, needs="kl reward"),
+    Row("algorithm.kl_ctrl.type", idle=("fixed",), note="target_kl adapts it", needs="kl reward"),
+    to("algorithm.kl_ctrl.target_kl", "target_kl", via=words.number, default=RELEASE, needs="adaptive kl"),
+    to("algorithm.kl_ctrl.horizon", "kl_horizon", default=RELEASE, needs="adaptive kl"),
+    summed("algorithm.filter_groups.enable", "filter", needs="filter"),
     summed("algorithm.filter_groups.max_num_gen_batches", "filter", needs="filter"),
     summed("algorithm.filter_groups.metric", "filter", needs="filter"),
     changes("algorithm.use_pf_ppo", "rows are not drawn again by weight; difficulty_loss_weight weighs them", False),
@@ -211,19 +223,19 @@ _ALGORITHM = (
 )
 
 _TRAINER = (
-    summed("trainer.nnodes", "placement", 1),
-    summed("trainer.n_gpus_per_node", "placement", 8),
+    summed("trainer.nnodes", "placement"),
+    summed("trainer.n_gpus_per_node", "placement"),
     to(
         "trainer.total_epochs",
         "num_train_epochs",
-        default=30,
+        default=RELEASE,
         needs="epochs",
         note="the run counts its steps when it knows its rows: epochs x whole batches of them",
     ),
     to("trainer.total_training_steps", "max_steps", idle=(None,), note=ENDS_SOONER, outcome="approximated"),
-    summed("trainer.project_name", "trackers", "verl_examples"),
-    to("trainer.experiment_name", "exp_name", via=words.run_name, default="gsm8k"),
-    summed("trainer.logger", "trackers", ["console", "wandb"]),
+    summed("trainer.project_name", "trackers"),
+    to("trainer.experiment_name", "exp_name", via=words.run_name, default=RELEASE),
+    summed("trainer.logger", "trackers"),
     *(
         summed(f"${name}", "trackers", note=f"tracker_kwargs.{where}.{key}.")
         for name, (where, key) in TRACKER_VARIABLES.items()
@@ -231,14 +243,14 @@ _TRAINER = (
     needless("trainer.log_val_generations", "rollout_dump_dir has answers of training and validation"),
     to("trainer.rollout_data_dir", "rollout_dump_dir", idle=(None,)),
     lacks("trainer.validation_data_dir", "rollout_dump_dir has answers of training and validation"),
-    to("trainer.save_freq", "save_steps", via=words.positive, default=-1),
-    to("trainer.test_freq", "eval_steps", via=words.positive, default=-1),
-    to("trainer.val_before_train", "val_before_train", default=True, needs="validation"),
+    to("trainer.save_freq", "save_steps", via=words.positive, default=RELEASE),
+    to("trainer.test_freq", "eval_steps", via=words.positive, default=RELEASE),
+    to("trainer.val_before_train", "val_before_train", default=RELEASE, needs="validation"),
     changes("trainer.val_only", "there is no run of a validation alone", False),
-    summed("trainer.critic_warmup", "critic warmup", 0),
+    summed("trainer.critic_warmup", "critic warmup"),
     to("trainer.default_local_dir", "checkpoint_config.output_dir"),
     lacks("trainer.default_hdfs_dir", "checkpoints go into a directory; copy it from there"),
-    summed("trainer.resume_mode", "resume", "auto"),
+    summed("trainer.resume_mode", "resume"),
     summed("trainer.resume_from_path", "resume"),
     summed("trainer.max_actor_ckpt_to_keep", "checkpoints", idle=(None,)),
     needless("trainer.max_critic_ckpt_to_keep", "a checkpoint holds all roles"),
@@ -395,33 +407,41 @@ def verl_table(original: SourceKeys, script: Path | None = None) -> Table:
     is_rl = any(key.startswith("actor_rollout_ref.") for key in keys)
     module = module_of(original.command.program) if original.command else ""
     if is_sft and not is_rl:
-        return replace(VERL_SFT, derived=sft_defaults(module), newer_names=sft_names(module, values))
-    table = overlapping_table(_of_version(original), module, values)
+        return VERL_SFT
+    table = overlapping_table(VERL_RL, module, values)
     if own := next((own for of, own in _OF_RECIPES if of.fullmatch(module)), None):
         of_version = table.derived
         table = replace(table, derived=lambda values: {**own, **of_version(values)})
     if _OF_PRIME.fullmatch(module):
         table = _prime_table(table)
-    strategy = {**derived(values), **values}.get(f"{ACTOR}.strategy")
-    if strategy == MEGATRON or any("megatron" in base for base in original.bases):
-        table = replace(table, newer_names=_NAMES_OF_MEGATRON)
     return turns_table(table, values, script) if plays(values) else table
 
 
-_NAMES_OF_MEGATRON: Mapping[str, str] = {
-    f"{ACTOR}.grad_clip": f"{ACTOR}.optim.clip_grad",
-    **{f"{section}.optim.warmup_style": f"{section}.optim.lr_decay_style" for section in (ACTOR, CRITIC)},
-}
-"""Keys of which verl's configuration of Megatron has others for the same default."""
-_OF_0_7 = ("reward.", "trainer.v1.", "trainer.use_v1", ENGINE_GROUP)
-"""Keys and sections of versions in which rollout.mode is async by default."""
+def import_verl(
+    original: SourceKeys, notes: Sequence[str], script: Path | None = None, version: str | None = None
+) -> Imported:
+    """The import by the defaults of a release: the newest that has all given keys, if no `version` says which."""
+    table, keys, of_script = verl_table(original, script), verl_keys(original), original.command is not None
+    given = {key.removeprefix(f"{ASCEND}."): value for key, value in original.keys}
+    added = {word.lstrip("+").partition("=")[0] for word in original.words if word.startswith("+")}
+    own = {key: value for key, value in given.items() if key not in added}
+    fits, lacking = fitting(_configuration(original, table, own), own, version)
+    tables = [release.over(table, given) for release in fits]
+    said = release_notes(
+        fits, lacking, tables, lambda table: convert(keys, table, (), of_script).tree, version is not None
+    )
+    return convert(keys, tables[0], [*notes, *verl_notes(original), *said], of_script)
 
 
-def _of_version(original: SourceKeys) -> Table:
-    if not any(_is_below(key, newer) for key, _ in original.keys for newer in _OF_0_7):
-        return VERL_RL
-    names = {f"{section}.optim.warmup_style": f"{section}.optim.lr_scheduler_type" for section in (ACTOR, CRITIC)}
-    return replace(VERL_RL, derived=lambda values: {f"{ROLLOUT}.mode": "async", **derived(values)}, newer_names=names)
+def _configuration(original: SourceKeys, table: Table, given: Mapping[str, Any]) -> str:
+    """The name of verl's configuration that the program starts with."""
+    module = module_of(original.command.program).rpartition(".")[2] if original.command else ""
+    if table.pipeline == VERL_SFT.pipeline:
+        if "sft_trainer" in module:
+            return SFT_ALONE if "fsdp" in module else SFT_ENGINE
+        return nearest_name((SFT_ALONE, SFT_ENGINE), given)
+    values = {_known_as(key): value for key, value in verl_keys(original)}
+    return PPO_MEGATRON if {**derived(values), **values}.get(f"{ACTOR}.strategy") == MEGATRON else PPO
 
 
 def verl_keys(original: SourceKeys) -> list[tuple[str, Any]]:
@@ -504,7 +524,7 @@ def verl_notes(original: SourceKeys) -> Iterator[str]:
     """Yield notes about words of a command that no key has taken."""
     values = {_known_as(key): value for key, value in original.keys}
     there = values.keys()
-    yield from version_notes(values)
+    yield from given_notes(values)
     shows = verl_table(original).pipeline == VERL_RL.pipeline
     yield from picture_notes({_known_as(key): value for key, value in verl_keys(original)}, shows)
     yield from program_notes(original.command.program if original.command else ())
@@ -525,6 +545,7 @@ def verl_notes(original: SourceKeys) -> Iterator[str]:
             yield f"--{flag} {value} is unknown, so verl's default is used: give {known_as}=8 after the file."
 
 
+@lru_cache(maxsize=10000)
 def _known_as(key: str) -> str:
     """Name of a key in the table: without the section of Ascend's guide and without a launcher's words."""
     key = FLAGS.get(key.removeprefix("--"), key).removeprefix(f"{ASCEND}.")
@@ -565,5 +586,5 @@ VERL_SFT = replace(
     SFT,
     rows=tuple(SAVES if row.key == SAVES.key else row for row in SFT.rows),
     canonical=lambda key: _OF_ENGINE.get(key, _known_as(key)),
-    derived=sft_defaults(),
+    derived=lambda values: WHOLE_STEPS,
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 from roll.importers.episodes import environment, of_episodes, without_equal_groups
 from roll.importers.rows import (
+    RELEASE,
     ApproximateValue,
     CombinedKeys,
     Row,
@@ -209,13 +210,13 @@ _ROWS: tuple[Row, ...] = (
     changes(_LOOP, "one loop plays episodes: user_defined_rollout_loop_cls names another", "tool_agent", *_OFF),
     needless("data.need_tools_kwargs", "classes of verl's interface get the tools_kwargs of a row that has them"),
     needless("data.tool_config_path", "it measures prompts; tools are those of rollout.multi_turn.tool_config_path"),
-    summed("data.prompt_key", "episodes", "prompt"),
-    summed("data.reward_fn_key", "episodes", "data_source"),
-    summed("data.max_prompt_length", "lengths", 512),
-    summed("data.max_response_length", "lengths", 512),
+    summed("data.prompt_key", "episodes"),
+    summed("data.reward_fn_key", "episodes"),
+    summed("data.max_prompt_length", "lengths"),
+    summed("data.max_response_length", "lengths"),
     summed("data.val_batch_size", "episodes"),
     lacks("data.shuffle", "questions are drawn by the seed", True),
-    to("trainer.total_epochs", "num_train_epochs", default=30, needs="epochs", via=_epochs),
+    to("trainer.total_epochs", "num_train_epochs", default=RELEASE, needs="epochs", via=_epochs),
     needless("data.drop_last", "questions are drawn by the seed"),
     lacks("data.seed", "seed of the run counts"),
     lacks("data.truncation", _TOO_LONG, "error"),
@@ -223,7 +224,7 @@ _ROWS: tuple[Row, ...] = (
     needless("data.filter_overlong_prompts_workers", "prompts are measured as they are needed"),
     *(summed(f"custom_reward_function.{name}", "episodes") for name in ("path", "name")),
     changes("custom_reward_function.reward_kwargs.*", "the environment judges"),
-    summed("reward_model.enable", "episodes", False),
+    summed("reward_model.enable", "episodes"),
     needless(MOST_TOKENS, _NO_PENALTY),
     *(summed(f"{section}.{name}", "episodes") for section in OVERLONG for name in ("enable", "len", "penalty_factor")),
 )

@@ -1,0 +1,292 @@
+"""Defaults of verl's releases, and which of them a configuration is for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from roll.configs.base import join
+from roll.errors import ConfigError
+from roll.importers.rows import RELEASE, Change, Row, Table
+from roll.importers.verl.common import (
+    ACTOR,
+    AVERAGES_PASSES,
+    CRITIC,
+    IS_OLD,
+    MEGATRON,
+    MODEL,
+    REF,
+    ROLLOUT,
+    SPLITS,
+    strategy_of_group,
+)
+from roll.utils.text import show
+
+PPO, PPO_MEGATRON, SFT_ALONE, SFT_ENGINE = "ppo_trainer", "ppo_megatron_trainer", "sft_trainer", "sft_trainer_engine"
+_GONE = "-gone-"
+_GIVEN_ONLY = re.compile(r"data\.(train|val)_files|critic\.model\.(tokenizer_)?path|reward_model\.model\.path")
+"""Files that verl's configurations name as examples, and no run is meant to read."""
+
+_OF_CODE: Mapping[str, Any] = {
+    "algorithm.norm_adv_by_std_in_grpo": True,
+    "algorithm.kl_ctrl.horizon": 10000,
+    "algorithm.kl_ctrl.target_kl": 0.1,
+    "data.filter_overlong_prompts": True,
+    "data.reward_fn_key": "data_source",
+    "data.shuffle": True,
+    "data.truncation": "error",
+    "trainer.resume_mode": "disable",
+    "trainer.val_before_train": True,
+    "trainer.seed": 1,
+    "trainer.save_freq": -1,
+    "trainer.test_freq": -1,
+    "trainer.nnodes": 1,
+    "trainer.n_gpus_per_node": 8,
+    "optim.lr_scheduler": "cosine",
+    "model.strategy": "fsdp",
+    f"{ACTOR}.clip_ratio_c": 0,
+    f"{ACTOR}.kl_loss_coef": 0.001,
+    f"{ACTOR}.kl_loss_type": "low_var_kl",
+    f"{ACTOR}.loss_agg_mode": "token-mean",
+    f"{ACTOR}.policy_loss.loss_mode": "vanilla",
+    f"{ACTOR}.strategy": "fsdp",
+    f"{ACTOR}.tau_pos": 1.0,
+    f"{ACTOR}.tau_neg": 1.05,
+    f"{ACTOR}.ppo_max_token_len_per_gpu": 16384,
+    f"{CRITIC}.ppo_max_token_len_per_gpu": 32768,
+    **{f"{section}.optim.weight_decay": 0.01 for section in (ACTOR, CRITIC)},
+    **{f"{section}.megatron.sequence_parallel": True for section in (ACTOR, REF, CRITIC)},
+    **{f"{section}.megatron.use_distributed_optimizer": True for section in (ACTOR, CRITIC)},
+    f"{MODEL}.enable_gradient_checkpointing": False,
+    f"{MODEL}.target_modules": "all-linear",
+    f"{MODEL}.lora_alpha": 16,
+    f"{ROLLOUT}.mode": "sync",
+    f"{ROLLOUT}.n": 1,
+    f"{ROLLOUT}.name": "vllm",
+    **{f"{ROLLOUT}.val_kwargs.{k}": v for k, v in {"top_k": -1, "top_p": 1.0, "temperature": 0, "n": 1}.items()},
+    "custom_reward_function.name": "compute_score",
+}
+"""What the code of a release does where its configuration has no such key."""
+_OF_SPEED = re.compile(
+    r".*(disable_gradient_checkpointing|max_running_requests|batch\w*|accumulation_steps|sequence_packing|exp_name)"
+    r"|.*(strategy_config|tracker_kwargs|router_replay)\..*|track_with|pretrain|resume_from_checkpoint"
+)
+"""Keys here that change the speed or the names of a run."""
+_REFERENCE = re.compile(r"\$\{(?:oc\.select:)?(\.*)([\w.]+)(?:,\s*([^{}]*))?\}")
+_DEEPEST = 9
+_SIDES = ("low", "high")
+
+
+@dataclass(frozen=True)
+class Release:
+    """A composed configuration of verl's, by full keys. `name`: the file, `origin`: the release."""
+
+    name: str
+    origin: str
+    keys: Mapping[str, Any]
+
+    def defaults(self, given: Mapping[str, Any], known_as: Callable[[str], str]) -> dict[str, tuple[str, Any]]:
+        """Return the key here and its value for each name of the tables. References lead to what is given."""
+        whole, made = {**self.keys, **given}, dict[str, tuple[str, Any]]()
+        for key in self.keys:
+            value = _resolved(whole, key)
+            is_open = isinstance(value, str) and ("${" in value or value == "???")
+            if value is not None and not is_open and key not in given and not _GIVEN_ONLY.fullmatch(key):
+                made.setdefault(known_as(key), (key, value))
+        for key, value in _OF_CODE.items():
+            is_new_name = self.name == SFT_ENGINE and key == "optim.lr_scheduler"
+            if self.keys.get(key, "???") == "???" and not is_new_name:
+                made.setdefault(key, (key, value))
+        if "algorithm.use_kl_in_reward" not in self.keys:
+            made["algorithm.use_kl_in_reward"] = ("algorithm.use_kl_in_reward", not whole.get(f"{ACTOR}.use_kl_loss"))
+        return made
+
+    def over(self, table: Table, given: Mapping[str, Any]) -> Table:
+        """The table with the defaults of this release."""
+        made = self.defaults(given, table.canonical)
+        values = {name: value for name, (_, value) in made.items()}
+        values |= {IS_OLD: self.origin == "v0.1", AVERAGES_PASSES: self.name == SFT_ALONE}
+        values |= {"data.multiturn.enable": True} if self.name == SFT_ENGINE else {}
+        return replace(table, release=values, newer_names={name: key for name, (key, _) in made.items()})
+
+
+def _resolved(keys: Mapping[str, Any], key: str, depth: int = 0) -> Any:
+    """The value of a key, or of the one that it refers to. No other resolver is asked: of the environment least."""
+    value = keys.get(key)
+    found = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+    if found is None or depth > _DEEPEST:
+        return value
+    section = key.split(".")[: -len(found[1])] if found[1] else []
+    name = ".".join([*section, found[2]])
+    if name in keys:
+        return _resolved(keys, name, depth + 1)
+    return yaml.safe_load(found[3]) if found[3] else None
+
+
+@cache
+def releases(name: str) -> Mapping[str, Release]:
+    """The releases with a configuration of this name, the oldest first."""
+    lines = json.loads((files("roll.importers") / "data" / "verl.json").read_text(encoding="utf-8"))
+    tree, made = dict[str, Any](), dict[str, Release]()
+    for each, tag, change in lines:
+        if each == name:
+            _change(tree, change)
+            made[tag] = Release(name, tag, dict(flat(tree)))
+    return made
+
+
+def _change(tree: dict[str, Any], change: Mapping[str, Any]) -> None:
+    for key, value in change.items():
+        if value == _GONE:
+            tree.pop(key, None)
+        elif isinstance(value, dict) and value and isinstance(held := tree.get(key), dict):
+            _change(held, value)
+        else:
+            tree[key] = value
+
+
+def flat(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield full keys with their values; lists are values."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, join(path, str(key)))
+        else:
+            yield join(path, str(key)), value
+
+
+@cache
+def _every_key() -> frozenset[str]:
+    every = (release for name in (PPO, PPO_MEGATRON, SFT_ALONE, SFT_ENGINE) for release in releases(name).values())
+    return frozenset(key for release in every for key in release.keys)
+
+
+def fitting(name: str, given: Mapping[str, Any], version: str | None = None) -> tuple[list[Release], list[str]]:
+    """Return the releases that have most of the keys, the newest first, and keys that the first of them lacks.
+
+    Raises ConfigError for a version that has no such configuration.
+    """
+    there = releases(name)
+    if version is not None and version not in there:
+        raise ConfigError(f"--version {version}: {name} is known for {', '.join(there)}.")
+    keys = _every_key() & given.keys()
+    lacking = {tag: [key for key in keys if key not in there[tag].keys] for tag in reversed(list(there))}
+    if version is not None:
+        return [there[version]], lacking[version]
+    fewest = min(map(len, lacking.values()))
+    tags = [tag for tag, lost in lacking.items() if len(lost) == fewest]
+    return [there[tag] for tag in tags], lacking[tags[0]]
+
+
+def below_trinity(name: str, rows: Iterable[Row]) -> dict[str, Any]:
+    """Return the defaults that Trinity-RFT takes over from verl, whose workers it trains with."""
+    keys = releases(name)["v0.5.0"].keys
+    names = {row.key for row in rows if row.sum or row.default is RELEASE} - {f"{ACTOR}.clip_ratio_{x}" for x in _SIDES}
+    own = {key: keys.get(key, _OF_CODE.get(key)) for key in names}
+    return {key: value for key, value in own.items() if value is not None and "${" not in str(value)}
+
+
+def nearest_name(names: tuple[str, ...], given: Mapping[str, Any]) -> str:
+    """The configuration in whose releases fewest of the given keys are missing; of several the first."""
+    return min(names, key=lambda name: len(fitting(name, given)[1]))
+
+
+def release_notes(
+    fits: list[Release], lacking: list[str], tables: list[Table], tree_of: Callable[[Table], Any], is_asked: bool
+) -> Iterator[str]:
+    """Yield which release was chosen, and a question where another that fits as well would make another run.
+    `tables`: those of the releases; `is_asked`: the version was given."""
+    chosen, others = fits[0], f", which has all given keys, as have {_span(fits[1:])}" if fits[1:] else ""
+    if not is_asked:
+        yield f"What no key says is as in verl {chosen.origin}{others}. --version TAG takes another release."
+    if lacking:
+        yield f"Verl {chosen.origin} has no {', '.join(sorted(lacking))}: keys of several releases stand together."
+    asked = list(_differences(fits, tables, tree_of))
+    if asked:
+        yield Change(
+            f"Releases with all given keys differ in what no key says: {'; '.join(asked)}. Say which it is by "
+            "--version, or by all of these keys after the file."
+        )
+
+
+def _differences(fits: list[Release], tables: list[Table], tree_of: Callable[[Table], Any]) -> Iterator[str]:
+    """Yield keys by whose defaults the YAML differs, with the values and their releases."""
+    trees = [_meaning(tree_of(table)) for table in tables]
+    others = {i: tree for i, tree in enumerate(trees) if tree != trees[0]}
+    for key in dict.fromkeys(key for i in others for key in tables[i].release):
+        if tables[0].row(key) is None:
+            continue
+        by_value = dict[str, list[int]]()
+        for i, table in enumerate(tables):
+            by_value.setdefault(show(table.release.get(key)), []).append(i)
+        first = [those[0] for those in by_value.values() if those[0] in others]
+        if any(_leads(key, tables[0], tables[i], trees[0], trees[i], tree_of) for i in first):
+            told = (
+                f"{value} ({_span([fits[i] for i in those])})" for value, those in by_value.items() if value != "null"
+            )
+            yield f"{tables[0].newer_names.get(key, key)} is {' or '.join(told)}"
+
+
+def _leads(
+    key: str, newest: Table, older: Table, tree: Any, wanted: Mapping[str, Any], tree_of: Callable[[Table], Any]
+) -> bool:
+    """Whether the default of a key makes, alone, one of the differences between two releases."""
+    made = _meaning(tree_of(replace(newest, release={**newest.release, key: older.release.get(key)})))
+    changed = [name for name in {**made, **tree} if made.get(name) != tree.get(name)]
+    return bool(changed) and all(made.get(name) == wanted.get(name) for name in changed)
+
+
+def _meaning(tree: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in flat(tree) if not _OF_SPEED.fullmatch(key)}
+
+
+def _span(those: list[Release]) -> str:
+    """Example: "v0.4.0 to v0.9.0"."""
+    first, last = those[-1].origin, those[0].origin
+    return first if first == last else f"{first} to {last}"
+
+
+# What follows from given keys, whatever the release.
+
+WHOLE_STEPS: Mapping[str, Any] = {"data.drop_last": True}
+"""verl's loaders leave the rest of an epoch out, which fills no batch."""
+_NEEDED = (f"{MODEL}.path", "model.partial_pretrain", "data.train_files")
+_OF_MEGATRON = tuple(f"{section}.{MEGATRON}." for section in (ACTOR, REF, CRITIC))
+"""Sections that verl's configuration of FSDP has not: with a key of them no other runs."""
+_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size")
+_SIZES += ("context_parallel_size", "expert_model_parallel_size", "expert_tensor_parallel_size", "sequence_parallel")
+_INHERITED = (
+    "ulysses_sequence_parallel_size",
+    *(f"megatron.{name}" for name in _SIZES),
+    *(f"megatron.override_transformer_config.{name}" for name in SPLITS),
+)
+"""Keys of the reference that are the policy's where they are not given."""
+
+
+def derived(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return defaults that depend on given values: sizes of the reference, and who trains."""
+    defaults = {f"{REF}.{name}": values.get(f"{ACTOR}.{name}") for name in _INHERITED}
+    defaults = {key: value for key, value in defaults.items() if value is not None}
+    if any(key.startswith(_OF_MEGATRON) and value is not None for key, value in values.items()):
+        defaults[f"{ACTOR}.strategy"] = MEGATRON
+    return {**defaults, **WHOLE_STEPS, **strategy_of_group(values)}
+
+
+def given_notes(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield notes about keys that are empty, or say twice what counts once."""
+    for key in _NEEDED:
+        if values.get(key) == "":
+            yield Change(f"{key} is empty: what it names is set outside of the script. Give it after the file.")
+    whole, own = values.get("data.max_response_length"), values.get(f"{ROLLOUT}.response_length")
+    if isinstance(own, int) and own != whole and (whole is None or isinstance(whole, int)):
+        yield Change(
+            f"{ROLLOUT}.response_length is {own}, and data.max_response_length "
+            f"{'not given' if whole is None else whole}: engines there sample by the first. Give "
+            f"data.max_response_length={own} after the file."
+        )

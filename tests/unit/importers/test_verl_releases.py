@@ -1,0 +1,65 @@
+"""Defaults are those of verl's release: every one that is written has the value of the release's own files."""
+
+import pytest
+
+from roll.errors import ConfigError
+from roll.importers.command import imported_from
+from roll.importers.convert import Imported, read
+from roll.importers.rows import RELEASE, same
+from roll.importers.verl.releases import PPO, releases
+from roll.importers.verl.tables import ROWS
+from tests.unit.importers.test_verl_meaning import ACTOR, ROLLOUT, at
+
+FEW = (
+    "algorithm.adv_estimator=grpo",
+    "data.train_files=a.parquet",
+    "data.val_files=b.parquet",
+    f"{ACTOR}.clip_ratio=0.2",
+)
+
+
+def of(*words: str, version: str | None = None) -> Imported:
+    return imported_from(read(None, [*FEW, *words]), "verl", version=version)
+
+
+@pytest.mark.parametrize("tag", releases(PPO))
+def test_defaults_are_those_of_the_release(tag: str) -> None:
+    found, keys = of(version=tag), releases(PPO)[tag].keys
+    is_older = tag < "v0.4"
+    assert found.tree["entropy_loss_coef"] == (0.001 if is_older else 0)
+    assert (found.tree["add_token_level_kl"], found.tree["dual_clip_loss"]) == (is_older, not is_older)
+    written = 0
+    for row in ROWS:
+        if row.default is RELEASE and row.via is same and row.key in keys and row.targets[0] in found.defaults:
+            written += 1
+            assert at(found, row.targets[0]) == keys[row.key], row.key
+    assert written > 5 and (not found.changes or tag == "v0.1"), "whose rewards are code"
+
+
+def test_the_newest_release_with_all_keys_is_taken_and_told() -> None:
+    found = of("algorithm.use_kl_in_reward=false", f"{ROLLOUT}.val_kwargs.n=1")
+    assert found.is_as_meant and found.tree["entropy_loss_coef"] == 0
+    assert any("as in verl v0.9.0, which has all given keys, as have v0.4.0 to v0.8.0" in note for note in found.notes)
+    gone = of("algorithm.rollout_is=true", "algorithm.rollout_is_threshold=2")
+    assert any("as in verl v0.6.0." in note for note in gone.notes), "the one release that has these keys"
+
+
+def test_releases_that_differ_are_asked_about_with_their_values() -> None:
+    (change,) = of("algorithm.kl_ctrl.kl_coef=0.001").changes
+    for told in (
+        f"{ACTOR}.entropy_coeff is 0 (v0.4.0 to v0.9.0) or 0.001 (v0.1 to v0.3.0.post1)",
+        "algorithm.use_kl_in_reward is false (v0.4.0 to v0.9.0) or true (v0.1 to v0.3.0.post1)",
+        f"{ACTOR}.clip_ratio_c is 3.0 (v0.4.0 to v0.9.0) or 0 (v0.1 to v0.3.0.post1)",
+    ):
+        assert told in change
+    assert of("algorithm.kl_ctrl.kl_coef=0.001", version="v0.3.0.post1").is_as_meant
+
+
+def test_a_release_that_is_not_known_is_refused_with_those_that_are() -> None:
+    with pytest.raises(ConfigError, match=r"--version v9: ppo_trainer is known for v0.1, .*v0.9.0"):
+        of(version="v9")
+
+
+def test_keys_of_several_releases_are_told() -> None:
+    found = of("data.return_raw_input_ids=true", "trainer.use_legacy_worker_impl=auto", version="v0.4.1")
+    assert any("v0.4.1 has no trainer.use_legacy_worker_impl" in note for note in found.notes)
