@@ -20,6 +20,7 @@ from roll.errors import ConfigError
 from roll.importers.rows import (
     CHANGES,
     NOTHING,
+    OFF,
     RELEASE,
     ApproximateValue,
     AsksNothing,
@@ -126,7 +127,8 @@ class _Conversion:
     def __init__(self, table: Table, values: Mapping[str, Any], of_script: bool):
         self._table, self._of_script = table, of_script
         own = {row.key: row.default for row in table.rows if row.default not in (NOTHING, RELEASE)}
-        told = {row.key: table.release.get(row.key) for row in table.rows if row.default is RELEASE}
+        known = (row.key for row in table.rows if row.default is RELEASE)
+        told = {key: table.release[key] for key in known if key in table.release}
         self._told = {**told, **own, **table.derived(values)}
         self._defaults = {**table.release, **self._told}
         self._values = {key: self._with_defaults(value) for key, value in values.items()}
@@ -197,6 +199,8 @@ class _Conversion:
         if (row is None or not (row.targets or row.sum)) and (why := self._is_off(known_as, value)):
             return Entry(key, value, "asks for nothing", why)
         if row is None:
+            if value in OFF and self._table.release.get(known_as, NOTHING) == value:
+                return Entry(key, value, "asks for nothing", "off, which is the default of the program's own files")
             text = f"the importer does not know this key of {self._table.system}.{self._table.nearest(known_as)}"
             return Entry(key, value, "not available" if value in _NOT_GIVEN else CHANGES, text)
         if reason := self._unmet(row):

@@ -22,6 +22,8 @@ NOTHING: Any = object()
 """Stands for a missing default: the key has none that matters here."""
 RELEASE: Any = object()
 """Stands for the default that the release of the other system has."""
+OFF: tuple[Any, ...] = (None, False, 0, "", {}, [])
+"""Values of an unknown key that ask for nothing where they are its default."""
 
 
 @dataclass(frozen=True)

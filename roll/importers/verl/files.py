@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,8 @@ VERLS = re.compile(
 """Names of verl's own configurations, whose defaults the importer knows."""
 _GROUPS = ("actor", "algorithm", "critic", "data", "distillation", "engine", "model", "npu_profile", "optim")
 _GROUPS += ("profiler", "ref", "reward", "reward_manager", "reward_model", "rollout", "teacher")
-_DEEPEST, _HIGHEST = 8, 8
+_DEEPEST, _HIGHEST, _MOST_BYTES = 8, 8, 1 << 20
+_CHOICE = re.compile(r"\$\{(\w+)\}")
 
 
 @dataclass
@@ -30,15 +32,58 @@ class Composed:
     tree: dict[str, Any] = field(default_factory=dict)
     bases: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    choices: dict[str, str] = field(default_factory=dict)
+    """Files that a word of the command or a file above chooses for a group."""
+
+
+def of_program(module: str, command: Command, script: Path) -> tuple[Path, Composed] | None:
+    """Compose the configuration that the program itself names, if its checkout lies around the script. The program is
+    read, and never run."""
+    at = Path(*module.split(".")).with_suffix(".py")
+    around = [*script.resolve().parents][:_HIGHEST]
+    root = next((folder for folder in around if module and path_info(folder / at).is_file), None)
+    if root is None:
+        return None
+    named = _of_hydra(root / at)
+    name = _config_name(command) or named.get("config_name", "").removesuffix(".yaml")
+    path = (root / at).parent / named.get("config_path", ".") / f"{name}.yaml"
+    if _config_name(command):
+        path = _beside(path.name, _config_path(command) or str(path.parent), script) or path
+    if not (name and path.resolve().is_relative_to(root) and path_info(path).is_file):
+        return None
+    words = (word.lstrip("+").partition("=") for word in command.overrides)
+    composed = Composed(choices={key: value for key, _, value in words if "." not in key})
+    _compose(path.resolve(), composed, 0)
+    return path, composed
+
+
+def _of_hydra(program: Path) -> dict[str, str]:
+    """The words of @hydra.main in a program."""
+    try:
+        tree = ast.parse(program.read_bytes()[:_MOST_BYTES])
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        calls = [call for call in calls if ast.unparse(call.func) == "hydra.main"]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    words = [(each.arg, each.value) for call in calls for each in call.keywords]
+    return {str(name): str(node.value) for name, node in words if isinstance(node, ast.Constant) and node.value}
+
+
+def _config_name(command: Command) -> str:
+    return (command.flag("config-name") or command.short_flag("-cn") or "").strip().removesuffix(".yaml")
+
+
+def _config_path(command: Command) -> str:
+    return command.flag("config-path") or command.short_flag("-cp") or ""
 
 
 def of_command(command: Command, script: Path) -> Composed:
     """Compose the configuration that --config-name (or -cn) of a command names."""
     composed = Composed()
-    name = (command.flag("config-name") or command.short_flag("-cn") or "").strip().removesuffix(".yaml")
+    name = _config_name(command)
     if not name:
         return composed
-    path = _beside(f"{name}.yaml", command.flag("config-path") or command.short_flag("-cp") or "", script)
+    path = _beside(f"{name}.yaml", _config_path(command), script)
     if VERLS.fullmatch(name) and path is None:
         composed.bases.append(name)
     elif path is None:
@@ -91,8 +136,8 @@ def _compose(path: Path, composed: Composed, depth: int) -> None:
 
 def _add(path: Path, tree: dict[str, Any], composed: Composed, depth: int) -> None:
     """Adds a file to what is there, after the files of its defaults or, of `_self_`, among them."""
-    defaults = tree.get("defaults")
-    names = list(_named(defaults if isinstance(defaults, list) else []))
+    defaults = tree.pop("defaults", None) if depth else tree.get("defaults")
+    names = list(_named(defaults if isinstance(defaults, list) else [], composed.choices))
     if ("_self_", "") not in names:
         names.append(("_self_", ""))
     for name, section in names:
@@ -101,8 +146,9 @@ def _add(path: Path, tree: dict[str, Any], composed: Composed, depth: int) -> No
             continue
         file = path.parent / f"{name}.yaml"
         if path_info(file).is_file and file.resolve() != path.resolve():
-            inner = Composed()
+            inner = Composed(choices=composed.choices)
             _compose(file, inner, depth + 1)
+            section = "" if _is_global(file) else section
             composed.bases += inner.bases
             composed.notes += [*inner.notes, f"{name}.yaml of its defaults is read."]
             for part in reversed(section.split(".") if section else []):
@@ -116,17 +162,29 @@ def _add(path: Path, tree: dict[str, Any], composed: Composed, depth: int) -> No
             composed.notes.append(Change(f"{name} of the defaults of {path.name} is not beside it, and is not read."))
 
 
-def _named(defaults: Sequence[Any]) -> Iterator[tuple[str, str]]:
+def _is_global(file: Path) -> bool:
+    """Whether the first line of a file puts its keys at the top."""
+    with file.open(encoding="utf-8", errors="replace") as stream:
+        return stream.readline(_MOST_BYTES).split() == ["#", "@package", "_global_"]
+
+
+def _named(defaults: Sequence[Any], choices: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Files with the section in which they stand. Example: `actor@actor_rollout_ref.actor: mine` is `actor/mine`."""
+    sections = [entry for entry in defaults if isinstance(entry, Mapping)]
+    own = [(str(key), option) for entry in sections for key, option in entry.items() if isinstance(option, str)]
+    for key, option in sorted(own, key=lambda item: not item[0].startswith("override ")):
+        choices.setdefault(key.removeprefix("override ").strip().removeprefix("/"), option)
     for entry in defaults:
         if isinstance(entry, str):
             name, _, section = entry.partition("@")
             yield name.removeprefix("/").removesuffix(".yaml"), section.removeprefix("_global_")
         elif isinstance(entry, Mapping):
             for key, option in entry.items():
-                if not isinstance(option, str):
+                name = str(key).removeprefix("/")
+                if not isinstance(option, str) or name.startswith("override "):
                     continue
-                group, _, section = str(key).removeprefix("override ").strip().removeprefix("/").partition("@")
+                group, _, section = name.partition("@")
+                option = _CHOICE.sub(lambda it: choices.get(it[1], it[0]), choices.get(name, option))
                 yield f"{group}/{option.removesuffix('.yaml')}", section or group.replace("/", ".")
 
 

@@ -14,7 +14,7 @@ import yaml
 
 from roll.configs.base import join
 from roll.errors import ConfigError
-from roll.importers.rows import RELEASE, Change, Row, Table
+from roll.importers.rows import OFF, RELEASE, Change, Row, Table
 from roll.importers.verl.common import (
     ACTOR,
     AVERAGES_PASSES,
@@ -62,8 +62,11 @@ _OF_CODE: Mapping[str, Any] = {
     f"{ACTOR}.ppo_max_token_len_per_gpu": 16384,
     f"{CRITIC}.ppo_max_token_len_per_gpu": 32768,
     **{f"{section}.optim.weight_decay": 0.01 for section in (ACTOR, CRITIC)},
-    **{f"{section}.megatron.sequence_parallel": True for section in (ACTOR, REF, CRITIC)},
-    **{f"{section}.megatron.use_distributed_optimizer": True for section in (ACTOR, CRITIC)},
+    **{
+        f"{section}.{key}": True
+        for section in (*(f"{role}.megatron" for role in (ACTOR, REF, CRITIC)), "engine")
+        for key in ("sequence_parallel", "use_distributed_optimizer")
+    },
     f"{MODEL}.enable_gradient_checkpointing": False,
     f"{MODEL}.target_modules": "all-linear",
     f"{MODEL}.lora_alpha": 16,
@@ -81,7 +84,8 @@ _OF_SPEED = re.compile(
 """Keys here that change the speed or the names of a run."""
 _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?(\.*)([\w.]+)(?:,\s*([^{}]*))?\}")
 _DEEPEST = 9
-_SIDES = ("low", "high")
+_OR_CLIP_RATIO = ("clip_ratio_low", "clip_ratio_high")
+"""Keys of which null is a value: clip_ratio counts."""
 
 
 @dataclass(frozen=True)
@@ -94,14 +98,15 @@ class Release:
 
     def defaults(self, given: Mapping[str, Any], known_as: Callable[[str], str]) -> dict[str, tuple[str, Any]]:
         """Return the key here and its value for each name of the tables. References lead to what is given."""
-        whole, made = {**self.keys, **given}, dict[str, tuple[str, Any]]()
+        said = {key: value for key, value in given.items() if value is not None or key.endswith(_OR_CLIP_RATIO)}
+        whole, made = {**self.keys, **said}, dict[str, tuple[str, Any]]()
         for key in self.keys:
             value = _resolved(whole, key)
             is_open = isinstance(value, str) and ("${" in value or value == "???")
-            if value is not None and not is_open and key not in given and not _GIVEN_ONLY.fullmatch(key):
+            if value is not None and not is_open and not _GIVEN_ONLY.fullmatch(key):
                 made.setdefault(known_as(key), (key, value))
         for key, value in _OF_CODE.items():
-            is_new_name = self.name == SFT_ENGINE and key == "optim.lr_scheduler"
+            is_new_name = self.name == SFT_ENGINE and key in ("model.strategy", "optim.lr_scheduler")
             if self.keys.get(key, "???") == "???" and not is_new_name:
                 made.setdefault(key, (key, value))
         if "algorithm.use_kl_in_reward" not in self.keys:
@@ -184,10 +189,31 @@ def fitting(name: str, given: Mapping[str, Any], version: str | None = None) -> 
     return [there[tag] for tag in tags], lacking[tags[0]]
 
 
+def of_checkout(
+    name: str, path: str, tree: Mapping[str, Any], table: Table, given: Mapping[str, Any]
+) -> tuple[Table, list[str]]:
+    """The table with the defaults of files beside the script. Those that verl's own release has not are written."""
+    mine = Release(name, path, dict(flat(tree)))
+    there = _every_key() & mine.keys.keys()
+    release = fitting(mine.name, dict.fromkeys(there))[0][0]
+    usual, of_version = release.over(table, given).release, table.derived
+    made = mine.over(table, given)
+    changed = {key: value for key, value in made.release.items() if usual.get(key) != value and table.row(key)}
+    unknown = {key: value for key, value in mine.keys.items() if key not in {*_every_key(), *given}}
+    own = [key for key, value in unknown.items() if value not in OFF and table.row(table.canonical(key)) is None]
+    made = replace(made, derived=lambda values: {**changed, **of_version(values)})
+    notes = [f"What no key says is as in {mine.origin}, which is most like verl {release.origin}."]
+    if changed:
+        notes.append(f"There and not in the release: {', '.join(f'{k} {show(v)}' for k, v in changed.items())}.")
+    return made, notes + ([f"On there, and unknown to the importer: {', '.join(own)}."] if own else [])
+
+
 def below_trinity(name: str, rows: Iterable[Row]) -> dict[str, Any]:
     """Return the defaults that Trinity-RFT takes over from verl, whose workers it trains with."""
     keys = releases(name)["v0.5.0"].keys
-    names = {row.key for row in rows if row.sum or row.default is RELEASE} - {f"{ACTOR}.clip_ratio_{x}" for x in _SIDES}
+    names = {row.key for row in rows if row.sum or row.default is RELEASE} - {
+        f"{ACTOR}.{name}" for name in _OR_CLIP_RATIO
+    }
     own = {key: keys.get(key, _OF_CODE.get(key)) for key in names}
     return {key: value for key, value in own.items() if value is not None and "${" not in str(value)}
 

@@ -192,7 +192,7 @@ def _end(source: SourceLookup) -> CombinedKeys:
         return CombinedKeys({}, "not given")
     steps = source.size("trainer.total_training_steps")
     settings, text = {"max_steps": steps}, f"max_steps: {steps}."
-    share = source.amount("optim.lr_warmup_steps_ratio", source.amount("optim.warmup_steps_ratio"))
+    share = source.amount("optim.lr_warmup_steps_ratio", source("optim.warmup_steps_ratio"))
     name = schedule_of(source, "optim")
     if not source(AVERAGES_PASSES) or (name == "constant" and share == 0):
         return CombinedKeys(settings, text, ENDS_SOONER)
@@ -290,7 +290,7 @@ _ROWS: tuple[Row, ...] = (
     to("model.partial_pretrain", "pretrain", default=RELEASE),
     to("model.path", "pretrain", default=RELEASE),
     to("model.strategy", f"{ROLE}.strategy_args.strategy_name", via=words.trainer, default=RELEASE),
-    to("engine.strategy", f"{ROLE}.strategy_args.strategy_name", via=words.trainer),
+    to("engine.strategy", f"{ROLE}.strategy_args.strategy_name", via=words.trainer, default=RELEASE),
     to("data.train_files", f"{_DATA}.file_name", via=words.files),
     to("data.val_files", "validation.data_args.file_name", via=words.files),
     summed("data.train_batch_size", "batches"),
@@ -339,7 +339,7 @@ _ROWS: tuple[Row, ...] = (
     summed("model.target_modules", "lora", needs="lora"),
     lacks("model.use_liger", "model_args.use_torch_compile fuses what is beside the matrices", False),
     needless("model.use_shm", FILES_ONCE),
-    to("use_remove_padding", f"{ROLE}.use_sequence_packing"),
+    to("use_remove_padding", f"{ROLE}.use_sequence_packing", default=RELEASE),
     to("optim.lr", f"{_ARGS}.learning_rate", via=words.number, default=RELEASE),
     to("optim.betas", f"{_ARGS}.adam_beta1", f"{_ARGS}.adam_beta2", via=words.betas, default=RELEASE),
     to("optim.weight_decay", f"{_ARGS}.weight_decay", via=words.number, default=RELEASE),

@@ -36,6 +36,7 @@ from roll.importers.verl.common import (
     engine_group,
 )
 from roll.importers.verl.correction import CORRECTION_ROWS
+from roll.importers.verl.files import of_program
 from roll.importers.verl.overlap import is_overlapping, is_stream, overlapping_table
 from roll.importers.verl.pictures import PICTURE_ROWS, picture_notes
 from roll.importers.verl.releases import (
@@ -48,6 +49,7 @@ from roll.importers.verl.releases import (
     fitting,
     given_notes,
     nearest_name,
+    of_checkout,
     release_notes,
 )
 from roll.importers.verl.reward_sources import GRADES_MATHS
@@ -402,8 +404,9 @@ def verl_table(original: SourceKeys, script: Path | None = None) -> Table:
     """The table for what the keys train; tools are read from files beside the script."""
     values = {_known_as(key): value for key, value in original.keys}
     keys = values.keys()
-    program = " ".join(original.command.program) if original.command else ""
-    is_sft = "sft_trainer" in program or any(key in keys for key in _OF_SFT)
+    is_sft = (original.command and "sft_trainer" in " ".join(original.command.program)) or any(
+        key in keys for key in _OF_SFT
+    )
     is_rl = any(key.startswith("actor_rollout_ref.") for key in keys)
     module = module_of(original.command.program) if original.command else ""
     if is_sft and not is_rl:
@@ -425,12 +428,19 @@ def import_verl(
     given = {key.removeprefix(f"{ASCEND}."): value for key, value in original.keys}
     added = {word.lstrip("+").partition("=")[0] for word in original.words if word.startswith("+")}
     own = {key: value for key, value in given.items() if key not in added}
-    fits, lacking = fitting(_configuration(original, table, own), own, version)
+    name = _configuration(original, table, own)
+    notes = [*notes, *verl_notes(original)]
+    module = module_of(original.command.program) if original.command else ""
+    found = of_program(module, original.command, script) if original.command and script and version is None else None
+    if found is not None:
+        mine, told = of_checkout(name, str(found[0]), found[1].tree, table, given)
+        return convert(keys, mine, [*notes, *told, *found[1].notes], of_script)
+    fits, lacking = fitting(name, own, version)
     tables = [release.over(table, given) for release in fits]
     said = release_notes(
         fits, lacking, tables, lambda table: convert(keys, table, (), of_script).tree, version is not None
     )
-    return convert(keys, tables[0], [*notes, *verl_notes(original), *said], of_script)
+    return convert(keys, tables[0], [*notes, *said], of_script)
 
 
 def _configuration(original: SourceKeys, table: Table, given: Mapping[str, Any]) -> str:

@@ -206,9 +206,9 @@ def test_a_model_that_is_no_section_is_of_nobody() -> None:
 
 
 def test_the_geometric_mean_of_verl_has_its_bounds_on_the_logarithm() -> None:
-    words = ("policy_loss.loss_mode=geo_mean", "clip_ratio=0.4", "clip_ratio_high=0.3")
+    words = ("policy_loss.loss_mode=geo_mean", "clip_ratio=0.4", "clip_ratio_high=0.3")  # low is 0.2, whatever both is
     found = imported("verl_ppo_fsdp.yaml", *(f"actor_rollout_ref.actor.{word}" for word in words))
-    assert tuple(found.tree[key] for key in ("pg_variant", "gmpo_clip_low", "gmpo_clip_high")) == ("gmpo", 0.4, 0.3)
+    assert tuple(found.tree[key] for key in ("pg_variant", "gmpo_clip_low", "gmpo_clip_high")) == ("gmpo", 0.2, 0.3)
 
 
 def test_losses_by_covariance_keep_verls_keys_and_defaults() -> None:
@@ -218,7 +218,8 @@ def test_losses_by_covariance_keep_verls_keys_and_defaults() -> None:
     assert [tree[key] for key in ("pg_variant", "kl_cov_ratio", "ppo_kl_coef")] == ["kl_cov", 0.002, 0.1]
     assert "clip_cov_ratio" not in tree and "pg_clip" not in tree
     assert "of a whole update" in entry(imported("verl_ppo_fsdp.yaml", *words), words[0].partition("=")[0])[1]
-    words = (f"{actor}.policy_loss.loss_mode=clip_cov", f"{actor}.policy_loss.clip_cov_lb=2", f"{actor}.clip_ratio=1")
+    words = (f"{actor}.policy_loss.loss_mode=clip_cov", f"{actor}.policy_loss.clip_cov_lb=2")
+    words += (f"{actor}.clip_ratio_low=1", f"{actor}.clip_ratio_high=1")
     found = imported("verl_ppo_fsdp.yaml", *words)
     keys = ("pg_variant", "clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", "pg_clip")
     assert [found.tree[key] for key in keys] == ["clip_cov", 2e-4, 2.0, 5.0, 1.0]
@@ -422,6 +423,7 @@ def test_what_is_not_the_run_that_was_meant_ends_with_a_code_of_its_own(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = ["actor_rollout_ref.model.path=m", "data.train_files=d", "custom_reward_function.path=r.py"]
+    whole.append("algorithm.use_kl_in_reward=false")
     words = ["import", "--from", "verl", "--out", "a.yaml", "--force", *whole]
     assert roll([*words, "data.no_such_key=1"]) == 3
     last = capsys.readouterr().out.splitlines()
@@ -637,7 +639,8 @@ def test_a_layer_that_nobody_knows_gets_no_adapter_in_silence() -> None:
 def test_what_a_script_leaves_open_and_trains_later_is_shown(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = """for level in 1 2; do
         python3 -m verl.trainer.main_ppo data.train_files=$1/$level.parquet actor_rollout_ref.model.path=m \\
-            trainer.n_gpus_per_node=2 data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=8
+            trainer.n_gpus_per_node=2 data.train_batch_size=8 actor_rollout_ref.actor.ppo_mini_batch_size=8 \\
+            algorithm.use_kl_in_reward=false
     done
     """
     words = ["import", str(written(script, place)), "--out", str(place / "my.yaml"), "--force"]

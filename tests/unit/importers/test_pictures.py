@@ -9,7 +9,7 @@ from tests.unit.importers.test_import import entry, imported
 from tests.unit.importers.test_trinity_meaning import GUIDE, TASKS
 from tests.unit.importers.test_verl_meaning import ACTOR, GRPO, MODEL, ROLLOUT, at
 
-SEES = (*GRPO[:2], f"{MODEL}.path=org/Qwen2.5-VL-7B-Instruct", "data.val_files=v.parquet")
+SEES = (*GRPO[:2], GRPO[3], f"{MODEL}.path=org/Qwen2.5-VL-7B-Instruct", "data.val_files=v.parquet")
 SIZES = "data.mm_processor_kwargs"
 CONFIG = "actor_infer.strategy_args.strategy_config"
 
@@ -114,7 +114,10 @@ def test_a_tower_that_learns_is_frozen_by_nothing() -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ((f"{ACTOR}.strategy=megatron",), "megatron_train shows no pictures, and fsdp2_train does"),
+        (
+            (f"{ACTOR}.strategy=megatron", f"{ACTOR}.optim.lr_decay_style=constant"),
+            "megatron_train shows no pictures, and fsdp2_train does",
+        ),
         ((f"{ACTOR}.ulysses_sequence_parallel_size=2",), "ranks that share sequences do not divide pictures"),
         (("algorithm.adv_estimator=gae",), "models that see have no critic"),
     ],

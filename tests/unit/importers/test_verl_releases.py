@@ -1,5 +1,7 @@
 """Defaults are those of verl's release: every one that is written has the value of the release's own files."""
 
+from pathlib import Path
+
 import pytest
 
 from roll.errors import ConfigError
@@ -63,3 +65,33 @@ def test_a_release_that_is_not_known_is_refused_with_those_that_are() -> None:
 def test_keys_of_several_releases_are_told() -> None:
     found = of("data.return_raw_input_ids=true", "trainer.use_legacy_worker_impl=auto", version="v0.4.1")
     assert any("v0.4.1 has no trainer.use_legacy_worker_impl" in note for note in found.notes)
+
+
+PROGRAM = """raise SystemExit("this is never run")
+@hydra.main(config_path="config", config_name="own", version_base=None)
+def main(config): ...
+"""
+
+
+def test_defaults_are_those_of_the_checkout_around_a_script(tmp_path: Path) -> None:
+    """A fork's own files count before any release; keys of its own that are off by default ask for nothing."""
+    config = tmp_path / "fork" / "config"
+    (config / "actor").mkdir(parents=True)
+    (config.parent / "main.py").write_text(PROGRAM)
+    (config / "own.yaml").write_text(
+        "defaults: [{actor@actor_rollout_ref.actor: one}, _self_]\ndata: {train_files: a}\n"
+        "algorithm: {adv_estimator: grpo, trick: false, search: true}\n"
+        "actor_rollout_ref: {model: {path: m}, rollout: {n: 5, top_p: 0.95}}\n"
+    )
+    (config / "actor" / "one.yaml").write_text("entropy_coeff: 0.01\noptim: {lr: 2e-6, betas: [0.9, 0.95]}\n")
+    script = tmp_path / "run.sh"
+    script.write_text("python3 -m fork.main algorithm.trick=false data.train_files=b.parquet algorithm.new=1\n")
+    found = imported_from(read(script), "verl", script)
+    tree = found.tree
+    assert (tree["adv_estimator"], tree["entropy_loss_coef"]) == ("grpo", 0.01)
+    assert at(found, "actor_train.training_args.adam_beta2") == 0.95
+    assert at(found, "actor_infer.generating_args.top_p") == 0.95
+    outcomes = {entry.key: entry.outcome for entry in found.entries}
+    assert outcomes["algorithm.trick"] == "asks for nothing" and outcomes["algorithm.new"] == "changes the run"
+    assert any(f"as in {config / 'own.yaml'}" in note for note in found.notes)
+    assert any("unknown to the importer: algorithm.search" in note for note in found.notes)
