@@ -156,10 +156,10 @@ def _add(path: Path, tree: dict[str, Any], composed: Composed, depth: int) -> No
             _merge(composed.tree, inner.tree)
         elif VERLS.fullmatch(name):
             composed.bases.append(name)
-        elif name.startswith(f"{ENGINE_GROUP}/"):
-            composed.tree[ENGINE_GROUP] = name.partition("/")[2]
-        elif name.partition("/")[0] not in _GROUPS:
+        elif name.partition("/")[0] not in (*_GROUPS, ENGINE_GROUP):
             composed.notes.append(Change(f"{name} of the defaults of {path.name} is not beside it, and is not read."))
+    if composed.bases and ENGINE_GROUP in composed.choices:
+        composed.tree.setdefault(ENGINE_GROUP, composed.choices[ENGINE_GROUP])
 
 
 def _is_global(file: Path) -> bool:

@@ -13,6 +13,7 @@ RUN = (
     "data.train_batch_size=8 actor_rollout_ref.model.path=/m custom_reward_function.path=/r.py trainer.logger=console "
     "actor_rollout_ref.actor.ppo_mini_batch_size=8 actor_rollout_ref.rollout.tensor_model_parallel_size=1 "
     "actor_rollout_ref.rollout.n=8 actor_rollout_ref.rollout.name=vllm trainer.n_gpus_per_node=2 "
+    "algorithm.use_kl_in_reward=false "
 )
 DRAFTS = "+actor_rollout_ref.rollout.engine_kwargs.vllm.speculative_config.method=ngram"
 AGENTIC = """

@@ -75,7 +75,8 @@ def test_a_script_knows_where_it_lies(words: str, found: str) -> None:
 def test_a_line_that_lost_the_line_before_is_told_until_it_is_given(tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     script.write_text(
-        "python -m verl.trainer.main_ppo actor_rollout_ref.model.path=/m \\\n data.train_files=/d\n a.b=1"
+        "python -m verl.trainer.main_ppo actor_rollout_ref.model.path=/m algorithm.use_kl_in_reward=false \\\n"
+        " data.train_files=/d\n a.b=1"
     )
     assert "a.b=1 begins a line of its own" in imported_from(read(script)).changes[0]
     script.write_text(script.read_text().replace("a.b=1", "trainer.total_epochs=3"))
@@ -132,7 +133,8 @@ def test_what_a_program_prints_is_asked_for(name: str, written: str, is_as_meant
     """A date of the start is left out; without one a name is the same but for it."""
     script = tmp_path / "run.sh"
     words = "python -m verl.trainer.main_ppo actor_rollout_ref.model.path=/m data.train_files=/d"
-    script.write_text(f"N={name}\n{words} custom_reward_function.path=/f.py trainer.experiment_name=$N")
+    words += " algorithm.use_kl_in_reward=false custom_reward_function.path=/f.py"
+    script.write_text(f"N={name}\n{words} trainer.experiment_name=$N")
     found = imported_from(read(script))
     assert found.tree["exp_name"] == written and found.is_as_meant == is_as_meant
 

@@ -375,7 +375,7 @@ def test_the_choice_of_an_engine_s_files_is_the_strategy_of_all_roles() -> None:
 
 def test_the_choice_of_an_engine_s_files_counts_among_defaults_too(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text("defaults: [ppo_trainer, {override model_engine: megatron}, _self_]\n")
-    found = imported_from(read(tmp_path / "own.yaml", [*GRPO, *DATA]), "verl")
+    found = imported_from(read(tmp_path / "own.yaml", [*GRPO, *DATA, "algorithm.use_kl_in_reward=false"]), "verl")
     assert found.is_as_meant and found.tree["actor_train"]["strategy_args"]["strategy_name"] == "megatron_train"
 
 
