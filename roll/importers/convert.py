@@ -129,8 +129,8 @@ class _Conversion:
         own = {row.key: row.default for row in table.rows if row.default not in (NOTHING, RELEASE)}
         known = (row.key for row in table.rows if row.default is RELEASE)
         told = {key: table.release[key] for key in known if key in table.release}
-        self._told = {**told, **own, **table.derived(values)}
-        self._defaults = {**table.release, **self._told}
+        self._known = {**told, **own, **table.derived(values)}
+        self._defaults = {**table.release, **self._known}
         self._values = {key: self._with_defaults(value) for key, value in values.items()}
         self._source = SourceLookup(self._values, self._defaults)
         self._tree: Tree = {}
@@ -314,7 +314,7 @@ class _Conversion:
     def _by_default(self) -> Iterator[tuple[str, str]]:
         """Writes what holds in the other system where nothing is said, since other defaults hold here."""
         for row in self._table.rows:
-            default = self._told.get(row.key)
+            default = self._known.get(row.key)
             if not row.targets or default is None or self._values.get(row.key) is not None or self._unmet(row):
                 continue
             if _is_among(default, row.idle):
@@ -389,7 +389,7 @@ class SourceKeys:
     tree: Mapping[str, Any]
     keys: tuple[tuple[str, Any], ...]
     command: Command | None = None
-    words: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
     taken: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     bases: tuple[str, ...] = ()

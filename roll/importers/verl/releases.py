@@ -76,7 +76,7 @@ _OF_CODE: Mapping[str, Any] = {
     **{f"{ROLLOUT}.val_kwargs.{k}": v for k, v in {"top_k": -1, "top_p": 1.0, "temperature": 0, "n": 1}.items()},
     "custom_reward_function.name": "compute_score",
 }
-"""What the code of a release does where its configuration has no such key."""
+"""Behavior of a release whose configuration has no such key."""
 _OF_SPEED = re.compile(
     r".*(disable_gradient_checkpointing|max_running_requests|batch\w*|accumulation_steps|sequence_packing|exp_name)"
     r"|.*(strategy_config|tracker_kwargs|router_replay)\..*|track_with|pretrain|resume_from_checkpoint"

@@ -426,7 +426,7 @@ def import_verl(
     """The import by the defaults of a release: the newest that has all given keys, if no `version` says which."""
     table, keys, of_script = verl_table(original, script), verl_keys(original), original.command is not None
     given = {key.removeprefix(f"{ASCEND}."): value for key, value in original.keys}
-    added = {word.lstrip("+").partition("=")[0] for word in original.words if word.startswith("+")}
+    added = {word.lstrip("+").partition("=")[0] for word in original.overrides if word.startswith("+")}
     own = {key: value for key, value in given.items() if key not in added}
     name = _configuration(original, table, own)
     notes = [*notes, *verl_notes(original)]
