@@ -381,7 +381,7 @@ _OF_ENVIRONMENT = re.compile(r"\$\{oc\.env:([^{},]*)[^{}]*\}")
 @dataclass(frozen=True)
 class SourceKeys:
     """`tree` as it is written, `keys` with `${...}` resolved where they lead somewhere. A text that names the
-    environment stays as it is: what a machine has in it does not belong into a file. `words`: overrides as written.
+    environment stays as it is: what a machine has in it does not belong into a file. `overrides`: as written.
     `taken`: keys that Hydra is told to take away (`~key`) and that only the defaults of the other system have.
     `groups`: words that choose one of its files for a section; `bases`: verl's own configurations under them, `notes`:
     what became of the files."""
