@@ -47,11 +47,13 @@ def spellings(settings: type[Settings]) -> frozenset[str]:
 
 
 def _whose_keys(tree: Mapping[str, Any]) -> PipelineSpec:
-    """The kind that knows most keys; if several do, the one of them that knows most sections."""
+    """The kind that has most of the sections; if several do, the one of them that knows most keys. Sections come
+    first, since a fragment may bring variables that are keys of another kind."""
 
     def unknown(spec: PipelineSpec) -> tuple[int, int]:
-        keys = tree.keys() - spellings(spec.config_class())
-        return len(keys), sum(isinstance(tree[key], Mapping) for key in keys)
+        settings = spec.config_class()
+        sections = {key for key, value in tree.items() if isinstance(value, Mapping)}
+        return len(sections - settings.model_fields.keys()), len(tree.keys() - spellings(settings))
 
     counts = {spec.name: unknown(spec) for spec in PIPELINES.values()}
     fitting = [name for name, count in counts.items() if count == min(counts.values())]

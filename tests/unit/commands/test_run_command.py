@@ -40,6 +40,11 @@ def test_keys_that_tell_nothing_are_refused_and_the_key_pipeline_decides() -> No
         kind_of({"pipeline": 3})
 
 
+def test_variables_of_a_fragment_do_not_make_a_yaml_agentic() -> None:
+    fragment = yaml.safe_load((EXAMPLES / "config" / "envs.yaml").read_text())
+    assert kind_of({**fragment, "actor_train": {}, "rewards": {}, "prompt_length": 8}).name == "rlvr"
+
+
 def test_every_kind_of_run_has_a_shipped_yaml_by_which_it_is_known() -> None:
     assert {*KINDS.values()} <= PIPELINES.keys()
 
