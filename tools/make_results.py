@@ -22,7 +22,8 @@ file), and trains with seed 1, or with `--seeds 3` with seeds 1 to 3. It needs t
 `pip install gguf reasoning-gym==0.1.25`. `--steps 10` stops earlier, and overrides such as
 `actor_train.training_args.learning_rate=1e-3` change the run. The runs and a page about them are in
 `output/reproduce/NAME` (`--out`). The exit code is 0 inside the band and 1 outside. Then the last line says which steps
-are outside and how far.
+are outside and how far. The processor counts: the untrained model answers 16 of the 41 sums in bf16 on an Intel Xeon,
+and 21 on an AMD EPYC.
 
 {rule}
 
