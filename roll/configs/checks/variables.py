@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 
 from roll.configs.problems import Problem
@@ -28,7 +29,7 @@ def variable_problems(config: RunConfig) -> Iterator[Problem]:
                 of_run.add(variable)
                 key = f"system_envs.{variable}"
             yield Problem(f"{key} cannot be set: {why}", (key,))
-        set_here = {*worker.strategy_config, *_variables_of(config, worker)}
+        set_here = {*worker.strategy_config, *_variables_of(config, worker), *os.environ}
         if useless := [each for each in worker.allowed_arguments if each not in set_here]:
             key = f"{name}.{ALLOWED}"
             text = f"{key}: {', '.join(useless)}: neither strategy_config nor system_envs sets it. Remove it."

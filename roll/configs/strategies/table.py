@@ -136,7 +136,7 @@ _SPECS = (
             "preemption_mode": "vllm dropped it: a preempted response is computed again",
             "disable_async_output_proc": "vllm dropped it",
             "disable_log_requests": "vllm dropped it: it logs no requests",
-            "max_seq_len_to_capture": "vllm dropped it: compilation_config says what is captured",
+            "max_seq_len_to_capture": "vllm dropped it: cudagraph_capture_sizes says what is captured",
         },
     ),
     StrategySpec(

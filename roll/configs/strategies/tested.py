@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
-from roll.configs.problems import Problem, did_you_mean
+from roll.configs.problems import Problem, nearest
 from roll.utils.text import show
 
 if TYPE_CHECKING:
@@ -115,7 +115,8 @@ def argument_problems(engine: str, role_name: str, role: WorkerConfig, own: tupl
             yield Problem(f"{at}.{name}: {show(value)} must be {wanted}.", (f"{at}.{name}",))
         if value is None or rule.takes(value, role.model_args.dtype):
             continue
-        hint = did_you_mean(name, tested) if rule is UNTESTED else ""
+        slip = nearest(name, tested, cutoff=0.85) if rule is UNTESTED else None
+        hint = f" Did you mean {slip}?" if slip else ""
         if why := rule.refusal(role_name, name, role.allowed_arguments, hint):
             yield Problem(f"{at}.{name} cannot be set: {why}", (f"{at}.{name}",))
     if role.strategy_config.get("load_format") == "dummy" and role_name != ACTOR_INFER.name:

@@ -430,7 +430,7 @@ ROLLOUT_ROWS: tuple[Row, ...] = (
     changes(f"{ROLLOUT}.quantization**", "of numbers of eight bits there is rollout.quantization: fp8 with vLLM"),
     needless(f"{ROLLOUT}.use_block_quant_rollout", "rollout.quantization counts"),
     needless(f"{ROLLOUT}.layer_name_map.*", "weights have the names of Hugging Face"),
-    lacks(f"{ROLLOUT}.cudagraph_capture_sizes", "strategy_config.compilation_config of vLLM"),
+    lacks(f"{ROLLOUT}.cudagraph_capture_sizes", "strategy_config.cudagraph_capture_sizes of vLLM"),
     *checkpoint(ROLLOUT),
 )
 
