@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,6 +21,8 @@ from roll.models.sequences.layout import RowLayout
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.ranks import SequenceRanks
 from roll.models.sequences.tree import tree_or_pack
+
+logger = logging.getLogger(__name__)
 
 _BESIDE_ROUNDING = 3  # times what other roundings change: the most that another order of sums may
 _SAME_SHAPES = 1e-4  # of a token's norm: equal shapes round alike, but for sums by atomic additions
@@ -99,13 +102,15 @@ def _off_with_any_tokens(
 
 
 def of_all_ranks(step: Callable[[], float | None]) -> list[Any]:
-    """Results of a step, one of each rank. If it fails on one, the others raise StrategyError, and none waits."""
+    """Results of a step, one of each rank. If it fails on one, the others raise StrategyError, and none waits but for
+    collectives inside of the step."""
     failure: Exception | None = None
     try:
         found: Any = step()
     except Exception as error:  # of code that came with the model, too
         text = str(error).partition("\n")[0] or type(error).__name__
         failure, found = error, StrategyError(f"another rank: {text}")
+        logger.error("%s", text)
     results = [found]
     if dist.is_initialized():
         results *= dist.get_world_size()
