@@ -219,6 +219,8 @@ def imported_from(
     notes = [*_notes(original, is_chosen), *original.notes]
     if kind == "verl":
         return import_verl(original, notes, source, version)
+    if version is not None:
+        raise ConfigError(f"--version names a release of verl, and this is of {kind}.")
     if kind == "trinity":
         return import_trinity(with_trainer_config(original, source), notes)
     return convert_roll(original, source)

@@ -84,6 +84,7 @@ _OF_SPEED = re.compile(
 """Keys here that change the speed or the names of a run."""
 _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?(\.*)([\w.]+)(?:,\s*([^{}]*))?\}")
 _DEEPEST = 9
+_UNUSED = re.compile(r"_target_$|^hydra\.|^defaults$|profiler|nsys|transfer_queue|ray_kwargs|ray_init")
 _OR_CLIP_RATIO = ("clip_ratio_low", "clip_ratio_high")
 """Keys of which null is a value: clip_ratio counts."""
 
@@ -190,14 +191,15 @@ def fitting(name: str, given: Mapping[str, Any], version: str | None = None) -> 
 
 
 def of_checkout(
-    name: str, path: str, tree: Mapping[str, Any], table: Table, given: Mapping[str, Any]
+    name: str, path: str, keys: Mapping[str, Any], table: Table, given: Mapping[str, Any]
 ) -> tuple[Table, list[str]]:
     """The table with the defaults of files beside the script. Those that verl's own release has not are written."""
-    mine = Release(name, path, dict(flat(tree)))
+    mine = Release(name, path, {key: value for key, value in keys.items() if not _UNUSED.search(key)})
     there = _every_key() & mine.keys.keys()
     release = fitting(mine.name, dict.fromkeys(there))[0][0]
     usual, of_version = release.over(table, given).release, table.derived
     made = mine.over(table, given)
+    made = replace(made, release={**made.release, IS_OLD: usual[IS_OLD]})
     changed = {key: value for key, value in made.release.items() if usual.get(key) != value and table.row(key)}
     unknown = {key: value for key, value in mine.keys.items() if key not in {*_every_key(), *given}}
     own = [key for key, value in unknown.items() if value not in OFF and table.row(table.canonical(key)) is None]

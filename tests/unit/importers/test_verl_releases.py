@@ -95,3 +95,19 @@ def test_defaults_are_those_of_the_checkout_around_a_script(tmp_path: Path) -> N
     assert outcomes["algorithm.trick"] == "asks for nothing" and outcomes["algorithm.new"] == "changes the run"
     assert any(f"as in {config / 'own.yaml'}" in note for note in found.notes)
     assert any("unknown to the importer: algorithm.search" in note for note in found.notes)
+
+
+def test_files_that_build_on_verls_own_have_its_defaults(tmp_path: Path) -> None:
+    """verl itself may be installed elsewhere, so that its ppo_trainer is not beside them."""
+    config = tmp_path / "fork" / "config"
+    config.mkdir(parents=True)
+    (config.parent / "main.py").write_text(PROGRAM)
+    (config / "own.yaml").write_text(
+        "hydra: {searchpath: ['pkg://verl.trainer.config']}\ndefaults: [ppo_trainer, _self_]\n"
+        "algorithm: {adv_estimator: grpo, use_kl_in_reward: false}\nactor_rollout_ref: {rollout: {n: 5}}\n"
+    )
+    script = tmp_path / "run.sh"
+    script.write_text("python3 -m fork.main data.train_files=b.parquet actor_rollout_ref.model.path=m\n")
+    found = imported_from(read(script), "verl", script)
+    assert (at(found, "actor_train.training_args.learning_rate"), found.tree["add_token_level_kl"]) == (1e-6, False)
+    assert at(found, "actor_infer.generating_args.temperature") == 1.0
