@@ -11,7 +11,7 @@ from roll.configs.base import Settings, holds_mapping, join, nested_class
 from roll.configs.load.aliases import AROUND, DROPPED, RENAMED, holds_teachers
 from roll.configs.load.inert_keys import InertKey, inert_keys, known_keys
 from roll.configs.load.loader import compose_tree
-from roll.configs.load.of_roll import fill_of_roll
+from roll.configs.load.of_roll import KEY
 from roll.configs.load.overrides import references
 from roll.configs.problems import nearest
 from roll.configs.sections.model import HUGGINGFACE, MODELSCOPE
@@ -75,7 +75,8 @@ def convert_roll(original: SourceKeys, source: Path | None) -> Imported:
     for entry in hub:
         tree["model_download_type"] = _HUBS[entry.key, str(entry.value)]
     notes = ["Fragments of its defaults list are looked for beside the YAML, then among those of roll."]
-    written = {key: f"{value}, ROLL's default" for key, value in fill_of_roll(tree, cls.model_fields)}
+    written = {} if tree.get(KEY) else {KEY: "roll: where ROLL has other defaults, they hold"}
+    tree.setdefault(KEY, "roll")
     if whole is None:
         notes.append(f"Keys that are not known stay, since a fragment may refer to them that is not read here: {why}")
     return Imported("roll", pipeline, tree, entries, written, tuple(notes) if "defaults" in tree else ())

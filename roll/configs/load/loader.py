@@ -53,12 +53,12 @@ class Composed:
 @dataclass(frozen=True)
 class RawTree:
     """A YAML with its fragments and overrides, in which `${...}` still stand. `of_fragments`: the top-level keys that a
-    fragment brought. `is_of_roll`: it was written for ROLL."""
+    fragment brought. `has_hydra`: the YAML has a section for Hydra."""
 
     path: Path
     tree: dict[str, Any]
     of_fragments: frozenset[str]
-    is_of_roll: bool = False
+    has_hydra: bool = False
 
 
 def load_tree(directory: Path, name: str, overrides: Sequence[str], cls: type[Settings]) -> Composed:
@@ -83,7 +83,7 @@ def compose_tree(directory: Path, name: str, overrides: Sequence[str]) -> RawTre
         apply_overrides(tree, overrides)
     except RecursionError:
         raise ConfigError(f"{path} is nested too deeply.") from None
-    return RawTree(path, tree, of_fragments, is_of_roll({**written, **tree}))
+    return RawTree(path, tree, of_fragments, "hydra" in written)
 
 
 def _stem(directory: Path, name: str) -> str:
@@ -129,7 +129,7 @@ def resolve_tree(raw: RawTree, cls: type[Settings]) -> Composed:
         raise ConfigError(*problems)
     resolved.setdefault("exp_name", raw.path.stem)
     settings = {key: value for key, value in resolved.items() if key not in variables}
-    filled = dict(fill_of_roll(settings, cls.model_fields)) if raw.is_of_roll else {}
+    filled = dict(fill_of_roll(settings, cls.model_fields)) if is_of_roll(settings, raw.has_hydra) else {}
     return Composed(
         settings=settings,
         variables={key: value for key, value in resolved.items() if key in variables},

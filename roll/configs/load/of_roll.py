@@ -20,9 +20,9 @@ _VALUES: Mapping[str, Any] = {
 }
 
 
-def is_of_roll(written: Mapping[str, Any]) -> bool:
-    """True for a YAML, as it was read, that says it is ROLL's."""
-    return written[KEY] == "roll" if written.get(KEY) else "hydra" in written or _has_worker_cls(written)
+def is_of_roll(tree: Mapping[str, Any], has_hydra: bool) -> bool:
+    """True for a tree that says it is ROLL's. `has_hydra`: the YAML has the section that Hydra takes out."""
+    return tree[KEY] == "roll" if tree.get(KEY) else has_hydra or _has_worker_cls(tree)
 
 
 def _has_worker_cls(node: Any) -> bool:
@@ -50,22 +50,26 @@ def fill_of_roll(tree: dict[str, Any], fields: Mapping[str, Any]) -> Iterator[tu
     for key, value in values.items():
         if _fill(tree, key, value):
             yield key, short(value)
-    sampling = (tree.get("actor_infer") or {}).get("generating_args")
+    engine = tree.get("actor_infer") or tree.get("student_infer")
+    sampling = engine.get("generating_args") if isinstance(engine, Mapping) else None
     for name in ("validation", "val_env_manager"):
-        if isinstance(tree.get(name), dict) and not tree[name].get("generating_args") and isinstance(sampling, Mapping):
-            tree[name]["generating_args"] = {key: sampling[key] for key in _SAMPLING}
-            yield f"{name}.generating_args", "those of actor_infer"
+        if isinstance(section := tree.get(name), dict) and isinstance(sampling, Mapping):
+            usual = _SAMPLING if section.get("generating_args") else sampling
+            for key in _SAMPLING:
+                if _fill(tree, f"{name}.generating_args.{key}", usual[key]):
+                    yield f"{name}.generating_args.{key}", short(usual[key])
 
 
 def _fill(tree: dict[str, Any], key: str, value: Any) -> bool:
-    """The section of a role has to be there, what is in it need not be."""
+    """The section of a role has to be there, what is in it need not be. Some keys may have another name of ROLL's, such
+    as env_groups for num_env_groups."""
     *sections, last = key.split(".")
     node: Any = tree
     for place, name in enumerate(sections):
         if place and isinstance(node, dict):
             node[name] = {} if node.get(name) is None else node[name]
         node = node.get(name) if isinstance(node, dict) else None
-    if not isinstance(node, dict) or node.get(last) is not None:
+    if not isinstance(node, dict) or any(node.get(key) is not None for key in (last, last.removeprefix("num_"))):
         return False
     node[last] = value
     return True

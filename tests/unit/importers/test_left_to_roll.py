@@ -51,31 +51,12 @@ def imported(tmp_path: Path, tree: dict[str, Any]) -> Imported:
     return imported_from(read(path, ()), source=path)
 
 
-def test_the_defaults_of_roll_are_written_where_those_of_here_are_others(tmp_path: Path) -> None:
+def test_the_yaml_says_that_the_defaults_are_rolls(tmp_path: Path) -> None:
     found = imported(tmp_path, ROLL)
-    assert found.tree["actor_train"]["training_args"] == {
-        "learning_rate": 5e-5, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 1,
-    }  # fmt: skip
-    assert found.tree["num_return_sequences_in_group"] == 1 and "critic" not in found.tree
-    assert found.defaults["actor_train.training_args.learning_rate"] == "5e-5, ROLL's default"
-
-
-def test_what_a_yaml_of_roll_says_stays(tmp_path: Path) -> None:
-    args = {"learning_rate": 1e-6, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
-    said = {**ROLL, "num_return_sequences_in_group": 8, "actor_train": {**ROLL["actor_train"], "training_args": args}}
-    found = imported(tmp_path, said)
-    assert found.tree["actor_train"]["training_args"] == args
-    assert found.defaults.keys() == {f"actor_infer.generating_args.{key}" for key in ("temperature", "top_p", "top_k")}
-
-
-def test_the_sampling_and_the_second_bound_of_roll_are_written_as_well(tmp_path: Path) -> None:
-    """`Top-p .7` of ROLL's defaults is another distribution than none, and its second bound is 1 + 2 x pg_clip."""
-    said = {**ROLL, "dual_clip_loss": True, "pg_clip": 0.1}
-    said["actor_infer"] = {**ROLL["actor_infer"], "generating_args": {"top_k": 100}}
-    found = imported(tmp_path, said)
-    assert found.tree["actor_infer"]["generating_args"] == {"temperature": 0.95, "top_p": 0.7, "top_k": 100}
-    assert found.tree["dual_clip_ratio_c"] == pytest.approx(1.2)
-    assert "dual_clip_ratio_c" not in imported(tmp_path, {**ROLL, "pg_clip": 0.1}).tree
+    assert found.tree["defaults_of"] == "roll" and found.defaults.keys() == {"defaults_of"}
+    assert found.tree["actor_train"].get("training_args") == ROLL["actor_train"].get("training_args")
+    own = imported(tmp_path, {**ROLL, "defaults_of": "here"})
+    assert own.tree["defaults_of"] == "here" and not own.defaults
 
 
 @pytest.mark.parametrize(
