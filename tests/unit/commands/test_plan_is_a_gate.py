@@ -272,15 +272,15 @@ def test_only_known_findings_are_the_machines() -> None:
             if named and any(isinstance(part, ast.Constant) and part.value == "machine" for part in ast.walk(node)):
                 found.add(str(path.relative_to(ROLL)))
     assert found == {
-        "configs/checks/exact_log_probs.py",
         "configs/checks/training.py",
         "configs/checks/variables.py",
-        "configs/checks/rollout.py",
         "configs/checks/platforms.py",
-        "configs/checks/prefix_sharing.py",
         "configs/strategies/megatron_checks.py",
         "distributed/strategy/table.py",
         "envs/build.py",
+        "features/exact/checks.py",
+        "features/lora/checks.py",
+        "features/prefix_sharing/checks.py",
         "pipeline/agentic/agentic_checks.py",
         "pipeline/agentic/env_checks.py",
         "pipeline/agentic/tool_checks.py",

@@ -11,6 +11,7 @@ from roll.configs.checks.roles import batching_problems
 from roll.configs.sections.model import ModelArgs
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.errors import StrategyError
+from roll.features.lora.checks import run_problems
 from roll.pipeline.dpo.dpo_config import DPOConfig, dpo_plan, dpo_problems, dpo_rows, dpo_warnings
 from roll.pipeline.dpo.dpo_loss import CachedLogProbs, name_of
 from roll.types.batch import Rows
@@ -63,7 +64,7 @@ def test_the_reference_is_a_model_of_its_own_the_policy_without_adapters_or_none
     assert dpo_plan(config(reference_free=True)).scoring == frozenset()
 
     other = {"strategy_args": {"strategy_name": "hf_infer"}, "model_args": {"model_name_or_path": "another"}}
-    (wrong,) = dpo_problems(config(actor_train=LORA, reference=other))
+    (wrong,) = run_problems(config(actor_train=LORA, reference=other))
     assert "another is not the model of actor_train" in wrong.text
 
 

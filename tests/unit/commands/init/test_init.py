@@ -163,7 +163,7 @@ def test_an_environment_may_be_the_answer_about_data(place: Path, monkeypatch: p
         (["new.yaml", "--model", "models", "--data", "train.jsonl"], "has no config.json"),
         (["new.yaml", "--model", "none.gguf", "--data", "train.jsonl"], "there is no file none.gguf"),
         (["new.yaml", "--recipe", "agent-135m", "--data", "train.jsonl"], "it plays environments and has no rows"),
-        (["new.yaml", "--recipe", "spell-135m", "--data", "train.jsonl"], "each of its stages has rows of its own"),
+        (["new.yaml", "--recipe", "tags-135m", "--data", "train.jsonl"], "each of its stages has rows of its own"),
         (["new.yaml", "--recipe", "sums-135m", "--prompt", "q"], "name columns of the rows of --data"),
         (["new.yaml", "--model", MODEL, "--data", "bare.jsonl"], "no column of the first row is known to hold one: q"),
         (["new.txt", "--model", MODEL, "--data", "train.jsonl"], "ends in .yaml"),
