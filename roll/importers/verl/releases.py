@@ -191,9 +191,11 @@ def fitting(name: str, given: Mapping[str, Any], version: str | None = None) -> 
 
 
 def of_checkout(
-    name: str, path: str, keys: Mapping[str, Any], table: Table, given: Mapping[str, Any]
+    name: str, path: str, tree: Mapping[str, Any], below: Release | None, table: Table, given: Mapping[str, Any]
 ) -> tuple[Table, list[str]]:
-    """The table with the defaults of files beside the script. Those that verl's own release has not are written."""
+    """The table with the defaults of files beside the script, which build on a release `below` if they do not have it.
+    Those that verl's own release has not are written."""
+    keys = {**(below.keys if below else {}), **dict(flat(tree))}
     mine = Release(name, path, {key: value for key, value in keys.items() if not _UNUSED.search(key)})
     there = _every_key() & mine.keys.keys()
     release = fitting(mine.name, dict.fromkeys(there))[0][0]

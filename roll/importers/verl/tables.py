@@ -47,7 +47,6 @@ from roll.importers.verl.releases import (
     WHOLE_STEPS,
     derived,
     fitting,
-    flat,
     given_notes,
     nearest_name,
     of_checkout,
@@ -434,8 +433,8 @@ def import_verl(
     module = module_of(original.command.program) if original.command else ""
     found = of_program(module, original.command, script) if original.command and script and version is None else None
     if found is not None:
-        below = fitting(name, own)[0][0].keys if found[1].bases else {}
-        mine, told = of_checkout(name, str(found[0]), {**below, **dict(flat(found[1].tree))}, table, given)
+        below = fitting(name, own)[0][0] if found[1].bases else None
+        mine, told = of_checkout(name, str(found[0]), found[1].tree, below, table, given)
         return convert(keys, mine, [*notes, *told, *found[1].notes], of_script)
     fits, lacking = fitting(name, own, version)
     tables = [release.over(table, given) for release in fits]
