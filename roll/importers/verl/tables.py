@@ -438,9 +438,8 @@ def import_verl(
         return convert(keys, mine, [*notes, *told, *found[1].notes], of_script)
     fits, lacking = fitting(name, own, version)
     tables = [release.over(table, given) for release in fits]
-    said = release_notes(
-        fits, lacking, tables, lambda table: convert(keys, table, (), of_script).tree, version is not None
-    )
+    is_said = version is not None
+    said = release_notes(fits, lacking, tables, lambda each: convert(keys, each, (), of_script).tree, is_said)
     return convert(keys, tables[0], [*notes, *said], of_script)
 
 
