@@ -65,6 +65,11 @@ class Band(BaseModel):
     machine: str
     versions: dict[str, str]
 
+    @property
+    def of_seeds(self) -> str:
+        """Example: "3 seeds"."""
+        return f"{len(self.seeds)} seed{'s' if len(self.seeds) > 1 else ''}"
+
     def as_json(self) -> str:
         """A line for each field."""
         fields = self.model_dump(mode="json").items()

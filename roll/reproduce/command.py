@@ -87,7 +87,7 @@ def _ended(recipe: Recipe, folder: Path, outputs: Sequence[Path], source: str, i
         if band.model != source:
             verdict += f" The band was measured with {band.model}, these runs with {source}."
     else:
-        verdict = f"Inside the band of {len(band.seeds)} seeds."
+        verdict = f"Inside the band of {band.of_seeds}."
     write_whole(folder / PICTURE, curve(band or all_seeds, all_seeds if band else None))
     write_whole(folder / PAGE, page(recipe, all_seeds, [verdict, *(f"- {problem}" for problem in problems)]))
     say(f"{verdict}\nPage: {folder / PAGE}")
@@ -108,4 +108,4 @@ def _known(recipe: Recipe) -> str:
     if recipe.band is None:
         return "never run"
     fails = "fails, as it should; " if recipe.about.kind == "fails" else ""
-    return f"{fails}measured {recipe.band.date}, {len(recipe.band.seeds)} seeds"
+    return f"{fails}measured {recipe.band.date}, {recipe.band.of_seeds}"

@@ -30,7 +30,7 @@ def curve(band: Band, run: Band | None = None) -> str:
     plot = Plot((-0.5, len(band.means) + 0.5), (0, 1), width=720, height=300)
     plot.band(steps, band.lows, band.highs, COLORS[0], 0.15)
     plot.line(steps, smoothed(band.means, WINDOW), COLORS[0])
-    plot.name(f"reward: {len(band.seeds)} seeds, and mean of {WINDOW} steps", COLORS[0])
+    plot.name(f"reward: {band.of_seeds}, and mean of {WINDOW} steps", COLORS[0])
     _held_out(plot, band, COLORS[1])
     plot.name("accuracy on held-out rows", COLORS[1])
     if run is not None:
