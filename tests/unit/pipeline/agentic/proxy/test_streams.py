@@ -243,6 +243,7 @@ def test_a_stream_that_is_left_frees_its_request() -> None:
     stream("the box holds 7 and more", play)
 
 
+@pytest.mark.slow
 def test_with_a_real_engine_the_first_words_come_before_the_last_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
