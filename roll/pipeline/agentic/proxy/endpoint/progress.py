@@ -45,12 +45,14 @@ class _Text:
         self._begin = self._end = 0  # the ids between them are in the text, and decoded again with what follows
 
     def read(self, token_ids: np.ndarray) -> str:
-        """The text so far, without a character of which bytes are missing."""
+        """The text so far, without bytes at its end that are no character yet, and may never be one."""
         before, now = self._show(token_ids[self._begin : self._end]), self._show(token_ids[self._begin :])
-        if len(now) > len(before) and not now.endswith(_UNFINISHED):
-            self._text += now[len(before) :]
+        new = now[len(before) :]
+        if new and not new.endswith(_UNFINISHED):
+            self._text += new
             self._begin, self._end = self._end, len(token_ids)
-        return self._text
+            return self._text
+        return self._text + new.rstrip(_UNFINISHED)
 
 
 class SentParts:
