@@ -67,7 +67,8 @@ def role(engine: str, model: str) -> WorkerConfig:
 async def start_ours(engine: str, model: str, on_cpu: bool) -> Round:
     import torch
 
-    from roll.distributed.strategy.base import GenerateStrategy, RankContext
+    from roll.distributed.strategy.base import RankContext
+    from roll.distributed.strategy.generate_base import GenerateStrategy
     from roll.distributed.strategy.table import strategy_class_path
     from roll.utils.imports import resolve
 

@@ -11,7 +11,8 @@ import torch
 from roll.algorithms.loss import Loss
 from roll.configs.plan.batch_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
-from roll.distributed.strategy.base import GenerateStrategy, RankContext, TrainStrategy
+from roll.distributed.strategy.base import RankContext, TrainStrategy
+from roll.distributed.strategy.generate_base import GenerateStrategy
 from roll.distributed.weights.bucket import BucketSource, GroupSpec, WeightBucket, fill_buckets
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums

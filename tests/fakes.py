@@ -17,7 +17,8 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.executor.pools.job import FinishedJobs, Job
 from roll.distributed.executor.rollout.generate_worker import GenerateWorker
 from roll.distributed.executor.worker import TrainWorker
-from roll.distributed.strategy.base import GenerateStrategy, RankContext, ScoreStrategy, State, TrainStrategy
+from roll.distributed.strategy.base import RankContext, ScoreStrategy, State, TrainStrategy
+from roll.distributed.strategy.generate_base import GenerateStrategy
 from roll.distributed.weights.bucket import BucketSource, GroupSpec, WeightBucket, fill_buckets
 from roll.distributed.weights.transport import WeightReceiver
 from roll.errors import StrategyError

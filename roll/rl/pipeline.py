@@ -49,7 +49,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from roll.algorithms.credit import RowCredit
-from roll.algorithms.loss import explained_variance
+from roll.algorithms.policy_loss import explained_variance
 from roll.configs.checks.rl import critic_warmup_problems
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.derive import compares_vocabulary, needs_ref_log_probs

@@ -10,10 +10,11 @@ import numpy as np
 from roll.algorithms.advantage import AdvantageSettings
 from roll.algorithms.credit import CreditSettings
 from roll.algorithms.kl import KLController
-from roll.algorithms.loss import Aggregation, ExpertLoss, Loss, MixedLoss, PolicyLoss, ValueLoss
+from roll.algorithms.loss import Aggregation, Loss
 from roll.algorithms.masking import ZeroGradientRows
 from roll.algorithms.objectives import ClippedCovariance, CovarianceChoice, Objective, PenalizedCovariance
 from roll.algorithms.off_policy import ImportanceWeight, MismatchFilter, TrainInferCorrection
+from roll.algorithms.policy_loss import ExpertLoss, MixedLoss, PolicyLoss, ValueLoss
 from roll.algorithms.second_moment import SecondMomentBound, SecondMomentChoice
 from roll.algorithms.user_objective import UserObjective
 from roll.configs.plan.batch_plan import BatchPlan

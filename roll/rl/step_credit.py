@@ -11,8 +11,8 @@ import numpy as np
 
 from roll.algorithms.advantage import group_advantages
 from roll.algorithms.credit import CreditSettings, RowCredit, TurnValues
-from roll.algorithms.loss import PolicyLoss
 from roll.algorithms.normalize import RunningMoments
+from roll.algorithms.policy_loss import PolicyLoss
 from roll.algorithms.token_baselines import TokenGroups
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.sections.algorithm import AlgorithmConfig

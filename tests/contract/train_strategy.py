@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
-from roll.algorithms.loss import PolicyLoss, SupervisedLoss
+from roll.algorithms.loss import SupervisedLoss
 from roll.algorithms.objectives import PolicyGradient
+from roll.algorithms.policy_loss import PolicyLoss
 from roll.configs.plan.run_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.tables.roles import Head

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-    from roll.distributed.strategy.base import GenerateStrategy
+    from roll.distributed.strategy.generate_base import GenerateStrategy
 
 T = TypeVar("T")
 ROUTES = ("memory", "broadcast", "file")

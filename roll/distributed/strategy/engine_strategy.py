@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from roll.configs.tables.vision import VisionModel
-from roll.distributed.strategy.base import GenerateStrategy, RankContext, State
+from roll.distributed.strategy.base import RankContext, State
+from roll.distributed.strategy.generate_base import GenerateStrategy
 from roll.errors import ConfigError, StrategyError
 from roll.types.rollout import Answered, Generation, GenerationRequest
 from roll.utils.background import start

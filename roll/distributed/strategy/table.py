@@ -159,7 +159,7 @@ def class_problems(choice: Choice) -> Iterator[Problem]:
         return
     at, wanted = f"{key}: {spec.name}: classes[{use}]: {spec.classes[use]}", promised[use]
     if not (isinstance(strategy_class, type) and issubclass(strategy_class, wanted)):
-        yield Problem(f"{at} is not a class that extends {wanted.__name__} (roll.distributed.strategy.base).", (key,))
+        yield Problem(f"{at} is not a class that extends {wanted.__name__} ({wanted.__module__}).", (key,))
     elif missing := sorted(strategy_class.__abstractmethods__):
         yield Problem(f"{at} does not have {', '.join(missing)}, which {wanted.__name__} promises.", (key,))
 

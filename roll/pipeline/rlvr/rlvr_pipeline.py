@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from roll.algorithms.loss import PolicyLoss
 from roll.algorithms.masking import RowWeightSettings, row_weights
+from roll.algorithms.policy_loss import PolicyLoss
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.sections.data import DataArgs
 from roll.configs.tables.vision import VisionModel

@@ -11,8 +11,9 @@ import pytest
 import ray
 
 from roll.algorithms.credit import CreditSettings, RowCredit
-from roll.algorithms.loss import PolicyLoss, SupervisedLoss
+from roll.algorithms.loss import SupervisedLoss
 from roll.algorithms.masking import ZeroGradientRows
+from roll.algorithms.policy_loss import PolicyLoss
 from roll.distributed.executor.blueprint import BatchLimits, WorkerInfo
 from roll.distributed.executor.jobs import TrainJob
 from roll.distributed.executor.processes.cluster import Cluster

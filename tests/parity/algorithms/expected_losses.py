@@ -13,15 +13,12 @@ import torch
 from roll.algorithms.credit import CreditSettings, assign_credit
 from roll.algorithms.distillation import DistillLoss, Divergence
 from roll.algorithms.kl import KLEstimator
-from roll.algorithms.loss import (
-    Aggregation,
+from roll.algorithms.loss import Aggregation, Loss, LossAggMode, SupervisedLoss
+from roll.algorithms.policy_loss import (
     ExpertLoss,
     ImportanceSampling,
     KLLossEstimator,
-    Loss,
-    LossAggMode,
     PolicyLoss,
-    SupervisedLoss,
     TokenWeights,
     ValueLoss,
 )

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from roll.algorithms.loss import Aggregation, PolicyLoss
+from roll.algorithms.loss import Aggregation
 from roll.algorithms.objectives import ClippedCovariance, ClippedRatio, CovarianceChoice, PenalizedCovariance
+from roll.algorithms.policy_loss import PolicyLoss
 from roll.types.batch import TrainBatch
 from tests.parity.algorithms.test_losses_against_loops import RTOL, response_tokens
 from tests.unit.algorithms.rows import alone, apply_loss, near, on_ranks, random_samples, random_train_batch

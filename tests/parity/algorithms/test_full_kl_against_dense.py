@@ -11,8 +11,9 @@ from torch.nn import functional
 
 from roll.algorithms.credit import CreditSettings, assign_credit
 from roll.algorithms.distillation import Distillation, Divergence
-from roll.algorithms.loss import Aggregation, LossAggMode, PolicyLoss
+from roll.algorithms.loss import Aggregation, LossAggMode
 from roll.algorithms.objectives import PolicyGradient
+from roll.algorithms.policy_loss import PolicyLoss
 from roll.models.head_scores import PLAIN, Product
 from roll.models.teacher_targets import StudentOutputs, TeacherHead, TeacherTargets, divergence
 from roll.types.batch import LossScale, TokenOutputs, TokenScores

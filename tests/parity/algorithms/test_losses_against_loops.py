@@ -19,7 +19,7 @@ import torch
 
 from roll.algorithms.divergence_gates import DivergenceGate, PrefixBudget
 from roll.algorithms.kl import KLEstimator, estimate_kl
-from roll.algorithms.loss import Aggregation, LossAggMode, PolicyLoss, SupervisedLoss, ValueLoss, explained_variance
+from roll.algorithms.loss import Aggregation, LossAggMode, SupervisedLoss
 from roll.algorithms.objectives import (
     BoundedWeight,
     ClippedGeometricMean,
@@ -34,6 +34,7 @@ from roll.algorithms.objectives import (
     TaperedWeight,
 )
 from roll.algorithms.off_policy import Granularity, ImportanceWeight, MismatchFilter, TrainInferCorrection
+from roll.algorithms.policy_loss import PolicyLoss, ValueLoss, explained_variance
 from roll.types.batch import TrainBatch
 from roll.types.metrics import MetricSums
 from tests.unit.algorithms.rows import apply_loss, full_scale, near, random_samples, random_train_batch

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from roll.algorithms.loss import Aggregation, ExpertLoss, LossAggMode, MixedLoss, PolicyLoss, TokenWeights
+from roll.algorithms.loss import Aggregation, LossAggMode
+from roll.algorithms.policy_loss import ExpertLoss, MixedLoss, PolicyLoss, TokenWeights
 from roll.types.batch import LossScale, Rows, TokenOutputs, TrainBatch
 from roll.types.collate import pad
 from roll.types.columns import token_indices

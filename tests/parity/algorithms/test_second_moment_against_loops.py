@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from roll.algorithms.loss import Aggregation, PolicyLoss
+from roll.algorithms.loss import Aggregation
+from roll.algorithms.policy_loss import PolicyLoss
 from roll.algorithms.second_moment import SecondMomentBound, SecondMomentChoice
 from roll.types.batch import TrainBatch
 from tests.parity.algorithms.test_losses_against_loops import RTOL, response_tokens

@@ -10,8 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from roll.algorithms.credit import CreditSettings, RowCredit
-from roll.algorithms.loss import Aggregation, ExpertLoss, MixedLoss, PolicyLoss
+from roll.algorithms.loss import Aggregation
 from roll.algorithms.objectives import PolicyGradient
+from roll.algorithms.policy_loss import ExpertLoss, MixedLoss, PolicyLoss
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.distributed.executor.jobs import TrainJob, TrainRequest, micro_batches
 from roll.distributed.executor.worker import TrainWorker

@@ -11,7 +11,7 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 from roll.algorithms.distillation import Distillation, DistillLoss, Divergence
-from roll.algorithms.loss import PolicyLoss
+from roll.algorithms.policy_loss import PolicyLoss
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.distributed.executor.jobs import micro_batches
 from roll.distributed.strategy.base import ScoreStrategy

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from roll.algorithms.distillation import TOKEN_MEAN, Distillation, Divergence
-from roll.algorithms.loss import PolicyLoss
 from roll.algorithms.objectives import PolicyGradient
+from roll.algorithms.policy_loss import PolicyLoss
 from roll.distributed.executor.blueprint import BatchLimits
 from tests.contract.test_train_strategies import DEEPSPEED, FSDP2, MEGATRON, ZERO3
 from tests.contract.train_strategy import Case

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.algorithms.loss import Aggregation, Loss, PolicyLoss, SupervisedLoss, ValueLoss, explained_variance
+from roll.algorithms.loss import Aggregation, Loss, SupervisedLoss
 from roll.algorithms.objectives import (
     BoundedWeight,
     ClippedRatio,
@@ -19,6 +19,7 @@ from roll.algorithms.objectives import (
     TaperedWeight,
 )
 from roll.algorithms.off_policy import ImportanceWeight, MismatchFilter, TrainInferCorrection
+from roll.algorithms.policy_loss import PolicyLoss, ValueLoss, explained_variance
 from roll.types.batch import LossScale, SampleBatch, TokenOutputs, TrainBatch
 from roll.types.collate import pad, padding_rows
 from roll.types.columns import columns

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from roll.algorithms.loss import Aggregation, LossAggMode, PolicyLoss
+from roll.algorithms.loss import Aggregation, LossAggMode
 from roll.algorithms.masking import ZeroGradientRows
 from roll.algorithms.objectives import BoundedWeight, ClippedRatio, Objective, PolicyGradient, TaperedWeight
+from roll.algorithms.policy_loss import PolicyLoss
 from roll.types.batch import LossScale, TokenOutputs, TrainBatch
 from roll.types.collate import pad, padding_rows
 from roll.types.metrics import MetricSums

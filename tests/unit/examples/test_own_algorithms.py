@@ -13,7 +13,7 @@ import yaml
 
 from roll.algorithms.advantage import AdvantageSettings, group_advantages
 from roll.algorithms.episodes import EpisodeSettings, discounted_returns, turn_advantages
-from roll.algorithms.loss import PolicyLoss
+from roll.algorithms.policy_loss import PolicyLoss
 from roll.commands import run as cli
 from roll.configs.plan.batch_plan import build_plan
 from roll.rl.settings import policy_loss

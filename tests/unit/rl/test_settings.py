@@ -6,7 +6,7 @@ import pytest
 
 from roll.algorithms.advantage import AdvantageSettings
 from roll.algorithms.divergence_gates import DivergenceGate, PrefixBudget
-from roll.algorithms.loss import Aggregation, PolicyLoss
+from roll.algorithms.loss import Aggregation
 from roll.algorithms.objectives import (
     BoundedWeight,
     ClippedCovariance,
@@ -22,6 +22,7 @@ from roll.algorithms.objectives import (
     TaperedWeight,
 )
 from roll.algorithms.off_policy import ImportanceWeight, MismatchFilter, TrainInferCorrection
+from roll.algorithms.policy_loss import PolicyLoss
 from roll.algorithms.second_moment import SecondMomentBound
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.derive import old_log_probs

@@ -25,7 +25,8 @@ from roll.distributed.executor.rollout.finished_requests import (
     store,
 )
 from roll.distributed.executor.worker import build_strategy
-from roll.distributed.strategy.base import GenerateStrategy, State
+from roll.distributed.strategy.base import State
+from roll.distributed.strategy.generate_base import GenerateStrategy
 from roll.distributed.strategy.stop_strings import StopStrings
 from roll.distributed.weights.bucket import BucketSource, GroupSpec
 from roll.errors import EngineDied, StrategyError, describe

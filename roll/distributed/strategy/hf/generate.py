@@ -11,7 +11,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.core_model_loading import revert_weight_conversion
 
 from roll.configs.tables.vision import LANGUAGE, VISION, VISUAL
-from roll.distributed.strategy.base import GenerateStrategy, RankContext, State
+from roll.distributed.strategy.base import RankContext, State
+from roll.distributed.strategy.generate_base import GenerateStrategy
 from roll.distributed.strategy.hf.args import argument_problems, parse_settings
 from roll.distributed.strategy.hf.exact_decoder import ExactDecoder
 from roll.distributed.strategy.hf.sampler import BatchSampler

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from roll.algorithms.credit import CreditSettings, RowCredit
-from roll.algorithms.loss import Aggregation, Loss, PolicyLoss
+from roll.algorithms.loss import Aggregation, Loss
 from roll.algorithms.objectives import ClippedCovariance, PenalizedCovariance
+from roll.algorithms.policy_loss import PolicyLoss
 from roll.algorithms.second_moment import SecondMomentBound
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.distributed.executor.jobs import TrainJob, TrainRequest, micro_batches

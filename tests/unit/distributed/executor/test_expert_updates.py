@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from roll.algorithms.credit import CreditSettings, RowCredit
-from roll.algorithms.loss import ExpertLoss, MixedLoss, PolicyLoss
 from roll.algorithms.objectives import PolicyGradient
+from roll.algorithms.policy_loss import ExpertLoss, MixedLoss, PolicyLoss
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.distributed.executor.jobs import TrainJob, TrainReport, TrainRequest, micro_batches
 from roll.distributed.executor.worker import TrainWorker

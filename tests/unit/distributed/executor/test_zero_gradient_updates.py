@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from roll.algorithms.credit import CreditSettings, RowCredit
-from roll.algorithms.loss import Aggregation, Loss, LossAggMode, PolicyLoss
+from roll.algorithms.loss import Aggregation, Loss, LossAggMode
 from roll.algorithms.masking import ZeroGradientRows
 from roll.algorithms.objectives import PolicyGradient
+from roll.algorithms.policy_loss import PolicyLoss
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.distributed.executor.jobs import TrainJob, TrainRequest, micro_batches
 from roll.distributed.executor.worker import TrainWorker

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.algorithms.loss import ExpertLoss, MixedLoss, PolicyLoss
+from roll.algorithms.policy_loss import ExpertLoss, MixedLoss, PolicyLoss
 from roll.configs.plan.batch_plan import BatchPlan, build_plan
 from roll.datasets.mixing import RowSource
 from roll.distributed.executor import roles
