@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from roll.algorithms.loss import SupervisedLoss
 from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.parts import RoleFacts
-from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.table import load_spec
 from roll.distributed.strategy.base import RankContext

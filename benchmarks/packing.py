@@ -23,7 +23,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from roll.algorithms.loss import SupervisedLoss
-from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.distributed.executor.jobs import micro_batches

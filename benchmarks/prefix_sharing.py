@@ -29,7 +29,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from roll.algorithms.loss import SupervisedLoss
-from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext
 from roll.distributed.strategy.fsdp2.train import Fsdp2TrainStrategy

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from roll.algorithms.loss import Loss
-from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.executor.pools.job import FinishedJobs, Job
 from roll.distributed.executor.rollout.generate_worker import GenerateWorker

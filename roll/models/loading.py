@@ -36,11 +36,10 @@ from transformers.core_model_loading import (
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from transformers.utils import logging as transformers_logging
 
-from roll.configs.sections.model import ModelArgs
+from roll.configs.sections.model import Head, ModelArgs
 from roll.configs.strategies.model_facts import LOGIT_CAPS, LOGIT_FACTORS, UNTRAINED
 from roll.configs.strategies.model_numbers import is_dropout, unread_number
 from roll.configs.tables.features import active
-from roll.configs.tables.roles import Head
 from roll.configs.tables.vision import SEES, VisionModel, names_part
 from roll.errors import StrategyError
 from roll.models.copied_files import copy_start_files

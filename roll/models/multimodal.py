@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from roll.configs.tables.roles import Head
+from roll.configs.sections.model import Head
 from roll.configs.tables.vision import VISION
 
 _SENSE = re.compile(

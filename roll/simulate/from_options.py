@@ -16,9 +16,9 @@ import numpy as np
 
 from roll.configs.load.loader import locate_yaml
 from roll.configs.plan.batch_plan import BatchPlan, RolloutBounds, ahead_by, least_staleness
+from roll.configs.plan.engine_limits import answers_at_once
 from roll.configs.plan.layout import RolePlace
 from roll.configs.sections.algorithm import AlgorithmConfig
-from roll.configs.sections.cluster import answers_at_once
 from roll.distributed.scheduler.filters import make_filter
 from roll.distributed.scheduler.rollout_core import Keep
 from roll.errors import ConfigError

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from roll.configs.plan.batch_plan import BatchPlan
+from roll.configs.plan.engine_limits import answers_at_once
 from roll.configs.sections.algorithm import AlgorithmConfig
-from roll.configs.sections.cluster import answers_at_once
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.rollout.generate_worker import GenerateWorker
 from roll.distributed.strategy.table import strategy_class_path

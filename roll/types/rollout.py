@@ -189,7 +189,7 @@ class Generation:
 
     - `token_ids` int32 [n], the end-of-sequence token included
     - `log_probs` float32 [n], of the full distribution at the sampling temperature (at temperature 1 when greedy), but
-      for what `roll.configs.sections.cluster.narrowing_settings` names
+      for what `roll.configs.plan.engine_limits.narrowing_settings` names
     - `policy_versions` int32 [n], the version of the weights that sampled each token: constant unless weights changed
       on the way
     - `routes` int16 [m, layers, k], the experts of the first m tokens of prompt and answer, or None

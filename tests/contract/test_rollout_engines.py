@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from roll.configs.sections.cluster import narrowing_settings
+from roll.configs.plan.engine_limits import narrowing_settings
 from roll.datasets.encoding import decoder
 from roll.distributed.executor.rollout.answers import joined, rest_of
 from roll.distributed.strategy.base import State

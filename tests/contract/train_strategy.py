@@ -15,9 +15,9 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 from roll.algorithms.loss import SupervisedLoss
 from roll.algorithms.objectives import PolicyGradient
 from roll.algorithms.policy_loss import PolicyLoss
-from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
-from roll.configs.tables.roles import Head
+from roll.configs.sections.model import Head
 from roll.distributed.strategy.base import ALL_STATES, TrainStrategy
 from roll.errors import StrategyError
 from roll.types.batch import MicroBatch

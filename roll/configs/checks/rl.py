@@ -21,9 +21,9 @@ from roll.configs.plan.derive import (
     old_log_probs,
     weighs_importance,
 )
+from roll.configs.plan.engine_limits import narrowing_settings
 from roll.configs.problems import Problem, did_you_mean, ids_text
 from roll.configs.sections.algorithm import MODEL_LENGTH_KEYS, AlgorithmConfig
-from roll.configs.sections.cluster import narrowing_settings
 from roll.configs.sections.operators import EXPERIENCE_OPERATORS, MeanFilterArgs
 from roll.configs.sections.rollout import LENGTH_KEYS
 from roll.configs.tables.estimators import ESTIMATORS

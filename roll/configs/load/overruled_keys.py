@@ -23,7 +23,7 @@ TRANSFORMER_ENGINE: Mapping[str, tuple[str, ...]] = {
 }
 """Layers by Megatron's names, and what they are in a model's files."""
 
-_FSDP2 = "roll.configs.strategies.fsdp2:Fsdp2Settings"
+_FSDP2 = "roll.configs.strategies.fsdp2_settings:Fsdp2Settings"
 _UNITS = "the embedding and the head are gathered as units of their own anyway"
 FSDP2_KEYS: Mapping[str, str] = {
     "wrap_policy.wrap_embeddings": _UNITS,

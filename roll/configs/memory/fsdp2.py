@@ -19,7 +19,7 @@ from roll.configs.memory.passes import (
     whole_scoring_parts,
 )
 from roll.configs.memory.trained import held_weights
-from roll.configs.strategies.fsdp2 import Fsdp2Settings, shard_size
+from roll.configs.strategies.fsdp2_settings import Fsdp2Settings, shard_size
 
 _FP32 = 4
 _HOST = "offload_policy"

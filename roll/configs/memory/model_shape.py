@@ -17,9 +17,9 @@ from typing import Any
 
 from roll.configs.memory.closed_forms import closed_form
 from roll.configs.memory.layer_shape import Eager, LayerShape, ModelShape, SavedElements, Weight
+from roll.configs.sections.model import Head
 from roll.configs.strategies.model_facts import SINKS
 from roll.configs.strategies.model_numbers import attention_cap, text_part, type_of
-from roll.configs.tables.roles import Head
 from roll.utils.files import write_whole
 from roll.utils.imports import is_installed
 

@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from roll.configs.memory.layer_shape import ModelShape
-from roll.configs.plan.run_plan import RunPlan, TrainPlan
-from roll.configs.sections.cluster import WorkerConfig, answers_at_once
+from roll.configs.plan.engine_limits import answers_at_once
+from roll.configs.plan.run_plan import RunPlan
+from roll.configs.plan.train_plan import TrainPlan
+from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.spec import GpuShareKey
 from roll.configs.strategies.table import spec_of
 from roll.configs.tables.roles import Role, Use

@@ -7,7 +7,8 @@ from typing import Literal
 
 from roll.configs.base import MOST_SAMPLES
 from roll.configs.plan.derive import OldLogProbs, old_log_probs, sent_adapter_rank
-from roll.configs.plan.run_plan import RunPlan, TrainPlan, plan_layout, train_plan
+from roll.configs.plan.run_plan import RunPlan, plan_layout, train_plan
+from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.problems import Problem
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.cluster import WorkerConfig

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from roll.configs.plan.engine_limits import narrowing_settings
 from roll.configs.sections.algorithm import AlgorithmConfig
-from roll.configs.sections.cluster import WorkerConfig, narrowing_settings
+from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.table import spec_of
 
 

@@ -8,11 +8,13 @@ from roll.configs.load.chosen_values import Chosen
 from roll.configs.memory.parts import default_share, given_share, share_key
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.derive import compares_vocabulary, needs_ref_log_probs, weighs_importance
+from roll.configs.plan.engine_limits import answers_limit
 from roll.configs.plan.layout import Layout, RolePlace, parallel_sizes
-from roll.configs.plan.run_plan import RunPlan, TrainPlan
+from roll.configs.plan.run_plan import RunPlan
+from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.problems import ids_text
 from roll.configs.sections.algorithm import AlgorithmConfig
-from roll.configs.sections.cluster import WorkerConfig, answers_limit
+from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.run import RunConfig
 from roll.configs.sections.teachers import MixConfig
 from roll.configs.tables.features import active

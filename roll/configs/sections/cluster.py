@@ -1,7 +1,7 @@
 """One role: its model, backend, devices and workers."""
 
 import ast
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -9,7 +9,6 @@ from roll.configs.base import MOST_DEVICES, MOST_DEVICES_PER_NODE, MOST_GROUPS, 
 from roll.configs.sections.data import DataArgs, Names, Numbers, Strings
 from roll.configs.sections.model import ModelArgs
 from roll.configs.sections.training import TrainingArgs
-from roll.configs.strategies.table import spec_of
 from roll.configs.tables.policy_losses import known_pg_variant
 from roll.utils.text import show
 
@@ -124,42 +123,6 @@ def _device_id(value: object) -> int:
 
 
 # Which backend runs a role, and that backend's own settings.
-
-
-class Sampling(Protocol):
-    """Settings of sampling that affect log-probs."""
-
-    @property
-    def temperature(self) -> float: ...
-    @property
-    def top_p(self) -> float: ...
-    @property
-    def top_k(self) -> int: ...
-    @property
-    def min_new_tokens(self) -> int: ...
-    @property
-    def repetition_penalty(self) -> float: ...
-
-
-def narrowing_settings(strategy_name: str | None, sampling: Sampling) -> tuple[str, ...]:
-    """The settings in use with which this engine's log-probs are not those of the whole distribution at the sampling
-    temperature, as a trainer computes them: only tokens that could be drawn count in them.
-
-    Example: top_p 0.9 gives ("top_p",) with vllm and () with sglang, which takes log-probs before it cuts.
-    """
-    in_use = sampling_cuts(sampling)
-    return tuple(name for name in spec_of(strategy_name).truncating_sampling_keys if name in in_use)
-
-
-def sampling_cuts(sampling: Sampling) -> tuple[str, ...]:
-    """The settings in use that change what is drawn beside the temperature."""
-    in_use = {
-        "top_p": sampling.top_p < 1,
-        "top_k": sampling.top_k > 0,
-        "min_new_tokens": sampling.min_new_tokens > 0,
-        "repetition_penalty": sampling.repetition_penalty != 1,
-    }
-    return tuple(name for name, is_set in in_use.items() if is_set)
 
 
 class StrategyArgs(Settings):
@@ -397,6 +360,17 @@ class WorkerConfig(Settings):
         return self.max_tokens_per_microbatch_in_infer if packs else None
 
     @property
+    def saved_facts(self) -> dict[str, object]:
+        """Facts on which the saved state of a role that learns depends, whatever its strategy."""
+        return {
+            "strategy_name": self.strategy_name,
+            "freeze_module_prefix": self.model_args.freeze_module_prefix,
+            "lora": self.model_args.adapter_text,
+            "dtype": self.model_args.dtype,
+            "optim": self.training_args.optim,
+        }
+
+    @property
     def num_devices(self) -> int:
         return len(self.device_mapping or ())
 
@@ -418,28 +392,3 @@ class WorkerConfig(Settings):
     @property
     def allowed_arguments(self) -> tuple[str, ...]:
         return self.strategy_args.allow_untested_arguments if self.strategy_args else ()
-
-
-ANSWERS_AT_ONCE = 128
-ANSWERS_AT_ONCE_ON_GPUS = 512
-"""Default of vLLM and SGLang on GPUs: decoding grows hardly slower up to there (by arithmetic, not measured: a step of
-a 7B model reads 15 GB of weights for 128 answers as for 512). Their sampler takes .3 GB of logits for each copy."""
-
-
-def answers_limit(configured: int | None, worker: WorkerConfig, on_gpus: bool) -> tuple[int, str]:
-    """Answers in flight in one engine, and the key of strategy_config that says so; no key: max_running_requests says
-    so, or what suits the engine and its device.
-
-    Example: (None, vllm, True) gives 512; (None, hf_infer, True) and (None, vllm, False) give 128; (256, vllm with
-    max_num_seqs: 64, True) gives 64 and max_num_seqs.
-    """
-    spec = spec_of(worker.strategy_name)
-    has_paged_cache = spec.share is not None
-    suits = ANSWERS_AT_ONCE_ON_GPUS if on_gpus and has_paged_cache else ANSWERS_AT_ONCE
-    own = [(value, key) for key in spec.limit_keys if type(value := worker.strategy_config.get(key)) is int]
-    return min([*own, (configured or suits, "")], key=lambda limit: limit[0])
-
-
-def answers_at_once(configured: int | None, worker: WorkerConfig, on_gpus: bool) -> int:
-    """The number of `answers_limit`."""
-    return answers_limit(configured, worker, on_gpus)[0]

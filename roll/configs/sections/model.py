@@ -15,6 +15,7 @@ DTYPES = {
     "torch.bfloat16": "bf16",
     "torch.float16": "fp16",
 }
+Head = Literal["lm", "value", "sequence", "reward"]  # what stands on a model
 HUGGINGFACE, MODELSCOPE = "HUGGINGFACE_HUB", "MODELSCOPE"
 ATTENTION = {"flash_attention_2": "fa2", "flash_attn": "fa2"}
 

@@ -285,7 +285,7 @@ def facts_of(choice: Choice) -> DeepSpeedFacts:
     )
 
 
-def saved_facts(facts: dict[str, object], worker: WorkerConfig, dp_size: int) -> dict[str, object]:
+def saved_facts(worker: WorkerConfig, dp_size: int) -> dict[str, object]:
     """One file per rank, cut by the ZeRO stage. `dp_size` counts those that share sequences, too."""
     ranks = dp_size * worker.model_args.ulysses_size
-    return facts | {"dp_size": ranks, "zero_stage": zero_stage(worker.strategy_config)}
+    return worker.saved_facts | {"dp_size": ranks, "zero_stage": zero_stage(worker.strategy_config)}

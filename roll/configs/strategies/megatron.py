@@ -95,11 +95,11 @@ def parallel_problems(role: str, worker: WorkerConfig) -> Iterator[Problem]:
         )
 
 
-def saved_facts(facts: dict[str, object], worker: WorkerConfig, dp_size: int) -> dict[str, object]:
+def saved_facts(worker: WorkerConfig, dp_size: int) -> dict[str, object]:
     """Files are read under any parallel sizes. Under the distributed optimizer they hold fp32 weights and moments by
     the parameter's name, whatever dtype and experts; without it they lie otherwise for each."""
     settings, _ = split_settings(worker.strategy_config)
-    facts = facts | {"use_distributed_optimizer": settings.use_distributed_optimizer}
+    facts = worker.saved_facts | {"use_distributed_optimizer": settings.use_distributed_optimizer}
     facts[HEAD_FACT] = worker.trains_prediction_head
     if settings.use_distributed_optimizer:
         return {key: value for key, value in facts.items() if key != "dtype"}

@@ -13,7 +13,8 @@ from roll.errors import ConfigError
 from roll.utils.text import show
 
 if TYPE_CHECKING:
-    from roll.configs.tables.roles import Head, Use
+    from roll.configs.sections.model import Head
+    from roll.configs.tables.roles import Use
 
 T = TypeVar("T")
 NARROWING = ("top_p", "top_k", "min_new_tokens", "repetition_penalty")
@@ -101,7 +102,7 @@ class StrategySpec:
     sizes: str = ""  # (WorkerConfig) -> ParallelSizes; "": every worker is a data-parallel rank
     environment: str = ""  # (WorkerConfig, on_cpu, the run's own directory) -> variables of its workers
     tested: str = "every_role"  # its section of engine_arguments.yaml
-    saved_facts: str = ""  # (facts, WorkerConfig, data-parallel ranks) -> facts its saved state is tied to
+    saved_facts: str = ""  # (WorkerConfig, data-parallel ranks) -> facts its saved state is tied to
     memory: Mapping[Use, str] = field(default_factory=dict)  # (RoleFacts) -> RankMemory
     size_keys: tuple[str, ...] = ()  # keys of strategy_config whose product is num_gpus_per_worker by default
     share: GpuShareKey | None = None

@@ -13,6 +13,7 @@ from roll.configs.strategies.spec import GpuShareKey, LoraSync, ModelRegistry, P
 from roll.utils.imports import resolve
 
 if TYPE_CHECKING:
+    from roll.configs.sections.cluster import WorkerConfig
     from roll.configs.tables.roles import Use
 
 _TORCH = (Package("torch"), Package("transformers"))
@@ -172,9 +173,9 @@ _SPECS = (
         heads=("lm", "value", "reward"),
         packages=_TORCH,
         supports=_TRANSFORMERS_TRAINER,
-        settings="roll.configs.strategies.fsdp2:Fsdp2Settings",
+        settings="roll.configs.strategies.fsdp2_settings:Fsdp2Settings",
         problems="roll.configs.strategies.fsdp2:problems",
-        saved_facts="roll.configs.strategies.fsdp2:saved_facts",
+        saved_facts="roll.configs.strategies.fsdp2_settings:saved_facts",
         model_problems="roll.configs.strategies.fsdp2:model_problems",
         sizes="roll.configs.strategies.fsdp2:sizes",
         memory={"train": "roll.configs.memory.fsdp2:train_memory"},
@@ -185,7 +186,7 @@ _SPECS = (
         heads=("lm", "value", "sequence"),
         packages=_TORCH,
         supports=_TRANSFORMERS_SCORER,
-        settings="roll.configs.strategies.fsdp2:Fsdp2Settings",
+        settings="roll.configs.strategies.fsdp2_settings:Fsdp2Settings",
         problems="roll.configs.strategies.fsdp2:problems",
         warnings="roll.configs.strategies.fsdp2:warnings",
         model_problems="roll.configs.strategies.fsdp2:model_problems",
@@ -254,6 +255,15 @@ def feature_problem(choice: Choice, feature: Feature, value: str, key: str = "",
     else:
         rest = f"No strategy for {role} does. {way_out[0].upper()}{way_out[1:]}"
     return Problem(f"{at}: {value} with {who}, which does not {row.does}. {rest}.", (at, choice.name_key))
+
+
+def required_facts(worker: WorkerConfig, dp_size: int) -> dict[str, object]:
+    """Return the facts on which a role's saved state depends, as its strategy says; by default each rank has a part of
+    it."""
+    spec = spec_of(worker.strategy_name)
+    if not spec.saved_facts:
+        return worker.saved_facts | {"dp_size": dp_size}
+    return spec.call_hook(spec.saved_facts, dict, worker, dp_size)
 
 
 def _is_path(name: str) -> bool:

@@ -13,10 +13,9 @@ if TYPE_CHECKING:
     from roll.configs.base import Settings
     from roll.configs.plan.run_plan import RunPlan
     from roll.configs.problems import Problem
-    from roll.configs.sections.model import ModelArgs
+    from roll.configs.sections.model import Head, ModelArgs
     from roll.configs.sections.run import RunConfig
     from roll.configs.strategies.choice import Choice
-    from roll.configs.tables.roles import Head
 
 
 def _nothing(*_: object) -> tuple[()]:

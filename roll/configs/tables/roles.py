@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from roll.configs.sections.model import ModelArgs
+from roll.configs.sections.model import Head, ModelArgs
 from roll.configs.tables.policy_losses import POLICY_FORMS, last_name
 
 Use = Literal["train", "score", "generate", "cpu", "none"]
-Head = Literal["lm", "value", "sequence", "reward"]
 
 TASKS: Mapping[Use, str] = {
     "train": "learns",

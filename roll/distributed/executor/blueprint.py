@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
-from roll.configs.tables.roles import Head
+from roll.configs.sections.model import Head
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 import ray
 
 from roll.configs.plan.batch_plan import BatchPlan
+from roll.configs.plan.engine_limits import answers_at_once
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.sections.algorithm import AlgorithmConfig
-from roll.configs.sections.cluster import WorkerConfig, answers_at_once
+from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.run import RunConfig
 from roll.configs.strategies.table import spec_of
 from roll.configs.tables.roles import Use

@@ -14,7 +14,7 @@ import torch
 
 from roll.algorithms.distillation import Distillation
 from roll.algorithms.loss import Loss
-from roll.configs.tables.roles import Head
+from roll.configs.sections.model import Head
 from roll.distributed.weights.bucket import WeightBucket
 from roll.errors import StrategyError
 from roll.models.teacher_targets import TeacherHead

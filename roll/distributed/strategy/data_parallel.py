@@ -11,7 +11,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from roll.configs.plan.layout import parallel_sizes
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext
 from roll.distributed.strategy.model_score import empty_micro_batch
@@ -29,8 +28,8 @@ class RowSplit:
     size: int
 
     @classmethod
-    def of(cls, role: WorkerConfig, context: RankContext) -> RowSplit:
-        together = _together(role)
+    def of(cls, context: RankContext, together: int) -> RowSplit:
+        """`together`: neighbouring ranks that take the same rows."""
         return cls(context.rank // together, context.world_size // together)
 
 
@@ -43,9 +42,9 @@ class RankGroups:
     data: dist.ProcessGroup | None = None
 
     @classmethod
-    def made(cls, role: WorkerConfig, context: RankContext) -> RankGroups:
-        """Collective over the role's ranks, whose process group is there."""
-        size, timeout = _together(role), timedelta(minutes=role.backend_timeout)
+    def made(cls, role: WorkerConfig, context: RankContext, size: int) -> RankGroups:
+        """Collective over the role's ranks, whose process group is there. `size`: ranks that take the same rows."""
+        timeout = timedelta(minutes=role.backend_timeout)
         if size == 1:
             return cls()
         ranks = torch.arange(context.world_size).view(-1, size)
@@ -56,12 +55,6 @@ class RankGroups:
         assert isinstance(sequence_group, dist.ProcessGroup) and isinstance(others, dist.ProcessGroup)
         shares_sequences = role.model_args.ulysses_size > 1
         return cls(SequenceRanks(sequence_group, place, size) if shares_sequences else None, others)
-
-
-def _together(role: WorkerConfig) -> int:
-    """Ranks that take the same rows."""
-    sizes = parallel_sizes(role)
-    return sizes.sequence * sizes.tensor
 
 
 def all_reduce(

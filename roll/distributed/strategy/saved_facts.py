@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from roll.configs.sections.cluster import WorkerConfig
-from roll.configs.strategies.table import spec_of
 from roll.errors import StrategyError
 from roll.utils.files import read_object
 
@@ -44,21 +42,3 @@ class SavedFacts:
         """
         then = self.fixed
         return [f"{key} {then[key]!r} (now {now!r})" for key, now in required.items() if then.get(key, now) != now]
-
-
-def required_facts(role: WorkerConfig, dp_size: int) -> dict[str, object]:
-    """Return the facts on which a role's saved state depends, as its strategy says; by default each rank has a part of
-    it."""
-    facts: dict[str, object] = {
-        "strategy_name": role.strategy_name,
-        "freeze_module_prefix": role.model_args.freeze_module_prefix,
-        "lora": role.model_args.adapter_text,
-        "dtype": role.model_args.dtype,
-        "optim": role.training_args.optim,
-    }
-    spec = spec_of(role.strategy_name)
-    return (
-        spec.call_hook(spec.saved_facts, dict, facts, role, dp_size)
-        if spec.saved_facts
-        else facts | {"dp_size": dp_size}
-    )

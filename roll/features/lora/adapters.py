@@ -18,8 +18,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from roll.configs.sections.model import ALL_LINEAR, ModelArgs
-from roll.configs.tables.roles import Head
+from roll.configs.sections.model import ALL_LINEAR, Head, ModelArgs
 from roll.configs.tables.vision import SEES, VISION, names_part
 from roll.errors import StrategyError
 from roll.features.lora.checks import FUSED_EXPERTS, PEFT, REFUSED_WORDS, other_form

@@ -13,7 +13,7 @@ from roll.configs.plan.derive import lora_sync_key, sent_adapter_switch
 from roll.configs.problems import Problem
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.cluster import WorkerConfig
-from roll.configs.sections.model import ModelArgs
+from roll.configs.sections.model import Head, ModelArgs
 from roll.configs.sections.run import RunConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
@@ -21,7 +21,6 @@ from roll.configs.strategies.spec import Package
 from roll.configs.strategies.table import feature_problem, spec_of
 from roll.configs.tables.families import has_experts
 from roll.configs.tables.features import FeaturePlugin
-from roll.configs.tables.roles import Head
 from roll.features.lora.model_checks import lora_model_problems
 from roll.utils.files import is_hub_id, path_info
 from roll.utils.imports import is_installed

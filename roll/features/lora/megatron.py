@@ -27,8 +27,7 @@ from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
 from torch import nn
 from torch.nn import functional
 
-from roll.configs.sections.model import ModelArgs
-from roll.configs.tables.roles import Head
+from roll.configs.sections.model import Head, ModelArgs
 from roll.errors import StrategyError
 from roll.features.lora.adapters import SavedAdapter, read_adapter, targets, trained_in_full
 from roll.features.lora.model_checks import EXPERTS_AND_RSLORA

@@ -15,9 +15,8 @@ from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from torch._C._distributed_c10d import HashStore
 from transformers import PretrainedConfig
 
-from roll.configs.sections.model import ModelArgs
+from roll.configs.sections.model import Head, ModelArgs
 from roll.configs.strategies.megatron_config import MegatronSettings
-from roll.configs.tables.roles import Head
 from roll.models.megatron import dist_files
 from roll.models.megatron.config import Numbers, check_sizes, shapes_of, transformer_config
 from roll.models.megatron.family import WeightMap, family_of

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from transformers import PretrainedConfig
 
+from roll.configs.sections.model import Head
 from roll.configs.tables.families import FAMILIES as FACTS
-from roll.configs.tables.roles import Head
 from roll.errors import StrategyError
 from roll.models.megatron.family_table import FAMILIES, family_problem
 

@@ -20,8 +20,7 @@ from transformers import (
     PretrainedConfig,
 )
 
-from roll.configs.sections.model import ModelArgs
-from roll.configs.tables.roles import Head
+from roll.configs.sections.model import Head, ModelArgs
 from roll.errors import StrategyError
 from roll.models.copied_files import copy_start_files
 from roll.models.mtp_heads import mtp_heads, shared_copies

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional
 from transformers import PretrainedConfig
 
-from roll.configs.tables.roles import Head
+from roll.configs.sections.model import Head
 from roll.models.megatron.attention import LatentAttention
 from roll.models.megatron.config import rope_of
 from roll.models.megatron.family import Family, padded_vocab_size

@@ -9,7 +9,7 @@ from transformers import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, MODEL_MAPPING, Pr
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, register_checkpoint_conversion_mapping
 from transformers.modeling_layers import GenericForSequenceClassification, GenericForTokenClassification
 
-from roll.configs.tables.roles import Head
+from roll.configs.sections.model import Head
 
 
 def numbers_class(config: PretrainedConfig, head: Head) -> type[PreTrainedModel]:

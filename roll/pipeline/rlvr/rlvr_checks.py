@@ -12,8 +12,8 @@ from roll.configs.load.aliases import REWARD_MODEL, ROLL_REWARDS
 from roll.configs.load.validate import validate
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.describe import batch_rows
+from roll.configs.plan.engine_limits import answers_limit
 from roll.configs.problems import Problem, did_you_mean
-from roll.configs.sections.cluster import answers_limit
 from roll.configs.sections.rollout import LENGTH_KEYS
 from roll.datasets.loader import DataFile
 from roll.datasets.pictures.placing import named_columns

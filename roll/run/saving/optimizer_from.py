@@ -6,8 +6,9 @@ from pathlib import Path
 from roll.configs.checks.training import optimizer_from_key
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.sections.run import RunConfig
+from roll.configs.strategies.table import required_facts
 from roll.distributed.executor.clusters import RunClusters
-from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
+from roll.distributed.strategy.saved_facts import SavedFacts
 from roll.errors import ConfigError, StrategyError
 
 logger = logging.getLogger(__name__)

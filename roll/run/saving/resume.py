@@ -10,11 +10,13 @@ from typing import Any, Literal, Protocol, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from roll.configs.base import Settings, holds_mapping, join, nested_class
-from roll.configs.plan.run_plan import RunPlan, TrainPlan
+from roll.configs.plan.run_plan import RunPlan
+from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.run import RunConfig
 from roll.configs.strategies.model_numbers import text_part
-from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
+from roll.configs.strategies.table import required_facts
+from roll.distributed.strategy.saved_facts import SavedFacts
 from roll.errors import ConfigError, StrategyError
 from roll.run.saving.checkpoint import Checkpoint
 from roll.run.saving.manifest import reason

@@ -10,7 +10,8 @@ from typing import Any
 from roll.configs.problems import did_you_mean
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.run import AT_THE_START, RunConfig
-from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
+from roll.configs.strategies.table import required_facts
+from roll.distributed.strategy.saved_facts import SavedFacts
 from roll.errors import ConfigError
 from roll.run.stages.entries import Entry
 from roll.run.start.load import Loaded

@@ -3,8 +3,7 @@
 import re
 
 from roll.configs.memory.model_shape import model_shape
-from roll.configs.sections.model import ModelArgs
-from roll.configs.tables.roles import Head
+from roll.configs.sections.model import Head, ModelArgs
 from roll.run.saving.model_files import read_model_config
 
 _SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)[bB](?![A-Za-z])")

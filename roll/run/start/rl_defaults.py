@@ -9,7 +9,7 @@ from roll.configs.load.chosen_values import Chosen, KeysInYaml, Machine, says_an
 from roll.configs.plan.batch_plan import role_train_plan
 from roll.configs.plan.derive import compares_within_groups
 from roll.configs.plan.describe import counted
-from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.run.saving.model_files import read_model_config
 from roll.run.start.device_defaults import computes_on_cpu

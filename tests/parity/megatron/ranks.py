@@ -16,7 +16,7 @@ import psutil
 import torch
 from megatron.core.packed_seq_params import PackedSeqParams
 
-from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.tables.roles import ROLES
 from roll.distributed.strategy.base import ALL_STATES, RankContext

@@ -17,7 +17,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from roll.algorithms.loss import SupervisedLoss
-from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.tables.roles import ROLES
 from roll.distributed.strategy.base import RankContext, TrainStrategy

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import revert_weight_conversion
 
-from roll.configs.strategies.fsdp2 import DIVIDED_EXPERTS
+from roll.configs.strategies.fsdp2_settings import DIVIDED_EXPERTS
 from roll.configs.tables.families import EXPERTS
 from tests.helpers.processes import RankPool
 from tests.parity.compare import assert_same_training, largest_difference

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from roll.configs.sections.model import ModelArgs
-from roll.configs.strategies.fsdp2 import DIVIDED_EXPERTS
+from roll.configs.strategies.fsdp2_settings import DIVIDED_EXPERTS
 from roll.configs.strategies.model_facts import WITHOUT_OUT_PROJ
 from roll.features.lora.adapters import add_adapters
 from roll.features.lora.experts import expert_matrices

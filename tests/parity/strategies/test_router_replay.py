@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from roll.configs.strategies.fsdp2 import DIVIDED_EXPERTS
+from roll.configs.strategies.fsdp2_settings import DIVIDED_EXPERTS
 from tests.helpers.processes import RankError, RankPool
 from tests.parity.families.models import tiny_config
 from tests.parity.megatron import models

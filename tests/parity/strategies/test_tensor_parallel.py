@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from roll.configs.strategies.fsdp2 import PLANNED
+from roll.configs.strategies.fsdp2_settings import PLANNED
 from tests.helpers.processes import RankPool
 from tests.parity.compare import assert_same_training, largest_difference
 from tests.parity.strategies import runs

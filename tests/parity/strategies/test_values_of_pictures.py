@@ -17,8 +17,7 @@ from torch.nn.functional import logsigmoid
 from transformers import AutoConfig
 
 from roll.algorithms.preference import BradleyTerryLoss
-from roll.configs.sections.model import ModelArgs
-from roll.configs.tables.roles import Head
+from roll.configs.sections.model import Head, ModelArgs
 from roll.configs.tables.vision import SEES
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.distributed.strategy.base import ALL_STATES, ScoreStrategy

@@ -7,7 +7,7 @@ import pytest
 import transformers
 from transformers.models.auto import modeling_auto
 
-from roll.configs.tables.roles import Head
+from roll.configs.sections.model import Head
 from roll.configs.tables.vision import VISION
 from roll.models.multimodal import loads, note, refusal, refused, senses, sounds_like_one
 

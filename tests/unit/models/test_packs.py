@@ -27,8 +27,7 @@ from transformers import (
     Qwen3NextConfig,
 )
 
-from roll.configs.sections.model import ModelArgs
-from roll.configs.tables.roles import Head
+from roll.configs.sections.model import Head, ModelArgs
 from roll.errors import StrategyError
 from roll.models.hf import SequenceModel
 from roll.models.loading import LoadedModel, load_model

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from roll.configs.plan.batch_plan import build_plan
-from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
+from roll.configs.strategies.table import required_facts
+from roll.distributed.strategy.saved_facts import SavedFacts
 from roll.errors import ConfigError, StrategyError
 from roll.pipeline.rlvr import rlvr_pipeline
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline, check_difficulty

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.deepspeed import KNOWN_KEYS
 from roll.configs.strategies.megatron_config import PASSED_ON

@@ -17,7 +17,7 @@ from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from deepspeed.runtime.zero.offload_config import OffloadStateTypeEnum as Kind
 from torch import nn
 
-from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.deepspeed import DeepSpeedFacts, complete_deepspeed_config, zero_stage
 from roll.distributed.strategy.base import RankContext, State

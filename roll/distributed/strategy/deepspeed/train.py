@@ -17,8 +17,9 @@ from torch import nn
 
 from roll.algorithms.loss import Loss
 from roll.algorithms.moe_aux_loss import with_balance
-from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.strategies.deepspeed import saved_facts
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
 from roll.distributed.strategy.data_parallel import (
     RankGroups,
@@ -32,7 +33,7 @@ from roll.distributed.strategy.data_parallel import (
 from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank, full_dimensions, full_shape, training_config
 from roll.distributed.strategy.model_score import ModelScoreStrategy
 from roll.distributed.strategy.optimizer import go_on_after, not_finite, optimizer_of, schedule
-from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
+from roll.distributed.strategy.saved_facts import SavedFacts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
 from roll.errors import StrategyError
 from roll.models.loading import write_hf_model
@@ -53,7 +54,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
 
     def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan):
         self.role, self.context, self.plan = role, context, plan
-        share = RowSplit.of(role, context)
+        share = RowSplit.of(context, role.model_args.ulysses_size)
         self.dp_rank, self.dp_size = share.rank, share.size
         self.rank = DeepSpeedRank(role, context, training_config(role, plan))
         self._engine: DeepSpeedEngine | None = None
@@ -65,7 +66,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
 
     def setup(self) -> None:
         self.rank.start()
-        self._groups = RankGroups.made(self.role, self.context)
+        self._groups = RankGroups.made(self.role, self.context, self.role.model_args.ulysses_size)
 
         from roll.distributed.strategy.deepspeed.rank import Offload
 
@@ -170,7 +171,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
 
     @property
     def _facts(self) -> dict[str, object]:
-        return required_facts(self.role, self.dp_size)
+        return saved_facts(self.role, self.dp_size)
 
     def save_hf_model(self, directory: Path) -> None:
         """config.json, safetensors and the start's other files."""

@@ -15,9 +15,8 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from roll.configs.sections.cluster import WorkerConfig
-from roll.configs.sections.model import ModelArgs
-from roll.configs.strategies.fsdp2 import Fsdp2Settings
-from roll.configs.tables.roles import Head
+from roll.configs.sections.model import Head, ModelArgs
+from roll.configs.strategies.fsdp2_settings import Fsdp2Settings
 from roll.distributed.strategy.base import RankContext
 from roll.distributed.strategy.fsdp2.sharding import (
     EXPERT,
@@ -144,6 +143,11 @@ class Fsdp2Rank:
         self._model: LoadedModel | None = None
         self._copies, self._frozen = HostCopies(), HostCopies(frozen=True)
         self._norms_of_heads: frozenset[str] = frozenset()
+
+    @property
+    def together(self) -> int:
+        """Neighbouring ranks that take the same rows."""
+        return self.settings.tensor_parallel_size * self.role.model_args.ulysses_size
 
     @property
     def mesh(self) -> RankMesh:

@@ -17,7 +17,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
-from roll.configs.strategies.fsdp2 import (
+from roll.configs.strategies.fsdp2_settings import (
     DIVIDED_EXPERTS,
     PLANNED,
     Fsdp2Settings,

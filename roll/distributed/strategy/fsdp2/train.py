@@ -16,9 +16,10 @@ from torch.nn.utils import get_total_norm
 
 from roll.algorithms.loss import Loss
 from roll.algorithms.moe_aux_loss import with_balance
-from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.training import TrainingArgs
+from roll.configs.strategies.fsdp2_settings import saved_facts
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
 from roll.distributed.strategy.data_parallel import (
     RankGroups,
@@ -35,7 +36,7 @@ from roll.distributed.strategy.fsdp2.sharding import tensor_placement, whole_wei
 from roll.distributed.strategy.host_copies import HostCopies
 from roll.distributed.strategy.model_score import ModelScoreStrategy
 from roll.distributed.strategy.optimizer import OfShards, go_on_after, not_finite, optimizer_of, schedule
-from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
+from roll.distributed.strategy.saved_facts import SavedFacts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
 from roll.errors import StrategyError
 from roll.models.loading import DTYPES, write_hf_model
@@ -202,14 +203,14 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
 
     def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan):
         self.role, self.context, self.plan = role, context, plan
-        share = RowSplit.of(role, context)
-        self.dp_rank, self.dp_size = share.rank, share.size
         self.rank = Fsdp2Rank(role, context)
+        share = RowSplit.of(context, self.rank.together)
+        self.dp_rank, self.dp_size = share.rank, share.size
         self._updater: Updater | None = None
 
     def setup(self) -> None:
         self.rank.start()
-        self._groups = RankGroups.made(self.role, self.context)
+        self._groups = RankGroups.made(self.role, self.context, self.rank.together)
         self._model = self.rank.load_model(torch.float32, with_adapters=True)
         self._check_balance()
         self._updater = Updater(self.rank, self.role.training_args, self.plan)
@@ -307,7 +308,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
 
     @property
     def _facts(self) -> dict[str, object]:
-        return required_facts(self.role, self.dp_size)
+        return saved_facts(self.role, self.dp_size)
 
     def save_hf_model(self, directory: Path) -> None:
         """config.json, safetensors and the start's other files."""

@@ -18,7 +18,7 @@ from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
 
-from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.training import TrainingArgs
 from roll.configs.strategies.megatron_config import MegatronSettings
 from roll.distributed.strategy.optimizer import learning_rate_factor, not_finite

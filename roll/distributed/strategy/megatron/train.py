@@ -11,12 +11,12 @@ import torch
 from roll.algorithms.distillation import Distillation
 from roll.algorithms.loss import Loss
 from roll.algorithms.moe_aux_loss import num_routed_tokens, tokens_of_update
-from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.strategies.megatron import saved_facts
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
 from roll.distributed.strategy.host_copies import HostCopies
 from roll.distributed.strategy.megatron.rank import MegatronRank
-from roll.distributed.strategy.saved_facts import required_facts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets, with_partners
 from roll.errors import StrategyError
 from roll.models.teacher_targets import StudentOutputs, TeacherHead
@@ -158,14 +158,14 @@ class MegatronTrainStrategy(TrainStrategy):
 
         self._updater.finish_gather()
         checkpoint.save(
-            directory, self._chunks, self._updater, self.model.adapters, required_facts(self.role, self.dp_size)
+            directory, self._chunks, self._updater, self.model.adapters, saved_facts(self.role, self.dp_size)
         )
 
     def load_checkpoint(self, directory: Path) -> None:
         from roll.distributed.strategy.megatron import checkpoint
 
         checkpoint.load(
-            directory, self._chunks, self._updater, self.model.adapters, required_facts(self.role, self.dp_size)
+            directory, self._chunks, self._updater, self.model.adapters, saved_facts(self.role, self.dp_size)
         )
         self._offload.forget_frozen()
 

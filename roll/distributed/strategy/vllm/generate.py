@@ -111,7 +111,7 @@ class VllmStrategy(EngineStrategy):
     """One vLLM engine on `num_gpus_per_worker` devices.
 
     Log-probs are of the distribution that was sampled from: with top-k, top-p, min tokens or a repetition penalty
-    that is not the full one (`roll.configs.sections.cluster.narrowing_settings`). Requests in flight across a weight
+    that is not the full one (`roll.configs.plan.engine_limits.narrowing_settings`). Requests in flight across a weight
     update are prefilled again with the new weights when they go on, unless the engine `keeps_kv`; every token says
     which version sampled it. Samples are seeded one by one, so they repeat with the seed; on a GPU only as far as
     kernels of varying batch size round alike (`batch_invariant`).

@@ -18,8 +18,8 @@ from transformers import (
 from roll.configs.memory.closed_forms import closed_form
 from roll.configs.memory.engine import cache_bytes_per_token
 from roll.configs.memory.model_shape import model_shape
+from roll.configs.sections.model import Head
 from roll.configs.tables.families import FAMILIES as KNOWN
-from roll.configs.tables.roles import Head
 from roll.models.megatron.family_table import FAMILIES as BY_MEGATRON
 from tests.parity.megatron.models import config as tiny_config
 

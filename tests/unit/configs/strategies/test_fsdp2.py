@@ -6,9 +6,10 @@ import pytest
 
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.fsdp2 import Fsdp2Settings, shard_size, warnings
+from roll.configs.strategies.fsdp2 import warnings
+from roll.configs.strategies.fsdp2_settings import Fsdp2Settings, shard_size
+from roll.configs.strategies.table import required_facts
 from roll.configs.tables.roles import ROLES
-from roll.distributed.strategy.saved_facts import required_facts
 from roll.distributed.strategy.table import strategy_problems
 
 

@@ -23,7 +23,7 @@ from roll.configs.strategies.megatron_config import (
     MegatronSettings,
     split_settings,
 )
-from roll.distributed.strategy.saved_facts import required_facts
+from roll.configs.strategies.table import required_facts
 from roll.utils.imports import is_installed
 
 AT = "actor_train.strategy_args.strategy_config"

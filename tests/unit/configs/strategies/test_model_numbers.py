@@ -10,7 +10,7 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies import packing
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.fsdp2 import PLANNED
+from roll.configs.strategies.fsdp2_settings import PLANNED
 from roll.configs.strategies.model_facts import SINKS, TRIED, VLLM_REFUSED
 from roll.configs.strategies.model_numbers import (
     attention_cap,

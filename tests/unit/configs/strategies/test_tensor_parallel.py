@@ -6,7 +6,8 @@ import pytest
 
 from roll.configs.plan.layout import ParallelSizes, parallel_sizes
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.fsdp2 import PLANNED, Fsdp2Settings, model_problems, shard_size
+from roll.configs.strategies.fsdp2 import model_problems
+from roll.configs.strategies.fsdp2_settings import PLANNED, Fsdp2Settings, shard_size
 from roll.configs.tables.roles import ROLES
 from tests.unit.configs.strategies.test_fsdp2 import found, worker
 

@@ -5,7 +5,8 @@ import pytest
 
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.megatron import HEAD_FACT
-from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
+from roll.configs.strategies.table import required_facts
+from roll.distributed.strategy.saved_facts import SavedFacts
 from roll.errors import StrategyError
 
 

@@ -7,8 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import Qwen3Config
 
-from roll.configs.sections.model import ModelArgs
-from roll.configs.tables.roles import Head
+from roll.configs.sections.model import Head, ModelArgs
 from roll.models.megatron.hf_files import write_model
 
 HEADS = {"mtp.fc.weight": torch.ones(2, 2), "model.layers.2.eh_proj.weight": torch.full((2, 4), 2.0)}

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from roll.configs.plan.batch_plan import build_plan
-from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
+from roll.configs.strategies.table import required_facts
+from roll.distributed.strategy.saved_facts import SavedFacts
 from roll.errors import ConfigError
 from roll.run.saving.checkpoint import Checkpoint, DriverState
 from roll.run.saving.resume import RLState, check_resume, data_place, state_of_roles

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from roll.configs.plan.batch_plan import build_plan
-from roll.configs.strategies.table import STRATEGIES
-from roll.distributed.strategy.saved_facts import SavedFacts, required_facts
+from roll.configs.strategies.table import STRATEGIES, required_facts
+from roll.distributed.strategy.saved_facts import SavedFacts
 from roll.errors import ConfigError
 from roll.run.saving.optimizer_from import check_optimizer_from
 from tests.helpers.configs import config, problems

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.plan.run_plan import TrainPlan
+from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.deepspeed.rank import scoring_config, training_config
 from roll.errors import StrategyError

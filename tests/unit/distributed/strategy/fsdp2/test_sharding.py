@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from roll.configs.sections.model import ModelArgs
-from roll.configs.strategies.fsdp2 import WrapPolicy
+from roll.configs.strategies.fsdp2_settings import WrapPolicy
 from roll.distributed.strategy.fsdp2.sharding import groups
 from roll.errors import StrategyError
 from roll.models.loading import LoadedModel, load_model
