@@ -19,8 +19,6 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn import functional
 
-from roll.configs.strategies.spec import HEAD_KERNELS
-from roll.errors import StrategyError
 from roll.platforms.table import platform_of
 
 # The arithmetic of one tile: from the products of hidden states and head over some columns of the vocabulary, what all
@@ -476,26 +474,10 @@ def _wide_product(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch
 # cannot do, `head_scores` does.
 
 
-def _package(name: str, device: torch.device) -> Any:
-    """StrategyError where it cannot run."""
-    if device.type != "cuda":
-        raise StrategyError(
-            f"model_args.fused_kernel_options.impl_backend: {name} runs on GPUs only, and this rank is on "
-            f"{device.type}. Use torch"
-        )
-    try:
-        return importlib.import_module(HEAD_KERNELS[name].module)
-    except ImportError as error:
-        raise StrategyError(
-            f"model_args.fused_kernel_options.impl_backend: {name} needs the package {HEAD_KERNELS[name].module}. "
-            f"Install it: {HEAD_KERNELS[name].install}"
-        ) from error
-
-
 def kernel_log_probs(
     name: str, products: Sequence[Product], bias: torch.Tensor | None, targets: torch.Tensor, ask: HeadRequest
 ) -> torch.Tensor | None:
-    """Log-probs of targets [N] in fp32, by the package of that name; None where it cannot compute what is asked."""
+    """Log-probs of targets [N] in fp32, by the package of that name; None if it cannot compute what is asked."""
     transform = ask.transform
     if (
         ask.entropy
@@ -505,7 +487,7 @@ def kernel_log_probs(
         or (transform.temperature, transform.factor) != (1, 1)
     ):
         return None
-    cut_cross_entropy = _package(name, targets.device)
+    cut_cross_entropy = importlib.import_module(name)
     # cce_exact: in its other forms it leaves out gradients that are small, and adds up in bf16.
     loss = cut_cross_entropy.linear_cross_entropy(
         products[0].states,

@@ -1,16 +1,14 @@
-"""Numbers of config.json that the path of a role would leave out, by `model_facts`: they are refused, or said."""
+"""What a model's config.json says about its numbers, its attention and its layers, by `model_facts`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from roll.configs.problems import Problem
-from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_facts import (
-    ALPHA_ROPE,
     CAPPED,
     LOGIT_CAPS,
     LOGIT_FACTORS,
     OTHER_NUMBERS,
+    OWN_ATTENTION,
     PARTIAL_ROTARY,
     ROTARY_DIM,
     ROUTERS,
@@ -19,11 +17,12 @@ from roll.configs.strategies.model_facts import (
     TRIED,
     UNPACKED,
     UNSAMPLED,
-    VLLM_REFUSED,
 )
-from roll.configs.strategies.sequence_parallel import CHANGING_ROPE, rope_kinds
 
 ATTENTION_CAP = "attn_logit_softcapping"
+CHANGING_ROPE = frozenset({"dynamic", "longrope", "su"})  # su: as longrope was called
+PACKABLE_LAYERS = frozenset({"full_attention", "sliding_attention"})
+STATES_IN_PARTS = "layers that carry a state from token to token, through whole rows"
 _CACHED_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 _STATE_LAYERS = frozenset({"conv", "linear_attention", "mamba"})
 _WITHOUT = {"sdpa": "sdpa", "fa2": "flash-attn 2"}
@@ -104,32 +103,6 @@ def attention_problem(implementation: str | None, model: Mapping[str, Any]) -> s
     return None
 
 
-def number_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
-    """Finds what is wrong with attention and numbers of a model for strategies that run transformers' models."""
-    args, name, text = choice.worker.model_args, choice.role.name, text_part(model)
-    model_key = f"{name}.model_args.model_name_or_path"
-    if why_not := attention_problem(args.attn_implementation, text):
-        key = f"{name}.model_args.attn_implementation"
-        yield Problem(f"{key}: {why_not}.", (key, model_key))
-    if unread := unread_number(text, choice.role.head == "lm"):
-        yield Problem(
-            f"{model_key}: config.json of {args.model_name_or_path} has {unread}. Remove the key there if the model "
-            "was trained without it; else choose another model.",
-            (model_key,),
-        )
-    for option, value in args.model_config_kwargs.items():
-        if is_dropout(option, value):
-            key = f"{name}.model_args.model_config_kwargs.{option}"
-            yield Problem(f"{key}: {value}, but dropout is off in training, too. Remove it.", (key,))
-    if choice.role.use == "generate" and (why := unsampled(text)):
-        others = "sglang, if it has them, or another model" if type_of(text) in VLLM_REFUSED else "vllm or sglang"
-        yield Problem(
-            f"{choice.name_key}: {choice.worker.strategy_name} cannot sample from {args.model_name_or_path}, a "
-            f"{type_of(text)} model with {why}. Use {others}.",
-            (choice.name_key, model_key),
-        )
-
-
 def unsampled(text: Mapping[str, Any]) -> str:
     """Name the part of a model that hf_infer cannot sample with; "": none is known."""
     kind, layers = type_of(text), {str(each) for each in text.get("layer_types") or ()}
@@ -152,69 +125,33 @@ def is_dropout(key: str, value: object) -> bool:
     return "drop" in key and isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
-def untried_warning(choice: Choice, model: Mapping[str, Any]) -> str | None:
-    """Warn if nobody has compared the log-probs computed here with the model's own."""
-    kind = type_of(text_part(model))
-    if kind in TRIED or choice.role.head == "sequence" or not isinstance(model.get("model_type"), str):
-        return None
-    return (
-        f"{choice.role.name}.model_args.model_name_or_path: models of type {kind} are untested: their log-probs were "
-        "never compared with those of transformers. Compare a few before a long run (docs/trainers.md)."
-    )
+def unpackable_layers(kind: str, layers: Iterable[object]) -> list[str]:
+    """Types of layers that see past the end of a row in a pack, of a model of this type."""
+    return [] if kind in STATES else sorted({str(layer) for layer in layers} - PACKABLE_LAYERS)
 
 
-def cap_warning(choice: Choice, model: Mapping[str, Any]) -> str | None:
-    """Warn if a soft cap makes the slow attention necessary."""
-    cap = attention_cap(text_part(model))
-    if cap is None or choice.worker.model_args.attn_implementation not in (None, "auto"):
-        return None
-    return (
-        f"{choice.role.name}.model_args.attn_implementation is eager: the model has {ATTENTION_CAP}: {cap}, which sdpa "
-        "leaves out. Its memory grows with the square of a row; with the package flash-attn, fa2 does without."
-    )
+def why_no_packs(text: Mapping[str, Any]) -> str:
+    """Say what of a model's config.json (its part about text) keeps its rows from being packed; empty: nothing."""
+    if (cap := attention_cap(text)) is not None:
+        return f"which has a soft cap on attention ({ATTENTION_CAP}: {cap}) that the kernels for packs leave out"
+    if others := unpackable_layers(type_of(text), text.get("layer_types") or ()):
+        return f"whose config.json has layers of type {', '.join(others)}, which see past the end of a row"
+    return f"which has {unpacked(text)}" if unpacked(text) else ""
 
 
-def _is_fixed_by_alpha(text: Mapping[str, Any]) -> bool:
-    """True where dynamic frequencies have one base up to the reach of the model, the same in trainers and engines."""
-    rope = text.get("rope_parameters") or text.get("rope_scaling")
-    return type_of(text) in ALPHA_ROPE and isinstance(rope, Mapping) and bool(rope.get("alpha"))
+def why_no_parts(text: Mapping[str, Any]) -> str:
+    """Say the same of rows that are computed in parts: as trees, or by several ranks."""
+    if why := why_no_packs(text):
+        return why
+    if type_of(text) in STATES:
+        return f"which has {STATES_IN_PARTS}"
+    return "which has attention of its own" if type_of(text) in OWN_ATTENTION else ""
 
 
-def rope_row_problems(
-    choice: Choice, model: Mapping[str, Any], longest: int, length_keys: tuple[str, ...], own_kernels: bool
-) -> Iterator[Problem]:
-    """Rotary frequencies that follow the longest row of a batch. `own_kernels`: an engine has its own definition."""
-    text = text_part(model)
-    kinds = sorted(rope_kinds(text) & CHANGING_ROPE)
-    if not kinds:
-        return
-    args, key = choice.worker.model_args, f"{choice.role.name}.model_args.model_name_or_path"
-    section = text.get("rope_parameters") or text.get("rope_scaling") or {}
-    reach = section.get("original_max_position_embeddings") or text.get("original_max_position_embeddings")
-    reach = reach or text.get("max_position_embeddings")
-    at = f"config.json of {args.model_name_or_path} has rope_type {kinds[0]}"
-    if type(reach) is int and longest > reach:
-        yield Problem(
-            f"sequence_length: {longest} tokens with {key}: {at}, whose frequencies change for a whole batch if one "
-            f"row is longer than {reach} tokens: log-probs of a row would depend on its neighbours. Lower "
-            f"{' or '.join(length_keys)}, or choose another model.",
-            (*length_keys, key),
-        )
-    elif not own_kernels or _is_fixed_by_alpha(text):
-        return
-    elif kinds[0] == "dynamic":
-        yield Problem(
-            f"{choice.name_key}: {at}, which {choice.worker.strategy_name} computes by a fixed length, and trainers by "
-            "that of the row. Use hf_infer, or choose another model.",
-            (choice.name_key, key),
-        )
-    elif type(reach) is int:
-        config = choice.worker.strategy_config
-        limit = config.get("max_model_len") or config.get("context_length") or text.get("max_position_embeddings")
-        if type(limit) is int and limit > reach:
-            yield Problem(
-                f"{choice.at}: {at}. With contexts up to {limit} {choice.worker.strategy_name} uses the long factors "
-                f"for every row, trainers only beyond {reach} tokens. Set max_model_len (vllm) or context_length "
-                f"(sglang) to {reach}.",
-                (choice.at, key),
-            )
+def rope_kinds(text: Mapping[str, Any]) -> set[str]:
+    """The rope_type of a model, or of each kind of its layers."""
+    parameters = text.get("rope_parameters") or text.get("rope_scaling")
+    section = parameters if isinstance(parameters, Mapping) else {}
+    return {
+        str(one.get("rope_type", one.get("type"))) for one in (section, *section.values()) if isinstance(one, Mapping)
+    }

@@ -7,8 +7,7 @@ from roll.configs.plan.layout import ParallelSizes
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
-
-CHANGING_ROPE = frozenset({"dynamic", "longrope", "su"})  # su: as longrope was called
+from roll.configs.strategies.model_numbers import CHANGING_ROPE, rope_kinds
 
 
 def sizes(worker: WorkerConfig) -> ParallelSizes:
@@ -54,12 +53,3 @@ def rope_problems(choice: Choice, text: Mapping[str, Any]) -> Iterator[Problem]:
             f"{changing[0]}: its rotary frequencies follow the longest position that a rank sees. Set it to 1.",
             (key, f"{choice.role.name}.model_args.model_name_or_path"),
         )
-
-
-def rope_kinds(text: Mapping[str, Any]) -> set[str]:
-    """The rope_type of a model, or of each kind of its layers."""
-    parameters = text.get("rope_parameters") or text.get("rope_scaling")
-    section = parameters if isinstance(parameters, Mapping) else {}
-    return {
-        str(one.get("rope_type", one.get("type"))) for one in (section, *section.values()) if isinstance(one, Mapping)
-    }

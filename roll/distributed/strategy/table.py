@@ -149,9 +149,9 @@ def class_problems(choice: Choice) -> Iterator[Problem]:
     spec, key, use = spec_of(choice.worker.strategy_name), choice.name_key, choice.role.use
     if is_built_in(spec) or use not in spec.classes:
         return
-    from roll.distributed.strategy import base  # torch
+    from roll.distributed.strategy import base, generate_base  # torch
 
-    promised = {"train": base.TrainStrategy, "score": base.ScoreStrategy, "generate": base.GenerateStrategy}
+    promised = {"train": base.TrainStrategy, "score": base.ScoreStrategy, "generate": generate_base.GenerateStrategy}
     try:
         strategy_class = resolve(spec.classes[use])
     except ImportError as error:

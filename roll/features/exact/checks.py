@@ -12,9 +12,7 @@ from roll.configs.sections.model import ModelArgs
 from roll.configs.sections.run import RunConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_facts import EXACT_MIXTURES
-from roll.configs.strategies.model_numbers import text_part, type_of
-from roll.configs.strategies.packing import why_no_parts
-from roll.configs.strategies.sequence_parallel import CHANGING_ROPE, rope_kinds
+from roll.configs.strategies.model_numbers import CHANGING_ROPE, rope_kinds, text_part, type_of, why_no_parts
 from roll.configs.tables.families import has_experts
 from roll.configs.tables.features import FeaturePlugin
 from roll.configs.tables.roles import ACTOR_INFER, ACTOR_TRAIN, REFERENCE, Use

@@ -9,8 +9,7 @@ from roll.configs.checks.platforms import NO_TREES
 from roll.configs.problems import Problem
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import FEATURES, Feature
-from roll.configs.strategies.model_numbers import text_part
-from roll.configs.strategies.packing import why_no_parts
+from roll.configs.strategies.model_numbers import text_part, why_no_parts
 from roll.configs.strategies.table import feature_problem, spec_of
 from roll.configs.tables.features import FeaturePlugin
 from roll.platforms.table import PLATFORMS, machine_platform

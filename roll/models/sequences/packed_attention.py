@@ -12,7 +12,7 @@ from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from roll.configs.strategies.packing import STATES_IN_PARTS, unpackable_layers
+from roll.configs.strategies.model_numbers import STATES_IN_PARTS, unpackable_layers
 from roll.models.sequences.attention import OTHER_FORMS, refusal, set_text_attention
 from roll.models.sequences.ranks import SequenceRanks
 from roll.models.sequences.states import reset_states, state_layers

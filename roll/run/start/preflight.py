@@ -21,7 +21,7 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.run import RunConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
-from roll.configs.strategies.model_numbers import cap_warning, number_problems, rope_row_problems, untried_warning
+from roll.configs.strategies.number_checks import cap_warning, number_problems, rope_row_problems, untried_warning
 from roll.configs.strategies.table import NOTHING_KNOWN, spec_of
 from roll.configs.tables.features import FeaturePlugin, active
 from roll.datasets.sources import names_data_set

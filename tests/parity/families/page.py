@@ -15,7 +15,7 @@ from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies import packing
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_facts import DELTA_RULES, VLLM_NOT_ON_CPU, VLLM_REFUSED
-from roll.configs.strategies.model_numbers import number_problems
+from roll.configs.strategies.number_checks import number_problems
 from roll.configs.tables.families import FAMILIES
 from roll.configs.tables.roles import ROLES
 from roll.features.exact.checks import exact_model_problems

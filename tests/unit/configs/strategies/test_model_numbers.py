@@ -12,15 +12,8 @@ from roll.configs.strategies import packing
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.fsdp2_settings import PLANNED
 from roll.configs.strategies.model_facts import SINKS, TRIED, VLLM_REFUSED
-from roll.configs.strategies.model_numbers import (
-    attention_cap,
-    attention_problem,
-    cap_warning,
-    number_problems,
-    rope_row_problems,
-    unread_number,
-    untried_warning,
-)
+from roll.configs.strategies.model_numbers import attention_cap, attention_problem, unread_number
+from roll.configs.strategies.number_checks import cap_warning, number_problems, rope_row_problems, untried_warning
 from roll.configs.tables.roles import ROLES
 from roll.models.megatron.family_table import FAMILIES, family_problem
 from roll.run.start.preflight import machine_report, role_strategy_warnings
