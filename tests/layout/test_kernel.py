@@ -16,9 +16,9 @@ import pytest
 from tests.layout.source import REPOSITORY, Module, modules
 
 KERNEL = "kernel"
-KERNEL_IMPORTS_OF_RINGS = 190
+KERNEL_IMPORTS_OF_RINGS = 176
 CLOSURES = {
-    "a rank of fsdp2_train": (("roll.distributed.strategy.fsdp2.train",), 16_300),
+    "a rank of fsdp2_train": (("roll.distributed.strategy.fsdp2.train",), 13_800),
     "a run of RLVR with fsdp2_train, vllm and math_rule": (
         (
             "roll.pipeline.rlvr.rlvr_pipeline",
@@ -27,7 +27,7 @@ CLOSURES = {
             "roll.rewards.math_rule",
             "roll.distributed.executor.clusters",
         ),
-        59_900,
+        58_900,
     ),
 }
 LINES_OF_A_PLAN = 35_500
