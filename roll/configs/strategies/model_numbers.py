@@ -3,21 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from roll.configs.strategies.model_facts import (
-    CAPPED,
-    LOGIT_CAPS,
-    LOGIT_FACTORS,
-    OTHER_NUMBERS,
-    OWN_ATTENTION,
-    PARTIAL_ROTARY,
-    ROTARY_DIM,
-    ROUTERS,
-    SINKS,
-    STATES,
-    TRIED,
-    UNPACKED,
-    UNSAMPLED,
-)
+from roll.configs.strategies import model_facts as facts
 
 ATTENTION_CAP = "attn_logit_softcapping"
 CHANGING_ROPE = frozenset({"dynamic", "longrope", "su"})  # su: as longrope was called
@@ -31,7 +17,7 @@ _WITHOUT = {"sdpa": "sdpa", "fa2": "flash-attn 2"}
 def type_of(model: Mapping[str, Any]) -> str:
     """The model_type of the part for text."""
     kind = str(model.get("model_type"))
-    return f"{kind}_text" if kind not in TRIED and f"{kind}_text" in TRIED else kind
+    return f"{kind}_text" if kind not in facts.TRIED and f"{kind}_text" in facts.TRIED else kind
 
 
 def text_part(model: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -42,7 +28,7 @@ def text_part(model: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def attention_cap(model: Mapping[str, Any]) -> float | None:
     """The soft cap of a model's attention."""
-    cap = model.get(ATTENTION_CAP, CAPPED.get(type_of(model)))
+    cap = model.get(ATTENTION_CAP, facts.CAPPED.get(type_of(model)))
     return cap or None
 
 
@@ -50,7 +36,11 @@ def unread_number(model: Mapping[str, Any], of_head: bool = True) -> str | None:
     """A number in config.json that transformers' model of this type leaves out; None where there is none. `of_head`:
     also those between the head and the logits."""
     kind = type_of(model)
-    readers: dict[str, Any] = {**OTHER_NUMBERS, **(LOGIT_CAPS if of_head else {}), **(LOGIT_FACTORS if of_head else {})}
+    readers: dict[str, Any] = {
+        **facts.OTHER_NUMBERS,
+        **(facts.LOGIT_CAPS if of_head else {}),
+        **(facts.LOGIT_FACTORS if of_head else {}),
+    }
     for key, kinds in readers.items():
         value = model.get(key)
         if not _is_neutral(value) and kind not in kinds:
@@ -58,15 +48,15 @@ def unread_number(model: Mapping[str, Any], of_head: bool = True) -> str | None:
                 f"{key}: {value}, which is not supported for {kind} models. Supported for: "
                 f"{', '.join(sorted(kinds)) or 'none'}"
             )
-    if kind in TRIED and kind not in PARTIAL_ROTARY and (part := _partial_rotary(model)) != 1:
+    if kind in facts.TRIED and kind not in facts.PARTIAL_ROTARY and (part := _partial_rotary(model)) != 1:
         return f"partial_rotary_factor: {part}, and transformers turns whole heads of {kind} models"
     if (
-        kind in TRIED
-        and kind not in ROTARY_DIM
+        kind in facts.TRIED
+        and kind not in facts.ROTARY_DIM
         and (width := model.get("rotary_dim")) not in (None, _head_width(model))
     ):
         return f"rotary_dim: {width}, and transformers turns whole heads of {kind} models"
-    for key, only in ROUTERS.get(kind, {}).items():
+    for key, only in facts.ROUTERS.get(kind, {}).items():
         if model.get(key, only) not in (only, None):
             return f"{key}: {model[key]!r}, and transformers computes {only!r} for all {kind} models"
     return None
@@ -96,7 +86,7 @@ def attention_problem(implementation: str | None, model: Mapping[str, Any]) -> s
     kind, cap = type_of(model), attention_cap(model)
     if implementation == "sdpa" and cap is not None:
         return f"sdpa has no soft cap, and {kind} has {ATTENTION_CAP}: {cap}. Use auto or eager, or fa2 on a GPU"
-    if implementation in _WITHOUT and kind in SINKS:
+    if implementation in _WITHOUT and kind in facts.SINKS:
         return f"{_WITHOUT[implementation]} has no sinks, and {kind} has. Use auto or eager"
     if implementation == "eager" and kind == "falcon" and model.get("alibi"):
         return "eager attention of falcon adds alibi twice. Use auto or sdpa"
@@ -106,18 +96,18 @@ def attention_problem(implementation: str | None, model: Mapping[str, Any]) -> s
 def unsampled(text: Mapping[str, Any]) -> str:
     """Name the part of a model that hf_infer cannot sample with; "": none is known."""
     kind, layers = type_of(text), {str(each) for each in text.get("layer_types") or ()}
-    if kind in STATES:
+    if kind in facts.STATES:
         return "a state in every layer and attention in none" if layers and layers <= _STATE_LAYERS else ""
     if others := sorted(layers - _CACHED_LAYERS):
         return f"layers of type {', '.join(others)}"
     if kind == "falcon":
-        return UNSAMPLED["bloom"] if text.get("alibi") else ""
-    return UNSAMPLED.get(kind, "") if kind != "llama4_text" or text.get("attn_temperature_tuning", True) else ""
+        return facts.UNSAMPLED["bloom"] if text.get("alibi") else ""
+    return facts.UNSAMPLED.get(kind, "") if kind != "llama4_text" or text.get("attn_temperature_tuning", True) else ""
 
 
 def unpacked(text: Mapping[str, Any]) -> str:
     """Name the part of a model, by its type alone, that rules out packing; "": none is known."""
-    return UNPACKED.get(type_of(text), "") if type_of(text) != "falcon" or text.get("alibi") else ""
+    return facts.UNPACKED.get(type_of(text), "") if type_of(text) != "falcon" or text.get("alibi") else ""
 
 
 def is_dropout(key: str, value: object) -> bool:
@@ -127,7 +117,7 @@ def is_dropout(key: str, value: object) -> bool:
 
 def unpackable_layers(kind: str, layers: Iterable[object]) -> list[str]:
     """Types of layers that see past the end of a row in a pack, of a model of this type."""
-    return [] if kind in STATES else sorted({str(layer) for layer in layers} - PACKABLE_LAYERS)
+    return [] if kind in facts.STATES else sorted({str(layer) for layer in layers} - PACKABLE_LAYERS)
 
 
 def why_no_packs(text: Mapping[str, Any]) -> str:
@@ -143,9 +133,9 @@ def why_no_parts(text: Mapping[str, Any]) -> str:
     """Say the same of rows that are computed in parts: as trees, or by several ranks."""
     if why := why_no_packs(text):
         return why
-    if type_of(text) in STATES:
+    if type_of(text) in facts.STATES:
         return f"which has {STATES_IN_PARTS}"
-    return "which has attention of its own" if type_of(text) in OWN_ATTENTION else ""
+    return "which has attention of its own" if type_of(text) in facts.OWN_ATTENTION else ""
 
 
 def rope_kinds(text: Mapping[str, Any]) -> set[str]:

@@ -4,51 +4,42 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from roll.configs.problems import Problem
+from roll.configs.strategies import model_numbers as numbers
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_facts import ALPHA_ROPE, TRIED, VLLM_REFUSED
-from roll.configs.strategies.model_numbers import (
-    ATTENTION_CAP,
-    CHANGING_ROPE,
-    attention_cap,
-    attention_problem,
-    is_dropout,
-    rope_kinds,
-    text_part,
-    type_of,
-    unread_number,
-    unsampled,
-)
 
 
 def number_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """Finds what is wrong with attention and numbers of a model for strategies that run transformers' models."""
-    args, name, text = choice.worker.model_args, choice.role.name, text_part(model)
+    args, name, text = choice.worker.model_args, choice.role.name, numbers.text_part(model)
     model_key = f"{name}.model_args.model_name_or_path"
-    if why_not := attention_problem(args.attn_implementation, text):
+    if why_not := numbers.attention_problem(args.attn_implementation, text):
         key = f"{name}.model_args.attn_implementation"
         yield Problem(f"{key}: {why_not}.", (key, model_key))
-    if unread := unread_number(text, choice.role.head == "lm"):
+    if unread := numbers.unread_number(text, choice.role.head == "lm"):
         yield Problem(
             f"{model_key}: config.json of {args.model_name_or_path} has {unread}. Remove the key there if the model "
             "was trained without it; else choose another model.",
             (model_key,),
         )
     for option, value in args.model_config_kwargs.items():
-        if is_dropout(option, value):
+        if numbers.is_dropout(option, value):
             key = f"{name}.model_args.model_config_kwargs.{option}"
             yield Problem(f"{key}: {value}, but dropout is off in training, too. Remove it.", (key,))
-    if choice.role.use == "generate" and (why := unsampled(text)):
-        others = "sglang, if it has them, or another model" if type_of(text) in VLLM_REFUSED else "vllm or sglang"
+    if choice.role.use == "generate" and (why := numbers.unsampled(text)):
+        others = (
+            "sglang, if it has them, or another model" if numbers.type_of(text) in VLLM_REFUSED else "vllm or sglang"
+        )
         yield Problem(
             f"{choice.name_key}: {choice.worker.strategy_name} cannot sample from {args.model_name_or_path}, a "
-            f"{type_of(text)} model with {why}. Use {others}.",
+            f"{numbers.type_of(text)} model with {why}. Use {others}.",
             (choice.name_key, model_key),
         )
 
 
 def untried_warning(choice: Choice, model: Mapping[str, Any]) -> str | None:
     """Warn if nobody has compared the log-probs computed here with the model's own."""
-    kind = type_of(text_part(model))
+    kind = numbers.type_of(numbers.text_part(model))
     if kind in TRIED or choice.role.head == "sequence" or not isinstance(model.get("model_type"), str):
         return None
     return (
@@ -59,27 +50,28 @@ def untried_warning(choice: Choice, model: Mapping[str, Any]) -> str | None:
 
 def cap_warning(choice: Choice, model: Mapping[str, Any]) -> str | None:
     """Warn if a soft cap makes the slow attention necessary."""
-    cap = attention_cap(text_part(model))
+    cap = numbers.attention_cap(numbers.text_part(model))
     if cap is None or choice.worker.model_args.attn_implementation not in (None, "auto"):
         return None
     return (
-        f"{choice.role.name}.model_args.attn_implementation is eager: the model has {ATTENTION_CAP}: {cap}, which sdpa "
-        "leaves out. Its memory grows with the square of a row; with the package flash-attn, fa2 does without."
+        f"{choice.role.name}.model_args.attn_implementation is eager: the model has {numbers.ATTENTION_CAP}: {cap}, "
+        "which sdpa leaves out. Its memory grows with the square of a row; with the package flash-attn, fa2 does "
+        "without."
     )
 
 
 def _is_fixed_by_alpha(text: Mapping[str, Any]) -> bool:
     """True where dynamic frequencies have one base up to the reach of the model, the same in trainers and engines."""
     rope = text.get("rope_parameters") or text.get("rope_scaling")
-    return type_of(text) in ALPHA_ROPE and isinstance(rope, Mapping) and bool(rope.get("alpha"))
+    return numbers.type_of(text) in ALPHA_ROPE and isinstance(rope, Mapping) and bool(rope.get("alpha"))
 
 
 def rope_row_problems(
     choice: Choice, model: Mapping[str, Any], longest: int, length_keys: tuple[str, ...], own_kernels: bool
 ) -> Iterator[Problem]:
     """Rotary frequencies that follow the longest row of a batch. `own_kernels`: an engine has its own definition."""
-    text = text_part(model)
-    kinds = sorted(rope_kinds(text) & CHANGING_ROPE)
+    text = numbers.text_part(model)
+    kinds = sorted(numbers.rope_kinds(text) & numbers.CHANGING_ROPE)
     if not kinds:
         return
     args, key = choice.worker.model_args, f"{choice.role.name}.model_args.model_name_or_path"
