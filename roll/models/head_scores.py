@@ -1,5 +1,5 @@
 """Scores of tokens by a language model's head, without the logits of all positions at once: log-probs, entropy, the
-likeliest tokens, and the divergence from another model's distribution.
+likeliest tokens.
 
 The vocabulary is taken in tiles: logits of all positions over some columns exist, are reduced to a few numbers per
 position and thrown away; the backward pass computes them again. A tile's rows of the weight's gradient are one matrix
@@ -63,98 +63,77 @@ class TileSums(NamedTuple):
     - `largest`: the largest logit x
     - `total`: sum of exp(x - largest)
     - `weighted`: the same sum, weighted with x - largest
-    - `difference`: the same sum, weighted with x - y, where y are another model's logits
     """
 
     largest: torch.Tensor
     total: torch.Tensor
     weighted: torch.Tensor | None
-    difference: torch.Tensor | None
 
     @property
     def log_total(self) -> torch.Tensor:
         return self.largest + self.total.log()
 
     @staticmethod
-    def none(hidden: torch.Tensor, weighted: bool, difference: bool) -> TileSums:
+    def none(hidden: torch.Tensor, weighted: bool) -> TileSums:
         dtype = wide(hidden.dtype)
         zeros = hidden.new_zeros(len(hidden), dtype=dtype)
         least = torch.full_like(zeros, torch.finfo(dtype).min)
-        return TileSums(least, zeros, zeros if weighted else None, zeros if difference else None)
+        return TileSums(least, zeros, zeros if weighted else None)
 
 
-def add_tile(
-    sums: TileSums, raw: torch.Tensor, others: torch.Tensor | None, transform: LogitTransform = PLAIN
-) -> TileSums:
-    """The sums with the columns of one more tile. `others`: the other model's logits."""
+def add_tile(sums: TileSums, raw: torch.Tensor, transform: LogitTransform = PLAIN) -> TileSums:
+    """The sums with the columns of one more tile."""
     logits = transform.logits(raw)
     largest = torch.maximum(sums.largest, logits.amax(1))
     shrink = sums.largest - largest
     shifted = logits - largest[:, None]
-    needs_both = sums.weighted is not None or sums.difference is not None
-    exponentials = shifted.exp() if needs_both else shifted.exp_()
-    weighted = difference = None
+    exponentials = shifted.exp_() if sums.weighted is None else shifted.exp()
+    weighted = None
     if sums.weighted is not None:
         weighted = (sums.weighted + shrink * sums.total) * shrink.exp() + shifted.mul_(exponentials).sum(1)
-    if sums.difference is not None and others is not None:
-        difference = sums.difference * shrink.exp() + torch.sub(logits, others, out=shifted).mul_(exponentials).sum(1)
-    return TileSums(largest, sums.total * shrink.exp() + exponentials.sum(1), weighted, difference)
+    return TileSums(largest, sums.total * shrink.exp() + exponentials.sum(1), weighted)
 
 
 class Known(NamedTuple):
     """Results of the forward pass, one number per position: log of the sum of exp(logits), log-prob of all tokens but
-    the requested ones, log of the sum of the other model, entropy, divergence of the model from the other."""
+    the requested ones, entropy."""
 
     log_total: torch.Tensor
     log_rest: torch.Tensor | None
-    other_log_total: torch.Tensor | None
     entropy: torch.Tensor | None
-    reverse: torch.Tensor | None
 
 
 class Pulls(NamedTuple):
-    """Gradients of the loss: by log-probs, in columns like theirs, and, one number per position, by the entropy and the
-    divergences. None: the loss has no such term."""
+    """Gradients of the loss: by log-probs, in columns like theirs, and, one number per position, by the entropy. None:
+    the loss has no such term."""
 
     tokens: torch.Tensor | None
     entropy: torch.Tensor | None
-    forward: torch.Tensor | None
-    reverse: torch.Tensor | None
 
 
 def tile_slope(
     raw: torch.Tensor,
-    others: torch.Tensor | None,
     known: Known,
     pulls: Pulls,
     tokens: tuple[torch.Tensor, torch.Tensor],
     transform: LogitTransform,
 ) -> torch.Tensor:
     """The gradient of a tile's products, in their dtype. `tokens`: columns [N, m] of the requested tokens, and whether
-    they are in the tile. With p and q the probabilities, x the transformed logits, r the rest's probability:
+    they are in the tile. With p the probabilities, x the transformed logits, r the rest's probability:
 
     d log p_t / dx = [t] - p;  d log r / dx = p / r - p outside of the requested, -p inside;
-    d H / dx = -p (log p + H);  d KL(q | p) / dx = p - q;  d KL(p | q) / dx = p (log p - log q - KL(p | q)).
+    d H / dx = -p (log p + H).
     """
     logits = transform.logits(raw)
     log_probs = logits - known.log_total[:, None]
-    needs_both = pulls.entropy is not None or pulls.reverse is not None
-    probs = log_probs.exp() if needs_both else log_probs.exp_()
+    probs = log_probs.exp_() if pulls.entropy is None else log_probs.exp()
     factor: torch.Tensor | None = None
-    per_row = _sum(None if pulls.tokens is None else -pulls.tokens.sum(1), pulls.forward)
     if pulls.entropy is not None and known.entropy is not None:
         factor = (log_probs + known.entropy[:, None]).mul_(-pulls.entropy[:, None])
-    other_log_probs = None
-    if others is not None and known.other_log_total is not None:
-        other_log_probs = others - known.other_log_total[:, None]
-    if pulls.reverse is not None and known.reverse is not None and other_log_probs is not None:
-        ratio = (log_probs - other_log_probs).sub_(known.reverse[:, None]).mul_(pulls.reverse[:, None])
-        factor = ratio if factor is None else factor.add_(ratio)
-    if per_row is not None:
-        factor = per_row[:, None] if factor is None else factor.add_(per_row[:, None])
+    if pulls.tokens is not None:
+        per_row = -pulls.tokens.sum(1)[:, None]
+        factor = per_row if factor is None else factor.add_(per_row)
     slope = torch.zeros_like(probs) if factor is None else probs.mul_(factor)
-    if pulls.forward is not None and other_log_probs is not None:
-        slope.sub_(other_log_probs.exp_().mul_(pulls.forward[:, None]))
     columns, inside = tokens
     if pulls.tokens is not None:
         slope = _add_at(slope, columns, torch.where(inside, pulls.tokens[:, : columns.shape[1]], 0.0))
@@ -168,12 +147,6 @@ def _add_at(slope: torch.Tensor, columns: torch.Tensor, pull: torch.Tensor) -> t
     if columns.shape[1] == 1 and torch.compiler.is_compiling():  # a scatter would be a pass of its own
         return slope + torch.where(torch.arange(slope.shape[1], device=slope.device) == columns, pull, 0.0)
     return slope.scatter_add_(1, columns, pull)
-
-
-def _sum(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return one + other
 
 
 @cache
@@ -205,16 +178,6 @@ class Product(NamedTuple):
 
     states: torch.Tensor
     weight: torch.Tensor
-
-
-class Teacher(NamedTuple):
-    """Another model over the same vocabulary: hidden states of the same positions and its head. It gets no gradient.
-    Its weights are whole until the backward pass is over."""
-
-    hidden: torch.Tensor
-    weight: torch.Tensor
-    bias: torch.Tensor | None = None
-    transform: LogitTransform = PLAIN
 
 
 @dataclass(frozen=True)
@@ -250,8 +213,6 @@ class HeadScores(NamedTuple):
     - `log_probs`: [N], or [N, m + 1] for tokens [N, m]: the last is that of all other tokens together
     - `entropy`: [N]
     - `top_log_probs`, `top_ids`: [N, k + 1] and [N, k], largest first, and all other tokens together; no gradient
-    - `forward_kl`: KL(q | p) with a teacher q of the model p, [N]
-    - `reverse_kl`: KL(p | q), [N]
     - `divergence`: from teacher targets (`teacher_targets.py`), [N]
     """
 
@@ -259,8 +220,6 @@ class HeadScores(NamedTuple):
     entropy: torch.Tensor | None = None
     top_log_probs: torch.Tensor | None = None
     top_ids: torch.Tensor | None = None
-    forward_kl: torch.Tensor | None = None
-    reverse_kl: torch.Tensor | None = None
     divergence: torch.Tensor | None = None
 
 
@@ -269,7 +228,6 @@ def head_scores(
     bias: torch.Tensor | None,
     targets: torch.Tensor,
     ask: HeadRequest,
-    teacher: Teacher | None = None,
 ) -> HeadScores:
     """The logits are the sum of the `products`, one but for a head with a low-rank adapter, and the bias. `targets`,
     tokens [N] or [N, m], are those whose log-probs are wanted.
@@ -277,7 +235,7 @@ def head_scores(
     Example, with logits (2, 1, 0): targets [0] gives log-prob -.408, entropy .832, top_k=2 ids (0, 1).
     """
     flat = [tensor for product in products for tensor in product]
-    outputs = _HeadScores.apply(ask, targets, teacher, bias, *flat)  # type: ignore[misc]
+    outputs = _HeadScores.apply(ask, targets, bias, *flat)  # type: ignore[misc]
     return HeadScores(*outputs)
 
 
@@ -287,21 +245,18 @@ class _HeadScores(torch.autograd.Function):
         ctx: Any,
         ask: HeadRequest,
         targets: torch.Tensor,
-        teacher: Teacher | None,
         bias: torch.Tensor | None,
         *flat: torch.Tensor,
     ) -> tuple[torch.Tensor | None, ...]:
         ctx.set_materialize_grads(False)
         add_tile, _ = arithmetic(ask.compiled)
-        sums = TileSums.none(flat[0], weighted=ask.entropy, difference=teacher is not None)
-        others = None if teacher is None else TileSums.none(flat[0], weighted=False, difference=True)
+        sums = TileSums.none(flat[0], weighted=ask.entropy)
         ids = targets if targets.dim() == 2 else targets[:, None]
         of_ids = flat[0].new_zeros(ids.shape, dtype=sums.total.dtype)
         top: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
         rest: torch.Tensor | None = None
         for span in _spans(flat[1], ask.columns(len(targets))):
             raw = _raw(flat, bias, span, ask)
-            theirs = None if teacher is None else _their_logits(teacher, span)
             local, inside = _within(ids, span)
             of_ids = torch.where(inside, ask.transform.logits(raw.gather(1, local)), of_ids)
             if targets.dim() == 2:
@@ -309,17 +264,10 @@ class _HeadScores(torch.autograd.Function):
                 rest = more if rest is None else torch.logaddexp(rest, more)
             if ask.top_k:
                 top = _likeliest(top, ask.transform.logits(raw), span, ask.top_k)
-            sums = add_tile(sums, raw, theirs, ask.transform)
-            if others is not None:
-                others = add_tile(others, theirs, ask.transform.logits(raw))
-            del raw, theirs  # or they would be there beside those of the next tile
+            sums = add_tile(sums, raw, ask.transform)
+            del raw  # or it would be there beside that of the next tile
         log_total = sums.log_total
         entropy = None if sums.weighted is None else sums.total.log() - sums.weighted / sums.total
-        forward_kl = reverse_kl = None
-        if others is not None:
-            assert others.difference is not None and sums.difference is not None
-            gap = others.log_total - log_total
-            forward_kl, reverse_kl = others.difference / others.total - gap, sums.difference / sums.total + gap
         top_log_probs = top_ids = None
         if top is not None:
             values, top_ids, behind = top
@@ -328,30 +276,27 @@ class _HeadScores(torch.autograd.Function):
         # No view: FSDP2 warns of a module that gives one.
         log_probs = of_ids[:, 0] - log_total if rest is None else with_rest(of_ids, rest, log_total)
         log_rest = None if rest is None else log_probs[:, -1].clone()
-        ctx.request, ctx.teacher = ask, teacher
-        their_total = None if others is None else others.log_total
-        ctx.save_for_backward(log_total, log_rest, their_total, entropy, reverse_kl, ids, bias, *flat)
-        return log_probs, entropy, top_log_probs, top_ids, forward_kl, reverse_kl
+        ctx.request = ask
+        ctx.save_for_backward(log_total, log_rest, entropy, ids, bias, *flat)
+        return log_probs, entropy, top_log_probs, top_ids
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
-        log_total, log_rest, their_total, entropy, reverse_kl, ids, bias, *flat = ctx.saved_tensors
-        known = Known(log_total, log_rest, their_total, entropy, reverse_kl)
-        of_log_probs, of_entropy, _, _, of_forward, of_reverse = gradients
+        log_total, log_rest, entropy, ids, bias, *flat = ctx.saved_tensors
+        known = Known(log_total, log_rest, entropy)
+        of_log_probs, of_entropy, *_ = gradients
         if of_log_probs is not None and of_log_probs.dim() == 1:
             of_log_probs = of_log_probs[:, None]
-        pulls = Pulls(of_log_probs, of_entropy, of_forward, of_reverse)
-        grown = _Gradients(flat, bias, ctx.needs_input_grad[3:])
-        needs_others = of_forward is not None or of_reverse is not None
+        pulls = Pulls(of_log_probs, of_entropy)
+        grown = _Gradients(flat, bias, ctx.needs_input_grad[2:])
         ask: HeadRequest = ctx.request
         _, tile_slope = arithmetic(ask.compiled)
         for span in _spans(flat[1], ask.columns(len(ids))):
             raw = _raw(flat, bias, span, ask)
-            theirs = _their_logits(ctx.teacher, span) if needs_others else None
-            slope = tile_slope(raw, theirs, known, pulls, _within(ids, span), ask.transform)
-            del raw, theirs  # or they would be there beside those of the next tile
+            slope = tile_slope(raw, known, pulls, _within(ids, span), ask.transform)
+            del raw  # or it would be there beside that of the next tile
             grown.add(slope, span)
-        return None, None, None, *grown.rounded()
+        return None, None, *grown.rounded()
 
 
 class _Gradients:
@@ -359,7 +304,7 @@ class _Gradients:
     in fp32."""
 
     def __init__(self, flat: Sequence[torch.Tensor], bias: torch.Tensor | None, wanted: Sequence[bool]):
-        self._flat, self._dtype = flat, TileSums.none(flat[0], False, False).total.dtype
+        self._flat, self._dtype = flat, wide(flat[0].dtype)
         self._bias = torch.empty_like(bias) if bias is not None and wanted[0] else None
         self._gradients: list[torch.Tensor | None] = []
         for i, tensor in enumerate(flat):
@@ -391,13 +336,13 @@ def raw_logits(products: Sequence[Product], bias: torch.Tensor | None, ask: Head
 
 def log_probs_of_logits(raw: torch.Tensor, targets: torch.Tensor, ask: HeadRequest) -> torch.Tensor:
     """Log-probs of targets [N] by logits that are there, raw [N, V]: the arithmetic of `head_scores`."""
-    sums = TileSums.none(raw, weighted=False, difference=False)
+    sums = TileSums.none(raw, weighted=False)
     of_ids = torch.zeros_like(sums.total)
     for span in _spans(raw.T, ask.columns(len(raw))):
         tile = raw[:, span].contiguous()
         local, inside = _within(targets, span)
         of_ids = torch.where(inside, ask.transform.logits(tile.gather(1, local[:, None]))[:, 0], of_ids)
-        sums = add_tile(sums, tile, None, ask.transform)
+        sums = add_tile(sums, tile, ask.transform)
     return of_ids - sums.log_total
 
 
@@ -412,11 +357,6 @@ def _raw(flat: Sequence[torch.Tensor], bias: torch.Tensor | None, span: slice, a
     for i in range(2, len(flat), 2):
         raw = raw + ask.linear(flat[i], flat[i + 1][span])
     return raw
-
-
-def _their_logits(teacher: Teacher, span: slice) -> torch.Tensor:
-    raw = functional.linear(teacher.hidden, teacher.weight[span], _part(teacher.bias, span))
-    return teacher.transform.logits(raw)
 
 
 def _part(bias: torch.Tensor | None, span: slice) -> torch.Tensor | None:

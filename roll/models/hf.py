@@ -28,7 +28,6 @@ from roll.models.head_scores import (
     HeadScores,
     LogitTransform,
     Product,
-    Teacher,
     head_scores,
     kernel_log_probs,
     log_probs_of_logits,
@@ -98,21 +97,20 @@ class LogProbHead(nn.Module):
         temperature: float = 1.0,
         entropy: bool = False,
         top_k: int = 0,
-        teacher: Teacher | None = None,
         teacher_targets: TeacherTargets | None = None,
         vocab_size: int | None = None,
     ) -> HeadScores:
         """Scores of hidden [N, H]: log-probs of the targets (tokens [N] or [N, m]), and whatever else is requested.
         With `vocab_size`, over the first `vocab_size` tokens only."""
         if self.exact:
-            assert targets.dim() == 1 and teacher is None and teacher_targets is None
+            assert targets.dim() == 1 and teacher_targets is None
             count = len(targets)
             hidden, targets = filled_up(hidden, self.lm_head), filled_up(targets, self.lm_head)
-            scores = self._scores(hidden, targets, temperature, entropy, top_k, None, None, vocab_size)
+            scores = self._scores(hidden, targets, temperature, entropy, top_k, None, vocab_size)
             return scores._replace(
                 **{name: part[:count] for name, part in scores._asdict().items() if part is not None}
             )
-        return self._scores(hidden, targets, temperature, entropy, top_k, teacher, teacher_targets, vocab_size)
+        return self._scores(hidden, targets, temperature, entropy, top_k, teacher_targets, vocab_size)
 
     def raw_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states [N, H] -> [N, V] of the products, before `transform`; exact where the head is."""
@@ -134,7 +132,6 @@ class LogProbHead(nn.Module):
         temperature: float,
         entropy: bool,
         top_k: int,
-        teacher: Teacher | None,
         teacher_targets: TeacherTargets | None,
         vocab_size: int | None,
     ) -> HeadScores:
@@ -148,9 +145,9 @@ class LogProbHead(nn.Module):
             products, bias = common(products, bias, vocab_size)
         ask = replace(self.request(hidden.device.type, temperature), entropy=entropy, top_k=top_k)
         log_probs = None
-        if teacher is None and self.kernel != "torch":
+        if self.kernel != "torch":
             log_probs = kernel_log_probs(self.kernel, products, bias, targets, ask)
-        scores = head_scores(products, bias, targets, ask, teacher) if log_probs is None else HeadScores(log_probs)
+        scores = head_scores(products, bias, targets, ask) if log_probs is None else HeadScores(log_probs)
         if teacher_targets is None:
             return scores
         return scores._replace(

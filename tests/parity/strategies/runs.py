@@ -23,7 +23,6 @@ from roll.configs.tables.roles import ROLES
 from roll.distributed.strategy.base import RankContext, TrainStrategy
 from roll.distributed.strategy.fsdp2.sharding import whole_weight
 from roll.distributed.strategy.fsdp2.train import Fsdp2TrainStrategy
-from roll.models.head_scores import HeadScores, Teacher
 from roll.models.hf import LogProbHead
 from roll.types.batch import MicroBatch
 from tests.helpers.processes import DEVICE_VARIABLE
@@ -376,25 +375,6 @@ def saved_both_ways(run: Run, directory: Path) -> tuple[dict[str, np.ndarray], d
         then = exported(strategy)
         one_update(strategy, run)
         return then, exported(strategy)
-
-
-def learns_from_a_teacher(run: Run) -> dict[str, np.ndarray]:
-    """The weights after an update whose log-probs have all else in them that the head can be asked for."""
-    with trainer(run) as strategy:
-        head: Any = strategy.model.module.head
-        weights = torch.Generator().manual_seed(5)
-        size = strategy.model.pretrained.config.vocab_size
-        matrix = torch.randn(size, 8, generator=weights)
-        plain = head.forward
-
-        def forward(hidden: torch.Tensor, targets: torch.Tensor, temperature: float, entropy: bool) -> HeadScores:
-            states = hidden.detach()[:, :8]  # of the same rows, whatever the ranks and micro batches
-            found = plain(hidden, targets, temperature, entropy, teacher=Teacher(states, matrix))
-            return found._replace(log_probs=found.log_probs - found.forward_kl - 0.5 * found.reverse_kl)
-
-        head.forward = forward
-        one_update(strategy, run)
-        return exported(strategy)
 
 
 def go_on(run: Run, directory: Path) -> Trace:

@@ -329,18 +329,3 @@ def test_a_checkpoint_of_muon_goes_on_under_other_ranks(rank_pool: Pools, tiny_m
     want = rank_pool(2).run(runs.save_after, run, tmp_path)[0]
     got = rank_pool(1).run(runs.go_on, replace(run, updates=1), tmp_path)[0]
     assert largest_difference(got.parameters[0], want) < 1e-5
-
-
-@pytest.mark.gate("tied")
-@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-def test_a_divided_head_learns_from_a_teacher_as_a_whole_one(
-    tied: bool, rank_pool: Pools, make_tiny_model_dir: Callable[..., Path]
-) -> None:
-    """Top-k and both divergences over the vocabulary, two positions per chunk, under FSDP2 and ZeRO-3 with two ranks;
-    what a whole head gives is held against dense float64 in tests/unit/models/test_head_scores.py."""
-    model_dir = make_tiny_model_dir(tie_word_embeddings=tied)
-    want = rank_pool(1).run(runs.learns_from_a_teacher, Run(model_dir))[0]
-    for settings, stage in ((FULL, 0), (None, 3)):
-        run = Run(model_dir, stage, (3, 1, 2), fsdp2=settings, positions_per_chunk=2)
-        got = rank_pool(2).run(runs.learns_from_a_teacher, run)[0]
-        assert largest_difference(got, want) < 2e-5
