@@ -19,7 +19,7 @@ from roll.configs.memory.passes import (
     whole_scoring_parts,
 )
 from roll.configs.memory.trained import held_weights
-from roll.configs.strategies.fsdp2_settings import Fsdp2Settings, shard_size
+from roll.configs.strategies.fsdp2_settings import Fsdp2Settings
 
 _FP32 = 4
 _HOST = "offload_policy"
@@ -96,7 +96,7 @@ def _share(weight: Weight, facts: RoleFacts) -> float:
     """Elements of the largest share: rows are not divided. A layer's experts are one tensor, with a row for each."""
     apart = _expert_ranks(weight, facts)
     rows = weight.count // apart if weight.count > 1 else weight.shape[0]
-    ranks = shard_size(_settings(facts), facts.num_ranks) // apart
+    ranks = _settings(facts).shard_size(facts.num_ranks) // apart
     return -(-rows // ranks) * _held(weight, facts) / rows
 
 

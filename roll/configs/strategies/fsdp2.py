@@ -9,17 +9,9 @@ from roll.configs.plan.layout import ParallelSizes
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.training import EIGHT_BIT
-from roll.configs.strategies import packing, sequence_parallel
+from roll.configs.strategies import fsdp2_settings, packing, sequence_parallel
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.fsdp2_settings import (
-    DIVIDED_EXPERTS,
-    PLANNED,
-    Fsdp2Settings,
-    num_groups,
-    refused_mixture,
-    refused_model,
-    shard_size,
-)
+from roll.configs.strategies.fsdp2_settings import Fsdp2Settings
 from roll.configs.strategies.model_numbers import text_part
 from roll.configs.tables.families import EXPERTS
 
@@ -71,8 +63,8 @@ def tensor_model_problems(choice: Choice, model: Mapping[str, Any], size: int) -
     if size == 1:
         return
     key, model_key = f"{choice.at}.tensor_parallel_size", f"{choice.role.name}.model_args.model_name_or_path"
-    if model.get("model_type") not in PLANNED:
-        yield Problem(f"{key}: {refused_model(model.get('model_type'))}", (key, model_key))
+    if model.get("model_type") not in fsdp2_settings.PLANNED:
+        yield Problem(f"{key}: {fsdp2_settings.refused_model(model.get('model_type'))}", (key, model_key))
         return
     sizes = {name: model[name] for name in _DIVIDED if type(model.get(name)) is int}
     for name, number in sizes.items():
@@ -92,7 +84,7 @@ def expert_problems(choice: Choice, settings: Fsdp2Settings) -> Iterator[Problem
     size, worker, name = settings.ep_size, choice.worker, choice.role.name
     if size == 1:
         return
-    key, ranks, together = f"{choice.at}.ep_size", worker.num_workers, shard_size(settings, worker.num_workers)
+    key, ranks, together = f"{choice.at}.ep_size", worker.num_workers, settings.shard_size(worker.num_workers)
     is_right = settings.tensor_parallel_size == 1 and together > 0 and ranks % together == 0
     if is_right and together % size:
         fitting = [n for n in range(1, together + 1) if together % n == 0]
@@ -119,8 +111,8 @@ def expert_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[
     if size == 1:
         return
     key, model_key = f"{choice.at}.ep_size", f"{choice.role.name}.model_args.model_name_or_path"
-    if text.get("model_type") not in DIVIDED_EXPERTS:
-        yield Problem(f"{key}: {refused_mixture(text.get('model_type'))}", (key, model_key))
+    if text.get("model_type") not in fsdp2_settings.DIVIDED_EXPERTS:
+        yield Problem(f"{key}: {fsdp2_settings.refused_mixture(text.get('model_type'))}", (key, model_key))
         return
     number = next((text[each] for each in EXPERTS if type(text.get(each)) is int), size)
     if number % size:
@@ -157,13 +149,13 @@ def problems(choice: Choice) -> Iterator[Problem]:
     except ValidationError:
         return  # told with the settings
     size, ranks, tensor = settings.fsdp_size, worker.num_workers, settings.tensor_parallel_size
-    groups = num_groups(settings, ranks)
+    groups = settings.num_groups(ranks)
     if ranks % tensor:
         fitting = [n for n in range(1, ranks + 1) if ranks % n == 0]
         key = f"{choice.at}.tensor_parallel_size"
         text = f"{key}: {tensor} does not divide the role's {ranks} ranks. Use one of {fitting}."
         yield Problem(text, (key, f"{name}.device_mapping", f"{name}.world_size"))
-    elif size == 0 or groups % shard_size(settings, ranks):
+    elif size == 0 or groups % settings.shard_size(ranks):
         fitting = [n for n in range(1, groups + 1) if groups % n == 0]
         key, what = f"{choice.at}.fsdp_size", f"{groups} groups of {tensor} ranks" if tensor > 1 else f"{ranks} ranks"
         text = f"{key}: {size} does not divide the role's {what}. Use -1, or one of {fitting}."

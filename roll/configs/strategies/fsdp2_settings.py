@@ -113,16 +113,14 @@ class Fsdp2Settings(Settings):
         False, "Weights, gradients and optimizer stay in host memory, where the step is computed; blocks visit the GPU."
     )
 
+    def num_groups(self, num_ranks: int) -> int:
+        """Number of groups of ranks that divide matrices among them."""
+        return max(1, num_ranks // self.tensor_parallel_size)
 
-def num_groups(settings: Fsdp2Settings, num_ranks: int) -> int:
-    """Number of groups of ranks that divide matrices among them."""
-    return max(1, num_ranks // settings.tensor_parallel_size)
-
-
-def shard_size(settings: Fsdp2Settings, num_ranks: int) -> int:
-    """Ranks, or groups that divide matrices, that hold the model together."""
-    groups = num_groups(settings, num_ranks)
-    return groups if settings.fsdp_size == ALL else min(settings.fsdp_size, groups)
+    def shard_size(self, num_ranks: int) -> int:
+        """Ranks, or groups that divide matrices, that hold the model together."""
+        groups = self.num_groups(num_ranks)
+        return groups if self.fsdp_size == ALL else min(self.fsdp_size, groups)
 
 
 def saved_facts(worker: WorkerConfig, dp_size: int) -> dict[str, object]:
@@ -133,4 +131,4 @@ def saved_facts(worker: WorkerConfig, dp_size: int) -> dict[str, object]:
         return saved
     ranks = dp_size * worker.model_args.ulysses_size
     size = Fsdp2Settings.model_validate(worker.strategy_config)
-    return saved | {"dp_size": ranks, "fsdp_size": shard_size(size, ranks)}
+    return saved | {"dp_size": ranks, "fsdp_size": size.shard_size(ranks)}

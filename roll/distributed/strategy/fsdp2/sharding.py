@@ -17,16 +17,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
-from roll.configs.strategies.fsdp2_settings import (
-    DIVIDED_EXPERTS,
-    PLANNED,
-    Fsdp2Settings,
-    WrapPolicy,
-    num_groups,
-    refused_mixture,
-    refused_model,
-    shard_size,
-)
+from roll.configs.strategies import fsdp2_settings
+from roll.configs.strategies.fsdp2_settings import Fsdp2Settings
 from roll.errors import StrategyError
 from roll.models.experts.ranks import ExpertRanks, experts_of
 from roll.models.hf import LogProbHead, ValueHead
@@ -71,7 +63,7 @@ _READ_INSIDE = ("Glm4vMoeVisionEmbeddings", "Glm4vVisionEmbeddings")
 """Classes that read the weight of an embedding themselves, and do not call it."""
 
 
-def groups(model: LoadedModel, policy: WrapPolicy, experts: Sequence[nn.Module] = ()) -> list[nn.Module]:
+def groups(model: LoadedModel, policy: fsdp2_settings.WrapPolicy, experts: Sequence[nn.Module] = ()) -> list[nn.Module]:
     """The modules that are gathered on their own, outer ones before inner ones: the model's blocks, or those of the
     classes that are named; with them the embedding and the head, unless they are one; divided `experts`; and whatever
     else is large."""
@@ -158,9 +150,9 @@ class RankMesh:
     @classmethod
     def of(cls, kind: str, settings: Fsdp2Settings, num_ranks: int) -> RankMesh:
         """Creates the mesh on devices of a `kind`. Collective over all ranks."""
-        size = shard_size(settings, num_ranks)
+        size = settings.shard_size(num_ranks)
         sizes = {
-            REPLICATE: num_groups(settings, num_ranks) // size,
+            REPLICATE: settings.num_groups(num_ranks) // size,
             SHARD: size,
             TENSOR: settings.tensor_parallel_size,
         }
@@ -294,8 +286,8 @@ def divide(model: LoadedModel, mesh: DeviceMesh) -> None:
     """Divides the matrices of the model's blocks over the ranks of the mesh. The model is empty: nothing is sent.
     StrategyError for one whose type is none of `PLANNED`."""
     kind = model.pretrained.config.model_type
-    if kind not in PLANNED:
-        raise StrategyError(f"strategy_config.tensor_parallel_size: {refused_model(kind)}")
+    if kind not in fsdp2_settings.PLANNED:
+        raise StrategyError(f"strategy_config.tensor_parallel_size: {fsdp2_settings.refused_model(kind)}")
     plan = {name: style for name, word in _of_blocks(model).items() if (style := _style(word)) is not None}
     parallelize_module(model.pretrained, mesh, plan, src_data_rank=None)
 
@@ -338,8 +330,8 @@ def divide_experts(model: LoadedModel, mesh: DeviceMesh) -> None:
     """Divides every layer's experts over the ranks of the mesh, whole ones each. The model is empty: nothing is sent.
     StrategyError for a model whose type is none of `DIVIDED_EXPERTS`."""
     kind = model.pretrained.config.get_text_config().model_type
-    if kind not in DIVIDED_EXPERTS:
-        raise StrategyError(f"strategy_config.ep_size: {refused_mixture(kind)}")
+    if kind not in fsdp2_settings.DIVIDED_EXPERTS:
+        raise StrategyError(f"strategy_config.ep_size: {fsdp2_settings.refused_mixture(kind)}")
     ranks = ExpertRanks(mesh.get_group(), mesh.size())
     for _, experts in experts_of(model.pretrained):
         for name, weight in list(experts.named_parameters(recurse=False)):

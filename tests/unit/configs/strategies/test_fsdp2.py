@@ -7,7 +7,7 @@ import pytest
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.fsdp2 import warnings
-from roll.configs.strategies.fsdp2_settings import Fsdp2Settings, shard_size
+from roll.configs.strategies.fsdp2_settings import Fsdp2Settings
 from roll.configs.strategies.table import required_facts
 from roll.configs.tables.roles import ROLES
 from roll.distributed.strategy.table import strategy_problems
@@ -105,7 +105,7 @@ def test_gradients_of_a_model_in_fp32_are_summed_in_nothing_else() -> None:
 
 @pytest.mark.parametrize(("size", "ranks"), [(-1, 4), (1, 1), (2, 2), (4, 4), (16, 4)])
 def test_fsdp_size_says_how_many_of_four_ranks_hold_the_model_together(size: int, ranks: int) -> None:
-    assert shard_size(Fsdp2Settings(fsdp_size=size), 4) == ranks
+    assert Fsdp2Settings(fsdp_size=size).shard_size(4) == ranks
 
 
 def test_a_checkpoint_is_tied_neither_to_ranks_nor_to_dtype() -> None:

@@ -7,7 +7,7 @@ import pytest
 from roll.configs.plan.layout import ParallelSizes, parallel_sizes
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.fsdp2 import model_problems
-from roll.configs.strategies.fsdp2_settings import PLANNED, Fsdp2Settings, shard_size
+from roll.configs.strategies.fsdp2_settings import PLANNED, Fsdp2Settings
 from roll.configs.tables.roles import ROLES
 from tests.unit.configs.strategies.test_fsdp2 import found, worker
 
@@ -22,7 +22,7 @@ def test_ranks_that_share_matrices_are_one_data_parallel_rank() -> None:
 
 @pytest.mark.parametrize(("size", "groups"), [(-1, 4), (1, 1), (2, 2), (8, 4)])
 def test_fsdp_size_counts_groups_that_share_matrices(size: int, groups: int) -> None:
-    assert shard_size(Fsdp2Settings(tensor_parallel_size=2, fsdp_size=size), 8) == groups
+    assert Fsdp2Settings(tensor_parallel_size=2, fsdp_size=size).shard_size(8) == groups
 
 
 @pytest.mark.parametrize(
