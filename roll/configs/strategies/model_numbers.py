@@ -1,4 +1,4 @@
-"""What a model's config.json says about its numbers, its attention and its layers, by `model_facts`."""
+"""Numbers, attention and layers of a model, by its config.json and `model_facts`."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

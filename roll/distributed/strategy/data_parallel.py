@@ -29,7 +29,7 @@ class RowSplit:
 
     @classmethod
     def of(cls, context: RankContext, together: int) -> RowSplit:
-        """`together`: neighbouring ranks that take the same rows."""
+        """Return the rows of a rank, where `together` neighbouring ranks take the same rows."""
         return cls(context.rank // together, context.world_size // together)
 
 
