@@ -7,18 +7,19 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from roll.doctor import logs, machine, packages
+from roll.doctor import machine, packages
 from roll.doctor.machine import Finding, Section, findings, lines, summary
 from roll.utils.logging import say
 from roll.utils.network import cluster_address
 
 OK, PROBLEMS = 0, 1
-USAGE = """roll doctor [CONFIG.yaml] [key=value ...] [--log FILE_OR_RUN_DIR]
+USAGE = """roll doctor [CONFIG.yaml | RUN_DIR] [key=value ...] [--log FILE_OR_RUN_DIR]
 
 Checks this machine: packages, GPUs, memory, limits, environment. With a YAML it also checks the plan, memory, disks,
-models and data, and takes the first rows through template, tokenizer and reward; nothing is started. With --log it
-explains the errors in a log, or in the output_dir of a run. Each line is ok, a hint or a problem, with the remedy
-below. Exit code 1 if there is a problem, else 0; 2 for a wrong call. docs/doctor.md."""
+models and data, and takes the first rows through template, tokenizer and reward; nothing is started. With the
+output_dir of a run it says whether that learns, what stands in its way, and what the errors of its logs mean. With
+--log it explains the errors in a log. Each line is ok, a hint or a problem, with the remedy below. Exit code 1 if there
+is a problem, else 0; 2 for a wrong call. docs/doctor.md, docs/health.md."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -26,7 +27,8 @@ def run(argv: Sequence[str]) -> int:
     are no call."""
     options = _parser().parse_intermixed_args(argv)
     reported: list[Finding] = []
-    for section in [_machine(), *_sections(options)]:
+    config = str(options.config or "")
+    for section in _of_a_run(config) if config and Path(config).is_dir() else [_machine(), *_sections(options)]:
         say(section.title)
         for finding in findings(section):
             reported.append(finding)
@@ -54,6 +56,14 @@ def _machine() -> Section:
     )
 
 
+def _of_a_run(directory: str) -> Iterator[Section]:
+    from roll.doctor import logs  # what a report imports
+
+    yield Section(directory, {"health": lambda: logs.health_findings(Path(directory))})
+    files = logs.log_files(directory)
+    yield Section("Errors in logs", {"logs": lambda: logs.log_findings(files)})
+
+
 def _sections(options: argparse.Namespace) -> Iterator[Section]:
     folders: list[Path] = []
     if options.config is not None:
@@ -65,13 +75,20 @@ def _sections(options: argparse.Namespace) -> Iterator[Section]:
     if cluster_address() is not None:
         yield Section("The cluster", {"nodes": lambda: machine.cluster_findings(folders[0] if folders else None)})
     if options.log is not None:
+        from roll.doctor import logs
+
         files = logs.log_files(options.log)
         yield Section("Errors in logs", {"logs": lambda: logs.log_findings(files)})
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="roll doctor", usage=USAGE, allow_abbrev=False)
-    parser.add_argument("config", nargs="?", metavar="CONFIG.yaml", help="the YAML of a run to start on this machine")
+    parser.add_argument(
+        "config",
+        nargs="?",
+        metavar="CONFIG.yaml | RUN_DIR",
+        help="the YAML of a run to start, or the output_dir of a run",
+    )
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="overrides of its keys")
     parser.add_argument("--log", metavar="FILE_OR_RUN_DIR", help="a log file, or the output_dir of a run")
     return parser

@@ -1,4 +1,4 @@
-"""Search of log files for the errors of known_errors.yaml."""
+"""Findings about a run from its files: whether it learns, and the errors of known_errors.yaml in its logs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 
 import yaml
 
 from roll.doctor.machine import Finding
 from roll.errors import ConfigError
+from roll.report.run_files import RunFiles, read_run
+from roll.run.health.history import History
+from roll.run.health.verdict import PAGE, verdict
+from roll.run.records.replay import read
+from roll.run.tracking.local import read_metrics
 from roll.utils.files import path_info
 from roll.utils.secrets import mask
+from roll.utils.text import show
 
 
 @dataclass(frozen=True)
@@ -114,3 +121,35 @@ def _text(file: Path) -> str:
 def _shown(line: str) -> str:
     text = mask(line.strip())
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 3]}..."
+
+
+# Whether a run learns.
+
+_NUM_SAMPLES = 2
+_MOST_OF_A_TEXT = 80  # characters of a text
+
+
+def health_findings(directory: Path) -> Iterator[Finding]:
+    """Findings of the rules about a run, with samples of its responses. Raises ConfigError where there is none."""
+    run = read_run(directory)
+    result = verdict(History.of(read_metrics(run.metrics), run.config))
+    yield Finding("hint" if result.label in ("worse", "flat") else "ok", f"{result.label}: {result.says}")
+    samples = "; ".join(_samples(run))
+    for symptom in result.symptoms:
+        what = f"{symptom.label}: {symptom.diagnosis.says} ({PAGE})"
+        fix = "; ".join(f"{number}. {cause}" for number, cause in enumerate(symptom.diagnosis.causes, 1))
+        yield Finding("problem", what, fix=f"Look for {fix}", observed=samples)
+        samples = ""  # once
+    if not result.symptoms:
+        yield Finding("ok", "no rule applies")
+
+
+def _samples(run: RunFiles) -> Iterator[str]:
+    """The first responses of the last training step that was recorded."""
+    files = run.record_files("train")
+    if files:
+        step = max(files)
+        for record in islice(read(files[step]), _NUM_SAMPLES):
+            texts = [show(text[-_MOST_OF_A_TEXT:]) for text in (record.prompt_text, record.response_text)]
+            truth = f", truth {show(record.ground_truth[:_MOST_OF_A_TEXT])}" if record.ground_truth else ""
+            yield f"step {step}: {texts[0]} -> {texts[1]}, reward {record.reward}{truth}"

@@ -23,6 +23,7 @@ from roll.report.figures import (
     progress,
     results,
     role_table,
+    symptom_table,
 )  # fmt: skip
 from roll.report.options import argument_parser
 from roll.report.run_files import Quantiles, RunFiles, StepSpread, earlier_starts, read_run, runs_at
@@ -86,6 +87,7 @@ def render(runs: Sequence[RunFiles], num_steps: int, back: str = "") -> Page:
                 "about": about(run).lines(),
                 "headlines": headlines(run)[:_MOST_HEADLINES],
                 "overview": [*progress(run), *measures(run)],
+                "symptoms": [] if run.is_evaluation else symptom_table(run),
                 "results": results(run) if run.is_evaluation else [],
                 "starts": run.starts,
                 "restarts": run.restarts(),

@@ -14,6 +14,8 @@ from roll.report.run_files import RunFiles, StepSpread
 from roll.run.bottleneck import bottleneck_of
 from roll.run.display.titles import number_text, phase_title, title_of
 from roll.run.display.view import Rows, duration, series
+from roll.run.health.history import History
+from roll.run.health.verdict import Verdict, verdict
 from roll.run.records.run_record import RunStart
 from roll.types.failures import cause_key
 from roll.utils.text import show
@@ -43,9 +45,25 @@ def progress(run: RunFiles) -> list[tuple[str, str]]:
     last = max((step for step, _ in run.rows), default=0)
     if run.is_evaluation:
         return [("ended", ending(run.starts)), ("evaluates", f"the policy of step {last}" if last else "the model")]
-    facts = [("ended", ending(run.starts)), ("steps", str(last))]
+    facts = [("ended", ending(run.starts)), ("steps", str(last)), ("health", health(run).label)]
     seconds = sum(sum(phase_seconds(metrics).values()) for _, metrics in run.rows)
     return [*facts, ("time in steps", duration(seconds))] if seconds else facts
+
+
+def health(run: RunFiles) -> Verdict:
+    """Verdict of the rules about a run."""
+    return verdict(History.of(run.rows, run.config))
+
+
+def symptom_table(run: RunFiles) -> list[tuple[str, str]]:
+    """Rows of what the rules found, and what to look for."""
+    return [
+        (
+            f"{symptom.label}: {symptom.diagnosis.says}",
+            "; ".join(f"{n}. {c}" for n, c in enumerate(symptom.diagnosis.causes, 1)),
+        )
+        for symptom in health(run).symptoms
+    ]
 
 
 def headlines(run: RunFiles) -> list[tuple[str, str]]:

@@ -33,7 +33,7 @@ from roll.run.saving.hub import HubPushes, hub_pushes
 from roll.run.tracking.build import make_trackers
 from roll.run.tracking.local import METRICS_FILE, MetricHistory, Row, write_metrics
 from roll.run.tracking.tracker import Trackers
-from roll.utils.imports import traced
+from roll.utils.imports import resolve, traced
 from roll.utils.logging import configure_logging
 from roll.utils.secrets import find_secrets
 from roll.utils.timing import Timer
@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 FAILED = 1
 BAD_CONFIGURATION = 2
 STOPPED = 130
+_WATCHERS = {"health": "roll.run.health.tracker:HealthTracker"}
 
 
 def measures_after(config: RunConfig, steps_done: int) -> bool:
@@ -277,12 +278,14 @@ class Run(ABC):
 
     def _start_trackers(self, steps_done: int) -> Trackers:
         """Starts the trackers before anything that takes minutes and devices, since a service may refuse."""
+        watchers: dict[str, Any] = {name: resolve(path) for name, path in _WATCHERS.items()}
         return make_trackers(
             self.config.track_with,
             self.config.tracker_kwargs,
             self.config.logging_dir,
             self.config.model_dump(mode="json"),
             steps_done + 1 if steps_done and self.mode.takes_steps else 0,
+            watchers if self.mode.takes_steps else None,
         )
 
     def _measure(self, steps_done: int) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from roll.errors import ConfigError
 from roll.report.about import About, about
+from roll.report.figures import health
 from roll.report.run_files import RunFiles, is_logs
 from roll.run.display.view import series
 from roll.run.records.run_record import RunStart
@@ -31,8 +32,8 @@ _COURSE_POINTS = 40
 @dataclass(frozen=True)
 class Glance:
     """A line of the list. `key` stands for the directory in addresses; `reward`: the last value of the first curve,
-    named by `curve`, whose values so far are `course`; `written`: when it last wrote, in seconds since 1970; `ran_s`:
-    how long its starts ran, in seconds."""
+    named by `curve`, whose values so far are `course`; `health`: whether it learns; `written`: when it last wrote, in
+    seconds since 1970; `ran_s`: how long its starts ran, in seconds."""
 
     key: str
     name: str
@@ -44,6 +45,7 @@ class Glance:
     reward: float | None
     validation: float | None
     written: float
+    health: str = ""
     about: About = field(default_factory=About)
     ran_s: float = 0.0
     course: tuple[float, ...] = ()
@@ -194,6 +196,7 @@ def _glance(key: str, run: RunFiles) -> Glance:
         reward=reward[-1][1] if reward else None,
         validation=validation[-1][1] if validation else None,
         written=written,
+        health="" if run.is_evaluation else health(run).label,
         about=about(run),
         ran_s=ran_s(run.starts, written),
         course=_course([value for _, value in reward or validation]),

@@ -77,7 +77,7 @@ PACKAGES = {
     "roll.simulate": Package(
         15, "the simulator: a run in virtual time, without GPUs", "use Ray", ENGINES | {"ray", "transformers"}
     ),
-    "roll.doctor": Package(15, "`roll doctor`: checks of this machine", "start anything"),
+    "roll.doctor": Package(16, "`roll doctor`: checks of this machine, and of a run's files", "start anything"),
     "roll.commands": Package(16, "the subcommands of `roll`", "import torch or Ray before a command needs them"),
     "roll.reproduce": Package(
         17, "`roll reproduce`: recipes of real models, and the bands of their curves", "train by itself", _HEAVY

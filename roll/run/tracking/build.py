@@ -3,7 +3,7 @@
 import difflib
 import importlib.util
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,13 @@ def make_trackers(
     directory: Path | str,
     config_dump: Mapping[str, Any],
     first_step: int = 0,
+    watchers: Mapping[str, Callable[[TrackedRun], Tracker]] | None = None,
 ) -> Trackers:
     """The named trackers as one, writing below directory; secrets in config_dump are masked here.
 
     kwargs: a mapping under a tracker's name goes to that tracker, any other key to every tracker that knows it.
     first_step: the step the run starts with; above 0 the run is a resumed one and the trackers continue.
+    watchers: more of them, which no key names.
     Raises ConfigError, all problems at once, for what tracker_problems finds, and when a tracker cannot start.
     """
     command_line = redact({"config": config_dump, "command_line": sys.argv})["command_line"]
@@ -60,6 +62,7 @@ def make_trackers(
             Trackers(started).close(failed=True)
             cause = mask(f"{type(error).__name__}: {error}", find_secrets({"tracker_kwargs": kwargs}))
             raise ConfigError(f"track_with: {name} cannot start. {cause}") from error
+    started |= {name: make(run) for name, make in (watchers or {}).items()}
     return Trackers(started)
 
 

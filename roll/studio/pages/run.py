@@ -12,7 +12,7 @@ from nicegui import ui
 from roll.errors import ConfigError
 from roll.report.about import kind_name
 from roll.report.charts import COLORS
-from roll.report.figures import failures, flat, overview, phase_table, prefix_table, role_table
+from roll.report.figures import failures, flat, overview, phase_table, prefix_table, role_table, symptom_table
 from roll.report.run_files import LogLine, RunFiles, StepSpread
 from roll.run.display.view import Rows
 from roll.run.spec import PIPELINES
@@ -109,7 +109,7 @@ class RunView:
             ui.link("Report", f"/report/{key}", new_tab=True).tooltip("one page, to keep or to mail")
         ui.label(visible(str(live.files.directory))).classes("soft mono")
         with ui.tabs().props("dense align=left no-caps") as tabs:
-            for name in ("Curves", "Times", "Failures", "Configuration"):
+            for name in ("Curves", "Times", "Health", "Configuration"):
                 ui.tab(name)
         with ui.tab_panels(tabs, value="Curves", animated=False).classes("full-width"):
             with ui.tab_panel("Curves"):
@@ -121,11 +121,13 @@ class RunView:
                     self._phase_table = table_of(("phase", "in all", "share"))
                     self._role_table = table_of(("role", "busy"))
                 self._starts = table_of(("started", "at step", "ended", "exit code", "cause"), "Starts")
-            with ui.tab_panel("Failures"):
-                self._calm = ui.label("None: no sample failed, and the log has no warning.").classes("soft")
+            with ui.tab_panel("Health"):
+                self._calm = ui.label("No rule applies, no sample failed, and the log has no warning.").classes("soft")
+                self._symptoms = table_of(("what the rules see", "look for"), "What stands in its way")
                 self._failures = table_of(("samples", "in", "steps", "cause"), "Samples that failed")
                 self._prefixes = table_of(("cause", "share of requests"), "Broken prefixes")
                 self._warnings = table_of(("when", "level", "times", "text"), "Warnings and errors of the log")
+                self._tables = (self._symptoms, self._failures, self._prefixes, self._warnings)
             with ui.tab_panel("Configuration"):
                 with ui.row().classes("items-center"):
                     search = ui.input(placeholder="search keys and values").props("dense outlined clearable")
@@ -200,6 +202,7 @@ class RunView:
                 for s in files.starts
             ],
         )
+        fill(self._symptoms, [] if files.is_evaluation else symptom_table(files))
         fill(
             self._failures,
             [(f.count, f.kind, f"{f.first_step} to {f.last_step}", f.cause) for f in failures(spreads)],
@@ -209,9 +212,9 @@ class RunView:
         self._show_config()
 
     def _show_calm(self) -> None:
-        for table in (self._failures, self._prefixes, self._warnings):
+        for table in self._tables:
             table.set_visibility(bool(table.rows))
-        self._calm.set_visibility(not self._failures.rows and not self._warnings.rows)
+        self._calm.set_visibility(not any(table.rows for table in self._tables))
 
     def _show_config(self) -> None:
         config = self._live.files.config

@@ -21,7 +21,8 @@ _COLUMNS = [
     {"name": name, "label": label, "field": name, "align": "left", "sortable": True}
     | ({"classes": "wide", "headerClasses": "wide"} if is_wide else {})
     for name, label, is_wide in (
-        ("name", "run", False), ("state", "state", False), ("step", "step", False), ("course", "reward or loss", True),
+        ("name", "run", False), ("state", "state", False), ("health", "health", False), ("step", "step", False),
+        ("course", "reward or loss", True),
         ("reward", "last", False), ("validation", "validation", True), ("kind", "kind", True),
         ("model", "model", True), ("algorithm", "algorithm", True), ("ran", "duration", True),
         ("age", "last written", True),
@@ -110,6 +111,7 @@ def _row(glance: Glance, folders: Sequence[Path]) -> dict[str, Any]:
         "name": visible(glance.name),
         "state": glance.state,
         "color": STATE_COLORS[glance.state],
+        "health": glance.health,
         "step": glance.step,
         "of": glance.max_steps,
         "evaluates": glance.about.evaluates,

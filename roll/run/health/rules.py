@@ -1,0 +1,514 @@
+"""Rules for what can be wrong with a run that goes on. To add a rule, write a function here and plant a run in
+tests/unit/run/health/planted.py; docs/health.md says what each finds.
+
+Each function gets the `History` of a run and yields what it sees, with the causes in the order in which to try them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from roll.run.health.history import History
+
+REWARD, VALIDATION = "rollout/reward_mean", "val/reward_mean"
+ENTROPY, CUT = "actor/entropy_mean", "rollout/truncated_fraction"
+EQUAL = "rollout/group_equal_rewards_fraction"
+GAP = "train_infer/log_prob_diff_mean"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A possible cause in words, and the key to change to `value`; no value: what it is to be depends on the task."""
+
+    text: str
+    key: str = ""
+    value: str = ""
+
+    def __str__(self) -> str:
+        change = f"{self.key}={self.value}" if self.value else self.key
+        return f"{self.text} ({change})" if change else self.text
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Finding of a rule, with figures, and its possible causes."""
+
+    says: str
+    causes: tuple[Cause, ...]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`label`: its name in two words, for a list of runs and docs/health.md. `find`: yields nothing, or one."""
+
+    label: str
+    find: Callable[[History], Iterator[Diagnosis]]
+
+
+# What rules ask together.
+
+
+def standing(run: History) -> float | None:
+    """Place of the mean reward of the last five steps: 0 at the lowest reward of the run, 1 at the highest."""
+    now, low, high = run.last(REWARD, 5), run.series.get("rollout/reward_min"), run.series.get("rollout/reward_max")
+    if now is None or not low or not high or max(high) == min(low):
+        return None
+    return (now - min(low)) / (max(high) - min(low))
+
+
+def is_solved(run: History) -> bool:
+    """Return whether nearly all of the reward is earned."""
+    place = standing(run)
+    return place is not None and place > 0.85
+
+
+def lower_rate(run: History, times: float = 10) -> Cause:
+    """Cause: the learning rate of the first role that learns, divided by `times`."""
+    role = next((name for name in ("actor_train", "student", "sft_train") if run.at(name)), "actor_train")
+    rate = run.at(role, "training_args", "learning_rate")
+    value = f"{float(rate) / times:.0e}" if rate else ""
+    at = f", which is {float(rate):g}" if rate else ""
+    return Cause(f"a learning rate that is too high{at}", f"{role}.training_args.learning_rate", value)
+
+
+def length_limit(run: History) -> tuple[str, int | None]:
+    for key in ("response_length", "sequence_length"):
+        if isinstance(value := run.at(key), int):
+            return key, value
+    return "response_length", None
+
+
+# Numbers that are none, and nothing that is learned.
+
+
+def not_finite(run: History) -> Iterator[Diagnosis]:
+    if run.broken:
+        name, step = min(run.broken.items(), key=lambda item: item[1])
+        more = f", and {len(run.broken) - 1} other metrics" if len(run.broken) > 1 else ""
+        yield Diagnosis(
+            f"{name} is NaN or infinite since step {step}{more}",
+            (
+                lower_rate(run),
+                Cause("a reward that is not a finite number, or very large", "reward_clip", "10"),
+                Cause("16-bit training of a model that needs fp32", "actor_train.model_args.dtype", "fp32"),
+            ),
+        )
+
+
+def zero_gradient(run: History) -> Iterator[Diagnosis]:
+    for name in ("actor/grad_norm", "train/grad_norm"):
+        if run.steady(name, 3) == 0 and not list(equal_rewards(run)):
+            yield Diagnosis(
+                f"{name} is exactly 0 in the last 3 steps: the weights do not change",
+                (
+                    Cause("all parameters are frozen", "freeze_module_prefix"),
+                    Cause("rows of which no token counts: masked, cut or filtered (rollout/trained_rows_fraction)"),
+                    Cause("advantages that are all 0 (actor/advantage_abs_mean)", "adv_estimator"),
+                ),
+            )
+
+
+def equal_rewards(run: History) -> Iterator[Diagnosis]:
+    low, high = run.steady("rollout/reward_min", 5), run.steady("rollout/reward_max", 5)
+    if low is None or low != high:
+        return
+    always = min(run.series["rollout/reward_min"]) == max(run.series["rollout/reward_max"])
+    since = "since the start" if always else "in the last 5 steps"
+    if not always and low == max(run.series["rollout/reward_max"]):
+        return  # all is solved
+    causes = [
+        Cause("the reward does not find the answer: compare response and truth of a sample rollout", "rewards"),
+        Cause("the tasks are too hard: easier ones first, or SFT on good answers", "actor_train.data_args.file_name"),
+    ]
+    if (run.last(CUT, 5) or 0) > 0.3:
+        causes.insert(0, _longer(run))
+    if not always:
+        causes.insert(0, lower_rate(run))
+    elif low != 0:
+        causes = [Cause("the reward does not look at the response, or its judge gives everybody the same", "rewards")]
+    yield Diagnosis(f"every response has the reward {low:g} {since}, so nothing is learned from rewards", tuple(causes))
+
+
+# A policy that breaks.
+
+
+def collapse(run: History) -> Iterator[Diagnosis]:
+    now, best = run.last(REWARD, 3), run.best(REWARD, 3)
+    start, entropy = run.first(ENTROPY, 1), run.last(ENTROPY, 2)
+    if now is None or best is None or start is None or entropy is None or run.count(REWARD) < 5:
+        return
+    floor = min(run.series.get("rollout/reward_min", [0.0]))
+    has_lost = best - floor > 0 and now - floor < 0.4 * (best - floor)
+    is_poor = (standing(run) or 0) < 0.2
+    signs = []
+    if entropy < 0.2 * start:
+        signs.append(f"the entropy fell from {start:.2g} to {entropy:.2g}")
+    if entropy > 2 * start and entropy > start + 0.5:
+        signs.append(f"the entropy rose from {start:.2g} to {entropy:.2g}")
+    cut, cut_first = run.last(CUT, 3), run.first(CUT, 1)
+    if cut is not None and cut_first is not None and cut > 0.9 and cut_first < 0.5:
+        signs.append(f"{cut:.0%} of the responses are cut, {cut_first:.0%} at first")
+    gradients = run.series.get("actor/grad_norm", [])
+    if len(gradients) > 4 and max(gradients[1:]) > 10 * statistics.median(gradients):
+        signs.append(f"the gradient was {max(gradients[1:]):.2g} once, {statistics.median(gradients):.2g} as a rule")
+    if signs and (has_lost or is_poor):
+        lost = f"the reward fell from {best:.3g} to {now:.3g}" if has_lost else f"the reward is {now:.3g}"
+        more = (
+            Cause("no bound to the first model", "kl_loss_coef", "0.01"),
+            Cause("too many updates of a batch", "ppo_epochs", "1"),
+        )
+        yield Diagnosis(f"{lost}, and {' and '.join(signs)}", (lower_rate(run), *more))
+
+
+_ROUNDING = {"fp32": 0.005, "fp16": 0.03, "bf16": 0.1}  # nats a token, of models with pretrained weights
+
+
+def engine_differs(run: History) -> Iterator[Diagnosis]:
+    dtypes = [run.at(role, "model_args", "dtype") for role in ("actor_train", "actor_infer")]
+    limit = run.at("log_prob_diff_warning") or max(_ROUNDING.get(str(dtype), 0.1) for dtype in dtypes)
+    gap = run.last(GAP, 5)
+    if gap is not None and gap > limit:
+        yield Diagnosis(
+            f"engine and trainer differ by {gap:.2g} nats a token ({GAP}), above {limit:g}",
+            (
+                Cause("other dtypes in engine and trainer", "actor_infer.model_args.dtype"),
+                Cause("keys and values of old weights", "kv_on_update", "recompute"),
+                Cause("rounding that grows in a mixture or at a high rate: correct for it", "train_infer_correction"),
+            ),
+        )
+
+
+# Responses.
+
+
+def _longer(run: History) -> Cause:
+    key, limit = length_limit(run)
+    return Cause("the limit is too small", key, str(2 * limit) if limit else "")
+
+
+def answers_cut(run: History) -> Iterator[Diagnosis]:
+    names = (CUT, *run.names("env/", "/sequence_cut_mean"), *run.names("env/", "/answer_cut_mean"))
+    cuts = {name: cut for name in names if (cut := run.last(name, 5)) is not None and cut > 0.3}
+    if not cuts:
+        return
+    name, cut = max(cuts.items(), key=lambda item: item[1])
+    place = standing(run)
+    if place is not None and place > 1.1 - cut:
+        return  # cut responses are paid, too
+    key, limit = length_limit(run)
+    at = f"{key}: {limit}" if name == CUT and limit else name
+    causes = [_longer(run), Cause("a prompt that does not ask for short answers", "global_template")]
+    if cut > 0.99:
+        never = "the model never ends: another chat template, or a token that ends is missing"
+        causes.insert(1, Cause(never, "global_template"))
+    says = f"{cut:.0%} of the responses are cut ({at}) in the last 5 steps, and earn nothing"
+    yield Diagnosis(says, tuple(causes))
+
+
+def longer_not_better(run: History) -> Iterator[Diagnosis]:
+    name = "rollout/response_length_mean"
+    length, reward = run.trend(name), run.trend(REWARD)
+    first, last = run.first(name, 5), run.last(name, 5)
+    if run.count(REWARD) < 20 or length is None or reward is None or first is None or last is None:
+        return
+    if length.rises and last > 1.5 * first and not reward.rises and not is_solved(run):
+        yield Diagnosis(
+            f"responses grew from {first:.0f} to {last:.0f} tokens, and the reward did not rise",
+            (
+                Cause("a loss that favours long responses", "loss_agg_mode", "token-mean"),
+                Cause("no price for length", "rewards"),
+                lower_rate(run, 3),
+            ),
+        )
+
+
+def entropy_lost(run: History) -> Iterator[Diagnosis]:
+    start, now, equal = run.first(ENTROPY, 3), run.last(ENTROPY, 5), run.last(EQUAL, 5)
+    if start is None or now is None or run.count(ENTROPY) < 10 or is_solved(run):
+        return
+    if now < 0.1 * start and (equal is None or equal > 0.5):
+        yield Diagnosis(
+            f"the entropy fell from {start:.2g} to {now:.2g}: the responses to a prompt are nearly the same",
+            (
+                Cause("nothing keeps the policy broad", "entropy_loss_coef", "0.01"),
+                Cause("the upper clip holds rare tokens down", "pg_clip_high", "0.28"),
+                Cause("a low temperature", "actor_infer.generating_args.temperature", "1.0"),
+                lower_rate(run, 3),
+            ),
+        )
+
+
+def entropy_grows(run: History) -> Iterator[Diagnosis]:
+    start, now, reward = run.first(ENTROPY, 3), run.last(ENTROPY, 5), run.trend(REWARD)
+    if start is None or now is None or reward is None or reward.rises or run.count(ENTROPY) < 20:
+        return
+    if now > 2 * start and now > start + 0.5:
+        yield Diagnosis(
+            f"the entropy grew from {start:.2g} to {now:.2g}, and the reward does not rise",
+            (
+                Cause("an entropy bonus that is too large", "entropy_loss_coef", "0.0"),
+                lower_rate(run, 3),
+                Cause("old rollouts", "async_generation_ratio", "0"),
+            ),
+        )
+
+
+# Rewards.
+
+
+def no_signal(run: History) -> Iterator[Diagnosis]:
+    equal, place = run.last(EQUAL, 10), standing(run)
+    if equal is None or equal < 0.6 or place is None or is_solved(run):
+        return
+    harder = Cause("larger groups find a rare right answer", "num_return_sequences_in_group")
+    choose = Cause("drop groups without a signal and sample others", "query_filter_config.type", "mean_filter")
+    if place < 0.15:
+        what = "nearly all of them are wrong"
+        causes = (Cause("the tasks are too hard for this model", "actor_train.data_args.file_name"), harder, choose)
+    else:
+        what = "some tasks are always solved, the others never"
+        causes = (choose, harder, Cause("a low temperature", "actor_infer.generating_args.temperature", "1.0"))
+    yield Diagnosis(f"in {equal:.0%} of the groups all rewards are equal (last 10 steps): {what}", causes)
+
+
+def one_part_pays(run: History) -> Iterator[Diagnosis]:
+    parts = [name for name in run.names("rollout/reward_", "_mean") if _part(name) not in _NO_PARTS]
+    if len(parts) < 2 or run.count(REWARD) < 20:
+        return
+    idle = [name for name in parts if max(map(abs, run.series[name])) < 0.02]
+    pays = {name: run.last(name, 10) or 0.0 for name in parts}
+    most = max(pays, key=lambda name: pays[name])
+    if idle and pays[most] > 0.1:
+        yield Diagnosis(
+            f"{_part(most)} pays {pays[most]:.2g}, {' and '.join(map(_part, idle))} nothing in all steps",
+            (
+                Cause("the form is learnt and the task is not: it is too hard, or never rewarded", "rewards"),
+                Cause("the weight of the form is too large", "rewards"),
+            ),
+        )
+
+
+_NO_PARTS = ("time_s", "retries", "timeout_s")
+
+
+def _part(name: str) -> str:
+    return name.removeprefix("rollout/reward_").removesuffix("_mean")
+
+
+def one_domain_starves(run: History) -> Iterator[Diagnosis]:
+    domains = list(run.names(f"{REWARD}/"))
+    floor = min(run.series.get("rollout/reward_min", [0.0]))
+    starving = [name for name in domains if run.steady(name, 10) == floor]
+    if starving and len(starving) < len(domains):
+        names = ", ".join(name.removeprefix(f"{REWARD}/") for name in starving)
+        yield Diagnosis(
+            f"{names}: no response earned anything in the last 10 steps, while others do",
+            (
+                Cause("its reward does not read these answers", "rewards"),
+                Cause("its tasks are too hard", "domain_interleave_probs"),
+            ),
+        )
+
+
+def attempts_fail(run: History) -> Iterator[Diagnosis]:
+    names = ("rollout/failed_fraction", *run.names("env/", "/failed_fraction"))
+    for name in names:
+        if (share := run.last(name, 3)) is not None and share > 0.1:
+            key = "rewards" if name.startswith("rollout") else "custom_envs"
+            yield Diagnosis(
+                f"{share:.0%} of the attempts failed in the last 3 steps ({name})",
+                (Cause("a reward or environment that raises or times out: the log has the first traceback", key),),
+            )
+            return
+
+
+def validation_falls(run: History) -> Iterator[Diagnosis]:
+    values, reward = run.series.get(VALIDATION, []), run.trend(REWARD)
+    if len(values) < 3 or reward is None or not reward.rises:
+        return
+    scale = max(run.series.get("rollout/reward_max", [1.0])) - min(run.series.get("rollout/reward_min", [0.0]))
+    if max(values) - values[-1] > 0.15 * scale and values[-1] <= values[-2]:
+        yield Diagnosis(
+            f"validation fell from {max(values):.3g} to {values[-1]:.3g} while the reward rose by {reward.change:.2g}",
+            (
+                Cause("a reward that can be had without the task: read responses with high reward", "rewards"),
+                Cause("few prompts that are seen again and again", "actor_train.data_args.file_name"),
+                Cause("no bound to the first model", "kl_loss_coef", "0.01"),
+            ),
+        )
+
+
+# Updates.
+
+
+def much_clipped(run: History) -> Iterator[Diagnosis]:
+    if (share := run.last("actor/clip_fraction", 5)) is not None and share > 0.3:
+        yield Diagnosis(
+            f"{share:.0%} of the tokens are clipped in the last 5 steps: the policy moves too far in one step",
+            (
+                lower_rate(run, 3),
+                Cause("too many updates of a batch", "ppo_epochs", "1"),
+                Cause("rollouts of old weights", "async_generation_ratio", "0"),
+            ),
+        )
+
+
+def far_from_reference(run: History) -> Iterator[Diagnosis]:
+    for name in ("actor/kl_loss", "actor/kl_mean"):
+        values = run.series.get(name, [])
+        if len(values) >= 5 and statistics.fmean(values[-5:]) > 1 and values[-1] > 2 * statistics.median(values):
+            more = Cause("the bound is too weak", "kl_loss_coef" if name.endswith("loss") else "init_kl_coef")
+            yield Diagnosis(f"{name} is {statistics.fmean(values[-5:]):.2g} and grows", (lower_rate(run, 3), more))
+            return
+
+
+def groups_dropped(run: History) -> Iterator[Diagnosis]:
+    if (kept := run.last("rollout/kept_groups_fraction", 5)) is not None and kept < 0.25:
+        yield Diagnosis(
+            f"the filter keeps {kept:.0%} of the groups: most of the sampling is for nothing",
+            (
+                Cause("tasks that are all too hard or all too easy", "actor_train.data_args.file_name"),
+                Cause("a filter that is too narrow", "query_filter_config"),
+            ),
+        )
+
+
+def old_rollouts(run: History) -> Iterator[Diagnosis]:
+    if (share := run.last("actor/masked_stale_fraction", 5)) is not None and share > 0.3:
+        yield Diagnosis(
+            f"{share:.0%} of the tokens are too old to train on",
+            (
+                Cause("the engines run too far ahead", "async_generation_ratio"),
+                Cause("a narrow limit", "max_token_staleness"),
+            ),
+        )
+
+
+def useless_critic(run: History) -> Iterator[Diagnosis]:
+    name = "critic/explained_variance"
+    if run.count(name) >= 20 and (share := run.last(name, 10)) is not None and share < 0:
+        yield Diagnosis(
+            f"{name} is {share:.2g}: the critic's values are worse than the mean return",
+            (
+                Cause("the critic learns too slowly or too fast", "critic.training_args.learning_rate"),
+                Cause("it needs steps of its own before the policy learns", "critic_warmup", "10"),
+            ),
+        )
+
+
+# Agents.
+
+
+def calls_fail(run: History) -> Iterator[Diagnosis]:
+    names = ("agentic/malformed_call_fraction", "agentic/tool_error_fraction", "agentic/refused_fraction")
+    more = run.names("env/", "/tool_error_mean")
+    for name in (*names, *more):
+        if (share := run.last(name, 5)) is not None and share > 0.3:
+            yield Diagnosis(
+                f"{name} is {share:.0%} over the last 5 steps",
+                (
+                    Cause("a form of calls that the model does not know: show it one, or SFT first", "custom_envs"),
+                    Cause("a tool that raises or refuses", "custom_envs"),
+                ),
+            )
+            return
+
+
+def episodes_never_end(run: History) -> Iterator[Diagnosis]:
+    for name in run.names("env/", "/env_ended_mean"):
+        if run.steady(name, 10) == 0:
+            tag = name.split("/")[1]
+            yield Diagnosis(
+                f"no episode of {tag} was ended by its environment in the last 10 steps; all reached a limit",
+                (
+                    Cause("too few turns", f"custom_envs.{tag}.max_steps"),
+                    Cause("actions that the environment does not understand: read an episode", f"custom_envs.{tag}"),
+                ),
+            )
+            return
+
+
+# Runs on rows.
+
+
+def loss_rises(run: History) -> Iterator[Diagnosis]:
+    for name in ("train/nll_mean", "train/loss", "train/divergence_mean"):
+        first, last = run.first(name, 3), run.last(name, 3)
+        if first is not None and last is not None and run.count(name) >= 6 and first > 0:
+            if last > 1.3 * first:
+                yield Diagnosis(f"{name} rose from {first:.3g} to {last:.3g}", (lower_rate(run),))
+            return
+
+
+def overfit(run: History) -> Iterator[Diagnosis]:
+    for name in ("nll_mean", "loss"):
+        values, train = run.series.get(f"val/{name}", []), run.trend(f"train/{name}")
+        if len(values) < 3 or train is None:
+            continue
+        if train.falls and values[-1] > 1.05 * min(values) and values[-1] >= values[-2] > min(values):
+            epochs = Cause("the rows were seen too often", "num_train_epochs")
+            says = f"val/{name} rose from {min(values):.3g} to {values[-1]:.3g} while train/{name} fell"
+            yield Diagnosis(says, (epochs, lower_rate(run, 3)))
+        return
+
+
+def no_better_than_chance(run: History) -> Iterator[Diagnosis]:
+    share = run.last("train/accuracy", 20)
+    if run.count("train/accuracy") >= 40 and share is not None and abs(share - 0.5) < 0.05:
+        yield Diagnosis(
+            f"chosen and rejected are told apart in {share:.0%} of the pairs, as by chance",
+            (
+                Cause("chosen and rejected are exchanged, or equal, in the data", "chosen_key"),
+                Cause("a learning rate that is too low", "actor_train.training_args.learning_rate"),
+            ),
+        )
+
+
+# Machines.
+
+
+def memory_grows(run: History) -> Iterator[Diagnosis]:
+    for name in run.names("memory/", "_host_bytes"):
+        values = run.series[name]
+        if len(values) < 60:
+            continue
+        half = values[len(values) // 2 :]
+        trend = run.trend(name, len(half))
+        if trend is not None and trend.rises and trend.change > 0.3 * half[0]:
+            role = name.removeprefix("memory/").removesuffix("_host_bytes")
+            yield Diagnosis(
+                f"the memory of {role} grew by {trend.change / 2**30:.1f} GiB over the second half of the run",
+                (Cause("something keeps what it should let go: the user's code in this role first", role),),
+            )
+            return
+
+
+RULES = (
+    Rule("not finite", not_finite),
+    Rule("zero gradient", zero_gradient),
+    Rule("equal rewards", equal_rewards),
+    Rule("collapsed", collapse),
+    Rule("engine differs", engine_differs),
+    Rule("answers cut", answers_cut),
+    Rule("longer only", longer_not_better),
+    Rule("entropy lost", entropy_lost),
+    Rule("entropy grows", entropy_grows),
+    Rule("no signal", no_signal),
+    Rule("one part pays", one_part_pays),
+    Rule("domain starves", one_domain_starves),
+    Rule("attempts fail", attempts_fail),
+    Rule("validation falls", validation_falls),
+    Rule("much clipped", much_clipped),
+    Rule("far away", far_from_reference),
+    Rule("groups dropped", groups_dropped),
+    Rule("old rollouts", old_rollouts),
+    Rule("useless critic", useless_critic),
+    Rule("calls fail", calls_fail),
+    Rule("never ends", episodes_never_end),
+    Rule("loss rises", loss_rises),
+    Rule("overfit", overfit),
+    Rule("chance", no_better_than_chance),
+    Rule("memory grows", memory_grows),
+)
+"""All rules; those that explain others come first."""

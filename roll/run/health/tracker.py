@@ -1,0 +1,46 @@
+"""Tracker that asks the rules during a run, and says once what begins and what ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from roll.run.health.history import History
+from roll.run.health.verdict import PAGE, Symptom, symptoms, verdict
+from roll.run.tracking.local import METRICS_FILE, read_metrics
+from roll.run.tracking.tracker import Metrics, TrackedRun, Tracker
+
+logger = logging.getLogger(__name__)
+
+_PATIENCE = 20  # rows before a rule that ended may speak again
+
+
+class HealthTracker(Tracker):
+    """Reads every row as it comes. A resumed run knows the rows before it if it wrote metrics.jsonl."""
+
+    def __init__(self, run: TrackedRun):
+        before = run.directory / METRICS_FILE
+        rows = read_metrics(before) if run.resumed and before.is_file() else []
+        self._history = History.of(rows, run.config)
+        self._present: dict[str, Symptom] = {symptom.label: symptom for symptom in symptoms(self._history)}
+        self._warned: dict[str, int] = {}
+        self._count = len(rows)
+
+    def log(self, step: int, metrics: Metrics) -> None:
+        self._count += 1
+        self._history.add(step, metrics)
+        found = {symptom.label: symptom for symptom in symptoms(self._history)}
+        for label, symptom in found.items():
+            if label not in self._present and self._count - self._warned.get(label, -_PATIENCE) >= _PATIENCE:
+                self._warned[label] = self._count
+                logger.warning("health: step %d: %s\n  %s", step, "\n".join(symptom.lines()), PAGE)
+        for label in self._present.keys() - found.keys():
+            if self._warned.get(label, 0) < self._count:
+                logger.info("health: step %d: no longer %s", step, label)
+        self._present = found
+
+    def summary(self, values: Mapping[str, Any]) -> None:
+        if (result := verdict(self._history)).label == "untrained":
+            return
+        logger.info("health: %s: %s", result.label, "\n".join(result.lines()))

@@ -1,0 +1,142 @@
+"""The verdict on runs: on series that are made up here, one for each rule, and on metrics of real runs."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from roll.run.health.history import History
+from roll.run.health.rules import RULES
+from roll.run.health.verdict import verdict
+
+NOISE = np.random.default_rng(0).normal(size=200)
+HEALTHY = {
+    "rollout/reward_mean": [0.2 + 0.01 * at + 0.03 * NOISE[at] for at in range(40)],
+    "rollout/reward_min": [0.0] * 40,
+    "rollout/reward_max": [1.0] * 40,
+    "rollout/group_equal_rewards_fraction": [0.3] * 40,
+    "rollout/truncated_fraction": [0.05] * 40,
+    "rollout/response_length_mean": [30.0] * 40,
+    "rollout/failed_fraction": [0.0] * 40,
+    "actor/entropy_mean": [1.0 - 0.01 * at for at in range(40)],
+    "actor/grad_norm": [0.5 + 0.1 * abs(NOISE[at]) for at in range(40)],
+    "actor/clip_fraction": [0.01] * 40,
+    "train_infer/log_prob_diff_mean": [0.01] * 40,
+}
+CONFIG = {
+    "response_length": 64,
+    "actor_train": {"training_args": {"learning_rate": 1e-5}, "model_args": {"dtype": "bf16"}},
+    "actor_infer": {"model_args": {"dtype": "bf16"}},
+}
+
+
+def run_of(changes: Mapping[str, Sequence[float]], base: Mapping[str, Sequence[float]] = HEALTHY) -> History:
+    series = {**base, **changes}
+    length = max(map(len, series.values()))
+    rows = [(at + 1, {name: values[at] for name, values in series.items() if at < len(values)}) for at in range(length)]
+    return History.of(rows, CONFIG)
+
+
+FALLS = [0.6 - 0.014 * at for at in range(40)]
+FLAT = [0.3 + 0.03 * NOISE[at] for at in range(40)]
+PLANTED: dict[str, Mapping[str, Sequence[float]]] = {
+    "not finite": {"actor/grad_norm": [0.5] * 30 + [math.nan] * 10},
+    "zero gradient": {"actor/grad_norm": [0.5] * 30 + [0.0] * 10},
+    "equal rewards": {"rollout/reward_mean": [0.0] * 40, "rollout/reward_max": [0.0] * 40},
+    "collapsed": {"rollout/reward_mean": FALLS, "actor/entropy_mean": [1.0] * 20 + [0.05] * 20},
+    "engine differs": {"train_infer/log_prob_diff_mean": [0.4] * 40},
+    "answers cut": {"rollout/reward_mean": FLAT, "rollout/truncated_fraction": [0.6] * 40},
+    "longer only": {"rollout/reward_mean": FLAT, "rollout/response_length_mean": [30.0 + at for at in range(40)]},
+    "entropy lost": {
+        "rollout/reward_mean": FLAT,
+        "rollout/group_equal_rewards_fraction": [0.3] * 30 + [0.55] * 10,
+        "actor/entropy_mean": [1.0 * 0.9**at for at in range(40)],
+    },
+    "entropy grows": {"rollout/reward_mean": FLAT, "actor/entropy_mean": [1.0 + 0.05 * at for at in range(40)]},
+    "no signal": {
+        "rollout/reward_mean": [0.03 + 0.01 * NOISE[at] for at in range(40)],
+        "rollout/group_equal_rewards_fraction": [0.9] * 40,
+    },
+    "one part pays": {"rollout/reward_format_mean": [0.2] * 40, "rollout/reward_answer_mean": [0.0] * 40},
+    "domain starves": {"rollout/reward_mean/maths": [0.0] * 40, "rollout/reward_mean/code": FALLS},
+    "attempts fail": {"rollout/failed_fraction": [0.5] * 40},
+    "validation falls": {"val/reward_mean": [0.2, 0.5, 0.3]},
+    "much clipped": {"actor/clip_fraction": [0.5] * 40},
+    "far away": {"actor/kl_loss": [0.1] * 30 + [3.0] * 10},
+    "groups dropped": {"rollout/kept_groups_fraction": [0.1] * 40},
+    "old rollouts": {"actor/masked_stale_fraction": [0.5] * 40},
+    "useless critic": {"critic/explained_variance": [-0.5] * 40},
+    "calls fail": {"agentic/malformed_call_fraction": [0.8] * 40},
+    "never ends": {"env/lake/env_ended_mean": [0.0] * 40},
+    "memory grows": {"memory/actor_train_host_bytes": [1e9 * 1.02**at for at in range(80)]},
+    "flat": {"rollout/reward_mean": FLAT},
+}
+ON_ROWS: dict[str, Mapping[str, Sequence[float]]] = {
+    "learning": {"train/nll_mean": [2 - 0.02 * at + 0.05 * NOISE[at] for at in range(40)]},
+    "loss rises": {"train/nll_mean": [2 + 0.1 * at for at in range(40)]},
+    "overfit": {"train/nll_mean": [2 - 0.04 * at for at in range(40)], "val/nll_mean": [2.0, 1.5, 1.7, 1.9]},
+    "chance": {"train/loss": [0.7 - 0.001 * at for at in range(60)], "train/accuracy": [0.5] * 60},
+}
+
+
+@pytest.mark.parametrize("label", PLANTED)
+def test_a_planted_fault_of_a_reward_run_has_its_label(label: str) -> None:
+    assert verdict(run_of(PLANTED[label])).label == label
+
+
+@pytest.mark.parametrize("label", ON_ROWS)
+def test_a_run_on_rows_has_its_label(label: str) -> None:
+    assert verdict(run_of(ON_ROWS[label], {})).label == label
+
+
+def test_every_rule_has_a_planted_run() -> None:
+    assert {rule.label for rule in RULES} <= {*PLANTED, *ON_ROWS}
+
+
+def test_a_healthy_run_is_not_accused_at_any_of_its_steps() -> None:
+    for length in range(1, 41):
+        result = verdict(run_of({}, {name: values[:length] for name, values in HEALTHY.items()}))
+        assert not result.symptoms and result.label in ("short", "learning"), (length, result)
+    assert verdict(run_of({})).label == "learning"
+
+
+def test_a_task_that_is_solved_is_no_fault_though_groups_have_no_signal_any_more() -> None:
+    solved = {
+        "rollout/reward_mean": [min(1.0, 0.1 * at) for at in range(40)],
+        "rollout/group_equal_rewards_fraction": [min(1.0, 0.1 * at) for at in range(40)],
+        "rollout/reward_min": [0.0] * 30 + [1.0] * 10,
+    }
+    assert verdict(run_of(solved)).label == "solved"
+
+
+def test_causes_name_the_key_and_a_value_for_it() -> None:
+    lines = verdict(run_of(PLANTED["collapsed"])).lines()
+    assert any("actor_train.training_args.learning_rate=1e-06" in line for line in lines)
+    assert any("response_length=128" in line for line in verdict(run_of(PLANTED["answers cut"])).lines())
+
+
+def test_the_interval_of_a_trend_holds_the_slope_of_noise_as_often_as_it_says() -> None:
+    """Of series without a trend one in twenty seems to have one."""
+    draw = np.random.default_rng(1)
+    seen = 0
+    for _ in range(400):
+        trend = History.of(((at, {"x": value}) for at, value in enumerate(draw.normal(size=50))), {}).trend("x")
+        assert trend is not None
+        seen += trend.rises or trend.falls
+    assert 8 <= seen <= 36
+
+
+RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.json"))
+
+
+@pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.stem)
+def test_the_verdict_on_a_recorded_run(file: Path) -> None:
+    recorded: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    series: dict[str, list[float]] = recorded["metrics"]
+    history = run_of({}, series)
+    history.config = recorded["config"]
+    assert verdict(history).label in recorded["labels"]
