@@ -233,8 +233,13 @@ class BatchSampler:
         return taken
 
     def _join(self, running_logits: torch.Tensor | None, requests: list[GenerationRequest]) -> torch.Tensor:
-        """Prefills the prompts and adds their samples to the batch. Logits [B, V] of all rows, old ones first."""
-        requests = sorted(requests, key=lambda request: len(request.prompt_ids))
+        """Prefills the prompts, each once, and adds their samples to the batch. Logits [B, V] of all rows, old ones
+        first."""
+        equal: dict[tuple[bytes, str], list[GenerationRequest]] = {}  # episodes of a group begin with one prompt
+        for request in sorted(requests, key=lambda request: len(request.prompt_ids)):
+            key = request.prompt_ids.tobytes(), request.request_id if request.media else ""
+            equal.setdefault(key, []).append(request)
+        groups = list(equal.values())
         parts, logits, slots, lengths = [], [], [], []
         if self._cache is not None and running_logits is not None:
             rows = np.flatnonzero(self._slots != IDLE_SLOT)
@@ -244,17 +249,18 @@ class BatchSampler:
                 logits.append(running_logits[part.rows])
                 slots.append(self._slots[rows])
                 lengths.append(self._cache.length - self._starts[rows])
-        for chunk in _chunks(requests, [len(request.prompt_ids) for request in requests]):
-            cache, chunk_logits = self._decoder.prefill([r.prompt_ids for r in chunk], [r.media for r in chunk])
-            repeats = np.array([request.num_samples for request in chunk])
+        for chunk in _chunks(groups, [len(group[0].prompt_ids) for group in groups]):
+            firsts = [group[0] for group in chunk]
+            cache, chunk_logits = self._decoder.prefill([r.prompt_ids for r in firsts], [r.media for r in firsts])
+            opened = [np.concatenate([self._open(request) for request in group]) for group in chunk]
+            repeats = [len(of_group) for of_group in opened]
             rows = self._decoder.tensor(np.repeat(np.arange(len(chunk)), repeats))
             parts.append(Part(cache, rows))
             logits.append(chunk_logits[rows])
-            opened = [self._open(request) for request in chunk]
-            for routes, of_request in zip(self._prefilled([len(r.prompt_ids) for r in chunk]), opened, strict=False):
-                self._table.routes |= {int(slot): [routes] for slot in of_request}
+            for routes, of_group in zip(self._prefilled([len(r.prompt_ids) for r in firsts]), opened, strict=False):
+                self._table.routes |= {int(slot): [routes] for slot in of_group}
             slots += opened
-            lengths.append(np.repeat([len(request.prompt_ids) for request in chunk], repeats))
+            lengths.append(np.repeat([len(request.prompt_ids) for request in firsts], repeats))
         self._rebuild(parts, np.concatenate(slots), np.concatenate(lengths))
         return torch.cat(logits)
 
