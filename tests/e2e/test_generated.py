@@ -18,6 +18,7 @@ rollout_batch_size: 4
 num_return_sequences_in_group: 2
 prompt_length: 512
 response_length: 8
+entropy_loss_coef: 0.1     # no answer of a random model is right, so the rewards move nothing
 actor_train:
   model_args: {{dtype: fp32}}
   training_args: {{gradient_accumulation_steps: 1, per_device_train_batch_size: 8}}
@@ -49,6 +50,7 @@ def test_a_run_on_tasks_by_name_scores_their_answers_and_resumes_exactly(
     whole = start_run(tiny_model_dir, "tasks", name="whole", example=folder)
     assert whole.wait() == 0, whole.text
     assert whole.metrics[2]["rollout/failed_fraction"] == 0
+    assert whole.metrics[1]["actor/grad_norm"] > 0
     assert 0 <= whole.metrics[2]["val/reward_mean"] < 1
 
     saved = whole.output_dir / "checkpoints" / "step_000001"
