@@ -44,7 +44,7 @@ class Band(BaseModel):
     - `prompts_per_step`: of one step; rewards lie in [0, 1]
     - `seconds_per_step`, `tokens_per_s`: medians over steps and seeds; tokens are those of the sampled answers
     - `phases`: name, time in all runs, share
-    - `answers`: held-out prompts: text, what is right, greedy answers of the first seed before and after
+    - `answers`: held-out prompts: text, what is right, answers of the first seed before and after
     """
 
     model_config = ConfigDict(frozen=True)

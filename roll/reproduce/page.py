@@ -57,7 +57,7 @@ def screen(recipe: Recipe, band: Band | None, picture: str) -> Iterator[str]:
     yield from [f"![Reward and held-out accuracy over {len(band.means)} steps]({picture})", ""]
     yield from _table(["held-out accuracy after step", *(str(each.step) for each in band.held_out)], _accuracies(band))
     text = (
-        f"Held-out accuracy (greedy, {before.rows} rows): {mean(before.accuracies):.2f} before, "
+        f"Held-out accuracy ({before.rows} answers): {mean(before.accuracies):.2f} before, "
         f"{mean(after.accuracies):.2f} after {after.step} steps, between {after.low:.2f} and {after.high:.2f}. A step "
         f"took {band.seconds_per_step:g} s: {band.tokens_per_s:g} sampled tokens/s, training included ({band.machine})."
     )
