@@ -37,6 +37,15 @@ def plan_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def fork_parser() -> argparse.ArgumentParser:
+    text = "Starts a new run from a checkpoint of another, with its weights, optimizer, data and random streams."
+    parser = argparse.ArgumentParser(prog="roll fork", description=text, epilog=_EPILOG, allow_abbrev=False)
+    parser.add_argument("run", metavar="RUN[@STEP]", help="output_dir of a run; its newest checkpoint, or that of STEP")
+    parser.add_argument("--out", metavar="DIR", help="output_dir of the new run; default: RUN-fork, beside it")
+    parser.add_argument("--dry_run", "--dry-run", action="store_true", help="show the plan; nothing is started")
+    return parser
+
+
 def script_parser(pipeline: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=f"Runs the {pipeline} pipeline, or the stages of a YAML.", epilog=_EPILOG, allow_abbrev=False

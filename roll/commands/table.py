@@ -40,6 +40,11 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         "roll.commands.run:run_command",
         "roll.commands.options:run_parser",
     ),
+    "fork": Subcommand(
+        "start a new run from a checkpoint of another, with other values of keys",
+        "roll.commands.fork:run",
+        "roll.commands.options:fork_parser",
+    ),
     "plan": Subcommand(
         "check a YAML and show its plan; nothing is started",
         "roll.commands.run:plan_command",

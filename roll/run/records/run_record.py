@@ -20,6 +20,7 @@ from roll.configs.sections.run import RunConfig
 from roll.run.display.view import View
 from roll.run.saving.manifest import reason
 from roll.utils.files import read_object, write_whole
+from roll.utils.imports import own_folders
 from roll.utils.secrets import find_secrets, mask, redact
 from roll.utils.text import storable
 from roll.utils.version import VERSION
@@ -52,8 +53,9 @@ class RunStart(BaseModel):
 
 
 class RunStory(BaseModel):
-    """The file. `curves`: the metrics that say whether it learns, of the training and of the validation. `config` has
-    secrets as ***."""
+    """The file. `curves`: the metrics that say whether it learns, of the training and of the validation. `config`: all
+    keys; `settings`: those that are set, which make the same run again; both with secrets as ***. `folders`: of the user's
+    code, and `directory`, which relative paths start from."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -61,6 +63,9 @@ class RunStory(BaseModel):
     curves: tuple[str, str]
     config: dict[str, Any]
     starts: tuple[RunStart, ...]
+    settings: dict[str, Any] = {}
+    folders: tuple[str, ...] = ()
+    directory: str = ""
 
 
 class RunRecord:
@@ -87,6 +92,9 @@ class RunRecord:
                 curves=(self._view.training.metric, self._view.validation.metric),
                 config=redact(tree),
                 starts=(*(self._earlier() if steps_done else ()), start),
+                settings=redact(_settings(config)),
+                folders=tuple(own_folders()),
+                directory=os.getcwd(),
             )
         )
 
@@ -110,6 +118,12 @@ class RunRecord:
         except OSError as error:
             logger.warning("logging_dir: %s cannot be written; the run continues: %s", self._path, error)
         self._story = story
+
+
+def _settings(config: RunConfig) -> dict[str, Any]:
+    """The keys that are set, without the steps that follow from epochs."""
+    follows = {"max_steps"} if config.num_train_epochs is not None else None
+    return config.model_dump(mode="json", exclude_unset=True, exclude=follows)
 
 
 def read_story(path: Path) -> RunStory:

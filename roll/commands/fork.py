@@ -1,0 +1,85 @@
+"""`roll fork`: a new run that goes on from a checkpoint of another."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from roll.commands.options import fork_parser
+from roll.commands.run import start_yaml
+from roll.errors import ConfigError
+from roll.report.run_files import RunFiles, find_run
+from roll.run.records.run_record import RUN_FILE, read_story
+from roll.run.saving.checkpoint import CheckpointStore
+from roll.utils.imports import add_folder
+from roll.utils.logging import say
+from roll.utils.secrets import MASK
+from roll.utils.text import visible
+
+FORK_FILE = "fork.yaml"
+_OF_THE_FIRST = ("output_dir", "logging_dir", "rollout_dump_dir", "checkpoint_config", "resume_from_checkpoint")
+
+
+def run(argv: Sequence[str]) -> int:
+    """The exit code of the new run. It has the weights, the optimizer, the place in the data, the random streams and
+    the unfinished groups of the other one: without changes it takes the same steps. Raises ConfigError."""
+    options, overrides = fork_parser().parse_known_args(argv)
+    name, at, step = str(options.run).rpartition("@")
+    name, step = (name, step) if at and step.isdecimal() else (options.run, "")
+    first = find_run(Path(name))
+    out = Path(options.out) if options.out else _free(first.output)
+    file = write_fork(first, step, out.absolute())
+    say(f"The fork's YAML: {visible(str(file))}")
+    return start_yaml(str(file), overrides, is_plan=options.dry_run)
+
+
+def write_fork(first: RunFiles, step: str, out: Path) -> Path:
+    """Writes the YAML of a fork below `out` and returns its path. `step`: of the checkpoint; empty: the newest."""
+    story = read_story(first.logs / RUN_FILE)
+    if not story.settings:
+        raise ConfigError(f"{first.logs / RUN_FILE} does not say what the run was given: an earlier roll wrote it.")
+    if hidden := list(_hidden(story.settings, "")):
+        raise ConfigError(f"{hidden[0]}: the run's secrets are not recorded. Give it again: {hidden[0]}=...")
+    checkpoint = _checkpoint(first, story.config, step)
+    for folder in story.folders:
+        add_folder(Path(folder))
+    settings = {key: value for key, value in story.settings.items() if key not in _OF_THE_FIRST}
+    tree = {**settings, "exp_name": out.name, "output_dir": str(out), "resume_from_checkpoint": str(checkpoint)}
+    out.mkdir(parents=True, exist_ok=True)
+    if os.path.isdir(story.directory):
+        os.chdir(story.directory)  # relative paths of the first run start there
+    file = out / FORK_FILE
+    file.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
+    return file
+
+
+def _checkpoint(first: RunFiles, config: Mapping[str, Any], step: str) -> Path:
+    """The whole path of the checkpoint: where the run says, or below its folder if that was moved."""
+    places = [first.output / "checkpoints", Path(str(config.get("checkpoint_config", {}).get("output_dir") or ""))]
+    stores = [CheckpointStore(place.absolute()) for place in places if place.is_dir()]
+    found = sorted((path for store in stores for path in store.newest_first()), reverse=True)
+    wanted = [path for path in found if not step or int(path.name.removeprefix("step_")) == int(step)]
+    if not wanted:
+        have = ", ".join(path.name for path in found) or "none"
+        raise ConfigError(f"{first.directory} has no checkpoint{f' of step {step}' if step else ''}; it has: {have}.")
+    return wanted[0]
+
+
+def _free(output: Path) -> Path:
+    """A folder beside the run's that is not there yet: NAME-fork, NAME-fork-2, ..."""
+    beside = output.absolute()
+    numbers = ("", *(f"-{number}" for number in range(2, 10_000)))
+    return next(path for each in numbers if not os.path.lexists(path := beside.with_name(f"{beside.name}-fork{each}")))
+
+
+def _hidden(node: Any, key: str) -> Iterator[str]:
+    """Keys whose values are masked."""
+    if isinstance(node, Mapping):
+        for name, value in node.items():
+            yield from _hidden(value, f"{key}.{name}".lstrip("."))
+    elif node == MASK:
+        yield key
