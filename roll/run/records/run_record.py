@@ -54,8 +54,8 @@ class RunStart(BaseModel):
 
 class RunStory(BaseModel):
     """The file. `curves`: the metrics that say whether it learns, of the training and of the validation. `config`: all
-    keys; `settings`: those that are set, which make the same run again; both with secrets as ***. `folders`: of the user's
-    code, and `directory`, which relative paths start from."""
+    keys; `settings`: those that are set, which make the same run again; both with secrets as ***. `folders`: of the
+    user's code. `directory`: which relative paths start from."""
 
     model_config = ConfigDict(frozen=True)
 
