@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from roll.studio.yaml_edit import KeyPath
 
@@ -31,92 +27,28 @@ class Plan:
     is_good: bool
 
 
-@dataclass(frozen=True)
-class _Helper:
-    """The process that makes the plans, and the socket to it; it ends when the socket is closed."""
-
-    process: subprocess.Popen[bytes]
-    control: socket.socket
-
-
-class Planner:
-    """Makes plans in forks of a process that has imported what they need (plan_process.py): a plan may import code of
-    the user's, and takes a tenth of a second there. All calls come from one event loop at a time."""
-
-    def __init__(self) -> None:
-        self._helper: _Helper | None = None
-        self._imported: set[str] = set()
-
-    def begin(self) -> None:
-        """Starts the process, if it is not there, so that it is ready when the first plan is asked for."""
-        if self._helper is None or self._helper.process.poll() is not None:
-            self.end()
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs:
-                command = (sys.executable, "-m", "roll.studio.plan_process", str(theirs.fileno()))
-                process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
-                )
-            self._helper, self._imported = _Helper(process, ours), set()
-
-    def end(self) -> None:
-        if self._helper is not None:
-            self._helper.control.close()
-            self._helper.process.wait()
-            self._helper = None
-
-    async def plan(self, text: str, name: str, elsewhere: bool = False) -> Plan:
-        """Relative paths are those of the folder that the studio was started in, as with a run. `elsewhere`: it is to
-        run on a machine with other files. A caller that is cancelled ends the plan."""
-        with tempfile.TemporaryDirectory(prefix="roll-studio-", ignore_cleanup_errors=True) as folder:
-            file = Path(folder) / f"{name}.yaml"
-            file.write_text(text, encoding="utf-8")
-            words = ["plan", str(file), *(["--elsewhere"] if elsewhere else [])]
-            try:
-                async with asyncio.timeout(_MOST_S):
-                    code = await self._run(words, folder)
-            except TimeoutError:
-                return Plan("", (f"The plan has not ended within {_MOST_S:.0f} s.",), False)
-            except OSError as error:
-                return Plan("", (f"The process that makes plans cannot be reached: {error}",), False)
-            printed = (Path(folder) / stream for stream in ("stdout", "stderr"))
-            shown, wrong = (
-                stream.read_text("utf-8", "replace").replace(f"{folder}{os.sep}", "") if stream.exists() else ""
-                for stream in printed
-            )
-        if code is None:
-            wrong = (
-                wrong.strip() or "The process that makes plans was ended from outside. Change something to try again."
-            )
-        return Plan(shown.strip(), problems_of(wrong), code == 0)
-
-    async def _run(self, words: Sequence[str], folder: str) -> int | None:
-        """The exit code of a command of roll; None where its process was killed."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._send({"words": words, "folder": folder}, [theirs.fileno()])
-        reader, writer = await asyncio.open_connection(sock=ours)
-        pid, answer = 0, b""
+async def make_plan(text: str, name: str, elsewhere: bool = False) -> Plan:
+    """Runs `roll plan` on a YAML's text in a process of its own: a plan may import code of the user's. Relative paths
+    are those of the folder that the studio was started in, as with a run. `elsewhere`: it is to run on a machine with
+    other files. A caller that is cancelled ends the plan."""
+    with tempfile.TemporaryDirectory(prefix="roll-studio-") as folder:
+        file = Path(folder) / f"{name}.yaml"
+        file.write_text(text, encoding="utf-8")
+        words = ["plan", str(file), *(["--elsewhere"] if elsewhere else [])]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "roll", *words), stdin=DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True
+        )
         try:
-            pid = int(await reader.readline() or 0)
-            answer = await reader.read()
+            async with asyncio.timeout(_MOST_S):
+                printed = await process.communicate()
+        except TimeoutError:
+            return Plan("", (f"The plan has not ended within {_MOST_S:.0f} s.",), False)
         finally:
-            writer.close()
-            if pid and not answer:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        if not answer:
-            return None
-        ending = json.loads(answer)
-        if new := set(ending["modules"]) - self._imported:  # the next plan of this kind has them at hand
-            self._imported |= new
-            self._send({"modules": sorted(new)}, [])
-        return ending["code"]
-
-    def _send(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
-        self.begin()
-        assert self._helper is not None
-        socket.send_fds(self._helper.control, [json.dumps(request).encode()], descriptors)
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+    shown, wrong = (stream.decode("utf-8", "replace").replace(f"{folder}{os.sep}", "") for stream in printed)
+    return Plan(shown.strip(), problems_of(wrong), process.returncode == 0)
 
 
 def problems_of(complaint: str) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from roll.errors import ConfigError
 from roll.report.conversation import question_of
 from roll.report.run_files import RunFiles
 from roll.run.records.replay import Recorded, parse
-from roll.studio.disk_reads import PATIENCE_S, Waits
 from roll.studio.live_run import LiveRun, Mark, mark_of
 from roll.studio.run_list import RunList
 from roll.utils.files import open_regular
@@ -218,12 +216,11 @@ _MOST = 4
 
 
 class RolloutIndexes:
-    """Rollout indexes by the key of the run; those of recently viewed runs are cached. Threads may call it at once. If
-    the files of a run do not respond, only callers for that run wait, and get Unanswered."""
+    """Rollout indexes by the key of the run; those of recently viewed runs are cached. Threads may call it at once."""
 
     def __init__(self, run_list: RunList):
-        self._indexes, self._waits = run_list, Waits()
-        self._lock = threading.Lock()  # of what is known, never held while a file is read
+        self._run_list = run_list
+        self._lock = threading.Lock()
         self._known: dict[str, tuple[LiveRun, RolloutIndex]] = {}
 
     def known(self, key: str) -> RolloutIndex | None:
@@ -231,28 +228,20 @@ class RolloutIndexes:
         known = self._known.get(key)
         return known[1] if known else self.updated(key)
 
-    def updated(self, key: str, patience_s: float = PATIENCE_S) -> RolloutIndex | None:
+    def updated(self, key: str) -> RolloutIndex | None:
         """The index, updated now; None if there is no such run."""
-        directory = self._indexes.directory(key)
+        directory = self._run_list.directory(key)
         if directory is None:
             return None
-        return self._waits.get(("rollouts", key), partial(self._update, key, directory), patience_s)
-
-    def _update(self, key: str, directory: Path) -> RolloutIndex | None:
-        """Updates the index of a run. No two updates of a run overlap."""
         with self._lock:
-            known = self._known.get(key)
-        try:
-            live, index = known or (LiveRun(directory), RolloutIndex())
-            live.update()
-        except ConfigError:
-            with self._lock:
-                self._known.pop(key, None)
-            return None
-        index.update(live.files)
-        with self._lock:
-            self._known.pop(key, None)
+            known = self._known.pop(key, None)
+            try:
+                live, index = known or (LiveRun(directory), RolloutIndex())
+                live.update()
+            except ConfigError:
+                return None
+            index.update(live.files)
             self._known[key] = live, index
             for old in list(self._known)[:-_MOST]:
                 del self._known[old]
-        return index
+            return index

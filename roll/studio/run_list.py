@@ -18,14 +18,11 @@ from roll.report.figures import health
 from roll.report.run_files import RunFiles, is_logs
 from roll.run.display.view import series
 from roll.run.records.run_record import RunStart
-from roll.studio.disk_reads import Unanswered, Waits
 from roll.studio.live_run import LiveRun, State, newest, state_of
 
 _DEPTH = 8
 _INNER = frozenset({"logs", "checkpoints", "rollouts", "tensorboard", "workers", "model", "__pycache__"})
 _TAIL_BYTES = 200_000  # of the metrics of a run, for the list
-_MOST_WAITED_FOR = 3  # silent runs in a row; for further ones nobody waits, they come with the next walks
-_SHORT_S = 0.05
 _COURSE_POINTS = 40
 
 
@@ -52,21 +49,14 @@ class Glance:
 
 
 class RunList:
-    """Threads may ask at once; the folders are walked at most once in `every_s`. A run whose files do not answer is
-    shown as it was last, and hides no other."""
+    """Threads may ask at once; the folders are walked at most once in `every_s`."""
 
-    def __init__(self, folders: Sequence[Path], every_s: float = 2.0, patience_s: float = 1.0):
-        """`patience_s`: for a folder, and for a run."""
+    def __init__(self, folders: Sequence[Path], every_s: float = 2.0):
         self.folders = tuple(folders)
-        self._waits = Waits()
-        self._every_s, self._patience_s = every_s, patience_s
+        self._every_s = every_s
         self._lock = threading.Lock()
         self._runs: dict[str, LiveRun] = {}
-        self._latest: dict[str, Glance] = {}
         self._glances: list[Glance] = []
-        self._silent: set[str] = set()
-        self._walking: dict[Path, list[Path]] = {}
-        self._walked: dict[Path, list[Path]] = {}
         self._last_walk: float | None = None
 
     def glances(self) -> list[Glance]:
@@ -86,57 +76,25 @@ class RunList:
         return {glance.key: glance.directory for glance in self.glances() if glance.key in keys}
 
     def _walk(self) -> None:
-        known: dict[str, Glance] = {}
-        for directory in dict.fromkeys(path for folder in self.folders for path in self._directories(folder)):
-            key = key_of(directory)
-            if (glance := self._glance(key, directory)) is not None:
-                known[key] = glance
-        for key in [key for key in list(self._latest) if key not in known]:
-            self._runs.pop(key, None)
-            self._latest.pop(key)
-        self._silent &= known.keys()
-        self._glances = sorted(known.values(), key=lambda glance: (glance.state != "running", -glance.written))
+        directories = dict.fromkeys(path for folder in self.folders for path in run_directories(folder))
+        glances = [glance for directory in directories if (glance := self._glance(directory)) is not None]
+        keys = {glance.key for glance in glances}
+        self._runs = {key: run for key, run in self._runs.items() if key in keys}
+        self._glances = sorted(glances, key=lambda glance: (glance.state != "running", -glance.written))
 
-    def _directories(self, folder: Path) -> list[Path]:
-        """Directories of the runs in a folder. While a walk takes long, those found so far and those of the walk
-        before."""
-        try:
-            return self._waits.get(("walk", folder), lambda: self._walk_through(folder), self._patience_s)
-        except Unanswered:
-            return [*self._walked.get(folder, ()), *self._walking.get(folder, ())]
-
-    def _walk_through(self, folder: Path) -> list[Path]:
-        """Walks through a folder. No two walks through it overlap."""
-        directories = self._walking[folder] = []
-        for directory in run_directories(folder):
-            directories.append(directory)
-        self._walked[folder] = directories
-        return directories
-
-    def _glance(self, key: str, directory: Path) -> Glance | None:
+    def _glance(self, directory: Path) -> Glance | None:
         """None for a run that was removed meanwhile. One whose run.json cannot be read is listed as broken."""
-        has_waited = key in self._silent or len(self._silent) >= _MOST_WAITED_FOR
+        key = key_of(directory)
         try:
-            patience_s = _SHORT_S if has_waited else self._patience_s
-            self._waits.get(("glance", key), lambda: self._refresh(key, directory), patience_s)
-            self._silent.discard(key)
-        except Unanswered:
-            self._silent.add(key)
-            return self._latest.get(key) or _unread(key, directory, "unknown")
+            run = self._runs.get(key) or LiveRun(directory, _TAIL_BYTES)
+            run.update()
         except ConfigError:
             self._runs.pop(key, None)
-            self._silent.discard(key)
             if not (is_logs(directory / "logs") or is_logs(directory)):
                 return None
-            self._latest[key] = _unread(key, directory, "broken")
-        return self._latest[key]
-
-    def _refresh(self, key: str, directory: Path) -> None:
-        """Updates the entry of a run. No two updates of a run overlap."""
-        run = self._runs.get(key) or LiveRun(directory, _TAIL_BYTES)
-        run.update()
-        self._latest[key] = _glance(key, run.files)
+            return Glance(key, directory.name, directory, "broken", 0, None, "", None, None, 0.0)
         self._runs[key] = run
+        return _glance(key, run.files)
 
 
 def key_of(directory: Path) -> str:
@@ -154,11 +112,6 @@ def run_directories(folder: Path, depth: int = _DEPTH) -> Iterator[Path]:
     for name in inner:
         if depth and name not in _INNER and not name.startswith("."):
             yield from run_directories(folder / name, depth - 1)
-
-
-def _unread(key: str, directory: Path, state: State) -> Glance:
-    """Stands for a run whose files have not answered yet, or cannot be read."""
-    return Glance(key, directory.name, directory, state, 0, None, "", None, None, 0.0)
 
 
 def ran_s(starts: Sequence[RunStart], written: float) -> float:

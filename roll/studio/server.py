@@ -19,7 +19,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from roll.studio.launch import Address, Launched
 from roll.studio.pages import builder, compare, report, rollout_data, rollouts, run, runs
-from roll.studio.plans import Planner
 from roll.studio.rollout_index import RolloutIndexes
 from roll.studio.run_list import RunList
 from roll.utils.http_door import behind_door
@@ -116,9 +115,7 @@ def application(folders: Sequence[Path]) -> FastAPI:
     runs.add(run_list)
     run.add(run_list, launches)
     compare.add(run_list)
-    planner = Planner()
-    app.router.on_shutdown.append(planner.end)
-    builder.add(folders[0], launches, planner)
+    builder.add(folders[0], launches)
     indexes = RolloutIndexes(run_list)
     rollouts.add(indexes, run_list)
     rollout_data.add(app, indexes)

@@ -21,7 +21,7 @@ from roll.run.spec import PIPELINES
 from roll.studio.form import Field, Form, form_of
 from roll.studio.launch import Launched, launch
 from roll.studio.pages.frame import frame, later
-from roll.studio.plans import Plan, Planner, named_keys
+from roll.studio.plans import Plan, make_plan, named_keys
 from roll.studio.run_list import key_of
 from roll.studio.yaml_edit import (
     Draft,
@@ -183,13 +183,11 @@ body.body--dark .builder .cm-editor {{ background: #fff; filter: invert(.88) hue
 """
 
 
-def add(folder: Path, launches: dict[str, Launched], planner: Planner) -> None:
+def add(folder: Path, launches: dict[str, Launched]) -> None:
     @ui.page("/new")
     def page() -> None:
-        planner.begin()
-
         async def build() -> None:
-            Builder(folder, launches, await asyncio.to_thread(_first_look), planner).begin()
+            Builder(folder, launches, await asyncio.to_thread(_first_look)).begin()
 
         ui.add_css(_STYLE)
         with frame("New run", "New run"):
@@ -206,8 +204,8 @@ def _first_look() -> list[Draft]:
 class Builder:
     """The text is what counts; the form shows it and changes it key by key."""
 
-    def __init__(self, folder: Path, launches: dict[str, Launched], drafts: list[Draft], planner: Planner):
-        self._folder, self._launches, self._planner = folder, launches, planner
+    def __init__(self, folder: Path, launches: dict[str, Launched], drafts: list[Draft]):
+        self._folder, self._launches = folder, launches
         self._drafts = {draft.name: draft for draft in drafts}
         self._text = ""
         self._edits = 0
@@ -311,7 +309,7 @@ class Builder:
         await asyncio.sleep(pause_s)
         if mine != self._edits or self._state.is_deleted:
             return False
-        self._planning = start(self._planner.plan(text, "new", bool(self._elsewhere.value)))
+        self._planning = start(make_plan(text, "new", bool(self._elsewhere.value)))
         with suppress(asyncio.CancelledError):
             plan = await self._planning
             if mine == self._edits and not self._state.is_deleted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,7 +14,6 @@ from roll.report.charts import COLORS
 from roll.report.figures import differing
 from roll.report.run_files import RunFiles
 from roll.run.display.view import duration, series
-from roll.studio.disk_reads import Unanswered, Waits
 from roll.studio.live_run import LiveRun, State, newest, state_of
 from roll.studio.pages.charts import Curve, CurvesPanel
 from roll.studio.pages.frame import REFRESH_S, STATE_COLORS, fill, frame, later, number, table_of
@@ -23,14 +23,12 @@ from roll.utils.text import visible
 
 
 def add(run_list: RunList) -> None:
-    waits = Waits()
-
     @ui.page("/compare")
     def page(runs: str = "") -> None:
         keys = list(dict.fromkeys(key for key in runs.split(",") if key))[:MOST_COMPARED]
 
         async def build() -> None:
-            live = await waits.wait(("compare", runs, ui.context.client.id), lambda: _live_runs(run_list, keys))
+            live = await asyncio.to_thread(_live_runs, run_list, keys)
             view = CompareView(run_list, live)
             ui.timer(REFRESH_S, view.refresh)
 
@@ -68,7 +66,7 @@ class CompareView:
     """Elements of the page, and what is written into them when a run has gone on."""
 
     def __init__(self, run_list: RunList, runs: dict[str, LiveRun]):
-        self._run_list, self._runs, self._waits = run_list, runs, Waits()
+        self._run_list, self._runs = run_list, runs
         self._shown: tuple[RunFiles, ...] | None = None
         self._states: list[State] = []
         with ui.row().classes("items-center full-width").style("gap: 8px 14px"):
@@ -95,14 +93,13 @@ class CompareView:
             ui.label("Choose two or more runs: in the list of runs, or above.").classes("soft")
 
     async def refresh(self) -> None:
-        with suppress(Unanswered):
-            states, glances = await self._waits.wait("look", self._read)
-            self._offer(glances)
-            files = tuple(live.files for live in self._runs.values())
-            is_new = self._shown is None or any(new is not old for new, old in zip(files, self._shown, strict=True))
-            if is_new or states != self._states:
-                self._shown, self._states = files, states
-                self._show(files, states)
+        states, glances = await asyncio.to_thread(self._read)
+        self._offer(glances)
+        files = tuple(live.files for live in self._runs.values())
+        is_new = self._shown is None or any(new is not old for new, old in zip(files, self._shown, strict=True))
+        if is_new or states != self._states:
+            self._shown, self._states = files, states
+            self._show(files, states)
 
     def _read(self) -> tuple[list[State], list[Glance]]:
         """Read what the runs have written since, and which others there are; one that was removed stays as it was."""

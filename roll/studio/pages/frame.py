@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from nicegui import ui
 
 from roll.run.display.titles import number_text
-from roll.studio.disk_reads import Unanswered
 from roll.studio.live_run import State
 from roll.utils.text import visible
 
@@ -75,10 +74,7 @@ def later(build: Callable[[], Awaitable[None]]) -> None:
     spinner = ui.spinner(size="lg").classes("self-center")
 
     async def begin() -> None:
-        try:
-            await build()
-        except Unanswered as error:
-            ui.label(str(error))
+        await build()
         spinner.delete()
 
     ui.timer(0.0, begin, once=True)

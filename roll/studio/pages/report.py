@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,13 +12,11 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 from roll.errors import ConfigError
 from roll.report.command import render
 from roll.report.run_files import find_run, read_run
-from roll.studio.disk_reads import Unanswered, Waits
 from roll.studio.live_run import Mark, marks_of
 from roll.studio.run_list import RunList, key_of
 
 _STEPS = 6
 _MOST = 8
-_PATIENCE_S = 180.0  # a long run on a busy machine takes a minute
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; frame-ancestors 'self'"
 """Policy for documents that hold what others wrote: no script, nothing fetched."""
 
@@ -34,36 +33,33 @@ class Reports:
     """Cache of the reports requested last."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._made: dict[Path, _Made] = {}
 
     def of(self, directory: Path) -> str:
-        """The report by now; drawn only where a file is new, gone or another one than before. One thread at a time asks
-        for a run. Raises ConfigError where there is no run."""
-        marks = marks_of(find_run(directory))
-        made = self._made.pop(directory, None)
-        if made is None or made.marks != marks:
-            made = _Made(marks, render([read_run(directory)], _STEPS, f"/run/{key_of(directory)}").html)
-        self._made[directory] = made
-        for old in list(self._made)[:-_MOST]:
-            self._made.pop(old, None)
-        return made.html
+        """The report by now; drawn only where a file is new, gone or another one than before. Threads may ask at once.
+        Raises ConfigError where there is no run."""
+        with self._lock:
+            marks = marks_of(find_run(directory))
+            made = self._made.pop(directory, None)
+            if made is None or made.marks != marks:
+                made = _Made(marks, render([read_run(directory)], _STEPS, f"/run/{key_of(directory)}").html)
+            self._made[directory] = made
+            for old in list(self._made)[:-_MOST]:
+                del self._made[old]
+            return made.html
 
 
 def add(app: FastAPI, run_list: RunList) -> None:
-    reports, waits = Reports(), Waits()
-
-    def made(key: str) -> str | None:
-        directory = run_list.directory(key)
-        return None if directory is None else reports.of(directory)
+    reports = Reports()
 
     @app.get("/report/{key}")
-    async def report(key: str) -> Response:
+    def report(key: str) -> Response:
+        directory = run_list.directory(key)
+        if directory is None:
+            return PlainTextResponse("No such run.", 404)
         try:
-            html = await waits.wait(key, lambda: made(key), _PATIENCE_S)
+            html = reports.of(directory)
         except ConfigError as error:
             return PlainTextResponse(str(error), 404)
-        except Unanswered as error:
-            return PlainTextResponse(str(error), 503)
-        if html is None:
-            return PlainTextResponse("No such run.", 404)
         return HTMLResponse(html, headers={"Content-Security-Policy": POLICY})

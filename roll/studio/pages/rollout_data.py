@@ -8,7 +8,6 @@ from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from roll.report.command import render_rollout
-from roll.studio.disk_reads import Unanswered, Waits
 from roll.studio.pages.report import POLICY
 from roll.studio.rollout_index import SORTABLE, Query, RolloutIndexes
 
@@ -16,8 +15,6 @@ _MOST_ROWS = 500  # of one answer
 
 
 def add(app: FastAPI, indexes: RolloutIndexes) -> None:
-    waits = Waits()
-
     @app.get("/data/{key}/rollouts")
     def rows(
         key: str,
@@ -36,10 +33,7 @@ def add(app: FastAPI, indexes: RolloutIndexes) -> None:
         text: str = "",
         advantage: str = "",
     ) -> Response:
-        try:
-            index = indexes.known(key)
-        except Unanswered as error:
-            return PlainTextResponse(str(error), 503)
+        index = indexes.known(key)
         if index is None or order not in SORTABLE:
             return PlainTextResponse("No such run or column.", 404)
         query = Query(domain, kind, finish, least_reward, most_reward, first_step, last_step, failed, text, advantage)
@@ -49,11 +43,8 @@ def add(app: FastAPI, indexes: RolloutIndexes) -> None:
 
     @app.get("/data/{key}/rollout/{number}")
     def rollout(key: str, number: int) -> Response:
-        try:
-            index = indexes.known(key)
-            record = None if index is None else waits.get((key, number), lambda: index.record(number))
-        except Unanswered as error:
-            return PlainTextResponse(str(error), 503)
+        index = indexes.known(key)
+        record = None if index is None else index.record(number)
         if record is None:
             return PlainTextResponse("This attempt is no longer there: the run has written its step again.", 404)
         return HTMLResponse(render_rollout(record), headers={"Content-Security-Policy": POLICY})

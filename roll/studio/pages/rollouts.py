@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -12,14 +12,12 @@ from typing import Any
 from nicegui import ui
 from nicegui.events import GenericEventArguments, KeyEventArguments
 
-from roll.studio.disk_reads import Unanswered, Waits
 from roll.studio.pages.frame import REFRESH_S, frame, later
 from roll.studio.pages.rollout_data import query_values
 from roll.studio.rollout_index import SIGNS, Query, RolloutIndex, RolloutIndexes
 from roll.studio.run_list import RunList
 from roll.utils.text import visible
 
-_PATIENCE_S = 30.0
 _ANY = "any"
 _REWARD = "p => p.value === undefined ? '' : p.value === null ? 'failed' : Number(p.value.toPrecision(4))"
 _REWARD_STYLE = """p => p.value === undefined ? null : p.value === null || p.value <= 0 ? {color: '#d8503f'}
@@ -60,16 +58,14 @@ _FETCH = """async p => {
 
 
 def add(indexes: RolloutIndexes, run_list: RunList) -> None:
-    waits = Waits()
-
     @ui.page("/run/{key}/rollouts")
     def page(key: str) -> None:
         async def build() -> None:
-            index = await _updated(waits, indexes, key)
+            index = await asyncio.to_thread(indexes.updated, key)
             if index is None:
                 ui.label("There is no such run below the folders, or it was removed.")
                 return
-            view = RolloutView(key, indexes, waits, run_list.directory(key))
+            view = RolloutView(key, indexes, run_list.directory(key))
             view.show(index)
             ui.timer(REFRESH_S, view.refresh, immediate=False)
 
@@ -77,16 +73,11 @@ def add(indexes: RolloutIndexes, run_list: RunList) -> None:
             later(build)
 
 
-async def _updated(waits: Waits, indexes: RolloutIndexes, key: str) -> RolloutIndex | None:
-    """Many rollouts take a while to be read at first."""
-    return await waits.wait(key, lambda: indexes.updated(key, _PATIENCE_S), _PATIENCE_S)
-
-
 class RolloutView:
     """Filters above, rows on the left, the chosen attempt with the others at its prompt on the right."""
 
-    def __init__(self, key: str, indexes: RolloutIndexes, waits: Waits, directory: Path | None):
-        self._key, self._indexes, self._waits = key, indexes, waits
+    def __init__(self, key: str, indexes: RolloutIndexes, directory: Path | None):
+        self._key, self._indexes = key, indexes
         self._index: RolloutIndex | None = None
         self._version, self._chosen = 0, 0
         with ui.row().classes("items-center full-width").style("gap: 10px"):
@@ -134,10 +125,7 @@ class RolloutView:
         self._query_index()
 
     async def refresh(self) -> None:
-        with suppress(Unanswered):
-            self._show_newer(await _updated(self._waits, self._indexes, self._key))
-
-    def _show_newer(self, index: RolloutIndex | None) -> None:
+        index = await asyncio.to_thread(self._indexes.updated, self._key)
         if index is not None and (index is not self._index or index.version != self._version):
             self.show(index)
 

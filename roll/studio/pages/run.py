@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from nicegui import ui
@@ -16,7 +16,6 @@ from roll.report.figures import failures, flat, overview, phase_table, prefix_ta
 from roll.report.run_files import LogLine, RunFiles, StepSpread
 from roll.run.display.view import Rows
 from roll.run.spec import PIPELINES
-from roll.studio.disk_reads import Unanswered, Waits
 from roll.studio.form import Form, form_of
 from roll.studio.launch import Launched, stop
 from roll.studio.live_run import LiveRun, State, newest, process_of, state_of
@@ -38,16 +37,10 @@ def show_starting(key: str, launched: Launched, run_list: RunList) -> None:
         button = ui.button("Stop", on_click=launched.stop, icon="stop", color="red-7").props("no-caps")
     label = ui.label().classes("mono text card full-width")
 
-    waits = Waits()
-
     async def refresh() -> None:
-        with suppress(Unanswered):
-            await show()
-
-    async def show() -> None:
-        label.set_text(visible(await waits.wait("words", launched.last_words)))
+        label.set_text(visible(await asyncio.to_thread(launched.last_words)))
         code = launched.exit_code
-        if await waits.wait("directory", lambda: run_list.directory(key)) is not None:
+        if await asyncio.to_thread(run_list.directory, key) is not None:
             ui.navigate.reload()
         elif code is not None:
             state.set_text(f"ended, exit code {code}")
@@ -62,12 +55,10 @@ _EARLIER_COLOR = "#9a9a9a"
 
 
 def add(run_list: RunList, launches: dict[str, Launched]) -> None:
-    waits = Waits()
-
     @ui.page("/run/{key}")
     def page(key: str) -> None:
         async def build() -> None:
-            live = await waits.wait(("run", key, ui.context.client.id), lambda: _live_run(run_list, key))
+            live = await asyncio.to_thread(_live_run, run_list, key)
             if live is not None:
                 ui.page_title(f"{live.files.name} - roll studio")
                 ui.timer(REFRESH_S, RunView(key, live).refresh)
@@ -93,7 +84,7 @@ class RunView:
     """The elements of a page, and what is written into them when the run has gone on."""
 
     def __init__(self, key: str, live: LiveRun):
-        self._key, self._live, self._waits = key, live, Waits()
+        self._key, self._live = key, live
         self._shown: RunFiles | None = None
         self._spreads: Sequence[StepSpread] = ()
         self._earlier: dict[str, Rows] = {}
@@ -137,10 +128,7 @@ class RunView:
 
     async def refresh(self) -> None:
         try:
-            state, written, warnings, spreads = await self._waits.wait("look", self._read)
-        except Unanswered as error:
-            self._age.set_text(str(error))
-            return
+            state, written, warnings, spreads = await asyncio.to_thread(self._read)
         except ConfigError as error:  # it was removed, or its run.json cannot be read by now
             self._age.set_text(visible(str(error)))
             self._stop.set_visibility(False)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
 from nicegui import ui
 
 from roll.run.display.view import duration
-from roll.studio.disk_reads import Unanswered, Waits
 from roll.studio.live_run import State
 from roll.studio.pages.frame import REFRESH_S, STATE_COLORS, age, frame, number
 from roll.studio.run_list import Glance, RunList
@@ -44,19 +43,17 @@ MOST_COMPARED = 8
 
 
 def add(run_list: RunList) -> None:
-    waits = Waits()
-
     @ui.page("/")
     def page() -> None:
         with frame("Runs", "Runs"):
-            RunsView(run_list, waits)
+            RunsView(run_list)
 
 
 class RunsView:
     """The table of all runs, with what narrows it."""
 
-    def __init__(self, run_list: RunList, waits: Waits):
-        self._run_list, self._waits = run_list, waits
+    def __init__(self, run_list: RunList):
+        self._run_list = run_list
         self._rows: list[dict[str, Any]] = []
         with ui.row().classes("items-center full-width"):
             ui.label("Runs").classes("text-h5")
@@ -80,10 +77,9 @@ class RunsView:
         ui.timer(REFRESH_S, self._refresh)
 
     async def _refresh(self) -> None:
-        with suppress(Unanswered):
-            glances = await self._waits.wait("runs", self._run_list.glances)
-            self._rows = [_row(glance, self._run_list.folders) for glance in glances]
-            self._narrow()
+        glances = await asyncio.to_thread(self._run_list.glances)
+        self._rows = [_row(glance, self._run_list.folders) for glance in glances]
+        self._narrow()
 
     def _narrow(self) -> None:
         rows = [row for row in self._rows if self._state.value in (_ANY, row["state"])]

@@ -3,9 +3,7 @@
 import asyncio
 import os
 import shutil
-import signal
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from roll.errors import ConfigError
 from roll.run.spec import PIPELINES
 from roll.studio.form import MOST_USED, form_of
 from roll.studio.launch import directory_for
-from roll.studio.plans import Planner, named_keys, problems_of
+from roll.studio.plans import make_plan, named_keys, problems_of
 from roll.studio.yaml_edit import (
     broken_line,
     examples,
@@ -176,28 +174,21 @@ def tiny_sort(tmp_path: Path, model: Path) -> str:
     return text
 
 
-@pytest.fixture
-def planner() -> Iterator[Planner]:
-    planner = Planner()
-    yield planner
-    planner.end()
-
-
-def test_a_plan_tells_problems_or_what_would_run(tiny_model_dir: Path, tmp_path: Path, planner: Planner) -> None:
+def test_a_plan_tells_problems_or_what_would_run(tiny_model_dir: Path, tmp_path: Path) -> None:
     text = tiny_sort(tmp_path, tiny_model_dir)
-    good = asyncio.run(planner.plan(text, "new"))
+    good = asyncio.run(make_plan(text, "new"))
     assert good.is_good and good.problems == () and "deepspeed_train" in good.text
-    bad = asyncio.run(planner.plan(set_key(text, ("rollout_batch_size",), -1), "new"))
+    bad = asyncio.run(make_plan(set_key(text, ("rollout_batch_size",), -1), "new"))
     assert not bad.is_good and any("rollout_batch_size" in problem for problem in bad.problems)
-    lost = asyncio.run(planner.plan(set_key(text, ("pretrain",), str(tmp_path / "model")), "new"))
+    lost = asyncio.run(make_plan(set_key(text, ("pretrain",), str(tmp_path / "model")), "new"))
     assert not lost.is_good and any("no model directory" in problem for problem in lost.problems)
     elsewhere = set_key(text, ("pretrain",), str(tmp_path / "model"))
-    there = asyncio.run(planner.plan(elsewhere, "new", elsewhere=True))
+    there = asyncio.run(make_plan(elsewhere, "new", elsewhere=True))
     assert there.is_good and "no model directory" in there.text, "the other machine may have it"
 
 
 def test_a_plan_leaves_nothing_behind_for_the_next(
-    tiny_model_dir: Path, tmp_path: Path, planner: Planner, monkeypatch: pytest.MonkeyPatch
+    tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Code of the user's runs in the process of its plan alone: not in this one, and no second plan finds it."""
     monkeypatch.chdir(tmp_path)
@@ -212,36 +203,23 @@ def test_a_plan_leaves_nothing_behind_for_the_next(
         )
         module.write_text("\n".join(lines))
         shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
-        asyncio.run(planner.plan(set_key(text, ("adv_estimator",), "estimator_of_mine:credit"), "new"))
+        asyncio.run(make_plan(set_key(text, ("adv_estimator",), "estimator_of_mine:credit"), "new"))
     first, second = (line.split() for line in dict.fromkeys(seen.read_text().splitlines()))
     assert (first[0], first[2], second[0], second[2]) == ("one", "None", "two", "None")
     assert len({first[1], second[1], str(os.getpid())}) == 3
     assert "PLANNED" not in os.environ and "estimator_of_mine" not in sys.modules
 
 
-def test_a_plan_that_is_given_up_ends_and_the_next_is_made(tmp_path: Path, planner: Planner) -> None:
+def test_a_plan_that_is_given_up_ends_and_the_next_is_made(tmp_path: Path) -> None:
     async def give_up() -> None:
-        task = asyncio.get_running_loop().create_task(planner.plan("a: [", "new"))
+        task = asyncio.get_running_loop().create_task(make_plan("a: [", "new"))
         await asyncio.sleep(0)
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
 
     asyncio.run(give_up())
-    assert any("new.yaml" in problem for problem in asyncio.run(planner.plan("a: [", "new")).problems)
-
-
-def test_a_process_of_plans_that_was_killed_is_started_again_and_ends_with_its_owner(planner: Planner) -> None:
-    planner.begin()
-    assert planner._helper is not None
-    first = planner._helper.process
-    first.kill()
-    first.wait()
-    assert not asyncio.run(planner.plan("pretrain: [", "new")).is_good
-    second = planner._helper.process
-    assert second.pid != first.pid and second.poll() is None
-    planner.end()
-    assert second.returncode == -signal.SIGKILL, "it ends its whole group, plans under way included"
+    assert any("new.yaml" in problem for problem in asyncio.run(make_plan("a: [", "new")).problems)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from roll.report.command import Page
 from roll.report.run_files import RunFiles
 from roll.studio.pages import builder, compare, report, run
 from roll.studio.pages.runs import compare_address
-from roll.studio.plans import Plan, Planner
+from roll.studio.plans import Plan
 from roll.studio.run_list import Glance, RunList, key_of
 from roll.studio.server import application
 from roll.studio.yaml_edit import Draft
@@ -141,14 +141,14 @@ def test_a_builder_that_is_left_says_nothing_of_its_plan(
 ) -> None:
     begun = threading.Event()
 
-    async def plan(planner: Planner, text: str, name: str, elsewhere: bool) -> Plan:
+    async def plan(text: str, name: str, elsewhere: bool) -> Plan:
         begun.set()
         with suppress(asyncio.CancelledError):  # it ends when it is no longer wanted
             await asyncio.sleep(60)
         return Plan(text, (name,), False)
 
     monkeypatch.setattr(builder, "examples", lambda: [Draft("tiny/fast", "rlvr", "max_steps: 3\n")])
-    monkeypatch.setattr(Planner, "plan", plan)
+    monkeypatch.setattr(builder, "make_plan", plan)
 
     async def play(client: httpx.AsyncClient) -> None:
         page = await User(client).open("/new")
