@@ -42,7 +42,7 @@ setup(
     python_requires=">=3.11",
     packages=find_namespace_packages(include=["roll", "roll.*"]),
     package_data={
-        "roll.importers": ["*.sh", "data/*.json"],
+        "roll.importers": ["*.sh", "data/*.json", "data/*.yaml", "data/*/*.yaml"],
         "roll.report": ["*.j2"],
         "roll.doctor": ["*.yaml"],
         "roll.configs.strategies": ["*.yaml"],

@@ -37,15 +37,7 @@ from roll.importers.rows import (
     Table,
     is_left_open,
 )
-from roll.importers.script import (
-    Command,
-    command_of,
-    is_open,
-    is_output,
-    is_reference,
-    unbraced,
-    undated,
-)
+from roll.importers.script import Command, command_of, is_open, is_output, is_reference, unbraced, undated
 from roll.importers.verl.files import Composed, of_command, of_file
 from roll.utils.secrets import MASK, is_secret_key
 from roll.utils.text import show

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Literal, get_args
+from functools import cache, cached_property
+from importlib.resources import files
+from typing import Any, Literal
+
+import yaml
 
 from roll.configs.problems import nearest
-from roll.configs.sections.model import DTYPES
-from roll.configs.sections.run import TRACKER_WORDS, Tracker
-from roll.configs.strategies.table import STRATEGIES, spec_of
 from roll.utils.text import show
 
 Outcome = Literal["mapped", "approximated", "not available", "changes the run", "asks for nothing"]
@@ -73,6 +73,13 @@ class Change(str):
 
 class AsksNothing(Exception):
     """A value that changes nothing here, with the reason."""
+
+
+@cache
+def data(path: str) -> Any:
+    """Return the content of a file of the package's data."""
+    text = (files("roll.importers") / "data" / path).read_text(encoding="utf-8")
+    return getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text).get_single_data()
 
 
 def same(value: Any) -> Any:
@@ -312,247 +319,3 @@ def divisors(whole: int) -> list[int]:
 def devices(first: int, count: int) -> str:
     """Example: devices(4, 4) == "list(range(4, 8))"."""
     return f"list(range({first}, {first + count}))"
-
-
-# Values of other systems in the words of here.
-
-_TRAINERS: Mapping[str, tuple[str, str]] = {
-    "fsdp": ("fsdp2_train", "fsdp2_infer"),
-    "fsdp2": ("fsdp2_train", "fsdp2_infer"),
-    "megatron": ("megatron_train", "megatron_infer"),
-}
-_KL: Mapping[str, str] = {
-    "kl": "k1",
-    "k1": "k1",
-    "abs": "abs",
-    "mse": "k2",
-    "k2": "k2",
-    "low_var_kl": "k3",
-    "k3": "k3",
-}
-_OF_TOKENS = ApproximateValue(
-    "optimal_token_baseline",
-    "behind the second-longest response of a group there is no baseline, as in newer versions of verl; in older ones "
-    "the longest is compared with itself there. Weights of train_infer_correction do not count in baselines",
-)
-_ESTIMATORS: Mapping[str, str | ApproximateValue] = {
-    "gae": "gae",
-    "grpo": "grpo",
-    "rloo": "rloo",
-    "reinforce_plus_plus": "reinforce_plus_plus",
-    "reinforce_plus_plus_baseline": "reinforce_plus_plus_baseline",
-    "grpo_vectorized": "grpo",
-    "rloo_vectorized": "rloo",
-    "remax": "remax",
-    "opo": "opo",
-    "grpo_passk": "grpo_passk",
-    "gpg": ApproximateValue(
-        "gpg", "the factor counts groups whose rewards differ, as the paper does; verl rewards other than 0"
-    ),
-    "gdpo": "gdpo",
-    **dict.fromkeys(("optimal_token_baseline", "tir_optimal_token_baseline"), _OF_TOKENS),
-    "asymre": "asymre",
-    "reinforce": "reinforce",
-    "raft": "raft",
-    "opmd": "opmd",
-}
-_LACKING = {
-    "codapo": "it weighs answers by their confidence and by how hard their task is; difficulty_loss_weight does the "
-    "latter",
-}
-"""Estimators that are known and not here, with the nearest thing."""
-_SCHEDULES: Mapping[str, str] = {
-    "constant": "constant_with_warmup",
-    "constant_with_warmup": "constant_with_warmup",
-    "cosine": "cosine",
-    "cosine_with_min_lr": "cosine",
-    "linear": "linear",
-}
-AGGREGATIONS = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
-_TRACKERS: tuple[str, ...] = get_args(Tracker)
-
-
-def word(table: Mapping[str, Any], what: str) -> Callable[[Any], Any]:
-    """A translation by a table; other words are refused with those there are."""
-
-    def translated(value: Any) -> Any:
-        if isinstance(value, list | dict) or value not in table:
-            raise ChangesRun(f"there is no {what} {show(value)} here; there are {', '.join(table)}")
-        return table[value]
-
-    return translated
-
-
-def trainer(value: Any) -> Any:
-    return _strategy(value, 0)
-
-
-def scorer(value: Any) -> Any:
-    return _strategy(value, 1)
-
-
-def _strategy(value: Any, which: int) -> Any:
-    name = word(_TRAINERS, "trainer")(value)[which]
-    return ApproximateValue(name, "torch's second FSDP stands for its first") if value == "fsdp" else name
-
-
-def engine(value: Any) -> Any:
-    name = f"{value}_infer" if value == "hf" else str(value)
-    if "generate" not in spec_of(name).classes:
-        there = ", ".join(spec.name for spec in STRATEGIES.values() if "generate" in spec.classes)
-        raise ChangesRun(f"there is no engine {show(value)} here; there are {there}")
-    return name
-
-
-def rollout_engine(value: Any) -> Any:
-    """The same; another plain engine samples the same answers in other time, where one of a project's own may do more.
-    Raises ChangesRun for one of a project's own."""
-    name = {"sglang_async": "sglang"}.get(str(value), value)
-    if name in ("trtllm", "tensorrt_llm"):
-        return ApproximateValue("vllm", f"there is no engine {show(value)} here; vllm stands in")
-    return engine(name)
-
-
-def kl(value: Any) -> Any:
-    """A `+` behind the name asks verl for the gradient of k2 whatever the value is."""
-    if isinstance(value, str) and value.endswith("+"):
-        return ApproximateValue(
-            kl(value[:-1]), "the gradient is that of the named estimator, where + asks for that of k2"
-        )
-    if value == "full":
-        raise ChangesRun("a KL over the whole vocabulary is for the loss here (kl_loss_type), not for the reward")
-    return word(_KL, "estimator of the KL")(value)
-
-
-def kl_loss(value: Any) -> Any:
-    return value if value == "full" else kl(value)
-
-
-def estimator(value: Any) -> Any:
-    if str(value) in _LACKING:
-        raise ChangesRun(f"there is no estimator {value} here: {_LACKING[str(value)]}")
-    return word(_ESTIMATORS, "estimator")(value)
-
-
-def aggregation(value: Any) -> Any:
-    if value == "seq-mean-token-sum-norm":
-        return ApproximateValue(
-            value,
-            "here it is also divided by the rows of the update, and by response_length for the padded width: a "
-            "coefficient beside it keeps its weight, max_grad_norm meets a smaller gradient. loss_scale_factor changes "
-            "the scale",
-        )
-    if value == "token-sum":
-        return ApproximateValue(
-            "seq-mean-token-sum",
-            "the same divided by the rows of the update with a response: Adam's steps do not change, max_grad_norm "
-            "meets a gradient that is so many times smaller; a KL or entropy beside it keeps its weight",
-        )
-    if value == "token-mean":
-        return ApproximateValue(
-            value,
-            "a mean over all tokens of an update, as on verl's engines (0.9, or use_legacy_worker_impl: disable); its "
-            "older workers take the mean of each micro batch, which weighs by its rows: of one row it is "
-            "seq-mean-token-mean",
-        )
-    return word({name: name for name in AGGREGATIONS}, "loss_agg_mode")(value)
-
-
-def loss_scale(value: Any) -> Any:
-    return ApproximateValue(
-        number(value),
-        "here the loss is also divided by the rows of the update: this number over the rows of a micro batch is verl's "
-        "scale",
-    )
-
-
-def schedule(value: Any) -> Any:
-    return word(_SCHEDULES, "schedule")(value)
-
-
-def router_replay(value: Any) -> Any:
-    if value == "R3":
-        return ApproximateValue(
-            "R2",
-            "the experts of the old log-probs' pass; R3, those of the rollout, goes with sglang and hf_infer alone",
-        )
-    return word({"disabled": "disable", "R2": "R2"}, "mode of router replay")(value)
-
-
-def kernel(value: Any) -> Any:
-    """Converts the kernel of fused log-probs. The choice changes no result."""
-    if value == "triton":
-        return ApproximateValue(
-            "torch", "the same log-probs and entropy in tiles of torch's; Triton's kernel saves time"
-        )
-    return word({"torch": "torch"}, "kernel")(value)
-
-
-def dtype(value: Any) -> Any:
-    return word({name: name for name in DTYPES.values()} | DTYPES, "number format")(value)
-
-
-def run_name(value: object) -> Any:
-    """Converts the name of a run, which may be a path there."""
-    name = re.sub(r"[/\\]+", "-", value.strip("/\\")) if isinstance(value, str) and not is_left_open(value) else value
-    if name == value:
-        return value
-    return ApproximateValue(name, "a name of a run has no / here") if name else value
-
-
-def adam(value: object) -> object:
-    """Converts the name of an optimizer."""
-    if str(value) == "AdamW8bit":
-        return "adamw_bnb_8bit"
-    if str(value).lower() not in ("adam", "adamw"):
-        raise ChangesRun(f"there is no optimizer {value} here; there are adamw_torch, adamw_bnb_8bit and muon")
-    return "adamw_torch"
-
-
-_TRACKER_WORDS = {**TRACKER_WORDS, "file": "jsonl"}
-
-
-def trackers(value: Any) -> Any:
-    if not isinstance(value, str | list):
-        raise NotHere(f"{show(value)} names no trackers; there are {', '.join(_TRACKERS)}")
-    names = [value] if isinstance(value, str) else [str(name) for name in value]
-    known = list(dict.fromkeys(_TRACKER_WORDS.get(name, name) for name in names))
-    here = [name for name in known if name in _TRACKERS]
-    if lost := [name for name in known if name not in _TRACKERS]:
-        return ApproximateValue(here or ["jsonl"], f"{', '.join(lost)}: not here; there are {', '.join(_TRACKERS)}")
-    return here
-
-
-def chat_template(value: Any) -> str:
-    """The text of a Jinja template; what a shell would read from a file is none."""
-    if "{{" in str(value) or "{%" in str(value):
-        return str(value)
-    raise ChangesRun("global_template takes the text of a Jinja template, or the path of a file with it")
-
-
-def files(value: Any) -> list[str]:
-    return [value] if isinstance(value, str) else [str(item) for item in value]
-
-
-def positive(value: Any) -> int:
-    """Counts of which -1 and null mean never or all."""
-    return int(value) if int(value) > 0 else -1
-
-
-def opposite(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(value)
-    return not value
-
-
-def number(value: Any) -> float:
-    """Converts a number, also from a text such as 1e-6, which YAML does not read as a number."""
-    if isinstance(value, bool):
-        raise ValueError(value)
-    return float(value)
-
-
-def betas(value: Any) -> PerTargetValues:
-    """Two numbers, also as the text of a list that quotes kept together."""
-    first, second = value.strip("[]() ").split(",") if isinstance(value, str) else value
-    return PerTargetValues((number(first), number(second)))

@@ -6,23 +6,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from roll.importers import rows as words
-from roll.importers.rows import ApproximateValue, ChangesRun, CombinedKeys, Condition, NotHere, SourceLookup
+from roll.importers import conversions as words
+from roll.importers.row_files import conditions_of, filled
+from roll.importers.rows import ApproximateValue, ChangesRun, CombinedKeys, Condition, NotHere, SourceLookup, data
 from roll.importers.trinity.distillation import OPD_COMBINED_KEYS, OPD_CONDITIONS, compares_mixtures, distils
-from roll.importers.trinity.modes import (
-    MIX_COMBINED_KEYS,
-    MIX_CONDITIONS,
-    MODE_COMBINED_KEYS,
-    MODE_CONDITIONS,
-    REC_CONDITIONS,
-)
+from roll.importers.trinity.modes import MIX_COMBINED_KEYS, MIX_CONDITIONS, MODE_COMBINED_KEYS, REC_CONDITIONS
 from roll.importers.trinity.old_keys import OLD_CONDITIONS
 from roll.importers.trinity.operators import INPUTS, OPERATOR_COMBINED_KEYS
-from roll.importers.trinity.pictures import pictures
 from roll.importers.trinity.rewards import REWARD_COMBINED_KEYS, REWARD_CONDITIONS
 from roll.importers.trinity.steps import STEP_COMBINED_KEYS, STEP_CONDITIONS, over_share
 from roll.importers.verl.combined_keys import compared_kl, estimator, policy_loss
 from roll.importers.verl.common import ACTOR, CRITIC, MODEL, ROLLOUT
+from roll.importers.verl.pictures import refusal, stops
 from roll.utils.text import show
 
 _TRINITY_ONLY = "trinity."
@@ -34,127 +29,33 @@ _TYPE = f"{_TRINITY_ONLY}algorithm.algorithm_type"
 _BYPASS = (f"{_TRINITY_ONLY}algorithm.bypass_old_logprobs", "algorithm.rollout_correction.bypass_mode")
 _MOST = f"{_TASKS}.rollout_args.max_tokens"
 
-_LOSSES: Mapping[str, str] = {
-    "ppo": "vanilla",
-    "ppo_policy_loss": "vanilla",
-    "gspo": "gspo",
-    "cispo": "cispo",
-    "sapo": "sapo",
-    "opmd": "opmd",
-    "sft": "gpg",  # the policy gradient without a ratio, which is the loss of fine-tuning where advantages are 1
-    "rec": "rec",
-    "sppo": "sppo",
-    "m2po": "m2po",
-    "topr": "topr",
-    "importance_sampling": "importance_sampling",
-    "mix": "vanilla",
-    "mix_chord": "vanilla",
-}
+_TABLES = filled(data("trinity/algorithms.yaml"))
+_ALGORITHMS: Mapping[str, Mapping[str, Any]] = _TABLES["algorithms"]
+_LOSSES: Mapping[str, str] = _TABLES["losses"]
+_ADVANTAGES: Mapping[str, str] = _TABLES["advantages"]
+_LACKING: Mapping[str, str] = _TABLES["lacking"]
 _WITHOUT_RATIO = ("opmd", "gpg")  # of verl's names
-_OWN_BOUNDS: Mapping[str, tuple[float, float]] = {"gspo": (3e-4, 4e-4), "cispo": (1.0, 0.28)}
-"""Default clip ranges, low and high, of losses whose default is not .2."""
 _OF_TEACHERS = ("on_policy_distill", "jsd")
 """Advantages that compare with a teacher, whatever the reward."""
 _JSD = (
     "jsd subtracts terms of the divergence there, and its updates raise it; opd_advantage: js_divergence lowers it "
     "(docs/distillation.md)"
 )
-_GROUPS: Mapping[str, int] = {
-    "ppo": 1,
-    "raft": 1,
-    "dapo": 16,
-    **dict.fromkeys(("mix", "mix_chord", "multi_step_grpo", *_OF_TEACHERS), 8),
-}
-"""Answers per task where repeat_times is not given; 2 in all other algorithms."""
 _DISCOUNTING = ("gae", "reinforce_plus_plus")
 """Estimators, by verl's names, that have a discount there."""
-_ADVANTAGES: Mapping[str, str] = {
-    "ppo": "gae",
-    "grpo": "grpo",
-    "grpo_verl": "grpo",
-    "rloo": "rloo",
-    "reinforceplusplus": "reinforce_plus_plus",
-    **dict.fromkeys(("asymre", "asymre_verl"), "asymre"),
-    **dict.fromkeys(("opmd", "opmd_verl"), "opmd"),
-    "reinforce": "reinforce",
-    "step_wise_grpo": "grpo",
-    "rec": "grpo",
-}
-_ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
-    "ppo": {"algorithm.adv_estimator": "gae"},
-    "grpo": {"algorithm.adv_estimator": "grpo"},
-    "grpo_verl": {"algorithm.adv_estimator": "grpo"},
-    "dapo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.clip_ratio_high": 0.28, f"{ACTOR}.use_kl_loss": False},
-    "rloo": {"algorithm.adv_estimator": "rloo"},
-    "reinforceplusplus": {"algorithm.adv_estimator": "reinforce_plus_plus"},
-    "asymre": {
-        "algorithm.adv_estimator": "asymre",
-        f"{ACTOR}.policy_loss.loss_mode": "opmd",
-        f"{ACTOR}.use_kl_loss": False,
-    },
-    "opmd": {"algorithm.adv_estimator": "opmd", f"{ACTOR}.policy_loss.loss_mode": "opmd"},
-    "raft": {
-        "algorithm.adv_estimator": "raft",
-        f"{ACTOR}.policy_loss.loss_mode": "gpg",
-        f"{ACTOR}.use_kl_loss": False,
-    },
-    "rec": {
-        "algorithm.adv_estimator": "grpo",
-        "algorithm.norm_adv_by_std_in_grpo": False,
-        f"{ACTOR}.policy_loss.loss_mode": "rec",
-        f"{ACTOR}.use_kl_loss": False,
-    },
-    "sppo": {
-        "algorithm.adv_estimator": "opmd",
-        f"{ACTOR}.policy_loss.loss_mode": "sppo",
-        f"{ACTOR}.use_kl_loss": False,
-    },
-    "topr": {"algorithm.adv_estimator": "reinforce", f"{ACTOR}.policy_loss.loss_mode": "topr"},
-    "gspo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.policy_loss.loss_mode": "gspo"},
-    "sapo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.policy_loss.loss_mode": "sapo"},
-    "cispo": {"algorithm.adv_estimator": "grpo", f"{ACTOR}.policy_loss.loss_mode": "cispo"},
-    "multi_step_grpo": {"algorithm.adv_estimator": "grpo"},
-    **{key: {"algorithm.adv_estimator": "reinforce", f"{ACTOR}.use_kl_loss": False} for key in _OF_TEACHERS},
-    "mix": {"algorithm.adv_estimator": "grpo"},
-    "mix_chord": {"algorithm.adv_estimator": "grpo"},
-}
-
-
 _KL_COUNTS = ("ppo", "reinforceplusplus", "rloo")
 """Algorithms whose advantages Trinity's trainer computes, which is where it reads a KL in the reward."""
 _KL_MAYBE = ("asymre", "grpo_verl")
 """Algorithms of which some versions compute advantages of groups in the trainer."""
 _KL_FN = f"{_TRINITY_ONLY}algorithm.kl_penalty_fn"
-_ENTROPIES = "clip_cov is near, which leaves tokens out by the covariance of log-prob and advantage"
-_LACKING: Mapping[str, str] = {
-    "gigpo": "adv_estimator: gigpo with env_manager_cls: step credits the turns of agents (docs/algorithms.md)",
-    "cpt": "an SFT run with data_args.template: plain learns texts as they are (docs/sft.md)",
-    "m2po": "its loss is policy_loss_fn: m2po with algorithm_type: grpo",
-    "clipb": f"it leaves tokens out by their entropy; {_ENTROPIES}",
-    "clipv": f"it leaves tokens out by their entropy; {_ENTROPIES}",
-}
-"""Algorithms and advantages that are known and not here, with the reason and the nearest thing."""
 
 
 def algorithm_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     """verl's keys as Trinity fills them: by the algorithm's name, and by the functions named beside it."""
-    defaults: dict[str, Any] = {
-        f"{ACTOR}.use_kl_loss": True,
-        f"{ACTOR}.kl_loss_type": "k2",
-        f"{ROLLOUT}.tensor_model_parallel_size": 1,
-        f"{ROLLOUT}.gpu_memory_utilization": 0.9,
-        f"{ROLLOUT}.max_num_seqs": None,  # vLLM's own, since Trinity gives its engines none
-        "trainer.logger": "tensorboard",
-        "trainer.total_epochs": 1,
-        "trainer.test_freq": 100,
-        "trainer.project_name": "Trinity-RFT",
-        "trainer.experiment_name": "rft",
-        "data.train_batch_size": 1,
-        "data.prompt_key": None,
-        f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4,
-    }
+    name = str(values.get(_TYPE, "grpo"))
+    defaults: dict[str, Any] = dict(_TABLES["defaults"])
     defaults[f"{CRITIC}.grad_clip"] = values.get(f"{ACTOR}.grad_clip") or 1.0  # one key for both there
-    defaults |= _ALGORITHMS.get(str(values.get(_TYPE, "grpo")), _ALGORITHMS["grpo"])
+    defaults |= _ALGORITHMS.get(name, _ALGORITHMS["grpo"])
     loss, advantage = (str(values.get(f"{_TRINITY_ONLY}algorithm.{name}_fn")) for name in ("policy_loss", "advantage"))
     if loss in _LOSSES:
         defaults[f"{ACTOR}.policy_loss.loss_mode"] = _LOSSES[loss]
@@ -169,12 +70,12 @@ def algorithm_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     if values.get(f"{_TRINITY_ONLY}algorithm.advantage_fn_args.std_normalize") is True:
         defaults["algorithm.norm_adv_by_std_in_grpo"] = True
     defaults |= _defaults_of_loss(values, str(defaults.get(f"{ACTOR}.policy_loss.loss_mode")))
-    defaults[f"{ROLLOUT}.n"] = _GROUPS.get(str(values.get(_TYPE, "grpo")), 2)
+    defaults[f"{ROLLOUT}.n"] = _TABLES["groups"].get(name, 2)
     in_loss, in_reward = (values.get(f"{_TRINITY_ONLY}algorithm.{name}_fn") for name in ("kl_loss", "kl_penalty"))
     if in_loss is not None:
         defaults |= {f"{ACTOR}.use_kl_loss": in_loss != "none"}
         defaults |= {f"{ACTOR}.kl_loss_type": in_loss} if in_loss != "none" else {}
-    if in_reward not in (None, "none") and str(values.get(_TYPE, "grpo")) in (*_KL_COUNTS, *_KL_MAYBE):
+    if in_reward not in (None, "none") and name in (*_KL_COUNTS, *_KL_MAYBE):
         defaults |= {"algorithm.use_kl_in_reward": True, "algorithm.kl_penalty": in_reward}
     for name in ("temperature", "top_p", "top_k"):
         if (value := values.get(f"{_TRINITY_ONLY}model.{name}")) is not None:
@@ -206,8 +107,8 @@ def _defaults_of_loss(values: Mapping[str, Any], mode: str) -> dict[str, Any]:
     """Return the defaults of policy_loss_fn_args: none if one bound of the clip is set."""
     defaults: dict[str, Any] = {f"{ACTOR}.loss_agg_mode": "seq-mean-token-mean"} if mode == "gspo" else {}
     names = [f"{ACTOR}.clip_ratio{side}" for side in ("_low", "_high", "")]
-    if mode in _OWN_BOUNDS and all(values.get(name) is None for name in names):
-        defaults |= zip(names, _OWN_BOUNDS[mode], strict=False)
+    if mode in _TABLES["bounds"] and all(values.get(name) is None for name in names):
+        defaults |= zip(names, _TABLES["bounds"][mode], strict=False)
     return defaults
 
 
@@ -311,17 +212,23 @@ def _tasks(source: SourceLookup) -> CombinedKeys:
 
 
 _MONITOR = f"{_TRINITY_ONLY}monitor.monitor_args"
-_MONITOR_KEYS: Mapping[tuple[str, str], str] = {
-    ("wandb", "base_url"): "tracker_kwargs.wandb.host",
-    ("wandb", "api_key"): "tracker_kwargs.wandb.api_key",
-    ("mlflow", "uri"): "tracker_kwargs.mlflow.tracking_uri",
-    ("mlflow", "username"): "system_envs.MLFLOW_TRACKING_USERNAME",
-    ("mlflow", "password"): "system_envs.MLFLOW_TRACKING_PASSWORD",
-    **{
-        ("swanlab", name): f"tracker_kwargs.swanlab.{name}"
-        for name in ("api_key", "workspace", "description", "logdir", "mode", "tags", "experiment_name")
-    },
+
+
+_PICTURE_COLUMNS = {
+    f"{_TASKS}.format.image_key": "actor_train",
+    f"{_SET}.format.image_key": "validation",
 }
+
+
+def _pictures(source: SourceLookup) -> CombinedKeys:
+    """The column of pictures of the tasks, and of the first set of evaluation."""
+    keys = {key: role for key, role in _PICTURE_COLUMNS.items() if source.is_set(key)}
+    reasons = [refusal(source(f"{MODEL}.path")), *(why for why, _ in stops(source))]
+    if why := next(filter(None, reasons), ""):
+        return CombinedKeys({}, "", changes=dict.fromkeys(keys, why))
+    settings = {f"{role}.data_args.image_key": source(key) for key, role in keys.items()}
+    text = "; ".join(f"{key}: {value}" for key, value in settings.items())
+    return CombinedKeys(settings, f"{text or 'no column of pictures'}.")
 
 
 def folders(source: SourceLookup) -> CombinedKeys:
@@ -344,13 +251,13 @@ def trackers(source: SourceLookup) -> CombinedKeys:
         settings["tracker_kwargs.wandb.project"] = source("trainer.project_name")
     idle: dict[str, str] = {}
     for key, value in source.below(_MONITOR).items():
-        name = next((name for name in names if (name, key) in _MONITOR_KEYS), None)
+        target = next((known[key] for name in names if key in (known := _TABLES["monitor"].get(name, {}))), None)
         if value is None:
             continue
-        if name is None:
+        if target is None:
             idle[f"{_MONITOR}.{key}"] = f"the monitor {', '.join(names)} of Trinity-RFT does not read it"
         else:
-            settings[_MONITOR_KEYS[name, key]] = value
+            settings[target] = value
     text = f"track_with: {', '.join(names)}; tracker_kwargs, system_envs."
     return CombinedKeys(settings, text, near, idle=idle)
 
@@ -371,23 +278,18 @@ def _no_rows(source: SourceLookup) -> CombinedKeys:
 
 
 TRINITY_CONDITIONS: Mapping[str, Condition] = {
-    **MODE_CONDITIONS,
+    **conditions_of("trinity/conditions.yaml"),
     **MIX_CONDITIONS,
     **REC_CONDITIONS,
     **OPD_CONDITIONS,
+    **STEP_CONDITIONS,
+    **OLD_CONDITIONS,
+    **REWARD_CONDITIONS,
     "own aggregation": lambda source: "",
     "own thinking": lambda source: (
         "model.enable_thinking counts" if source.is_set(f"{_TRINITY_ONLY}model.enable_thinking") else ""
     ),
-    **STEP_CONDITIONS,
-    **OLD_CONDITIONS,
-    **REWARD_CONDITIONS,
     "over rollout": lambda source: "" if over_share(source) else "over_rollout.ratio is 0",
-    "dynamic timeout": lambda source: (
-        "" if source(f"{_TRINITY_ONLY}explorer.dynamic_timeout.enable") else "dynamic_timeout.enable is off"
-    ),
-    "eval set": lambda source: "" if source(_EVAL) else "there are no eval_tasksets",
-    "validation": lambda source: "" if source(_EVAL) else "there are no eval_tasksets: no validation",
 }
 TRINITY_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "algorithm": _algorithm,
@@ -396,7 +298,7 @@ TRINITY_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "lengths": _lengths,
     "entropy": _entropy,
     "tasks": _tasks,
-    "trinity pictures": pictures,
+    "trinity pictures": _pictures,
     **MODE_COMBINED_KEYS,
     **MIX_COMBINED_KEYS,
     **OPD_COMBINED_KEYS,

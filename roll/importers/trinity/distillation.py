@@ -3,21 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
-from roll.importers import rows as words
-from roll.importers.rows import (
-    ChangesRun,
-    CombinedKeys,
-    Condition,
-    Row,
-    SourceLookup,
-    devices,
-    lacks,
-    needless,
-    summed,
-    to,
-)
+from roll.importers.rows import ChangesRun, CombinedKeys, Condition, SourceLookup, devices
 from roll.importers.verl.batches import gpus
 
 _TRINITY_ONLY = "trinity."
@@ -28,28 +15,6 @@ _OF_TEACHER = ("model_path", "engine_num", "tensor_parallel_size")
 _JUDGES = "judges and reward models are rewards (docs/judges.md); its GPUs are left free"
 _MORE = "the first auxiliary model is the teacher; further ones are `teachers` by domain (docs/distillation.md)"
 _SCORES = "It scores with fsdp2_infer, where an engine does there."
-
-
-def _js_weight(value: Any) -> float:
-    if not 0 < (weight := words.number(value)) < 1:
-        raise ChangesRun("at 0 and 1 nothing is learned there: opd_js_weight is between them")
-    return weight
-
-
-OPD_ROWS: tuple[Row, ...] = (
-    to("algorithm.advantage_fn_args.kl_coef", "opd_kl_coef", needs="opd", default=1.0, via=words.number),
-    to("algorithm.advantage_fn_args.lambda_coef", "opd_js_weight", needs="jsd", via=_js_weight),
-    *(summed(f"{_TEACHER}.{name}", "opd") for name in _OF_TEACHER),
-    *(summed(f"{_AUXILIARY}.*.{name}", "opd") for name in _OF_TEACHER),
-    *(
-        needless(f"{_TEACHER}.{name}", "the teacher scores, and is no engine", needs="opd")
-        for name in ("engine_type", "enforce_eager", "enable_prefix_caching", "gpu_memory_utilization", "seed",
-                     "enable_openai_api", "enable_chunked_prefill", "max_model_len", "max_prompt_tokens",
-                     "max_response_tokens", "name", "dtype")
-    ),
-    lacks(f"{_AUXILIARY}.**", _JUDGES),
-    needless(_AUXILIARY, "none"),
-)  # fmt: skip
 
 
 def distils(source: SourceLookup) -> bool:

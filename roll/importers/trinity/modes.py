@@ -5,24 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from roll.configs.tables.policy_losses import RECClip, RECRegularizer, RECWeight
-from roll.importers import rows as words
-from roll.importers.rows import (
-    AsksNothing,
-    ChangesRun,
-    CombinedKeys,
-    Condition,
-    NotHere,
-    Row,
-    SourceLookup,
-    changes,
-    lacks,
-    needless,
-    summed,
-    to,
-)
+from roll.importers import conversions as words
+from roll.importers.rows import CombinedKeys, Condition, NotHere, SourceLookup
 from roll.importers.trinity.rewards import system_prompt_of
 from roll.importers.verl.common import ACTOR, CONDITIONS
 
@@ -54,33 +40,6 @@ _OF_A_SET = {
     "rollout_args.top_k": "generating_args.top_k",
     "rollout_args.max_tokens": "generating_args.max_new_tokens",
 }
-
-
-def _mode(value: Any) -> str:
-    if value in (*_PARTS, "bench"):
-        return str(value)
-    if value == COLOCATED:
-        raise AsksNothing("trainer and engines take turns on all GPUs, as their device_mapping says")
-    raise ChangesRun(f"mode: {value} is not here: both, colocate, explore, train and bench are")
-
-
-MODE_ROWS: tuple[Row, ...] = (
-    to("mode", "mode", via=_mode, idle=("both",)),
-    to("explorer.bench_on_latest_checkpoint", "resume_from_checkpoint", needs="bench", idle=(False,)),
-    *(
-        needless(f"{_BUFFER}.{key}", "groups are handed over in memory, or wait in experience.dir")
-        for key in ("storage_type", "path")
-    ),
-    summed("model.enable_prompt_truncation", "truncation", True),
-    summed(f"{_BUFFER}.max_read_timeout", "read timeout", 1800),
-    *(summed(f"{_REPLAY}.{key}", "replay") for key in ("enable", "reuse_cooldown_time", "priority_fn")),
-    *(summed(f"{_REPLAY}.priority_fn_args.{key}", "replay") for key in ("decay", "use_count_limit", "sigma")),
-)
-EVAL_ROWS: tuple[Row, ...] = (
-    needless(f"{_EVAL}.0.name", "the first set is `validation`"),
-    *(summed(f"{_EVAL}.*.{key}", "eval sets") for key in ("name", *_OF_A_SET)),
-    lacks(f"{_EVAL}.*.storage_type", "rows are read from files, folders, addresses and the hub", "file"),
-)
 
 
 def _is_in_parts(source: SourceLookup) -> bool:
@@ -173,9 +132,6 @@ def _truncation(source: SourceLookup) -> CombinedKeys:
     return CombinedKeys(settings, f"data_args.truncation: {rule}.", near)
 
 
-MODE_CONDITIONS: Mapping[str, Condition] = {
-    "bench": lambda source: "" if source(f"{_TRINITY_ONLY}mode") == "bench" else "mode is not bench",
-}
 MODE_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "truncation": _truncation,
     "read timeout": _read_timeout,
@@ -192,41 +148,12 @@ _AT = f"buffer.trainer_input.auxiliary_buffers.{_NAMES[0]}"
 _OLDER = "buffer.trainer_input.sft_warmup_dataset"
 """Section in which older files name the expert's rows, beside those of a fine-tuning before the run."""
 _OF_FILES = ("path", "split", "subset_name", "format.prompt_key", "format.response_key", "format.messages_key")
+_MEANS = ("token-mean", "seq-mean-token-sum", "seq-mean-token-mean")
+_AGGREGATIONS = words.word({name: name for name in _MEANS}, "sft_loss_agg_mode")
 _NO_MIX = "rows of answers are fine-tuned on in a run of their own, or in a stage before (docs/sft.md, docs/stages.md)"
 _RATIO, _LOSS = f"{_STRATEGY}_args.expert_data_ratio", "algorithm.policy_loss_fn"
 _SHARE = "There the expert's rows take this share of a batch; here they join all samples of a step, to the same share."
 _KL = "Here the KL of the loss counts 1 - weight as well, there wholly."
-
-MIX_ROWS: tuple[Row, ...] = (
-    changes(_STRATEGY, "a step trains on the groups it took", "default", "warmup", "mix", "staleness_control"),
-    to(f"{_STRATEGY}_args.max_staleness", "max_staleness", needs="staleness"),
-    summed(_RATIO, "mix", needs="mix"),
-    *(
-        summed(f"{_ARGS}.{name}", "mix", needs="mix")
-        for name in ("mu", "sft_loss_agg_mode", "use_token_level_loss_in_sft")
-    ),
-    *(
-        summed(f"{_ARGS}.{name}", "mix", needs="mix chord")
-        for name in ("mu_warmup_steps", "mu_decay_steps", "mu_peak", "mu_valley", "enable_phi_function")
-    ),
-    *(
-        needless(f"{_ARGS}.{name}", "counts follow from the batch")
-        for name in ("train_batch_size_usual", "train_batch_size_expert", "use_dynamic_bsz", "ppo_mini_batch_size",
-                     "ppo_micro_batch_size_per_gpu", "ngpus_trainer", "read_batch_size_usual", "read_batch_size_expert")
-    ),
-    *(summed(f"{_AT}.{key}", "mix", needs="mix") for key in _OF_FILES),
-    *(summed(f"{_OLDER}.{key}", "mix") for key in _OF_FILES),
-    *(
-        needless(f"{at}.{key}", "the columns say what a row is")
-        for at in (_AT, _OLDER) for key in ("format.prompt_type", "schema_type", "algorithm_type")
-    ),
-    *(needless(f"{at}.{key}", "rows are read from files") for at in (_AT, _OLDER) for key in ("name", "storage_type")),
-    *(lacks(f"{at}.format.image_key", "rows of an expert show no pictures") for at in (_AT, _OLDER)),
-    needless(f"{_AT}.total_epochs", "rows are gone through as often as the run takes"),
-    lacks(
-        "buffer.trainer_input.auxiliary_buffers.**", f"mix.rows has the rows of {_NAMES[0]} (docs/mix.md)", 0
-    ),
-)  # fmt: skip
 
 
 def mixes(source: SourceLookup) -> str:
@@ -260,7 +187,7 @@ def _mix(source: SourceLookup) -> CombinedKeys:
     settings |= {f"{at}.{columns[key]}": value for key, value in values.items() if value is not None}
     by_tokens = source(f"{_TRINITY_ONLY}{_ARGS}.use_token_level_loss_in_sft", True)  # in older files
     mode = source(f"{_TRINITY_ONLY}{_ARGS}.sft_loss_agg_mode") or ("token-mean" if by_tokens else "seq-mean-token-mean")
-    settings["mix.loss_agg_mode"] = words.word({name: name for name in words.AGGREGATIONS}, "sft_loss_agg_mode")(mode)
+    settings["mix.loss_agg_mode"] = _AGGREGATIONS(mode)
     settings |= _weights(source, kind)
     text = f"mix.rows.{_NAMES[0]}: share {share:g}, weight {settings['mix.weight']:g} (docs/mix.md)."
     nears = {f"{_TRINITY_ONLY}{_RATIO}": _SHARE}
@@ -287,9 +214,6 @@ def sampled(source: SourceLookup, batch: int) -> int:
 
 
 MIX_CONDITIONS: Mapping[str, Condition] = {
-    "staleness": lambda source: (
-        "" if source(f"{_TRINITY_ONLY}{_STRATEGY}") == "staleness_control" else "nothing is left out by its age"
-    ),
     "mix": lambda source: "" if mixes(source) else "the loss is no mix",
     "mix chord": lambda source: "" if mixes(source) == "mix_chord" else "the loss is not mix_chord",
 }
@@ -300,29 +224,6 @@ MIX_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {"mix"
 
 _LOSS_ARGS = "algorithm.policy_loss_fn_args"
 _IS_REC = "rec"
-
-
-def _one_of(kind: Any, name: str) -> Callable[[Any], Any]:
-    return words.word({word: word for word in get_args(kind)}, name)
-
-
-REC_ROWS: tuple[Row, ...] = (
-    summed("algorithm.advantage_fn_args.std_normalize", "norms", needs=_IS_REC),
-    *(
-        to(f"{_LOSS_ARGS}.{name}", target, needs=needs, default=default, via=via)
-        for name, target, needs, default, via in (
-            ("clip_mode", "rec_clip_mode", _IS_REC, "none", _one_of(RECClip, "clip_mode")),
-            ("epsilon_low", "rec_epsilon_low", "rec clip", 0.2, words.number),
-            ("epsilon_high", "rec_epsilon_high", "rec clip", 0.2, words.number),
-            ("epsilon_low_prime", "rec_epsilon_low_prime", "rec ring", 0.6, words.number),
-            ("epsilon_high_prime", "rec_epsilon_high_prime", "rec ring", 2.0, words.number),
-            ("weight", "rec_weight", _IS_REC, "none", _one_of(RECWeight, "weight")),
-            ("temp", "rec_weight_temp", "rec advantage weight", 1.0, words.number),
-            ("regularizer", "rec_regularizer", _IS_REC, "none", _one_of(RECRegularizer, "regularizer")),
-            ("regularizer_coef", "rec_regularizer_coef", "rec regularizer", 0.0, words.number),
-        )
-    ),
-)
 
 
 def _where(name: str, *chosen: str) -> Condition:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from roll.importers.rows import ChangesRun, CombinedKeys, NotHere, Row, SourceLookup, changes, lacks, needless, summed
+from roll.importers.rows import ChangesRun, CombinedKeys, NotHere, SourceLookup
 from roll.importers.verl.common import ROLLOUT
 
 _TRINITY_ONLY = "trinity."
@@ -15,26 +15,6 @@ INPUTS = f"{_TASK}.inputs"
 _LEAST, _OPERATORS = f"{_TRINITY_ONLY}algorithm.advantage_fn_args.std_threshold", "experience_operators"
 _DYNAMIC, _MASK, _LEN_MASK = "dapo_dynamic_sampling", "mask_response_truncated", "max_len_mask"
 _OPS = {"ADD": "add", "SUB": "subtract", "MUL": "multiply", "DIV": "divide"}
-
-OPERATOR_ROWS: tuple[Row, ...] = (
-    needless(f"{_TASK}.operators", "none"),
-    summed(f"{_TASK}.operators.**", "task operators"),
-    summed(INPUTS, "tasks", idle=([],)),
-    needless(f"{_TASK}.num_process", "operators run in the process of the run"),
-    needless(f"{_TASK}.target_fields", "rows keep all their columns"),
-    changes(f"{_TASK}.config_path", "each operator of the file goes into data_args.operators, as data_juicer:NAME"),
-    changes(f"{_TASK}.priority_weights.**", "operators choose rows and give them no order"),
-    changes(f"{_TASK}.priority_weights", "operators choose rows and give them no order", {}),
-    changes(f"{_TASK}.top_k", "operators choose rows by what they say, not by a count: quality has min and max", -1),
-    lacks(f"{_TASK}.**", "the rows that operators leave are trained on, and written nowhere"),
-    needless(f"{_SAMPLES}.operators", "none"),
-    summed(f"{_SAMPLES}.operators.**", "experience operators"),
-    summed("algorithm.advantage_fn_args.std_threshold", "experience operators"),
-    lacks(f"{_SAMPLES}.save_input", "rollout_dump_dir has the answers of training and validation", True, False),
-    lacks(f"{_SAMPLES}.input_save_path", "rollout_dump_dir has the answers of training and validation"),
-    needless(f"{_SAMPLES}.inputs", "none"),
-    lacks(f"{_SAMPLES}.**", "operators see the groups of their step"),
-)
 
 Made = list[dict[str, Any]]
 """Operators here that replace one of Trinity's; empty if nothing is needed."""

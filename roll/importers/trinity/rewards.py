@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from roll.importers.rows import CombinedKeys, Condition, Row, SourceLookup, changes, lacks, summed
+from roll.importers.rows import CombinedKeys, Condition, SourceLookup
 from roll.importers.trinity.distillation import distils
 from roll.importers.trinity.operators import is_newest
 
@@ -18,7 +18,6 @@ _WORKFLOW, _REWARD = "default_workflow_type", "default_reward_fn_type"
 _OF_EVALUATION = f"{_INPUT}.default_eval_workflow_type"
 _ARGS, _FLOW_ARGS = f"{TASKS}.reward_fn_args", f"{TASKS}.workflow_args"
 _OVERLONG = ("enable_overlong_penalty", "penalty_factor", "max_response_length", "cache_length")
-_THINKS = ("with_think", "format_score_coef")
 
 _TAGGED = (
     "Think the question through before you answer it. Write what you think between <think> and </think>, and after "
@@ -44,6 +43,8 @@ _WORKFLOWS: Mapping[str, tuple[str, str]] = {
 }
 """Workflows of one question and one answer: the reward, and the system prompt where none is given."""
 _NEAREST: Mapping[str, str] = {
+    "frozen_lake": "env_type: frozen_lake (docs/adding_an_env.md)",
+    "webshop": "env_type: webshop (docs/adding_an_env.md)",
     "alfworld": "an environment of yours that wraps it: env_type: package.module:Class",
     "sciworld": "an environment of yours that wraps it: env_type: package.module:Class",
     "react": "env_type: roll_math or roll_qa with a tool_wrapper asks rows in several turns (docs/adding_an_env.md)",
@@ -110,28 +111,6 @@ _REWARDS: Mapping[str, Callable[[SourceLookup], _Made]] = {
     "countdown_reward": lambda source: _Made("countdown", {"format_score": 0.1}),
 }
 """The names in Trinity's register. A path is called as it is."""
-
-REWARD_ROWS: tuple[Row, ...] = (
-    *(summed(f"{TASKS}.{name}", "trinity rewards") for name in (_WORKFLOW, _REWARD)),
-    *(summed(f"{_INPUT}.{name}", "trinity rewards", needs=f"shared {name}") for name in (_WORKFLOW, _REWARD)),
-    *(summed(f"{SETS}.*.{name}", "eval rewards") for name in (_WORKFLOW, _REWARD, "default_eval_workflow_type")),
-    summed(_OF_EVALUATION, "eval rewards"),
-    *(summed(f"{SETS}.*.workflow_args.{name}", "eval rewards") for name in _THINKS),
-    *(summed(f"{_ARGS}.{name}", "trinity rewards") for name in _OVERLONG),
-    *(summed(f"{_FLOW_ARGS}.{name}", "trinity rewards") for name in _THINKS),
-    summed(f"{_ARGS}.**", "trinity rewards"),
-    changes("**.workflow_args.use_base", "the prompt is that of the chat template; another: a template file", False),
-    changes("**.workflow_args.**", "arguments of a workflow, which is not here; those of a reward are reward_args"),
-    lacks("**.reward_fn_args.**", "validation is scored as training is: rewards.<domain>.reward_args"),
-    lacks("**.workflow_args", "arguments of a reward are reward_args", {}),
-    lacks("**.reward_fn_args", "arguments of a reward are reward_args", {}),
-    changes("**.format.workflow_key", "the column `tag` chooses a domain: rewards.<domain>.tag_included", ""),
-    changes("**.format.reward_fn_key", "the column `tag` chooses a domain: rewards.<domain>.tag_included", ""),
-    changes("**.reply_prefix", "no answer is begun for the policy; a template file can end in it", ""),
-    summed(f"{_INPUT}.system_prompt", "system prompt"),
-    summed(f"{TASKS}.format.system_prompt", "system prompt"),
-    summed(f"{SETS}.*.format.system_prompt", "system prompt"),
-)
 
 
 def workflow(source: SourceLookup) -> str:

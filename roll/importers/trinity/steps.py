@@ -8,7 +8,6 @@ from math import floor, prod
 from typing import Any
 
 from roll.importers.rows import ChangesRun, CombinedKeys, Condition, LeftOpen, NotHere, SourceLookup, devices, split
-from roll.importers.trinity.agents import is_played
 from roll.importers.trinity.distillation import auxiliary_gpus, distils
 from roll.importers.trinity.modes import COLOCATED, sampled
 from roll.importers.verl import batches as verl_counts
@@ -121,7 +120,7 @@ class _Step:
         self.started = started
         batch = sampled(source, source.number(_TRAIN_BATCH, 0)) or started * self.group
         self.near = ""
-        if share or is_played(source):  # turns of an episode are samples there
+        if share:
             batch = min(batch, self.prompts * self.group)
         if batch > self.prompts * self.group:
             self.prompts = -(-batch // self.group)

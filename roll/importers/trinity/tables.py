@@ -9,17 +9,16 @@ from typing import Any
 
 from roll.configs.sections.run import AT_THE_START, LONGEST_STAGE_NAME
 from roll.importers.convert import Entry, Imported, SourceKeys, Tree, convert
-from roll.importers.rows import CHANGES, Outcome, Table, needless, summed
-from roll.importers.trinity import agents
+from roll.importers.row_files import rows_of
+from roll.importers.rows import CHANGES, Outcome, Table, needless
 from roll.importers.trinity.combined_keys import TRINITY_COMBINED_KEYS, TRINITY_CONDITIONS, algorithm_defaults
-from roll.importers.trinity.old_keys import OLD_ROWS, old_notes, present_key
-from roll.importers.trinity.rows import OF_ANY_TASK, OWN_ROWS, RENAMED, RENAMED_SECTIONS, trinity_only
-from roll.importers.trinity.sft import SFT_RENAMED, TRINITY_DPO, TRINITY_SFT
+from roll.importers.trinity.old_keys import old_notes
+from roll.importers.trinity.rows import RL_NAMES, SFT_NAMES, name_of, own_rows, present_key
+from roll.importers.trinity.sft import TRINITY_DPO, TRINITY_SFT
 from roll.importers.trinity.steps import SAVES
 from roll.importers.verl.combined_keys import COMBINED_KEYS
 from roll.importers.verl.common import ACTOR, CONDITIONS, ROLLOUT
 from roll.importers.verl.releases import PPO, below_trinity
-from roll.importers.verl.tables import ROWS
 
 _EMPTY: tuple[Any, ...] = (None, {}, [], "")
 
@@ -33,37 +32,33 @@ def trinity_table(keys: Iterable[tuple[str, Any]]) -> Table:
     """Return the table of the algorithm that the keys name, with rows for sections that are empty."""
     key_values = [(present_key(key), value) for key, value in keys]
     table = _TABLES.get(str(dict(key_values).get("algorithm.algorithm_type")), TRINITY_RL)
-    values = dict(key_values)
-    if table is TRINITY_RL and agents.plays(values):
-        table = agents.agents_table(table, values)
     names = [table.canonical(key) for key, value in key_values if value in _EMPTY]
     sections = [name for name in dict.fromkeys(names) if table.row(name) is None and _is_section(table, name)]
     rows = (*table.rows, *(needless(name, "empty: not given") for name in sections))
     return replace(table, rows=rows, newer_names=_names_there(table))
 
 
+def _names_there(table: Table) -> dict[str, str]:
+    """Return what a Trinity YAML calls the keys of the rows; of several names the first."""
+    known = SFT_NAMES if table.pipeline in ("sft", "dpo") else _OF_RL
+    sections = [(key, theirs) for key, theirs in known.items() if key.endswith(".") and theirs]
+    written = {theirs: key for key, theirs in reversed(list(known.items()))}
+    names = dict[str, str]()
+    for row in table.rows:
+        inside = (key + row.key[len(theirs) :] for key, theirs in sections if row.key.startswith(theirs))
+        names[row.key] = written.get(row.key) or next(inside, row.key.removeprefix("trinity."))
+    return names
+
+
 _OF_RL: Mapping[str, str] = {
-    **RENAMED,
+    **RL_NAMES,
     "explorer.rollout_model.engine_type": f"{ROLLOUT}.name",
     "algorithm.kl_loss_fn": f"{ACTOR}.kl_loss_type",
 }
 
 
-def _names_there(table: Table) -> dict[str, str]:
-    """Return what a Trinity YAML calls the keys of the rows; of several names the first."""
-    is_of_rows = table.pipeline in ("sft", "dpo")
-    renamed = SFT_RENAMED if is_of_rows else _OF_RL
-    sections = {"algorithm.optimizer": "optim"} if is_of_rows else RENAMED_SECTIONS
-    written = {theirs: key for key, theirs in reversed(list(renamed.items()))}
-    names = dict[str, str]()
-    for row in table.rows:
-        inside = (key + row.key[len(part) :] for key, part in sections.items() if row.key.startswith(f"{part}."))
-        names[row.key] = written.get(row.key) or next(inside, row.key.removeprefix("trinity."))
-    return names
-
-
 def _is_section(table: Table, name: str) -> bool:
-    inside = (*(row.key for row in table.rows), *(f"trinity.{key}" for key in (*RENAMED, *RENAMED_SECTIONS)))
+    inside = (*(row.key for row in table.rows), *(f"trinity.{key}" for key in RL_NAMES))
     return any(key.startswith((f"{name}.", f"{name}**")) for key in inside)
 
 
@@ -72,31 +67,19 @@ def without_none(keys: Iterable[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]
     return tuple((key, None if value == "None" else value) for key, value in keys)
 
 
-def _of_rl(key: str) -> str:
-    key = present_key(key)
-    if key in RENAMED:
-        return RENAMED[key]
-    for section, theirs in RENAMED_SECTIONS.items():
-        if key.startswith(section + "."):
-            return theirs + key[len(section) :]
-    return f"trinity.{key}"
-
-
 TRINITY_RL = Table(
     "trinity",
     "rlvr",
     (
-        *OWN_ROWS,
-        *map(trinity_only, OLD_ROWS),
-        summed(SAVES, "saves"),
-        *(row for row in ROWS if row.key != SAVES),
-        *OF_ANY_TASK,
+        *own_rows("shared", "rl"),
+        *(row for row in rows_of("verl/rl.yaml") if row.key != SAVES),
+        *rows_of("trinity/rl_of_verl.yaml"),
     ),
     {**COMBINED_KEYS, **TRINITY_COMBINED_KEYS},
     {**CONDITIONS, **TRINITY_CONDITIONS},
-    _of_rl,
+    lambda key: name_of(key, RL_NAMES),
     algorithm_defaults,
-    release=below_trinity(PPO, ROWS),
+    release=below_trinity(PPO, rows_of("verl/rl.yaml")),
 )
 _TABLES: Mapping[str, Table] = {"sft": TRINITY_SFT, "dpo": TRINITY_DPO}
 """Tables by the algorithm's name; all other algorithms have that of RL."""

@@ -7,22 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from roll.configs.strategies.table import spec_of
-from roll.importers.rows import (
-    ApproximateValue,
-    ChangesRun,
-    CombinedKeys,
-    LeftOpen,
-    SourceLookup,
-    devices,
-    rollout_engine,
-    scorer,
-    split,
-    trainer,
-)
+from roll.importers.conversions import FIRST_UPDATE, rollout_engine, scorer, trainer
+from roll.importers.rows import ApproximateValue, ChangesRun, CombinedKeys, LeftOpen, SourceLookup, devices, split
 from roll.importers.verl.common import (
     ACTOR,
     CRITIC,
-    FIRST_UPDATE,
     IS_OLD,
     MEGATRON,
     REF,

@@ -7,19 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from roll.importers import rows as words
-from roll.importers.rows import ChangesRun, CombinedKeys, SourceLookup, devices, trackers
-from roll.importers.verl.batches import (
-    batches,
-    engine_arguments,
-    gpus,
-    micro_batch,
-    placement,
-    scoring,
-    token_batches,
-    updates_per_step,
-    warmup,
-)
+from roll.importers import conversions
+from roll.importers.conversions import trackers
+from roll.importers.rows import ApproximateValue, ChangesRun, CombinedKeys, SourceLookup, data, devices
+from roll.importers.verl import batches as counts
+from roll.importers.verl.adapters import adapters, head_training
 from roll.importers.verl.common import (
     ACTOR,
     CRITIC,
@@ -39,7 +31,6 @@ from roll.importers.verl.common import (
 from roll.importers.verl.correction import CORRECTION_COMBINED_KEYS
 from roll.importers.verl.pictures import pictures
 from roll.importers.verl.reward_sources import WHOLE, overlong, rewards_by_source
-from roll.importers.verl.role_rows import adapters, head_training
 from roll.importers.verl.templates import template_sums
 from roll.importers.verl.variables import VARIABLE_SUMS
 from roll.utils.text import show
@@ -166,8 +157,8 @@ def estimator(source: SourceLookup) -> CombinedKeys:
         text = f"adv_estimator: reinforce: with rollout.n 1, {name} takes the reward itself there."
         near = "The KL in the reward is that from a token on, where verl's is of the whole answer at every token."
         return CombinedKeys({"adv_estimator": "reinforce"}, text, near if _has_kl(source) else "")
-    made = words.estimator(name)
-    value, near = (made.value, made.note) if isinstance(made, words.ApproximateValue) else (made, "")
+    made = conversions.estimator(name)
+    value, near = (made.value, made.note) if isinstance(made, ApproximateValue) else (made, "")
     if name == "gdpo" and source("algorithm.use_kl_in_reward"):
         near = "the KL in the reward counts here, where it is no part that verl compares"
     changed = {}
@@ -323,12 +314,12 @@ def _verl_only_values(look: SourceLookup, reads_source: bool = False) -> dict[st
 
 
 def _reward_model(source: SourceLookup, at: str) -> CombinedKeys:
-    path, everything = source("reward_model.model.path"), devices(0, gpus(source))
+    path, everything = source("reward_model.model.path"), devices(0, counts.gpus(source))
     if isinstance(path, list):
         if len(path) > 1:
             raise ChangesRun(f"{len(path)} reward models: one scores here, another needs a domain of its own")
         path = path[0] if path else None
-    micro = micro_batch(source, "reward_model", ("micro_batch_size",), gpus(source))
+    micro = counts.micro_batch(source, "reward_model", ("micro_batch_size",), counts.gpus(source))
     settings: dict[str, Any] = {
         f"{at}.reward": "reward_model",
         f"{at}.strategy_args.strategy_name": "hf_infer",
@@ -358,33 +349,8 @@ _MODEL_VALIDATES = (
 
 
 _WITH_PROJECTS = ("wandb", "swanlab", "mlflow")
-TRACKER_VARIABLES: Mapping[str, tuple[str, str]] = {
-    "TENSORBOARD_DIR": ("tensorboard", "log_dir"),
-    "WANDB_DIR": ("wandb", "log_dir"),
-    "WANDB_ENTITY": ("wandb", "entity"),
-    "WANDB_JOB_TYPE": ("wandb", "job_type"),
-    "WANDB_MODE": ("wandb", "mode"),
-    "WANDB_NAME": ("wandb", ""),
-    "WANDB_NOTES": ("wandb", "notes"),
-    "WANDB_PROJECT": ("wandb", ""),
-    "WANDB_RUN_GROUP": ("wandb", "group"),
-    "WANDB_TAGS": ("wandb", "tags"),
-    "MLFLOW_TRACKING_URI": ("mlflow", "tracking_uri"),
-    "SWANLAB_LOG_DIR": ("swanlab", "log_dir"),
-    "SWANLAB_MODE": ("swanlab", "mode"),
-    "SWANLAB_WORKSPACE": ("swanlab", "workspace"),
-}
-"""Variables that a script gives its program: the tracker that reads each in verl, and its setting in tracker_kwargs;
-without one, a key of verl's counts. A key of the table is its name with a dollar sign."""
-OF_MACHINES: Mapping[str, str] = {
-    "WANDB_API_KEY": "wandb",
-    "WANDB_BASE_URL": "wandb",
-    "SWANLAB_API_KEY": "swanlab",
-    "SWANLAB_API_HOST": "swanlab",
-    "MLFLOW_TRACKING_USERNAME": "mlflow",
-    "MLFLOW_TRACKING_PASSWORD": "mlflow",
-}
-"""Variables of trackers that do not belong into a YAML."""
+TRACKER_VARIABLES: Mapping[str, str] = data("trackers.yaml")["settings"]
+OF_MACHINES: Mapping[str, str] = data("trackers.yaml")["of machines"]
 _INSTEAD = {"WANDB_NAME": "trainer.experiment_name counts", "WANDB_PROJECT": "trainer.project_name counts"}
 
 
@@ -396,7 +362,8 @@ def board(source: SourceLookup) -> CombinedKeys:
     project = source("trainer.project_name")
     kwargs = {name: {"project": project} for name in names if name in _WITH_PROJECTS}
     idle = {} if kwargs else {"trainer.project_name": f"{', '.join(names)}: none of these has projects"}
-    for variable, (tracker, key) in TRACKER_VARIABLES.items():
+    for variable, setting in TRACKER_VARIABLES.items():
+        tracker, _, key = setting.partition(".")
         if tracker not in names or not key:
             idle[f"${variable}"] = _INSTEAD[variable] if not key else f"no tracker is {tracker}"
         elif source.is_set(f"${variable}"):
@@ -551,10 +518,10 @@ _LEARNERS = ((ACTOR, "actor_train"), (CRITIC, "critic"))
 COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     **template_sums("actor_train"),
     **VARIABLE_SUMS,
-    "placement": placement,
-    "actor batches": batches("actor_train"),
-    "critic batches": batches("critic"),
-    **{f"{role} rise": warmup(role, updates_per_step(role)) for role in ("actor_train", "critic")},
+    "placement": counts.placement,
+    "actor batches": counts.batches("actor_train"),
+    "critic batches": counts.batches("critic"),
+    **{f"{role} rise": counts.warmup(role, counts.updates_per_step(role)) for role in ("actor_train", "critic")},
     "estimator": of_verl,
     "policy": policy_form,
     "norms": norms,
@@ -567,7 +534,7 @@ COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "validation": validation_sampling,
     "pictures": pictures,
     "sampling": sampling,
-    "engine": engine_arguments,
+    "engine": counts.engine_arguments,
     "filter": group_filter,
     "lora": adapters,
     "mtp": head_training,
@@ -575,18 +542,18 @@ COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "resume": resume,
     "checkpoints": checkpoints,
     "critic warmup": critic_warmup,
-    "actor scoring": scoring("actor_train", ROLLOUT, ("log_prob_micro_batch_size",)),
-    "ref scoring": scoring("reference", REF, ("log_prob_micro_batch_size",)),
-    "critic scoring": scoring("critic", CRITIC, ("forward_micro_batch_size", "ppo_micro_batch_size")),
-    "actor tokens": token_batches("actor_train", ACTOR, "use_dynamic_bsz", "ppo_max_token_len_per_gpu", "train"),
-    "actor scoring tokens": token_batches(
+    "actor scoring": counts.scoring("actor_train", ROLLOUT, ("log_prob_micro_batch_size",)),
+    "ref scoring": counts.scoring("reference", REF, ("log_prob_micro_batch_size",)),
+    "critic scoring": counts.scoring("critic", CRITIC, ("forward_micro_batch_size", "ppo_micro_batch_size")),
+    "actor tokens": counts.token_batches("actor_train", ACTOR, "use_dynamic_bsz", "ppo_max_token_len_per_gpu", "train"),
+    "actor scoring tokens": counts.token_batches(
         "actor_train", ROLLOUT, "log_prob_use_dynamic_bsz", "log_prob_max_token_len_per_gpu", "infer"
     ),
-    "ref tokens": token_batches(
+    "ref tokens": counts.token_batches(
         "reference", REF, "log_prob_use_dynamic_bsz", "log_prob_max_token_len_per_gpu", "infer"
     ),
-    "critic tokens": token_batches("critic", CRITIC, "use_dynamic_bsz", "ppo_max_token_len_per_gpu", "train"),
-    "critic scoring tokens": token_batches(
+    "critic tokens": counts.token_batches("critic", CRITIC, "use_dynamic_bsz", "ppo_max_token_len_per_gpu", "train"),
+    "critic scoring tokens": counts.token_batches(
         "critic", CRITIC, "use_dynamic_bsz", "forward_max_token_len_per_gpu", "infer"
     ),
 }

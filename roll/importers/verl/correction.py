@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from roll.importers.rows import ChangesRun, CombinedKeys, Row, SourceLookup, changes, summed, to
+from roll.importers.rows import ChangesRun, CombinedKeys, SourceLookup
 from roll.importers.verl.common import ACTOR
 from roll.utils.text import show
 
@@ -19,29 +19,6 @@ _AGREEMENTS: Mapping[str, str] = {
     "geometric": "geometric",
 }
 """Units over which a ratio is held between bounds; the later names are those of older versions."""
-
-_NOT_NORMED = (
-    "weights are not divided by their mean over the batch: it is near 1, and scales the loss of an update by as much"
-)
-
-CORRECTION_ROWS: tuple[Row, ...] = (
-    summed("algorithm.rollout_is", "correction"),
-    summed("algorithm.rollout_is_level", "correction"),
-    summed("algorithm.rollout_is_threshold", "correction"),
-    changes("algorithm.rollout_is_mode", "train_infer_correction.filters leaves tokens out by such bounds", "truncate"),
-    changes(
-        "algorithm.rollout_is_threshold_lower", "train_infer_correction.filters leaves tokens out by such bounds", 0.0
-    ),
-    changes("algorithm.rollout_is_**", "train_infer_correction.filters leaves tokens out by such bounds"),
-    summed(f"{_AT}.rollout_is", "correction"),
-    summed(f"{_AT}.rollout_is_threshold", "correction"),
-    *(summed(f"{_AT}.rollout_rs{name}", "rejection") for name in ("", "_threshold", "_threshold_lower")),
-    to(f"{_AT}.bypass_mode", "force_disable_old_logprobs_recompute", idle=(None, False)),
-    Row(f"{_AT}.rollout_is_batch_normalize", idle=(None, False), outcome="approximated", note=_NOT_NORMED),
-    changes(f"{_AT}.use_policy_gradient", "the policy loss is pg_variant: vanilla has neither ratio nor clip", False),
-    changes(f"{_AT}.loss_type", "the policy loss is pg_variant", "ppo_clip"),
-    changes(f"{_AT}.**", "train_infer_correction has other weights and filters", False),
-)
 
 
 def _weights(source: SourceLookup) -> CombinedKeys:

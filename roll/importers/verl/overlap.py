@@ -7,26 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from roll.importers import rows as words
-from roll.importers.rows import (
-    ChangesRun,
-    CombinedKeys,
-    Row,
-    SourceLookup,
-    Table,
-    changes,
-    devices,
-    lacks,
-    needless,
-    summed,
-)
+from roll.importers.conversions import positive
+from roll.importers.row_files import rows_of
+from roll.importers.rows import ChangesRun, CombinedKeys, Row, SourceLookup, Table, changes, devices, needless
 from roll.importers.verl import batches as counts
-from roll.importers.verl.common import (
-    ACTOR,
-    ENDS_SOONER,
-    ROLLOUT,
-    schedule_of,
-)
+from roll.importers.verl.common import ACTOR, ENDS_SOONER, ROLLOUT, schedule_of
 from roll.importers.verl.correction import unweighted
 
 _PROGRAM = re.compile(
@@ -68,7 +53,7 @@ def overlapping_table(table: Table, module: str, values: Mapping[str, Any]) -> T
     streams = is_stream(module, values)
     if not (streams or is_overlapping(module)):
         return replace(table, rows=(*table.rows, _unread(module))) if _async_keys(values) else table
-    rows = {row.key: row for row in (*_PLACES, *(_STREAM_ROWS if streams else ()))}
+    rows = {row.key: row for row in (*rows_of("verl/overlap.yaml"), *(rows_of("verl/stream.yaml") if streams else ()))}
     if streams and values.get(_TOTAL, _TOTAL) is None:  # then verl counts epochs
         rows = {key: row for key, row in rows.items() if key != "trainer.total_epochs"}
         rows[_TOTAL] = needless(_TOTAL, "trainer.total_epochs counts")
@@ -121,14 +106,6 @@ def _devices(first: int, nodes: int, per_node: int, size: int) -> Any:
     if nodes == 1 or per_node == size:
         return devices(first, nodes * per_node)
     return [first + node * size + i for node in range(nodes) for i in range(per_node)]
-
-
-_PLACES: tuple[Row, ...] = (
-    *(summed(f"rollout.{name}", "placement") for name in ("nnodes", _PER_NODE)),
-    *(summed(f"{ROLLOUT}.{name}", "placement") for name in ("nnodes", "n_gpus_per_node")),
-    needless("actor_rollout_ref.hybrid_engine", "engines have GPUs of their own"),
-    summed(f"{ACTOR}.use_rollout_log_probs", "ahead"),
-)
 
 
 # How far engines are ahead.
@@ -200,7 +177,7 @@ def _length(source: SourceLookup) -> CombinedKeys:
 def _validates(source: SourceLookup) -> CombinedKeys:
     """Versions count their validations under either name."""
     key = "rollout.test_freq" if source.is_set("rollout.test_freq") else "trainer.test_freq"
-    steps = words.positive(source.number(key, -1))
+    steps = positive(source.number(key, -1))
     return CombinedKeys({"eval_steps": steps}, f"eval_steps: {steps}, in publications of the weights, which are steps.")
 
 
@@ -208,33 +185,6 @@ def _no_filter(source: SourceLookup) -> CombinedKeys:
     raise ChangesRun("groups are not filtered in a stream of prompts, there or here")
 
 
-_STREAM_ROWS: tuple[Row, ...] = (
-    needless("data.train_batch_size", "a stream of prompts: async_training says what a step is"),
-    needless("data.gen_batch_size", "prompts start one by one"),
-    summed(f"{ACTOR}.{counts.MINI_BATCH}", "actor batches"),
-    summed(f"{_ASYNC}.staleness_threshold", "ahead"),
-    summed(f"{_ASYNC}.trigger_parameter_sync_step", "ahead"),
-    summed(f"{_ASYNC}.require_batches", "ahead"),
-    summed(f"{_ASYNC}.use_rollout_log_probs", "ahead"),
-    Row(
-        f"{_ASYNC}.partial_rollout",
-        idle=(None, True),
-        outcome="approximated",
-        note="running answers go on with the newest weights, where there they end before these are sent",
-    ),
-    changes(f"{_ASYNC}.compute_prox_log_prob", "the ratio is to the engine's log-probs, or to recomputed ones", False),
-    needless(f"{_ASYNC}.use_trainer_do_validate", "engines validate"),
-    needless(f"{_ASYNC}.parallel_validate_and_rollout", "a validation comes before the groups in flight"),
-    needless(f"{_ASYNC}.checkpoint_engine.**", "weights go by collectives or memory: weight_sync_route"),
-    lacks("rollout.max_concurrent_samples_per_replica", "max_running_requests bounds the answers of an engine"),
-    needless("rollout.n", "actor_rollout_ref.rollout.n counts"),
-    summed(_TOTAL, "length"),
-    needless("rollout.total_epochs", f"{_TOTAL} counts; {ENDS_SOONER}"),
-    needless("trainer.total_epochs", f"{_TOTAL} counts; {ENDS_SOONER}"),
-    needless("trainer.total_training_steps", f"{_TOTAL} counts"),
-    summed("rollout.test_freq", "validations"),
-    summed("trainer.test_freq", "validations"),
-)
 _STREAM: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "actor batches": counts.batches("actor_train", prompts_of_step=_prompts),
     "critic batches": counts.batches("critic", prompts_of_step=_prompts),

@@ -7,23 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from roll.configs.tables.vision import VISION
-from roll.importers.rows import (
-    AsksNothing,
-    Change,
-    ChangesRun,
-    CombinedKeys,
-    Row,
-    SourceLookup,
-    changes,
-    needless,
-    summed,
-    to,
-)
-from roll.importers.verl.common import ACTOR, MEGATRON, MODEL, TRAIN, validates
+from roll.importers.rows import Change, CombinedKeys, SourceLookup, data
+from roll.importers.verl.common import ACTOR, MEGATRON, MODEL, validates
 from roll.models.multimodal import ONES_SHOWN
 
-ONLY_RLVR = "pictures are imported for RLVR runs alone"
-NO_VIDEOS = "video files and sound are not read, only frames as pictures (docs/pictures.md)"
+ONLY_RLVR: str = data("words.yaml")["only rlvr"]
+_NO_VIDEOS: str = data("words.yaml")["no videos"]
 COLUMNS: Mapping[str, str] = {"data.image_key": "images", "data.video_key": "videos", "data.audio_key": "audios"}
 """Columns with their names by default."""
 _IMAGES, _VIDEOS = "data.image_key", "data.video_key"
@@ -38,47 +27,6 @@ _SEES = re.compile(
 )
 _GLM = re.compile(r"glm4[156]v")  # GLM-4V is older
 _MIXTURE = re.compile(r"(?i)[-_]a\d+(\.\d+)?b")
-_TOWER = re.compile(r"[\^(.*\\]*(model[.\\]*)?(visual|vision_tower|vision_model)[.*\\)$]*")
-_ADAPTED = "adapters are of the language model alone"
-_FROZEN = "vision_model,projector"
-
-PATCHES = needless("data.image_patch_size", "config.json says it")
-PICTURE_ROWS: tuple[Row, ...] = (
-    *(summed(key, "pictures") for key in COLUMNS),
-    *(summed(f"{_SIZES}.{name}", "pictures") for name in _OF_SIZE),
-    changes(
-        f"{_SIZES}**",
-        "of a processor's settings, those of size have keys: data_args.image_min_pixels, image_max_pixels",
-        {},
-    ),
-    PATCHES,
-)
-
-
-def frozen(value: object) -> str:
-    """The parts of the model that freeze_vision_tower leaves as they are: verl's tower has its merger in it."""
-    if not value:
-        raise AsksNothing("the tower is trained with the rest")
-    return _FROZEN
-
-
-def left_out(value: object) -> str:
-    """Refuses modules that get no adapters, but for the tower, which gets none anyway."""
-    names = value if isinstance(value, list) else [value]
-    if value is None or not names or all(isinstance(name, str) and _TOWER.fullmatch(name) for name in names):
-        raise AsksNothing(_ADAPTED)
-    raise ChangesRun("lora_target names what gets adapters")
-
-
-MODULE_ROWS: tuple[Row, ...] = (
-    to(
-        f"{ACTOR}.freeze_vision_tower",
-        f"{TRAIN}.model_args.freeze_module_prefix",
-        via=frozen,
-        note="the tower and its merger, which are one part there",
-    ),
-    to(f"{MODEL}.exclude_modules", f"{TRAIN}.model_args.lora_target", via=left_out, needs="lora"),
-)
 
 
 def name_sees(name: object) -> bool:
@@ -133,7 +81,7 @@ def pictures(source: SourceLookup) -> CombinedKeys:
     others = [key for key in _picture_keys(source) if key in COLUMNS and key != _IMAGES]
     if is_whole:
         return CombinedKeys(settings, text, idle=dict.fromkeys(others, "the name of a column that is not asked for"))
-    return CombinedKeys(settings, text, changes={key: _FRAMES if key == _VIDEOS else NO_VIDEOS for key in others})
+    return CombinedKeys(settings, text, changes={key: _FRAMES if key == _VIDEOS else _NO_VIDEOS for key in others})
 
 
 def no_pictures(source: SourceLookup) -> CombinedKeys:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from roll.importers.rows import ChangesRun, SourceLookup, files
+from roll.importers.conversions import files
+from roll.importers.rows import ChangesRun, SourceLookup
 from roll.importers.verl.common import MOST_TOKENS, OF_KWARGS, penalty_factor
 from roll.utils.files import expanded, path_info
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from roll.importers import rows as words
+from roll.importers.conversions import files
 from roll.importers.rows import CombinedKeys, SourceLookup
 from roll.importers.verl.templates import ARGUMENT, DEFAULT_SWITCH, OF_MODEL, SWITCH
 
@@ -56,7 +56,7 @@ def columns(source: SourceLookup) -> CombinedKeys:
         settings |= {"validation.data_args.messages": name} if source("data.val_files") else {}
         read = CombinedKeys(settings, f"data_args.messages: {name}, of which every answer is learnt.")
         return _of_messages(source, read)
-    inner = {kind: words.files(source(f"data.{kind}_dict_keys") or []) for kind in ("prompt", "response")}
+    inner = {kind: files(source(f"data.{kind}_dict_keys") or []) for kind in ("prompt", "response")}
     names = {
         kind: f"{source(f'data.{kind}_key')}" + (f".{keys[0]}" if keys and _is_nested(source, kind) else "")
         for kind, keys in inner.items()

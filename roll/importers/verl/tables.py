@@ -10,35 +10,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from roll.importers import rows as words
 from roll.importers.convert import Imported, SourceKeys, convert
-from roll.importers.rows import RELEASE, Change, Row, Table, changes, lacks, needless, summed, to
+from roll.importers.row_files import rows_of
+from roll.importers.rows import Change, Table, changes
 from roll.importers.script import is_output, undated
 from roll.importers.verl.combined_keys import COMBINED_KEYS, OF_MACHINES, TRACKER_VARIABLES
-from roll.importers.verl.common import (
-    ACTOR,
-    ALL_ROWS,
-    CONDITIONS,
-    CRITIC,
-    ENDS_SOONER,
-    ENGINE_GROUP,
-    FILES_ONCE,
-    FP32_STATES,
-    MEGATRON,
-    MODEL,
-    OWN_CODE,
-    PADDED,
-    PROFILES,
-    ROLLOUT,
-    TILED_HEAD,
-    TRAIN,
-    device,
-    engine_group,
-)
-from roll.importers.verl.correction import CORRECTION_ROWS
+from roll.importers.verl.common import ACTOR, CONDITIONS, MEGATRON, MODEL, ROLLOUT
 from roll.importers.verl.files import of_program
 from roll.importers.verl.overlap import is_overlapping, is_stream, overlapping_table
-from roll.importers.verl.pictures import PICTURE_ROWS, picture_notes
+from roll.importers.verl.pictures import picture_notes
 from roll.importers.verl.releases import (
     PPO,
     PPO_MEGATRON,
@@ -53,11 +33,9 @@ from roll.importers.verl.releases import (
     release_notes,
 )
 from roll.importers.verl.reward_sources import GRADES_MATHS
-from roll.importers.verl.role_rows import REWARD_ROWS, ROLE_ROWS
-from roll.importers.verl.sft_rows import SAVES, SFT
-from roll.importers.verl.templates import TEMPLATE_ROWS
+from roll.importers.verl.sft_rows import SFT
 from roll.importers.verl.turns import plays, turns_table
-from roll.importers.verl.variables import VARIABLE_ROWS, read_by_own_code
+from roll.importers.verl.variables import read_by_own_code
 
 # The program that a script starts: its keys say what a run is only where the program is verl's own trainer.
 
@@ -144,233 +122,6 @@ def _prime_table(table: Table) -> Table:
     rows = (row for row in table.rows if not row.key.startswith("reward_model.") or row.key.startswith(_OF_RULES))
     of_version = table.derived
     return replace(table, rows=(*rows, *_PRIME_ROWS), derived=lambda values: {**of_version(values), **_PRIME_DEFAULTS})
-
-
-# verl's keys for reinforcement learning (`ppo_trainer`, `ppo_megatron_trainer` and what builds on them).
-
-_DATA = (
-    to("data.train_files", f"{TRAIN}.data_args.file_name", via=words.files),
-    to("data.val_files", "validation.data_args.file_name", via=words.files),
-    to("data.tokenizer", f"{TRAIN}.model_args.tokenizer_path"),
-    to(
-        "data.prompt_key",
-        f"{TRAIN}.data_args.messages",
-        default=RELEASE,
-        note="verl's prompts are chat messages; the answer to compare with is the column reward_model.ground_truth",
-    ),
-    summed("data.reward_fn_key", "rewards"),
-    to("data.max_prompt_length", "prompt_length", default=RELEASE),
-    to("data.max_response_length", "response_length", default=RELEASE),
-    summed("data.train_batch_size", "actor batches"),
-    summed("data.gen_batch_size", "filter", needs="filter"),
-    to("data.val_batch_size", "val_batch_size", idle=(None,)),
-    to("data.shuffle", f"{TRAIN}.data_args.shuffle", default=RELEASE),
-    to("data.drop_last", f"{TRAIN}.data_args.drop_last"),
-    to("data.seed", "seed", idle=(None,)),
-    summed("data.truncation", "rows"),
-    summed("data.filter_overlong_prompts", "rows"),
-    needless("data.filter_overlong_prompts_workers", "prompts are measured as they are needed"),
-    needless("data.dataloader_num_workers", "prompts are read as they are needed"),
-    lacks("data.validation_shuffle", "all rows are validated, in their order", False),
-    replace(changes("data.val_max_samples", ALL_ROWS, -1), needs="validations"),
-    changes("data.*_max_samples", ALL_ROWS, -1),
-    *PICTURE_ROWS,
-    to("data.prompt_id_key", f"{TRAIN}.data_args.id", idle=(None,)),
-    needless("data.max_prompt_id_length", "ids of rows are texts, of any length"),
-    changes("data.need_tools_kwargs", "tools belong to agentic runs: custom_envs.<tag>.tool_wrapper", False),
-    *(
-        needless(f"data.return_{what}", "messages, texts and tokens of a row are kept where something reads them")
-        for what in ("raw_input_ids", "raw_chat", "full_prompt", "multi_modal_inputs")
-    ),
-    needless("data.use_shm", FILES_ONCE),
-    lacks("data.trust_remote_code", OWN_CODE, False),
-    changes("data.custom_cls.*", "rows of one's own become a file of rows: docs/data.md"),
-    changes("data.sampler.*", "rows come shuffled, or in their order"),
-    changes("data.datagen.*", "rows are there before the run"),
-    changes(
-        "data.tool_config_path",
-        "single_turn_agent there writes the tools of that file into prompts, and none is called: give the rows a "
-        f"column of their JSON schemas ({TRAIN}.data_args.tools, docs/data.md)",
-    ),
-    *TEMPLATE_ROWS,
-)
-
-_ALGORITHM = (
-    summed("algorithm.adv_estimator", "estimator"),
-    to("algorithm.gamma", "gamma", via=words.number, default=RELEASE),
-    to("algorithm.lam", "lambd", via=words.number, default=RELEASE, needs="critic"),
-    summed("algorithm.norm_adv_by_std_in_grpo", "norms"),
-    to(
-        "algorithm.gdpo_reward_keys",
-        "gdpo_reward_keys",
-        via=words.files,
-        needs="gdpo",
-        note="the function of the reward must return them beside its score; whether it does shows in the first step",
-    ),
-    to("algorithm.gdpo_reward_weights", "gdpo_reward_weights", idle=(None,), needs="gdpo"),
-    to("algorithm.use_kl_in_reward", "add_token_level_kl", default=RELEASE),
-    to("algorithm.kl_penalty", "kl_penalty", via=words.kl, default=RELEASE, needs="kl reward"),
-    to("algorithm.kl_ctrl.kl_coef", "init_kl_coef", via=words.number, default=RELEASE, needs="kl reward"),
-    Row("algorithm.kl_ctrl.type", idle=("fixed",), note="target_kl adapts it", needs="kl reward"),
-    to("algorithm.kl_ctrl.target_kl", "target_kl", via=words.number, default=RELEASE, needs="adaptive kl"),
-    to("algorithm.kl_ctrl.horizon", "kl_horizon", default=RELEASE, needs="adaptive kl"),
-    summed("algorithm.filter_groups.enable", "filter", needs="filter"),
-    summed("algorithm.filter_groups.max_num_gen_batches", "filter", needs="filter"),
-    summed("algorithm.filter_groups.metric", "filter", needs="filter"),
-    changes("algorithm.use_pf_ppo", "rows are not drawn again by weight; difficulty_loss_weight weighs them", False),
-    *(needless(f"algorithm.pf_ppo.{name}", "use_pf_ppo says whether") for name in ("reweight_method", "weight_pow")),
-    *CORRECTION_ROWS,
-    needless("algorithm._target_", "classes of verl's"),
-    needless("algorithm.kl_ctrl._target_", "classes of verl's"),
-)
-
-_TRAINER = (
-    summed("trainer.nnodes", "placement"),
-    summed("trainer.n_gpus_per_node", "placement"),
-    to(
-        "trainer.total_epochs",
-        "num_train_epochs",
-        default=RELEASE,
-        needs="epochs",
-        note="the run counts its steps when it knows its rows: epochs x whole batches of them",
-    ),
-    to("trainer.total_training_steps", "max_steps", idle=(None,), note=ENDS_SOONER, outcome="approximated"),
-    summed("trainer.project_name", "trackers"),
-    to("trainer.experiment_name", "exp_name", via=words.run_name, default=RELEASE),
-    summed("trainer.logger", "trackers"),
-    *(
-        summed(f"${name}", "trackers", note=f"tracker_kwargs.{where}.{key}.")
-        for name, (where, key) in TRACKER_VARIABLES.items()
-    ),
-    needless("trainer.log_val_generations", "rollout_dump_dir has answers of training and validation"),
-    to("trainer.rollout_data_dir", "rollout_dump_dir", idle=(None,)),
-    lacks("trainer.validation_data_dir", "rollout_dump_dir has answers of training and validation"),
-    to("trainer.save_freq", "save_steps", via=words.positive, default=RELEASE),
-    to("trainer.test_freq", "eval_steps", via=words.positive, default=RELEASE),
-    to("trainer.val_before_train", "val_before_train", default=RELEASE, needs="validation"),
-    changes("trainer.val_only", "there is no run of a validation alone", False),
-    summed("trainer.critic_warmup", "critic warmup"),
-    to("trainer.default_local_dir", "checkpoint_config.output_dir"),
-    lacks("trainer.default_hdfs_dir", "checkpoints go into a directory; copy it from there"),
-    summed("trainer.resume_mode", "resume"),
-    summed("trainer.resume_from_path", "resume"),
-    summed("trainer.max_actor_ckpt_to_keep", "checkpoints", idle=(None,)),
-    needless("trainer.max_critic_ckpt_to_keep", "a checkpoint holds all roles"),
-    summed("trainer.remove_previous_ckpt_in_save", "checkpoints", idle=(False,)),
-    lacks("trainer.del_local_ckpt_after_load", "max_ckpt_to_keep says how many stay", False),
-    needless("trainer.balance_batch", "rows are divided over ranks by work"),
-    to("trainer.device", "platform", via=device),
-    needless("trainer.esi_redundant_time", "interrupt_timeout is the time after SIGTERM"),
-    needless("trainer.ray_wait_register_center_timeout", "rpc_timeout is the limit of a call"),
-    needless(
-        "trainer.use_legacy_worker_impl",
-        "it chooses verl's engines or its older workers, whose token-mean is of a micro batch: see loss_agg_mode",
-    ),
-    needless("trainer.use_v1", "classes of verl's"),
-    lacks("trainer.profile_**", PROFILES),
-    needless("trainer.npu_profile.**", PROFILES),
-    needless("trainer.*_nsight_options.**", PROFILES),
-    needless("trainer.val_generations_to_log_to_*", "rollout_dump_dir has answers of training and validation"),
-)
-
-_OF_TUNING = ("model", "optim")
-
-_OTHERS = (
-    needless("**._target_", "classes of verl's"),
-    needless("**.profiler.**", PROFILES),
-    needless("global_profiler.**", PROFILES),
-    lacks("transfer_queue.**", "rows travel through Ray's object store", False),
-    changes(
-        "distillation.**",
-        "a teacher is a section here: teacher and use_opd for on-policy distillation (docs/distillation.md)",
-        False,
-    ),
-    changes("reward.**", "how rewards are computed is the domain's: rewards.<domain> (docs/rewards.md)", None, {}, 0),
-    *(
-        needless(f"{name}.**", f"{name} is a section of fine-tuning, which no other trainer reads")
-        for name in _OF_TUNING
-    ),
-    *VARIABLE_ROWS,
-    needless("ray_kwargs.**", "a Ray cluster is joined at RAY_ADDRESS, or started"),
-    needless("ray_init.**", "a Ray cluster is joined at RAY_ADDRESS, or started"),
-    needless("defaults", "verl's defaults are known to the importer; files of one's own beside it are read"),
-    needless("defaults.**", "verl's defaults are known to the importer; files of one's own beside it are read"),
-    to(
-        "af_output_dir", "output_dir", note="checkpoint_config.output_dir wins where trainer.default_local_dir is given"
-    ),
-    needless("hydra.**", "of Hydra's own"),
-)
-
-_MODES = "trainer_mode is sync; async_generation_ratio says how far rollouts run ahead (docs/rollouts.md)"
-
-_NEWEST = (
-    needless("**.pad_to_length**", PADDED),
-    needless("**.pad_bshd_to_minibatch_max", PADDED),
-    needless("**.megatron.thd_format", PADDED),
-    needless("**.entropy_from_logits_*", TILED_HEAD),
-    needless("**.use_no_sync_for_gradient_accumulation", "gradients are added up over ranks once per update"),
-    needless("**.turbo_config.**", "of an engine that actor.strategy does not name"),
-    lacks("actor_rollout_ref.actor.use_prefix_grouper", "use_prefix_sharing: on (docs/trainers.md)", False),
-    to("actor_rollout_ref.actor.policy_loss.dro_beta", "kimi15_tau", via=words.number, needs="dro"),
-    needless(f"{ROLLOUT}.seed", "seed of the run counts"),
-    needless(f"{ROLLOUT}.full_determinism", "seed of the run counts"),
-    lacks(f"{ROLLOUT}.router_config_path", "engines are chosen by load and session"),
-    lacks(f"{ROLLOUT}.moe_load_balance_metrics_interval", "router/ metrics are of the trainer", 0),
-    needless(f"{ROLLOUT}.mtp", "model.mtp says what becomes of MTP heads"),
-    needless(f"{ROLLOUT}.qat", "actor.qat says whether weights are quantised"),
-    changes("data.function_tool_path", "tools belong to agentic runs: custom_envs.<tag>.tool_wrapper"),
-    *(
-        lacks(f"**.optim.{name}", FP32_STATES, "fp32", "float32")
-        for name in ("main_grads_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
-    ),
-    needless("**.optim.use_precision_aware_optimizer", "master weights are fp32"),
-    needless("**.optim.use_layer_wise_distributed_optimizer", "states are shared as use_distributed_optimizer says"),
-    needless("**.optim.muon_**", "of the optimizer muon, which optim.optimizer does not name"),
-    changes("**.megatron.dynamic_context_parallel", "context_parallel_size is the same for all rows", False),
-    needless("**.megatron.max_seqlen_per_dp_cp_rank", "dynamic_context_parallel is off"),
-    needless("**.megatron.*_fully_reshardable**", "a checkpoint can be read by another number of ranks"),
-    lacks("**.megatron.use_megatron_fsdp", "use_distributed_optimizer shares states over ranks", False),
-    changes("**.megatron.router_replay.mode", "router_replay.mode of the role", "disabled"),
-    changes("**.megatron.router_replay.**", "experts are neither recorded to a file nor read from one"),
-    lacks("critic.loss_scale_factor", "the value loss is a mean over the tokens"),
-    *(lacks(f"critic.model.{name}", "as the policy has it") for name in ("hf_config_path", "custom_chat_template")),
-    *(
-        lacks(f"critic.model.{name}", "the critic is trained in full")
-        for name in ("exclude_modules", "lora_adapter_path")
-    ),
-    lacks("critic.model.use_liger", "model_args.use_torch_compile fuses what is beside the matrices", False),
-    needless("critic.model.use_fused_kernels", "values never come from whole logits"),
-    needless("critic.model.fused_kernel_options.**", "values never come from whole logits"),
-    changes("trainer.checkpoint_callback_class", "what follows a checkpoint is checkpoint_config's"),
-    changes(
-        "trainer.v1.trainer_mode", "async_generation_ratio says how far ahead rollouts are (docs/rollouts.md)", "sync"
-    ),
-    changes("trainer.v1.sampler.custom_sampler.**", "rows come shuffled, or in their order"),
-    needless("trainer.v1.**", _MODES),
-    needless("algorithm.filter_groups.max_inflight_gen_batches", "max_additional_running_prompts says how many"),
-)
-"""Keys that came with verl 0.7 and later."""
-
-_ENGINE_ROWS = (to(ENGINE_GROUP, f"{TRAIN}.strategy_args.strategy_name", via=engine_group),)
-"""The choice of verl's files for an engine, which a strategy that is given overrules."""
-
-
-def _where_it_counts(row: Row) -> Row:
-    """The row of a key of a critic or a reward model, which asks for nothing where none runs."""
-    if row.needs or row.key == f"{CRITIC}.enable":
-        return row
-    if row.key.startswith(f"{CRITIC}."):
-        return replace(row, needs="critic")
-    return replace(row, needs="open reward model") if row.key.startswith("reward_model.model.") else row
-
-
-ROWS: tuple[Row, ...] = tuple(
-    map(
-        _where_it_counts,
-        (*_DATA, *_ALGORITHM, *ROLE_ROWS, *_ENGINE_ROWS, *REWARD_ROWS, *_TRAINER, *_OTHERS, *_NEWEST),
-    )
-)
-"""A key stands in one row; of two that fit, the first."""
 
 
 _OF_SFT = ("model.partial_pretrain", "data.prompt_dict_keys", "data.multiturn.enable", "data.max_length", "optim.lr")
@@ -546,7 +297,7 @@ def verl_notes(original: SourceKeys) -> Iterator[str]:
     yield from read_by_own_code(original.command, values)
     for name, value in _of_trackers(original):
         if is_output(value):
-            yield f"{name} is taken from a program, and not read: tracker_kwargs.{'.'.join(TRACKER_VARIABLES[name])}."
+            yield f"{name} is taken from a program, and not read: tracker_kwargs.{TRACKER_VARIABLES[name]}."
     if _is_single(original) and "trainer.n_gpus_per_node" not in there:
         yield "torchrun without --nproc-per-node starts one process: 1 GPU."
     for flag, known_as in FLAGS.items():
@@ -585,7 +336,7 @@ _RENAMED = (
 VERL_RL = Table(
     "verl",
     "rlvr",
-    ROWS,
+    rows_of("verl/rl.yaml"),
     COMBINED_KEYS,
     CONDITIONS,
     _known_as,
@@ -594,7 +345,6 @@ VERL_RL = Table(
 )
 VERL_SFT = replace(
     SFT,
-    rows=tuple(SAVES if row.key == SAVES.key else row for row in SFT.rows),
     canonical=lambda key: _OF_ENGINE.get(key, _known_as(key)),
     derived=lambda values: WHOLE_STEPS,
 )

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from roll.importers import rows as words
-from roll.importers.rows import CombinedKeys, Row, SourceLookup, lacks, summed, to
+from roll.importers.rows import CombinedKeys, SourceLookup
 from roll.utils.text import show
 
 _KWARGS = "data.apply_chat_template_kwargs"
@@ -54,11 +53,3 @@ def template_sums(role: str) -> Mapping[str, Callable[[SourceLookup], CombinedKe
         return CombinedKeys(settings, f"global_template: {settings['global_template']}.", near, differences=differences)
 
     return {"template variables": variables, "thinking": thinking}
-
-
-TEMPLATE_ROWS: tuple[Row, ...] = (
-    lacks(_KWARGS, "data_args.template_kwargs is a mapping", {}),
-    to(ARGUMENT, "global_template", via=words.chat_template, idle=(None,)),
-    summed(SWITCH, "thinking", idle=(None,)),
-    summed(f"{_KWARGS}.**", "template variables"),
-)

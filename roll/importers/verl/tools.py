@@ -11,7 +11,7 @@ import yaml
 
 from roll.configs.load.yaml_file import read_yaml
 from roll.errors import ConfigError
-from roll.importers.rows import files
+from roll.importers.conversions import files
 from roll.importers.verl.files import beside
 from roll.importers.verl.pictures import ONLY_RLVR
 

@@ -8,21 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from roll.importers.episodes import environment, of_episodes, without_equal_groups
-from roll.importers.rows import (
-    RELEASE,
-    ApproximateValue,
-    CombinedKeys,
-    Row,
-    SourceLookup,
-    Table,
-    changes,
-    lacks,
-    needless,
-    summed,
-    to,
-)
+from roll.importers.row_files import rows_of
+from roll.importers.rows import CombinedKeys, SourceLookup, Table
 from roll.importers.verl.combined_keys import reward_manager
-from roll.importers.verl.common import MOST_TOKENS, OVERLONG, ROLLOUT, overlong_buffer, validates
+from roll.importers.verl.common import ROLLOUT, overlong_buffer, validates
 from roll.importers.verl.pictures import no_pictures
 from roll.importers.verl.reward_sources import CODE, DAPO, sources_of
 from roll.importers.verl.tools import Tools, tools_of
@@ -55,7 +44,6 @@ _CALLS = "a call is <name>text</name>, as the first prompt says, where verl has 
 _NO_PENALTY = "no penalty for the length of an episode is here"
 _SOME_ROWS = "val_batch_size / val_env_manager.group_size questions in turn, where verl asks all rows"
 _USUAL_QUESTIONS = 128
-_TOO_LONG = "a first prompt that leaves no room for a response keeps its end"
 _SHOWN = "Results of tools are shown whole; there the middle of a longer one is cut out."
 
 
@@ -79,7 +67,7 @@ def turns_table(table: Table, values: Mapping[str, Any], script: Path | None) ->
         tools[_INTERACTIONS] = tools_of(values[_INTERACTIONS], script, "interaction")
     sums = {"episodes": _Episodes(tools), "lengths": _lengths, "filter": without_equal_groups}
     sums |= {"pictures": no_pictures, "reward manager": _manager}
-    return of_episodes(table, _ROWS, sums, asks_rows=True)
+    return of_episodes(table, rows_of("verl/turns.yaml"), sums, asks_rows=True)
 
 
 class _Episodes:
@@ -168,12 +156,6 @@ def _lengths(source: SourceLookup) -> CombinedKeys:
     )
 
 
-def _epochs(value: object) -> ApproximateValue:
-    return ApproximateValue(
-        value, "as many questions as the epochs have rows, drawn by the seed; the last step is whole"
-    )
-
-
 def _episodes_of_validation(source: SourceLookup) -> dict[str, Any]:
     """Number of episodes of a validation, of which each question has some."""
     times = source.size(f"{ROLLOUT}.val_kwargs.n", 1)
@@ -193,38 +175,3 @@ def _turns(source: SourceLookup) -> int:
 def _is_gsm8k(source: SourceLookup) -> bool:
     files = source("data.train_files") or ""
     return "gsm8k" in str(files).lower() or any("gsm8k" in str(source(key) or "").lower() for key in TOOL_FILES)
-
-
-_ROWS: tuple[Row, ...] = (
-    summed(f"{TURNS}.enable", "episodes"),
-    *(summed(key, "episodes") for key in (*TOOL_FILES, _INTERACTIONS)),
-    *(summed(f"{TURNS}.{name}", "episodes") for name in ("max_assistant_turns", "max_user_turns", "max_turns")),
-    lacks(f"{TURNS}.max_parallel_calls", "an answer calls one tool; the next answer another", 1),
-    lacks(f"{TURNS}.max_tool_response_length", "results are shown whole"),
-    needless(f"{TURNS}.tool_response_truncate_side", "results are shown whole"),
-    lacks(f"{TURNS}.format", _CALLS),
-    needless(f"{TURNS}.use_inference_chat_template", "what was sampled is never rendered anew"),
-    needless(f"{TURNS}.tokenization_sanity_check_mode", "what was sampled is never encoded again"),
-    needless(f"{TURNS}.enable_tokenization_sanity_check", "what was sampled is never encoded again"),
-    lacks(f"{TURNS}.num_repeat_rollouts", "group_size says how many episodes a question has"),
-    changes(_LOOP, "one loop plays episodes: user_defined_rollout_loop_cls names another", "tool_agent", *_OFF),
-    needless("data.need_tools_kwargs", "classes of verl's interface get the tools_kwargs of a row that has them"),
-    needless("data.tool_config_path", "it measures prompts; tools are those of rollout.multi_turn.tool_config_path"),
-    summed("data.prompt_key", "episodes"),
-    summed("data.reward_fn_key", "episodes"),
-    summed("data.max_prompt_length", "lengths"),
-    summed("data.max_response_length", "lengths"),
-    summed("data.val_batch_size", "episodes"),
-    lacks("data.shuffle", "questions are drawn by the seed", True),
-    to("trainer.total_epochs", "num_train_epochs", default=RELEASE, needs="epochs", via=_epochs),
-    needless("data.drop_last", "questions are drawn by the seed"),
-    lacks("data.seed", "seed of the run counts"),
-    lacks("data.truncation", _TOO_LONG, "error"),
-    lacks("data.filter_overlong_prompts", f"there rows of longer prompts are left out; here {_TOO_LONG}", False),
-    needless("data.filter_overlong_prompts_workers", "prompts are measured as they are needed"),
-    *(summed(f"custom_reward_function.{name}", "episodes") for name in ("path", "name")),
-    changes("custom_reward_function.reward_kwargs.*", "the environment judges"),
-    summed("reward_model.enable", "episodes"),
-    needless(MOST_TOKENS, _NO_PENALTY),
-    *(summed(f"{section}.{name}", "episodes") for section in OVERLONG for name in ("enable", "len", "penalty_factor")),
-)

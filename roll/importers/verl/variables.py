@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from roll.importers.rows import CombinedKeys, Row, SourceLookup, summed
+from roll.importers.rows import CombinedKeys, SourceLookup
 from roll.importers.script import Command
 from roll.importers.verl.common import ROLLOUT
 from roll.platforms.table import PLATFORMS
@@ -30,7 +30,6 @@ def _of_workers(source: SourceLookup) -> CombinedKeys:
     )
 
 
-VARIABLE_ROWS: tuple[Row, ...] = (summed(f"{_OF_RAY}.*", "variables"),)
 VARIABLE_SUMS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {"variables": _of_workers}
 
 _OF_LIBRARIES = re.compile(

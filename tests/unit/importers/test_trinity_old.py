@@ -1,6 +1,7 @@
 """Trinity-RFT's older ways, and what evaluates: the same run, or told."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -9,9 +10,29 @@ from roll.commands.table import main as roll
 from roll.importers.command import imported_from
 from roll.importers.convert import read
 from tests.unit.importers.test_import import entry
-from tests.unit.importers.test_trinity_agents import BASE, TASKS
 from tests.unit.importers.test_verl_meaning import at
 
+TASKS = "buffer.explorer_input.taskset"
+BASE: dict[str, Any] = {
+    "project": "games",
+    "name": "lake",
+    "algorithm": {"algorithm_type": "grpo", "repeat_times": 8},
+    "model": {"model_path": "org/model", "max_prompt_tokens": 2048, "max_response_tokens": 1024},
+    "cluster": {"node_num": 1, "gpu_per_node": 8},
+    "buffer": {
+        "batch_size": 32,
+        "total_epochs": 2,
+        "explorer_input": {
+            "taskset": {"storage_type": "file", "path": "/d/train.jsonl", "split": "train"},
+            "eval_tasksets": [{"path": "/d/test.jsonl", "rollout_args": {"n": 4}}],
+        },
+    },
+    "explorer": {
+        "eval_interval": 10,
+        "max_timeout": 360,
+        "rollout_model": {"engine_num": 2, "tensor_parallel_size": 2},
+    },
+}
 OLD = {
     "data": {
         "total_epochs": 20,

@@ -9,7 +9,7 @@ from roll.importers.command import imported_from
 from roll.importers.convert import Imported, read
 from roll.importers.rows import RELEASE, same
 from roll.importers.verl.releases import PPO, releases
-from roll.importers.verl.tables import ROWS
+from roll.importers.verl.tables import VERL_RL
 from tests.unit.importers.test_verl_meaning import ACTOR, ROLLOUT, at
 
 FEW = (
@@ -31,7 +31,7 @@ def test_defaults_are_those_of_the_release(tag: str) -> None:
     assert found.tree["entropy_loss_coef"] == (0.001 if is_older else 0)
     assert (found.tree["add_token_level_kl"], found.tree["dual_clip_loss"]) == (is_older, not is_older)
     written = 0
-    for row in ROWS:
+    for row in VERL_RL.rows:
         if row.default is RELEASE and row.via is same and row.key in keys and row.targets[0] in found.defaults:
             written += 1
             assert at(found, row.targets[0]) == keys[row.key], row.key

@@ -1,0 +1,338 @@
+"""Conversions of values, by the names that rows give them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+from roll.configs.sections.model import DTYPES
+from roll.configs.sections.run import TRACKER_WORDS, Tracker
+from roll.configs.strategies.table import STRATEGIES, spec_of
+from roll.configs.tables.policy_losses import RECClip, RECRegularizer, RECWeight
+from roll.importers.rows import (
+    ApproximateValue,
+    AsksNothing,
+    ChangesRun,
+    NotHere,
+    PerTargetValues,
+    data,
+    is_left_open,
+    same,
+)
+from roll.platforms.table import PLATFORMS
+from roll.utils.text import show
+
+__all__ = ["same"]
+_TRACKERS: tuple[str, ...] = get_args(Tracker)
+_TRACKER_WORDS = {**TRACKER_WORDS, "file": "jsonl"}
+_TOWER = re.compile(r"[\^(.*\\]*(model[.\\]*)?(visual|vision_tower|vision_model)[.*\\)$]*")
+FIRST_UPDATE: str = data("words.yaml")["first update"]
+OF_EPOCH = "an epoch has its rows / data.train_batch_size steps: set eval_steps and save_steps to them"
+MODES = ("explore", "train", "bench")
+COLOCATED = "colocate"
+
+
+def word(table: Mapping[str, Any], what: str) -> Callable[[Any], Any]:
+    """A translation by a table; other words are refused with those there are."""
+
+    def translated(value: Any) -> Any:
+        if isinstance(value, list | dict) or value not in table:
+            raise ChangesRun(f"there is no {what} {show(value)} here; there are {', '.join(table)}")
+        found = table[value]
+        return ApproximateValue(found[0], found[1]) if isinstance(found, list) else found
+
+    return translated
+
+
+def _words_of(kind: str, what: str = "") -> Callable[[Any], Any]:
+    return word(data("translations.yaml")[kind], what or kind)
+
+
+def _one_of(words: Any, what: str) -> Callable[[Any], Any]:
+    return word({name: name for name in get_args(words)}, what)
+
+
+trainer, scorer = _words_of("trainer"), _words_of("scorer", "trainer")
+schedule, kernel = _words_of("schedule"), _words_of("kernel")
+aggregation, router_replay = _words_of("loss_agg_mode"), _words_of("mode of router replay")
+dtype = word({name: name for name in DTYPES.values()} | DTYPES, "number format")
+rec_clip, rec_weight = _one_of(RECClip, "clip_mode"), _one_of(RECWeight, "weight")
+rec_regularizer = _one_of(RECRegularizer, "regularizer")
+
+
+def number(value: Any) -> float:
+    """Converts a number, also from a text such as 1e-6, which YAML does not read as a number."""
+    if isinstance(value, bool):
+        raise ValueError(value)
+    return float(value)
+
+
+def whole(value: Any) -> int:
+    return int(value)
+
+
+def text(value: Any) -> str:
+    return str(value)
+
+
+def files(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else [str(item) for item in value]
+
+
+def positive(value: Any) -> int:
+    """Counts of which -1 and null mean never or all."""
+    return int(value) if int(value) > 0 else -1
+
+
+def opposite(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(value)
+    return not value
+
+
+def betas(value: Any) -> PerTargetValues:
+    """Two numbers, also as the text of a list that quotes kept together."""
+    first, second = value.strip("[]() ").split(",") if isinstance(value, str) else value
+    return PerTargetValues((number(first), number(second)))
+
+
+# Models, devices and engines.
+
+
+def model_path(value: object) -> object:
+    if str(value).startswith(("hdfs://", "viewfs://")):
+        return ApproximateValue(str(value), "files of HDFS are not fetched: copy it, and set pretrain to the folder")
+    return value
+
+
+def device(value: object) -> object:
+    """The platform that trainer.device names. verl's own `cuda` is taken as "the GPUs of the machine"."""
+    if value in (None, "cuda"):
+        raise AsksNothing("platform: auto takes the devices that the run sees")
+    if value not in PLATFORMS:
+        raise ChangesRun(f"platforms are {', '.join(PLATFORMS)}")
+    return value
+
+
+def engine_group(value: object) -> object:
+    """The trainer of an engine's files."""
+    return trainer({"dp": "fsdp"}.get(str(value), value))
+
+
+def engine(value: Any) -> Any:
+    name = f"{value}_infer" if value == "hf" else str(value)
+    if "generate" not in spec_of(name).classes:
+        there = ", ".join(spec.name for spec in STRATEGIES.values() if "generate" in spec.classes)
+        raise ChangesRun(f"there is no engine {show(value)} here; there are {there}")
+    return name
+
+
+def rollout_engine(value: Any) -> Any:
+    """The same; another plain engine samples the same answers in other time, where one of a project's own may do more.
+    Raises ChangesRun for one of a project's own."""
+    name = {"sglang_async": "sglang"}.get(str(value), value)
+    if name in ("trtllm", "tensorrt_llm"):
+        return ApproximateValue("vllm", f"there is no engine {show(value)} here; vllm stands in")
+    return engine(name)
+
+
+def explorer_engine(value: Any) -> Any:
+    return engine(str(value).removesuffix("_async"))
+
+
+def attention(value: object) -> object:
+    return "fa2" if value == "flash_attention_2" else value
+
+
+def dispatcher(value: object) -> object:
+    return ApproximateValue("alltoall", "flex sends as alltoall does, by DeepEP") if value == "flex" else value
+
+
+def offloaded(value: object) -> object:
+    return ApproximateValue(
+        value, "states wait in host memory while gradients are computed; the update itself is on the GPU"
+    )
+
+
+def frozen(value: object) -> str:
+    """The parts of the model that freeze_vision_tower leaves as they are: verl's tower has its merger in it."""
+    if not value:
+        raise AsksNothing("the tower is trained with the rest")
+    return "vision_model,projector"
+
+
+def left_out(value: object) -> str:
+    """Refuses modules that get no adapters, but for the tower, which gets none anyway."""
+    names = value if isinstance(value, list) else [value]
+    if value is None or not names or all(isinstance(name, str) and _TOWER.fullmatch(name) for name in names):
+        raise AsksNothing("adapters are of the language model alone")
+    raise ChangesRun("lora_target names what gets adapters")
+
+
+def recorded_experts(value: object) -> str:
+    return "R3"
+
+
+def chat_template(value: Any) -> str:
+    """The text of a Jinja template; what a shell would read from a file is none."""
+    if "{{" in str(value) or "{%" in str(value):
+        return str(value)
+    raise ChangesRun("global_template takes the text of a Jinja template, or the path of a file with it")
+
+
+def thinking(value: object) -> str:
+    if value is False:
+        return "native_nonthinking"
+    raise AsksNothing("the tokenizer's own template thinks where it can")
+
+
+# The loss.
+
+
+def kl(value: Any) -> Any:
+    """A `+` behind the name asks verl for the gradient of k2 whatever the value is."""
+    if isinstance(value, str) and value.endswith("+"):
+        return ApproximateValue(
+            kl(value[:-1]), "the gradient is that of the named estimator, where + asks for that of k2"
+        )
+    if value == "full":
+        raise ChangesRun("a KL over the whole vocabulary is for the loss here (kl_loss_type), not for the reward")
+    return _words_of("estimator of the KL")(value)
+
+
+def kl_loss(value: Any) -> Any:
+    return value if value == "full" else kl(value)
+
+
+def estimator(value: Any) -> Any:
+    if value == "codapo":
+        raise ChangesRun(
+            "there is no estimator codapo here: it weighs answers by their confidence and by how hard their task is; "
+            "difficulty_loss_weight does the latter"
+        )
+    return _words_of("estimator")(value)
+
+
+def token_level(value: object) -> str:
+    return "token-mean" if value else "seq-mean-token-mean"
+
+
+def loss_scale(value: Any) -> Any:
+    return ApproximateValue(
+        number(value),
+        "here the loss is also divided by the rows of the update: this number over the rows of a micro batch is verl's "
+        "scale",
+    )
+
+
+def js_weight(value: Any) -> float:
+    if not 0 < (weight := number(value)) < 1:
+        raise ChangesRun("at 0 and 1 nothing is learned there: opd_js_weight is between them")
+    return weight
+
+
+# The optimizer.
+
+
+def adam(value: object) -> object:
+    """Converts the name of an optimizer."""
+    if str(value) == "AdamW8bit":
+        return "adamw_bnb_8bit"
+    if str(value).lower() not in ("adam", "adamw"):
+        raise ChangesRun(f"there is no optimizer {value} here; there are adamw_torch, adamw_bnb_8bit and muon")
+    return "adamw_torch"
+
+
+def rising(value: object) -> object:
+    """The steps of a warm-up, if there are any."""
+    if not isinstance(value, int) or value <= 0:
+        raise AsksNothing("not given")
+    return ApproximateValue(value, FIRST_UPDATE)
+
+
+def rise(value: Any) -> Any:
+    """The share of a schedule in which its rate rises."""
+    near = f"the share is rounded up to a whole update here, down there; {FIRST_UPDATE}"
+    return ApproximateValue(share, near) if (share := number(value)) > 0 else share
+
+
+def rise_by_steps(value: Any) -> Any:
+    """The share of a schedule in which its rate rises, which verl's workers of RL make once per step."""
+    near = (
+        "the share is rounded up to a whole update here, down to a whole step there; there all updates of step k of a "
+        "warm-up of n have (k - 1) / n of the peak, so that the first step learns nothing; here update k of a warm-up "
+        "of n has k / (n + 1)"
+    )
+    return ApproximateValue(share, near) if (share := number(value)) > 0 else share
+
+
+# The run.
+
+
+def run_name(value: object) -> Any:
+    """Converts the name of a run, which may be a path there."""
+    name = re.sub(r"[/\\]+", "-", value.strip("/\\")) if isinstance(value, str) and not is_left_open(value) else value
+    if name == value:
+        return value
+    return ApproximateValue(name, "a name of a run has no / here") if name else value
+
+
+def trackers(value: Any) -> Any:
+    if not isinstance(value, str | list):
+        raise NotHere(f"{show(value)} names no trackers; there are {', '.join(_TRACKERS)}")
+    names = [value] if isinstance(value, str) else [str(name) for name in value]
+    known = list(dict.fromkeys(_TRACKER_WORDS.get(name, name) for name in names))
+    here = [name for name in known if name in _TRACKERS]
+    if lost := [name for name in known if name not in _TRACKERS]:
+        return ApproximateValue(here or ["jsonl"], f"{', '.join(lost)}: not here; there are {', '.join(_TRACKERS)}")
+    return here
+
+
+def every(value: Any) -> int:
+    """Converts a number of steps; -1 means never."""
+    if value == "after_each_epoch":
+        raise NotHere(OF_EPOCH)
+    return positive(value)
+
+
+def epochs_of_questions(value: object) -> ApproximateValue:
+    return ApproximateValue(
+        value, "as many questions as the epochs have rows, drawn by the seed; the last step is whole"
+    )
+
+
+def start(value: Any) -> Any:
+    """Converts the checkpoint with which a run begins."""
+    if value in (None, "disable", "auto"):
+        raise AsksNothing("not given")
+    return value
+
+
+def mode(value: Any) -> str:
+    if value in MODES:
+        return str(value)
+    if value == COLOCATED:
+        raise AsksNothing("trainer and engines take turns on all GPUs, as their device_mapping says")
+    raise ChangesRun(f"mode: {value} is not here: both, colocate, explore, train and bench are")
+
+
+def shuffles(value: object) -> bool:
+    if value in ("random", "shuffle", "sequential"):
+        return value != "sequential"
+    raise ChangesRun(f"selector_type: {value} is not here: sequential, random and shuffle are")
+
+
+def seed_of_all(value: Any) -> ApproximateValue:
+    return ApproximateValue(int(value), "of all that a run draws")
+
+
+_OF_SCORING = "of scoring an answer, where there it is of a whole task"
+
+
+def seconds_of_scoring(value: Any) -> ApproximateValue:
+    return ApproximateValue(number(value), _OF_SCORING)
+
+
+def tries_of_scoring(value: Any) -> ApproximateValue:
+    return ApproximateValue(int(value), _OF_SCORING)
