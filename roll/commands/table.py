@@ -65,6 +65,11 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         "roll.commands.options:explain_parser",
     ),
     "doctor": Subcommand("check this machine for a run, and say what to do", "roll.doctor.command:run"),
+    "audit": Subcommand(
+        "try a run's rewards on made-up responses: which earn what only right ones should?",
+        "roll.doctor.audit:run",
+        "roll.doctor.audit:audit_parser",
+    ),
     "chat": Subcommand("talk to a model, or to one that a run has trained", "roll.commands.chat:run"),
     "convert": Subcommand("convert Hugging Face models to Megatron checkpoints and back", "roll.commands.convert:main"),
     "push": Subcommand(
