@@ -1,5 +1,5 @@
-"""`roll explain NAME`, also `python -m roll.commands.explain NAME`: an algorithm's formula, settings, and a worked
-example that the code of a run computes."""
+"""`roll explain NAME`, also `python -m roll.commands.explain NAME`: an algorithm's formula and
+settings."""
 
 from __future__ import annotations
 
@@ -32,9 +32,6 @@ def _explained(preset: Preset) -> Iterator[str]:
     yield from (f"  {key}: {_yaml(value)}" for key, value in preset.settings.items())
     if preset.beside:
         yield f"  To be set in the YAML: {preset.beside}"
-    from roll.commands.explain_example import example_lines  # torch takes seconds
-
-    yield from example_lines(preset)
 
 
 def _yaml(value: object) -> str:

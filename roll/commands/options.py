@@ -156,7 +156,7 @@ def push_parser() -> argparse.ArgumentParser:
 def explain_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="roll explain",
-        description="Explains an algorithm: its formula, its settings, and a worked example.",
+        description="Explains an algorithm: its formula and its settings.",
         epilog="\n".join(["names:", *(f"  {line}" for line in table((p.name, p.paper) for p in PRESETS.values()))]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -60,7 +60,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         "roll.commands.options:eval_parser",
     ),
     "explain": Subcommand(
-        "explain an algorithm: formula, settings, a worked example",
+        "explain an algorithm: formula and settings",
         "roll.commands.explain:run",
         "roll.commands.options:explain_parser",
     ),

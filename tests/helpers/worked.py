@@ -1,8 +1,8 @@
-"""Worked example of an algorithm for `roll explain`."""
+"""Worked examples of algorithms: a group of four answers as one update, by the code that a run calls."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,9 +16,7 @@ from roll.algorithms.token_baselines import TokenGroups
 from roll.configs.load.validate import validate
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.presets.policy_losses import Preset as LossPreset
-from roll.configs.presets.table import PRESETS, Preset
-from roll.configs.tables.estimators import estimator_of
-from roll.configs.tables.policy_losses import policy_form_of
+from roll.configs.presets.table import PRESETS
 from roll.pipeline.dpo.dpo_config import DPOConfig
 from roll.pipeline.dpo.dpo_loss import dpo_loss
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
@@ -32,7 +30,6 @@ from roll.rl.settings import (
 )
 from roll.types.batch import LossScale, PairRows, Rows, SampleBatch, TokenOutputs, TokenScores
 from roll.types.collate import pad
-from roll.utils.text import table
 
 # The worked examples of algorithms that learn from given answers.
 
@@ -61,20 +58,6 @@ def worked_rows(preset: LossPreset) -> WorkedRows:
     (gradient,) = torch.autograd.grad(total, log_probs)
     by_row = tuple(tuple(gradient[row, : len(probs)].tolist()) for row, probs in enumerate(P))
     return WorkedRows(by_row, float(total.detach()))
-
-
-def worked_lines(preset: LossPreset) -> Iterator[tuple[str, ...]]:
-    """A table of them, and then the loss by itself."""
-    example, is_pair = worked_rows(preset), preset.pipeline == "dpo"
-    yield ("response", "p of its tokens", *(["p_ref of them"] if is_pair else []), "d loss / d log p of its tokens")
-    for i, name in enumerate(("better", "worse") if is_pair else ("1", "2")):
-        yield (name, numbers(P[i]), *([numbers(P_REF[i])] if is_pair else []), numbers(example.gradients[i]))
-
-
-def numbers(values: Sequence[float]) -> str:
-    """Example: (0.5, 0.5) is "0.5 each", (1.0,) is "1"."""
-    different = values[:1] if len(set(values)) == 1 and len(values) > 1 else values
-    return " ".join(f"{value:.4g}" for value in different) + (" each" if len(different) < len(values) else "")
 
 
 def _loss(preset: LossPreset) -> Loss:
@@ -214,32 +197,3 @@ def _samples() -> SampleBatch:
         finish_reasons=np.zeros(rows, np.int8),
         loss_weights=np.ones(rows, np.float32),
     )
-
-
-def example_lines(preset: Preset) -> Iterator[str]:
-    """Yield the lines of an algorithm's example, which the code of a run computes."""
-    if preset.pipeline != "rl":
-        yield f"Example: two responses{' to one prompt' * (preset.pipeline == 'dpo')}, one update"
-        yield from (f"  {line}" for line in table(worked_lines(preset)))
-        yield f"  loss of the update: {worked_rows(preset).loss:.4f}"
-        return
-    example = worked(preset.name)
-    row = estimator_of(preset.settings["adv_estimator"])
-    more = f", a critic says {VALUE:g} of every state" if row.needs_critic else ""
-    more += f", the greedy response has reward {GREEDY:g}" if row.needs_greedy else ""
-    more += f", the squares of all p sum to {SQUARES:g}" if row.weighs_tokens else ""
-    if row.needs_parts:
-        more += f", the parts of the rewards are {' and '.join(str(list(part)) for part in zip(*PARTS, strict=True))}"
-    if policy_form_of(preset.settings.get("pg_variant", "ppo")).needs_old_log_probs:
-        more = f" except {RARE_OLD:g} for token {RARE[1] + 1} of response {RARE[0] + 1}{more}"
-    yield f"Example: one prompt, {len(REWARDS)} responses, one update; p_old is {OLD:g} everywhere{more}"
-    rows = [("response", "reward", "r of its tokens", "A", "d loss / d log p of its tokens")]
-    for i, (reward, ratios) in enumerate(zip(REWARDS, RATIOS, strict=True)):
-        rows.append(
-            (str(i + 1), f"{reward:g}", numbers(ratios), numbers(example.advantages[i]), numbers(example.gradients[i]))
-        )
-    yield from (f"  {line}" for line in table(rows))
-    if example.expert:
-        expert_text = f"d loss / d log p of its tokens {numbers(example.expert)}"
-        yield f"  plus a row of an expert's, p_new  {numbers(EXPERT)}: {expert_text}"
-    yield f"  loss of the update: {example.loss:.4f}"
