@@ -36,7 +36,7 @@ from ratios import describe_ratios
 
 from roll.configs.plan.batch_plan import RolloutBounds, ahead_by
 from roll.run.tracking.local import METRICS_FILE, read_metrics
-from roll.simulate.calibrate import Row, fit_beside, fit_decode, fit_trainer
+from roll.simulate.calibrate import Row, fit_decode, fit_trainer
 from roll.simulate.setup import Costs, Devices, Setup, read_costs
 from roll.simulate.simulation import Report, simulate
 from roll.simulate.workload import LogNormal
@@ -48,7 +48,23 @@ WORK = {"median": 30.0, "common": 0.9, "own": 0.7, "cap": CAP, "prompt": PROMPT}
 SCHEDULES = {"synchronous": (0.0, 0), "r 1 S 1": (1.0, 1), "r 1 S 2": (1.0, 2), "r .5 S 2": (0.5, 2)}
 SKIPPED_STEPS = 4
 AT_ONCE = 1e9  # tokens per second
+MOST_LOST = 0.75  # of the speed
 AHEAD = "r 1 S 2"  # tells how much trainer and engine slow each other down
+
+
+def fit_beside(alone: Sequence[Row], together: Sequence[Row]) -> float:
+    """Slowdown of training while engines sample: rows of a synchronous run, and of one that runs ahead.
+
+    Example: 3 s where it was 2 s, with engines that were busy throughout: 1.5; for two thirds of the time: 2.
+    """
+    slower = _train_s_per_token(together) / _train_s_per_token(alone)
+    busy = statistics.fmean(row["busy/actor_infer_fraction"] for row in together)
+    lost = (1 - 1 / max(slower, 1.0)) / max(busy, 1e-9)
+    return 1 / (1 - min(lost, MOST_LOST))
+
+
+def _train_s_per_token(rows: Sequence[Row]) -> float:
+    return sum(phase_seconds(row)["train_actor"] for row in rows) / sum(row["rollout/num_tokens"] for row in rows)
 
 
 class Run(TypedDict):
@@ -159,7 +175,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, required=True, help="file of rounds, one a line; new ones are added")
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--schedules", nargs="+", choices=SCHEDULES, default=["synchronous", "r 1 S 2"])
-    parser.add_argument("--calibration", type=Path, help="file of `simulate calibrate`: what a prefill costs")
+    parser.add_argument("--calibration", type=Path, help="file of costs: what a prefill takes")
     options = parser.parse_args()
     if options.pairs and options.data is None:
         parser.error("--data is needed, but for --pairs 0")

@@ -39,7 +39,9 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     search = commands.add_parser(
         "search", help="schedules for different splits of devices, ratios and staleness", allow_abbrev=False
     )
-    calibrate = commands.add_parser("calibrate", help="measure costs and write a calibration file", allow_abbrev=False)
+    calibrate = commands.add_parser(
+        "calibrate", help="read costs from a run and write a calibration file", allow_abbrev=False
+    )
     for command in (play, search):
         _add_yaml(command)
         _add_run(command)
@@ -47,10 +49,9 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     play.add_argument("--trace", type=Path, help="write a Chrome trace (chrome://tracing, ui.perfetto.dev) there")
     search.add_argument("--ratios", type=_at_least(0.0), nargs="+", default=[0.0, 0.25, 0.5, 1.0, 2.0])
     search.add_argument("--train_shares", type=_share, nargs="+", default=[1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8])
-    _add_yaml(calibrate)
-    calibrate.add_argument("--run", type=Path, help="output_dir of a run: read the costs from its metrics")
-    calibrate.add_argument("--train_devices", type=_count, help="of that run, where no YAML says so. Default: 1")
-    calibrate.add_argument("--engines", type=_count, help="likewise")
+    calibrate.add_argument("--run", type=Path, required=True, help="output_dir of a synchronous run")
+    calibrate.add_argument("--train_devices", type=_count, default=1, help="of that run. Default: 1")
+    calibrate.add_argument("--engines", type=_count, default=1, help="of that run. Default: 1")
     calibrate.add_argument("--out", type=Path, required=True, help="the calibration file")
     return parser.parse_known_args(argv)
 
@@ -227,7 +228,7 @@ def _search(options: argparse.Namespace, overrides: Sequence[str]) -> None:
 
 
 def _calibrate(options: argparse.Namespace, overrides: Sequence[str]) -> None:
-    _say(*calibrate(options, overrides))
+    _say(*calibrate(options.run, options.train_devices, options.engines, options.out))
 
 
 def _say(*lines: str) -> None:

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
 from roll.configs.plan.batch_plan import RolloutBounds
 from roll.distributed.scheduler.rollout_core import Keep
 from roll.errors import ConfigError
@@ -23,6 +25,8 @@ from roll.utils.files import path_info, write_whole
 class Costs:
     """Seconds and rates. The defaults are those of an imagined accelerator that serves a model of a few billion
     parameters: good for comparing schedules, not for telling the seconds of yours."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     decode_s: tuple[tuple[float, float], ...] = ((1, 0.01008), (128, 0.02024))
     """(running answers, seconds of a decode step): straight between the points, and on beyond the last two."""
@@ -91,39 +95,23 @@ def _curve_problems(points: tuple[tuple[float, float], ...]) -> Iterator[str]:
         yield f"decode_s: {seconds} are not increasing seconds above 0"
 
 
+@dataclass(frozen=True)
+class _CostsFile:
+    costs: Costs
+    source: dict[str, Any] = field(default_factory=dict)
+
+
 def read_costs(path: Path | str) -> Costs:
     """Reads a calibration file. Raises ConfigError that names the file and the key if it is not one."""
     status = path_info(path)
     if not status.is_file:
         raise ConfigError(f"--calibration {path}: there is no such file. `calibrate --out {path}` writes one.")
     try:
-        content = json.loads(status.path.read_text("utf-8"))
-        return _from_json(content)
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigError(f"--calibration {path}: {error}.") from error
-
-
-def _from_json(content: Any) -> Costs:
-    if not isinstance(content, dict) or not isinstance(content.get("costs"), dict):
-        raise ValueError("it has no object under `costs`")
-    costs, known = content["costs"], [cost.name for cost in fields(Costs)]
-    for name, value in costs.items():
-        if name not in known:
-            raise ValueError(f"costs.{name} is none of {', '.join(known)}")
-        if name == "decode_s":
-            if not isinstance(value, list) or not all(_is_point(point) for point in value):
-                raise ValueError("costs.decode_s is no list of [running responses, seconds]")
-        elif not _is_number(value) and not (name == "kv_tokens" and value is None):
-            raise ValueError(f"costs.{name}: {value!r} is not a number")
-    return Costs(**costs)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_point(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))
+        return TypeAdapter(_CostsFile).validate_json(status.path.read_bytes(), strict=True).costs
+    except ValidationError as error:
+        first = error.errors()[0]
+        at = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"--calibration {path}: {at}: {first['msg']}.") from None
 
 
 def write_costs(path: Path, costs: Costs, source: Mapping[str, Any]) -> None:

@@ -10,7 +10,6 @@ import pytest
 from roll.configs.plan.batch_plan import RolloutBounds
 from roll.simulate import __main__ as command
 from roll.simulate.__main__ import parse
-from roll.simulate.calibrate import other_size
 from roll.simulate.from_options import setup_of
 from roll.simulate.setup import Costs, Devices, Setup, write_costs
 from roll.simulate.simulation import candidates, frontier, search
@@ -18,7 +17,6 @@ from roll.simulate.workload import LogNormal
 
 SMALL = ["--groups", "4", "--group_size", "2", "--cap", "400", "--devices", "2", "--steps", "2"]
 FOLDER = str(Path(__file__).resolve().parents[3] / "examples" / "tiny-sort")
-ACCUMULATED = "actor_train.training_args.gradient_accumulation_steps"
 TINY_SORT = ["--config_path", FOLDER, "--config_name", "tiny_sort"]
 
 
@@ -38,25 +36,6 @@ def test_a_yaml_gives_batch_lengths_and_devices_and_overrides_change_it() -> Non
     assert (setup.bounds, setup.group_size, setup.max_running) == (RolloutBounds(32), 8, 64)
     assert setup.devices == Devices(1, 1) and not setup.trains_critic and setup.passes == {"old_log_probs": 1}
     assert isinstance(setup.workload, LogNormal) and (setup.workload.cap, setup.workload.prompt) == (24, 16)
-
-
-@pytest.mark.parametrize(
-    "example, pipeline, overrides, expected",
-    [
-        ("tiny_sort", "rlvr", (), ["rollout_batch_size=16", f"{ACCUMULATED}=2"]),
-        ("tiny_sort", "rlvr", (f"{ACCUMULATED}=2",), ["rollout_batch_size=16"]),
-        ("tiny_sort", "rlvr", ("actor_train.training_args.per_device_train_batch_size=256", f"{ACCUMULATED}=1"),
-         ["rollout_batch_size=64"]),
-        ("tiny_frozen_lake", "agentic", (), ["rollout_batch_size=64"]),
-    ],
-)  # fmt: skip
-def test_the_second_size_of_a_calibration_is_one_that_can_be_trained_on(
-    example: str, pipeline: str, overrides: tuple[str, ...], expected: list[str]
-) -> None:
-    folder = str(Path(FOLDER).parent / example.replace("_", "-"))
-    place = ["--config_path", folder, "--config_name", example, "--pipeline", pipeline]
-    options, _ = parse(["calibrate", *place, "--out", "costs.json"])
-    assert other_size(options, overrides) == expected
 
 
 def test_what_is_printed_names_the_run_its_phases_and_the_gain(
@@ -120,7 +99,7 @@ def test_candidates_are_those_that_can_meet_their_deadlines_and_the_frontier_fal
         (["play", "--config_path", FOLDER, "--config_name", "tiny"], "there is no tiny.yaml"),
         (["play", *TINY_SORT, "rollout_batch_size=-3"], "rollout_batch_size"),
         (["play", *TINY_SORT, "--pipeline", "sft"], ""),
-        (["calibrate", "--out", "costs.json"], "name a YAML (--config_name) to measure, or a run (--run) to read"),
+        (["calibrate", "--run", "none", "--out", "costs.json"], "0 steps of training are in its metrics.jsonl"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused_with_status_2(
