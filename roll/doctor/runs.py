@@ -1,4 +1,4 @@
-"""A YAML against this machine: its plan and memory, what keeps it from starting, disks, network, the first rows."""
+"""A YAML against this machine: what keeps it from starting, disks, models, the first rows."""
 
 from __future__ import annotations
 
@@ -6,22 +6,18 @@ import json
 import math
 import os
 import shutil
-import socket
 import struct
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import psutil
-
 from roll.configs.load.loader import compose_tree, resolve_tree, yaml_at
-from roll.configs.memory.parts import GB, gigabytes
+from roll.configs.memory.parts import gigabytes
 from roll.configs.sections.run import RunConfig
-from roll.configs.strategies.table import spec_of
 from roll.doctor.machine import Finding, Section
 from roll.doctor.packages import room_findings
-from roll.errors import ConfigError, ResourceError
+from roll.errors import ConfigError
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.platforms.table import PLATFORMS
 from roll.run.kind import kind_of
@@ -32,11 +28,11 @@ from roll.run.stages.entries import STAGES
 from roll.run.stages.planned import plan_stages
 from roll.run.start.choose import machine_of
 from roll.run.start.load import Loaded, check
-from roll.run.start.memory_report import MemoryReport, memory_report
+from roll.run.start.memory_report import memory_report
 from roll.run.start.preflight import machine_report
 from roll.run.start.start_checks import refusals
 from roll.utils.files import is_hub_id, path_info
-from roll.utils.network import address_of, cluster_address
+from roll.utils.network import cluster_address
 
 # The files of the models that a run names: the tokenizer is there, and weights are whole.
 
@@ -127,9 +123,7 @@ def run_sections(path: str, overrides: Sequence[str]) -> list[Section]:
             run.title,
             {
                 "configuration": partial(_configuration, run),
-                "memory": partial(_memory, run),
                 "disk": partial(_disk, run),
-                "network": partial(_network, run),
                 "models": partial(model_findings, run.loaded.config, run.ignored),
                 "start": partial(_start, run),
             },
@@ -161,22 +155,6 @@ def _configuration(run: Run) -> Iterator[Finding]:
             fix = "Start Ray on them (docs/many_nodes.md) and set it"
             yield Finding("problem", f"{config.num_nodes} nodes, but no Ray cluster is configured", "RAY_ADDRESS", fix)
     yield from (Finding("hint", warning) for warning in run.loaded.warnings)
-    for role, worker in config.model_roles.items():
-        packages = ", ".join(package.module for package in spec_of(worker.strategy_name).packages)
-        yield Finding("ok", f"{role}: {worker.strategy_name}, which needs {packages or 'no package'}")
-
-
-def _memory(run: Run) -> Iterator[Finding]:
-    """Findings about memory. On a machine with GPUs the host's memory is checked too, even if the YAML does not give
-    it."""
-    config, plan = run.loaded.config, run.loaded.plan
-    report = memory_report(config, plan)
-    if report.knows_gpus and config.host_memory_gb is None:
-        total = psutil.virtual_memory().total / GB
-        report = memory_report(config.model_copy(update={"host_memory_gb": total}), plan)
-    yield from (Finding("problem", problem.text) for problem in (*report.problems, *report.machine_problems))
-    yield from (Finding("hint", warning) for warning in report.warnings)
-    yield from (Finding("ok", line) for line in report.text.splitlines())
 
 
 def _disk(run: Run) -> Iterator[Finding]:
@@ -216,44 +194,13 @@ def disk_findings(one: float, num_kept: int, free: float, place: Path) -> Iterat
         yield Finding("ok", text)
 
 
-def _network(run: Run) -> Iterator[Finding]:
-    config = run.loaded.config
-    if config.network_interface is not None:
-        try:
-            at = address_of(config.network_interface)
-            yield Finding("ok", f"network_interface: {config.network_interface} has the address {at}")
-        except ResourceError as error:
-            yield Finding("problem", str(error))
-    settings = config.tracker_kwargs.get("prometheus", config.tracker_kwargs)
-    if "prometheus" in config.track_with:
-        from roll.run.tracking.local import DEFAULT_PORT
-
-        yield from port_findings(str(settings.get("host") or "127.0.0.1"), settings.get("port", DEFAULT_PORT))
-
-
-def port_findings(host: str, port: object) -> Iterator[Finding]:
-    try:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, int(str(port))))
-    except (OSError, ValueError, OverflowError) as error:
-        what = f"prometheus cannot listen at {host}:{port}: {error}"
-        yield Finding(
-            "problem",
-            what,
-            "tracker_kwargs.prometheus.port",
-            "`ss -ltnp` shows which process does; choose another port, or 0",
-        )
-    else:
-        yield Finding("ok", f"prometheus can listen at {host}:{port}")
-
-
 def _start(run: Run) -> Iterator[Finding]:
     """Run the checks of a real start, then check the first rows. Loads torch, no engine and no Ray."""
     config = run.loaded.config
     yield from (Finding("hint", f"not checked: {text}") for text in machine_report(config).unchecked)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    problems = refusals(run.spec, run.loaded, MemoryReport(""), frozenset(run.ignored))
+    memory = memory_report(config, run.loaded.plan)
+    problems = refusals(run.spec, run.loaded, memory, frozenset(run.ignored))
     yield from (Finding("problem", text) for text in problems)
     if problems:
         return
