@@ -59,7 +59,7 @@ help:
 	@echo "make test-slow  the full matrix, marked slow; SHARD=1/4 runs a quarter of it"
 	@echo "make durations  measures every test, for tests/durations.json"
 	@echo "make quick  the tests of layout, settings, algorithms and types, in under a minute"
-	@echo "make gpu-report  on a machine with GPUs: checks every path there, and writes docs/gpu_validation.md (GPU_ARGS='--help')"
+	@echo "make gpu-report  on a machine with GPUs: checks every path there, and writes reports/gpu.md (GPU_ARGS='--help')"
 	@echo "make docs   the pages of docs/ as a site that needs no network, in output/site"
 	@echo "make notebooks  the tutorials of docs/tutorials as notebooks, in output/notebooks"
 	@echo "make lint   ruff and pyright, in the environment of make test"

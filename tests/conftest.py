@@ -73,7 +73,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--faults", type=int, default=1000, help="faults of tests/e2e/test_faults_seeded.py")
-    parser.addoption("--proof", action="store_true", help="what tests/parity measures goes to docs/")
+    parser.addoption("--proof", action="store_true", help="what tests/parity measures goes to reports/")
     parser.addoption("--record-durations", metavar="NAME", help="what this run takes goes to tests/durations.json")
     parser.addoption("--shard", help="1/3, 2/3 or 3/3: only the files of this part of the slow tests")
     parser.addoption("--whole-limit", type=float, default=0, help="seconds for all tests together; 0: no limit")

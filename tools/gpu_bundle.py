@@ -63,12 +63,12 @@ LEFT_OUT = tuple(
 RUN = """\
 #!/usr/bin/env bash
 # Checks roll on the GPUs of this machine, without a network. Arguments: those of `python -m tests.gpu`, but --out and
-# --docs. A packed report is written to REPORT_DIR, or beside this file. After LIMIT_S seconds, if given, what still
+# --reports. A packed report is written to REPORT_DIR, or beside this file. After LIMIT_S seconds, if given, what still
 # runs is ended. Exit code 2 if nothing could run.
 set -euo pipefail
 fail() { echo "$1" >&2; exit 2; }
 for word in "$@"; do
-    case $word in --out*|--docs*) fail "${word%%=*}: the report goes to REPORT_DIR, or beside this file" ;; esac
+    case $word in --out*|--reports*) fail "${word%%=*}: the report goes to REPORT_DIR, or beside this file" ;; esac
 done
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 reports=${REPORT_DIR:-$here}
@@ -89,7 +89,7 @@ timeout --foreground -s INT "${LIMIT_S:-0}" python3 -m tests.gpu --out "$work/gp
 number=1
 while [ -e "$reports/report-$number.tar.gz" ]; do number=$((number + 1)); done
 tar -czf "$reports/report-$number.tar.gz" --exclude='*.safetensors' --exclude=checkpoint --exclude=data \\
-    -C "$work" gpu_report roll/docs/gpu_reports roll/docs/gpu_validation.md
+    -C "$work" gpu_report roll/reports/gpu roll/reports/gpu.md
 echo "the report: $reports/report-$number.tar.gz"
 exit $status
 """

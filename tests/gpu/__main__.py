@@ -21,7 +21,7 @@ from tests.gpu.table import CHECKS, FIRST
 
 _OUTPUTS = ("report.json", "table.md", "pip_freeze.txt", "nvidia_smi.txt")
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-DOCS, PAGE, REPORTS = REPOSITORY / "docs", "gpu_validation.md", "gpu_reports"
+FOLDER, PAGE, REPORTS = REPOSITORY / "reports", "gpu.md", "gpu"
 
 
 def main(arguments: Sequence[str] | None = None, checks: Sequence[Check] = CHECKS) -> int:
@@ -47,11 +47,11 @@ def main(arguments: Sequence[str] | None = None, checks: Sequence[Check] = CHECK
     if not devices and not options.write_page:
         _say("no GPU is visible (nvidia-smi, CUDA_VISIBLE_DEVICES). --device cpu rehearses without.")
         return 2
-    if why_not := (_why_no_page(options.docs) if writes_page else "") or _why_not_emptied(options.out, names):
+    if why_not := (_why_no_page(options.reports) if writes_page else "") or _why_not_emptied(options.out, names):
         _say(why_not)
         return 2
     if options.write_page:
-        _write_page(options.docs, checks)
+        _write_page(options.reports, checks)
         return 0
     try:
         if options.out.exists():
@@ -69,8 +69,8 @@ def main(arguments: Sequence[str] | None = None, checks: Sequence[Check] = CHECK
     (options.out / "table.md").write_text(section(checks, [report]) + "\n")
     _conclude(report, options)
     if options.device == "cuda":
-        store(report, options.docs / REPORTS)
-        _write_page(options.docs, checks)
+        store(report, options.reports / REPORTS)
+        _write_page(options.reports, checks)
     return status
 
 
@@ -80,14 +80,16 @@ def _sharing(machine: Machine) -> int:
     return max(1, min(6, cores // 2 // machine.num_gpus)) if machine.device == "cuda" else 1
 
 
-def _why_no_page(docs: Path) -> str:
+def _why_no_page(folder: Path) -> str:
     """Why the page or the reports beside it cannot be written; empty if they can. Asked before the checks run."""
     try:
-        replace_section((docs / PAGE).read_text(), section([], stored_reports(docs / REPORTS)))
+        replace_section((folder / PAGE).read_text(), section([], stored_reports(folder / REPORTS)))
     except (OSError, ValueError) as error:
-        return f"--docs: {error}"
-    closed = [path for path in (docs, docs / PAGE, docs / REPORTS) if path.exists() and not os.access(path, os.W_OK)]
-    return f"--docs: {closed[0]} is read-only" if closed else ""
+        return f"--reports: {error}"
+    closed = [
+        path for path in (folder, folder / PAGE, folder / REPORTS) if path.exists() and not os.access(path, os.W_OK)
+    ]
+    return f"--reports: {closed[0]} is read-only" if closed else ""
 
 
 def _why_not_emptied(out: Path, names: Sequence[str]) -> str:
@@ -100,9 +102,9 @@ def _why_not_emptied(out: Path, names: Sequence[str]) -> str:
     return f"--out: {out} holds {others[0]}, which no run left there. Give a new directory" if others else ""
 
 
-def _write_page(docs: Path, checks: Sequence[Check]) -> None:
-    page = docs / PAGE
-    page.write_text(replace_section(page.read_text(), section(checks, stored_reports(docs / REPORTS))))
+def _write_page(folder: Path, checks: Sequence[Check]) -> None:
+    page = folder / PAGE
+    page.write_text(replace_section(page.read_text(), section(checks, stored_reports(folder / REPORTS))))
     _say(f"written: {page}")
 
 
@@ -161,7 +163,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", default=["*"], metavar="NAME", help="checks, also by patterns: 'train-*'")
     parser.add_argument("--out", type=_path, default=REPOSITORY / "output" / "gpu_report", help="emptied first")
     parser.add_argument(
-        "--docs", type=_path, default=DOCS, help=f"where {PAGE} and {REPORTS} are (no rehearsal goes there)"
+        "--reports", type=_path, default=FOLDER, help=f"where {PAGE} and {REPORTS} are (no rehearsal goes there)"
     )
     parser.add_argument("--write-page", action="store_true", help=f"run nothing, write {PAGE} from {REPORTS}")
     parser.add_argument("--list", action="store_true", help="say which checks can run here, and why others cannot")

@@ -1,4 +1,4 @@
-"""What a run of the suite leaves: report.json for machines, and the generated part of docs/gpu_validation.md."""
+"""What a run of the suite leaves: report.json for machines, and the generated part of reports/gpu.md."""
 
 from __future__ import annotations
 

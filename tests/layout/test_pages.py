@@ -29,7 +29,7 @@ def named_files(page: str) -> Iterator[str]:
 
 
 def test_the_files_that_the_pages_name_are_there() -> None:
-    folders = ("roll", "docs", "examples", "benchmarks", "tools", "tests", "requirements")
+    folders = ("roll", "docs", "reports", "examples", "benchmarks", "tools", "tests", "requirements")
     there = [f"/{p.relative_to(REPOSITORY)}" for folder in folders for p in (REPOSITORY / folder).rglob("*.*")]
     pages = [*DOCS.glob("*.md"), *REPOSITORY.glob("*.md"), *(REPOSITORY / "examples").rglob("*.md")]
     named = {(page.name, path) for page in pages for path in named_files(page.read_text(encoding="utf-8"))}
@@ -65,7 +65,7 @@ def pages_of_the_site() -> list[str]:
 
 def test_what_the_pages_outside_of_docs_link_to_is_there() -> None:
     """Those of docs/ are checked where the site is built."""
-    pages = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "examples").rglob("*.md")]
+    pages = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "examples").rglob("*.md"), *REPOSITORY.glob("reports/*.md")]
     links = {(page, link) for page in pages for link in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))}
     dead = [(page.name, link) for page, link in links if "://" not in link and not (page.parent / link).exists()]
     assert len(links) > 40 and dead == []

@@ -13,7 +13,7 @@ from tests.layout.source import REPOSITORY, modules
 LIMIT = 120
 ROOM = 25  # a line that could have held the next word and this much more was broken by a machine
 FOLDERS = ("roll", "tests", "examples", "benchmarks", "tools")
-PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "examples/**/*.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "reports/*.md", "examples/**/*.md")
 STARTS = re.compile(r"[-*>|#]|\d+\.|    |```")  # lists, tables, headings and code begin lines of their own
 GOES_ON = re.compile(r"[a-z`(\[]")
 OWN_LINE = re.compile(r"^\s*#", re.MULTILINE)

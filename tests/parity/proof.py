@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 Row = tuple[str, ...]
-PAGE = Path(__file__).parents[2] / "docs" / "parity.md"
+PAGE = Path(__file__).parents[2] / "reports" / "parity.md"
 NAMED = ("strategy", "ranks", "divided by", "sequence over", "rows", "trains", "dtype")
 SEEN = ("gradients", "weights", "norm", "log-probs")
 HEAD = f"| {' | '.join((*NAMED, *SEEN, 'test'))} |"

@@ -1,4 +1,4 @@
-"""docs/parity.md against the cases that there are, and how it is written."""
+"""reports/parity.md against the cases that there are, and how it is written."""
 
 import subprocess
 import sys

@@ -1,5 +1,5 @@
 """One update of pretrained weights by every trainer, against Hugging Face and torch.optim.AdamW in one process, in
-fp32, on eight rows of real text. docs/parity.md has what was measured."""
+fp32, on eight rows of real text. reports/measured.md has what was measured."""
 
 from collections.abc import Callable
 from dataclasses import astuple

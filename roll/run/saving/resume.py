@@ -24,7 +24,7 @@ from roll.run.saving.model_files import read_model_config
 from roll.utils.secrets import redact
 from roll.utils.text import show
 
-# What becomes of a setting that is not the checkpoint's: one table, from which docs/checks.md is checked.
+# What becomes of a setting that is not the checkpoint's: one table, which reports/checks.md repeats.
 
 Effect = Literal["applied", "refused", "free"]
 TRAINER = "<trainer>"

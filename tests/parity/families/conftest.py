@@ -1,4 +1,4 @@
-"""With --proof, what the tests measured goes to docs/models.md."""
+"""With --proof, what the tests measured goes to reports/models.md."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory

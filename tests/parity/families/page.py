@@ -23,7 +23,7 @@ from tests.parity.families.models import tiny_config
 
 Column = Literal["padded", "packed", "hf_infer", "trees", "exact", "vllm", "updates"]
 COLUMNS: tuple[Column, ...] = ("padded", "packed", "hf_infer", "trees", "exact", "vllm", "updates")
-PAGE = Path(__file__).parents[3] / "docs" / "models.md"
+PAGE = Path(__file__).parents[3] / "reports" / "models.md"
 HEAD = "| type | padded | packed | `hf_infer` | trees | exact | `vllm` on a CPU | three updates | `megatron_train` |"
 NOT_RUN, UNTRIED = "not run", "untried"
 _measured: dict[tuple[str, Column], float] = {}

@@ -1,4 +1,4 @@
-"""docs/models.md against the types that are tried, and what the plan says of them."""
+"""reports/models.md against the types that are tried, and what the plan says of them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What becomes of every key of ROLL's guide to its configuration: the table in docs/guides.md is what loading says."""
+"""What becomes of every key of ROLL's guide: the table in reports/guides.md is what loading says."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from roll.run.start.load import Loaded, load
 from roll.utils.text import show
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-PAGE, FOLDER = REPOSITORY / "docs" / "guides.md", REPOSITORY / "tests" / "recipes"
+PAGE, FOLDER = REPOSITORY / "reports" / "guides.md", REPOSITORY / "tests" / "recipes"
 BEGIN, END = "<!-- guide: roll -->\n", "<!-- end of guide: roll -->\n"
 TRAIN, INFER = "actor_train.strategy_args.strategy_config", "actor_infer.strategy_args.strategy_config"
 SGLANG = ("actor_infer.strategy_args.strategy_name=sglang", "actor_infer.strategy_args.strategy_config={}")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.__main__ import PAGE, main
+from tests.gpu.__main__ import PAGE, REPORTS, main
 from tests.gpu.check import Check
 from tests.gpu.machine import visible_gpus
 from tests.gpu.report import BEGIN, END
@@ -71,10 +71,10 @@ def test_a_page_that_cannot_be_written_is_told_before_any_check_runs(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if page is not None:
         (tmp_path / PAGE).write_text(page)
-        (tmp_path / "gpu_reports").mkdir()
-        (tmp_path / "gpu_reports" / "bad.json").write_text("{}")
-    assert main(["--out", str(tmp_path / "out"), "--docs", str(tmp_path)], CHECKS) == 2
-    assert capsys.readouterr().out.startswith("--docs: ")
+        (tmp_path / REPORTS).mkdir()
+        (tmp_path / REPORTS / "bad.json").write_text("{}")
+    assert main(["--out", str(tmp_path / "out"), "--reports", str(tmp_path)], CHECKS) == 2
+    assert capsys.readouterr().out.startswith("--reports: ")
     assert not (tmp_path / "out").exists()
 
 

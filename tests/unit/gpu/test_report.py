@@ -1,10 +1,10 @@
-"""The table of docs/gpu_validation.md, written from reports; what is written by hand stays."""
+"""The table of reports/gpu.md, written from reports; what is written by hand stays."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.gpu.__main__ import DOCS, PAGE, REPORTS, main
+from tests.gpu.__main__ import FOLDER, PAGE, REPORTS, main
 from tests.gpu.check import Check, Limit, Outcome
 from tests.gpu.report import BEGIN, END, Report, replace_section, section, store, stored_reports
 from tests.gpu.table import CHECKS
@@ -72,8 +72,8 @@ def test_the_hand_written_part_of_the_page_stays():
 
 def test_the_page_is_what_table_and_reports_make():
     """If this fails: `python -m tests.gpu --write-page`."""
-    page = (DOCS / PAGE).read_text()
-    assert replace_section(page, section(CHECKS, stored_reports(DOCS / REPORTS))) == page
+    page = (FOLDER / PAGE).read_text()
+    assert replace_section(page, section(CHECKS, stored_reports(FOLDER / REPORTS))) == page
 
 
 def test_reports_are_kept_by_machine_and_a_later_one_of_the_same_versions_adds_to_the_earlier(tmp_path: Path):

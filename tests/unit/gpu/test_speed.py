@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.gpu.__main__ import DOCS, REPORTS
+from tests.gpu.__main__ import FOLDER, REPORTS
 from tests.gpu.check import judge
 from tests.gpu.checks import speed
 from tests.gpu.checks.speed import Sizes
@@ -88,7 +88,7 @@ def test_what_a_gpu_gave_and_is_worse_fails(figure: str):
     code, log-probs of bf16)."""
     checks = {check.name: check for check in CHECKS}
     factor = 0.8 if figure in _LESS else 1.2 if figure in ("held_to_planned", "time_compiled") else 2
-    for report in stored_reports(DOCS / REPORTS):
+    for report in stored_reports(FOLDER / REPORTS):
         for outcome in report.outcomes:
             limit = checks[outcome.name].limits.get(figure)
             if figure not in outcome.figures or limit is None or outcome.figures[figure] < 1e-3:

@@ -1,4 +1,4 @@
-"""What becomes of every key of Trinity-RFT's guide: the table in docs/guides.md is what an import says."""
+"""What becomes of every key of Trinity-RFT's guide: the table in reports/guides.md is what an import says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from roll.importers.convert import Entry, read
 from roll.utils.text import show
 
 REPOSITORY = Path(__file__).parents[3]
-PAGE = REPOSITORY / "docs" / "guides.md"
+PAGE = REPOSITORY / "reports" / "guides.md"
 BEGIN, END = "<!-- guide: trinity -->\n", "<!-- end of guide: trinity -->\n"
 FOLDER = REPOSITORY / "tests" / "importers"
 EXAMPLES = ("guide_trinity", "guide_trinity_stages", "guide_trinity_verl", "trinity_sft", "trinity_dpo")

@@ -1,4 +1,4 @@
-"""What becomes of every key of verl's two guides: the tables in docs/guides.md are what an import says."""
+"""What becomes of every key of verl's two guides: the tables in reports/guides.md are what an import says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from roll.importers.convert import Entry, read
 from roll.utils.text import show
 
 REPOSITORY = Path(__file__).parents[3]
-PAGE = REPOSITORY / "docs" / "guides.md"
+PAGE = REPOSITORY / "reports" / "guides.md"
 FOLDER = REPOSITORY / "tests" / "importers"
 WORDS = {"mapped": "works", "approximated": "approximated", "asks for nothing": "nothing to do"}
 _OF_VERL = (

@@ -118,7 +118,7 @@ def prepare(tmp_path: Path, **variables: str) -> tuple[list[str], dict[str, str]
         folder.mkdir(parents=True, exist_ok=True)
     (bundle / "run.sh").write_text(RUN)
     with tarfile.open(bundle / "roll.tar.gz", "w:gz") as archive:
-        for name in ("docs/gpu_reports/a.json", "docs/gpu_validation.md"):
+        for name in ("reports/gpu/a.json", "reports/gpu.md"):
             archive.addfile(tarfile.TarInfo(name))
     (programs / "python3").write_text(STAND_IN)
     (programs / "python3").chmod(0o755)
