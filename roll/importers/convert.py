@@ -112,7 +112,7 @@ def convert(
 def _rank(table: Table, key: str, known_as: str) -> int:
     """Rank of a key among keys with the same meaning: the system's own name comes before a name of the system it builds
     on."""
-    return 1 if key.endswith(known_as) and key != known_as else 0
+    return -1 if key in table.overruling else 1 if key.endswith(known_as) and key != known_as else 0
 
 
 class _Conversion:

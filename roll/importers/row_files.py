@@ -34,7 +34,10 @@ _LISTS: Mapping[str, Mapping[str, str]] = {
 @cache
 def rows_of(path: str) -> tuple[Row, ...]:
     """Return the rows of a file, in its order."""
-    return tuple(row for block in data(path) for row in _rows(block, {}))
+    content = data(path)
+    return tuple(
+        row for block in (content if isinstance(content, list) else content["rows"]) for row in _rows(block, {})
+    )
 
 
 def filled(node: Any) -> Any:

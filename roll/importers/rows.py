@@ -227,6 +227,10 @@ class Table:
     partly_off: tuple[str, ...] = ()
     """Sections of which a switch turns off a part: keys beside it count all the same."""
     release: Mapping[str, Any] = field(default_factory=dict)
+    program: Mapping[str, Any] = field(default_factory=dict)
+    """Defaults of the program, over those of a release and under those of a checkout that has these keys."""
+    overruling: frozenset[str] = frozenset()
+    """Names of a fork's that count before the system's own for the same."""
     newer_names: Mapping[str, str] = field(default_factory=dict)
     """Names that the source's version has for keys of the rows, where it differs."""
 

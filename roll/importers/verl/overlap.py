@@ -23,13 +23,13 @@ _OF_A_STREAM = ("staleness_threshold", "trigger_parameter_sync_step", "require_b
 _TOTAL = "rollout.total_rollout_steps"
 _USUAL_NODE = 8
 _PER_NODE = "n_gpus_per_node"
-_DEFAULTS_OF_PLACES = {"rollout.nnodes": 1, f"rollout.{_PER_NODE}": 8}
 _DEFAULTS = {
-    **_DEFAULTS_OF_PLACES,
+    "rollout.nnodes": 1,
+    f"rollout.{_PER_NODE}": 8,
     _TOTAL: 100,
     **{f"{_ASYNC}.{key}": value for key, value in zip(_OF_A_STREAM, (0.1, 4, 1), strict=True)},
 }
-"""Defaults of the programs' own configurations."""
+"""Defaults of the configuration of a stream."""
 _OWN_PROBS = (f"{_ASYNC}.use_rollout_log_probs", f"{ACTOR}.use_rollout_log_probs")
 _BYPASS = "algorithm.rollout_correction.bypass_mode"
 
@@ -58,8 +58,7 @@ def overlapping_table(table: Table, module: str, values: Mapping[str, Any]) -> T
         rows = {key: row for key, row in rows.items() if key != "trainer.total_epochs"}
         rows[_TOTAL] = needless(_TOTAL, "trainer.total_epochs counts")
     sums = {**table.sums, "placement": _placement, **(_STREAM if streams else _ONE_STEP)}
-    own, of_version = _DEFAULTS if streams else _DEFAULTS_OF_PLACES, table.derived
-    table = replace(table, derived=lambda values: {**of_version(values), **own}, sums=sums)
+    table = replace(table, program={**table.program, **(_DEFAULTS if streams else {})}, sums=sums)
     return replace(table, rows=(*rows.values(), *(row for row in table.rows if row.key not in rows)))
 
 

@@ -120,7 +120,17 @@ class Release:
         values = {name: value for name, (_, value) in made.items()}
         values |= {IS_OLD: self.origin == "v0.1", AVERAGES_PASSES: self.name == SFT_ALONE}
         values |= {"data.multiturn.enable": True} if self.name == SFT_ENGINE else {}
-        return replace(table, release=values, newer_names={name: key for name, (key, _) in made.items()})
+        is_checkout, of_table = self.origin not in releases(self.name), table.derived
+        own = {name: value for name, value in table.program.items() if not (is_checkout and self.has(name, table))}
+        return replace(
+            table,
+            release={**values, **own},
+            derived=lambda given: {**of_table(given), **own},
+            newer_names={name: key for name, (key, _) in made.items()},
+        )
+
+    def has(self, name: str, table: Table) -> bool:
+        return any(table.canonical(key) == name for key in self.keys)
 
 
 def _resolved(keys: Mapping[str, Any], key: str, depth: int = 0) -> Any:
@@ -199,13 +209,14 @@ def of_checkout(
     mine = Release(name, path, {key: value for key, value in keys.items() if not _UNUSED.search(key)})
     there = _every_key() & mine.keys.keys()
     release = fitting(mine.name, dict.fromkeys(there))[0][0]
-    usual, of_version = release.over(table, given).release, table.derived
+    usual = release.over(table, given).release
     made = mine.over(table, given)
     made = replace(made, release={**made.release, IS_OLD: usual[IS_OLD]})
     changed = {key: value for key, value in made.release.items() if usual.get(key) != value and table.row(key)}
     unknown = {key: value for key, value in mine.keys.items() if key not in {*_every_key(), *given}}
     own = [key for key, value in unknown.items() if value not in OFF and table.row(table.canonical(key)) is None]
-    made = replace(made, derived=lambda values: {**changed, **of_version(values)})
+    of_program = made.derived
+    made = replace(made, derived=lambda values: {**changed, **of_program(values)})
     notes = [f"What no key says is as in {mine.origin}, which is most like verl {release.origin}."]
     if changed:
         notes.append(f"There and not in the release: {', '.join(f'{k} {show(v)}' for k, v in changed.items())}.")

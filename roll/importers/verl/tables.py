@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from roll.importers.convert import Imported, SourceKeys, convert
 from roll.importers.row_files import rows_of
-from roll.importers.rows import Change, Table, changes
+from roll.importers.rows import Change, Table
 from roll.importers.script import is_output, undated
 from roll.importers.verl.combined_keys import COMBINED_KEYS, OF_MACHINES, TRACKER_VARIABLES
-from roll.importers.verl.common import ACTOR, CONDITIONS, MEGATRON, MODEL, ROLLOUT
+from roll.importers.verl.common import ACTOR, CONDITIONS, MEGATRON, ROLLOUT
 from roll.importers.verl.files import of_program
-from roll.importers.verl.overlap import is_overlapping, is_stream, overlapping_table
+from roll.importers.verl.overlap import is_stream, overlapping_table
 from roll.importers.verl.pictures import picture_notes
+from roll.importers.verl.programs import forked, module_of, program_notes
 from roll.importers.verl.releases import (
     PPO,
     PPO_MEGATRON,
@@ -32,97 +31,9 @@ from roll.importers.verl.releases import (
     of_checkout,
     release_notes,
 )
-from roll.importers.verl.reward_sources import GRADES_MATHS
 from roll.importers.verl.sft_rows import SFT
 from roll.importers.verl.turns import plays, turns_table
 from roll.importers.verl.variables import read_by_own_code
-
-# The program that a script starts: its keys say what a run is only where the program is verl's own trainer.
-
-_KNOWN = re.compile(
-    r"verl\.trainer\.(main_ppo(_sync)?|fsdp_sft_trainer|sft_trainer(_ray)?)"
-    r"|(verl\.)?recipe\.dapo\.(src\.)?main_dapo|(verl\.)?recipe\.entropy\.main_entropy"
-    r"|(verl\.experimental|recipe)\.transfer_queue\.main_ppo"
-)
-"""Trainers whose meaning the importer knows by their keys."""
-_OF_ENTROPY = re.compile(r"(verl\.)?recipe\.entropy\.main_entropy")
-_OF_RECIPES: tuple[tuple[re.Pattern[str], Mapping[str, Any]], ...] = (
-    (_OF_ENTROPY, {GRADES_MATHS: True}),
-    (
-        re.compile(r"(verl\.)?recipe\.dapo\.(src\.)?main_dapo"),
-        {"reward_model.reward_manager": "dapo", "trainer.project_name": "verl-dapo"},
-    ),
-)
-"""Defaults of recipes' own configurations."""
-_OF_PRIME = re.compile(r"((verl\.)?recipe\.)?prime\.(src\.)?main_prime")
-_ROOTS = ("verl", "recipe")
-
-
-def program_notes(words: Sequence[str]) -> Iterator[str]:
-    """Yield notes about a program other than verl's trainers, as far as its name tells.
-
-    Example: python3 -m recipe.spin.main_spin has pairs of answers, and a loss of its own.
-    """
-    name = module_of(words)
-    if not name or "$" in name or "`" in name or _KNOWN.fullmatch(name) or is_overlapping(name):
-        return
-    if _OF_PRIME.fullmatch(name):
-        yield Change(
-            f"{name} trains a reward model beside the policy, adds its rewards of tokens to the advantages, and "
-            "samples more prompts than a step trains on (data.oversample_factor, 4 by default). This YAML is the "
-            "policy with the rewards of its rows alone."
-        )
-        return
-    yield Change(f"{name} is a program of its own: what it does beside the keys, and its own defaults, are not read.")
-
-
-def module_of(words: Sequence[str]) -> str:
-    """The module that a command starts: the last one behind -m, else the last file of Python; empty for none.
-
-    Example: torchrun -m verl.trainer.sft_trainer, and python3 /x/verl/trainer/main_ppo.py is verl.trainer.main_ppo.
-    """
-    modules = [word for before, word in pairwise(words) if before in ("-m", "--module")]
-    modules += [word[2:] for word in words if re.fullmatch(r"-m[A-Za-z_][\w.]*\.[\w.]+", word)]
-    modules = [name for name in modules if name not in ("torch.distributed.run", "torch.distributed.launch")]
-    if modules:
-        return modules[-1]
-    files = [word for word in words if word.endswith(".py") and not word.startswith("-")]
-    if not files:
-        return ""
-    parts = files[-1].removesuffix(".py").split("/")
-    return ".".join(parts[max((i for i, part in enumerate(parts) if part in _ROOTS), default=len(parts) - 1) :])
-
-
-# PRIME, which verl's recipe trains with a configuration of its own (`recipe/prime/config/prime_trainer.yaml`).
-
-_NO_PRIME = "no reward model that learns beside the policy is here"
-_CHOSEN = "groups whose share of right answers is within bounds come first there; difficulty_mask leaves others out"
-_SAMPLED = "a step samples so many times data.train_batch_size prompts there, and trains on one part of them"
-_SHARES = "weights of the two rewards in the advantages: there is one of them here"
-_PRIME_DEFAULTS: Mapping[str, Any] = {
-    "algorithm.adv_estimator": "rloo",
-    f"{ROLLOUT}.n": 4,
-    f"{MODEL}.use_remove_padding": True,
-    f"{ACTOR}.entropy_coeff": 0.001,
-    "reward_model.reward_manager": "prime",
-    "trainer.val_before_train": False,
-}
-_PRIME_ROWS = (
-    changes("data.filter_accuracy", _CHOSEN, False),
-    *(changes(f"data.accuracy_{name}_bound", _CHOSEN) for name in ("lower", "upper")),
-    changes("data.oversample_factor", _SAMPLED, 1),
-    *(changes(f"algorithm.reward_{name}_coef", _SHARES) for name in ("gt", "dpo")),
-    changes("reward_model.**", _NO_PRIME),
-)
-_OF_RULES = tuple(f"reward_model.{name}" for name in ("reward_manager", "reward_kwargs", "sandbox", "overlong"))
-"""Keys of the section that speak of rules, and not of PRIME's model."""
-
-
-def _prime_table(table: Table) -> Table:
-    rows = (row for row in table.rows if not row.key.startswith("reward_model.") or row.key.startswith(_OF_RULES))
-    of_version = table.derived
-    return replace(table, rows=(*rows, *_PRIME_ROWS), derived=lambda values: {**of_version(values), **_PRIME_DEFAULTS})
-
 
 _OF_SFT = ("model.partial_pretrain", "data.prompt_dict_keys", "data.multiturn.enable", "data.max_length", "optim.lr")
 CONFIG_NAME = "config-name"
@@ -163,11 +74,7 @@ def verl_table(original: SourceKeys, script: Path | None = None) -> Table:
     if is_sft and not is_rl:
         return VERL_SFT
     table = overlapping_table(VERL_RL, module, values)
-    if own := next((own for of, own in _OF_RECIPES if of.fullmatch(module)), None):
-        of_version = table.derived
-        table = replace(table, derived=lambda values: {**own, **of_version(values)})
-    if _OF_PRIME.fullmatch(module):
-        table = _prime_table(table)
+    table = forked(table, module, keys)
     return turns_table(table, values, script) if plays(values) else table
 
 

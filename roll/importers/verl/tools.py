@@ -101,6 +101,13 @@ def _as_it_is(tools: Tools, path: str, config: Mapping[str, Any], schema: Any) -
     tools.nears.append(f"{path} is called as it is, if it can be imported here; its rewards have no say.")
 
 
+def search_tool(name: str, config: Mapping[str, Any]) -> Tools:
+    """Return the tools of a program that has one server of search."""
+    tools = Tools()
+    _search(tools, name, config)
+    return tools
+
+
 def _search(tools: Tools, name: str, config: Mapping[str, Any]) -> None:
     keys = ("retrieval_service_url", "search_url", "sandbox_fusion_url", "url")
     url = next((str(config[key]) for key in keys if config.get(key)), None)

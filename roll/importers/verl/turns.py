@@ -14,12 +14,13 @@ from roll.importers.verl.combined_keys import reward_manager
 from roll.importers.verl.common import ROLLOUT, overlong_buffer, validates
 from roll.importers.verl.pictures import no_pictures
 from roll.importers.verl.reward_sources import CODE, DAPO, sources_of
-from roll.importers.verl.tools import Tools, tools_of
+from roll.importers.verl.tools import Tools, search_tool, tools_of
 
 TURNS, AGENT = f"{ROLLOUT}.multi_turn", f"{ROLLOUT}.agent"
 TOOL_FILES = (f"{TURNS}.tool_config_path", f"{AGENT}.tool_config_path")
 _INTERACTIONS = f"{TURNS}.interaction_config_path"
 _LOOP = f"{AGENT}.default_agent_loop"
+_SERVER = "retriever.url"
 _OFF = (None, "", "single_turn_agent")
 _MOST_TURNS = 100
 """Turns where the source sets no bound: the tokens of an episode end it before."""
@@ -57,7 +58,7 @@ def plays(values: Mapping[str, Any]) -> bool:
     """True where turns are on, and a file says what they are for."""
     if values.get(f"{TURNS}.enable") is False and values.get(_LOOP) in _OFF:
         return False
-    return any(values.get(key) not in (None, "") for key in (*TOOL_FILES, _INTERACTIONS))
+    return any(values.get(key) not in (None, "") for key in (*TOOL_FILES, _INTERACTIONS, _SERVER))
 
 
 def turns_table(table: Table, values: Mapping[str, Any], script: Path | None) -> Table:
@@ -65,6 +66,8 @@ def turns_table(table: Table, values: Mapping[str, Any], script: Path | None) ->
     tools = {key: tools_of(values[key], script, "tools") for key in TOOL_FILES if values.get(key)}
     if values.get(_INTERACTIONS):
         tools[_INTERACTIONS] = tools_of(values[_INTERACTIONS], script, "interaction")
+    if values.get(_SERVER):
+        tools[_SERVER] = search_tool("Search-R1", {"url": values[_SERVER], "topk": values.get("retriever.topk", 3)})
     sums = {"episodes": _Episodes(tools), "lengths": _lengths, "filter": without_equal_groups}
     sums |= {"pictures": no_pictures, "reward manager": _manager}
     return of_episodes(table, rows_of("verl/turns.yaml"), sums, asks_rows=True)

@@ -9,7 +9,7 @@ from roll.importers.convert import Imported, source_keys
 from roll.importers.script import find_command
 from roll.importers.verl.files import Composed
 from tests.unit.importers.test_import import entry
-from tests.unit.importers.test_verl_meaning import ACTOR, GRPO, at
+from tests.unit.importers.test_verl_meaning import ACTOR, GRPO, ROLLOUT, at
 
 STREAM = "verl.experimental.fully_async_policy.fully_async_main"
 ONE_STEP = "recipe.one_step_off_policy.main_ppo"
@@ -116,3 +116,33 @@ def test_trainer_and_engines_have_nodes_together_or_apart(words: tuple[int, ...]
     imported = of(ONE_STEP, "data.train_batch_size=64", *(f"{k}={v}" for k, v in zip(keys, words, strict=True)))
     targets = ("num_nodes", "num_gpus_per_node", "actor_train.device_mapping", "actor_infer.device_mapping")
     assert tuple(at(imported, target) for target in targets) == found
+
+
+SEARCH = ("retriever.url=http://127.0.0.1:8000/retrieve", "retriever.topk=2", "max_turns=2")
+
+
+def test_search_r1_asks_its_server_in_turns() -> None:
+    """Its loop has max_turns calls, and one more answer."""
+    found = of("verl.trainer.main_ppo", f"{ROLLOUT}.n=1", f"{ROLLOUT}.n_agent=5", *SEARCH, "data.max_obs_length=500")
+    env = at(found, "custom_envs.Training")
+    assert found.pipeline == "agentic" and (env["env_type"], env["max_steps"]) == ("roll_qa", 3)
+    assert env["tool_wrapper"]["tool_configs"][0]["tool_args"] == {"search_url": SEARCH[0][14:], "topk": 2}
+    assert at(found, "train_env_manager.group_size") == 5
+    assert entry(found, f"{ROLLOUT}.n") == ("not available", f"{ROLLOUT}.n_agent is 5 and counts")
+
+
+@pytest.mark.parametrize(
+    ("program", "word", "outcome"),
+    [
+        ("verl.trainer.main_ppo", f"{ROLLOUT}.val_temperature=0.6", "mapped"),
+        ("verl.trainer.main_ppo", "ttrl.enable=true", "changes the run"),
+        ("verl.mix_src.main_mix_ppo", f"{ACTOR}.use_off_policy_loss=true", "changes the run"),
+        ("verl.mix_src.main_mix_ppo", f"{ROLLOUT}.n_prefix=0", "asks for nothing"),
+        ("verl_tool.trainer.main_ppo", "actor_rollout_ref.agent.max_turns=5", "changes the run"),
+    ],
+)
+def test_keys_of_a_fork_are_known(program: str, word: str, outcome: str) -> None:
+    found = of(program, word, "data.val_files=/d/gsm8k.parquet")
+    key = word.partition("=")[0]
+    assert entry(found, key)[0] == outcome and "does not know" not in entry(found, key)[1]
+    assert at(found, "validation.generating_args.temperature") == (0.6 if "val_temp" in key else 0)

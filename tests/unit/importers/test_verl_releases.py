@@ -111,3 +111,21 @@ def test_files_that_build_on_verls_own_have_its_defaults(tmp_path: Path) -> None
     found = imported_from(read(script), "verl", script)
     assert (at(found, "actor_train.training_args.learning_rate"), found.tree["add_token_level_kl"]) == (1e-6, False)
     assert at(found, "actor_infer.generating_args.temperature") == 1.0
+
+
+def test_a_checkout_counts_before_what_the_importer_knows_of_its_program(tmp_path: Path) -> None:
+    config = tmp_path / "recipe" / "prime" / "config"
+    config.mkdir(parents=True)
+    (config.parent / "main_prime.py").write_text(PROGRAM)
+    (config / "own.yaml").write_text(
+        "algorithm: {adv_estimator: grpo}\n"
+        "actor_rollout_ref: {rollout: {n: 6}, actor: {entropy_coeff: 0.02, ppo_mini_batch_size: 8}}\n"
+    )
+    script = tmp_path / "run.sh"
+    script.write_text("python3 -m recipe.prime.main_prime data.train_files=b.parquet data.train_batch_size=8\n")
+    tree = imported_from(read(script), "verl", script).tree
+    assert (tree["adv_estimator"], tree["num_return_sequences_in_group"], tree["entropy_loss_coef"]) == (
+        "grpo",
+        6,
+        0.02,
+    )

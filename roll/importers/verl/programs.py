@@ -1,0 +1,101 @@
+"""Programs that scripts start: verl's own trainers, recipes and forks, and what each changes of verl's table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from itertools import pairwise
+from typing import Any
+
+from roll.importers.row_files import filled, names_of, rows_of
+from roll.importers.rows import Change, Row, Table, data
+
+_ROOTS = ("verl", "recipe")
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A file of `data/forks`. `program`: its module, `keys`: some of its own, of which either tells it. `says`: what
+    the YAML is instead, `names`: verl's for its keys, `defaults`: those of its own configuration, `without`: rows that
+    do not hold."""
+
+    path: str
+    program: str = ""
+    keys: tuple[str, ...] = ()
+    says: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    without: str = "(?!)"
+    rows: tuple[Row, ...] = ()
+
+    def fits(self, module: str, keys: Collection[str]) -> bool:
+        return bool(self.program and re.fullmatch(self.program, module)) or any(key in keys for key in self.keys)
+
+    def over(self, table: Table) -> Table:
+        """The table with the fork's own rows, names and defaults."""
+        own, known_as = {row.key for row in self.rows}, table.canonical
+        rows = (row for row in table.rows if row.key not in own and not re.fullmatch(self.without, row.key))
+        return replace(
+            table,
+            rows=(*self.rows, *rows),
+            canonical=lambda key: self.names.get(known_as(key), known_as(key)),
+            overruling=table.overruling | self.names.keys(),
+            program={**table.program, **self.defaults},
+        )
+
+
+@cache
+def _forks() -> tuple[Fork, ...]:
+    paths = sorted(path.name for path in (files("roll.importers") / "data" / "forks").iterdir())
+    return tuple(_fork(f"forks/{name}", data(f"forks/{name}")) for name in paths)
+
+
+def _fork(path: str, said: Mapping[str, Any]) -> Fork:
+    rows = rows_of(path) if "rows" in said else ()
+    known = filled({name: value for name, value in said.items() if name not in ("rows", "names", "keys")})
+    keys = tuple(filled(said.get("keys", [])))
+    return Fork(path, rows=rows, names=names_of(said.get("names", {})), keys=keys, **known)
+
+
+def forked(table: Table, module: str, keys: Collection[str]) -> Table:
+    """The table with what the program, or keys of a fork, change of it."""
+    for fork in _forks():
+        if fork.fits(module, keys):
+            table = fork.over(table)
+    return table
+
+
+def program_notes(words: Sequence[str]) -> Iterator[str]:
+    """Yield notes about a program other than verl's trainers, as far as its name tells.
+
+    Example: python3 -m recipe.spin.main_spin has pairs of answers, and a loss of its own.
+    """
+    name = module_of(words)
+    if not name or "$" in name or "`" in name:
+        return
+    known = [fork for fork in _forks() if fork.program and re.fullmatch(fork.program, name)]
+    yield from (Change(fork.says.replace("<program>", name).strip()) for fork in known if fork.says)
+    if not known:
+        yield Change(
+            f"{name} is a program of its own: what it does beside the keys, and its own defaults, are not read."
+        )
+
+
+def module_of(words: Sequence[str]) -> str:
+    """The module that a command starts: the last one behind -m, else the last file of Python; empty for none.
+
+    Example: torchrun -m verl.trainer.sft_trainer, and python3 /x/verl/trainer/main_ppo.py is verl.trainer.main_ppo.
+    """
+    modules = [word for before, word in pairwise(words) if before in ("-m", "--module")]
+    modules += [word[2:] for word in words if re.fullmatch(r"-m[A-Za-z_][\w.]*\.[\w.]+", word)]
+    modules = [name for name in modules if name not in ("torch.distributed.run", "torch.distributed.launch")]
+    if modules:
+        return modules[-1]
+    scripts = [word for word in words if word.endswith(".py") and not word.startswith("-")]
+    if not scripts:
+        return ""
+    parts = scripts[-1].removesuffix(".py").split("/")
+    return ".".join(parts[max((i for i, part in enumerate(parts) if part in _ROOTS), default=len(parts) - 1) :])
