@@ -11,11 +11,11 @@ from itertools import islice
 
 import numpy as np
 
-from roll.configs.plan.describe import counted
 from roll.configs.tables.vision import PictureSizes
 from roll.datasets.pictures.decode import MOST_PIXELS, decode, read_bytes
 from roll.errors import PictureError
 from roll.types.media import PictureSource
+from roll.utils.text import counted
 
 MOST_NAMED = 8
 _AT_ONCE = 64  # whose files are in memory

@@ -30,9 +30,9 @@ from roll.errors import ConfigError
 from roll.rewards.base import REQUIRED
 from roll.rewards.config import BUILTINS, PATHS
 from roll.run.saving.model_files import model_file
-from roll.run.start.choose import this_machine
 from roll.run.start.first_rows import first_rows
 from roll.run.start.gguf import gguf_folder
+from roll.run.start.machine import this_machine
 from roll.utils.files import expanded, is_hub_id, path_info, write_whole
 from roll.utils.imports import resolve
 from roll.utils.logging import say

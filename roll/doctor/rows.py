@@ -10,8 +10,8 @@ from roll.datasets.encoding import load_tasks
 from roll.datasets.loader import DataSource, Row
 from roll.datasets.sources import all_rows
 from roll.doctor.machine import Finding
-from roll.pipeline.rlvr.reward_checks import data_domains
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.pipeline.rlvr.row_operators import data_domains
 from roll.rewards.base import RewardInput
 from roll.rewards.worker import RewardWorker
 from roll.run.policy_tokenizer import policy_tokenizer

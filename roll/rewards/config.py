@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from roll.configs.base import Settings, setting
-from roll.configs.load.aliases import LLM_JUDGE, REWARD_MODEL
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.tables.roles import LLM_JUDGE, REWARD_MODEL
 from roll.rewards.judge.judge import VerdictForm
 
 # The rewards that come with roll: one row each, readable without importing any.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal, cast
 
-from roll.configs.load.aliases import LLM_JUDGE, REWARD_MODEL
+from roll.configs.tables.roles import LLM_JUDGE, REWARD_MODEL
 from roll.datasets.rows import GROUND_TRUTH, Columns
 from roll.rewards.base import REQUIRED, ROW_CHECK, TAKES_BATCH, BatchReward, Reward, RowCheck
 from roll.rewards.chain import Link, Part, chained, parts_of

@@ -50,8 +50,7 @@ import numpy as np
 
 from roll.algorithms.credit import RowCredit
 from roll.algorithms.policy_loss import explained_variance
-from roll.configs.checks.rl import critic_warmup_problems
-from roll.configs.plan.batch_plan import BatchPlan
+from roll.configs.plan.batch_plan import BatchPlan, critic_warmup_problems
 from roll.configs.plan.derive import compares_vocabulary, needs_ref_log_probs
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.distributed.executor.clusters import RLClusters

@@ -17,9 +17,7 @@ from typing import Any, ClassVar, TypeVar
 
 from rich.console import Console
 
-from roll.configs.checks.roles import schedule_warnings
-from roll.configs.plan.describe import counted, run_length
-from roll.configs.plan.run_plan import RunPlan
+from roll.configs.plan.run_plan import RunPlan, run_length, schedule_warnings
 from roll.configs.sections.run import RunConfig
 from roll.errors import ConfigError, RollError
 from roll.run.accounting import Accounting
@@ -36,6 +34,7 @@ from roll.run.tracking.tracker import Trackers
 from roll.utils.imports import resolve, traced
 from roll.utils.logging import configure_logging
 from roll.utils.secrets import find_secrets
+from roll.utils.text import counted
 from roll.utils.timing import Timer
 
 logger = logging.getLogger(__name__)

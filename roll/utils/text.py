@@ -57,6 +57,11 @@ def table(rows: Iterable[Sequence[str]]) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Example: counted(2, "update") == "2 updates"."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
 def short(value: object) -> str:
     """A value as it is written in a plan. Examples: short(1e-6) == "1e-6", short(True) == "true", short("a") == "a"."""
     if isinstance(value, bool):

@@ -14,7 +14,7 @@ from roll.configs.checks.rollout import (
     unused_recorder_keys,
 )
 from roll.configs.load.validate import validate
-from roll.configs.plan.batch_plan import batch_problems, role_train_plan
+from roll.configs.plan.batch_plan import batch_problems, critic_warmup_problems, role_train_plan
 from roll.configs.plan.derive import (
     compares_within_groups,
     moves_idle_rows,
@@ -111,16 +111,6 @@ def correction_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         "set it to false.",
         (*on, *(f"{SAMPLING}.{name}" for name in narrowing), "actor_infer.strategy_args.strategy_name"),
     )
-
-
-def critic_warmup_problems(config: AlgorithmConfig) -> Iterator[Problem]:
-    """Checks the critic's warm-up against max_steps, once the number of steps is known."""
-    if config.critic_warmup >= config.max_steps:
-        yield Problem(
-            f"critic_warmup: {config.critic_warmup} leaves no step in which the policy is trained, max_steps: "
-            f"{config.max_steps}.",
-            ("critic_warmup", "max_steps"),
-        )
 
 
 def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ from roll.configs.checks.platforms import platform_warnings
 from roll.configs.checks.variables import allowed_warnings, variable_problems
 from roll.configs.load.aliases import ROLL_REWARDS, ROLL_WORKERS
 from roll.configs.plan.layout import layout_problems
-from roll.configs.plan.run_plan import RunPlan
+from roll.configs.plan.run_plan import RunPlan, schedule_warnings
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import SequencePackingArgs, WorkerConfig
 from roll.configs.sections.run import RunConfig
@@ -233,13 +233,3 @@ def run_warnings(config: RunConfig, plan: RunPlan) -> Iterator[str]:
         yield f"eval_steps: {config.eval_steps} does nothing: there is no section {config.missing_validation}."
     if not config.counts_epochs:
         yield from schedule_warnings(plan)
-
-
-def schedule_warnings(plan: RunPlan) -> Iterator[str]:
-    """Warns of a warm-up that outlasts the run, once the number of steps is known."""
-    for name, train in plan.trains.items():
-        if train.warmup_updates >= train.total_updates > 0:
-            yield (
-                f"{name}.training_args: the warm-up of {train.warmup_updates} updates is not over when the run ends "
-                f"after {train.total_updates}."
-            )

@@ -16,6 +16,7 @@ from roll.configs.load.inert_keys import COMMUNICATORS_STAY, known_keys, path_te
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import StrategyArgs, WorkerConfig
 from roll.configs.strategies.table import OTHER_NAMES, spec_of
+from roll.configs.tables.roles import LLM_JUDGE, REWARD_MODEL
 from roll.utils.text import show
 
 # Keys of Trinity and verl for rollouts that run ahead which no key of ours renames: what is to be written instead, with
@@ -230,7 +231,6 @@ _GENERAL = f"{_HOME}.general_val_rule_reward_worker.GeneralValRuleRewardWorker"
 _BOXED = f"{_HOME}.multiple_choice_boxed_rule_reward_worker.MultipleChoiceBoxedRuleRewardWorker"
 _CROSSTHINK = f"{_HOME}.crossthinkqa_rule_reward_worker.CrossThinkQARuleRewardWorker"
 
-LLM_JUDGE, REWARD_MODEL = "llm_judge", "reward_model"
 ROLL_REWARDS: Mapping[str, str] = {
     f"{_HOME}.math_rule_reward_worker.MathRuleRewardWorker": "math_rule",
     f"{_HOME}.gsm8k_math_reward_worker.GSM8KMathRewardWorker": "math_rule",

@@ -241,6 +241,16 @@ def prompts_per_domain(config: AlgorithmConfig) -> dict[str, int] | None:
     return counts
 
 
+def critic_warmup_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+    """Checks the critic's warm-up against max_steps, once the number of steps is known."""
+    if config.critic_warmup >= config.max_steps:
+        yield Problem(
+            f"critic_warmup: {config.critic_warmup} leaves no step in which the policy is trained, max_steps: "
+            f"{config.max_steps}.",
+            ("critic_warmup", "max_steps"),
+        )
+
+
 def batch_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     """Samples of a step that do not split into whole updates and have to, with the nearest values that do."""
     groups_key, size_key = config.batch_keys

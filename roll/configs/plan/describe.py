@@ -10,7 +10,7 @@ from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.derive import compares_vocabulary, needs_ref_log_probs, weighs_importance
 from roll.configs.plan.engine_limits import answers_limit
 from roll.configs.plan.layout import Layout, RolePlace, parallel_sizes
-from roll.configs.plan.run_plan import RunPlan
+from roll.configs.plan.run_plan import RunPlan, run_length
 from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.problems import ids_text
 from roll.configs.sections.algorithm import AlgorithmConfig
@@ -18,7 +18,7 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.run import RunConfig
 from roll.configs.sections.teachers import MixConfig
 from roll.configs.tables.features import active
-from roll.utils.text import table
+from roll.utils.text import counted, table
 
 
 def describe(
@@ -67,14 +67,6 @@ def update_sum(train: TrainPlan) -> str:
     together = train.rows_together
     update, micro = train.samples_per_update // together, train.micro_batch_size // together
     return f"{update}{' pairs' * (together > 1)} per update ({micro} x {train.accumulation} x {ranks})"
-
-
-def run_length(config: RunConfig) -> str:
-    """Example: "20 steps", or "3 epochs (steps by the number of rows)"."""
-    if not config.counts_epochs:
-        return counted(config.max_steps, "step")
-    epochs = f"{config.num_train_epochs:g}"
-    return f"{epochs} {'epoch' if epochs == '1' else 'epochs'} (steps by the number of rows)"
 
 
 def updates_in_run(config: RunConfig, train: TrainPlan) -> str:
@@ -229,11 +221,6 @@ def _schedule_rows(config: RunConfig, missing_validation: str) -> Iterator[tuple
 
 def _steps(steps: int) -> str:
     return "step" if steps == 1 else f"{steps} steps"
-
-
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """Example: counted(2, "update") == "2 updates"."""
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 # A step of reinforcement learning in words: its arithmetic, and where what it trains on comes from.

@@ -3,13 +3,14 @@ those that learn."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from roll.configs.plan.layout import Layout, parallel_sizes, place_roles
 from roll.configs.plan.train_plan import Rounding, TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
+from roll.utils.text import counted
 
 if TYPE_CHECKING:
     from roll.configs.sections.run import RunConfig
@@ -52,6 +53,24 @@ def build_run_plan(config: RunConfig, scoring: frozenset[str] = frozenset()) -> 
         trained_length=config.trained_length,
         longest_row=config.longest_row,
     )
+
+
+def run_length(config: RunConfig) -> str:
+    """Example: "20 steps", or "3 epochs (steps by the number of rows)"."""
+    if not config.counts_epochs:
+        return counted(config.max_steps, "step")
+    epochs = f"{config.num_train_epochs:g}"
+    return f"{epochs} {'epoch' if epochs == '1' else 'epochs'} (steps by the number of rows)"
+
+
+def schedule_warnings(plan: RunPlan) -> Iterator[str]:
+    """Warns of a warm-up that outlasts the run, once the number of steps is known."""
+    for name, train in plan.trains.items():
+        if train.warmup_updates >= train.total_updates > 0:
+            yield (
+                f"{name}.training_args: the warm-up of {train.warmup_updates} updates is not over when the run ends "
+                f"after {train.total_updates}."
+            )
 
 
 def plan_layout(config: RunConfig) -> Layout:

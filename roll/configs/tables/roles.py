@@ -114,6 +114,8 @@ CRITIC = Role(
 )
 REFERENCE = Role("reference", "score", "lm", ("pretrain",))
 REWARD_PRETRAIN = ("reward_pretrain",)
+LLM_JUDGE, REWARD_MODEL = "llm_judge", "reward_model"
+"""Rewards that a model gives."""
 
 
 def reward_model_role(name: str) -> Role:

@@ -16,7 +16,7 @@ from roll.configs.plan.run_plan import RunPlan
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.run import RunConfig
-from roll.configs.strategies.table import spec_of
+from roll.configs.strategies.table import load_spec, spec_of
 from roll.configs.tables.roles import Use
 from roll.distributed.executor.blueprint import BatchLimits, Blueprint
 from roll.distributed.executor.placement import Occupant, Placement
@@ -36,7 +36,6 @@ from roll.distributed.executor.rollout.engines import (
 )
 from roll.distributed.executor.usage import RoleUsage, UsageRequest
 from roll.distributed.executor.weights.sync import FileWeights, WeightSync, plan_send
-from roll.distributed.strategy.table import strategy_class_path
 from roll.errors import WorkerError
 from roll.models.hub import MODEL_KEYS, fetch_models, local_model, with_directories
 from roll.utils.imports import EXTERNAL_LIB
@@ -234,7 +233,7 @@ class RunClusters:
     def _cluster(self, name: str, settings: WorkerConfig, max_restarts: int = 0) -> Cluster:
         role, slots = self._config.roles[name], self.resources.slots(self._plan.layout[name])
         assert settings.strategy_name is not None and role.head is not None
-        strategy_class = strategy_class_path(settings.strategy_name, role.use)
+        strategy_class = load_spec(settings.strategy_name).classes[role.use]
         most_answers = self._answers_at_once(settings)
         is_exact, adapter_rank = (False, None) if role.is_apart else (self._plan.exact, self._plan.adapter_rank)
         trainer = self._config.model_roles.get("actor_train")  # None: nobody sends adapters

@@ -28,7 +28,7 @@ from roll.pipeline.agentic.env_checks import (
 )
 from roll.pipeline.agentic.tool_checks import tool_code_problems, tool_reports
 from roll.run.saving.model_files import known_sight
-from roll.run.start.choose import lacks_gpus
+from roll.run.start.machine import lacks_gpus
 
 ENV_WORKERS = ("roll.pipeline.agentic.environment_worker.EnvironmentWorker",)
 

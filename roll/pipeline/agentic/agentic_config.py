@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 from pydantic import model_validator
 
 from roll.configs.base import MOST_GROUPS, Settings, setting
-from roll.configs.load.defaults import fill_roles
 from roll.configs.problems import Problem
 from roll.configs.sections.algorithm import NAMES_NONE, AlgorithmConfig
 from roll.configs.sections.cluster import GeneratingArgs, WorkerConfig
@@ -426,6 +425,8 @@ class AgenticConfig(AlgorithmConfig):
 
 
 def _filled(tree: Mapping[str, Any]) -> dict[str, Any]:
+    from roll.configs.load.defaults import fill_roles  # workers get configurations that are built
+
     filled = fill_roles(tree, ROLES)
     for role in ("train_env_manager", "val_env_manager"):
         manager = filled.get(role)

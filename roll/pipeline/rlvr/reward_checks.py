@@ -7,15 +7,14 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from urllib.parse import urlsplit
 
-from roll.configs.load.aliases import LLM_JUDGE
 from roll.configs.problems import Problem
 from roll.configs.sections.algorithm import engine_length
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
 from roll.configs.strategies.model_numbers import text_part
 from roll.configs.strategies.table import feature_problem
+from roll.configs.tables.roles import LLM_JUDGE
 from roll.configs.tables.vision import VisionModel
-from roll.datasets.rows import Domain
 from roll.errors import describe
 from roll.pipeline.rlvr.rlvr_config import JUDGE, RLVRConfig
 from roll.rewards.chain import Part, parts_of
@@ -25,9 +24,6 @@ from roll.rewards.judge.judge import ROLL_PROMPT
 from roll.rewards.table import (
     MISSING,
     _is_async_once_built,
-    reads_ground_truth,
-    required_columns,
-    row_checks,
     takes_batch,
 )
 from roll.run.saving.model_files import read_model_config
@@ -253,17 +249,6 @@ def _has_bad_pattern(worker: RewardConfig) -> bool:
     except ValueError:
         return True
     return False
-
-
-def data_domains(config: RLVRConfig) -> list[Domain]:
-    """The domains as the data sees them: each domain's own name, its tags, and the columns that its reward needs.
-    Imports the rewards."""
-    domains = []
-    for name, reward in config.rewards.items():
-        tags = tuple(dict.fromkeys((name, *reward.tag_included)))
-        required, some = required_columns(reward), reads_ground_truth(reward)
-        domains.append(Domain(name, tags, required, some, row_checks(reward)))
-    return domains
 
 
 def code_problems(config: RLVRConfig) -> Iterator[Problem]:

@@ -8,13 +8,14 @@ from roll.configs.checks.pictures import picture_problems, sight_problems
 from roll.configs.checks.roles import REWARD as REWARD_SWITCHES
 from roll.configs.checks.roles import RLVR, switched_off
 from roll.configs.checks.rollout import unused_filter_keys
-from roll.configs.load.aliases import REWARD_MODEL, ROLL_REWARDS
+from roll.configs.load.aliases import ROLL_REWARDS
 from roll.configs.load.validate import validate
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.describe import batch_rows
 from roll.configs.plan.engine_limits import answers_limit
 from roll.configs.problems import Problem, did_you_mean
 from roll.configs.sections.rollout import LENGTH_KEYS
+from roll.configs.tables.roles import REWARD_MODEL
 from roll.datasets.loader import DataFile
 from roll.datasets.pictures.placing import named_columns
 from roll.datasets.preflight import MAX_BYTES_IN_FULL, preflight
@@ -28,12 +29,11 @@ from roll.pipeline.rlvr.reward_checks import (
     judge_warnings,
     unreachable_judges,
 )
-from roll.pipeline.rlvr.rlvr_config import REWARD, RLVRConfig, eval_set_problems
+from roll.pipeline.rlvr.rlvr_config import LEARNT, REWARD, RLVRConfig, eval_set_problems
 from roll.rewards.chain import SHORT, parts_of
 from roll.rewards.config import BUILTINS, RewardConfig, RewardModelArgs
 from roll.run.operators.checks import missing_packages, operator_problems, user_function_problems
 from roll.run.saving.model_files import known_sight, read_model_config, read_vision
-from roll.run.start.choose import lacks_gpus
 from roll.run.start.data_files import (
     data_args_problems,
     data_args_warnings,
@@ -42,6 +42,7 @@ from roll.run.start.data_files import (
     unknown_templates,
 )
 from roll.run.start.first_rows import learners_tokenizer, refusals_of_rows
+from roll.run.start.machine import lacks_gpus
 from roll.utils.imports import split
 from roll.utils.text import show
 
@@ -108,7 +109,6 @@ def _scorer_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
 
 
 BUILT_IN = (*BUILTINS, REWARD_MODEL)
-LEARNT = "actor_train.data_args"
 
 
 def rlvr_problems(config: RLVRConfig) -> list[Problem]:
@@ -225,7 +225,7 @@ def data_problems(config: RLVRConfig) -> Iterator[str]:
 
 def _row_problems(config: RLVRConfig, reach: bool) -> Iterator[str]:
     from roll.datasets.encoding import load_tasks
-    from roll.pipeline.rlvr.reward_checks import data_domains
+    from roll.pipeline.rlvr.row_operators import data_domains
 
     try:
         domains = data_domains(config)

@@ -7,7 +7,6 @@ from typing import Any
 from pydantic import model_validator
 
 from roll.configs.base import MOST_GROUPS, Settings, setting
-from roll.configs.load.defaults import fill_roles
 from roll.configs.problems import Problem
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.cluster import GeneratingArgs, WorkerConfig
@@ -66,6 +65,8 @@ JUDGE_IS = "this judge is asked over HTTP"
 MODEL_IS = "its responses are scored by the model of the section `reward`"
 SHARED_MODEL = {"model_args.model_name_or_path", "model_args.download_type"}
 REWARD = reward_model_role("reward")
+LEARNT = "actor_train.data_args"
+"""The rows that an RLVR run learns from; it is evaluated on others."""
 PROMPTED = frozenset({"data_args.template", "data_args.template_kwargs"})
 JUDGE = Role(
     "reward_model",
@@ -151,6 +152,8 @@ class RLVRConfig(AlgorithmConfig):
     @classmethod
     def _fill(cls, tree: Any) -> Any:
         roles = {role.name: role for role in (REWARD, JUDGE)}
+        from roll.configs.load.defaults import fill_roles  # workers get configurations that are built
+
         return fill_roles(tree, {**ROLES, **roles}) if isinstance(tree, Mapping) else tree
 
     @property

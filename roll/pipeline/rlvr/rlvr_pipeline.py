@@ -29,10 +29,9 @@ from roll.errors import ConfigError
 from roll.models.vision.files import vision_of
 from roll.pipeline.rlvr.judge_service import AfterRolloutJudge, EngineJudges, check_judges
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter
-from roll.pipeline.rlvr.reward_checks import data_domains
 from roll.pipeline.rlvr.reward_model import AnswerReader, RewardModel, answer_readers
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
-from roll.pipeline.rlvr.row_operators import places, read_texts
+from roll.pipeline.rlvr.row_operators import data_domains, places, read_texts
 from roll.rewards.judge.engine import JudgeText
 from roll.rewards.service import RewardPools, RewardsByDomain, RewardService
 from roll.rl.evaluation import Validation, ValidationSet

@@ -9,11 +9,22 @@ from roll.configs.sections.data import DataArgs
 from roll.configs.tables.vision import VisionModel
 from roll.datasets.loader import Row
 from roll.datasets.rows import Domain, RowReader
-from roll.pipeline.rlvr.rlvr_checks import LEARNT
-from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.pipeline.rlvr.rlvr_config import LEARNT, RLVRConfig
+from roll.rewards.table import reads_ground_truth, required_columns, row_checks
 from roll.run.operators.choice import Places, dry_report
 from roll.run.operators.row import ReadTexts, Texts
 from roll.run.saving.model_files import read_vision
+
+
+def data_domains(config: RLVRConfig) -> list[Domain]:
+    """The domains as the data sees them: each domain's own name, its tags, and the columns that its reward needs.
+    Imports the rewards."""
+    domains = []
+    for name, reward in config.rewards.items():
+        tags = tuple(dict.fromkeys((name, *reward.tag_included)))
+        required, some = required_columns(reward), reads_ground_truth(reward)
+        domains.append(Domain(name, tags, required, some, row_checks(reward)))
+    return domains
 
 
 def places(config: RLVRConfig) -> Places:

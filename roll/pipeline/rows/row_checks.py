@@ -11,10 +11,10 @@ from roll.run.operators.checks import missing_packages, operator_problems, user_
 from roll.run.operators.choice import Places, dry_report
 from roll.run.operators.row import ReadTexts
 from roll.run.saving.model_files import known_sight, read_vision
-from roll.run.start.choose import lacks_gpus
 from roll.run.start.data_files import data_args_problems, has_files, missing_rows
 from roll.run.start.first_rows import learners_tokenizer, refusals_of_rows
 from roll.run.start.load import unread_keys
+from roll.run.start.machine import lacks_gpus
 from roll.utils.imports import resolve
 
 

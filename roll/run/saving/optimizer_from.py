@@ -3,7 +3,6 @@
 import logging
 from pathlib import Path
 
-from roll.configs.checks.training import optimizer_from_key
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.sections.run import RunConfig
 from roll.configs.strategies.table import required_facts
@@ -23,15 +22,19 @@ def check_optimizer_from(config: RunConfig, plan: RunPlan) -> None:
         try:
             wrong = SavedFacts.read(Path(place)).disagreements(required_facts(worker, plan.trains[role].dp_size))
         except StrategyError as error:
-            problems.append(f"{optimizer_from_key(role)}: {error}. Name a role's folder in a checkpoint step_*.")
+            problems.append(f"{_key(role)}: {error}. Name a role's folder in a checkpoint step_*.")
             continue
         if wrong:
             problems.append(
-                f"{optimizer_from_key(role)}: {place} was saved with {', '.join(wrong)}, to which an optimizer's state "
+                f"{_key(role)}: {place} was saved with {', '.join(wrong)}, to which an optimizer's state "
                 "is tied. Begin with the same, or with a fresh one."
             )
     if problems:
         raise ConfigError(*problems)
+
+
+def _key(role: str) -> str:
+    return f"{role}.training_args.optimizer_from"
 
 
 def load_optimizer_from(config: RunConfig, clusters: RunClusters) -> None:

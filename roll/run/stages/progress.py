@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from roll.configs.plan.describe import counted
 from roll.errors import ConfigError, StorageError
 from roll.run.saving.checkpoint import CheckpointStore, read_state
 from roll.run.saving.manifest import check_digests, manifest_digest, read_manifest
@@ -15,6 +14,7 @@ from roll.run.saving.resume import differences
 from roll.run.stages.planned import Stage
 from roll.run.start.load import Loaded
 from roll.utils.files import read_object
+from roll.utils.text import counted
 
 _RECORD = "started_from.json"
 

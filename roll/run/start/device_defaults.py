@@ -15,12 +15,12 @@ from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.run import RunConfig
 from roll.run.saving.model_files import read_model_config
+from roll.run.start.machine import THREADS
 from roll.run.start.model_size import num_parameters
 from roll.utils.network import cluster_address
 
 ENGINES = ("vllm", "sglang")
 ZERO2_PARAMETERS = 4e9  # weights of larger models are divided among the GPUs
-THREADS = "OMP_NUM_THREADS"
 WEIGHTS_SHARE = 0.3  # of a GPU, that an engine's part of the weights may take
 
 

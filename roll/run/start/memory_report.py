@@ -1,7 +1,5 @@
 """The memory of a run, as far as its models' config.json are on this machine."""
 
-import shutil
-import subprocess
 from dataclasses import dataclass
 
 from roll.configs.memory.memory_points import memory_plan, memory_problems, memory_text, memory_warnings
@@ -11,46 +9,7 @@ from roll.configs.plan.run_plan import RunPlan
 from roll.configs.problems import Problem
 from roll.configs.sections.run import RunConfig
 from roll.run.saving.model_files import read_model_config
-
-# The GPUs of this machine, asked of the driver's own tool: it takes no memory on them, as a CUDA context would.
-
-_MIB = 1 << 20
-_TIMEOUT_S = 20
-
-
-def smallest_gpu_bytes() -> float | None:
-    """Memory of the smallest GPU; None without GPUs, or where nvidia-smi does not say."""
-    sizes = _sizes()
-    return min(map(int, sizes)) * _MIB if sizes and all(size.isdecimal() for size in sizes) else None
-
-
-def num_visible_gpus(visible: str | None) -> int:
-    """GPUs that a process sees whose CUDA_VISIBLE_DEVICES is `visible` (None: not set); 0 where there is no nvidia-smi.
-
-    Example: on a machine of 8, "2,3" is 2 GPUs, "" and "-1" are none.
-    """
-    return num_shown(visible, len(_sizes()))
-
-
-def num_shown(visible: str | None, count: int) -> int:
-    """The devices, of `count` on this machine, that a variable shows (None: it is not set)."""
-    if visible is None or not count:
-        return count
-    names = [name.strip() for name in visible.split(",")]
-    return next((place for place, name in enumerate(names) if name in ("", "-1")), len(names))  # CUDA stops there
-
-
-def _sizes() -> list[str]:
-    """The memory of each GPU in MiB, as nvidia-smi writes it."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    command = [tool, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True).stdout
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return []
-    return [line.strip() for line in answer.splitlines() if line.strip()]
+from roll.run.start.machine import smallest_gpu_bytes
 
 
 @dataclass(frozen=True)

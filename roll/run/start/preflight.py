@@ -32,7 +32,6 @@ from roll.platforms.table import PLATFORMS
 from roll.run.saving.hub import hub_problems as upload_problems
 from roll.run.saving.model_files import read_model_config
 from roll.run.saving.rehearsal import room_problems
-from roll.run.start.choose import lacks_gpus, machine_of
 from roll.run.start.device_defaults import unplaced
 from roll.run.start.engine_models import (
     asked_key_problems,
@@ -40,6 +39,7 @@ from roll.run.start.engine_models import (
     engine_model_warning,
     headless_model_problems,
 )
+from roll.run.start.machine import lacks_gpus, machine_of
 from roll.run.tracking.build import missing_logins, missing_trackers, tracker_problems
 from roll.utils.files import is_hub_id, path_info
 from roll.utils.imports import is_installed

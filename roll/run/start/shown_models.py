@@ -9,7 +9,7 @@ from roll.configs.sections.run import RunConfig
 from roll.configs.tables.vision import VisionModel
 from roll.errors import ConfigError
 from roll.models.vision.files import vision_of
-from roll.run.start.choose import lacks_gpus
+from roll.run.start.machine import lacks_gpus
 
 
 def check_shown(

@@ -13,7 +13,8 @@ from roll.commands.table import main
 from roll.configs.load.chosen_values import Machine
 from roll.configs.problems import Problem
 from roll.run.saving.checkpoint import CheckpointStore, write_state
-from roll.run.start import choose, preflight
+from roll.run.start import machine as machine_module
+from roll.run.start import preflight
 from tests.helpers.configs import tree
 from tests.unit.run.saving.test_resume_checks import saved
 
@@ -225,7 +226,7 @@ def test_a_role_without_devices_is_not_planned_for_the_cpu_of_a_machine_with_gpu
     assert plan(*without, "gpu_memory_gb=80", "num_gpus_per_node=null") == 2
     said = capsys.readouterr().err
     assert "actor_train.device_mapping is missing" in said and "gpu_memory_gb: 80 is for GPUs" in said
-    monkeypatch.setattr(choose, "this_machine", lambda: Machine(num_gpus=4))
+    monkeypatch.setattr(machine_module, "this_machine", lambda: Machine(num_gpus=4))
     assert plan(*without, "num_gpus_per_node=null") == 0, capsys.readouterr().err
     assert "node 0  0..3  actor_train, actor_infer (take turns)" in capsys.readouterr().out
     assert plan(*without, "num_gpus_per_node=2") == 0, capsys.readouterr().err

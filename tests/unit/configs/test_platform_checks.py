@@ -15,8 +15,10 @@ from roll.distributed.strategy.vllm.args import problems
 from roll.importers.command import imported_from
 from roll.importers.convert import read
 from roll.platforms.table import CPU, CUDA, NPU, ROCM
-from roll.run.start import choose, memory_report
-from roll.run.start.choose import machine_of, platform_choice
+from roll.run.start import machine as machine_module
+from roll.run.start import memory_report
+from roll.run.start.choose import platform_choice
+from roll.run.start.machine import machine_of
 from roll.run.start.preflight import choices, machine_report, role_strategy_problems
 from tests.helpers.configs import config
 
@@ -94,7 +96,7 @@ def test_packages_of_ascend_are_looked_for_on_the_machine(monkeypatch: pytest.Mo
 
 
 def test_devices_of_another_platform_are_none_of_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "this_machine", lambda: Machine(8, 80e9, frozenset({"vllm"})))
+    monkeypatch.setattr(machine_module, "this_machine", lambda: Machine(8, 80e9, frozenset({"vllm"})))
     seen = {name: machine_of(config({"platform": name})).num_gpus for name in ("auto", "cuda", "rocm", "npu", "cpu")}
     assert seen == {"auto": 8, "cuda": 8, "rocm": 0, "npu": 0, "cpu": 0}
 
@@ -129,15 +131,15 @@ def test_a_machine_of_another_platform_than_nvidias_is_said_in_the_plan(machine:
 
 
 def test_npus_are_counted_by_their_files_and_shown_by_their_own_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "machine_platform", lambda: NPU)
+    monkeypatch.setattr(machine_module, "machine_platform", lambda: NPU)
     monkeypatch.setattr(type(NPU), "num_devices", lambda self: 8)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.delenv("ASCEND_RT_VISIBLE_DEVICES", raising=False)
-    choose._machine.cache_clear()
-    assert (choose.this_machine().num_gpus, choose.this_machine().platform) == (8, "npu")
+    machine_module._machine.cache_clear()
+    assert (machine_module.this_machine().num_gpus, machine_module.this_machine().platform) == (8, "npu")
     monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "2,5")
-    assert choose.this_machine().num_gpus == 2
-    choose._machine.cache_clear()
+    assert machine_module.this_machine().num_gpus == 2
+    machine_module._machine.cache_clear()
 
 
 @pytest.mark.parametrize(("platform", "on_gpus"), [(CUDA, True), (ROCM, True), (NPU, True), (CPU, False)])

@@ -11,8 +11,8 @@ import pytest
 
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.describe import batch_rows, describe
-from roll.pipeline.rlvr.reward_checks import data_domains
 from roll.pipeline.rlvr.rlvr_checks import rlvr_warnings
+from roll.pipeline.rlvr.row_operators import data_domains
 from roll.run.start.memory_report import gather_facts
 from roll.run.start.preflight import machine_report
 from tests.helpers.configs import config, problems

@@ -12,6 +12,7 @@ from roll.importers.command import imported_from
 from roll.importers.convert import Imported, read
 from roll.run.spec import PIPELINES
 from roll.run.start import choose
+from roll.run.start import machine as machine_module
 from tests.unit.importers.test_import import SOURCES
 
 RATES = ("algorithm.optimizer.lr=null", "actor_rollout_ref.actor.optim.lr=null")
@@ -36,7 +37,7 @@ ROLL: dict[str, Any] = {
 def test_nothing_is_chosen_for_what_was_imported(
     source: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choose, "this_machine", lambda: Machine(8, 80e9, frozenset({"vllm", "deepspeed"})))
+    monkeypatch.setattr(machine_module, "this_machine", lambda: Machine(8, 80e9, frozenset({"vllm", "deepspeed"})))
     found = imported_from(read(source, words), source=source)
     for stage in found.tree.get("stages", [{}]):
         tree = {**found.tree, **stage}

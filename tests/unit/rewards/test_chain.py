@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from roll.pipeline.rlvr.reward_checks import data_domains
 from roll.pipeline.rlvr.rlvr_checks import rlvr_warnings
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.pipeline.rlvr.row_operators import data_domains
 from roll.rewards.base import RewardInput, RewardOutcome
 from roll.rewards.config import RewardConfig, RewardPart
 from roll.rewards.table import sharing_of

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from roll.errors import RewardError
-from roll.pipeline.rlvr.reward_checks import data_domains
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.pipeline.rlvr.row_operators import data_domains
 from roll.rewards.base import RewardInput, RewardOutcome, requires
 from roll.rewards.config import RewardConfig
 from roll.rewards.worker import RewardWorker

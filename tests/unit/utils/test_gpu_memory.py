@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.run.start.memory_report import smallest_gpu_bytes
+from roll.run.start.machine import smallest_gpu_bytes
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from roll.commands.init import Columns, columns_of
 from roll.commands.table import main
 from roll.configs.load.chosen_values import Machine
 from roll.reproduce.recipes import recipes
-from roll.run.start import choose
+from roll.run.start import machine as machine_module
 
 MODEL = "org/model-0.5B"
 ROW: dict[str, Any] = {"prompt": "1+1?", "ground_truth": "2"}
@@ -29,7 +29,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def on_machine(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
-    for module in (command, choose):
+    for module in (command, machine_module):
         monkeypatch.setattr(module, "this_machine", lambda: machine)
 
 

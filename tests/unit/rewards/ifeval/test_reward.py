@@ -8,8 +8,8 @@ import pytest
 
 from roll.configs.sections.data import DataArgs
 from roll.datasets.preflight import preflight as data_preflight
-from roll.pipeline.rlvr.reward_checks import data_domains
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.pipeline.rlvr.row_operators import data_domains
 from roll.rewards.base import RewardInput
 from roll.rewards.config import RewardConfig
 from roll.rewards.ifeval.reward import IFEval, loose_versions

@@ -12,8 +12,7 @@ import yaml
 from roll.configs.load.chosen_values import Chosen, Machine, with_chosen
 from roll.errors import ConfigError
 from roll.run.kind import kind_of
-from roll.run.start import choose
-from roll.run.start import memory_report as gpu_memory
+from roll.run.start import machine as machine_module
 from roll.run.start.load import Loaded, load
 
 RLVR: dict[str, Any] = {
@@ -31,7 +30,7 @@ Plan = Callable[..., Loaded]
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     def made(tree: dict[str, Any], machine: Machine = EIGHT, *overrides: str) -> Loaded:
-        monkeypatch.setattr(choose, "this_machine", lambda: machine)
+        monkeypatch.setattr(machine_module, "this_machine", lambda: machine)
         (tmp_path / "small.yaml").write_text(yaml.safe_dump(tree))
         return load(kind_of(tree), tmp_path, "small", overrides)
 
@@ -273,12 +272,12 @@ def test_a_choice_lands_in_its_section_also_under_a_name_with_a_dot() -> None:
 def test_the_gpus_that_a_process_sees_are_counted(
     monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int
 ) -> None:
-    monkeypatch.setattr(gpu_memory, "_sizes", lambda: ["81559"] * 4)
-    assert gpu_memory.num_visible_gpus(visible) == count
-    monkeypatch.setattr(gpu_memory, "_sizes", list)
-    assert gpu_memory.num_visible_gpus(visible) == 0
+    monkeypatch.setattr(machine_module, "_sizes", lambda: ["81559"] * 4)
+    assert machine_module.num_visible_gpus(visible) == count
+    monkeypatch.setattr(machine_module, "_sizes", list)
+    assert machine_module.num_visible_gpus(visible) == 0
 
 
 def test_a_gpu_whose_memory_is_not_said_counts_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_memory, "_sizes", lambda: ["[N/A]"])
-    assert (gpu_memory.num_visible_gpus(None), gpu_memory.smallest_gpu_bytes()) == (1, None)
+    monkeypatch.setattr(machine_module, "_sizes", lambda: ["[N/A]"])
+    assert (machine_module.num_visible_gpus(None), machine_module.smallest_gpu_bytes()) == (1, None)
