@@ -72,7 +72,7 @@ from roll.rl.metrics import (
     scaled_to_kept,
 )
 from roll.rl.mix import Mix
-from roll.rl.modes import MODES, RLMode
+from roll.rl.mode import RLMode, make_mode
 from roll.rl.parts import GroupSource, StepContext, StepPart, StepParts
 from roll.rl.records.step_records import StepRecords
 from roll.rl.records.token_records import Once
@@ -121,7 +121,7 @@ class RLPipeline(Run):
     mode: RLMode
 
     def __init__(self, config: AlgorithmConfig, plan: BatchPlan):
-        super().__init__(config, MODES[config.mode](config, lambda: self.interrupts.requested))
+        super().__init__(config, make_mode(config, lambda: self.interrupts.requested))
         self.plan = plan
         self.publisher = self.mode.publisher(config)
         self.scheduler: GroupSource | None = None  # there once it is built

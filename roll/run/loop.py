@@ -52,7 +52,7 @@ def measures_after(config: RunConfig, steps_done: int) -> bool:
 
 
 class RunMode:
-    """Part of a run that a process does: here all of it. `rl/modes.py` has others, for reinforcement learning."""
+    """Part of a run that a process does: here all of it. `rl/mode.py` names others."""
 
     takes_steps: ClassVar[bool] = True
     """False of a process that only measures."""

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from roll.errors import StorageError
-from roll.rl.experience.directory import DirectoryBuffer, Entry
-from tests.unit.rl.experience.made import experience, told
+from roll.features.experience.directory import DirectoryBuffer, Entry
+from tests.unit.features.experience.made import experience, told
 
 Open = Callable[..., DirectoryBuffer]
 

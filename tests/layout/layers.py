@@ -57,6 +57,9 @@ PACKAGES = {
     ),
     "roll.run": Package(11, "the code that all kinds of run share: the loop, the start, saving, tracking", "", ENGINES),
     "roll.rl": Package(12, "the step of reinforcement learning and its parts", "know rewards or episodes", ENGINES),
+    "roll.features.experience": Package(
+        13, "runs in two processes: what is sampled, in a buffer", "know any kind of run", ENGINES
+    ),
     "roll.pipeline.rows": Package(
         12, "the code that SFT, DPO, reward models and distillation share", "sample", ENGINES
     ),

@@ -35,7 +35,6 @@ from roll.pipeline.rlvr.row_operators import data_domains, places, read_texts
 from roll.rewards.judge.engine import JudgeText
 from roll.rewards.service import RewardPools, RewardsByDomain, RewardService
 from roll.rl.evaluation import Validation, ValidationSet
-from roll.rl.experience.rows import check_tasks
 from roll.rl.late_rewards import GroupScorer
 from roll.rl.pipeline import RLPipeline
 from roll.rl.records.token_records import LoggingBoard
@@ -113,8 +112,7 @@ class RLVRPipeline(RLPipeline):
         tasks = self._load_tasks(config.actor_train.data_args, "actor_train.data_args", plan.prompt_length)
         if config.difficulty_loss_weight:
             check_difficulty(tasks)
-        if config.is_in_parts:
-            check_tasks(tasks)
+        self.mode.check_tasks(tasks)
         if self._show(tasks):
             plan = self.plan = replace(plan, shows_pictures=True)
         source = TaskMixer(

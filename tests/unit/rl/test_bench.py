@@ -9,7 +9,7 @@ import pytest
 
 from roll.configs.checks.rollout import bench_problems
 from roll.errors import ConfigError
-from roll.rl.modes import checkpoint_to_measure, of_checkpoint, summary_lines
+from roll.rl.bench import checkpoint_to_measure, of_checkpoint, summary_lines
 from roll.run.saving.checkpoint import Checkpoint, CheckpointStore, DriverState, write_state
 from tests.helpers.configs import config
 

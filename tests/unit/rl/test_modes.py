@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from roll.rl.modes import MODES, RLMode
+from roll.rl.mode import MODES, RLMode
 from roll.run.tracking.local import MetricHistory
+from roll.utils.imports import resolve
 from tests.helpers.configs import config
 
 
 def mode(name: str) -> RLMode:
-    return MODES[name](config({}), lambda: False)
+    made: Any = resolve(MODES[name])
+    return made(config({}), lambda: False)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.errors import AlgorithmError
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 from roll.rl.mix import Mix
-from roll.rl.modes import RLMode
+from roll.rl.mode import RLMode
 from roll.rl.parts import ActorJob, Metrics, StepContext, StepPart, StepParts
 from roll.run.saving.checkpoint import DriverState, read_state, write_state
 from roll.run.saving.resume import RLState

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from roll.errors import ConfigError, StorageError
-from roll.rl.experience.rows import Experience, check_tasks, fields_of, pack, task_of, unpack
+from roll.features.experience.rows import Experience, check_tasks, fields_of, pack, task_of, unpack
 from roll.types.media import PictureSource
 from roll.types.rollout import Task, TrajectoryGroup
-from tests.unit.rl.experience.made import experience
+from tests.unit.features.experience.made import experience
 
 
 def task(**payload: Any) -> Task:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from roll.rl.publishing import WeightFolder
+from roll.features.experience.weights import WeightFolder
 from roll.run.interrupts import StepAbandoned
 from tests.helpers.configs import config
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from roll.rl.experience.rows import Experience
+from roll.features.experience.rows import Experience
 from roll.types.rollout import Task, Trajectory, TrajectoryGroup
 from roll.types.texts import Turn
 

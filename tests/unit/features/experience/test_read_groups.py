@@ -6,9 +6,9 @@ from pathlib import Path
 
 from roll.configs.sections.experience import ExperienceConfig
 from roll.distributed.scheduler.rollout_core import StepGroups
-from roll.rl.experience.directory import DirectoryBuffer
-from roll.rl.experience.reader import ExperienceReader, ReadGroups, Reading
-from tests.unit.rl.experience.made import experience
+from roll.features.experience.directory import DirectoryBuffer
+from roll.features.experience.reader import ExperienceReader, ReadGroups, Reading
+from tests.unit.features.experience.made import experience
 
 
 def read_groups(directory: Path) -> ReadGroups:

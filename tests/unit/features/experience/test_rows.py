@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.rl.experience.rows import Experience, pack, unpack
+from roll.features.experience.rows import Experience, pack, unpack
 from roll.types.media import Picture, PictureSource, Shown
 from roll.types.rollout import TrajectoryGroup
 from roll.types.texts import Turn
-from tests.unit.rl.experience.made import experience, row, told
+from tests.unit.features.experience.made import experience, row, told
 
 
 def test_a_group_comes_back_as_it_was() -> None:

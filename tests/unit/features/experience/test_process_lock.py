@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from roll.errors import StorageError
-from roll.rl.modes import ProcessLock
+from roll.features.experience.modes import ProcessLock
 
 _SITS = """
 import sys, time
 from pathlib import Path
-from roll.rl.modes import ProcessLock
+from roll.features.experience.modes import ProcessLock
 lock = ProcessLock(Path(sys.argv[1]), "explore")
 print("here", flush=True)
 time.sleep(600)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from roll.configs.sections.experience import ReuseConfig
-from roll.rl.experience.directory import Entry
-from roll.rl.experience.reader import Reuse, Use
+from roll.features.experience.directory import Entry
+from roll.features.experience.reader import Reuse, Use
 
 
 def reuse(**keys: object) -> Reuse:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from roll.errors import StorageError, describe
-from roll.rl.experience.rows import ENDING, Experience, pack, unpack
+from roll.features.experience.rows import ENDING, Experience, pack, unpack
 from roll.run.saving.manifest import flush_to_disk
 from roll.utils.files import read_object
 

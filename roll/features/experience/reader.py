@@ -19,7 +19,7 @@ import numpy as np
 from roll.configs.sections.experience import ExperienceConfig, ReuseConfig
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.errors import ConfigError, StorageError
-from roll.rl.experience.directory import DirectoryBuffer, Entry
+from roll.features.experience.directory import DirectoryBuffer, Entry
 from roll.run.interrupts import StepAbandoned
 from roll.types.rollout import TrajectoryGroup
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from roll.rl.modes import make_buffer, make_reader
+from roll.features.experience.modes import make_buffer, make_reader
 from tests.helpers.configs import config
-from tests.unit.rl.experience.made import experience
+from tests.unit.features.experience.made import experience
 
 
 def test_a_buffer_is_where_its_keys_say(tmp_path: Path) -> None:

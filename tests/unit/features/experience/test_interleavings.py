@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.configs.sections.experience import ExperienceConfig
-from roll.rl.experience.directory import DirectoryBuffer
-from roll.rl.experience.explorer import Explorer, Progress
-from roll.rl.experience.reader import ExperienceReader, Reading
+from roll.features.experience.directory import DirectoryBuffer
+from roll.features.experience.explorer import Explorer, Progress
+from roll.features.experience.reader import ExperienceReader, Reading
 from roll.run.interrupts import StepAbandoned
-from tests.unit.rl.experience.made import experience
+from tests.unit.features.experience.made import experience
 
 NUM_STEPS, NUM_GROUPS, AHEAD = 4, 2, 2
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from roll.distributed.executor.step_rows import fetched
 from roll.distributed.scheduler.rollout_core import StepGroups
-from roll.rl.experience.directory import DirectoryBuffer
-from roll.rl.experience.rows import Experience
+from roll.features.experience.directory import DirectoryBuffer
+from roll.features.experience.rows import Experience
 from roll.types.rollout import Generate, Rollouter, Task, TrajectoryGroup
 
 

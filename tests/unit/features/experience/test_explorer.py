@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from roll.distributed.scheduler.rollout_core import StepGroups
-from roll.rl.experience.directory import DirectoryBuffer
-from roll.rl.experience.explorer import Explorer, Progress, StreamingRollouter
+from roll.features.experience.directory import DirectoryBuffer
+from roll.features.experience.explorer import Explorer, Progress, StreamingRollouter
 from roll.types.rollout import Generate, Generation, GenerationRequest, Task, TrajectoryGroup
-from tests.unit.rl.experience.made import experience, told
+from tests.unit.features.experience.made import experience, told
 
 
 def explorer_at(directory: Path, is_in_order: bool = True) -> Explorer:

@@ -11,10 +11,10 @@ import pytest
 
 from roll.configs.sections.experience import ExperienceConfig
 from roll.errors import ConfigError, StorageError
-from roll.rl.experience.directory import DirectoryBuffer
-from roll.rl.experience.reader import ExperienceReader, Reading, Reuse, Taken
+from roll.features.experience.directory import DirectoryBuffer
+from roll.features.experience.reader import ExperienceReader, Reading, Reuse, Taken
 from roll.run.interrupts import StepAbandoned
-from tests.unit.rl.experience.made import experience
+from tests.unit.features.experience.made import experience
 
 
 @dataclass
