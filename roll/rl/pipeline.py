@@ -53,6 +53,7 @@ from roll.algorithms.policy_loss import explained_variance
 from roll.configs.plan.batch_plan import BatchPlan, critic_warmup_problems
 from roll.configs.plan.derive import compares_vocabulary, needs_ref_log_probs
 from roll.configs.sections.algorithm import AlgorithmConfig
+from roll.configs.tables.features import active
 from roll.distributed.executor.clusters import RLClusters
 from roll.distributed.executor.step_rows import StepSamples, gathered
 from roll.distributed.scheduler.event_loop import EventLoopThread
@@ -71,7 +72,6 @@ from roll.rl.metrics import (
     rollout_metrics,
     scaled_to_kept,
 )
-from roll.rl.mix import Mix
 from roll.rl.mode import RLMode, make_mode
 from roll.rl.parts import GroupSource, StepContext, StepPart, StepParts
 from roll.rl.records.step_records import StepRecords
@@ -79,7 +79,6 @@ from roll.rl.records.token_records import Once
 from roll.rl.rollout_loop import UserRollouter, load_loop
 from roll.rl.rollouters import RecordedRollouter, ReportedRollouter, RolloutDump, RolloutReport
 from roll.rl.scoring import FullKL, StepScores, teacher_scores, token_scores
-from roll.rl.shaping.chain import Shaping
 from roll.rl.step_credit import StepCredit
 from roll.run.display.view import Column, Curve, View
 from roll.run.loop import Run
@@ -152,7 +151,8 @@ class RLPipeline(Run):
         parts: list[StepPart] = [] if is_mocked else [self.late_rewards]
         if config.rollout_mock.dumps:
             parts.append(RolloutDump(Path(config.rollout_mock.dump_dir)))
-        parts += [Shaping(config.experience_operators if config.has_training else ()), self.records]
+        parts += [part for feature in active(config) for part in feature.step_parts(config, plan)]
+        parts.append(self.records)
         if config.is_async and not config.is_in_parts:  # perhaps no token that is trained on is of the newest weights
             sampling = settings.sampling_params(config.actor_infer.generating_args, plan.response_length)
             parts.append(EngineProbe(sampling, config.seed, gap))
@@ -164,7 +164,7 @@ class RLPipeline(Run):
         limit = of_turns if config.is_multi_turn else f"response_length: {plan.response_length}"
         length = LengthAlarm(plan.bounds.unfinished == "drop", limit)
         collapse = CollapseAlarm(config.collapse_warning_steps, not config.is_pure_opd)
-        return [*parts, *([Mix(config, plan)] if config.has_training else ()), length, gap, collapse]
+        return [*parts, length, gap, collapse]
 
     @abstractmethod
     def load_data(self) -> TaskSource:

@@ -1,4 +1,4 @@
-"""Estimators, policy losses and operators of the user's own: what can be wrong with them, before anything starts."""
+"""Estimators and policy losses of the user's own: what can be wrong with them, before anything starts."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from roll.configs.checks.rl import experience_problems
 from roll.configs.problems import Problem, did_you_mean
 from roll.configs.sections.algorithm import AlgorithmConfig
-from roll.configs.sections.operators import EXPERIENCE_OPERATORS
-from roll.errors import AlgorithmError, ConfigError, describe
-from roll.utils.imports import is_missing, resolve
+from roll.errors import AlgorithmError, describe
+from roll.utils.imports import resolve
 from roll.utils.text import show
 
 ESTIMATOR_KEYS = ("adv_estimator", "adv_args")
@@ -26,25 +24,6 @@ BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_K
 def user_code_problems(config: AlgorithmConfig) -> list[Problem]:
     """Runs the user's code if the configuration names any, and imports no torch otherwise."""
     return [*_estimator_problems(config), *_loss_problems(config)]
-
-
-def operator_code_problems(config: AlgorithmConfig) -> Iterator[Problem]:
-    """Check `experience_operators` of the user's own: each is imported and built as the run builds it."""
-    key = "experience_operators"
-    of_users = [
-        (f"{key}[{place}]", entry)
-        for place, entry in enumerate(config.experience_operators)
-        if entry.name not in EXPERIENCE_OPERATORS
-    ]
-    if not of_users or any(experience_problems(config)):
-        return
-    from roll.rl.shaping.chain import built  # brings torch
-
-    for at, entry in of_users:
-        try:
-            built(at, entry)
-        except ConfigError as error:
-            yield Problem(str(error), (key,), "place" if is_missing(entry.name) else "run")
 
 
 def _estimator_problems(config: AlgorithmConfig) -> Iterator[Problem]:

@@ -130,22 +130,12 @@ _RL_PROBLEMS = (
     "roll.rl.rollout_loop:loop_problems",
     "roll.run.start.start_checks:rehearsal_problems",
     "roll.configs.checks.rollout:bench_problems",
-    "roll.configs.checks.rl:experience_problems",
-    "roll.rl.mix_checks:mix_problems",
 )
-_RL_MACHINE = ("roll.rl.mix_checks:missing_mix_files",)
 _RL_WARNINGS = (
     "roll.configs.checks.rl:config_warnings",
     "roll.run.start.rl_defaults:rate_warnings",
-    "roll.rl.mix_checks:mix_warnings",
 )
-_RL_CODE = (
-    "roll.rl.mix_checks:mix_operator_problems",
-    "roll.rl.rollout_loop:loop_code_problems",
-    "roll.rl.user_code:operator_code_problems",
-)
-_RL_ROWS = ("roll.rl.mix_checks:local_mix_rows",)
-_RL_DATA = ("roll.rl.mix_checks:mix_row_problems",)
+_RL_CODE = ("roll.rl.rollout_loop:loop_code_problems",)
 
 # Hooks that SFT, distillation, DPO and reward models share.
 _FILES, _PAIRS = "roll.pipeline.rows.row_checks:file_problems", "roll.pipeline.rows.row_checks:pair_warnings"
@@ -169,10 +159,10 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             run_class="roll.pipeline.rlvr.rlvr_pipeline:RLVRPipeline",
             problems=(*_RL_PROBLEMS, "roll.pipeline.rlvr.rlvr_checks:rlvr_problems"),
             warnings=(*_RL_WARNINGS, "roll.pipeline.rlvr.rlvr_checks:rlvr_warnings"),
-            machine_problems=(*_RL_MACHINE, "roll.pipeline.rlvr.rlvr_checks:missing_files"),
+            machine_problems=("roll.pipeline.rlvr.rlvr_checks:missing_files",),
             code_problems=("roll.pipeline.rlvr.rlvr_checks:code_problems", *_RL_CODE),
-            local_rows=("roll.pipeline.rlvr.rlvr_checks:local_rows", *_RL_ROWS),
-            data_problems=("roll.pipeline.rlvr.rlvr_checks:data_problems", *_RL_DATA),
+            local_rows=("roll.pipeline.rlvr.rlvr_checks:local_rows",),
+            data_problems=("roll.pipeline.rlvr.rlvr_checks:data_problems",),
             reports=("roll.pipeline.rlvr.row_operators:reports", "roll.pipeline.rlvr.rlvr_checks:unseen_tags"),
             **(_RL | {"batch": "roll.pipeline.rlvr.rlvr_checks:plan_rows"}),
         ),
@@ -183,11 +173,11 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             run_class="roll.pipeline.agentic.agentic_pipeline:AgenticPipeline",
             problems=(*_RL_PROBLEMS, "roll.pipeline.agentic.agentic_checks:agentic_problems"),
             warnings=(*_RL_WARNINGS, "roll.pipeline.agentic.agentic_checks:agentic_warnings"),
-            machine_problems=(*_RL_MACHINE, "roll.pipeline.agentic.agentic_checks:machine_problems"),
+            machine_problems=("roll.pipeline.agentic.agentic_checks:machine_problems",),
             code_problems=("roll.pipeline.agentic.agentic_checks:code_problems", *_RL_CODE),
             reports=("roll.pipeline.agentic.agentic_checks:reports",),
-            local_rows=("roll.pipeline.agentic.agentic_checks:unloaded_sets", *_RL_ROWS),
-            data_problems=("roll.pipeline.agentic.agentic_checks:hub_problems", *_RL_DATA),
+            local_rows=("roll.pipeline.agentic.agentic_checks:unloaded_sets",),
+            data_problems=("roll.pipeline.agentic.agentic_checks:hub_problems",),
             **_RL,
         ),
         PipelineSpec(

@@ -57,6 +57,8 @@ PACKAGES = {
     ),
     "roll.run": Package(11, "the code that all kinds of run share: the loop, the start, saving, tracking", "", ENGINES),
     "roll.rl": Package(12, "the step of reinforcement learning and its parts", "know rewards or episodes", ENGINES),
+    "roll.features.expert_rows": Package(13, "an expert's rows beside the policy's", "know any kind of run", ENGINES),
+    "roll.features.shaping": Package(13, "operators on the groups of a step", "know any kind of run", ENGINES),
     "roll.features.experience": Package(
         13, "runs in two processes: what is sampled, in a buffer", "know any kind of run", ENGINES
     ),

@@ -13,7 +13,6 @@ from roll.configs.checks.rollout import (
     mode_warnings,
     unused_recorder_keys,
 )
-from roll.configs.load.validate import validate
 from roll.configs.plan.batch_plan import batch_problems, critic_warmup_problems, role_train_plan
 from roll.configs.plan.derive import (
     compares_within_groups,
@@ -22,13 +21,11 @@ from roll.configs.plan.derive import (
     weighs_importance,
 )
 from roll.configs.plan.engine_limits import narrowing_settings
-from roll.configs.problems import Problem, did_you_mean, ids_text
+from roll.configs.problems import Problem, ids_text
 from roll.configs.sections.algorithm import MODEL_LENGTH_KEYS, AlgorithmConfig
-from roll.configs.sections.operators import EXPERIENCE_OPERATORS, MeanFilterArgs
 from roll.configs.sections.rollout import LENGTH_KEYS
 from roll.configs.tables.estimators import ESTIMATORS
 from roll.configs.tables.policy_losses import POLICY_FORMS
-from roll.utils.imports import split
 
 SAMPLING = "actor_infer.generating_args"
 NORMED = "seq-mean-token-sum-norm"
@@ -195,39 +192,6 @@ def _part_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             "for each, or remove it.",
             ("gdpo_reward_weights", "gdpo_reward_keys"),
         )
-
-
-def experience_problems(config: AlgorithmConfig) -> Iterator[Problem]:
-    """Names and arguments of `experience_operators`; code of the user's own is not imported."""
-    key = "experience_operators"
-    for place, entry in enumerate(config.experience_operators):
-        at, known = f"{key}[{place}]", EXPERIENCE_OPERATORS.get(entry.name)
-        if known is None:
-            try:
-                split(entry.name, dict.fromkeys(EXPERIENCE_OPERATORS, ""))
-            except ImportError as error:
-                yield Problem(f"{at}.name: {error}.{did_you_mean(entry.name, EXPERIENCE_OPERATORS)}", (key,))
-            continue
-        checked = validate(known.args, entry.args)
-        yield from (Problem(f"{at}.args.{problem.text}", (key,)) for problem in checked.problems)
-        if known.drops and checked.config is not None and not checked.config.model_dump(exclude_none=True):
-            yield Problem(f"{at}: {entry.name} without args keeps every group. Give a threshold.", (key,))
-        limits = checked.config
-        if isinstance(limits, MeanFilterArgs) and _drops_all(limits.threshold_down, limits.threshold_up):
-            text = f"threshold_down {limits.threshold_down:g} is not below threshold_up {limits.threshold_up:g}"
-            yield Problem(
-                f"{at}.args: {text}, so every group would be dropped. Lower the first, or raise the other.", (key,)
-            )
-        if config.estimator.per_turn and not known.drops:
-            yield Problem(
-                f"{at}: {entry.name} changes the reward of a trajectory, but adv_estimator: {config.adv_estimator} "
-                "uses the rewards of single turns. Choose another adv_estimator, or remove the operator.",
-                (key, "adv_estimator"),
-            )
-
-
-def _drops_all(down: float | None, up: float | None) -> bool:
-    return down is not None and up is not None and down >= up
 
 
 def data_problems(config: AlgorithmConfig) -> Iterator[Problem]:

@@ -201,8 +201,8 @@ class ExperienceOperator:
 EXPERIENCE_OPERATORS: Mapping[str, ExperienceOperator] = {
     row.name: row
     for row in (
-        ExperienceOperator("reward_shaping", RewardShapingArgs, "roll.rl.shaping.builtins:RewardShaping"),
-        ExperienceOperator("mean_filter", MeanFilterArgs, "roll.rl.shaping.builtins:mean_filter", drops=True),
-        ExperienceOperator("std_filter", StdFilterArgs, "roll.rl.shaping.builtins:std_filter", drops=True),
+        ExperienceOperator("reward_shaping", RewardShapingArgs, "roll.features.shaping.builtins:RewardShaping"),
+        ExperienceOperator("mean_filter", MeanFilterArgs, "roll.features.shaping.builtins:mean_filter", drops=True),
+        ExperienceOperator("std_filter", StdFilterArgs, "roll.features.shaping.builtins:std_filter", drops=True),
     )
 }

@@ -24,11 +24,14 @@ def _nothing(*_: object) -> tuple[()]:
 
 @dataclass(frozen=True)
 class FeaturePlugin:
-    """Functions of a feature that a run asks; those of a role are asked of each whose strategy is known. None but the
-    last imports torch.
+    """Functions of a feature that a run asks; those of a role are asked of each whose strategy is known. None but
+    `add_adapters` and `step_parts` imports torch.
 
     - `problems`, `warnings`: what cannot work on any machine, and what may not be intended
     - `machine_problems`: what this machine lacks; `model_problems`: what does not fit a model's config.json
+    - `code_problems`: what is wrong with the user's code; `row_problems`: with rows of data, of this machine's files
+      alone unless True
+    - `step_parts`: parts of a step of reinforcement learning (`roll.rl.parts`), which come before its records
     - `plan_rows`: rows of the printed plan about a step, with config.json of the roles whose model is on this machine
     - `add_adapters`: puts adapters on a model of Hugging Face and returns them (`roll.models.exports.ModelAdapters`);
       True: their form alone
@@ -41,6 +44,9 @@ class FeaturePlugin:
     machine_problems: Callable[[RunConfig], Iterable[Problem]] = _nothing
     role_machine_problems: Callable[[Choice], Iterable[Problem]] = _nothing
     model_problems: Callable[[Choice, Mapping[str, Any]], Iterable[Problem]] = _nothing
+    code_problems: Callable[[RunConfig], Iterable[Problem | str]] = _nothing
+    row_problems: Callable[[RunConfig, bool], Iterable[Problem | str]] = _nothing
+    step_parts: Callable[[Any, Any], Iterable[Any]] = _nothing
     plan_rows: Callable[[RunConfig, RunPlan, Mapping[str, Mapping[str, Any]]], Iterable[tuple[str, ...]]] = _nothing
     add_adapters: Callable[[Any, ModelArgs, Head, bool], Any] = _nothing
 
@@ -58,6 +64,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         *("use_opd", "is_pure_opd", "teacher", "teachers", "opd_kl_coef", "opd_advantage", "opd_js_weight"),
         *("kl_loss_type", "kl_penalty"),
     ),
+    "shaping": ("experience_operators",),
+    "expert_rows": ("mix", "algorithm"),
 }
 """Names of the rooms, and the keys of each, in whatever section they are; none: it is on by default. The module
 `roll.features.NAME.checks` has `PLUGIN`."""

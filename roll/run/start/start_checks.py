@@ -12,6 +12,7 @@ from roll.configs.plan.batch_plan import rollout_bounds
 from roll.configs.problems import Problem, joined_problems
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.run import RunConfig
+from roll.configs.tables.features import active
 from roll.distributed.strategy.table import class_problems
 from roll.errors import ConfigError
 from roll.run.records.run_record import RUN_FILE, read_story
@@ -155,9 +156,12 @@ def start_problems(spec: PipelineSpec, config: RunConfig, is_plan: bool) -> list
         except ImportError as error:
             problems.append(Problem(f"external_lib: {error}.", ("external_lib",)))
     problems += [problem for choice in choices(config) for problem in class_problems(choice)]
+    features = active(config)
     problems += _as_problems(spec.hook_findings(spec.code_problems, (Problem, str), config))
+    problems += _as_problems(problem for feature in features for problem in feature.code_problems(config))
     rows = spec.local_rows if is_plan else spec.data_problems
-    return problems + _as_problems(spec.hook_findings(rows, (Problem, str), config))
+    problems += _as_problems(spec.hook_findings(rows, (Problem, str), config))
+    return problems + _as_problems(text for feature in features for text in feature.row_problems(config, not is_plan))
 
 
 def sort_out(

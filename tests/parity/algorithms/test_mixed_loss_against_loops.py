@@ -1,6 +1,6 @@
 """The loss of an update with an expert's rows against a loop over single tokens in float64:
 its value, its gradient, its metrics, however rows are cut into micro batches; and that the policy's rows know nothing
-of the expert's. Not covered: which rows an update has (tests/unit/rl/experts/test_mix.py)."""
+of the expert's. Not covered: which rows an update has (tests/unit/features/expert_rows/test_mix.py)."""
 
 from __future__ import annotations
 

@@ -8,8 +8,7 @@ import pytest
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.describe import batch_rows
 from roll.configs.sections.teachers import MixConfig
-from roll.rl.mix_checks import missing_mix_files, mix_problems, mix_warnings
-from roll.run.spec import PIPELINES
+from roll.features.expert_rows.checks import missing_mix_files, mix_problems, mix_warnings
 from tests.helpers.configs import config, problems
 
 ROWS: dict[str, Any] = {"share": 0.2, "data_args": {"file_name": "expert.jsonl"}}
@@ -118,13 +117,6 @@ def test_keys_without_effect_are_said(changes: dict[str, Any], said: list[str]) 
 def test_files_that_are_not_there_are_said() -> None:
     (problem,) = missing_mix_files(config(mix()))
     assert problem.keys == ("mix.rows.proofs.data_args.file_name",) and "expert.jsonl" in problem.text
-
-
-@pytest.mark.parametrize("kind", ["rlvr", "agentic"])
-def test_all_that_is_reinforcement_learning_checks_its_mix(kind: str) -> None:
-    spec = PIPELINES[kind]
-    hooks = [*spec.problems, *spec.warnings, *spec.machine_problems, *spec.code_problems, *spec.data_problems]
-    assert len([hook for hook in hooks if "mix_checks" in hook]) == 5
 
 
 def test_a_preset_fills_in_what_its_rows_leave_open() -> None:

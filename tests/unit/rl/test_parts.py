@@ -16,8 +16,8 @@ from roll.datasets.mixing import RowSource
 from roll.distributed.executor import roles
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.errors import AlgorithmError
+from roll.features.expert_rows.mix import Mix
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
-from roll.rl.mix import Mix
 from roll.rl.mode import RLMode
 from roll.rl.parts import ActorJob, Metrics, StepContext, StepPart, StepParts
 from roll.run.saving.checkpoint import DriverState, read_state, write_state
@@ -160,13 +160,9 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
 
 
 def fill_mix(pipeline: RLVRPipeline) -> None:
-    sources = {"a": RowSource(rows(), 1, True, "a")} if pipeline.config.mix.rows else {}
-    mix_of(pipeline).sources = sources
-
-
-def mix_of(pipeline: RLVRPipeline) -> Mix:
-    (mix,) = [part for part in pipeline.parts if isinstance(part, Mix)]
-    return mix
+    for part in pipeline.parts:
+        if isinstance(part, Mix):
+            part.sources = {"a": RowSource(rows(), 1, True, "a")}
 
 
 CREDIT = ("reward_mean", "reward_max", "reward_min", "reward_std", "group_reward_std_mean")
@@ -373,7 +369,7 @@ def test_late_rewards_come_before_the_dump_and_the_operators(make: Callable[...,
     assert [file.name for file in (tmp_path / "dump").iterdir()] == ["step_000001.npz"]
 
 
-ALWAYS = ["Shaping", "StepRecords", "Mix", "LengthAlarm", "GapAlarm", "CollapseAlarm"]
+ALWAYS = ["Shaping", "Mix", "StepRecords", "LengthAlarm", "GapAlarm", "CollapseAlarm"]
 
 
 @pytest.mark.parametrize(
@@ -382,11 +378,11 @@ ALWAYS = ["Shaping", "StepRecords", "Mix", "LengthAlarm", "GapAlarm", "CollapseA
         ({}, ["LateRewards", *ALWAYS]),
         ({"rollout_mock": {"enable": True}}, ["LateRewards", "RolloutDump", *ALWAYS]),
         ({"rollout_mock": {"enable": True, "mode": "mock"}}, ALWAYS),
-        ({"async_generation_ratio": 1}, ["LateRewards", *ALWAYS[:2], "EngineProbe", *ALWAYS[2:]]),
+        ({"async_generation_ratio": 1}, ["LateRewards", *ALWAYS[:3], "EngineProbe", *ALWAYS[3:]]),
         ({"async_generation_ratio": 1, "mode": "train", "experience": {"dir": "x"}}, ["LateRewards", *ALWAYS]),
         (
             {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full"},
-            ["LateRewards", *ALWAYS[:2], "FullKL", *ALWAYS[2:]],
+            ["LateRewards", *ALWAYS[:3], "FullKL", *ALWAYS[3:]],
         ),
     ],
     ids=["plain", "dump", "mock", "ahead", "in parts", "full KL"],
@@ -403,7 +399,8 @@ def test_settings_say_which_parts_a_run_has(
 @pytest.mark.parametrize("mode", ["explore", "train", "bench"])
 def test_every_mode_has_its_parts(mode: str) -> None:
     """One that does not train has no plan of actor_train."""
-    made = config({"mode": mode, "validation.data_args.file_name": "x.jsonl", "resume_from_checkpoint": False})
+    keys = {"mode": mode, "validation.data_args.file_name": "x.jsonl", "resume_from_checkpoint": False}
+    made = config({**keys, "mix": MIX, "experience_operators": OPERATORS})
     pipeline = RLVRPipeline(made, build_plan(made))
     assert any(isinstance(part, Mix) for part in pipeline.parts) is made.has_training
 

@@ -19,12 +19,12 @@ from roll.distributed.executor.jobs import TrainJob
 from roll.distributed.executor.step_rows import updates_of
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.errors import AlgorithmError
+from roll.features.shaping.chain import Shaping
 from roll.pipeline.agentic.agentic_pipeline import AgenticPipeline
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 from roll.rl.metrics import FewGroupsAlarm, filter_metrics, kept_fraction, scaled_to_kept
 from roll.rl.parts import StepParts
 from roll.rl.pipeline import RLPipeline
-from roll.rl.shaping.chain import Shaping
 from roll.types.batch import SampleBatch, SampleSet
 from roll.types.rollout import Generation, Task, Trajectory, TrajectoryGroup
 from roll.utils.timing import Timer

@@ -14,6 +14,7 @@ import pytest
 from roll.distributed.scheduler.filters import keep_by_mean, keep_by_std
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.errors import AlgorithmError
+from roll.features.shaping.builtins import with_rewards
 from roll.pipeline.agentic.episode import Counts, failed_row
 from roll.pipeline.agentic.proxy.endpoint.reward import outcome_of
 from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
@@ -22,7 +23,6 @@ from roll.pipeline.agentic.settings import DropEqualRewards
 from roll.rl.evaluation import validation_metrics
 from roll.rl.metrics import filter_metrics
 from roll.rl.records.recorder import distributions
-from roll.rl.shaping.builtins import with_rewards
 from roll.types.collate import row_columns
 from roll.types.group_codec import RecordedGroup, decode, encode, joined
 from roll.types.rollout import Task, Trajectory, TrajectoryGroup

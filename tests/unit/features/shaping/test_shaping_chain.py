@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import yaml
 
-from roll.configs.checks.rl import experience_problems
 from roll.configs.sections.operators import ExperienceOperatorConfig
 from roll.distributed.scheduler.rollout_core import StepGroups
 from roll.errors import AlgorithmError, ConfigError
-from roll.rl.shaping.builtins import with_rewards
-from roll.rl.shaping.chain import Shaping
+from roll.features.shaping.builtins import with_rewards
+from roll.features.shaping.chain import Shaping
+from roll.features.shaping.checks import experience_problems
 from roll.types.rollout import TrajectoryGroup
 from tests.helpers.configs import config
 from tests.helpers.pages import DOCS, importable, snippets, write_files
-from tests.unit.rl.shaping.groups import group
+from tests.unit.features.shaping.groups import group
 
-OWN = "tests.unit.rl.shaping.test_shaping_chain"
+OWN = "tests.unit.features.shaping.test_shaping_chain"
 Groups = Sequence[TrajectoryGroup]
 
 

@@ -1,25 +1,31 @@
-"""Checks of `mix`: its shares, its keys, and the files of its rows."""
+"""Checks of `mix`, an expert's rows: shares, keys and files; and the part of a step that draws them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypeGuard
 
 from roll.configs.base import MOST_SAMPLES
-from roll.configs.plan.batch_plan import role_train_plan
+from roll.configs.plan.batch_plan import BatchPlan, role_train_plan
 from roll.configs.presets.table import PRESETS
 from roll.configs.problems import Problem
 from roll.configs.sections.algorithm import AlgorithmConfig
+from roll.configs.sections.run import RunConfig
+from roll.configs.tables.features import FeaturePlugin
 from roll.datasets.templates import template_name_problem
 from roll.run.operators.checks import missing_packages, operator_problems, user_function_problems
 from roll.run.start.data_files import data_args_problems, has_files, missing_rows
 from roll.run.start.load import unread_keys
 
+if TYPE_CHECKING:
+    from roll.rl.parts import StepPart
+
 _NOT_READ = ("prompt", "tag", "ground_truth", "tools", "domain_interleave_probs")
 
 
-def mix_problems(config: AlgorithmConfig) -> Iterator[Problem]:
+def mix_problems(config: RunConfig) -> Iterator[Problem]:
     """Everything that cannot work, whatever the machine."""
-    if not config.has_training:
+    if not _has_training(config):
         return
     mix = config.mix
     if not mix.rows and config.algorithm and any(key.startswith("mix.") for key in PRESETS[config.algorithm].settings):
@@ -49,8 +55,10 @@ def mix_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             yield Problem(f"{wrong}.", (f"{at}.template",))
 
 
-def mix_warnings(config: AlgorithmConfig) -> Iterator[str]:
+def mix_warnings(config: RunConfig) -> Iterator[str]:
     """Keys without effect."""
+    if not isinstance(config, AlgorithmConfig):
+        return
     mix = config.mix
     if not mix.rows:
         set_keys = [f"mix.{key}" for key in type(mix).model_fields if mix.is_changed(key)]
@@ -65,36 +73,49 @@ def mix_warnings(config: AlgorithmConfig) -> Iterator[str]:
     yield from unread_keys(mix.data_args, _NOT_READ, "prompt_key, response_key and data_args.messages")
 
 
-def missing_mix_files(config: AlgorithmConfig) -> Iterator[Problem]:
+def missing_mix_files(config: RunConfig) -> Iterator[Problem]:
     """Data files and templates that are not on this machine."""
-    if config.has_training:
+    if _has_training(config):
         yield from missing_rows(config.mix.data_args, config.shared_template)
         yield from missing_packages(config.mix.data_args)
 
 
-def mix_row_problems(config: AlgorithmConfig) -> Iterator[str]:
-    """Yield problems found in the first rows of the files."""
-    yield from _row_problems(config, reach=True)
-
-
-def local_mix_rows(config: AlgorithmConfig) -> Iterator[str]:
-    """Yield problems found in the first rows of files on this machine alone."""
-    yield from _row_problems(config, reach=False)
-
-
-def _row_problems(config: AlgorithmConfig, reach: bool) -> Iterator[str]:
-    drawn = (
-        {f"mix.rows.{name}.data_args": rows for name, rows in config.mix.drawn.items()} if config.has_training else {}
-    )
+def mix_row_problems(config: RunConfig, reach: bool) -> Iterator[str]:
+    """Yield problems found in the first rows of the files. `reach`: of those elsewhere, too."""
+    if not _has_training(config):
+        return
+    drawn = {f"mix.rows.{name}.data_args": rows for name, rows in config.mix.drawn.items()}
     if not reach and not has_files({at: rows.data_args for at, rows in drawn.items()}):
         return
     from roll.datasets.conversations import look_at_rows  # torch: only where there is something to read
-    from roll.rl.mix import columns_of
+    from roll.features.expert_rows.mix import columns_of
 
     for at, rows in drawn.items():
         yield from look_at_rows(rows.data_args, at, columns_of(rows), reach)
 
 
-def mix_operator_problems(config: AlgorithmConfig) -> Iterator[str]:
+def mix_operator_problems(config: RunConfig) -> Iterator[str]:
     """Operators of the user's own that cannot be imported."""
-    yield from user_function_problems(config.mix.data_args)
+    if isinstance(config, AlgorithmConfig):
+        yield from user_function_problems(config.mix.data_args)
+
+
+def _has_training(config: RunConfig) -> TypeGuard[AlgorithmConfig]:
+    return isinstance(config, AlgorithmConfig) and config.has_training
+
+
+def step_parts(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[StepPart]:
+    from roll.features.expert_rows.mix import Mix  # brings torch
+
+    if config.has_training and config.mix.rows:
+        yield Mix(config, plan)
+
+
+PLUGIN = FeaturePlugin(
+    problems=mix_problems,
+    warnings=mix_warnings,
+    machine_problems=missing_mix_files,
+    code_problems=mix_operator_problems,
+    row_problems=mix_row_problems,
+    step_parts=step_parts,
+)

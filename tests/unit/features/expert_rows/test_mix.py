@@ -15,8 +15,8 @@ from roll.datasets.mixing import RowSource
 from roll.distributed.executor import roles
 from roll.distributed.executor.jobs import TrainJob
 from roll.errors import ConfigError
+from roll.features.expert_rows.mix import Mix
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
-from roll.rl.mix import Mix
 from roll.run.policy_tokenizer import policy_tokenizer
 from roll.types.batch import Rows, RowSet
 from tests.helpers.configs import config

@@ -10,9 +10,9 @@ import pytest
 
 from roll.configs.sections.operators import MeanFilterArgs, RewardShapingArgs, StdFilterArgs
 from roll.errors import AlgorithmError
-from roll.rl.shaping.builtins import RewardShaping, mean_filter, std_filter
+from roll.features.shaping.builtins import RewardShaping, mean_filter, std_filter
 from roll.types.rollout import TrajectoryGroup
-from tests.unit.rl.shaping.groups import group, of_two_rows
+from tests.unit.features.shaping.groups import group, of_two_rows
 
 
 def shaped(groups: list[TrajectoryGroup], **args: Any) -> list[list[float]]:
