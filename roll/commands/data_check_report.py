@@ -19,6 +19,7 @@ from roll.configs.problems import did_you_mean
 from roll.configs.sections.data import DataArgs
 from roll.configs.sections.model import ModelArgs
 from roll.configs.tables.vision import UNKNOWN, VisionModel, vision_model
+from roll.datasets.chosen_rows import Texts
 from roll.datasets.conversations import Columns, load_conversations
 from roll.datasets.encoding import load_tasks
 from roll.datasets.loader import DataFile, Row
@@ -31,14 +32,11 @@ from roll.datasets.rows import Domain, RowReader, tag_of
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.usual_columns import USUAL_COLUMNS
 from roll.errors import ConfigError
+from roll.features.operators.texts import near_duplicates, ngrams, normalised, normalized_words
 from roll.models.tokenizer import load_tokenizer
 from roll.models.vision.files import vision_of
 from roll.pipeline.dpo.dpo_config import DPOConfig
-from roll.pipeline.rows.row_sources import pair_texts
 from roll.pipeline.sft.sft_config import SFTConfig
-from roll.run.operators.conversation_texts import conversation_texts
-from roll.run.operators.row import Texts
-from roll.run.operators.texts import near_duplicates, ngrams, normalised, normalized_words
 from roll.run.start.gguf import gguf_folder
 from roll.types.batch import Rows
 from roll.types.media import PictureSource
@@ -139,7 +137,6 @@ def kind_of(pipeline: str, inputs: ReadOptions, tags: Sequence[str], vision: Vis
         )
     if pipeline == "sft":
         columns = Columns(**_renamed(_named(SFTConfig, _CONVERSATION, inputs)), sees=sees)
-        read_texts = conversation_texts(columns)
 
         def conversations(tokenizer: PreTrainedTokenizerBase, choose: Choose) -> Lengths:
             rows = load_conversations(args, KEY, columns, tokenizer, LARGEST, choose=choose, vision=vision)
@@ -152,7 +149,7 @@ def kind_of(pipeline: str, inputs: ReadOptions, tags: Sequence[str], vision: Vis
         return Kind(
             pipeline,
             "conversations for supervised fine-tuning",
-            lambda row: read_texts(row, args, KEY),
+            lambda row: columns.texts(row, args, KEY),
             conversations,
             conversation,
             lambda row: columns.reads(row, args),
@@ -171,7 +168,7 @@ def kind_of(pipeline: str, inputs: ReadOptions, tags: Sequence[str], vision: Vis
     return Kind(
         pipeline,
         "pairs for DPO and reward models",
-        lambda row: pair_texts(pair, row, args, KEY),
+        lambda row: pair.texts(row, args, KEY),
         pairs,
         both,
         lambda row: pair.reads(row, args),

@@ -12,6 +12,7 @@ from roll.configs.sections.data import DataArgs, Truncation
 from roll.configs.tables.vision import VisionModel
 from roll.datasets.answers.parts import reasoning_of
 from roll.datasets.answers.turns import Encoded, Message, Turns
+from roll.datasets.chosen_rows import Texts
 from roll.datasets.encoding import cut_of, shortened
 from roll.datasets.loader import DataFile, DataSource, Row
 from roll.datasets.media import BLIND, check_text_alone
@@ -19,6 +20,7 @@ from roll.datasets.messages import conversation_column, messages_in, messages_of
 from roll.datasets.pictures.expansion import cut_media
 from roll.datasets.pictures.lengths import ShowsPictures, measured, missing_files
 from roll.datasets.pictures.placing import RowPictures, media_columns, named_columns, num_pictures
+from roll.datasets.rows import shown
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import Tool, calls_of_tools, plain, tools_in
@@ -86,6 +88,12 @@ class Columns:
         num_context = len(messages) - len(answer) if answer else 0
         self._check_says_something(messages, num_context, row)
         return Conversation(messages, tools, num_context, unanswered, shown)
+
+    def texts(self, row: Row, args: DataArgs, key: str) -> Texts:
+        """The last answer of a conversation, and all before it."""
+        talk = self.read(row, args, key)
+        places = tuple(source.place for source in talk.pictures)
+        return Texts(shown(talk.messages[:-1]), (shown(talk.messages[-1:]),), places)
 
     def _check_says_something(self, messages: list[Message], num_context: int, row: Row) -> None:
         answers = [

@@ -13,6 +13,7 @@ from roll.configs.base import LARGEST
 from roll.configs.sections.data import DataArgs, Truncation
 from roll.configs.tables.vision import VisionModel
 from roll.datasets.answers.turns import Encoded, Message, Turns
+from roll.datasets.chosen_rows import Texts
 from roll.datasets.conversations import (
     check_media,
     ends_with_answer,
@@ -30,6 +31,7 @@ from roll.datasets.messages import messages_in, messages_of_text, transcript, wi
 from roll.datasets.pictures.expansion import cut_media
 from roll.datasets.pictures.lengths import measured
 from roll.datasets.pictures.placing import RowPictures, media_columns, num_pictures
+from roll.datasets.rows import shown
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import Tool, plain, tools_in
@@ -115,6 +117,12 @@ class PairColumns:
                 "Correct the row, or leave it out"
             )
         return pair
+
+    def texts(self, row: Row, args: DataArgs, key: str) -> Texts:
+        """Both answers, and what they answer."""
+        pair = self.read(row, args, key)
+        count = pair.num_context_messages
+        return Texts(shown(pair.chosen[:count]), (shown(pair.chosen[count:]), shown(pair.rejected[count:])))
 
     def _conversation(
         self, row: Row, column: str, key: str, text: str | None, pictures: RowPictures | None

@@ -143,10 +143,8 @@ _ROWS: Mapping[str, Any] = {
     "plan": "roll.pipeline.rows.row_config:row_plan",
     "problems": (_FILES,),
     "machine_problems": ("roll.pipeline.rows.row_checks:missing_files",),
-    "code_problems": ("roll.pipeline.rows.row_checks:operator_code_problems",),
     "local_rows": ("roll.pipeline.rows.row_checks:local_rows",),
     "data_problems": ("roll.pipeline.rows.row_checks:row_problems",),
-    "reports": ("roll.pipeline.rows.row_checks:operator_reports",),
 }
 
 PIPELINES: Mapping[str, PipelineSpec] = {
@@ -163,7 +161,7 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             code_problems=("roll.pipeline.rlvr.rlvr_checks:code_problems", *_RL_CODE),
             local_rows=("roll.pipeline.rlvr.rlvr_checks:local_rows",),
             data_problems=("roll.pipeline.rlvr.rlvr_checks:data_problems",),
-            reports=("roll.pipeline.rlvr.row_operators:reports", "roll.pipeline.rlvr.rlvr_checks:unseen_tags"),
+            reports=("roll.pipeline.rlvr.rlvr_checks:unseen_tags",),
             **(_RL | {"batch": "roll.pipeline.rlvr.rlvr_checks:plan_rows"}),
         ),
         PipelineSpec(

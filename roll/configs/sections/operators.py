@@ -115,14 +115,14 @@ class Operator:
 OPERATORS: Mapping[str, Operator] = {
     row.name: row
     for row in (
-        Operator("deduplicate", DeduplicateArgs, "roll.run.operators.texts:deduplicate"),
-        Operator("length", LengthArgs, "roll.run.operators.bounds:length"),
-        Operator("pass_rate", PassRateArgs, "roll.run.operators.bounds:pass_rate", files=("rollouts",)),
-        Operator("contamination", ContaminationArgs, "roll.run.operators.texts:contamination", compares=True),
-        Operator("quality", QualityArgs, "roll.run.operators.bounds:quality"),
+        Operator("deduplicate", DeduplicateArgs, "roll.features.operators.texts:deduplicate"),
+        Operator("length", LengthArgs, "roll.features.operators.bounds:length"),
+        Operator("pass_rate", PassRateArgs, "roll.features.operators.bounds:pass_rate", files=("rollouts",)),
+        Operator("contamination", ContaminationArgs, "roll.features.operators.texts:contamination", compares=True),
+        Operator("quality", QualityArgs, "roll.features.operators.bounds:quality"),
     )
 }
-_DATA_JUICER = Operator(DATA_JUICER, DataJuicerArgs, "roll.run.operators.checks:run_op")
+_DATA_JUICER = Operator(DATA_JUICER, DataJuicerArgs, "roll.features.operators.checks:run_op")
 
 
 def operator_of(name: str) -> Operator | None:

@@ -77,6 +77,7 @@ class RunConfig(Settings):
 
     role_table: ClassVar[Mapping[str, Role]]
     algorithms: ClassVar[str] = ""  # the kind of those by name that it takes (configs/presets/table.py)
+    rows_path: ClassVar[str] = ""  # package.module:function that gives the rows which operators may choose
     has_rows: ClassVar[bool] = True  # False: nothing is gone through that a number of epochs could count
 
     pipeline: str | None = setting(

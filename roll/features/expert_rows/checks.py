@@ -13,7 +13,6 @@ from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.run import RunConfig
 from roll.configs.tables.features import FeaturePlugin
 from roll.datasets.templates import template_name_problem
-from roll.run.operators.checks import missing_packages, operator_problems, user_function_problems
 from roll.run.start.data_files import data_args_problems, has_files, missing_rows
 from roll.run.start.load import unread_keys
 
@@ -47,7 +46,6 @@ def mix_problems(config: RunConfig) -> Iterator[Problem]:
             yield Problem(f"{text} Lower their shares.", tuple(shares))
     yield from data_args_problems(mix.data_args)
     for at, args in mix.data_args.items():
-        yield from operator_problems({at: args}, at)
         if (
             config.shared_template is None
             and (wrong := template_name_problem(args.template, f"{at}.template")) is not None
@@ -77,7 +75,6 @@ def missing_mix_files(config: RunConfig) -> Iterator[Problem]:
     """Data files and templates that are not on this machine."""
     if _has_training(config):
         yield from missing_rows(config.mix.data_args, config.shared_template)
-        yield from missing_packages(config.mix.data_args)
 
 
 def mix_row_problems(config: RunConfig, reach: bool) -> Iterator[str]:
@@ -92,12 +89,6 @@ def mix_row_problems(config: RunConfig, reach: bool) -> Iterator[str]:
 
     for at, rows in drawn.items():
         yield from look_at_rows(rows.data_args, at, columns_of(rows), reach)
-
-
-def mix_operator_problems(config: RunConfig) -> Iterator[str]:
-    """Operators of the user's own that cannot be imported."""
-    if isinstance(config, AlgorithmConfig):
-        yield from user_function_problems(config.mix.data_args)
 
 
 def _has_training(config: RunConfig) -> TypeGuard[AlgorithmConfig]:
@@ -115,7 +106,6 @@ PLUGIN = FeaturePlugin(
     problems=mix_problems,
     warnings=mix_warnings,
     machine_problems=missing_mix_files,
-    code_problems=mix_operator_problems,
     row_problems=mix_row_problems,
     step_parts=step_parts,
 )

@@ -13,14 +13,13 @@ import numpy as np
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.teachers import ExpertRowsConfig
+from roll.datasets.chosen_rows import Places, row_choice
 from roll.datasets.conversations import Columns, load_conversations
 from roll.datasets.mixing import RowSource
 from roll.distributed.executor.jobs import TrainJob
 from roll.distributed.executor.roles import share
 from roll.rl.parts import ActorJob, StepContext, StepPart
 from roll.rl.settings import mixed_loss
-from roll.run.operators.choice import Places, row_choice
-from roll.run.operators.conversation_texts import conversation_texts
 from roll.run.policy_tokenizer import policy_tokenizer
 from roll.run.saving.resume import data_place
 from roll.types.batch import Rows, RowSet
@@ -47,7 +46,7 @@ class Mix(StepPart):
         for name, keys in config.mix.drawn.items():
             at, columns = f"mix.rows.{name}.data_args", columns_of(keys)
             places = Places({at: keys.data_args}, at, f"expert {columns}", config.actor_train.model_args)
-            choose = row_choice(places, at, conversation_texts(columns), tokenizer)
+            choose = row_choice(places, at, columns.texts, tokenizer)
             reads = columns, tokenizer, config.trained_length, config.shared_template
             rows = load_conversations(keys.data_args, at, *reads, choose)
             sources[name] = RowSource(rows, config.seed, keys.data_args.shuffle, at)

@@ -36,7 +36,6 @@ class DistillConfig(RowConfig):
     role_table = {role.name: role for role in (STUDENT, TEACHER, VALIDATION)}
     learner = STUDENT.name
     columns = "roll.pipeline.distill.distill_pipeline:columns"
-    texts = "roll.run.operators.conversation_texts:conversation_texts"
 
     student_pretrain: Place | None = setting(
         None, "Directory or hub id of the student's starting weights. Default: pretrain."

@@ -32,7 +32,6 @@ from roll.pipeline.rlvr.reward_checks import (
 from roll.pipeline.rlvr.rlvr_config import LEARNT, REWARD, RLVRConfig, eval_set_problems
 from roll.rewards.chain import SHORT, parts_of
 from roll.rewards.config import BUILTINS, RewardConfig, RewardModelArgs
-from roll.run.operators.checks import missing_packages, operator_problems, user_function_problems
 from roll.run.saving.model_files import known_sight, read_model_config, read_vision
 from roll.run.start.data_files import (
     data_args_problems,
@@ -177,7 +176,6 @@ def missing_files(config: RLVRConfig) -> list[Problem]:
     """Data files that are not on this machine, and what models that are here say of the lengths of judges."""
     return [
         *missing_data_files(config.data_args, read_vision(config.actor_train.model_args) is not None),
-        *missing_packages(config.data_args),
         *unknown_templates(_templates(config)),
         *judge_length_problems(config),
     ]
@@ -203,13 +201,12 @@ def _templates(config: RLVRConfig) -> dict[str, str]:
 
 
 def code_problems(config: RLVRConfig) -> Iterator[Problem]:
-    """Import the rewards and the user's operators, and yield their problems."""
+    """Import the rewards, and yield their problems."""
     # imported here, as below: what is planned without them does not need them
     from roll.pipeline.rlvr.reward_checks import code_problems as reward_problems
 
     if config.uses_engines:
         yield from reward_problems(config)
-    yield from (Problem(text) for text in user_function_problems(config.data_args))
 
 
 def local_rows(config: RLVRConfig) -> Iterator[str]:
@@ -499,7 +496,6 @@ def _data_problems(config: RLVRConfig) -> Iterator[Problem]:
                 (f"{at}.prompt", f"{at}.messages"),
             )
     yield from data_args_problems(config.data_args)
-    yield from operator_problems(config.data_args, LEARNT, answers=False)
 
 
 def _validation_problems(config: RLVRConfig) -> Iterator[Problem]:

@@ -88,6 +88,8 @@ VALIDATION = Role(
 class RLVRConfig(AlgorithmConfig):
     """All keys of an RLVR run."""
 
+    rows_path = "roll.pipeline.rlvr.row_operators:places"
+
     num_return_sequences_in_group: int = setting(
         1,
         "Responses per prompt: the group size. Default: 8 where advantages compare within a group, as those of grpo "
@@ -151,9 +153,9 @@ class RLVRConfig(AlgorithmConfig):
     @model_validator(mode="before")
     @classmethod
     def _fill(cls, tree: Any) -> Any:
-        roles = {role.name: role for role in (REWARD, JUDGE)}
         from roll.configs.load.defaults import fill_roles  # workers get configurations that are built
 
+        roles = {role.name: role for role in (REWARD, JUDGE)}
         return fill_roles(tree, {**ROLES, **roles}) if isinstance(tree, Mapping) else tree
 
     @property

@@ -16,6 +16,7 @@ from roll.algorithms.policy_loss import PolicyLoss
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.sections.data import DataArgs
 from roll.configs.tables.vision import VisionModel
+from roll.datasets.chosen_rows import row_choice
 from roll.datasets.encoding import decoder, load_tasks
 from roll.datasets.mixing import TaskMixer
 from roll.distributed.executor.clusters import RLClusters
@@ -41,7 +42,6 @@ from roll.rl.records.token_records import LoggingBoard
 from roll.rl.settings import policy_loss, sampling_params
 from roll.rl.step_credit import StepCredit
 from roll.run.loop import of_known_length
-from roll.run.operators.choice import row_choice
 from roll.run.start.shown_models import check_shown
 from roll.types.batch import RowMeta
 from roll.types.rollout import SamplingParams, Task, TrajectoryGroup

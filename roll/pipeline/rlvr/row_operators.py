@@ -1,18 +1,14 @@
-"""The rows of an RLVR run as operators see them."""
+"""The rows of an RLVR run: their domains, and how operators see them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from roll.configs.problems import Problem
 from roll.configs.sections.data import DataArgs
 from roll.configs.tables.vision import VisionModel
+from roll.datasets.chosen_rows import Places, ReadTexts, Texts
 from roll.datasets.loader import Row
 from roll.datasets.rows import Domain, RowReader
 from roll.pipeline.rlvr.rlvr_config import LEARNT, RLVRConfig
 from roll.rewards.table import reads_ground_truth, required_columns, row_checks
-from roll.run.operators.choice import Places, dry_report
-from roll.run.operators.row import ReadTexts, Texts
 from roll.run.saving.model_files import read_vision
 
 
@@ -28,12 +24,12 @@ def data_domains(config: RLVRConfig) -> list[Domain]:
 
 
 def places(config: RLVRConfig) -> Places:
-    return Places(config.data_args, LEARNT, "rlvr", config.actor_train.model_args)
+    policy = config.actor_train.model_args
 
+    def reader() -> ReadTexts:
+        return read_texts(config, read_vision(policy))
 
-def reports(config: RLVRConfig) -> Iterator[str | Problem]:
-    """Yield the lines about operators in a plan."""
-    yield from dry_report(places(config), lambda: read_texts(config, read_vision(config.actor_train.model_args)))
+    return Places(config.data_args, LEARNT, "rlvr", policy, reader, has_responses=False)
 
 
 def read_texts(config: RLVRConfig, vision: VisionModel | None = None) -> ReadTexts:

@@ -6,10 +6,8 @@ from typing import Any, cast
 
 from roll.configs.checks.pictures import picture_problems, sight_problems
 from roll.configs.problems import Problem
+from roll.datasets.chosen_rows import Places
 from roll.pipeline.rows.row_config import PairConfig, RowConfig
-from roll.run.operators.checks import missing_packages, operator_problems, user_function_problems
-from roll.run.operators.choice import Places, dry_report
-from roll.run.operators.row import ReadTexts
 from roll.run.saving.model_files import known_sight, read_vision
 from roll.run.start.data_files import data_args_problems, has_files, missing_rows
 from roll.run.start.first_rows import learners_tokenizer, refusals_of_rows
@@ -21,20 +19,19 @@ from roll.utils.imports import resolve
 def places(config: RowConfig) -> Places:
     """How a row is read depends on the keys that name columns."""
     columns = {key: config.value(key) for key in type(config).model_fields if key.endswith("_key")}
-    learner = config.learner
-    return Places(config.data_args, f"{learner}.data_args", f"{learner} {columns}", config.value(learner).model_args)
+    learner, policy = config.learner, config.value(config.learner).model_args
+    at, kind = f"{learner}.data_args", f"{learner} {columns}"
+    return Places(config.data_args, at, kind, policy, lambda: _columns(config).texts)
 
 
 def file_problems(config: RowConfig) -> Iterator[Problem]:
     """Everything that cannot work, whatever the machine."""
     yield from data_args_problems(config.data_args)
-    yield from operator_problems(config.data_args, f"{config.learner}.data_args")
 
 
 def missing_files(config: RowConfig) -> Iterator[Problem]:
     """Data files and templates that are not on this machine."""
     yield from missing_rows(config.data_args, config.global_template, _sees(config))
-    yield from missing_packages(config.data_args)
 
 
 def row_problems(config: RowConfig) -> Iterator[str]:
@@ -67,26 +64,12 @@ def _shown_problems(config: RowConfig) -> Iterator[str]:
     yield from sight_problems(config, config.learner, known_sight(config.model_roles), lacks_gpus(config))
 
 
-def operator_reports(config: RowConfig) -> Iterator[str | Problem]:
-    """Yield the lines about operators in a dry run."""
-
-    def read() -> ReadTexts:
-        return cast(Callable[[Any], ReadTexts], resolve(config.texts))(_columns(config))
-
-    yield from dry_report(places(config), read)
-
-
 def _columns(config: RowConfig) -> Any:
     return replace(cast(Callable[[RowConfig], Any], resolve(config.columns))(config), sees=_sees(config))
 
 
 def _sees(config: RowConfig) -> bool:
     return read_vision(config.value(config.learner).model_args) is not None
-
-
-def operator_code_problems(config: RowConfig) -> Iterator[str]:
-    """Operators of the user's own that cannot be imported."""
-    yield from user_function_problems(config.data_args)
 
 
 # What is wrong with the keys and the rows of runs that learn from pairs.

@@ -19,13 +19,12 @@ VALIDATION = Role(
 
 
 class RowConfig(RunConfig):
-    """Rows, the columns that all kinds have, and their length. `learner`: the role that learns. `columns` and `texts`,
-    package.module:function, are loaded where rows are read: what reads a row, of these settings, and how operators see
-    it, of that."""
+    """Rows, the columns that all kinds have, and their length. `learner`: the role that learns. `columns`,
+    package.module:function, is loaded where rows are read: it makes what reads a row, of these settings."""
 
+    rows_path = "roll.pipeline.rows.row_checks:places"
     learner: ClassVar[str]
     columns: ClassVar[str]
-    texts: ClassVar[str]
 
     validation: WorkerConfig | None = setting(None, "Held-out rows (data_args). None: no validation.")
     sequence_length: int = setting(
@@ -61,7 +60,6 @@ class PairConfig(RowConfig):
     """The columns of a pair."""
 
     columns = "roll.pipeline.rows.row_sources:columns"
-    texts = "roll.pipeline.rows.row_sources:read_texts"
 
     prompt_key: str = setting(
         "prompt", "Column with the prompt, a text or messages; not read where the responses are whole conversations."

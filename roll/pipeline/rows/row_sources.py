@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
-from roll.configs.sections.data import DataArgs
 from roll.configs.tables.vision import VisionModel
+from roll.datasets.chosen_rows import row_choice
 from roll.datasets.conversations import Columns, load_conversations
-from roll.datasets.loader import Row
 from roll.datasets.preferences import PairColumns, load_pairs
-from roll.datasets.rows import shown
 from roll.pipeline.rows.row_checks import places
 from roll.pipeline.rows.row_config import PairConfig, RowConfig
-from roll.run.operators.choice import row_choice
-from roll.run.operators.conversation_texts import conversation_texts
-from roll.run.operators.row import ReadTexts, Texts
 from roll.types.batch import PairRows, Rows
 
 if TYPE_CHECKING:
@@ -30,7 +24,7 @@ def conversations_of(
     sees pictures. Raises ConfigError for what is wrong with them."""
     columns = replace(columns, sees=vision is not None)
     reads = columns, tokenizer, config.sequence_length, config.global_template
-    choices = {at: row_choice(places(config), at, conversation_texts(columns), tokenizer) for at in config.data_args}
+    choices = {at: row_choice(places(config), at, columns.texts, tokenizer) for at in config.data_args}
     rows, *held_out = (
         load_conversations(args, at, *reads, choices[at], vision) for at, args in config.data_args.items()
     )
@@ -56,17 +50,5 @@ def pairs_of(
     pictures. Raises ConfigError for what is wrong with them."""
     names = replace(columns(config), sees=vision is not None)
     reads = names, tokenizer, max_tokens, config.global_template
-    choices = {at: row_choice(places(config), at, read_texts(names), tokenizer) for at in config.data_args}
+    choices = {at: row_choice(places(config), at, names.texts, tokenizer) for at in config.data_args}
     return tuple(load_pairs(args, at, *reads, choices[at], vision) for at, args in config.data_args.items())
-
-
-def read_texts(columns: PairColumns) -> ReadTexts:
-    """How operators see a row."""
-    return partial(pair_texts, columns)
-
-
-def pair_texts(columns: PairColumns, row: Row, args: DataArgs, key: str) -> Texts:
-    """Both answers, and what they answer."""
-    pair = columns.read(row, args, key)
-    answers = shown(pair.chosen[pair.num_context_messages :]), shown(pair.rejected[pair.num_context_messages :])
-    return Texts(shown(pair.chosen[: pair.num_context_messages]), answers)

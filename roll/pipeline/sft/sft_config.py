@@ -24,7 +24,6 @@ class SFTConfig(RowConfig):
     learner = SFT_TRAIN.name
     algorithms = "sft"
     columns = "roll.pipeline.sft.sft_pipeline:columns"
-    texts = "roll.run.operators.conversation_texts:conversation_texts"
 
     sft_train: WorkerConfig = setting({}, "The model that learns.")
     algorithm: Annotated[str, AfterValidator(known_sft)] | None = setting(

@@ -285,7 +285,7 @@ def test_only_known_findings_are_the_machines() -> None:
         "pipeline/agentic/agentic_checks.py",
         "pipeline/agentic/env_checks.py",
         "pipeline/agentic/tool_checks.py",
-        "run/operators/checks.py",
+        "features/operators/checks.py",
         "pipeline/rlvr/reward_checks.py",
         "run/saving/hub.py",
         "run/start/data_files.py",

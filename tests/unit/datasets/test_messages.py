@@ -11,6 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from roll.configs.sections.data import DataArgs
+from roll.datasets.chosen_rows import Texts
 from roll.datasets.conversations import Columns, load_conversations
 from roll.datasets.encoding import load_tasks
 from roll.datasets.messages import clean_messages
@@ -19,8 +20,6 @@ from roll.datasets.rows import Domain
 from roll.datasets.sources import all_rows, data_sources
 from roll.envs.base import Conversation
 from roll.pipeline.agentic.sample_forms import ChatEncoder
-from roll.run.operators.conversation_texts import conversation_texts
-from roll.run.operators.row import Texts
 from tests.unit.datasets.templates import CALLS
 
 if TYPE_CHECKING:
@@ -159,7 +158,7 @@ def test_every_shape_is_the_same_text_in_every_kind_of_run(
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_operators_see_the_same_texts_of_every_shape(shape: str, tmp_path: Path) -> None:
-    read = conversation_texts(Columns("a", None, "b", None))
+    read = Columns("a", None, "b", None).texts
     args = written(tmp_path, {"messages": answered(SHAPES[shape], "yes")})
     (row,) = all_rows(data_sources(args, KEY)[0])
     wanted = (

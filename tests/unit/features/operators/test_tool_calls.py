@@ -11,11 +11,10 @@ from roll.configs.sections.operators import DeduplicateArgs, LengthArgs
 from roll.datasets.conversations import Columns
 from roll.datasets.loader import Row
 from roll.datasets.rows import Domain, RowReader
-from roll.run.operators.bounds import length
-from roll.run.operators.conversation_texts import conversation_texts
-from roll.run.operators.row import OperatorRow
-from roll.run.operators.texts import SAME, deduplicate
-from tests.unit.run.operators.rows import context
+from roll.features.operators.bounds import length
+from roll.features.operators.row import OperatorRow
+from roll.features.operators.texts import SAME, deduplicate
+from tests.unit.features.operators.rows import context
 
 ASKED = {"role": "user", "content": "Book it"}
 
@@ -27,7 +26,7 @@ def called(town: str, id: str = "a", as_text: bool = False) -> dict[str, Any]:
 
 
 def rows(*conversations: list[Mapping[str, Any]]) -> list[OperatorRow]:
-    read = conversation_texts(Columns("instruction", None, "output", None))
+    read = Columns("instruction", None, "output", None).texts
     made = [Row("f.jsonl", place, {"messages": messages}) for place, messages in enumerate(conversations)]
     return [OperatorRow(row, lambda row: str(row.place), lambda row: read(row, DataArgs(), "k")) for row in made]
 

@@ -8,10 +8,10 @@ import pytest
 
 from roll.configs.sections.data import DataArgs
 from roll.errors import ConfigError
-from roll.run.operators.row import Chosen, Context, OperatorRow, apply, as_json, from_json, run_chain
-from tests.unit.run.operators.rows import context, rows
+from roll.features.operators.row import Chosen, Context, OperatorRow, apply, as_json, from_json, run_chain
+from tests.unit.features.operators.rows import context, rows
 
-OWN = "tests.unit.run.operators.test_operator_chain"
+OWN = "tests.unit.features.operators.test_operator_chain"
 
 
 def own(some: Sequence[OperatorRow], say: Any = None) -> list[Any]:

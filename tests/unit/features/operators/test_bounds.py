@@ -9,13 +9,13 @@ import pytest
 
 from roll.configs.sections.operators import LengthArgs, PassRateArgs, QualityArgs
 from roll.errors import ConfigError
-from roll.run.operators.bounds import length, pass_rate, quality, rates_of
-from roll.run.operators.row import OperatorRow
+from roll.features.operators.bounds import length, pass_rate, quality, rates_of
+from roll.features.operators.row import OperatorRow
 from roll.types.group_codec import RecordedGroup, write_groups
 from roll.types.rollout import Trajectory
-from tests.unit.run.operators.rows import context, rows
+from tests.unit.features.operators.rows import context, rows
 
-OWN = "tests.unit.run.operators.test_bounds"
+OWN = "tests.unit.features.operators.test_bounds"
 CALLS: list[int] = []
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from roll.datasets.chosen_rows import Texts
 from roll.datasets.loader import Row
-from roll.run.operators.row import Context, OperatorRow, Texts
+from roll.features.operators.row import Context, OperatorRow
 
 
 def read(row: Row) -> Texts:

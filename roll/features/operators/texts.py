@@ -12,7 +12,7 @@ from fractions import Fraction
 import xxhash
 
 from roll.configs.sections.operators import ContaminationArgs, DeduplicateArgs, Part
-from roll.run.operators.row import Context, OperatorRow, Verdict
+from roll.features.operators.row import Context, OperatorRow, Verdict
 
 # Texts as operators compare them: normalised, and as sets of n-grams.
 

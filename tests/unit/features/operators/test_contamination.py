@@ -1,8 +1,8 @@
 """Rows that share n-grams with what the run is evaluated on."""
 
 from roll.configs.sections.operators import ContaminationArgs
-from roll.run.operators.texts import contamination
-from tests.unit.run.operators.rows import context, rows
+from roll.features.operators.texts import contamination
+from tests.unit.features.operators.rows import context, rows
 
 EVALUATION = {"validation.data_args": ["one two three four five", "hi"]}
 

@@ -7,8 +7,8 @@ from fractions import Fraction
 import pytest
 
 from roll.configs.sections.operators import DeduplicateArgs
-from roll.run.operators.texts import NEAR, SAME, deduplicate, near_duplicates, ngrams, normalised, normalized_words
-from tests.unit.run.operators.rows import context, rows
+from roll.features.operators.texts import NEAR, SAME, deduplicate, near_duplicates, ngrams, normalised, normalized_words
+from tests.unit.features.operators.rows import context, rows
 
 
 def test_texts_are_the_same_but_for_case_space_and_spelling() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 from roll.configs.base import Settings
 from roll.configs.load.validate import validate
 from roll.configs.problems import Problem, did_you_mean
+from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.data import DataArgs, OperatorConfig
 from roll.configs.sections.operators import (
     DATA_JUICER,
@@ -21,8 +22,12 @@ from roll.configs.sections.operators import (
     data_juicer_op,
     operator_of,
 )
+from roll.configs.sections.run import RunConfig
+from roll.configs.tables.features import FeaturePlugin
+from roll.datasets.chosen_rows import Places, ReadTexts
+from roll.datasets.sources import Choose
 from roll.errors import ConfigError, describe
-from roll.run.operators.row import Context, OperatorRow, Verdict
+from roll.features.operators.row import Context, OperatorRow, Verdict
 from roll.utils.imports import is_installed, resolve, split
 
 # Operators of Data-Juicer, run by its own package on rows of one text.
@@ -122,9 +127,9 @@ def _of_quality(args: QualityArgs) -> Iterator[str]:
             yield ": without min and max every row stays. Set one, or remove the operator."
 
 
-def operator_problems(data_args: Mapping[str, DataArgs], learnt: str, answers: bool = True) -> Iterator[Problem]:
-    """`data_args` by their YAML path; `learnt` are those that the run learns from. `answers`: its rows have some."""
-    evaluated = [at for at in data_args if at != learnt]
+def operator_problems(places: Places) -> Iterator[Problem]:
+    """Everything that cannot work, whatever the machine."""
+    data_args, learnt, evaluated = places.data_args, places.learnt, places.evaluation
     for at, place, entry in _entries(data_args):
         known = operator_of(entry.name)
         if known is None:
@@ -141,7 +146,7 @@ def operator_problems(data_args: Mapping[str, DataArgs], learnt: str, answers: b
         low, high = args.get("min"), args.get("max")
         if low is not None and high is not None and low > high:
             yield Problem(f"{place}.args.min: {low:g} is above max: {high:g}, so no row fits.", (f"{at}.operators",))
-        if not answers and args.get("part") == "response":
+        if not places.has_responses and args.get("part") == "response":
             text = f"{place}.args.part: rows of this run have no responses. Write prompt, or leave it out."
             yield Problem(text, (f"{at}.operators",))
         if known.compares and (at != learnt or not evaluated):
@@ -185,3 +190,34 @@ def _entries(data_args: Mapping[str, DataArgs]) -> Iterator[tuple[str, str, Oper
     for at, args in data_args.items():
         for number, entry in enumerate(args.operators):
             yield at, f"{at}.operators[{number}]", entry
+
+
+def _places(config: RunConfig) -> Iterator[Places]:
+    """The rows of a run that operators may choose."""
+    if config.rows_path:
+        yield cast(Callable[[RunConfig], Places], resolve(config.rows_path))(config)
+    if isinstance(config, AlgorithmConfig) and config.has_training:
+        policy = config.actor_train.model_args
+        yield from (Places({at: args}, at, "expert", policy) for at, args in config.mix.data_args.items())
+
+
+def _reports(config: RunConfig) -> Iterator[str | Problem]:
+    from roll.features.operators.choice import dry_report
+
+    for places in _places(config):
+        yield from dry_report(places) if places.reader is not None else ()
+
+
+def _choose(places: Places, key: str, read: ReadTexts, tokenizer: Any) -> Choose:
+    from roll.features.operators.choice import row_choice
+
+    return row_choice(places, key, read, tokenizer)
+
+
+PLUGIN = FeaturePlugin(
+    problems=lambda config: (each for places in _places(config) for each in operator_problems(places)),
+    machine_problems=lambda config: (each for places in _places(config) for each in missing_packages(places.data_args)),
+    code_problems=lambda config: (each for p in _places(config) for each in user_function_problems(p.data_args)),
+    reports=_reports,
+    choose_rows=_choose,
+)

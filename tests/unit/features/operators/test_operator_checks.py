@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from roll.configs.sections.data import DataArgs
-from roll.run.operators.checks import operator_problems, user_function_problems
+from roll.configs.sections.model import ModelArgs
+from roll.datasets.chosen_rows import Places
+from roll.features.operators.checks import operator_problems, user_function_problems
 from tests.helpers.configs import problems
 
 TRAIN, VAL = "actor_train.data_args", "validation.data_args"
@@ -14,7 +16,8 @@ TRAIN, VAL = "actor_train.data_args", "validation.data_args"
 def found(*operators: Any, at: str = TRAIN, validation: bool = True, answers: bool = True) -> list[str]:
     places = {TRAIN: {}} | ({VAL: {}} if validation else {})
     args = {key: DataArgs.model_validate({"operators": list(operators)} if key == at else {}) for key in places}
-    return [problem.text for problem in operator_problems(args, TRAIN, answers)]
+    asked = Places(args, TRAIN, "rlvr", ModelArgs(), has_responses=answers)
+    return [problem.text for problem in operator_problems(asked)]
 
 
 def entry(name: str, **args: Any) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import pytest
 from roll.configs.sections.data import DataArgs
 from roll.configs.sections.operators import DataJuicerArgs
 from roll.errors import ConfigError
-from roll.run.operators.checks import missing_packages, run_op
-from tests.unit.run.operators.rows import context, rows
+from roll.features.operators.checks import missing_packages, run_op
+from tests.unit.features.operators.rows import context, rows
 
 
 class Op:
@@ -59,7 +59,7 @@ def test_an_operator_that_fails_is_named() -> None:
 
 
 def test_where_the_package_is_missing_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roll.run.operators.checks.is_installed", lambda name: False)
+    monkeypatch.setattr("roll.features.operators.checks.is_installed", lambda name: False)
     args = DataArgs.model_validate({"operators": ["data_juicer:text_length_filter"]})
     (problem,) = missing_packages({"x": args})
     assert problem.text.startswith("x.operators[0]: operators of Data-Juicer need its package")

@@ -5,12 +5,14 @@ from pathlib import Path
 import yaml
 
 from roll.configs.sections.data import DataArgs
+from roll.configs.sections.model import ModelArgs
 from roll.configs.sections.operators import QualityArgs
-from roll.run.operators.bounds import quality
-from roll.run.operators.checks import operator_problems, user_function_problems
-from roll.run.operators.row import Context, run_chain
+from roll.datasets.chosen_rows import Places
+from roll.features.operators.bounds import quality
+from roll.features.operators.checks import operator_problems, user_function_problems
+from roll.features.operators.row import Context, run_chain
 from tests.helpers.pages import DOCS, importable, snippets, write_files
-from tests.unit.run.operators.rows import context, rows
+from tests.unit.features.operators.rows import context, rows
 
 
 def test_the_yaml_has_no_problems_and_the_functions_choose_and_score(tmp_path: Path) -> None:
@@ -18,7 +20,7 @@ def test_the_yaml_has_no_problems_and_the_functions_choose_and_score(tmp_path: P
     shown = page.split("## Operators\n")[1].split("\n\n`operators`")[0]
     args = DataArgs.model_validate(yaml.safe_load(shown)["actor_train"]["data_args"])
     places = {"actor_train.data_args": args, "validation.data_args": DataArgs()}
-    assert list(operator_problems(places, "actor_train.data_args")) == []
+    assert list(operator_problems(Places(places, "actor_train.data_args", "rlvr", ModelArgs()))) == []
     write_files(snippets("data.md", "python"), tmp_path)
     with importable(tmp_path):
         assert list(user_function_problems(places)) == []

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +12,16 @@ from roll.configs.problems import Problem
 from roll.configs.sections.data import DataArgs
 from roll.configs.sections.model import ModelArgs
 from roll.configs.sections.operators import ContaminationArgs
-from roll.datasets import rows
+from roll.datasets import conversations, preferences, rows
+from roll.datasets.chosen_rows import Places, Texts
 from roll.datasets.loader import Row
 from roll.datasets.sources import data_sources
 from roll.errors import ConfigError
-from roll.pipeline.rows import row_sources as pair_rows
-from roll.run.operators import choice, conversation_texts
-from roll.run.operators import choice as kept
-from roll.run.operators.choice import Places, dry_report, row_choice
-from roll.run.operators.row import Texts
+from roll.features.operators import choice
+from roll.features.operators import choice as kept
+from roll.features.operators.choice import dry_report, row_choice
 from roll.types.group_codec import RecordedGroup, write_groups
-from tests.unit.run.operators.test_bounds import attempt
+from tests.unit.features.operators.test_bounds import attempt
 
 TRAIN, VAL = "actor_train.data_args", "validation.data_args"
 
@@ -103,7 +103,7 @@ def test_what_the_choice_depends_on_makes_it_anew(
     elif change == "tokenizer":
         asked = places(files, "deduplicate", CONTAMINATION, TOKENS, tokenizer="org/other")
     else:
-        monkeypatch.setattr("roll.run.operators.choice._code", lambda entries: ["another"])
+        monkeypatch.setattr("roll.features.operators.choice._code", lambda entries: ["another"])
     assert runs(asked, caplog)
 
 
@@ -152,7 +152,7 @@ def test_the_code_that_reads_rows_counts(monkeypatch: pytest.MonkeyPatch) -> Non
     read: set[Path] = set()
     monkeypatch.setattr(kept, "_content_of_file", lambda path: read.add(path) or "")
     list(kept._code([]))
-    for reader in (conversation_texts, pair_rows, rows):
+    for reader in (conversations, preferences, rows):
         assert Path(str(reader.__file__)) in read
 
 
@@ -182,7 +182,7 @@ def test_a_folder_that_cannot_be_written_does_not_stop_the_run(files: Path, capl
 
 
 def found_by(asked: Places) -> list[str | Problem]:
-    return list(dry_report(asked, lambda: lambda row, args, key: Texts(str(row.values["prompt"]))))
+    return list(dry_report(replace(asked, reader=lambda: lambda row, args, key: Texts(str(row.values["prompt"])))))
 
 
 def reported(asked: Places) -> list[str]:

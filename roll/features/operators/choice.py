@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,11 +15,12 @@ from roll.configs.problems import Problem
 from roll.configs.sections.data import DataArgs, OperatorConfig
 from roll.configs.sections.model import ModelArgs
 from roll.configs.sections.operators import OPERATORS, operator_of
+from roll.datasets.chosen_rows import Places, ReadTexts, Texts
 from roll.datasets.loader import DataFile, DataSource, Row
 from roll.datasets.preflight import MAX_BYTES_IN_FULL
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.errors import ConfigError, describe
-from roll.run.operators.row import Chosen, Context, OperatorRow, ReadTexts, Texts, apply, as_json, from_json, run_chain
+from roll.features.operators.row import Chosen, Context, OperatorRow, apply, as_json, from_json, run_chain
 from roll.utils.files import expanded, write_whole
 from roll.utils.text import show
 
@@ -144,7 +145,7 @@ def _code(entries: Sequence[OperatorConfig]) -> Iterable[str]:
     """Digests of the code behind the operators: of this package, of the code that reads rows, and of the modules of
     user-defined functions (but not of their imports)."""
     home = Path(__file__).parent
-    for folder in (home, home.parents[1] / "pipeline" / "rows", home.parents[1] / "datasets"):
+    for folder in (home, home.parents[1] / "datasets"):
         yield from map(_content_of_file, sorted(folder.glob("*.py")))
     named = [entry.name for entry in entries if entry.name not in OPERATORS]
     for name in [*named, *(str(entry.args["scorer"]) for entry in entries if entry.args.get("scorer"))]:
@@ -155,28 +156,13 @@ def _code(entries: Sequence[OperatorConfig]) -> Iterable[str]:
         yield name if spec is None or spec.origin is None else _content_of_file(Path(spec.origin))
 
 
-@dataclass(frozen=True)
-class Places:
-    """The data_args of a run by their YAML path. `learnt`: those that it learns from; it is evaluated on the others.
-    `kind`: how it reads a row, in words that change when that does. `tokenizer`: where the learner's is."""
-
-    data_args: Mapping[str, DataArgs]
-    learnt: str
-    kind: str
-    tokenizer: ModelArgs
-
-    @property
-    def evaluation(self) -> Mapping[str, DataArgs]:
-        return {at: args for at, args in self.data_args.items() if at != self.learnt}
-
-
 def row_choice(places: Places, key: str, read: ReadTexts, tokenizer: PreTrainedTokenizerBase) -> Choose:
     """Return the choice of the operators of the data_args at this path; every row without any."""
-    return _Choice(places, key, read, tokenizer) if places.data_args[key].operators else all_rows
+    return OperatorChoice(places, key, read, tokenizer) if places.data_args[key].operators else all_rows
 
 
 @dataclass(frozen=True)
-class _Choice:
+class OperatorChoice:
     places: Places
     key: str
     read: ReadTexts
@@ -234,9 +220,9 @@ class _Choice:
         }
 
 
-def dry_report(places: Places, read: Callable[[], ReadTexts]) -> Iterator[str | Problem]:
+def dry_report(places: Places) -> Iterator[str | Problem]:
     """Yield the lines about operators in a plan: the chain, and what each operator removes, as saved by an earlier run,
-    or computed here if that is quick; a Problem if it stops a run. `read` is called only then."""
+    or computed here if that is quick; a Problem if it stops a run. The reader is made only then."""
     for key, args in places.data_args.items():
         if not args.operators:
             continue
@@ -245,11 +231,11 @@ def dry_report(places: Places, read: Callable[[], ReadTexts]) -> Iterator[str | 
             for entry in args.operators
         )
         yield f"{key}.operators: {chain}"
-        for line in _result_lines(places, key, read):
+        for line in _result_lines(places, key):
             yield line if isinstance(line, Problem) else f"  {line}"
 
 
-def _result_lines(places: Places, key: str, read: Callable[[], ReadTexts]) -> Iterator[str | Problem]:
+def _result_lines(places: Places, key: str) -> Iterator[str | Problem]:
     args = places.data_args[key]
     files = [_local_files(other, at) for at, other in [(key, args), *places.evaluation.items()]]
     if any(of_place is None for of_place in files):
@@ -266,7 +252,8 @@ def _result_lines(places: Places, key: str, read: Callable[[], ReadTexts]) -> It
         elif chosen is None and sum(path.stat().st_size for path in _paths(files)) > MAX_BYTES_IN_FULL:
             yield "a real run reports what each drops, before Ray starts: the files are large."
         else:
-            yield from (chosen or _Choice(places, key, read(), None).run(sources)).lines()
+            assert places.reader is not None
+            yield from (chosen or OperatorChoice(places, key, places.reader(), None).run(sources)).lines()
     except ConfigError as error:
         yield from (Problem(text) for text in error.problems)
 

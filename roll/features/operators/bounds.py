@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 
 from roll.configs.sections.operators import LengthArgs, PassRateArgs, QualityArgs
 from roll.errors import ConfigError, describe
-from roll.run.operators.row import Context, OperatorRow, Verdict
+from roll.features.operators.row import Context, OperatorRow, Verdict
 from roll.types.group_codec import read_groups
 from roll.utils.imports import line_of, resolve
 from roll.utils.text import show

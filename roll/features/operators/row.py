@@ -9,28 +9,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
-from roll.configs.sections.data import DataArgs, OperatorConfig
+from roll.configs.sections.data import OperatorConfig
 from roll.configs.sections.operators import Part, data_juicer_op, operator_of
+from roll.datasets.chosen_rows import Texts
 from roll.datasets.loader import Row
 from roll.errors import ConfigError, describe
 from roll.utils.imports import line_of, resolve
 from roll.utils.text import show, table
 
 # What an operator sees, and what it may say.
-
-
-@dataclass(frozen=True)
-class Texts:
-    """Texts of a row: a prompt and its responses: one, two in a pair, none in RLVR. `pictures`: the places of those
-    that it shows; texts about other pictures are not the same."""
-
-    prompt: str
-    responses: tuple[str, ...] = ()
-    pictures: tuple[str, ...] = ()
-
-
-ReadTexts = Callable[[Row, DataArgs, str], Texts]
-"""How this kind of run reads a row of the data_args at a YAML path. Raises ConfigError for one that it cannot read."""
 
 
 class OperatorRow:
