@@ -8,7 +8,8 @@ import pytest
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.describe import batch_rows
 from roll.configs.sections.teachers import MixConfig
-from roll.features.expert_rows.checks import missing_mix_files, mix_problems, mix_warnings
+from roll.configs.tables.features import active
+from roll.features.expert_rows.checks import missing_mix_files, mix_warnings
 from tests.helpers.configs import config, problems
 
 ROWS: dict[str, Any] = {"share": 0.2, "data_args": {"file_name": "expert.jsonl"}}
@@ -19,7 +20,8 @@ def mix(**keys: Any) -> dict[str, Any]:
 
 
 def texts(changes: dict[str, Any]) -> list[str]:
-    return [problem.text for problem in mix_problems(config(changes))]
+    made = config(changes)
+    return [problem.text for room in active(made) for problem in room.problems(made)]
 
 
 def told(changes: dict[str, Any]) -> list[str]:
