@@ -46,6 +46,7 @@ setup(
         "roll.report": ["*.j2"],
         "roll.doctor": ["*.yaml"],
         "roll.configs.strategies": ["*.yaml"],
+        "roll.configs.tables": ["*.yaml"],
     },
     entry_points={"console_scripts": ["roll=roll.commands.table:main"]},
     cmdclass={"build_py": BuildWithExamples},

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from roll.commands.options import explain_parser
 from roll.commands.table import main
-from roll.configs.presets.table import PRESETS, Preset, any_algorithm
+from roll.configs.tables.presets import PRESETS, Preset, any_algorithm
 from roll.errors import ConfigError
 
 

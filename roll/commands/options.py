@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from roll.configs.presets.table import PRESETS
+from roll.configs.tables.presets import PRESETS
 from roll.utils.text import show, table
 
 INIT_FILE, INIT_REWARD = "my_run.yaml", "math_rule"

@@ -6,9 +6,9 @@ from typing import Any
 from roll.configs.base import Settings
 from roll.configs.load.aliases import foreign_keys
 from roll.configs.load.inert_keys import known_keys
-from roll.configs.presets.table import kind_of_algorithm
 from roll.configs.problems import Problem
 from roll.configs.sections.run import RunConfig
+from roll.configs.tables.presets import kind_of_algorithm
 from roll.errors import ConfigError
 from roll.run.spec import PIPELINES, PipelineSpec, pipeline_of
 from roll.utils.text import show

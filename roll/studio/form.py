@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from roll.configs.presets.table import PRESETS
 from roll.configs.reference import schema_of
 from roll.configs.strategies.table import STRATEGIES
 from roll.configs.tables.estimators import ESTIMATORS
 from roll.configs.tables.policy_losses import POLICY_FORMS
+from roll.configs.tables.presets import PRESETS
 from roll.envs.table import ENVIRONMENTS, TOOLS
 from roll.rewards.config import BUILTINS
 from roll.run.spec import PIPELINES

@@ -15,8 +15,7 @@ from roll.algorithms.loss import Loss, SupervisedLoss
 from roll.algorithms.token_baselines import TokenGroups
 from roll.configs.load.validate import validate
 from roll.configs.plan.batch_plan import build_plan
-from roll.configs.presets.policy_losses import Preset as LossPreset
-from roll.configs.presets.table import PRESETS
+from roll.configs.tables.presets import PRESETS, Preset
 from roll.pipeline.dpo.dpo_config import DPOConfig
 from roll.pipeline.dpo.dpo_loss import dpo_loss
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
@@ -46,7 +45,7 @@ class WorkedRows:
     loss: float
 
 
-def worked_rows(preset: LossPreset) -> WorkedRows:
+def worked_rows(preset: Preset) -> WorkedRows:
     """Two answers as one update, by the code that a run calls."""
     loss, micro = _loss(preset), pad(_pair_rows(), np.arange(len(P)))
     log_probs = torch.zeros(micro.input_ids.shape)
@@ -60,7 +59,7 @@ def worked_rows(preset: LossPreset) -> WorkedRows:
     return WorkedRows(by_row, float(total.detach()))
 
 
-def _loss(preset: LossPreset) -> Loss:
+def _loss(preset: Preset) -> Loss:
     if preset.pipeline == "sft":
         return SupervisedLoss()
     return dpo_loss(DPOConfig.model_validate({"algorithm": preset.name, "pretrain": "model"}))

@@ -6,10 +6,10 @@ from typing import Any
 
 from roll.configs.base import DEVICES_PER_NODE
 from roll.configs.load.aliases import ROLL_REWARD_KEYS, ROLL_REWARDS
-from roll.configs.presets.table import fill_algorithm
 from roll.configs.sections.cluster import parse_device_mapping
 from roll.configs.sections.experience import mode_directory
 from roll.configs.strategies.table import OTHER_NAMES, spec_of
+from roll.configs.tables.presets import fill_algorithm
 from roll.configs.tables.roles import ACTOR_INFER, ACTOR_TRAIN, LLM_JUDGE, REWARD_MODEL, REWARD_PRETRAIN, Role, Use
 
 LENGTH_KEYS = ("max_steps", "num_train_epochs", "total_epochs", "total_steps", "total_training_steps")

@@ -6,10 +6,10 @@ from roll.configs.load.chosen_values import KeysInYaml, says_any
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.engine_limits import sampling_cuts
 from roll.configs.plan.run_plan import RunPlan
-from roll.configs.presets.table import PRESETS, preset_rows
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.run import RunConfig
 from roll.configs.sections.training import TrainingArgs
+from roll.configs.tables.presets import PRESETS, preset_rows
 from roll.utils.text import counted, short
 
 # The learning rates of a run in words.

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator
 
 from roll.configs.base import Settings, setting
-from roll.configs.presets.table import known_algorithm
 from roll.configs.sections.cluster import PgVariant, WorkerConfig
 from roll.configs.sections.data import Place
 from roll.configs.sections.experience import is_started
@@ -22,6 +21,7 @@ from roll.configs.tables.policy_losses import (
     last_name,
     policy_form_of,
 )
+from roll.configs.tables.presets import known_algorithm
 from roll.configs.tables.roles import ROLES, Role, teacher_role
 
 # Settings of `train_infer_correction`.

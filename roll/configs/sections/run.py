@@ -76,7 +76,7 @@ class RunConfig(Settings):
     sections of its roles, and their rows in `role_table`."""
 
     role_table: ClassVar[Mapping[str, Role]]
-    algorithms: ClassVar[str] = ""  # the kind of those by name that it takes (configs/presets/table.py)
+    algorithms: ClassVar[str] = ""  # the kind of those by name that it takes (configs/tables/presets.py)
     rows_path: ClassVar[str] = ""  # package.module:function that gives the rows which operators may choose
     has_rows: ClassVar[bool] = True  # False: nothing is gone through that a number of epochs could count
 

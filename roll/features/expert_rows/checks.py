@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from roll.configs.base import MOST_SAMPLES
 from roll.configs.plan.batch_plan import BatchPlan, role_train_plan
-from roll.configs.presets.table import PRESETS
 from roll.configs.problems import Problem
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.run import RunConfig
 from roll.configs.tables.features import FeaturePlugin
+from roll.configs.tables.presets import PRESETS
 from roll.datasets.templates import template_name_problem
 from roll.run.start.data_files import data_args_problems, has_files, missing_rows
 from roll.run.start.load import unread_keys

@@ -8,9 +8,9 @@ from pydantic import AfterValidator
 from roll.configs.base import setting
 from roll.configs.plan.describe import train_rows
 from roll.configs.plan.run_plan import RunPlan, build_run_plan
-from roll.configs.presets.table import known_dpo, preset_rows
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.tables.presets import known_dpo, preset_rows
 from roll.configs.tables.roles import REFERENCE, TOKENIZER, Role
 from roll.pipeline.rows.row_config import VALIDATION, PairConfig
 

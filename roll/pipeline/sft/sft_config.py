@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from roll.configs.base import setting
-from roll.configs.presets.table import known_sft
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.tables.presets import known_sft
 from roll.configs.tables.roles import TOKENIZER, Role
 from roll.pipeline.rows.row_config import VALIDATION, RowConfig
 from roll.run.start.load import unread_keys

@@ -12,9 +12,9 @@ from roll.configs.load.inert_keys import Path, path_text, sections
 from roll.configs.load.loader import RawTree
 from roll.configs.load.overrides import WHOLE_REFERENCE, lookup, references
 from roll.configs.load.validate import SLIP, validate
-from roll.configs.presets.table import kind_of_algorithm
 from roll.configs.problems import nearest
 from roll.configs.sections.run import RunConfig, StageConfig
+from roll.configs.tables.presets import kind_of_algorithm
 from roll.errors import ConfigError
 from roll.run.kind import spellings
 from roll.utils.text import show

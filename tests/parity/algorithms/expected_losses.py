@@ -23,7 +23,6 @@ from roll.algorithms.policy_loss import (
     ValueLoss,
 )
 from roll.algorithms.preference import BradleyTerryLoss, DPOLoss
-from roll.configs.presets.table import ROW_PRESETS
 from roll.configs.tables.policy_losses import (
     POLICY_FORMS,
     DPPODivergence,
@@ -32,6 +31,7 @@ from roll.configs.tables.policy_losses import (
     RECRegularizer,
     RECWeight,
 )
+from roll.configs.tables.presets import PRESETS
 from roll.rl.settings import _objective  # pyright: ignore[reportPrivateUsage]
 from roll.types.batch import LossScale, TokenOutputs, TokenScores, TrainBatch
 from roll.types.collate import pad
@@ -347,7 +347,7 @@ def pair_gradient(loss: DPOLoss, better: int, worse: int, logits: np.ndarray = L
 def prefers(name: str) -> None:
     """It raises what the judge likes, and stops where beta (log p - log p_ref) is the judge's reward but for a
     constant: for cdpo if `label_smoothing` of the labels are wrong, for ipo where h is (2 share - 1) / (2 beta)."""
-    preset = {row.name: row for row in ROW_PRESETS}[name].settings
+    preset = PRESETS[name].settings
     loss = DPOLoss(preset["beta"], preset["ipo"], preset["label_smoothing"], reference_free=preset["reference_free"])
     liked = [
         DATA[i] * DATA[j] * sigmoid(float(REWARDS[i] - REWARDS[j])) * pair_gradient(loss, i, j, TARGET)
@@ -462,7 +462,7 @@ LOSS_SHELVES: dict[str, tuple[Collection[str], dict[str, Callable[[], None]]]] =
         },
     ),
     "runs on rows": (
-        [row.name for row in ROW_PRESETS],
+        [row.name for row in PRESETS.values() if row.pipeline in ("sft", "dpo")],
         {
             "sft": lambda: fits_data(SupervisedLoss(SUMS)),
             "dpo": lambda: prefers("dpo"),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from roll.commands.table import main
-from roll.configs.presets.table import PRESETS
+from roll.configs.tables.presets import PRESETS
 from tests.helpers.worked import PARTS, RARE, RATIOS, REWARDS, VALUE, worked, worked_rows
 
 N, S, LONGEST = sum(map(len, RATIOS)), len(RATIOS), 4

@@ -9,7 +9,7 @@ import pytest
 from roll.configs.load.validate import validate
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.describe_learning import algorithm_rows
-from roll.configs.presets.table import PRESETS
+from roll.configs.tables.presets import PRESETS
 from roll.pipeline.dpo.dpo_config import DPOConfig
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.sft.sft_config import SFTConfig
