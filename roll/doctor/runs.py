@@ -27,6 +27,7 @@ from roll.run.spec import PipelineSpec
 from roll.run.stages.entries import STAGES
 from roll.run.stages.planned import plan_stages
 from roll.run.start.load import Loaded, check
+from roll.run.start.machine import machine_of
 from roll.run.start.memory_report import memory_report
 from roll.run.start.preflight import machine_report
 from roll.run.start.start_checks import refusals
