@@ -6,24 +6,25 @@ from pathlib import Path
 
 from roll.configs.checks.roles import run_problems, run_warnings
 from roll.configs.checks.training import unlikely_value_warnings
-from roll.configs.load.chosen_values import Chosen, KeysInYaml
+from roll.configs.load.chosen_values import Chosen, KeysInYaml, Machine, with_chosen
 from roll.configs.load.defaults import with_epochs
 from roll.configs.load.inert_keys import known_keys
 from roll.configs.load.loader import Composed, load_tree
 from roll.configs.load.overruled_keys import overruled
-from roll.configs.load.validate import validate
+from roll.configs.load.validate import Checked, validate
 from roll.configs.plan.describe import describe
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.problems import Problem, joined_problems, nearest
 from roll.configs.sections.data import DataArgs
 from roll.configs.sections.run import RunConfig
 from roll.errors import ConfigError
+from roll.platforms.table import CUDA, PLATFORMS
 from roll.run.kind import other_kind
 from roll.run.saving.model_files import read_model_config
 from roll.run.spec import PipelineSpec
-from roll.run.start.choose import choose
 from roll.run.start.data_files import data_args_warnings
 from roll.run.start.gguf import with_gguf_folders
+from roll.run.start.machine import machine_of
 from roll.run.start.preflight import role_strategy_problems, role_strategy_warnings
 
 
@@ -46,6 +47,30 @@ def plan_text(spec: PipelineSpec, loaded: Loaded) -> str:
     found = {role: read_model_config(worker.model_args)[0] for role, worker in config.model_roles.items()}
     models = {role: model for role, model in found.items() if model is not None}
     return describe(config, plan, spec.batch_rows(config, plan), learning, loaded.chosen, models)
+
+
+def platform_choice(config: RunConfig, machine: Machine) -> list[Chosen]:
+    """The platform of a machine with other devices than NVIDIA's: the plan has to know what they lack."""
+    if config.platform != "auto" or not machine.num_gpus or machine.platform == CUDA.name:
+        return []
+    platform = PLATFORMS[machine.platform]
+    return [Chosen("platform", platform.name, f"this process sees {machine.num_gpus} {platform.devices} of it")]
+
+
+def choose(spec: PipelineSpec, checked: Checked[RunConfig]) -> tuple[RunConfig | None, tuple[Chosen, ...]]:
+    """The settings with what is chosen for keys that their tree leaves out, and these choices. Without settings that
+    can be built there are none. Each round of `spec.defaults` sees what the rounds before it chose."""
+    config, chosen = checked.config, list[Chosen]()
+    if config is None:
+        return None, ()
+    user_keys, machine = checked.keys_in_yaml, machine_of(config)
+    for hooks in ((), *spec.defaults):
+        choices = spec.choices(hooks, config, user_keys, machine) if hooks else platform_choice(config, machine)
+        sound = [choice for choice in choices if choice.key not in checked.broken]
+        made = validate(type(config), with_chosen(checked.tree, [*chosen, *sound])).config if sound else None
+        if made is not None:
+            config, chosen = made, [*chosen, *sound]
+    return config, tuple(chosen)
 
 
 def load(spec: PipelineSpec, directory: Path, name: str, overrides: Sequence[str] = ()) -> Loaded:

@@ -17,7 +17,7 @@ from roll.importers.convert import read
 from roll.platforms.table import CPU, CUDA, NPU, ROCM
 from roll.run.start import machine as machine_module
 from roll.run.start import memory_report
-from roll.run.start.choose import platform_choice
+from roll.run.start.load import platform_choice
 from roll.run.start.machine import machine_of
 from roll.run.start.preflight import choices, machine_report, role_strategy_problems
 from tests.helpers.configs import config

@@ -11,8 +11,8 @@ from roll.configs.load.validate import validate
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported, read
 from roll.run.spec import PIPELINES
-from roll.run.start import choose
 from roll.run.start import machine as machine_module
+from roll.run.start.load import choose
 from tests.unit.importers.test_import import SOURCES
 
 RATES = ("algorithm.optimizer.lr=null", "actor_rollout_ref.actor.optim.lr=null")
@@ -43,7 +43,7 @@ def test_nothing_is_chosen_for_what_was_imported(
         tree = {**found.tree, **stage}
         spec = PIPELINES[tree.get("pipeline", found.pipeline)]
         keys = {key: value for key, value in tree.items() if key not in ("stages", "name", "variables")}
-        assert not choose.choose(spec, validate(spec.config_class(), keys))[1]
+        assert not choose(spec, validate(spec.config_class(), keys))[1]
 
 
 def imported(tmp_path: Path, tree: dict[str, Any]) -> Imported:
