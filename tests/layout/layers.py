@@ -42,8 +42,9 @@ PACKAGES = {
     "roll.models": Package(
         6, "models: loading, packing, Megatron's families", "use Ray", ENGINES - {"megatron", "peft"}
     ),
-    "roll.features": Package(
-        7, "a room for each feature: its checks, its part of the model", "use Ray", ENGINES - {"megatron", "peft"}
+    **dict.fromkeys(
+        (f"roll.features.{room}" for room in ("exact", "experts", "lora", "mtp", "prefix_sharing", "teachers")),
+        Package(7, "a feature of models: its checks, its part of the model", "use Ray", ENGINES - {"megatron", "peft"}),
     ),
     "roll.distributed.weights": Package(
         7, "buckets of weights and how they are sent", "know engines", ENGINES | {"transformers"}
@@ -57,14 +58,10 @@ PACKAGES = {
     ),
     "roll.run": Package(11, "the code that all kinds of run share: the loop, the start, saving, tracking", "", ENGINES),
     "roll.rl": Package(12, "the step of reinforcement learning and its parts", "know rewards or episodes", ENGINES),
-    "roll.features.expert_rows": Package(13, "an expert's rows beside the policy's", "know any kind of run", ENGINES),
-    "roll.features.shaping": Package(13, "operators on the groups of a step", "know any kind of run", ENGINES),
-    "roll.features.experience": Package(
-        13, "runs in two processes: what is sampled, in a buffer", "know any kind of run", ENGINES
-    ),
     "roll.pipeline.rows": Package(
         12, "the code that SFT, DPO, reward models and distillation share", "sample", ENGINES
     ),
+    "roll.features": Package(13, "a room for each feature; those of models are lower", "know any kind of run", ENGINES),
     "roll.rewards": Package(13, "rewards: rules, code, judges, and how they run", "know any kind of run", ENGINES),
     "roll.envs": Package(13, "environments and tools", "know any kind of run", ENGINES),
     "roll.pipeline.rlvr": Package(14, "RLVR: rewards by domain", "know another kind of run", ENGINES),
