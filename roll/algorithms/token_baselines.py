@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from roll.algorithms.normalize import AllReduceSum
-from roll.types.forest import ranges
+from roll.types.packing import ranges
 
 _AT_ONCE = 1 << 16  # numbers of one exchange between ranks, which travel as Python's
 _TINY = 1e-8

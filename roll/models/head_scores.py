@@ -180,11 +180,27 @@ class Product(NamedTuple):
     weight: torch.Tensor
 
 
+def _no_rows(rows: torch.Tensor, weight: torch.Tensor) -> int:
+    return 0
+
+
+@dataclass(frozen=True)
+class HeadForm:
+    """How a head multiplies. `columns`: of a tile, whatever the number of positions; None: as many as fit. `missing`:
+    the number of zeros to put behind rows [N, ...] for a weight."""
+
+    columns: int | None = None
+    linear: Callable[..., torch.Tensor] = functional.linear
+    missing: Callable[[torch.Tensor, torch.Tensor], int] = _no_rows
+
+
+PLAIN_FORM = HeadForm()
+
+
 @dataclass(frozen=True)
 class HeadRequest:
     """Request for scores: which of them, and how: `tile_elements` logits at a time, by torch.compile if `compiled`.
-    Tiles are a `multiple` of columns wide where so many fit, or as wide as `fixed_columns` says, whatever the number of
-    positions."""
+    Tiles are a `multiple` of columns wide where so many fit, or as wide as the `form` says."""
 
     tile_elements: int
     transform: LogitTransform = PLAIN
@@ -192,16 +208,15 @@ class HeadRequest:
     top_k: int = 0
     compiled: bool = False
     multiple: int = 1
-    fixed_columns: int | None = None
-    linear: Callable[..., torch.Tensor] = functional.linear
+    form: HeadForm = PLAIN_FORM
 
     def columns(self, positions: int) -> int:
         """Columns of the vocabulary per tile.
 
         Example: 2^26 logits of 14,000 positions are 4793 columns, and 4736 as a multiple of 128.
         """
-        if self.fixed_columns is not None:
-            return self.fixed_columns
+        if self.form.columns is not None:
+            return self.form.columns
         columns = max(1, self.tile_elements // max(positions, 1))
         step = self.multiple if columns >= self.multiple else min(self.multiple, _ALIGNED)
         return columns - columns % step if columns >= step else columns
@@ -221,6 +236,10 @@ class HeadScores(NamedTuple):
     top_log_probs: torch.Tensor | None = None
     top_ids: torch.Tensor | None = None
     divergence: torch.Tensor | None = None
+
+    def first(self, count: int) -> HeadScores:
+        """The scores of so many positions."""
+        return HeadScores(*(None if part is None else part[:count] for part in self))  # type: ignore[arg-type]
 
 
 def head_scores(
@@ -353,9 +372,9 @@ def _spans(weight: torch.Tensor, columns: int) -> Iterator[slice]:
 
 def _raw(flat: Sequence[torch.Tensor], bias: torch.Tensor | None, span: slice, ask: HeadRequest) -> torch.Tensor:
     """The products of all positions over the columns of a tile; the same in both passes."""
-    raw = ask.linear(flat[0], flat[1][span], _part(bias, span))
+    raw = ask.form.linear(flat[0], flat[1][span], _part(bias, span))
     for i in range(2, len(flat), 2):
-        raw = raw + ask.linear(flat[i], flat[i + 1][span])
+        raw = raw + ask.form.linear(flat[i], flat[i + 1][span])
     return raw
 
 

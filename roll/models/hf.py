@@ -18,11 +18,10 @@ from transformers import PreTrainedModel
 
 from roll.algorithms.distillation import Distillation
 from roll.configs.sections.model import LOGITS_PER_CHUNK, LOGITS_PER_CHUNK_ON_GPUS, FusedKernelOptions
-from roll.models.exact.products import exact_linear
-from roll.models.exact.sizes import HEAD_COLUMNS, WHOLE, multiple_of_tokens
 from roll.models.exports import ModelAdapters
 from roll.models.head_scores import (
     PLAIN,
+    PLAIN_FORM,
     WIDE,
     HeadRequest,
     HeadScores,
@@ -34,10 +33,8 @@ from roll.models.head_scores import (
     raw_logits,
 )
 from roll.models.routers import layer_balances
-from roll.models.sequences.layout import Padded, RowLayout
-from roll.models.sequences.tree import asked_once, rows_at
+from roll.models.sequences.layout import Padded, RowLayout, rows_at
 from roll.models.teacher_targets import TeacherTargets, among_response_tokens, common, divergence, pack_top_k_targets
-from roll.models.vision.inputs import encode
 
 _DEFAULTS = FusedKernelOptions()
 
@@ -51,13 +48,6 @@ def tile_size(configured: int | None, kind: str) -> tuple[int, int]:
     if kind == "cpu":
         return configured or LOGITS_PER_CHUNK, 1
     return configured or LOGITS_PER_CHUNK_ON_GPUS, WIDE
-
-
-def filled_up(rows: torch.Tensor, head: Any) -> torch.Tensor:
-    """[N, ...] with zeros behind, as many rows as an exact head wants (`multiple_of_tokens`)."""
-    multiple = multiple_of_tokens(rows.device) * (1 if head.weight.shape[0] % WHOLE == 0 else WHOLE)
-    missing = -len(rows) % multiple
-    return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing else rows
 
 
 class LogProbHead(nn.Module):
@@ -75,20 +65,19 @@ class LogProbHead(nn.Module):
         self.kernel = options.impl_backend
         self.compiled = False
         self.adapters: ModelAdapters | None = None  # of the model, which its own layer may have as well
-        self.exact = False  # a position's log-prob is the same beside any others (`roll/models/exact`)
+        self.form = PLAIN_FORM
 
     def request(self, kind: str, temperature: float = 1.0) -> HeadRequest:
         """How tokens are scored on a device of this kind."""
         elements, multiple = tile_size(self.logits_per_chunk, kind)
         transform = replace(self.transform, temperature=temperature)
-        return HeadRequest(
-            elements,
-            transform,
-            compiled=self.compiled,
-            multiple=multiple,
-            fixed_columns=HEAD_COLUMNS if self.exact else None,
-            linear=exact_linear if self.exact else functional.linear,
-        )
+        return HeadRequest(elements, transform, compiled=self.compiled, multiple=multiple, form=self.form)
+
+    def filled(self, rows: torch.Tensor) -> torch.Tensor:
+        """The rows [N, ...], and zeros behind them that its form wants."""
+        layer: Any = self.lm_head
+        missing = self.form.missing(rows, layer.weight)
+        return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing else rows
 
     def forward(
         self,
@@ -102,39 +91,8 @@ class LogProbHead(nn.Module):
     ) -> HeadScores:
         """Scores of hidden [N, H]: log-probs of the targets (tokens [N] or [N, m]), and whatever else is requested.
         With `vocab_size`, over the first `vocab_size` tokens only."""
-        if self.exact:
-            assert targets.dim() == 1 and teacher_targets is None
-            count = len(targets)
-            hidden, targets = filled_up(hidden, self.lm_head), filled_up(targets, self.lm_head)
-            scores = self._scores(hidden, targets, temperature, entropy, top_k, None, vocab_size)
-            return scores._replace(
-                **{name: part[:count] for name, part in scores._asdict().items() if part is not None}
-            )
-        return self._scores(hidden, targets, temperature, entropy, top_k, teacher_targets, vocab_size)
-
-    def raw_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Hidden states [N, H] -> [N, V] of the products, before `transform`; exact where the head is."""
-        layer: Any = self.lm_head
-        rows = filled_up(hidden, layer) if self.exact else hidden
-        product = Product(rows.to(layer.weight.dtype), layer.weight)
-        return raw_logits([product], layer.bias, self.request(hidden.device.type))[: len(hidden)]
-
-    def log_probs_of_logits(self, raw: torch.Tensor, targets: torch.Tensor, temperature: float) -> torch.Tensor:
-        """Log-probs of targets [N] by such products, fp32 [N]: the numbers of `forward`."""
         count = len(targets)
-        rows, tokens = (filled_up(part, self.lm_head) for part in (raw, targets))
-        return log_probs_of_logits(rows, tokens, self.request(raw.device.type, temperature))[:count]
-
-    def _scores(
-        self,
-        hidden: torch.Tensor,
-        targets: torch.Tensor,
-        temperature: float,
-        entropy: bool,
-        top_k: int,
-        teacher_targets: TeacherTargets | None,
-        vocab_size: int | None,
-    ) -> HeadScores:
+        hidden, targets = self.filled(hidden), self.filled(targets)
         layer: Any = self.lm_head
         layer, low_rank = (layer, None) if self.adapters is None else self.adapters.low_rank_part(layer, hidden)
         products = [Product(hidden.to(layer.weight.dtype), layer.weight)]
@@ -148,11 +106,21 @@ class LogProbHead(nn.Module):
         if self.kernel != "torch":
             log_probs = kernel_log_probs(self.kernel, products, bias, targets, ask)
         scores = head_scores(products, bias, targets, ask) if log_probs is None else HeadScores(log_probs)
-        if teacher_targets is None:
-            return scores
-        return scores._replace(
-            divergence=divergence(products, bias, self.transform, teacher_targets, ask.tile_elements, self.compiled)
-        )
+        if teacher_targets is not None:
+            told = divergence(products, bias, self.transform, teacher_targets, ask.tile_elements, self.compiled)
+            scores = scores._replace(divergence=told)
+        return scores if len(hidden) == count else scores.first(count)
+
+    def raw_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Hidden states [N, H] -> [N, V] of the products, before `transform`."""
+        layer: Any = self.lm_head
+        product = Product(self.filled(hidden).to(layer.weight.dtype), layer.weight)
+        return raw_logits([product], layer.bias, self.request(hidden.device.type))[: len(hidden)]
+
+    def log_probs_of_logits(self, raw: torch.Tensor, targets: torch.Tensor, temperature: float) -> torch.Tensor:
+        """Log-probs of targets [N] by such products, fp32 [N]: the numbers of `forward`."""
+        request = self.request(raw.device.type, temperature)
+        return log_probs_of_logits(self.filled(raw), self.filled(targets), request)[: len(targets)]
 
 
 class ValueHead(nn.Module):
@@ -208,8 +176,8 @@ class TokenLogProbModel(nn.Module):
         if teacher_targets is not None:
             more["teacher_targets"] = teacher_targets.at(among_response_tokens(response_mask[:, 1:], positions))
         answers = None
-        if layout.shares_tokens and teacher_targets is None:  # a teacher says something of its own of every row
-            places, targets, answers = asked_once(places, targets)
+        if teacher_targets is None:  # a teacher says something of its own of every row
+            places, targets, answers = layout.asked_once(places, targets)
         outputs = self.head(rows_at(encoded.hidden, places), targets, temperature, entropy, **more)
         scores: list[torch.Tensor | None] = []
         for values in (outputs.log_probs, outputs.entropy, *(() if teacher_targets is None else (outputs.divergence,))):
@@ -312,7 +280,7 @@ def _seen_before(backbone: Any, response_mask: torch.Tensor, layout: RowLayout, 
 
 def _encoded(backbone: Any, layout: RowLayout, arguments: dict[str, Any]) -> Any:
     pictures = layout.picture_inputs
-    return backbone(**arguments) if pictures is None else encode(backbone, arguments, pictures)
+    return backbone(**arguments) if pictures is None else pictures.encode(backbone, arguments)
 
 
 def _of_all_ranks(

@@ -5,27 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from roll.types.packing import pair_work, work
+from roll.types.packing import SharedWork, in_order, pair_work, ranges, work
 
 LEAST_SAVED = 32  # tokens that sharing a node has to save
 _LEAST_FACTOR = 1.1  # by which a tree has to be cheaper than its rows
-
-
-class SharedWork(NamedTuple):
-    """Work of a pass over rows that begin alike: their tokens, how many of them were computed, and how many fewer pairs
-    of a token with itself or an earlier one."""
-
-    row_tokens: int = 0
-    tokens: int = 0
-    saved_pairs: int = 0
-
-    def plus(self, other: SharedWork) -> SharedWork:
-        return SharedWork(*(one + another for one, another in zip(self, other, strict=True)))
 
 
 class CallCosts(NamedTuple):
@@ -159,15 +146,6 @@ class Forest:
         return np.add.reduceat(nodes, np.flatnonzero(self.level == 0))
 
 
-def token_keys(ids: np.ndarray, routes: np.ndarray | None) -> np.ndarray:
-    """All that a token is computed with: its id, and its experts where they are given, int16 [..., layers, k]. Of ids
-    [...] int32 the same, or with experts int16 [..., numbers]."""
-    ids = ids.astype(np.int32, copy=False)
-    if routes is None:
-        return ids
-    return np.concatenate([ids[..., None].view(np.int16), routes.reshape(*ids.shape, -1)], axis=-1)
-
-
 def forest_of(keys: Sequence[np.ndarray], calls: CallCosts | None = None, least_saved: int = LEAST_SAVED) -> Forest:
     """The forest of B rows. `keys[i]` [tokens, ...] holds all that a token is computed with: tokens are shared where
     these and all before them are equal, of one dtype in all rows. A branching that saves less than
@@ -184,31 +162,6 @@ def forest_of(keys: Sequence[np.ndarray], calls: CallCosts | None = None, least_
         forest = _laid_out(order, shared, counts)
     _check(forest, keys, counts)
     return forest
-
-
-def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Numbers from each start on, as many as its count, one range behind the other.
-
-    Example: starts [5 0] with counts [2 3]: [5 6 0 1 2].
-    """
-    return np.arange(counts.sum()) + np.repeat(starts - (counts.cumsum() - counts), counts)
-
-
-def in_order(keys: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The rows such that those that begin alike are neighbours [B], and how many tokens each has in common with the one
-    before it [B], the first 0."""
-    # Sorted by bytes, rows that begin alike are neighbours, whatever the order of single tokens.
-    texts = [np.ascontiguousarray(key).tobytes() for key in keys]
-    order = np.array(sorted(range(len(keys)), key=texts.__getitem__), np.int64)
-    return order, np.array([0, *(_shared(keys[a], keys[b]) for a, b in pairwise(order))], np.int64)
-
-
-def _shared(one: np.ndarray, other: np.ndarray) -> int:
-    """Tokens with which both rows begin."""
-    longest = min(len(one), len(other))
-    differs = one[:longest] != other[:longest]
-    differs = differs.reshape(longest, -1).any(1)
-    return int(differs.argmax()) if differs.any() else longest
 
 
 def _lower_small(shared: np.ndarray, counts: np.ndarray, least_saved: int) -> None:

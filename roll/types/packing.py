@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -208,3 +211,52 @@ def _lightest_first(lengths: np.ndarray, rows: np.ndarray, count: int) -> list[n
         filled[pack].append(int(row))
         heapq.heappush(lightest, (load + float(costs[row]), pack))
     return [np.array(pack, np.int64) for pack in filled]
+
+
+# Rows that begin alike, of which each token may be computed once (`forest.py`).
+
+
+class SharedWork(NamedTuple):
+    """Work of a pass over rows that begin alike: their tokens, how many of them were computed, and how many fewer pairs
+    of a token with itself or an earlier one."""
+
+    row_tokens: int = 0
+    tokens: int = 0
+    saved_pairs: int = 0
+
+    def plus(self, other: SharedWork) -> SharedWork:
+        return SharedWork(*(one + another for one, another in zip(self, other, strict=True)))
+
+
+def token_keys(ids: np.ndarray, routes: np.ndarray | None) -> np.ndarray:
+    """All that a token is computed with: its id, and its experts where they are given, int16 [..., layers, k]. Of ids
+    [...] int32 the same, or with experts int16 [..., numbers]."""
+    ids = ids.astype(np.int32, copy=False)
+    if routes is None:
+        return ids
+    return np.concatenate([ids[..., None].view(np.int16), routes.reshape(*ids.shape, -1)], axis=-1)
+
+
+def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Numbers from each start on, as many as its count, one range behind the other.
+
+    Example: starts [5 0] with counts [2 3]: [5 6 0 1 2].
+    """
+    return np.arange(counts.sum()) + np.repeat(starts - (counts.cumsum() - counts), counts)
+
+
+def in_order(keys: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The rows such that those that begin alike are neighbours [B], and how many tokens each has in common with the one
+    before it [B], the first 0."""
+    # Sorted by bytes, rows that begin alike are neighbours, whatever the order of single tokens.
+    texts = [np.ascontiguousarray(key).tobytes() for key in keys]
+    order = np.array(sorted(range(len(keys)), key=texts.__getitem__), np.int64)
+    return order, np.array([0, *(_shared(keys[a], keys[b]) for a, b in pairwise(order))], np.int64)
+
+
+def _shared(one: np.ndarray, other: np.ndarray) -> int:
+    """Tokens with which both rows begin."""
+    longest = min(len(one), len(other))
+    differs = one[:longest] != other[:longest]
+    differs = differs.reshape(longest, -1).any(1)
+    return int(differs.argmax()) if differs.any() else longest

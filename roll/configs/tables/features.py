@@ -76,6 +76,16 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 `roll.features.NAME.checks` has `PLUGIN`."""
 
 
+IN_RANKS: Mapping[str, Callable[[Any], bool]] = {
+    "prefix_sharing": lambda rank: rank.role.shares_prefixes,
+    "exact": lambda rank: rank.is_exact,
+    "pictures": lambda rank: rank.shows_pictures,
+    "experts": lambda rank: rank.role.router_replay.is_on,
+}
+"""Rooms that change the passes of a Hugging Face model, from the inner to the outer, and for which `ModelRank`
+(`roll/models/forward_plan.py`). The module `roll.features.NAME.forward` has `plan`."""
+
+
 def active(settings: Settings) -> list[FeaturePlugin]:
     """The features that are on by default, or of which the settings have a key that is neither null nor false."""
     given = set(_keys(settings.model_dump(exclude_unset=True)))

@@ -9,7 +9,7 @@ from torch import nn
 from roll.errors import StrategyError
 from roll.models.exact.attention import exact_refusal, use_exact_attention
 from roll.models.exact.experts import use_exact_experts
-from roll.models.exact.products import use_exact_products
+from roll.models.exact.products import EXACT_HEAD, use_exact_products
 from roll.models.exact.rows import ExactRows
 from roll.models.exact.sizes import WHOLE
 from roll.models.hf import TokenLogProbModel
@@ -50,7 +50,7 @@ def make_exact(model: LoadedModel, device: torch.device | None = None) -> None:
         )
     use_exact_attention(pretrained)
     use_exact_products(model.module.backbone)
-    model.module.head.exact = True
+    model.module.head.form = EXACT_HEAD
 
 
 def check_exact(model: LoadedModel, device: torch.device) -> None:

@@ -20,6 +20,8 @@ from torch.overrides import TorchFunctionMode
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from roll.errors import StrategyError
+from roll.models.exact.sizes import HEAD_COLUMNS, WHOLE, multiple_of_tokens
+from roll.models.head_scores import HeadForm
 
 _Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
@@ -47,6 +49,14 @@ def exact_linear(states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
         return functional.linear(states, weight, bias)
     rows = _products(states.reshape(1, -1, states.shape[-1]), weight.T[None], bias)
     return rows.reshape(*states.shape[:-1], -1)
+
+
+def _missing_rows(rows: torch.Tensor, weight: torch.Tensor) -> int:
+    multiple = multiple_of_tokens(rows.device) * (1 if weight.shape[0] % WHOLE == 0 else WHOLE)
+    return -len(rows) % multiple
+
+
+EXACT_HEAD = HeadForm(HEAD_COLUMNS, exact_linear, _missing_rows)
 
 
 def exact_matmul(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

@@ -136,12 +136,13 @@ class ExactRows(RowLayout):
         return cls(rows, ExactPass.whole(lengths, num_tokens, device), num_tokens)
 
     @property
-    def shares_tokens(self) -> bool:
-        return self.rows.shares_tokens
-
-    @property
     def arguments(self) -> dict[str, Any]:
         return filled(self.rows.input_ids[0], self.rows.position_ids[0], self.num_tokens, self.attention)
+
+    def asked_once(
+        self, places: torch.Tensor, tokens: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        return self.rows.asked_once(places, tokens)
 
     def places(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         return self.rows.places(rows, columns)

@@ -20,7 +20,6 @@ from roll.models.sequences.attention import refusal
 from roll.models.sequences.layout import RowLayout
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.ranks import SequenceRanks
-from roll.models.sequences.tree import tree_or_pack
 
 logger = logging.getLogger(__name__)
 
@@ -29,10 +28,6 @@ _SAME_SHAPES = 1e-4  # of a token's norm: equal shapes round alike, but for sums
 # Where shapes differ it is the least bound: kernels take exp less exactly than fp32 is.
 _LENGTH = 7  # of the rows that are tried
 _DRAWS = 5  # of tokens: a fault is there with all, an expert that rounding chooses with some
-
-
-def tree_refusal(why: str) -> StrategyError:
-    return StrategyError(f"use_prefix_sharing does not work with this model: {why}. Set it to off")
 
 
 def ordinary_tokens(model: LoadedModel, rows: int, columns: int, seed: int = 0) -> torch.Tensor:
@@ -62,15 +57,17 @@ def _off_in_packs(model: LoadedModel, tokens: torch.Tensor, ranks: SequenceRanks
     return _off(between[0], alone, rounding) or _off(between[1], between[0], _unseen(model, rounding))
 
 
-def check_trees(model: LoadedModel, device: torch.device) -> None:
-    """The same of rows that share prefixes, on two levels, against a pack of them: StrategyError if a row is another
-    one than there."""
-    off = _off_with_any_tokens(model, device, lambda tokens: _off_in_trees(model, tokens))
-    if off is not None:
-        raise tree_refusal(f"a row is off by {off:.1%} beside others that begin alike")
+Lay = Callable[[torch.Tensor, torch.Tensor], RowLayout]
+"""Lays out the first tokens of rows: (ids [B, T], how many of each)."""
 
 
-def _off_in_trees(model: LoadedModel, tokens: torch.Tensor) -> float | None:
+def off_beside_alike(model: LoadedModel, device: torch.device, lay: Lay) -> float | None:
+    """Return how far a row is off, relatively, among rows that share prefixes on two levels, laid out by `lay`, from
+    what it is in a pack; None: it is the same there."""
+    return _off_with_any_tokens(model, device, lambda tokens: _off_in_trees(model, tokens, lay))
+
+
+def _off_in_trees(model: LoadedModel, tokens: torch.Tensor, lay: Lay) -> float | None:
     row, *others = tokens
     forks = [2, _LENGTH - 3]
     rows, changed = (torch.stack([row, row, *two]) for two in (others[:2], others[2:]))
@@ -82,7 +79,7 @@ def _off_in_trees(model: LoadedModel, tokens: torch.Tensor) -> float | None:
     own = int(_counts(model, lengths[:2]).sum())  # tokens that are the same in both
     off: float | None = None
     for order in ([2, 0, 3, 1], [1, 3, 0, 2]):
-        first, second = (_in_tree(model, ids, lengths, order) for ids in (rows, changed))
+        first, second = (_in_tree(model, ids, lengths, order, lay) for ids in (rows, changed))
         off = off or _off(first, alone, rounding) or _off(second[:own], first[:own], _unseen(model, rounding[:own]))
     return off
 
@@ -125,11 +122,10 @@ def _has_experts(model: LoadedModel) -> bool:
     return any(name.endswith(".experts") for name, _ in model.pretrained.named_modules())
 
 
-def _in_tree(model: LoadedModel, rows: torch.Tensor, lengths: torch.Tensor, order: list[int]) -> torch.Tensor:
+def _in_tree(model: LoadedModel, rows: torch.Tensor, lengths: torch.Tensor, order: list[int], lay: Lay) -> torch.Tensor:
     """Hidden states of the rows, row after row, computed as a tree that is built of them in this order."""
     counts = _counts(model, lengths)
-    tree = tree_or_pack(rows[order], counts[order], least_saved=0)
-    assert tree.shares_tokens
+    tree = lay(rows[order], counts[order])
     whole = _hidden(model, rows[order], lengths[order], layout=tree)
     columns = [torch.arange(int(count), device=rows.device) for count in counts]
     places = [tree.places(torch.full_like(at, order.index(row)), at) for row, at in enumerate(columns)]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from roll.models.sequences.ranks import SequenceRanks
-from roll.models.vision.inputs import PictureInputs
 
 UNKNOWN = -1  # in place of an expert: the router chooses for itself
 
@@ -17,6 +17,23 @@ UNKNOWN = -1  # in place of an expert: the router chooses for itself
 def computed(lengths: torch.Tensor) -> torch.Tensor:
     """Tokens of each row that are computed: all but its last, which predicts nothing we have."""
     return (lengths - 1).clamp(min=1)
+
+
+class RowPictures(Protocol):
+    """Pictures of the rows of a batch [B, T] (`roll/models/vision/inputs.py`)."""
+
+    @property
+    def positions(self) -> torch.Tensor | None:
+        """Positions of the tokens in time, vertically and horizontally, int64 [3, B, T]; None: those of text."""
+        ...
+
+    def arguments(self, width: int) -> dict[str, torch.Tensor]:
+        """Arguments of the backbone for the first `width` tokens of padded rows, but for the pictures themselves."""
+        ...
+
+    def encode(self, backbone: Any, arguments: dict[str, Any]) -> Any:
+        """Return the backbone's output for these arguments and the pictures."""
+        ...
 
 
 class RowLayout(ABC):
@@ -28,12 +45,7 @@ class RowLayout(ABC):
         return None
 
     @property
-    def shares_tokens(self) -> bool:
-        """True where a computed token may stand for several rows."""
-        return False
-
-    @property
-    def picture_inputs(self) -> PictureInputs | None:
+    def picture_inputs(self) -> RowPictures | None:
         """The pictures of the rows; None: they show none, and the run shows none."""
         return None
 
@@ -46,6 +58,13 @@ class RowLayout(ABC):
     def places(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         """Places of these tokens of the rows among the n computed ones. Tokens of other ranks get places outside of
         them."""
+
+    def asked_once(
+        self, places: torch.Tensor, tokens: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Return the pairs of a place and the token that follows it that a head computes, and which of them each of the
+        given pairs is; None: they are the given ones."""
+        return places, tokens, None
 
     def has(self, places: torch.Tensor) -> torch.Tensor:
         """Mark the places that are in this rank's part, bool."""
@@ -70,11 +89,11 @@ class Padded(RowLayout):
 
     input_ids: torch.Tensor  # int64 [B, T]
     lengths: torch.Tensor | None = None  # int64 [B]; asked for where tokens are counted
-    pictures: PictureInputs | None = None
+    pictures: RowPictures | None = None
     are_whole: bool = False
 
     @property
-    def picture_inputs(self) -> PictureInputs | None:
+    def picture_inputs(self) -> RowPictures | None:
         return self.pictures
 
     @property
@@ -103,3 +122,24 @@ class Padded(RowLayout):
         rows = routes.new_full((*input_ids.shape, *routes.shape[1:]), UNKNOWN)
         rows[:, : self.width] = routes.unflatten(0, (-1, self.width))
         return rows.cpu()
+
+
+def rows_at(hidden: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """hidden [N, H] at places [n]. Gradients of a place that comes often add up in fp32, and are rounded once."""
+    rows: torch.Tensor = _Rows.apply(hidden, places)  # type: ignore[assignment]
+    return rows
+
+
+class _Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, places: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        ctx.save_for_backward(places)
+        ctx.shape = hidden.shape
+        return hidden.index_select(0, places)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        (places,) = ctx.saved_tensors
+        total = gradient.new_zeros(ctx.shape, dtype=torch.promote_types(gradient.dtype, torch.float32))
+        return total.index_add_(0, places, gradient.to(total.dtype)).to(gradient.dtype), None

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from roll.models.sequences.layout import UNKNOWN, RowLayout, computed
+from roll.models.sequences.layout import UNKNOWN, RowLayout, RowPictures, computed
 from roll.models.sequences.ranks import SequenceRanks
 from roll.models.sequences.states import RowPlaces
-from roll.models.vision.inputs import PictureInputs
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class Pack(RowLayout):
     num_tokens: int  # of the rows, all ranks together
     inside: torch.Tensor  # bool [B, T]: which tokens of the padded rows these are
     shared_by: SequenceRanks | None = None
-    pictures: PictureInputs | None = None
+    pictures: RowPictures | None = None
 
     @classmethod
     def of(cls, input_ids: torch.Tensor, counts: torch.Tensor) -> Pack:
@@ -71,7 +70,7 @@ class Pack(RowLayout):
         return self.shared_by
 
     @property
-    def picture_inputs(self) -> PictureInputs | None:
+    def picture_inputs(self) -> RowPictures | None:
         return self.pictures
 
     @property

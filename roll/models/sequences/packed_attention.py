@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from inspect import signature
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
@@ -16,10 +17,11 @@ from roll.configs.strategies.model_numbers import STATES_IN_PARTS, unpackable_la
 from roll.models.sequences.attention import OTHER_FORMS, refusal, set_text_attention
 from roll.models.sequences.ranks import SequenceRanks
 from roll.models.sequences.states import reset_states, state_layers
-from roll.models.sequences.tree_attention import WIDEST_FLASH, TreeParts, of_one_width, tree_attention
 from roll.platforms.table import platform_of
 
 PACKED_ATTENTION = "roll_packed"
+WIDEST_FLASH = 256  # D
+MULTIPLE = 8  # of D: what a GPU's kernels take in any type, 16 bytes at a time
 _ASKS_ABOUT_GROUPS = "enable_gqa" in signature(varlen_attn).parameters
 
 
@@ -56,6 +58,16 @@ def reach(
     return local_size or 0
 
 
+class TokenParts(Protocol):
+    """Tokens whose attention is computed in parts of its own, as those of rows that share prefixes."""
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None, window: int
+    ) -> torch.Tensor:
+        """Return the attention of the tokens, with shapes and `window` as in `packed_attention`."""
+        ...
+
+
 def packed_attention(
     module: nn.Module,
     query: torch.Tensor,
@@ -68,7 +80,7 @@ def packed_attention(
     cu_seq_lens_q: torch.Tensor | None = None,
     max_length_q: int = 0,
     sequence_ranks: SequenceRanks | None = None,
-    tree_parts: TreeParts | None = None,
+    tree_parts: TokenParts | None = None,
     **kwargs: object,
 ) -> tuple[torch.Tensor, None]:
     """Query [1, heads, N, D] with keys and values [1, groups, N, D] -> [1, N, heads, D]. `attention_mask`: what `reach`
@@ -85,7 +97,7 @@ def packed_attention(
     if key.shape[2] != query.shape[2]:
         raise refusal(f"{type(module).__name__} has {key.shape[2]} keys for {query.shape[2]} tokens")
     if tree_parts is not None:
-        return tree_attention(query, key, value, tree_parts, scaling, attention_mask), None
+        return tree_parts.attend(query, key, value, scaling, attention_mask), None
     assert cu_seq_lens_q is not None
     if sequence_ranks is not None:
         query, key, value = _some_heads(query, key, value, sequence_ranks)
@@ -175,3 +187,18 @@ def attend_by_kernel(
     )
     assert isinstance(output, torch.Tensor)
     return output[..., :width]
+
+
+def of_one_width(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, multiple: int = MULTIPLE
+) -> list[torch.Tensor]:
+    """Query, key and value [..., D] with zeros behind them: kernels take one width, and multiples of some number."""
+    width = round_up(max(query.shape[-1], value.shape[-1]), multiple)
+    return [
+        part if part.shape[-1] == width else functional.pad(part, (0, width - part.shape[-1]))
+        for part in (query, key, value)
+    ]
+
+
+def round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.autograd.function import once_differentiable
 
 from roll.models.sequences.layout import UNKNOWN, RowLayout
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.tree_attention import TreeParts
-from roll.types.forest import LEAST_SAVED, CallCosts, Forest, forest_of, token_keys
+from roll.types.forest import LEAST_SAVED, CallCosts, Forest, forest_of
+from roll.types.packing import token_keys
 
 _BITS = 32  # of a token's id, beside its place
 
@@ -31,10 +31,6 @@ class Tree(RowLayout):
     inside: torch.Tensor  # bool [B, T]: which tokens of the padded rows the M are
 
     @property
-    def shares_tokens(self) -> bool:
-        return True
-
-    @property
     def arguments(self) -> dict[str, Any]:
         return {
             "input_ids": self.input_ids,
@@ -46,6 +42,16 @@ class Tree(RowLayout):
     @cached_property
     def parts(self) -> TreeParts:
         return TreeParts(self.forest, self.input_ids.device)
+
+    def asked_once(
+        self, places: torch.Tensor, tokens: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Return the distinct pairs of a place and a token, and for each of the given pairs which of them it is.
+
+        Example: places [1 1 2] with tokens [7 7 9]: [1 2], [7 9], [0 0 1].
+        """
+        pairs, answers = torch.unique(places << _BITS | tokens, return_inverse=True)
+        return pairs >> _BITS, pairs & (1 << _BITS) - 1, answers
 
     def places(self, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
         return self.all_places.index_select(0, self.first.index_select(0, rows) + columns)
@@ -89,34 +95,3 @@ def tree_or_pack(
 def _keys(input_ids: torch.Tensor, counts: torch.Tensor, routes: torch.Tensor | None) -> list[np.ndarray]:
     keys = token_keys(input_ids.cpu().numpy(), None if routes is None else routes.cpu().numpy())
     return [row[:end] for row, end in zip(keys, counts.tolist(), strict=True)]
-
-
-def asked_once(places: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The distinct pairs of a place and the token that follows it, and for each of the given pairs which of them it
-    is: of equal rows a head computes one.
-
-    Example: places [1 1 2] with targets [7 7 9]: [1 2], [7 9], [0 0 1].
-    """
-    pairs, answers = torch.unique(places << _BITS | targets, return_inverse=True)
-    return pairs >> _BITS, pairs & (1 << _BITS) - 1, answers
-
-
-def rows_at(hidden: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """hidden [N, H] at places [n]. Gradients of a place that comes often add up in fp32, and are rounded once."""
-    rows: torch.Tensor = _Rows.apply(hidden, places)  # type: ignore[assignment]
-    return rows
-
-
-class _Rows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, places: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        ctx.save_for_backward(places)
-        ctx.shape = hidden.shape
-        return hidden.index_select(0, places)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
-        (places,) = ctx.saved_tensors
-        total = gradient.new_zeros(ctx.shape, dtype=torch.promote_types(gradient.dtype, torch.float32))
-        return total.index_add_(0, places, gradient.to(total.dtype)).to(gradient.dtype), None

@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
-from roll.types.forest import Forest, Part, ranges
+from roll.models.sequences.packed_attention import MULTIPLE, WIDEST_FLASH, of_one_width, round_up
+from roll.types.forest import Forest, Part
+from roll.types.packing import ranges
 
 _CPU_FORWARD: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _CPU_BACKWARD: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -31,8 +32,6 @@ _FLASH_FORWARD: Any = torch.ops.aten._flash_attention_forward
 _FLASH_BACKWARD: Any = torch.ops.aten._flash_attention_backward
 _EFFICIENT_FORWARD: Any = torch.ops.aten._efficient_attention_forward
 _EFFICIENT_BACKWARD: Any = torch.ops.aten._efficient_attention_backward
-WIDEST_FLASH = 256  # D
-_MULTIPLE = 8  # of D: what a GPU's kernels take in any type, 16 bytes at a time
 _COPIES_PER_LEVEL = 1 << 17  # keys, at which a level's merge costs as much (H200, 0.5B to 7B)
 _KEYS_OF_A_CALL = 1 << 16  # whose gradients have copies for all heads: 0.9 GB in a 7B
 _SHORTEST = 64  # queries of a call, where nodes are cut
@@ -52,6 +51,11 @@ class TreeParts:
     def longest(self) -> int:
         """Tokens of the longest row."""
         return self.forest.longest
+
+    def attend(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None, window: int
+    ) -> torch.Tensor:
+        return tree_attention(query, key, value, self, scaling, window)
 
     @cached_property
     def _calls(self) -> dict[tuple[bool, int], list[Call]]:
@@ -132,7 +136,7 @@ class Call:
     def padded(self) -> torch.Tensor:
         """Places of the queries if every slice is as long as `_LSE_MULTIPLE` wants it, int64 [n]."""
         counts = self._counts[0]
-        room = _round_up(self.longest[0], _LSE_MULTIPLE)
+        room = round_up(self.longest[0], _LSE_MULTIPLE)
         return torch.from_numpy(ranges(np.arange(len(counts)) * room, counts)).to(self.device)
 
     @property
@@ -283,7 +287,7 @@ def _efficient_backward(
     heads, groups, slices = query.shape[1], key.shape[1], len(call.part.queries)
     key, value = (_for_all_heads(part, heads) for part in (key, value))
     # Padding sees nothing: exp(score - inf) is 0.
-    padded = lse.new_full((heads, slices * _round_up(call.longest[0], _LSE_MULTIPLE)), float("inf"))
+    padded = lse.new_full((heads, slices * round_up(call.longest[0], _LSE_MULTIPLE)), float("inf"))
     padded = padded.index_copy_(1, call.padded, lse).view(heads, slices, -1).transpose(0, 1).contiguous()
     state = torch.empty((), dtype=torch.int64, device=query.device)  # of dropout, which there is none of
     pulls = _EFFICIENT_BACKWARD(
@@ -299,8 +303,8 @@ def _for_all_heads(part: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 _CPU = Kernel(_cpu_forward, _cpu_backward, takes_many=False)
-_FLASH = Kernel(_flash_forward, _flash_backward, takes_many=True, multiple=_MULTIPLE)
-_EFFICIENT = Kernel(_efficient_forward, _efficient_backward, takes_many=True, multiple=_MULTIPLE)
+_FLASH = Kernel(_flash_forward, _flash_backward, takes_many=True, multiple=MULTIPLE)
+_EFFICIENT = Kernel(_efficient_forward, _efficient_backward, takes_many=True, multiple=MULTIPLE)
 
 
 def kernel_for(query: torch.Tensor, width: int) -> Kernel:
@@ -328,17 +332,6 @@ def tree_attention(
     calls = parts.calls(kernel.takes_many, window)
     output: torch.Tensor = _Parts.apply(query, key, value, kernel, calls, scale)  # type: ignore[assignment]
     return output[None, ..., :width]
-
-
-def of_one_width(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, multiple: int = _MULTIPLE
-) -> list[torch.Tensor]:
-    """Query, key and value [..., D] with zeros behind them: kernels take one width, and multiples of some number."""
-    width = _round_up(max(query.shape[-1], value.shape[-1]), multiple)
-    return [
-        part if part.shape[-1] == width else functional.pad(part, (0, width - part.shape[-1]))
-        for part in (query, key, value)
-    ]
 
 
 class _Parts(torch.autograd.Function):
@@ -433,7 +426,3 @@ def _collected(part: torch.Tensor, num_tokens: int, where: _Places) -> torch.Ten
 def _sums(part: torch.Tensor) -> torch.dtype:
     """Results of several calls add up in fp32 at least, and are rounded once."""
     return torch.promote_types(part.dtype, torch.float32)
-
-
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple

@@ -159,27 +159,26 @@ class PictureInputs:
         stray = self.is_text & torch.isin(input_ids, input_ids.new_tensor(model.placeholders))
         return input_ids.masked_fill(stray, 0)
 
+    def encode(self, backbone: Any, arguments: dict[str, Any]) -> Any:
+        """Return the backbone's output for these arguments and the pictures.
 
-def encode(backbone: Any, arguments: dict[str, Any], pictures: PictureInputs) -> Any:
-    """The backbone's output for these arguments and pictures.
+        A blank picture is computed where a real one is, behind the embeddings and before the language layers: ranks
+        gather and reduce weights in the order in which modules are called, and each waits for the others.
+        """
+        if not self.is_blank:
+            return backbone(**arguments, **self.tensors)
 
-    A blank picture is computed where a real one is, behind the embeddings and before the language layers: ranks gather
-    and reduce weights in the order in which modules are called, and each waits for the others.
-    """
-    if not pictures.is_blank:
-        return backbone(**arguments, **pictures.tensors)
+        def add_nothing(
+            module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            embedded = kwargs["inputs_embeds"]
+            return args, kwargs | {"inputs_embeds": embedded + _nothing_of(backbone, self.tensors).to(embedded.dtype)}
 
-    def add_nothing(
-        module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        embedded = kwargs["inputs_embeds"]
-        return args, kwargs | {"inputs_embeds": embedded + _nothing_of(backbone, pictures.tensors).to(embedded.dtype)}
-
-    hook = backbone.language_model.register_forward_pre_hook(add_nothing, with_kwargs=True, prepend=True)
-    try:
-        return backbone(**arguments)
-    finally:
-        hook.remove()
+        hook = backbone.language_model.register_forward_pre_hook(add_nothing, with_kwargs=True, prepend=True)
+        try:
+            return backbone(**arguments)
+        finally:
+            hook.remove()
 
 
 def _nothing_of(backbone: Any, of: dict[str, torch.Tensor]) -> torch.Tensor:

@@ -41,7 +41,7 @@ from roll.configs.strategies.model_numbers import is_dropout
 from roll.errors import describe
 from roll.models.experts.ranks import experts_of
 from roll.models.recomputation import GROUPED, is_dear
-from roll.models.sequences.tree_attention import of_one_width
+from roll.models.sequences.packed_attention import of_one_width
 
 LENGTH = 256  # tokens of the row that is measured: whole chunks of every recurrence
 EAGER_LENGTH = 211  # like no width of a model, so that scores of all pairs of tokens are known by their shape

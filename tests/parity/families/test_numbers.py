@@ -19,13 +19,14 @@ from roll.distributed.strategy.hf.exact_decoder import ExactDecoder
 from roll.distributed.strategy.hf.generate import ParameterImport
 from roll.distributed.strategy.hf.sampler import BatchSampler
 from roll.errors import StrategyError
+from roll.features.prefix_sharing.forward import check_trees
 from roll.models.exact.check import check_exact, make_exact
 from roll.models.exact.rows import ExactRows
 from roll.models.loading import load_policy
-from roll.models.sequences.check import check_packs, check_trees
+from roll.models.sequences.check import check_packs
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.packed_attention import use_packed_attention
-from roll.models.sequences.tree import tree_or_pack
+from roll.models.sequences.tree import Tree, tree_or_pack
 from roll.types.rollout import GenerationRequest, SamplingParams
 from tests.parity.families.models import VOCAB_SIZE, right_model, save_tiny, tiny_config
 from tests.parity.families.page import exact_problems, problems, record
@@ -165,7 +166,7 @@ def test_rows_that_begin_alike_score_and_learn_as_the_model_does_or_are_refused_
         check_trees(loaded, torch.device("cpu"))
     mask, right = (torch.arange(23) > 0) & (torch.arange(23) < lengths[:, None]), right_model(kind, directory)
     layout = tree_or_pack(ids, lengths - 1, least_saved=0)
-    assert layout.shares_tokens and layout.arguments["input_ids"].numel() == 22 + 7
+    assert isinstance(layout, Tree) and layout.arguments["input_ids"].numel() == 22 + 7
     wanted = torch.cat([log_probs(right, row[:length]) for row, length in zip(ids, lengths.tolist(), strict=True)])
     (found, *_) = loaded.module(ids, mask, TEMPERATURE, layout=layout)
     assert found is not None

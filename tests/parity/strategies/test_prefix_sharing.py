@@ -125,7 +125,7 @@ def shares_although(failing: str, run: Run) -> bool:
 @pytest.mark.gate("_off_in_trees")
 @pytest.mark.parametrize(
     "failing",
-    ["roll.distributed.strategy.model_score.use_packed_attention", "roll.models.sequences.check._off_in_trees"],
+    ["roll.features.prefix_sharing.forward.use_packed_attention", "roll.models.sequences.check._off_in_trees"],
     ids=lambda path: path.rpartition(".")[2],
 )
 def test_a_rank_that_cannot_share_prefixes_has_none_share_them(

@@ -12,10 +12,12 @@ import torch.distributed as dist
 from transformers import AutoModelForCausalLM, DynamicCache, FalconH1Config, Gemma3TextConfig, PretrainedConfig
 
 from roll.errors import StrategyError
+from roll.features.prefix_sharing import forward
+from roll.features.prefix_sharing.forward import check_trees
 from roll.models.exact.check import check_exact, make_exact
 from roll.models.loading import DTYPES
-from roll.models.sequences import check, packed_attention
-from roll.models.sequences.check import check_packs, check_trees
+from roll.models.sequences import check, packed_attention, tree_attention
+from roll.models.sequences.check import check_packs
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.packed_attention import use_packed_attention
 from roll.models.sequences.ranks import SequenceRanks
@@ -67,13 +69,13 @@ def test_kernels_may_round_more_than_fp32_does(
     """Flash attention takes exp to about 1e-6, on CPUs too."""
     model, draw = loaded(directory_of("deep")), torch.Generator().manual_seed(0)
     use_packed_attention(model.pretrained, is_shared=True)
-    attend = packed_attention.tree_attention
+    attend = tree_attention.tree_attention
 
     def rounded(*given: Any) -> torch.Tensor:
         output = attend(*given)
         return output * (1 + 3e-6 * (torch.rand(output.shape, generator=draw) * 2 - 1))
 
-    monkeypatch.setattr(packed_attention, "tree_attention", rounded)
+    monkeypatch.setattr(tree_attention, "tree_attention", rounded)
     with torch.no_grad():
         check_trees(model, CPU)
 
@@ -94,7 +96,7 @@ def test_rounding_may_choose_another_expert(tmp_path: Path, monkeypatch: pytest.
         check_trees(model, CPU)
     tried = list[torch.Tensor]()
 
-    def off(model: Any, tokens: torch.Tensor) -> float | None:
+    def off(model: Any, tokens: torch.Tensor, lay: object) -> float | None:
         tried.append(tokens)
         return None if len(tried) == 3 else 0.44
 
@@ -137,7 +139,7 @@ def test_a_tree_that_computes_other_rows_is_refused(
         pytest.skip("rows of a check are shorter than the windows of this model, if it has any")
     model = loaded(directory_of(name), dtype=dtype)
     use_packed_attention(model.pretrained, is_shared=True)
-    attend, build = packed_attention.tree_attention, check.tree_or_pack
+    attend, build = tree_attention.tree_attention, forward.tree_or_pack
 
     def wrong(query: Any, key: Any, value: Any, parts: Any, scaling: Any, window: int) -> torch.Tensor:
         forest = parts.forest
@@ -152,9 +154,9 @@ def test_a_tree_that_computes_other_rows_is_refused(
         return replace(tree, position_ids=torch.arange(tree.position_ids.numel())[None])
 
     if fault == "positions by place":
-        monkeypatch.setattr(check, "tree_or_pack", by_place)
+        monkeypatch.setattr(forward, "tree_or_pack", by_place)
     else:
-        monkeypatch.setattr(packed_attention, "tree_attention", wrong)
+        monkeypatch.setattr(tree_attention, "tree_attention", wrong)
     with torch.no_grad(), pytest.raises(StrategyError, match="use_prefix_sharing .* a row is off by"):
         check_trees(model, CPU)
 

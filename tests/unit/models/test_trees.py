@@ -16,13 +16,15 @@ from transformers import (
 )
 
 from roll.errors import StrategyError
+from roll.features.prefix_sharing import forward
+from roll.features.prefix_sharing.forward import check_trees
 from roll.models.loading import LoadedModel
-from roll.models.sequences import check, packed_attention
-from roll.models.sequences.check import check_packs, check_trees
-from roll.models.sequences.layout import Padded, RowLayout, computed
+from roll.models.sequences import tree_attention
+from roll.models.sequences.check import check_packs
+from roll.models.sequences.layout import Padded, RowLayout, computed, rows_at
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.packed_attention import use_packed_attention
-from roll.models.sequences.tree import Tree, asked_once, rows_at, tree_or_pack
+from roll.models.sequences.tree import Tree, tree_or_pack
 from roll.types.forest import ON_CPUS
 from tests.unit.models.test_packs import CPU, HALVES, SHAPE, TAKEN, gradients, loaded, saved
 from tests.unit.types.test_forest import random_rows
@@ -72,7 +74,7 @@ def taking_trees(model: LoadedModel) -> LoadedModel:
 def test_a_tree_has_every_token_once_at_its_column() -> None:
     ids, _ = batch()
     found = tree()
-    assert found.input_ids.shape == (1, 7 + 4 + 2 + 1 + 9 + 1 + 3) and found.shares_tokens
+    assert found.input_ids.shape == (1, 7 + 4 + 2 + 1 + 9 + 1 + 3)
     places = [tuple(ROWS[at][: c + 1]) for at, row in enumerate(ROWS) for c in range(max(len(row) - 1, 1))]
     assert len(set(places)) == found.input_ids.shape[1]
     assert torch.equal(found.input_ids[0][found.row_tokens()], ids[found.inside])
@@ -103,8 +105,13 @@ def test_experts_of_tokens_are_part_of_what_they_share() -> None:
 
 def test_a_head_is_asked_once_for_a_place_and_the_token_behind_it() -> None:
     places, targets = torch.tensor([4, 1, 1, 1]), torch.tensor([9, 7, 8, 7])
-    asked, tokens, answers = asked_once(places, targets)
-    assert asked.tolist() == [1, 1, 4] and tokens.tolist() == [7, 8, 9] and answers.tolist() == [2, 0, 1, 0]
+    asked, tokens, answers = tree().asked_once(places, targets)
+    assert (
+        answers is not None
+        and asked.tolist() == [1, 1, 4]
+        and tokens.tolist() == [7, 8, 9]
+        and answers.tolist() == [2, 0, 1, 0]
+    )
 
 
 def test_gradients_of_one_place_add_up_before_they_are_rounded() -> None:
@@ -259,7 +266,7 @@ def test_a_strategy_does_not_start_with_attention_that_is_wrong(
     """`check_trees` asks the model itself, before it scores or trains."""
     model = loaded(saved(TAKEN["full"], tmp_path))
     use_packed_attention(model.pretrained, is_shared=True)
-    attend = packed_attention.tree_attention
+    attend = tree_attention.tree_attention
 
     def wrong(query: Any, key: Any, value: Any, parts: Any, *more: Any) -> torch.Tensor:
         forest = parts.forest
@@ -268,11 +275,11 @@ def test_a_strategy_does_not_start_with_attention_that_is_wrong(
         return attend(query, key, value, replace(parts, forest=replace(forest, end=ends)), *more)
 
     if fault == "positions twice as far":
-        plain = check.tree_or_pack
+        plain = forward.tree_or_pack
         later = lambda *given, **more: replace(made := plain(*given, **more), position_ids=made.position_ids * 2)  # noqa: E731
-        monkeypatch.setattr(check, "tree_or_pack", later)
+        monkeypatch.setattr(forward, "tree_or_pack", later)
     else:
-        monkeypatch.setattr(packed_attention, "tree_attention", wrong)
+        monkeypatch.setattr(tree_attention, "tree_attention", wrong)
     with torch.no_grad(), pytest.raises(StrategyError, match="use_prefix_sharing does not work .* a row is off by"):
         check_trees(model, CPU)
 

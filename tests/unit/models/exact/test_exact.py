@@ -27,12 +27,13 @@ from roll.models.exact import attention, experts, sizes
 from roll.models.exact.attention import exact_attention, use_exact_attention
 from roll.models.exact.check import check_exact, make_exact
 from roll.models.exact.experts import use_exact_experts
+from roll.models.exact.products import EXACT_HEAD
 from roll.models.exact.rows import ExactCache, ExactPart, ExactPass, ExactRows, filled
 from roll.models.hf import LogProbHead, TokenLogProbModel
 from roll.models.loading import LoadedModel
 from roll.models.sequences.layout import Padded
 from roll.models.sequences.pack import Pack
-from roll.models.sequences.tree import tree_or_pack
+from roll.models.sequences.tree import Tree, tree_or_pack
 
 _VOCABULARY, _TEMPERATURE = 298, 0.7  # no multiple of 4: the head has tiles with remainders
 _LENGTHS = torch.tensor([260, 7, 2, 130, 129, 128, 17, 64])
@@ -73,7 +74,7 @@ class _Tried:
         if exact:
             use_exact_attention(self.model)
             assert use_exact_experts(self.model) is None
-            self.module.head.exact = True
+            self.module.head.form = EXACT_HEAD
 
     def scores(self, chosen: Sequence[int], temperature: float = _TEMPERATURE, entropy: bool = False) -> torch.Tensor:
         lengths = _LENGTHS[list(chosen)]
@@ -151,7 +152,7 @@ def test_rows_of_a_tree_have_the_bits_and_the_gradients_of_rows_alone(family: st
     mask = torch.arange(170) < lengths[:, None]
     weights = torch.randn(mask.shape, generator=torch.Generator().manual_seed(1)) * mask
     tree, tried = tree_or_pack(ids, lengths - 1, least_saved=0), _Tried(family, dtype)
-    assert tree.shares_tokens and tree.input_ids.shape[1] < 0.6 * int((lengths - 1).sum())
+    assert isinstance(tree, Tree) and tree.input_ids.shape[1] < 0.6 * int((lengths - 1).sum())
     scores = tried.module(ids, mask, _TEMPERATURE, True, ExactRows.of(tree))
     for row, length in enumerate(lengths.tolist()):
         pack = Pack.scored(ids[row : row + 1, :length], lengths[row : row + 1])
