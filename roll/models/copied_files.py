@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 
 from roll.configs.sections.model import ModelArgs
-from roll.models.hub import local_model
 
 GENERATION_CONFIG = "generation_config.json"
 _TOKENIZER_FILES = (
@@ -53,8 +52,7 @@ def copy_start_files(args: ModelArgs, directory: Path) -> None:
 
 def start_files(args: ModelArgs) -> Iterator[tuple[Path, Path]]:
     """(folder, file in it) of each: of `tokenizer_path`, if that is given, the tokenizer's."""
-    local = local_model(args)
-    for name, patterns in ((local.model_name_or_path, _MODEL_FILES), (local.tokenizer_name, _TOKENIZER_FILES)):
+    for name, patterns in ((args.model_name_or_path, _MODEL_FILES), (args.tokenizer_name, _TOKENIZER_FILES)):
         folder = _folder(str(name))
         files = {file for pattern in patterns for file in folder.glob(pattern) if file.is_file()}
         yield from ((folder, file) for file in sorted(files))

@@ -24,7 +24,7 @@ from roll.models.sequences.pack import Pack
 from roll.models.sequences.packed_attention import use_packed_attention
 from roll.models.sequences.ranks import SequenceRanks
 from roll.types.batch import MicroBatch
-from roll.types.packing import SharedWork
+from roll.types.metrics import SharedWork
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import safe_open
@@ -18,7 +19,6 @@ from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    AutoModelForImageTextToText,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     GenerationConfig,
@@ -39,23 +39,21 @@ from transformers.utils import logging as transformers_logging
 from roll.configs.sections.model import Head, ModelArgs
 from roll.configs.strategies.model_facts import LOGIT_CAPS, LOGIT_FACTORS, UNTRAINED
 from roll.configs.strategies.model_numbers import is_dropout, unread_number
-from roll.configs.tables.features import active
-from roll.configs.tables.vision import SEES, VisionModel, names_part
+from roll.configs.tables.features import IN_MODELS, active
 from roll.errors import StrategyError
 from roll.models.copied_files import copy_start_files
 from roll.models.exports import Exported, ModelAdapters, plain_name
 from roll.models.head_scores import LogitTransform
 from roll.models.hf import LogProbHead, SequenceModel, TokenLogProbModel, TokenValueModel, ValueHead
-from roll.models.hub import local_model
 from roll.models.mtp_heads import mtp_heads, shared_copies
-from roll.models.multimodal import refusal
 from roll.models.recomputation import checkpoint_blocks
 from roll.models.sequences.attention import attention_options
 from roll.models.sequences.states import state_layers
-from roll.models.vision.files import vision_of
-from roll.models.vision.numbers import numbers_class
 from roll.models.weight_files import tensor_files
 from roll.utils.imports import replaced
+
+if TYPE_CHECKING:
+    from roll.configs.tables.vision import VisionModel
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ADAPTER_FOLDER = "adapter"
@@ -78,7 +76,7 @@ class LoadedModel:
     def freeze_tower(self) -> None:
         """Leaves what sees as it is, in a run that shows no pictures."""
         for name, parameter in self.pretrained.named_parameters():
-            if self.vision is not None and plain_name(name).startswith(SEES):
+            if self.vision is not None and self.vision.sees_by(plain_name(name)):
                 parameter.requires_grad_(False)
 
     @property
@@ -137,11 +135,9 @@ def load_model(
 def load_policy(args: ModelArgs, empty: bool = False, with_adapters: bool = False) -> LoadedModel:
     """A causal language model that gives log-probs, of text alone or of text with pictures."""
     config = model_config(args)
-    if (wrong := refusal(config.to_dict(), "lm", "model_name_or_path", args.model_name_or_path)) is not None:
-        raise StrategyError(wrong)
     transform = _logit_transform(config)
-    vision = vision_of(args)
-    pretrained, _ = _load(AutoModelForCausalLM if vision is None else AutoModelForImageTextToText, args, config, empty)
+    kind, vision = _kind(args, config, "lm")
+    pretrained, _ = _load(kind, args, config, empty)
     _check_head(pretrained)
     adapters = _adapters(pretrained, args, "lm", empty) if with_adapters else None
     lm_head = _lm_head(pretrained)
@@ -205,11 +201,9 @@ def load_critic(
     config = model_config(args, num_labels=1)
     if head == "reward":
         padding_token(args, config)
-    vision = vision_of(args)
+    kind, vision = _kind(args, config, head)
     try:
-        pretrained, missing = _load(
-            _kind(config, head, vision), args, config, empty, may_lack=("score.weight", "score.bias")
-        )
+        pretrained, missing = _load(kind, args, config, empty, may_lack=("score.weight", "score.bias"))
     except ValueError as error:
         raise StrategyError(
             f"{args.model_name_or_path}: no {head} head for {config.model_type} models: {error}"
@@ -235,11 +229,20 @@ def load_critic(
     return _finish(TokenValueModel(pretrained.base_model, ValueHead(score)), pretrained, args, adapters, vision)
 
 
-def _kind(config: PretrainedConfig, head: Head, vision: VisionModel | None) -> Any:
-    """The class of a model with a head that gives numbers."""
-    if vision is not None:
-        return numbers_class(config, head)
-    return AutoModelForTokenClassification if head == "value" else AutoModelForSequenceClassification
+def _kind(args: ModelArgs, config: PretrainedConfig, head: Head) -> tuple[Any, VisionModel | None]:
+    """The class of a role's model, and how it sees."""
+    for name, is_wanted in IN_MODELS.items():
+        if is_wanted(config) and (found := import_module(f"roll.features.{name}.model").kind(args, config, head)):
+            return found
+    return _KINDS[head], None
+
+
+_KINDS: Mapping[Head, Any] = {
+    "lm": AutoModelForCausalLM,
+    "value": AutoModelForTokenClassification,
+    "sequence": AutoModelForSequenceClassification,
+    "reward": AutoModelForSequenceClassification,
+}
 
 
 def load_sequence_model(args: ModelArgs, empty: bool = False) -> LoadedModel:
@@ -247,9 +250,9 @@ def load_sequence_model(args: ModelArgs, empty: bool = False) -> LoadedModel:
     config = model_config(args)
     pad_token_id = padding_token(args, config)
     config.get_text_config().use_cache = False  # one pass per row: keys and values would be kept for nothing
-    vision = vision_of(args)
+    kind, vision = _kind(args, config, "sequence")
     try:
-        pretrained, _ = _load(_kind(config, "sequence", vision), args, config, empty)
+        pretrained, _ = _load(kind, args, config, empty)
     except (ValueError, RuntimeError) as error:  # an architecture without such a head; a head of another size
         raise StrategyError(
             f"{args.model_name_or_path}: no sequence-classification head can be loaded: {error}"
@@ -292,7 +295,7 @@ def model_config(args: ModelArgs, **overrides: object) -> PretrainedConfig:
 
 def shared_vocabulary(*models: ModelArgs) -> int:
     """How many rows the heads of all have: some families pad them."""
-    return min(model_config(local_model(args)).get_text_config().vocab_size for args in models)
+    return min(model_config(args).get_text_config().vocab_size for args in models)
 
 
 def _load(
@@ -479,8 +482,9 @@ def _finish(
         # In training Mamba's calls one kernel of mamba-ssm for all of it, which reads the weight of out_proj past its
         # adapter. Of the layer alone: what drops out in adapters goes by their own mode.
         layer.training = False
+    is_named = str.startswith if vision is None else vision.names_part
     for prefix in args.frozen_prefixes:
-        frozen = [p for name, p in pretrained.named_parameters() if names_part(plain_name(name), prefix)]
+        frozen = [p for name, p in pretrained.named_parameters() if is_named(plain_name(name), prefix)]
         if not frozen:
             raise StrategyError(f"model_args.freeze_module_prefix: no parameter's name begins with {prefix!r}")
         for parameter in frozen:

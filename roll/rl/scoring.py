@@ -13,6 +13,7 @@ from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.distributed.executor.clusters import RLClusters
 from roll.distributed.executor.jobs import ScorePiece, ScoreSet
 from roll.distributed.executor.step_rows import StepSamples
+from roll.models.hub import local_model
 from roll.models.loading import shared_vocabulary
 from roll.rl.parts import StepContext, StepPart
 from roll.utils.timing import Timer
@@ -31,7 +32,7 @@ class FullKL(StepPart):
 
     def prepare(self, config: AlgorithmConfig, plan: BatchPlan) -> None:
         assert config.reference is not None
-        size = shared_vocabulary(config.actor_train.model_args, config.reference.model_args)
+        size = shared_vocabulary(*(local_model(role.model_args) for role in (config.actor_train, config.reference)))
         self._distillation = Distillation(Divergence("reverse_kl", self._temperature, self._temperature), size)
 
     def scores(self, at: StepContext, samples: StepSamples) -> Mapping[str, ScoreSet]:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from roll.types.packing import SharedWork, in_order, pair_work, ranges, work
+from roll.types.metrics import SharedWork
+from roll.types.packing import in_order, pair_work, ranges, work
 
 LEAST_SAVED = 32  # tokens that sharing a node has to save
 _LEAST_FACTOR = 1.1  # by which a tree has to be cheaper than its rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
@@ -57,3 +58,15 @@ class MetricSums:
 
 def prefixed(prefix: str, metrics: Mapping[str, float]) -> dict[str, float]:
     return {f"{prefix}/{name}": value for name, value in metrics.items()}
+
+
+class SharedWork(NamedTuple):
+    """Work of a pass over rows that begin alike: their tokens, how many of them were computed, and how many fewer pairs
+    of a token with itself or an earlier one."""
+
+    row_tokens: int = 0
+    tokens: int = 0
+    saved_pairs: int = 0
+
+    def plus(self, other: SharedWork) -> SharedWork:
+        return SharedWork(*(one + another for one, another in zip(self, other, strict=True)))

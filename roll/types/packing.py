@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
@@ -214,18 +213,6 @@ def _lightest_first(lengths: np.ndarray, rows: np.ndarray, count: int) -> list[n
 
 
 # Rows that begin alike, of which each token may be computed once (`forest.py`).
-
-
-class SharedWork(NamedTuple):
-    """Work of a pass over rows that begin alike: their tokens, how many of them were computed, and how many fewer pairs
-    of a token with itself or an earlier one."""
-
-    row_tokens: int = 0
-    tokens: int = 0
-    saved_pairs: int = 0
-
-    def plus(self, other: SharedWork) -> SharedWork:
-        return SharedWork(*(one + another for one, another in zip(self, other, strict=True)))
 
 
 def token_keys(ids: np.ndarray, routes: np.ndarray | None) -> np.ndarray:

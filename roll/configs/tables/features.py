@@ -76,6 +76,9 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 `roll.features.NAME.checks` has `PLUGIN`."""
 
 
+IN_MODELS: Mapping[str, Callable[[Any], bool]] = {"pictures": lambda config: bool(config.sub_configs)}
+"""Rooms that say of which class a model is, and for which config.json of transformers. The module
+`roll.features.NAME.model` has `kind`."""
 IN_RANKS: Mapping[str, Callable[[Any], bool]] = {
     "prefix_sharing": lambda rank: rank.role.shares_prefixes,
     "exact": lambda rank: rank.is_exact,

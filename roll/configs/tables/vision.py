@@ -300,6 +300,13 @@ class VisionModel:
         """Ids that stand for pictures and frames: a model that samples one has said nothing, and its answer ends."""
         return tuple(token for token in (self.image_token, self.video_token) if token >= 0)
 
+    def sees_by(self, weight: str) -> bool:
+        """True for a weight of a model in memory that is not the language model's."""
+        return weight.startswith(SEES)
+
+    def names_part(self, weight: str, word: str) -> bool:
+        return names_part(weight, word)
+
     def counts_as(self, other: VisionModel) -> bool:
         """Whether both make the same tokens of a picture of the same size."""
         return (self.image_token, self.sizes.unit) == (other.image_token, other.sizes.unit)

@@ -15,8 +15,8 @@ from roll.algorithms.objectives import CovarianceChoice
 from roll.algorithms.second_moment import SecondMomentChoice
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.types.columns import token_indices
-from roll.types.metrics import MetricSums
-from roll.types.packing import SharedWork, in_order, micro_batches_by_count, micro_batches_by_tokens, packs, split_to
+from roll.types.metrics import MetricSums, SharedWork
+from roll.types.packing import in_order, micro_batches_by_count, micro_batches_by_tokens, packs, split_to
 
 
 @dataclass(frozen=True)

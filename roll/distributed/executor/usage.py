@@ -12,7 +12,7 @@ from ray.exceptions import RayError
 
 from roll.configs.tables.roles import Use
 from roll.distributed.executor.processes.cluster import Cluster, fetch
-from roll.types.packing import SharedWork
+from roll.types.metrics import SharedWork
 from roll.utils.worker_usage import TraceOptions, Usage
 
 _LIMIT_S = 5.0  # a worker that hangs is found by others; it is left out here

@@ -46,8 +46,8 @@ from roll.types.batch import (
 )
 from roll.types.collate import RowTable, assemble, pad, routes_of, unpad
 from roll.types.columns import token_indices
-from roll.types.metrics import MetricSums
-from roll.types.packing import SharedWork, token_keys
+from roll.types.metrics import MetricSums, SharedWork
+from roll.types.packing import token_keys
 from roll.utils.files import naming_full_disk
 from roll.utils.imports import resolve
 

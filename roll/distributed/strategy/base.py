@@ -19,8 +19,7 @@ from roll.distributed.weights.bucket import WeightBucket
 from roll.errors import StrategyError
 from roll.models.teacher_targets import TeacherHead
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
-from roll.types.metrics import MetricSums
-from roll.types.packing import SharedWork
+from roll.types.metrics import MetricSums, SharedWork
 
 _HOST_BUCKET_BYTES = 1 << 30  # on its way to host memory
 

@@ -26,7 +26,7 @@ from roll.models.sequences.packed_attention import uses_kernel
 from roll.models.sequences.ranks import SequenceRanks
 from roll.models.teacher_targets import StudentOutputs, TeacherHead, targets_of
 from roll.types.batch import MicroBatch, TokenOutputs
-from roll.types.packing import SharedWork
+from roll.types.metrics import SharedWork
 
 
 class ModelScoreStrategy(ScoreStrategy):

@@ -10,7 +10,7 @@ from roll.models.sequences.layout import RowLayout
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.tree import Tree
 from roll.types.batch import MicroBatch
-from roll.types.packing import SharedWork
+from roll.types.metrics import SharedWork
 
 
 def plan(rank: ModelRank, inner: ForwardPlan) -> ForwardPlan:

@@ -21,7 +21,7 @@ from roll.models.sequences.tree import Tree, tree_or_pack
 from roll.platforms.table import platform_of
 from roll.types.batch import MicroBatch
 from roll.types.forest import OF_EXACT_PASSES, ON_CPUS, ON_GPUS, CallCosts, forest_of
-from roll.types.packing import SharedWork
+from roll.types.metrics import SharedWork
 
 logger = logging.getLogger(__name__)
 

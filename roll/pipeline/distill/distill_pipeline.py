@@ -10,6 +10,7 @@ from roll.datasets.conversations import Columns
 from roll.distributed.executor.jobs import ScoreSet
 from roll.distributed.executor.roles import ScoreCluster
 from roll.errors import ConfigError
+from roll.models.hub import local_model
 from roll.models.loading import shared_vocabulary
 from roll.pipeline.distill.distill_config import DistillConfig
 from roll.pipeline.rows.row_pipeline import RowPipeline
@@ -61,7 +62,7 @@ class DistillPipeline(RowPipeline):
         return conversations_of(self.config, columns(self.config), self.tokenizer, self.vision)
 
     def _read_distillation(self) -> Distillation:
-        student, teacher = self.config.student.model_args, self.config.teacher.model_args
+        student, teacher = (local_model(each.model_args) for each in (self.config.student, self.config.teacher))
         check_teacher("teacher", teacher, student, self.tokenizer)
         size, top_k = shared_vocabulary(student, teacher), self.config.logits_topk
         if top_k >= size:

@@ -8,7 +8,7 @@ from roll.configs.memory.passes import forward_flops
 from roll.configs.tables.roles import Use
 from roll.distributed.executor.usage import RoleUsage, Work, WorkerUsage
 from roll.run.accounting import Sizes, UsefulTokens, goodput_metrics
-from roll.types.packing import SharedWork
+from roll.types.metrics import SharedWork
 from roll.utils.worker_usage import Usage
 
 NOTHING = Sizes({})
