@@ -17,37 +17,14 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from roll.algorithms.distillation import Distillation
-from roll.configs.sections.model import LOGITS_PER_CHUNK, LOGITS_PER_CHUNK_ON_GPUS, FusedKernelOptions
+from roll.configs.sections.model import FusedKernelOptions
 from roll.models.exports import ModelAdapters
-from roll.models.head_scores import (
-    PLAIN,
-    PLAIN_FORM,
-    WIDE,
-    HeadRequest,
-    HeadScores,
-    LogitTransform,
-    Product,
-    head_scores,
-    kernel_log_probs,
-    log_probs_of_logits,
-    raw_logits,
-)
+from roll.models.head_scores import PLAIN, HeadForm, HeadRequest, HeadScores, LogitTransform, Product, head_scores
 from roll.models.routers import layer_balances
 from roll.models.sequences.layout import Padded, RowLayout, rows_at
 from roll.models.teacher_targets import TeacherTargets, among_response_tokens, common, divergence, pack_top_k_targets
 
 _DEFAULTS = FusedKernelOptions()
-
-
-def tile_size(configured: int | None, kind: str) -> tuple[int, int]:
-    """(logits at a time, what a tile's columns are a multiple of) on a device of this kind.
-
-    A tile in a CPU's cache is the fastest there. On a GPU 2^23 would be 254 tiles of 599 columns for 14,000 positions
-    and 152k tokens, of launches mostly, and of products that cannot load 16 bytes at once.
-    """
-    if kind == "cpu":
-        return configured or LOGITS_PER_CHUNK, 1
-    return configured or LOGITS_PER_CHUNK_ON_GPUS, WIDE
 
 
 class LogProbHead(nn.Module):
@@ -65,13 +42,13 @@ class LogProbHead(nn.Module):
         self.kernel = options.impl_backend
         self.compiled = False
         self.adapters: ModelAdapters | None = None  # of the model, which its own layer may have as well
-        self.form = PLAIN_FORM
+        self.form = HeadForm()
 
     def request(self, kind: str, temperature: float = 1.0) -> HeadRequest:
         """How tokens are scored on a device of this kind."""
-        elements, multiple = tile_size(self.logits_per_chunk, kind)
         transform = replace(self.transform, temperature=temperature)
-        return HeadRequest(elements, transform, compiled=self.compiled, multiple=multiple, form=self.form)
+        request = HeadRequest.on(kind, self.logits_per_chunk, transform)
+        return replace(request, compiled=self.compiled, form=self.form, kernel=self.kernel)
 
     def filled(self, rows: torch.Tensor) -> torch.Tensor:
         """The rows [N, ...], and zeros behind them that its form wants."""
@@ -102,25 +79,11 @@ class LogProbHead(nn.Module):
         if vocab_size is not None:
             products, bias = common(products, bias, vocab_size)
         ask = replace(self.request(hidden.device.type, temperature), entropy=entropy, top_k=top_k)
-        log_probs = None
-        if self.kernel != "torch":
-            log_probs = kernel_log_probs(self.kernel, products, bias, targets, ask)
-        scores = head_scores(products, bias, targets, ask) if log_probs is None else HeadScores(log_probs)
+        scores = head_scores(products, bias, targets, ask)
         if teacher_targets is not None:
             told = divergence(products, bias, self.transform, teacher_targets, ask.tile_elements, self.compiled)
             scores = scores._replace(divergence=told)
         return scores if len(hidden) == count else scores.first(count)
-
-    def raw_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Hidden states [N, H] -> [N, V] of the products, before `transform`."""
-        layer: Any = self.lm_head
-        product = Product(self.filled(hidden).to(layer.weight.dtype), layer.weight)
-        return raw_logits([product], layer.bias, self.request(hidden.device.type))[: len(hidden)]
-
-    def log_probs_of_logits(self, raw: torch.Tensor, targets: torch.Tensor, temperature: float) -> torch.Tensor:
-        """Log-probs of targets [N] by such products, fp32 [N]: the numbers of `forward`."""
-        request = self.request(raw.device.type, temperature)
-        return log_probs_of_logits(self.filled(raw), self.filled(targets), request)[: len(targets)]
 
 
 class ValueHead(nn.Module):

@@ -21,7 +21,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from roll.errors import StrategyError
 from roll.models.exact.sizes import HEAD_COLUMNS, WHOLE, multiple_of_tokens
-from roll.models.head_scores import HeadForm
+from roll.models.head_scores import HeadForm, Product, log_probs_of_logits, raw_logits
+from roll.models.hf import LogProbHead
 
 _Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
@@ -57,6 +58,19 @@ def _missing_rows(rows: torch.Tensor, weight: torch.Tensor) -> int:
 
 
 EXACT_HEAD = HeadForm(HEAD_COLUMNS, exact_linear, _missing_rows)
+
+
+def exact_logits(head: LogProbHead, hidden: torch.Tensor) -> torch.Tensor:
+    """Hidden states [N, H] -> [N, V] of an exact head's products, before its transform."""
+    layer: Any = head.lm_head
+    product = Product(head.filled(hidden).to(layer.weight.dtype), layer.weight)
+    return raw_logits([product], layer.bias, head.request(hidden.device.type))[: len(hidden)]
+
+
+def exact_log_probs(head: LogProbHead, raw: torch.Tensor, targets: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Log-probs of targets [N] by such products, fp32 [N]: the numbers of the head."""
+    request = head.request(raw.device.type, temperature)
+    return log_probs_of_logits(head.filled(raw), head.filled(targets), request)[: len(targets)]
 
 
 def exact_matmul(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

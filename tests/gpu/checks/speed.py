@@ -228,7 +228,7 @@ def head_tiles(place: Place) -> Figures:
     """Forward and backward pass of the head in the tiles of the device, and in those of a CPU: 521 columns of so many
     positions. Before that, numbers and gradients of some positions against one product in fp32."""
     from roll.configs.sections.model import LOGITS_PER_CHUNK
-    from roll.models.hf import tile_size
+    from roll.models.head_scores import HeadRequest
 
     positions, words, width = _HEAD[place.device]
     chance = torch.Generator(place.device).manual_seed(0)
@@ -239,7 +239,8 @@ def head_tiles(place: Place) -> Figures:
     inputs = drawn(positions, width), drawn(words, width, scale=0.02)
     targets = torch.randint(words, (positions,), generator=chance, device=place.device)
     pull = torch.randn(positions, generator=chance, device=place.device)
-    tiles, multiple = tile_size(None, place.device)
+    request = HeadRequest.on(place.device, None)
+    tiles, multiple = request.tile_elements, request.multiple
     gaps = _gaps(inputs, targets, pull, max(1, tiles // positions), multiple)
 
     def seconds(tiles: int, multiple: int, compiled: bool = False) -> float:

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from roll.configs.sections.model import FusedKernelOptions
 from roll.models.head_scores import PLAIN, HeadRequest, HeadScores, LogitTransform, Product, head_scores
-from roll.models.hf import LogProbHead, tile_size
+from roll.models.hf import LogProbHead
 from tests.helpers.log_probs import with_others
 
 N, H, V = 9, 6, 13
@@ -307,7 +307,8 @@ def test_tiles_are_as_wide_as_fits_and_a_multiple(elements: int, multiple: int, 
     ],
 )
 def test_tiles_suit_the_device(given: int | None, kind: str, size: tuple[int, int]) -> None:
-    assert tile_size(given, kind) == size
+    request = HeadRequest.on(kind, given)
+    assert (request.tile_elements, request.multiple) == size
 
 
 def test_tiles_of_a_multiple_of_columns_say_the_same() -> None:

@@ -18,18 +18,7 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import Head, ModelArgs
 from roll.configs.strategies.fsdp2_settings import Fsdp2Settings
 from roll.distributed.strategy.base import RankContext
-from roll.distributed.strategy.fsdp2.sharding import (
-    EXPERT,
-    RankMesh,
-    average_experts,
-    divide,
-    divide_experts,
-    local_part,
-    make_one,
-    norms_of_heads,
-    reshard,
-    shard,
-)
+from roll.distributed.strategy.fsdp2 import sharding
 from roll.distributed.strategy.host_copies import HostCopies
 from roll.errors import StrategyError
 from roll.models.loading import DTYPES, LoadedModel, load_model
@@ -124,7 +113,7 @@ def _fill(module: nn.Module, source: nn.Module | None) -> None:
         else:
             whole = weights.pop(name).detach().to(device, parameter.dtype).contiguous()
         dist.broadcast(whole, SOURCE)
-        parameter.to_local().data.copy_(local_part(whole, parameter))
+        parameter.to_local().data.copy_(sharding.local_part(whole, parameter))
     buffers: dict[str, Any] = dict(source.named_buffers()) if source is not None else {}
     for name, buffer in module.named_buffers():
         if source is not None:
@@ -139,7 +128,7 @@ class Fsdp2Rank:
         self.role, self.context = role, context
         self.settings = Fsdp2Settings.model_validate(role.strategy_config)
         self.platform = platform_of(context.device)
-        self._mesh: RankMesh | None = None
+        self._mesh: sharding.RankMesh | None = None
         self._model: LoadedModel | None = None
         self._copies, self._frozen = HostCopies(), HostCopies(frozen=True)
         self._norms_of_heads: frozenset[str] = frozenset()
@@ -150,7 +139,7 @@ class Fsdp2Rank:
         return self.settings.tensor_parallel_size * self.role.model_args.ulysses_size
 
     @property
-    def mesh(self) -> RankMesh:
+    def mesh(self) -> sharding.RankMesh:
         assert self._mesh is not None, "start() comes first"
         return self._mesh
 
@@ -163,7 +152,7 @@ class Fsdp2Rank:
             bind_stores()
             timeout = timedelta(minutes=self.role.backend_timeout)
             dist.init_process_group(self.platform.communication_backend, timeout=timeout)
-        self._mesh = RankMesh.of(self.context.device.type, self.settings, self.context.world_size)
+        self._mesh = sharding.RankMesh.of(self.context.device.type, self.settings, self.context.world_size)
         torch.manual_seed(self.context.seed)
 
     def load_model(self, kept_in: torch.dtype, with_adapters: bool = False) -> LoadedModel:
@@ -187,19 +176,19 @@ class Fsdp2Rank:
         if not self.context.shows_pictures:
             model.freeze_tower()
         if self.mesh.tensor is not None:
-            divide(model, self.mesh.tensor)
-            self._norms_of_heads = norms_of_heads(model)
+            sharding.divide(model, self.mesh.tensor)
+            self._norms_of_heads = sharding.norms_of_heads(model)
         if self.mesh.experts is not None:
-            divide_experts(model, self.mesh.experts[EXPERT])
-        shard(model, self.mesh, self.settings, DTYPES[self.role.model_args.dtype])
+            sharding.divide_experts(model, self.mesh.experts[sharding.EXPERT])
+        sharding.shard(model, self.mesh, self.settings, DTYPES[self.role.model_args.dtype])
 
     def complete_gradients(self) -> None:
         """Completes gradients after the backward passes of an update: those of weights that every rank of a
         tensor-parallel group holds whole, and of divided experts."""
         if (group := self.mesh.tensor_group) is not None:
-            make_one(self.shards(), self._norms_of_heads, group)
+            sharding.make_one(self.shards(), self._norms_of_heads, group)
         if self.mesh.experts is not None:
-            average_experts(self.shards().values(), self.settings.ep_size)
+            sharding.average_experts(self.shards().values(), self.settings.ep_size)
 
     @property
     def module(self) -> nn.Module:
@@ -212,7 +201,7 @@ class Fsdp2Rank:
 
     def shards(self) -> dict[str, nn.Parameter]:
         """The parameters by name, none of them gathered."""
-        reshard([module for module in self.module.modules() if isinstance(module, FSDPModule)])
+        sharding.reshard([module for module in self.module.modules() if isinstance(module, FSDPModule)])
         return dict(self.module.named_parameters())
 
     @contextmanager

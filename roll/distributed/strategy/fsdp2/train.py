@@ -20,17 +20,9 @@ from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.training import TrainingArgs
 from roll.configs.strategies.fsdp2_settings import saved_facts
+from roll.distributed.strategy import data_parallel
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
-from roll.distributed.strategy.data_parallel import (
-    RankGroups,
-    RowSplit,
-    all_reduce,
-    draw_apart,
-    evened_out,
-    random_state,
-    random_state_file,
-    set_random_state,
-)
+from roll.distributed.strategy.data_parallel import RankGroups, RowSplit
 from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank, local
 from roll.distributed.strategy.fsdp2.sharding import tensor_placement, whole_weight
 from roll.distributed.strategy.host_copies import HostCopies
@@ -86,9 +78,9 @@ class Updater:
         divided = [local(gradient) for gradient in all_gradients if tensor_placement(gradient) is not None]
         others = [local(gradient) for gradient in all_gradients if tensor_placement(gradient) is None]
         squares = [float(get_total_norm(gradients)) ** 2 for gradients in (divided, others)]
-        of_divided, of_others = all_reduce(squares, self._rank.context, group=self._rank.mesh.shard_group)
+        of_divided, of_others = data_parallel.all_reduce(squares, self._rank.context, group=self._rank.mesh.shard_group)
         if (group := self._rank.mesh.tensor_group) is not None:
-            of_divided = all_reduce([of_divided], self._rank.context, group=group)[0]
+            of_divided = data_parallel.all_reduce([of_divided], self._rank.context, group=group)[0]
         return math.sqrt(of_divided + of_others)
 
     @contextmanager
@@ -138,7 +130,7 @@ def save(directory: Path, rank: Fsdp2Rank, updater: Updater, fixed: dict[str, ob
         if isinstance(optimizer, OfShards):
             moments = {name: optimizer.saved(shard) for name, shard in updater.trained.items()}
             torch.save(moments, _local_moments(directory, context.rank))
-    torch.save(random_state(), random_state_file(directory, context.rank))
+    torch.save(data_parallel.random_state(), data_parallel.random_state_file(directory, context.rank))
     if context.rank == 0:
         SavedFacts(fixed, _layout(rank)).write(directory)
     dist.barrier()
@@ -173,7 +165,9 @@ def load(directory: Path, rank: Fsdp2Rank, updater: Updater) -> None:
             optimizer.restore({updater.trained[name]: values for name, values in known.items()})
     go_on_after(updater.schedule, int(state[_UPDATES]))
     if SavedFacts.read(directory).layout == _layout(rank):
-        set_random_state(torch.load(random_state_file(directory, rank.context.rank), weights_only=True))
+        data_parallel.set_random_state(
+            torch.load(data_parallel.random_state_file(directory, rank.context.rank), weights_only=True)
+        )
 
 
 def _local_moments(directory: Path, rank: int) -> Path:
@@ -217,7 +211,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
         with self.rank.unsharded_weights():
             pass  # they wait where they belong
         self._prepare()
-        draw_apart(self.context.seed, self.context.rank // self.rank.settings.tensor_parallel_size)
+        data_parallel.draw_apart(self.context.seed, self.context.rank // self.rank.settings.tensor_parallel_size)
 
     @property
     def updater(self) -> Updater:
@@ -249,7 +243,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
         return self._groups.sequence
 
     def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
-        return evened_out(micro_batches, self.context)
+        return data_parallel.evened_out(micro_batches, self.context)
 
     def _ready_to_score(self) -> AbstractContextManager[None]:
         return self.rank.unsharded_weights()
@@ -290,7 +284,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
         yield from self._beside_weights(exports, whole, is_wanted, bucket_bytes)
 
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
-        return all_reduce(values, self.context, group=self._groups.data)
+        return data_parallel.all_reduce(values, self.context, group=self._groups.data)
 
     def save_checkpoint(self, directory: Path) -> None:
         with self.rank.unsharded_weights():
@@ -319,7 +313,7 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
                     trained[self.model.hf_names[name]] = whole_weight(shard, shard.dtype).to("cpu", copy=True)
         if self.exports_weights:
             write_hf_model(directory, self.model, self.role.model_args, self.context.head, weights, trained)
-        all_reduce([0.0], self.context)  # nobody goes on before the files are there
+        data_parallel.all_reduce([0.0], self.context)  # nobody goes on before the files are there
 
     def offload_states(self, states: frozenset[State]) -> None:
         """Moves states to host memory. On a CPU everything is there already. Gradients do not exist between two

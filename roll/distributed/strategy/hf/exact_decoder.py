@@ -10,6 +10,7 @@ import torch
 from roll.distributed.strategy.hf.decoder import BatchCache, Decoder, Part
 from roll.models.exact.attention import exact_refusal
 from roll.models.exact.check import make_exact
+from roll.models.exact.products import exact_log_probs, exact_logits
 from roll.models.exact.rows import ExactCache, ExactPart, ExactPass, filled
 from roll.models.exact.sizes import filled_length
 from roll.models.hf import TokenLogProbModel
@@ -81,7 +82,7 @@ class ExactDecoder(Decoder):
         for temperature in np.unique(temperatures):
             rows = self.tensor(np.flatnonzero(temperatures == temperature))
             at = float(temperature) or 1.0
-            log_probs[rows] = self._module.head.log_probs_of_logits(logits[rows], tokens[rows], at)
+            log_probs[rows] = exact_log_probs(self._module.head, logits[rows], tokens[rows], at)
         return log_probs
 
     def shown(self, logits: torch.Tensor) -> torch.Tensor:
@@ -91,4 +92,4 @@ class ExactDecoder(Decoder):
     def _logits(self, ids: torch.Tensor, exact: ExactPass, places: torch.Tensor) -> torch.Tensor:
         num_tokens = filled_length(len(ids), self.device)
         hidden = self._module.backbone(**filled(ids, exact.columns, num_tokens, exact)).last_hidden_state[0]
-        return self._module.head.raw_logits(hidden[places])
+        return exact_logits(self._module.head, hidden[places])

@@ -3,6 +3,7 @@ values and gradients of the plain model."""
 
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from roll.models.exact import attention, experts, sizes
 from roll.models.exact.attention import exact_attention, use_exact_attention
 from roll.models.exact.check import check_exact, make_exact
 from roll.models.exact.experts import use_exact_experts
-from roll.models.exact.products import EXACT_HEAD
+from roll.models.exact.products import EXACT_HEAD, exact_log_probs, exact_logits
 from roll.models.exact.rows import ExactCache, ExactPart, ExactPass, ExactRows, filled
 from roll.models.hf import LogProbHead, TokenLogProbModel
 from roll.models.loading import LoadedModel
@@ -100,7 +101,7 @@ class _Tried:
         while bool((lengths < _LENGTHS[list(chosen)].numpy()).any()):
             at = np.minimum(lengths, _LENGTHS[list(chosen)].numpy() - 1)
             tokens, head = self.ids[list(chosen), at], self.module.head
-            scores = head.log_probs_of_logits(head.raw_logits(hidden), tokens, _TEMPERATURE)
+            scores = exact_log_probs(head, exact_logits(head, hidden), tokens, _TEMPERATURE)
             is_new = torch.from_numpy(lengths == at)
             number += int(((scores != whole[list(chosen), at]) & is_new).sum())
             step = ExactPass(torch.from_numpy(lengths.copy()), torch.arange(len(chosen)), (), cache)
@@ -291,7 +292,7 @@ def test_tiles_of_the_head_of_another_width_are_seen(monkeypatch: pytest.MonkeyP
     tried = _Tried("qwen2")
     with torch.no_grad():
         whole = tried.scores(_ALL)
-        monkeypatch.setattr("roll.models.hf.HEAD_COLUMNS", 100)
+        monkeypatch.setattr(tried.module.head, "form", replace(EXACT_HEAD, columns=100))
         assert tried.differing(_ALL, whole) > 0
 
 
@@ -300,7 +301,7 @@ def test_products_of_few_rows_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.no_grad():
         whole = tried.scores(_ALL)
         monkeypatch.setattr(sizes, "multiple_of_tokens", lambda device: 1)
-        monkeypatch.setattr("roll.models.hf.multiple_of_tokens", lambda device: 1)
+        monkeypatch.setattr("roll.models.exact.products.multiple_of_tokens", lambda device: 1)
         assert tried.differing([2], whole) > 0
 
 
