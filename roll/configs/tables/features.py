@@ -86,7 +86,7 @@ IN_RANKS: Mapping[str, Callable[[Any], bool]] = {
     "experts": lambda rank: rank.role.router_replay.is_on,
 }
 """Rooms that change the passes of a Hugging Face model, from the inner to the outer, and for which `ModelRank`
-(`roll/models/forward_plan.py`). The module `roll.features.NAME.forward` has `plan`."""
+(`roll/models/sequences/forward_plan.py`). The module `roll.features.NAME.forward` has `plan`."""
 
 
 def active(settings: Settings) -> list[FeaturePlugin]:

@@ -18,10 +18,10 @@ from roll.distributed.weights.bucket import WeightBucket, fill_buckets, with_par
 from roll.errors import StrategyError
 from roll.models.execution import ActivationOffload, compile_model
 from roll.models.exports import Exported
-from roll.models.forward_plan import ForwardPlan, ModelRank, forward_plan
 from roll.models.hf import SequenceModel, TokenLogProbModel, TokenValueModel
 from roll.models.loading import DTYPES, LoadedModel
 from roll.models.routers import check_routers
+from roll.models.sequences.forward_plan import ForwardPlan, ModelRank, forward_plan
 from roll.models.sequences.packed_attention import uses_kernel
 from roll.models.sequences.ranks import SequenceRanks
 from roll.models.teacher_targets import StudentOutputs, TeacherHead, targets_of

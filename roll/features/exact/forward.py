@@ -5,7 +5,7 @@ from __future__ import annotations
 from roll.models.exact.attention import exact_refusal
 from roll.models.exact.check import check_exact, make_exact
 from roll.models.exact.rows import ExactRows
-from roll.models.forward_plan import ForwardPlan, ModelRank, WrappedPlan
+from roll.models.sequences.forward_plan import ForwardPlan, ModelRank, WrappedPlan
 from roll.models.sequences.layout import RowLayout
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.tree import Tree

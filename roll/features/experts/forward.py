@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from roll.models.forward_plan import ForwardPlan, ModelRank, WrappedPlan
 from roll.models.routers import RouterReplay
+from roll.models.sequences.forward_plan import ForwardPlan, ModelRank, WrappedPlan
 from roll.models.sequences.layout import RowLayout
 from roll.types.batch import MicroBatch
 

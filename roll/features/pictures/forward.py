@@ -7,8 +7,8 @@ from dataclasses import replace
 from roll.configs.tables.vision import VisionModel
 from roll.datasets.pictures.decode import all_decoded
 from roll.errors import PictureError, StrategyError
-from roll.models.forward_plan import ForwardPlan, ModelRank, WrappedPlan
 from roll.models.sequences.attention import refusal
+from roll.models.sequences.forward_plan import ForwardPlan, ModelRank, WrappedPlan
 from roll.models.sequences.layout import Padded, RowLayout
 from roll.models.sequences.pack import Pack
 from roll.models.vision.inputs import PictureInputs

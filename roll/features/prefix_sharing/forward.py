@@ -11,10 +11,10 @@ import torch
 
 from roll.errors import StrategyError
 from roll.features.prefix_sharing.checks import obstacles
-from roll.models.forward_plan import ForwardPlan, ModelRank, WrappedPlan
 from roll.models.loading import LoadedModel
 from roll.models.sequences.attention import set_text_attention
 from roll.models.sequences.check import check_packs, of_all_ranks, off_beside_alike
+from roll.models.sequences.forward_plan import ForwardPlan, ModelRank, WrappedPlan
 from roll.models.sequences.layout import RowLayout, computed
 from roll.models.sequences.packed_attention import use_packed_attention
 from roll.models.sequences.tree import Tree, tree_or_pack

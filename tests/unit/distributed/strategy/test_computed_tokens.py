@@ -15,8 +15,8 @@ from roll.errors import StrategyError
 from roll.features.exact.forward import ExactPlan
 from roll.features.prefix_sharing import forward
 from roll.features.prefix_sharing.forward import TreePlan
-from roll.models.forward_plan import ForwardPlan, ModelRank
 from roll.models.loading import load_policy
+from roll.models.sequences.forward_plan import ForwardPlan, ModelRank
 from roll.types.batch import MicroBatch
 from tests.unit.distributed.executor.test_shards import groups_of
 
