@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.nn import functional
 
@@ -172,6 +173,17 @@ def allow_many_forms() -> None:
 
 WIDE = 128  # columns of a tile of a GPU's matrix product
 _ALIGNED = 8  # columns of 16 bytes in bf16: with others cuBLAS loads single numbers
+
+
+@dataclass(frozen=True)
+class TeacherHead:
+    """The rows of a teacher's head for the tokens that both have, on the way to a student: fp32 in host memory.
+    `dtype`: in which it computes."""
+
+    weight: np.ndarray  # [V, H of the teacher]
+    bias: np.ndarray | None
+    transform: LogitTransform
+    dtype: torch.dtype
 
 
 class Product(NamedTuple):

@@ -12,24 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn import functional
 
 from roll.algorithms.distillation import Distillation
 from roll.errors import StrategyError
-from roll.models.head_scores import PLAIN, HeadRequest, LogitTransform, Product, head_scores, wide
-
-
-@dataclass(frozen=True)
-class TeacherHead:
-    """The rows of a teacher's head for the tokens that both have, on the way to a student: fp32 in host memory.
-    `dtype`: in which it computes."""
-
-    weight: np.ndarray  # [V, H of the teacher]
-    bias: np.ndarray | None
-    transform: LogitTransform
-    dtype: torch.dtype
+from roll.models.head_scores import PLAIN, HeadRequest, LogitTransform, Product, TeacherHead, head_scores, wide
 
 
 @dataclass(frozen=True)

@@ -7,20 +7,9 @@ from dataclasses import dataclass
 
 from roll.configs.memory.layer_shape import ModelShape, Weight
 from roll.configs.memory.megatron import rank_elements
-from roll.configs.memory.parts import (
-    COMMUNICATORS,
-    CONTEXT,
-    GB,
-    SHARED,
-    Part,
-    RankMemory,
-    RoleFacts,
-    given_share,
-    pinned,
-    share_key,
-    total,
-)
+from roll.configs.memory.parts import COMMUNICATORS, CONTEXT, GB, Part, RankMemory, RoleFacts, pinned, total
 from roll.configs.memory.passes import fewer_to_score, scoring_parts, whole_scoring_parts
+from roll.configs.plan.engine_limits import SHARED, given_share, share_key
 
 _GRAPHS = 1.0 * GB  # captured batch sizes and model decide: 0.5 to 2
 _PREFILL_TOKENS = 8192  # of one forward pass, unless told otherwise

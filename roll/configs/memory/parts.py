@@ -9,8 +9,6 @@ from roll.configs.plan.engine_limits import answers_at_once
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
-from roll.configs.strategies.spec import GpuShareKey
-from roll.configs.strategies.table import spec_of
 from roll.configs.tables.roles import Role, Use
 
 GB = 1e9
@@ -150,35 +148,3 @@ def _train_tokens(worker: WorkerConfig, train: TrainPlan, longest: int) -> int:
     if worker.use_dynamic_batching_in_train:
         return worker.max_tokens_per_microbatch_in_train or longest
     return train.micro_batch_size * longest
-
-
-# How much of its GPUs a rollout engine takes for itself, weights included.
-
-SHARED = 0.6
-"""The share where another role has states on the same GPU, when nothing is given. What the others leave there while
-they wait (contexts, communicators, buckets of weights: a few GB each) and what an engine takes beside its share
-(SGLang: activations and CUDA graphs) fits beside it."""
-
-
-def share_key(worker: WorkerConfig) -> GpuShareKey | None:
-    """The argument of this role's engine."""
-    return spec_of(worker.strategy_name).share
-
-
-def given_share(worker: WorkerConfig) -> float | None:
-    """The share that strategy_config asks for."""
-    key = share_key(worker)
-    value = worker.strategy_config.get(key.name) if key else None
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def default_share(worker: WorkerConfig, shares_devices: bool) -> dict[str, float]:
-    """The argument that an engine on GPUs gets when nothing is given: none where it is alone, so that the engine's own
-    default holds.
-
-    Example: vllm on GPUs that a trainer uses as well gets {"gpu_memory_utilization": 0.6}.
-    """
-    key = share_key(worker)
-    if key is None or not shares_devices or worker.strategy_config.get(key.name) is not None:
-        return {}
-    return {key.name: SHARED}

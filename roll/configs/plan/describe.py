@@ -5,10 +5,9 @@ from types import MappingProxyType
 from typing import Any
 
 from roll.configs.load.chosen_values import Chosen
-from roll.configs.memory.parts import default_share, given_share, share_key
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.derive import compares_vocabulary, needs_ref_log_probs, weighs_importance
-from roll.configs.plan.engine_limits import answers_limit
+from roll.configs.plan.engine_limits import answers_limit, default_share, given_share, share_key
 from roll.configs.plan.layout import Layout, RolePlace, parallel_sizes
 from roll.configs.plan.run_plan import RunPlan, run_length
 from roll.configs.plan.train_plan import TrainPlan

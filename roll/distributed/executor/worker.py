@@ -30,8 +30,8 @@ from roll.distributed.executor.pictures import with_pixels
 from roll.distributed.executor.weights.sender import Peers, SendPlan, SendReport, WeightSender
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, State, TrainStrategy
 from roll.errors import StrategyError
+from roll.models.head_scores import TeacherHead
 from roll.models.hub import local_model
-from roll.models.teacher_targets import TeacherHead
 from roll.types.batch import (
     LossScale,
     MicroBatch,

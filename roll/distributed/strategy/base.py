@@ -17,7 +17,7 @@ from roll.algorithms.loss import Loss
 from roll.configs.sections.model import Head
 from roll.distributed.weights.bucket import WeightBucket
 from roll.errors import StrategyError
-from roll.models.teacher_targets import TeacherHead
+from roll.models.head_scores import TeacherHead
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums, SharedWork
 

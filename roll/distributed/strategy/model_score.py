@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,15 +18,18 @@ from roll.distributed.weights.bucket import WeightBucket, fill_buckets, with_par
 from roll.errors import StrategyError
 from roll.models.execution import ActivationOffload, compile_model
 from roll.models.exports import Exported
+from roll.models.head_scores import TeacherHead
 from roll.models.hf import SequenceModel, TokenLogProbModel, TokenValueModel
 from roll.models.loading import DTYPES, LoadedModel
 from roll.models.routers import check_routers
 from roll.models.sequences.forward_plan import ForwardPlan, ModelRank, forward_plan
 from roll.models.sequences.packed_attention import uses_kernel
 from roll.models.sequences.ranks import SequenceRanks
-from roll.models.teacher_targets import StudentOutputs, TeacherHead, targets_of
+from roll.models.teacher_targets import StudentOutputs, targets_of
 from roll.types.batch import MicroBatch, TokenOutputs
 from roll.types.metrics import SharedWork
+
+T = TypeVar("T")
 
 
 class ModelScoreStrategy(ScoreStrategy):
@@ -88,57 +91,59 @@ class ModelScoreStrategy(ScoreStrategy):
         with self.model.adapters.off():
             return self.log_probs(micro_batches, temperature)
 
-    @torch.no_grad()
     def log_probs(
         self, micro_batches: Sequence[MicroBatch], temperature: float, entropy: bool = False
     ) -> list[TokenOutputs]:
         self._check_policy()
-        plan, outputs = self.passes, []
-        for batch in self._batches(micro_batches):
-            layout = plan.scored(batch)
-            plan.begin(batch, layout)
-            inputs = (batch.input_ids, batch.response_mask, temperature, entropy, layout)
-            log_probs, entropies = self.model.module(*inputs)
-            outputs.append(
-                TokenOutputs(
-                    log_probs=log_probs.cpu(),
-                    entropy=None if entropies is None else entropies.cpu(),
-                    routes=plan.routes(batch, layout),
-                )
-            )
-        return outputs[: len(micro_batches)]
+        module, passes = self.model.module, self.passes
 
-    @torch.no_grad()
+        def compute(batch: MicroBatch) -> TokenOutputs:
+            layout = passes.scored(batch)
+            passes.begin(batch, layout)
+            log_probs, entropies = module(batch.input_ids, batch.response_mask, temperature, entropy, layout)
+            return TokenOutputs(
+                log_probs=log_probs.cpu(),
+                entropy=None if entropies is None else entropies.cpu(),
+                routes=passes.routes(batch, layout),
+            )
+
+        return self._of_each(micro_batches, compute)
+
     def values(self, micro_batches: Sequence[MicroBatch]) -> list[TokenOutputs]:
         self._check_critic()
-        forward, outputs = self.model.module, []
-        for batch in self._batches(micro_batches):
-            values = forward(batch.input_ids, batch.response_mask, self.passes.scored(batch))
-            outputs.append(TokenOutputs(values=values.cpu()))
-        return outputs[: len(micro_batches)]
+        module, passes = self.model.module, self.passes
 
-    @torch.no_grad()
+        def compute(batch: MicroBatch) -> TokenOutputs:
+            return TokenOutputs(values=module(batch.input_ids, batch.response_mask, passes.scored(batch)).cpu())
+
+        return self._of_each(micro_batches, compute)
+
     def row_scores(self, micro_batches: Sequence[MicroBatch]) -> list[torch.Tensor]:
-        if not isinstance(self.model.module, SequenceModel):
+        module, passes = self.model.module, self.passes
+        if not isinstance(module, SequenceModel):
             raise StrategyError(f"{self.context.role} has no sequence-classification head and does not score rows")
-        forward, batches = self.model.module, self._batches(micro_batches)
-        plan = self.passes
-        outputs = [forward(batch.input_ids, batch.lengths, plan.whole(batch)).cpu() for batch in batches]
-        return outputs[: len(micro_batches)]
+        return self._of_each(
+            micro_batches, lambda batch: module(batch.input_ids, batch.lengths, passes.whole(batch)).cpu()
+        )
 
-    @torch.no_grad()
     def teacher_targets(self, micro_batches: Sequence[MicroBatch], distillation: Distillation) -> list[torch.Tensor]:
         self._check_policy()
-        forward, targets = self.model.module, []
-        for batch in self._batches(micro_batches):
-            (values,) = forward(
-                batch.input_ids,
-                batch.response_mask,
-                layout=self.passes.scored(batch),
-                distillation=distillation,
-            )
-            targets.append(values.cpu())
-        return targets[: len(micro_batches)]
+        module, passes = self.model.module, self.passes
+
+        def compute(batch: MicroBatch) -> torch.Tensor:
+            layout = passes.scored(batch)
+            (values,) = module(batch.input_ids, batch.response_mask, layout=layout, distillation=distillation)
+            return values.cpu()
+
+        return self._of_each(micro_batches, compute)
+
+    @torch.no_grad()
+    def _of_each(self, micro_batches: Sequence[MicroBatch], compute: Callable[[MicroBatch], T]) -> list[T]:
+        """Return what `compute` makes of each micro batch, on the device and with the weights ready to score. It is
+        called for the empty ones that keep ranks in step, too."""
+        with self.scoring():
+            outputs = [compute(batch.to(self.context.device)) for batch in self._evened_out(micro_batches)]
+        return outputs[: len(micro_batches)]
 
     @torch.no_grad()
     def teacher_head(self, distillation: Distillation) -> TeacherHead | None:
@@ -211,12 +216,6 @@ class ModelScoreStrategy(ScoreStrategy):
             divergence=None if teacher_targets is None else more[0],
             balance=more[-1] if balanced else None,
         )
-
-    def _batches(self, micro_batches: Sequence[MicroBatch]) -> Iterator[MicroBatch]:
-        """Micro batches on the device, with those that keep ranks in step. The weights are ready to score meanwhile."""
-        with self.scoring():
-            for batch in self._evened_out(micro_batches):
-                yield batch.to(self.context.device)
 
     @contextmanager
     def scoring(self) -> Iterator[None]:

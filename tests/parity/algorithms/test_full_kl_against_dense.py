@@ -14,8 +14,8 @@ from roll.algorithms.distillation import Distillation, Divergence
 from roll.algorithms.loss import Aggregation, LossAggMode
 from roll.algorithms.objectives import PolicyGradient
 from roll.algorithms.policy_loss import PolicyLoss
-from roll.models.head_scores import PLAIN, Product
-from roll.models.teacher_targets import StudentOutputs, TeacherHead, TeacherTargets, divergence
+from roll.models.head_scores import PLAIN, Product, TeacherHead
+from roll.models.teacher_targets import StudentOutputs, TeacherTargets, divergence
 from roll.types.batch import LossScale, TokenOutputs, TokenScores
 from roll.types.collate import pad
 from tests.unit.algorithms.rows import alone, random_samples

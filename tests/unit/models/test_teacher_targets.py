@@ -12,10 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from roll.algorithms.distillation import Distillation, Divergence
 from roll.configs.tables.policy_losses import KdObjective
 from roll.errors import StrategyError
-from roll.models.head_scores import LogitTransform, Product, wide
+from roll.models.head_scores import LogitTransform, Product, TeacherHead, wide
 from roll.models.teacher_targets import (
     StudentOutputs,
-    TeacherHead,
     TeacherTargets,
     among_response_tokens,
     divergence,

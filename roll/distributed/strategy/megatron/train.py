@@ -19,7 +19,8 @@ from roll.distributed.strategy.host_copies import HostCopies
 from roll.distributed.strategy.megatron.rank import MegatronRank
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets, with_partners
 from roll.errors import StrategyError
-from roll.models.teacher_targets import StudentOutputs, TeacherHead
+from roll.models.head_scores import TeacherHead
+from roll.models.teacher_targets import StudentOutputs
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 
