@@ -18,7 +18,7 @@ from tests.layout.source import REPOSITORY, Module, modules
 KERNEL = "kernel"
 KERNEL_IMPORTS_OF_RINGS = 159
 CLOSURES = {
-    "a rank of fsdp2_train": (("roll.distributed.strategy.fsdp2.train",), 13_700),
+    "a rank of fsdp2_train": (("roll.distributed.strategy.fsdp2.train",), 9_800),
     "a run of RLVR with fsdp2_train, vllm and math_rule": (
         (
             "roll.pipeline.rlvr.rlvr_pipeline",
