@@ -244,7 +244,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "gradients of a token that rows share do not add up",
-        {"roll.models.sequences.tree:_Rows.backward": _the_last_counts},
+        {"roll.models.sequences.layout:_Rows.backward": _the_last_counts},
         {
             "prefix-sharing": says("gradient_difference"),
             "tree-updates": says("grad_norm_to_packs_least"),
