@@ -18,8 +18,8 @@ from roll.datasets.json_text import Parsed, parse, parse_whole, skip_space
 from roll.datasets.pictures.stored import parquet_file, picture_columns, stored_pictures
 from roll.datasets.remote import fetch
 from roll.errors import ConfigError
-from roll.utils.answers.truths import entry_at
 from roll.utils.secrets import mask
+from roll.utils.truths import entry_at
 
 ENDINGS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 FORMATS = {"json": "json", "jsonl": "json", "csv": "csv", "parquet": "parquet"}

@@ -19,10 +19,10 @@ from roll.errors import ConfigError, EnvError, MissingPackage
 from roll.utils.answers.final_answer import boxed_answer, last_boxed
 from roll.utils.answers.math_equal import check_tolerance, reference
 from roll.utils.answers.processes import MathProcesses
-from roll.utils.answers.truths import accepted_answers, entry_at, options_in, truth_problem
 from roll.utils.files import path_info
 from roll.utils.imports import is_installed
 from roll.utils.thinking import after_thinking
+from roll.utils.truths import accepted_answers, entry_at, options_in, truth_problem
 
 # Questions out of a data file, one per episode.
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from roll.types.media import PictureSource
-from roll.utils.answers.truths import accepted_answers, options_in
 from roll.utils.thinking import after_thinking, opened
+from roll.utils.truths import accepted_answers, options_in
 
 
 @dataclass(frozen=True)

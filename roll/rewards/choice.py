@@ -10,7 +10,7 @@ from typing import Any
 from roll.rewards.base import RewardInput, RewardResult, checks_rows, requires
 from roll.rewards.config import RewardType
 from roll.utils.answers.final_answer import final_answer
-from roll.utils.answers.truths import OptionsColumn, accepted_answers, options_in, truth_problem
+from roll.utils.truths import OptionsColumn, accepted_answers, options_in, truth_problem
 
 SCORES: Mapping[RewardType, tuple[float, float, float, float]] = {
     "hard": (1.0, 1.0, 0.0, 0.0),

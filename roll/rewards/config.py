@@ -9,10 +9,11 @@ from typing import Any, Literal
 from roll.configs.base import Settings, setting
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.tables.roles import LLM_JUDGE, REWARD_MODEL
-from roll.rewards.judge.judge import VerdictForm
 
 # The rewards that come with roll: one row each, readable without importing any.
 
+VerdictForm = Literal["yes_no", "score", "json", "boxed", "pattern"]
+"""Where the verdict is in what a judge says."""
 RewardType = Literal["hard", "soft", "loose", "strict"]
 ALL_TYPES: tuple[RewardType, ...] = ("hard", "soft", "loose", "strict")
 

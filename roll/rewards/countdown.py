@@ -10,7 +10,7 @@ from typing import Any, Literal
 from roll.rewards.base import RewardInput, RewardResult, checks_rows, requires
 from roll.utils.answers.calculations import CalculationProblem, evaluate
 from roll.utils.answers.final_answer import last_tagged
-from roll.utils.answers.truths import as_data
+from roll.utils.truths import as_data
 
 Use = Literal["all", "some"]
 _NUMBERS = ("numbers", "nums")

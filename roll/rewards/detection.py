@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from roll.rewards.base import RewardInput, RewardResult, checks_rows, requires
 from roll.utils.answers.final_answer import last_tagged
-from roll.utils.answers.truths import as_data
+from roll.utils.truths import as_data
 
 THRESHOLDS = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)
 BOX_KEYS, LABEL_KEYS = ("bbox_2d", "bbox", "box"), ("label", "category", "name")

@@ -8,7 +8,7 @@ from roll.rewards.base import RewardInput, RewardResult, checks_rows, requires
 from roll.utils.answers.final_answer import boxed_answer, has_open_box
 from roll.utils.answers.math_equal import MathEqual, reference
 from roll.utils.answers.prose import answer_in_prose
-from roll.utils.answers.truths import truth_problem
+from roll.utils.truths import truth_problem
 
 
 @requires("ground_truth")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from roll.rewards.base import RewardInput, RewardResult, checks_rows, has_form, requires
-from roll.utils.answers.truths import truth_problem
+from roll.utils.truths import truth_problem
 
 
 @requires("ground_truth")

@@ -33,11 +33,11 @@ from roll.errors import ConfigError
 from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
 from roll.pipeline.agentic.proxy.programs.sandboxed import shown_task
 from roll.pipeline.agentic.tool_checks import command_problems, path_problems, tool_key_problems
-from roll.utils.answers.truths import truth_problem
 from roll.utils.files import expanded, path_info
 from roll.utils.imports import SCRIPT_MODULE, is_installed, is_missing, place_on_path, resolve, split
 from roll.utils.sandbox.backends import SandboxUnavailable, find_means
 from roll.utils.text import show
+from roll.utils.truths import truth_problem
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SANDBOX_KEYS = ("agent_files", "agent_truths")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from string import Formatter
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import regex
 
@@ -17,13 +17,13 @@ from roll.configs.problems import did_you_mean
 from roll.datasets.rows import GROUND_TRUTH
 from roll.errors import RewardError
 from roll.rewards.base import RewardInput, RewardResult, requires
+from roll.rewards.config import VerdictForm
 from roll.rewards.judge.prompt_marks import guarded
 from roll.types.media import PictureSource
 from roll.utils.answers.final_answer import boxes_of, last_boxed
 from roll.utils.files import path_info
 from roll.utils.thinking import after_thinking
 
-VerdictForm = Literal["yes_no", "score", "json", "boxed", "pattern"]
 YES_NO: Mapping[str, float] = {"yes": 1.0, "no": 0.0}
 MATCH_LIMIT_S = 2.0  # for a pattern of the user's own, on one reply
 

@@ -17,7 +17,7 @@ from roll.rewards.choice import CrossThinkQA, GeneralRule, MultipleChoice
 from roll.rewards.config import RewardConfig
 from roll.rewards.judge.judge import JudgePrompt
 from roll.rewards.table import build_reward, row_checks
-from roll.utils.answers.truths import accepted_answers, options_in
+from roll.utils.truths import accepted_answers, options_in
 
 COLOURS = ["red", "green", "blue", "grey"]
 ARC = {"text": COLOURS, "label": ["1", "2", "3", "4"]}

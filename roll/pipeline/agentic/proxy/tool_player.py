@@ -27,9 +27,9 @@ from roll.pipeline.agentic.proxy.transcript.render import Renderer, RenderRefuse
 from roll.pipeline.agentic.proxy.transcript.transcript import Transcript
 from roll.pipeline.agentic.sample_forms import ChatEncoder
 from roll.types.rollout import Generate, Trajectory
-from roll.utils.answers.truths import accepted_answers, entry_at, options_in
 from roll.utils.background import start
 from roll.utils.imports import resolve
+from roll.utils.truths import accepted_answers, entry_at, options_in
 
 UNREADABLE = "Error: the tool call cannot be read. Write it in the form of this conversation, its arguments as JSON."
 CUT = "Error: the answer was cut before its tool call ended. Write a shorter one."

@@ -11,13 +11,12 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from roll.utils.answers.numbers import read_number
-
 ENTRIES = ("ground_truth", "target", "answer", "answers", "value", "text", "number", "spans")
 """The entry of a mapping that is the answer, the first that is not empty. `aliases` beside it are accepted as well."""
 OPTIONS = ("options", "choices", "endings")
 """Columns with the options of a question, the first that has some."""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_NUMBER = re.compile(r"\s*\$?(\d+(?:\.\d+)?)(?![\w.,/:])")
 OptionsColumn = str | Sequence[str] | Mapping[Any, str] | None
 """Column with the options, or the columns that hold one each, as a list or by their labels."""
 
@@ -209,6 +208,5 @@ def _meant(value: str | int | float | Decimal | Fraction, options: Sequence[Opti
 
 
 def _is_read(text: str, options: Sequence[Option]) -> bool:
-    """Tell whether one of the options is this number, a unit aside."""
-    number = read_number(text)
-    return any((read := read_number(option.text)) and number and read.value == number.value for option in options)
+    """Tell whether one of the options begins with this number, as `2 km` does with 2."""
+    return any((number := _NUMBER.match(option.text)) and float(number[1]) == float(text) for option in options)
