@@ -154,3 +154,42 @@ def _has_unknown_sign(answer: str, truth: str) -> bool:
     odd = [command for command in _COMMAND.findall(answer) if command[1:] not in _KNOWN]
     odd += _ODD_SIGN.findall(_SUBSCRIPT.sub("", answer))
     return any(sign not in truth for sign in odd) or _PERCENT_OF.search(answer) is not None
+
+
+# Two ways to write one answer, of which the parser knows one beside the other: a column is a tuple.
+
+_ROW_OR_COLUMN = re.compile(
+    r"\\begin\{([bp])(?:small)?matrix\}((?:(?!\\begin|\\end).)*)\\end\{\1(?:small)?matrix\}", re.DOTALL
+)
+_TUPLE = re.compile(r"(?:\(|\\langle)(?P<inside>.*,.*)(?:\)|\\rangle)", re.DOTALL)
+_SET_OF_TUPLE = re.compile(r"\\?\{\s*\((?P<inside>[^{}]*,[^{}]*)\)\s*\\?\}", re.DOTALL)
+
+
+def in_one_form(truth: str, answer: str) -> tuple[str, str]:
+    r"""Both texts in one notation: a row or a column of a matrix beside a tuple is that tuple, and a set of one tuple
+    is the tuple."""
+    truth, answer = _without_set(truth), _without_set(answer)
+    if _is_tuple(truth) != _is_tuple(answer):
+        truth, answer = _as_tuple(truth), _as_tuple(answer)
+    return truth, answer
+
+
+def _is_tuple(text: str) -> bool:
+    inside = _TUPLE.fullmatch(without_sizes(text).strip(" $."))
+    return inside is not None and is_balanced(inside["inside"])
+
+
+def _as_tuple(text: str) -> str:
+    matrix = _ROW_OR_COLUMN.fullmatch(text.strip(" $."))
+    if matrix is None:
+        return text
+    rows = [row.split("&") for row in re.split(r"\\\\(?:\s*\[[^\[\]]*\])?", matrix[2].strip()) if row.strip()]
+    if len(rows) > 1 and any(len(row) > 1 for row in rows):
+        return text
+    entries = [entry.strip() for row in rows for entry in row]
+    return f"({', '.join(entries)})" if len(entries) > 1 and all(entries) else text
+
+
+def _without_set(text: str) -> str:
+    inside = _SET_OF_TUPLE.fullmatch(without_sizes(text).strip(" $."))
+    return text if inside is None or not is_balanced(inside["inside"]) else f"({inside['inside']})"
