@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import yaml
 
@@ -31,7 +32,7 @@ def named_files(page: str) -> Iterator[str]:
 def test_the_files_that_the_pages_name_are_there() -> None:
     folders = ("roll", "docs", "reports", "examples", "benchmarks", "tools", "tests", "requirements")
     there = [f"/{p.relative_to(REPOSITORY)}" for folder in folders for p in (REPOSITORY / folder).rglob("*.*")]
-    pages = [*DOCS.glob("*.md"), *REPOSITORY.glob("*.md"), *(REPOSITORY / "examples").rglob("*.md")]
+    pages = [*DOCS.glob("*.md"), *pages_outside_of_docs()]
     named = {(page.name, path) for page in pages for path in named_files(page.read_text(encoding="utf-8"))}
     assert len(named) > 60, "the search itself finds paths"
     assert sorted(item for item in named if not any(fnmatchcase(path, f"*/{item[1]}") for path in there)) == []
@@ -65,10 +66,15 @@ def pages_of_the_site() -> list[str]:
 
 def test_what_the_pages_outside_of_docs_link_to_is_there() -> None:
     """Those of docs/ are checked where the site is built."""
-    pages = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "examples").rglob("*.md"), *REPOSITORY.glob("reports/*.md")]
+    pages = pages_outside_of_docs()
     links = {(page, link) for page in pages for link in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))}
     dead = [(page.name, link) for page, link in links if "://" not in link and not (page.parent / link).exists()]
     assert len(links) > 40 and dead == []
+
+
+def pages_outside_of_docs() -> list[Path]:
+    pages = (REPOSITORY.glob("*.md"), REPOSITORY.glob("reports/*.md"), (REPOSITORY / "examples").rglob("*.md"))
+    return [page for found in pages for page in found]
 
 
 def test_the_index_leads_to_every_page() -> None:
