@@ -37,18 +37,19 @@ def run(argv: Sequence[str]) -> int:
     return start_yaml(str(file), overrides, is_plan=options.dry_run)
 
 
-def write_fork(first: RunFiles, step: str, out: Path) -> Path:
-    """Writes the YAML of a fork below `out` and returns its path. `step`: of the checkpoint; empty: the newest."""
+def write_fork(first: RunFiles, step: str, out: Path, resumes: bool = True) -> Path:
+    """Writes the YAML of a fork below `out` and returns its path. `step`: of the checkpoint; empty: the newest. One
+    that does not resume begins anew."""
     story = read_story(first.logs / RUN_FILE)
     if not story.settings:
         raise ConfigError(f"{first.logs / RUN_FILE} does not say what the run was given: an earlier roll wrote it.")
     if hidden := list(_hidden(story.settings, "")):
         raise ConfigError(f"{hidden[0]}: the run's secrets are not recorded. Give it again: {hidden[0]}=...")
-    checkpoint = _checkpoint(first, story.config, step)
+    resumed = str(_checkpoint(first, step)) if resumes else False
     for folder in story.folders:
         add_folder(Path(folder))
     settings = {key: value for key, value in story.settings.items() if key not in _OF_THE_FIRST}
-    tree = {**settings, "exp_name": out.name, "output_dir": str(out), "resume_from_checkpoint": str(checkpoint)}
+    tree = {**settings, "exp_name": out.name, "output_dir": str(out), "resume_from_checkpoint": resumed}
     out.mkdir(parents=True, exist_ok=True)
     if os.path.isdir(story.directory):
         os.chdir(story.directory)  # relative paths of the first run start there
@@ -57,11 +58,16 @@ def write_fork(first: RunFiles, step: str, out: Path) -> Path:
     return file
 
 
-def _checkpoint(first: RunFiles, config: Mapping[str, Any], step: str) -> Path:
-    """The whole path of the checkpoint: where the run says, or below its folder if that was moved."""
-    places = [first.output / "checkpoints", Path(str(config.get("checkpoint_config", {}).get("output_dir") or ""))]
+def checkpoints_of(first: RunFiles) -> list[Path]:
+    """Whole paths of a run's checkpoints, the last step first: where the run says, and below its folder."""
+    named = (first.config.get("checkpoint_config") or {}).get("output_dir")
+    places = [first.output / "checkpoints", *([Path(str(named))] if named else [])]
     stores = [CheckpointStore(place.absolute()) for place in places if place.is_dir()]
-    found = sorted((path for store in stores for path in store.newest_first()), reverse=True)
+    return sorted((path for store in stores for path in store.newest_first()), reverse=True)
+
+
+def _checkpoint(first: RunFiles, step: str) -> Path:
+    found = checkpoints_of(first)
     wanted = [path for path in found if not step or int(path.name.removeprefix("step_")) == int(step)]
     if not wanted:
         have = ", ".join(path.name for path in found) or "none"

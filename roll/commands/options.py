@@ -46,6 +46,16 @@ def fork_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def why_parser() -> argparse.ArgumentParser:
+    text = "Tests what the rules suspect: takes steps of a run again with one key changed. docs/health.md."
+    parser = argparse.ArgumentParser(prog="roll why", description=text, epilog=_EPILOG, allow_abbrev=False)
+    parser.add_argument("run", metavar="RUN", help="output_dir of a run")
+    parser.add_argument("--steps", type=_count, default=10, metavar="N", help="to take again; default: 10")
+    parser.add_argument("--causes", type=_count, default=2, metavar="N", help="to test, the likeliest; default: 2")
+    parser.add_argument("--plan", action="store_true", help="only print the commands")
+    return parser
+
+
 def script_parser(pipeline: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=f"Runs the {pipeline} pipeline, or the stages of a YAML.", epilog=_EPILOG, allow_abbrev=False

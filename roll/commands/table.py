@@ -45,6 +45,11 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         "roll.commands.fork:run",
         "roll.commands.options:fork_parser",
     ),
+    "why": Subcommand(
+        "test what keeps a run from learning: take its steps again with one key changed",
+        "roll.commands.why:run",
+        "roll.commands.options:why_parser",
+    ),
     "plan": Subcommand(
         "check a YAML and show its plan; nothing is started",
         "roll.commands.run:plan_command",

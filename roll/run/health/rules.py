@@ -40,10 +40,12 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Rule:
-    """`label`: its name in two words, for a list of runs and docs/health.md. `find`: yields nothing, or one."""
+    """`label`: its name in two words, for a list of runs and docs/health.md. `find`: yields nothing, or one.
+    `consequences`: labels that follow from it, and are not said beside it."""
 
     label: str
     find: Callable[[History], Iterator[Diagnosis]]
+    consequences: frozenset[str] = frozenset()
 
 
 # What rules ask together.
@@ -65,11 +67,32 @@ def is_solved(run: History) -> bool:
 
 def lower_rate(run: History, times: float = 10) -> Cause:
     """Cause: the learning rate of the first role that learns, divided by `times`."""
-    role = next((name for name in ("actor_train", "student", "sft_train") if run.at(name)), "actor_train")
+    role = learning_role(run)
     rate = run.at(role, "training_args", "learning_rate")
     value = f"{float(rate) / times:.0e}" if rate else ""
     at = f", which is {float(rate):g}" if rate else ""
     return Cause(f"a learning rate that is too high{at}", f"{role}.training_args.learning_rate", value)
+
+
+def odd_settings(run: History) -> Iterator[Cause]:
+    """Settings far from what is usual, which are suspected first."""
+    role = learning_role(run)
+    rate = run.at(role, "training_args", "learning_rate")
+    if isinstance(rate, int | float) and rate < 1e-7:
+        key = f"{role}.training_args.learning_rate"
+        yield Cause(f"a learning rate that is too low, {rate:g}", key, "1e-06")
+    heat = run.at("actor_infer", "generating_args", "temperature")
+    if isinstance(heat, int | float) and heat < 0.5:
+        yield Cause(f"a low temperature, {heat:g}", "actor_infer.generating_args.temperature", "1.0")
+    for key, most in (("entropy_loss_coef", 0.05), ("kl_loss_coef", 1.0), ("init_kl_coef", 1.0)):
+        value = run.at(key)
+        if isinstance(value, int | float) and value > most:
+            yield Cause(f"a term that outweighs the reward, {value:g}", key, "0.0" if key[0] == "e" else "0.01")
+
+
+def learning_role(run: History) -> str:
+    """The first role that learns."""
+    return next((name for name in ("actor_train", "student", "sft_train") if run.at(name)), "actor_train")
 
 
 def length_limit(run: History) -> tuple[str, int | None]:
@@ -124,13 +147,15 @@ def equal_rewards(run: History) -> Iterator[Diagnosis]:
     if (run.last(CUT, 5) or 0) > 0.3:
         causes.insert(0, _longer(run))
     if not always:
-        causes.insert(0, lower_rate(run))
+        causes = [*odd_settings(run), lower_rate(run), *causes]
     elif low != 0:
         causes = [Cause("the reward does not look at the response, or its judge gives everybody the same", "rewards")]
     yield Diagnosis(f"every response has the reward {low:g} {since}, so nothing is learned from rewards", tuple(causes))
 
 
 # A policy that breaks.
+
+_EARLY = 10  # steps
 
 
 def collapse(run: History) -> Iterator[Diagnosis]:
@@ -141,16 +166,18 @@ def collapse(run: History) -> Iterator[Diagnosis]:
     floor = min(run.series.get("rollout/reward_min", [0.0]))
     has_lost = best - floor > 0 and now - floor < 0.4 * (best - floor)
     is_poor = (standing(run) or 0) < 0.2
-    signs = []
+    signs, early = [], max(run.series[ENTROPY][:_EARLY])
     if entropy < 0.2 * start:
         signs.append(f"the entropy fell from {start:.2g} to {entropy:.2g}")
-    if entropy > 2 * start and entropy > start + 0.5:
-        signs.append(f"the entropy rose from {start:.2g} to {entropy:.2g}")
+    for what, value in (("rose", entropy), (f"jumped in the first {_EARLY} steps", early)):
+        if value > 2 * start and value > start + 0.5:
+            signs.append(f"the entropy {what} from {start:.2g} to {value:.2g}")
+            break
     cut, cut_first = run.last(CUT, 3), run.first(CUT, 1)
     if cut is not None and cut_first is not None and cut > 0.9 and cut_first < 0.5:
         signs.append(f"{cut:.0%} of the responses are cut, {cut_first:.0%} at first")
     gradients = run.series.get("actor/grad_norm", [])
-    if len(gradients) > 4 and max(gradients[1:]) > 10 * statistics.median(gradients):
+    if len(gradients) > 4 and max(gradients[1:]) > 10 * statistics.median(gradients) > 0:
         signs.append(f"the gradient was {max(gradients[1:]):.2g} once, {statistics.median(gradients):.2g} as a rule")
     if signs and (has_lost or is_poor):
         lost = f"the reward fell from {best:.3g} to {now:.3g}" if has_lost else f"the reward is {now:.3g}"
@@ -158,7 +185,7 @@ def collapse(run: History) -> Iterator[Diagnosis]:
             Cause("no bound to the first model", "kl_loss_coef", "0.01"),
             Cause("too many updates of a batch", "ppo_epochs", "1"),
         )
-        yield Diagnosis(f"{lost}, and {' and '.join(signs)}", (lower_rate(run), *more))
+        yield Diagnosis(f"{lost}, and {' and '.join(signs)}", (*odd_settings(run), lower_rate(run), *more))
 
 
 _ROUNDING = {"fp32": 0.005, "fp16": 0.03, "bf16": 0.1}  # nats a token, of models with pretrained weights
@@ -269,6 +296,7 @@ def no_signal(run: History) -> Iterator[Diagnosis]:
     else:
         what = "some tasks are always solved, the others never"
         causes = (choose, harder, Cause("a low temperature", "actor_infer.generating_args.temperature", "1.0"))
+    causes = (*odd_settings(run), *causes)
     yield Diagnosis(f"in {equal:.0%} of the groups all rewards are equal (last 10 steps): {what}", causes)
 
 
@@ -484,11 +512,14 @@ def memory_grows(run: History) -> Iterator[Diagnosis]:
             return
 
 
+_OF_A_BROKEN_POLICY = frozenset(
+    {"equal rewards", "zero gradient", "answers cut", "no signal", "entropy lost", "entropy grows", "longer only"}
+)
 RULES = (
-    Rule("not finite", not_finite),
+    Rule("not finite", not_finite, _OF_A_BROKEN_POLICY | {"collapsed"}),
+    Rule("collapsed", collapse, _OF_A_BROKEN_POLICY),
+    Rule("equal rewards", equal_rewards, _OF_A_BROKEN_POLICY),
     Rule("zero gradient", zero_gradient),
-    Rule("equal rewards", equal_rewards),
-    Rule("collapsed", collapse),
     Rule("engine differs", engine_differs),
     Rule("answers cut", answers_cut),
     Rule("longer only", longer_not_better),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from roll.run.health.history import History
-from roll.run.health.rules import REWARD, RULES, Cause, Diagnosis, is_solved, lower_rate
+from roll.run.health.rules import REWARD, RULES, Cause, Diagnosis, is_solved, lower_rate, odd_settings
 
 PAGE = "docs/health.md"
 _LEAST = 20  # steps, before a curve without a trend is called flat
@@ -47,7 +47,12 @@ class Verdict:
 
 def symptoms(run: History) -> tuple[Symptom, ...]:
     """Findings of the rules, those that explain others first."""
-    return tuple(Symptom(rule.label, diagnosis) for rule in RULES for diagnosis in rule.find(run))
+    found, explained = list[Symptom](), set[str]()
+    for rule in RULES:
+        for diagnosis in rule.find(run) if rule.label not in explained else ():
+            found.append(Symptom(rule.label, diagnosis))
+            explained |= rule.consequences
+    return tuple(found)
 
 
 def verdict(run: History) -> Verdict:
@@ -80,6 +85,7 @@ def _flat(run: History, says: str) -> Symptom:
     rate = lower_rate(run, 1)
     faster = lower_rate(run, 0.3)
     causes = (
+        *odd_settings(run),
         Cause("a learning rate that is too low", rate.key, faster.value),
         Cause("few responses a step: the noise hides what is learned", "rollout_batch_size"),
         Cause("not enough steps", "max_steps"),

@@ -19,6 +19,7 @@ class CallCheck:
     def __init__(self, sources: Sources):
         self._sources = sources
         self._values = Values(sources)
+        self._open: list[tuple[str, Scope]] = []  # names whose values are being read
         self._asked: list[ast.AST] = []  # functions on the way, which hand their `**rest` on in a circle
 
     def faults(self, module: str, package: str) -> list[str]:
@@ -53,7 +54,11 @@ class CallCheck:
             case ast.BinOp(left=one, op=ast.BitOr(), right=other) | ast.IfExp(body=one, orelse=other):
                 parts = [self.keys(one, scope), self.keys(other, scope)]
             case ast.Name(id=name):
+                if (name, scope) in self._open:  # settings = defaults | settings
+                    return frozenset(), True
+                self._open.append((name, scope))
                 parts = [*self._filled(name, scope)]
+                self._open.pop()
             case ast.Call(func=function):
                 for value in self._values.of(function, scope):
                     if isinstance(value.found.node, Function):
