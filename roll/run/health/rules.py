@@ -90,6 +90,12 @@ def odd_settings(run: History) -> Iterator[Cause]:
             yield Cause(f"a term that outweighs the reward, {value:g}", key, "0.0" if key[0] == "e" else "0.01")
 
 
+def bound_to_reference(run: History) -> Cause:
+    if run.at("use_kl_loss"):
+        return Cause("a weak bound to the first model", "kl_loss_coef")
+    return Cause("no bound to the first model", "use_kl_loss", "true" if run.at("reference") else "")
+
+
 def learning_role(run: History) -> str:
     """The first role that learns."""
     return next((name for name in ("actor_train", "student", "sft_train") if run.at(name)), "actor_train")
@@ -182,7 +188,7 @@ def collapse(run: History) -> Iterator[Diagnosis]:
     if signs and (has_lost or is_poor):
         lost = f"the reward fell from {best:.3g} to {now:.3g}" if has_lost else f"the reward is {now:.3g}"
         more = (
-            Cause("no bound to the first model", "kl_loss_coef", "0.01"),
+            bound_to_reference(run),
             Cause("too many updates of a batch", "ppo_epochs", "1"),
         )
         yield Diagnosis(f"{lost}, and {' and '.join(signs)}", (*odd_settings(run), lower_rate(run), *more))
@@ -362,7 +368,7 @@ def validation_falls(run: History) -> Iterator[Diagnosis]:
             (
                 Cause("a reward that can be had without the task: read responses with high reward", "rewards"),
                 Cause("few prompts that are seen again and again", "actor_train.data_args.file_name"),
-                Cause("no bound to the first model", "kl_loss_coef", "0.01"),
+                bound_to_reference(run),
             ),
         )
 
@@ -462,11 +468,25 @@ def episodes_never_end(run: History) -> Iterator[Diagnosis]:
 
 def loss_rises(run: History) -> Iterator[Diagnosis]:
     for name in ("train/nll_mean", "train/loss", "train/divergence_mean"):
-        first, last = run.first(name, 3), run.last(name, 3)
+        first, last = run.first(name, 1), run.last(name, 3)
         if first is not None and last is not None and run.count(name) >= 6 and first > 0:
             if last > 1.3 * first:
                 yield Diagnosis(f"{name} rose from {first:.3g} to {last:.3g}", (lower_rate(run),))
             return
+
+
+def forgets(run: History) -> Iterator[Diagnosis]:
+    name = "train/nll_chosen_mean"
+    first, last = run.first(name, 1), run.last(name, 3)
+    if first is not None and last is not None and last > 3 * first and last > first + 2:
+        yield Diagnosis(
+            f"{name} rose from {first:.2g} to {last:.2g}: the chosen responses become unlikely, too",
+            (
+                lower_rate(run),
+                Cause("a weak bound to the reference", "beta"),
+                Cause("no SFT term", "sft_loss_coef", "0.1"),
+            ),
+        )
 
 
 def overfit(run: History) -> Iterator[Diagnosis]:
@@ -538,6 +558,7 @@ RULES = (
     Rule("calls fail", calls_fail),
     Rule("never ends", episodes_never_end),
     Rule("loss rises", loss_rises),
+    Rule("forgets", forgets),
     Rule("overfit", overfit),
     Rule("chance", no_better_than_chance),
     Rule("memory grows", memory_grows),

@@ -78,6 +78,10 @@ PLANTED: dict[str, Mapping[str, Sequence[float]]] = {
 ON_ROWS: dict[str, Mapping[str, Sequence[float]]] = {
     "learning": {"train/nll_mean": [2 - 0.02 * at + 0.05 * NOISE[at] for at in range(40)]},
     "loss rises": {"train/nll_mean": [2 + 0.1 * at for at in range(40)]},
+    "forgets": {
+        "train/loss": [0.7 - 0.01 * at for at in range(40)],
+        "train/nll_chosen_mean": [0.5 * 1.1**at for at in range(40)],
+    },
     "overfit": {"train/nll_mean": [2 - 0.04 * at for at in range(40)], "val/nll_mean": [2.0, 1.5, 1.7, 1.9]},
     "chance": {"train/loss": [0.7 - 0.001 * at for at in range(60)], "train/accuracy": [0.5] * 60},
 }
