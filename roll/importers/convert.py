@@ -71,7 +71,8 @@ class Entry:
 @dataclass(frozen=True)
 class Imported:
     """The YAML, an entry for every given key, and what was written because the other system has it as a default.
-    `unresolved`: keys of the source that a script leaves to its shell, without which the YAML is not whole."""
+    `unresolved`: keys of the source that a script leaves to its shell, without which the YAML is not whole.
+    `defaults_read`: keys whose default there had a say."""
 
     system: str
     pipeline: str
@@ -80,6 +81,7 @@ class Imported:
     defaults: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     unresolved: tuple[str, ...] = ()
+    defaults_read: frozenset[str] = frozenset()
 
     @property
     def changes(self) -> tuple[str, ...]:
@@ -123,8 +125,9 @@ class _Conversion:
         told = {key: table.release[key] for key in known if key in table.release}
         self._known = {**told, **own, **table.derived(values)}
         self._defaults = {**table.release, **self._known}
-        self._values = {key: self._with_defaults(value) for key, value in values.items()}
+        self._values: dict[str, Any] = {}
         self._source = SourceLookup(self._values, self._defaults)
+        self._values |= {key: self._with_defaults(value) for key, value in values.items()}
         self._tree: Tree = {}
         self._writer: dict[str, str] = {}
         self._sums: dict[str, CombinedKeys | NotHere] = {}
@@ -145,7 +148,9 @@ class _Conversion:
         return _PLAIN_REFERENCE.sub(lambda it: it[0] if defaults[it[1]] is None else str(defaults[it[1]]), value)
 
     def _default_of(self, key: str) -> str | int | float | None:
-        value = self._defaults.get(self._table.canonical(key)) if "." in key else None
+        known_as = self._table.canonical(key)
+        self._source.read.add(known_as)
+        value = self._defaults.get(known_as) if "." in key else None
         return value if isinstance(value, str | int | float) else None
 
     def run(self, key_values: list[tuple[str, str, Any]], names: Mapping[str, str], notes: tuple[str, ...]) -> Imported:
@@ -164,7 +169,10 @@ class _Conversion:
         ]
         notes = (*notes, *self._unnoted(names))
         opened = tuple(sorted(names.get(key, key) for key in self._source.unresolved | self._unresolved))
-        return Imported(self._table.system, self._table.pipeline, self._tree, tuple(entries), defaults, notes, opened)
+        read = frozenset(self._source.read)
+        return Imported(
+            self._table.system, self._table.pipeline, self._tree, tuple(entries), defaults, notes, opened, read
+        )
 
     def _unnoted(self, names: Mapping[str, str]) -> Iterator[str]:
         """Yield notes about combined keys that no key of the source reports: their defaults, differences, and keys
@@ -191,6 +199,7 @@ class _Conversion:
         if (row is None or not (row.targets or row.sum)) and (why := self._is_off(known_as, value)):
             return Entry(key, value, "asks for nothing", why)
         if row is None:
+            self._source.read.add(known_as)
             if value in OFF and self._table.release.get(known_as, NOTHING) == value:
                 return Entry(key, value, "asks for nothing", "off, which is the default of the program's own files")
             text = f"the importer does not know this key of {self._table.system}.{self._table.nearest(known_as)}"
@@ -307,6 +316,8 @@ class _Conversion:
         """Writes what holds in the other system where nothing is said, since other defaults hold here."""
         for row in self._table.rows:
             default = self._known.get(row.key)
+            if row.targets:
+                self._source.read.add(row.key)
             if not row.targets or default is None or self._values.get(row.key) is not None or self._unmet(row):
                 continue
             if _is_among(default, row.idle):

@@ -49,10 +49,14 @@ def filled(node: Any) -> Any:
     return _filled(node, {}) if isinstance(node, str) else node
 
 
+def expanded(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mapping with a key for every choice of its names."""
+    return {key: filled(value) for keys, value in said.items() for key, _ in _expanded(_filled(keys, {}))}
+
+
 def names_of(said: Mapping[str, str]) -> dict[str, str]:
     """Return the names that a mapping of keys to keys gives; `*` in a name is the last part of the key."""
-    pairs = ((key, _filled(name, {})) for keys, name in said.items() for key, _ in _expanded(_filled(keys, {})))
-    return {key: name.replace("*", key.rpartition(".")[2]) for key, name in pairs}
+    return {key: name.replace("*", key.rpartition(".")[2]) for key, name in expanded(said).items()}
 
 
 @cache

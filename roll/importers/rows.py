@@ -155,12 +155,17 @@ class SourceLookup:
     def __init__(self, values: Mapping[str, Any], defaults: Mapping[str, Any]):
         self._values = values
         self._defaults = defaults
+        self.read: set[str] = set()
+        """Keys whose default was asked for."""
         self.unresolved: set[str] = set()
         """Keys that `number_or_open` found open."""
 
     def __call__(self, key: str, default: Any = None) -> Any:
         value = self._values.get(key)
-        return self._defaults.get(key, default) if value is None else value
+        if value is not None:
+            return value
+        self.read.add(key)
+        return self._defaults.get(key, default)
 
     def is_set(self, key: str) -> bool:
         return self._values.get(key) is not None

@@ -8,7 +8,7 @@ from typing import Any
 
 from roll.configs.strategies.table import spec_of
 from roll.importers.conversions import FIRST_UPDATE, rollout_engine, scorer, trainer
-from roll.importers.rows import ApproximateValue, ChangesRun, CombinedKeys, LeftOpen, SourceLookup, devices, split
+from roll.importers.rows import ApproximateValue, ChangesRun, CombinedKeys, LeftOpen, SourceLookup, data, devices, split
 from roll.importers.verl.common import (
     ACTOR,
     CRITIC,
@@ -263,7 +263,7 @@ def engine_arguments(source: SourceLookup) -> CombinedKeys:
     if spec.share is None:
         return CombinedKeys({}, f"{spec.name} has no settings of its own")
     config[spec.share.name] = source.amount(f"{ROLLOUT}.gpu_memory_utilization")
-    names = _OWN_NAMES.get(spec.share.name, {})
+    names = data("verl/engines.yaml")["names"].get(spec.share.name, {})
     config[names["tensor_model_parallel_size"]] = source.size(f"{ROLLOUT}.tensor_model_parallel_size")
     lost: dict[str, str] = {}
     for key, name in names.items():
@@ -273,7 +273,7 @@ def engine_arguments(source: SourceLookup) -> CombinedKeys:
     for key in ("enforce_eager", "max_num_batched_tokens", "max_model_len", "enable_chunked_prefill", "limit_images"):
         if source.is_set(f"{ROLLOUT}.{key}") and key not in names:
             lost[f"{ROLLOUT}.{key}"] = f"{spec.name} has no such argument; its own go into {at}"
-    always = _ALWAYS_ON.get(spec.share.name, {}).items()
+    always = data("verl/engines.yaml")["always on"].get(spec.share.name, {}).items()
     idle = {f"{ROLLOUT}.{key}": why for key, why in always if source(f"{ROLLOUT}.{key}") is True}
     lost = {key: why for key, why in lost.items() if key not in idle}
     config |= (quantised := _quantization(source, spec.share.name)).settings
@@ -313,24 +313,3 @@ def _of_other_engines(source: SourceLookup, engine: str) -> tuple[dict[str, str]
 
 _QUANTIZATION = f"{ROLLOUT}.quantization"
 _EIGHT_BITS: Mapping[str, Mapping[str, str]] = {"gpu_memory_utilization": {"quantization": "fp8_per_block"}}
-_ALWAYS_ON: Mapping[str, Mapping[str, str]] = {
-    "mem_fraction_static": {"enable_chunked_prefill": "long prompts go in chunks in any case (chunked_prefill_size)"}
-}
-"""Switches of verl's that an engine has on by itself, by its argument for the share of memory."""
-_OWN_NAMES: Mapping[str, Mapping[str, str]] = {
-    "gpu_memory_utilization": {
-        "tensor_model_parallel_size": "tensor_parallel_size",
-        "enforce_eager": "enforce_eager",
-        "max_num_batched_tokens": "max_num_batched_tokens",
-        "max_model_len": "max_model_len",
-        "enable_chunked_prefill": "enable_chunked_prefill",
-        "enable_prefix_caching": "enable_prefix_caching",
-        "limit_images": "limit_mm_per_prompt.image",
-    },
-    "mem_fraction_static": {
-        "tensor_model_parallel_size": "tp_size",
-        "enforce_eager": "disable_cuda_graph",
-        "max_model_len": "context_length",
-    },
-}
-"""Names that verl has for an engine's arguments, by its argument for the share of memory, which differs by engine."""

@@ -71,56 +71,21 @@ def policy_loss(source: SourceLookup) -> CombinedKeys:
     mode = source(f"{ACTOR}.policy_loss.loss_mode")
     if source(f"{ACTOR}.use_gpg_loss") and mode == "vanilla":
         mode = "gpg"  # of older versions
-    low, high = (source.amount(f"{ACTOR}.clip_ratio_{side}", source(f"{ACTOR}.clip_ratio")) for side in ("low", "high"))
-    if source(f"{ACTOR}.use_m2po_loss"):  # of the paper's own fork
-        near = (
-            "Tokens are left out of the whole update until the others' mean is small. There it is done in each micro "
-            "batch, and those left out count at the bound, so that more are."
-        )
-        return CombinedKeys({"pg_variant": "m2po"}, "pg_variant: m2po.", near)
-    if mode == "cispo":
-        settings: dict[str, Any] = {"pg_variant": "cispo", "cispo_epsilon_low": low, "cispo_epsilon_high": high}
-        return CombinedKeys(settings, f"pg_variant: cispo, weights in [1 - {low:g}, 1 + {high:g}].")
-    if mode == "geo_mean":
-        settings = {"pg_variant": "gmpo", "gmpo_clip_low": low, "gmpo_clip_high": high}
-        return CombinedKeys(settings, f"pg_variant: gmpo, log r in [-{low:g}, {high:g}], a mean over the answers.")
-    if mode == "gpg":
-        return CombinedKeys({"pg_variant": "vanilla"}, "pg_variant: vanilla: the policy gradient without a ratio.")
-    if mode == "opmd":
-        return CombinedKeys({"pg_variant": "opmd"}, "pg_variant: opmd: the policy gradient / (1 + opmd_tau).")
-    if mode == "sapo":
-        taus = {f"sapo_tau_{kind}": source.amount(f"{ACTOR}.tau_{kind[:3]}") for kind in ("positive", "negative")}
-        taus_text = ", ".join(f"{key} {value:g}" for key, value in taus.items())
-        return CombinedKeys({"pg_variant": "sapo", **taus}, f"pg_variant: sapo, {taus_text}.")
-    if mode == "importance_sampling":  # of Trinity-RFT alone, as the next four
-        settings = {"pg_variant": "ppo", "dual_clip_loss": False, **clip_range(1.0, 1e9)}
-        return CombinedKeys(settings, "pg_variant: ppo with bounds that no ratio meets: -A r.")
-    if mode in ("rec", "sppo", "topr", "m2po"):
-        return CombinedKeys({"pg_variant": mode}, f"pg_variant: {mode}.")
-    if mode in ("dppo_tv", "dppo_kl"):
-        settings = {"pg_variant": "dppo", "dppo_divergence": mode[len("dppo_") :], "dppo_clip_low": low}
-        settings |= {"dppo_clip_high": high, "dppo_highest_weight": source.amount(f"{ACTOR}.clip_ratio_c")}
-        return CombinedKeys(
-            settings, f"pg_variant: dppo, {settings['dppo_divergence']} of at most {low:g} and {high:g}."
-        )
-    if mode == "cppo":
-        threshold, most = source.amount(f"{ACTOR}.clip_ratio"), source.amount(f"{ACTOR}.clip_ratio_c")
-        settings = {"pg_variant": "cppo", "cppo_threshold": threshold, "cppo_highest_weight": most}
-        near = "A token's place is counted over its answer, as in the paper; verl counts over the padded width."
-        return CombinedKeys(settings, f"pg_variant: cppo, total variation of at most {threshold:g}.", near)
-    if mode == "dro":
-        return CombinedKeys({"pg_variant": "kimi15"}, "pg_variant: kimi15: -A log p + kimi15_tau / 2 * (log r)^2.")
-    if mode == "kl_cov":
-        return CombinedKeys({"pg_variant": "kl_cov"}, "pg_variant: kl_cov.", _COVARIANCES)
-    if mode == "clip_cov":
-        near = f"{_COVARIANCES} Tokens are spread evenly over those in the range, where verl draws them at random."
-        return CombinedKeys({"pg_variant": "clip_cov", **clip_range(low, high)}, "pg_variant: clip_cov.", near)
+    if source(f"{ACTOR}.use_m2po_loss"):
+        mode = "m2po of a fork"
+    clip = f"{ACTOR}.clip_ratio"
+    low, high = (source.amount(f"{clip}_{side}", source(clip)) for side in ("low", "high"))
+    if said := data("verl/losses.yaml").get(str(mode)):
+        numbers = {"clip": clip, "c": f"{clip}_c"}
+        numbers |= {name: f"{ACTOR}.tau_{name}" for name in ("pos", "neg")}
+        named = {name: source.amount(key) for name, key in numbers.items() if f"<{name}>" in str(said)}
+        return _listed(said, {**named, "low": low, "high": high})
     changed = {}
     if mode not in ("vanilla", "gspo"):
         at = f"{ACTOR}.policy_loss.loss_mode"
         changed[at] = f"there is no loss {mode} here; the clipped ratio stands in (pg_variant: ppo)"
     bound_at = source.amount(f"{ACTOR}.clip_ratio_c") if mode != "gspo" else 0  # verl before 0.2 has none
-    settings = {"pg_variant": "ppo", "dual_clip_loss": bound_at > 0}
+    settings: dict[str, Any] = {"pg_variant": "ppo", "dual_clip_loss": bound_at > 0}
     if mode == "gspo":
         settings["importance_sampling"] = "seq"
     settings |= clip_range(low, high)
@@ -131,10 +96,14 @@ def policy_loss(source: SourceLookup) -> CombinedKeys:
     return CombinedKeys(settings, f"pg_variant: ppo, {ratio} in [1 - {low:g}, 1 + {high:g}]{bound}.", changes=changed)
 
 
-_COVARIANCES = (
-    "Covariances, and the share of tokens, are of a whole update and the old policy here, of a micro batch and the "
-    "present policy in verl."
-)
+def _listed(said: Mapping[str, Any], numbers: Mapping[str, float]) -> CombinedKeys:
+    """Return a loss of the list, with numbers in the place of their names."""
+    settings = {key: numbers.get(str(value).strip("<>"), value) for key, value in said["settings"].items()}
+    settings |= clip_range(numbers["low"], numbers["high"]) if said.get("range") else {}
+    text = said["text"]
+    for name, number in numbers.items():
+        text = text.replace(f"<{name}>", f"{number:g}")
+    return CombinedKeys(settings, text, said.get("near", ""))
 
 
 def clip_range(low: float, high: float) -> dict[str, Any]:

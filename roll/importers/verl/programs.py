@@ -40,7 +40,7 @@ class Fork:
         rows = (row for row in table.rows if row.key not in own and not re.fullmatch(self.without, row.key))
         return replace(
             table,
-            rows=(*self.rows, *rows),
+            rows=(*rows, *self.rows),
             canonical=lambda key: self.names.get(known_as(key), known_as(key)),
             overruling=table.overruling | self.names.keys(),
             program={**table.program, **self.defaults},

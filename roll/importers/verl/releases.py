@@ -14,7 +14,8 @@ import yaml
 
 from roll.configs.base import join
 from roll.errors import ConfigError
-from roll.importers.rows import OFF, RELEASE, Change, Row, Table
+from roll.importers.row_files import expanded
+from roll.importers.rows import OFF, RELEASE, Change, Row, Table, data
 from roll.importers.verl.common import (
     ACTOR,
     AVERAGES_PASSES,
@@ -34,48 +35,7 @@ _GONE = "-gone-"
 _GIVEN_ONLY = re.compile(r"data\.(train|val)_files|critic\.model\.(tokenizer_)?path|reward_model\.model\.path")
 """Files that verl's configurations name as examples, and no run is meant to read."""
 
-_OF_CODE: Mapping[str, Any] = {
-    "algorithm.norm_adv_by_std_in_grpo": True,
-    "algorithm.kl_ctrl.horizon": 10000,
-    "algorithm.kl_ctrl.target_kl": 0.1,
-    "data.filter_overlong_prompts": True,
-    "data.reward_fn_key": "data_source",
-    "data.shuffle": True,
-    "data.truncation": "error",
-    "trainer.resume_mode": "disable",
-    "trainer.val_before_train": True,
-    "trainer.seed": 1,
-    "trainer.save_freq": -1,
-    "trainer.test_freq": -1,
-    "trainer.nnodes": 1,
-    "trainer.n_gpus_per_node": 8,
-    "optim.lr_scheduler": "cosine",
-    "model.strategy": "fsdp",
-    f"{ACTOR}.clip_ratio_c": 0,
-    f"{ACTOR}.kl_loss_coef": 0.001,
-    f"{ACTOR}.kl_loss_type": "low_var_kl",
-    f"{ACTOR}.loss_agg_mode": "token-mean",
-    f"{ACTOR}.policy_loss.loss_mode": "vanilla",
-    f"{ACTOR}.strategy": "fsdp",
-    f"{ACTOR}.tau_pos": 1.0,
-    f"{ACTOR}.tau_neg": 1.05,
-    f"{ACTOR}.ppo_max_token_len_per_gpu": 16384,
-    f"{CRITIC}.ppo_max_token_len_per_gpu": 32768,
-    **{f"{section}.optim.weight_decay": 0.01 for section in (ACTOR, CRITIC)},
-    **{
-        f"{section}.{key}": True
-        for section in (*(f"{role}.megatron" for role in (ACTOR, REF, CRITIC)), "engine")
-        for key in ("sequence_parallel", "use_distributed_optimizer")
-    },
-    f"{MODEL}.enable_gradient_checkpointing": False,
-    f"{MODEL}.target_modules": "all-linear",
-    f"{MODEL}.lora_alpha": 16,
-    f"{ROLLOUT}.mode": "sync",
-    f"{ROLLOUT}.n": 1,
-    f"{ROLLOUT}.name": "vllm",
-    **{f"{ROLLOUT}.val_kwargs.{k}": v for k, v in {"top_k": -1, "top_p": 1.0, "temperature": 0, "n": 1}.items()},
-    "custom_reward_function.name": "compute_score",
-}
+_OF_CODE: Mapping[str, Any] = expanded(data("verl/of_code.yaml"))
 """Behavior of a release whose configuration has no such key."""
 _OF_SPEED = re.compile(
     r".*(disable_gradient_checkpointing|max_running_requests|batch\w*|accumulation_steps|sequence_packing|exp_name)"
@@ -239,16 +199,22 @@ def nearest_name(names: tuple[str, ...], given: Mapping[str, Any]) -> str:
 
 
 def release_notes(
-    fits: list[Release], lacking: list[str], tables: list[Table], tree_of: Callable[[Table], Any], is_asked: bool
+    fits: list[Release],
+    lacking: list[str],
+    tables: list[Table],
+    read: frozenset[str],
+    tree_of: Callable[[Table], Any],
+    is_asked: bool,
 ) -> Iterator[str]:
     """Yield which release was chosen, and a question where another that fits as well would make another run.
-    `tables`: those of the releases; `is_asked`: the version was given."""
+    `tables`: those of the releases; `read`: keys whose default the chosen one's import asked for; `is_asked`: the
+    version was given."""
     chosen, others = fits[0], f", which has all given keys, as have {_span(fits[1:])}" if fits[1:] else ""
     if not is_asked:
         yield f"What no key says is as in verl {chosen.origin}{others}. --version TAG takes another release."
     if lacking:
         yield f"Verl {chosen.origin} has no {', '.join(sorted(lacking))}: keys of several releases stand together."
-    asked = list(_differences(fits, tables, tree_of))
+    asked = list(_differences(fits, tables, read, tree_of))
     if asked:
         yield Change(
             f"Releases with all given keys differ in what no key says: {'; '.join(asked)}. Say which it is by "
@@ -256,12 +222,19 @@ def release_notes(
         )
 
 
-def _differences(fits: list[Release], tables: list[Table], tree_of: Callable[[Table], Any]) -> Iterator[str]:
-    """Yield keys by whose defaults the YAML differs, with the values and their releases."""
-    trees = [_meaning(tree_of(table)) for table in tables]
+def _differences(
+    fits: list[Release], tables: list[Table], read: frozenset[str], tree_of: Callable[[Table], Any]
+) -> Iterator[str]:
+    """Yield keys by whose defaults the YAML differs, with the values and their releases. Releases that agree in what
+    was read make the same YAML."""
+    alike = [repr([table.release.get(key) for key in sorted(read)]) for table in tables]
+    if len(set(alike)) == 1:
+        return
+    made = {values: _meaning(tree_of(tables[alike.index(values)])) for values in dict.fromkeys(alike)}
+    trees = [made[values] for values in alike]
     others = {i: tree for i, tree in enumerate(trees) if tree != trees[0]}
     for key in dict.fromkeys(key for i in others for key in tables[i].release):
-        if tables[0].row(key) is None:
+        if key not in read or tables[0].row(key) is None:
             continue
         by_value = dict[str, list[int]]()
         for i, table in enumerate(tables):

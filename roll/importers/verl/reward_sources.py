@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roll.importers.conversions import files
-from roll.importers.rows import ChangesRun, SourceLookup
+from roll.importers.rows import ChangesRun, SourceLookup, data
 from roll.importers.verl.common import MOST_TOKENS, OF_KWARGS, penalty_factor
 from roll.utils.files import expanded, path_info
 
@@ -31,32 +31,9 @@ MATH, DAPO, CODE = "maths", "dapo", "code"
 WHOLE = "verl"
 """The domain of all rows, where there is one alone."""
 DOMAINS: Mapping[str, Domain] = {
-    MATH: Domain(
-        "math_rule",
-        (
-            "openai/gsm8k", "lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500",
-            "numina_aops_forum", "numina_synthetic_math", "numina_amc_aime", "numina_synthetic_amc", "numina_cn_k12",
-            "numina_olympiads",
-        ),
-        ("gsm8k", "/math/", "/math.", "/math_", "math-lighteval", "math500", "math-500", "numina", "eurus"),
-        {},
-        "math-verify compares, where there each source has its own way to find an answer.",
-    ),
-    DAPO: Domain(
-        "math_rule",
-        ("math_dapo", "math", "math_dapo_reasoning", "aime", "aime24", "aime25", "aime2024", "aime2025"),
-        ("dapo", "aime"),
-        {"wrong": -1.0},
-        "A wrong answer is -1, as there; math-verify compares.",
-    ),
-    CODE: Domain(
-        "code_sandbox",
-        ("codecontests", "apps", "codeforces", "taco"),
-        ("codecontests", "apps", "codeforce", "taco", "eurus", "livecode", "leetcode", "kodcode"),
-        {},
-        "The share of the cases that a program passes is paid: of all, where verl tries the first ten.",
-    ),
-}  # fmt: skip
+    name: Domain(said["reward"], tuple(said["sources"]), tuple(said["names"]), said.get("args", {}), said["near"])
+    for name, said in data("verl/rewards.yaml").items()
+}
 """Sources of rewards, by the name of the domain."""
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from roll.importers.convert import Imported, SourceKeys, convert
-from roll.importers.row_files import rows_of
-from roll.importers.rows import Change, Table
+from roll.importers.row_files import names_of, rows_of
+from roll.importers.rows import Change, Table, data
 from roll.importers.script import is_output, undated
 from roll.importers.verl.combined_keys import COMBINED_KEYS, OF_MACHINES, TRACKER_VARIABLES
 from roll.importers.verl.common import ACTOR, CONDITIONS, MEGATRON, ROLLOUT
@@ -96,9 +96,10 @@ def import_verl(
         return convert(keys, mine, [*notes, *told, *found[1].notes], of_script)
     fits, lacking = fitting(name, own, version)
     tables = [release.over(table, given) for release in fits]
-    is_said = version is not None
-    said = release_notes(fits, lacking, tables, lambda each: convert(keys, each, (), of_script).tree, is_said)
-    return convert(keys, tables[0], [*notes, *said], of_script)
+    first = convert(keys, tables[0], (), of_script)
+    is_said, read = version is not None, first.defaults_read
+    said = release_notes(fits, lacking, tables, read, lambda each: convert(keys, each, (), of_script).tree, is_said)
+    return replace(first, notes=(*notes, *said, *first.notes))
 
 
 def _configuration(original: SourceKeys, table: Table, given: Mapping[str, Any]) -> str:
@@ -225,18 +226,7 @@ def _is_below(key: str, section: str) -> bool:
     return key == section or (section.endswith(".") and key.startswith(section))
 
 
-_RENAMED = (
-    ("reward.custom_reward_function.", "custom_reward_function."),
-    ("reward.reward_manager.name", "reward_model.reward_manager"),
-    ("reward.reward_manager.", "reward_manager."),
-    ("reward.reward_model.model_path", "reward_model.model.path"),
-    ("reward.reward_model.", "reward_model."),
-    ("reward.reward_kwargs.", "reward_model.reward_kwargs."),
-    ("reward.sandbox_fusion.", "reward_model.sandbox_fusion."),
-    ("sandbox_fusion.", "reward_model.sandbox_fusion."),
-    ("reward.num_workers", "reward_model.num_workers"),
-    ("critic.fsdp.", "critic.fsdp_config."),
-)
+_RENAMED = tuple(names_of(data("verl/names.yaml")).items())
 """Keys and sections of newer versions, and what older ones call them."""
 
 
