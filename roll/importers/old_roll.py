@@ -19,7 +19,8 @@ from roll.configs.strategies.megatron_config import KNOWN, NOT_HERE
 from roll.configs.strategies.table import spec_of
 from roll.errors import ConfigError
 from roll.importers.convert import Entry, Imported, SourceKeys, leaves
-from roll.importers.rows import CHANGES
+from roll.importers.row_files import expanded
+from roll.importers.rows import CHANGES, data
 from roll.run.kind import kind_of
 from roll.run.spec import PIPELINES
 from roll.utils.imports import resolve
@@ -32,21 +33,7 @@ _ASKING = ("max_samples", "interleave_probs", "user_prompt_format", "reward_temp
 _NOT_GIVEN = (None, "None", "", {}, [])
 _FORMATS = "mixed_precision"
 """A section of fsdp2 for keys that may also stand beside it."""
-_OF_FSDP2: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("wrap_embeddings", "wrap_lm_output"),
-        "embedding and head are gathered by themselves, unless they are one weight",
-    ),
-    "moe_experts": "the experts of a block are gathered with it",
-    "efsdp_size": "further ranks hold copies of experts, as fsdp_size says",
-    "moe_use_grouped_mm": "experts compute as transformers has it",
-    "use_batched_model_update": "weights travel in buckets: model_update_buffer_size_mb",
-    "apply_tiled_mlp": "recomputation bounds what a layer keeps",
-    "tiled_num_shards": "recomputation bounds what a layer keeps",
-    "cast_forward_inputs": "inputs of a block get its number format in any case",
-    "async_save_ckpt": "a checkpoint is whole when the next step begins",
-    "apply_expert_patch": "experts compute as transformers has it",
-}
+_OF_FSDP2: Mapping[str, str] = expanded(data("fsdp2.yaml"))
 """Keys of ROLL's FSDP2 that are not here, and cost memory or time alone."""
 _OF_SPEED = ("apply_loss_scale", "router_name", "router_config", "backend_name", "backend_config")
 """Keys that are not here and change no number."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from roll.importers.rows import CombinedKeys, Condition, SourceLookup
+from roll.importers.rows import CombinedKeys, Condition, SourceLookup, data
 from roll.importers.trinity.distillation import distils
 from roll.importers.trinity.operators import is_newest
 
@@ -19,42 +19,16 @@ _OF_EVALUATION = f"{_INPUT}.default_eval_workflow_type"
 _ARGS, _FLOW_ARGS = f"{TASKS}.reward_fn_args", f"{TASKS}.workflow_args"
 _OVERLONG = ("enable_overlong_penalty", "penalty_factor", "max_response_length", "cache_length")
 
-_TAGGED = (
-    "Think the question through before you answer it. Write what you think between <think> and </think>, and after "
-    "that the answer between <answer> and </answer>, as in:\n<think> your reasoning </think>\n<answer> your answer "
-    "</answer>\n"
-)
-_THINKS_FIRST = (
-    "You solve problems of mathematics. Think the problem through first, between <think> and </think>. Then give the "
-    "final answer within \\boxed{}, as an expression in closed form."
-)
-_BOXED_FLOW = "math_boxed_workflow"
-_BOXED = "Reason step by step, and give the final answer within \\boxed{}."
-_EVALUATES = "math_eval_workflow"
-_OWN_WORDS = "The workflow's system prompt is in words of ours: data_args.system_prompt takes another."
+_TABLES = data("trinity/workflows.yaml")
+_THINKS_FIRST: str = _TABLES["thinks first"]
 _WORKFLOWS: Mapping[str, tuple[str, str]] = {
-    "math_workflow": ("math_reward", _TAGGED),
-    _BOXED_FLOW: ("math_boxed_reward", _BOXED),
-    _EVALUATES: ("math_boxed_reward", _BOXED),
-    "simple_workflow": ("", ""),
-    "simple_mm_workflow": ("", ""),
-    "on_policy_distill_workflow": ("", ""),
-    "on_policy_distill_math_workflow": ("math_boxed_reward", ""),
+    name: (said["reward"], said["prompt"]) for name, said in _TABLES["workflows"].items()
 }
 """Workflows of one question and one answer: the reward, and the system prompt where none is given."""
-_NEAREST: Mapping[str, str] = {
-    "frozen_lake": "env_type: frozen_lake (docs/adding_an_env.md)",
-    "webshop": "env_type: webshop (docs/adding_an_env.md)",
-    "alfworld": "an environment of yours that wraps it: env_type: package.module:Class",
-    "sciworld": "an environment of yours that wraps it: env_type: package.module:Class",
-    "react": "env_type: roll_math or roll_qa with a tool_wrapper asks rows in several turns (docs/adding_an_env.md)",
-    "search": "env_type: roll_qa with a tool_wrapper of yours searches in several turns (docs/adding_an_env.md)",
-    "toolcall": "data_args.tools offers tools in the prompt; a reward of yours compares the calls",
-    "rubric": "reward: llm_judge with a judge_prompt of yours (docs/judges.md)",
-    "ruler": "reward: llm_judge (docs/judges.md)",
-    "_rm_": "reward: reward_model (docs/reward_models.md)",
-    "sudoku": "an environment of yours: env_type: package.module:Class",
-}
+_NEAREST: Mapping[str, str] = _TABLES["nearest"]
+_BOXED_FLOW = "math_boxed_workflow"
+_EVALUATES = "math_eval_workflow"
+_OWN_WORDS = "The workflow's system prompt is in words of ours: data_args.system_prompt takes another."
 _ANOTHER = "an environment or rollout loop of yours (docs/adding_an_env.md, docs/adding_a_rollout_loop.md)"
 _OF_MATHS = ("math_reward", "math_boxed_reward", "accuracy_reward", "math_dapo_reward")
 _FORMAT = r".*?<think>.*?</think>\s*<answer>.*?</answer>[^\S\n]*(?:\n.*)?"
@@ -218,7 +192,7 @@ def _default_prompt(source: SourceLookup, args: str) -> str:
     """The workflow's own where none is given: of some with any reward, of others only with their own."""
     flow = _plain(workflow(source))
     if flow == _BOXED_FLOW:
-        return _THINKS_FIRST if source(f"{_TRINITY_ONLY}{args}.with_think") else _BOXED
+        return _THINKS_FIRST if source(f"{_TRINITY_ONLY}{args}.with_think") else _WORKFLOWS[flow][1]
     reward, default = _WORKFLOWS.get(flow, ("", ""))
     return default if _reward_name(source) == reward else ""
 
