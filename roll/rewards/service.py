@@ -10,7 +10,6 @@ from roll.distributed.executor.clusters import RunClusters
 from roll.errors import WorkerError
 from roll.rewards.base import RewardInput, RewardOutcome
 from roll.rewards.config import RewardConfig
-from roll.rewards.judge.api import for_workers
 from roll.rewards.table import sharing_of
 from roll.rewards.worker import LOOP_GRACE_S, Attempts
 from roll.types.rollout import Place
@@ -42,7 +41,7 @@ class RewardPools:
     def __init__(self, clusters: RunClusters, rewards: Mapping[str, RewardConfig]):
         self._rewards = rewards
         self._pools = {
-            domain: clusters.start_pool(f"rewards.{domain}", reward, _WORKER, (domain, for_workers(reward)))
+            domain: clusters.start_pool(f"rewards.{domain}", reward, _WORKER, (domain, _for_workers(reward)))
             for domain, reward in rewards.items()
         }
         self._sharing = {domain: sharing_of(reward) for domain, reward in rewards.items()}
@@ -116,3 +115,11 @@ def _outcome(reply: list[RewardOutcome] | BaseException) -> RewardOutcome:
         raise reply
     (outcome,) = reply
     return outcome
+
+
+def _for_workers(reward: RewardConfig) -> RewardConfig:
+    if reward.judge_model_type is None:
+        return reward
+    from roll.rewards.judge.api import for_workers  # only where a judge scores
+
+    return for_workers(reward)

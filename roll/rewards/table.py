@@ -12,7 +12,6 @@ from roll.datasets.rows import GROUND_TRUTH, Columns
 from roll.rewards.base import REQUIRED, ROW_CHECK, TAKES_BATCH, BatchReward, Reward, RowCheck
 from roll.rewards.chain import Link, Part, chained, parts_of
 from roll.rewards.config import BUILTINS, PATHS, RewardConfig
-from roll.rewards.judge.api import api_judge, method_of
 from roll.utils.imports import resolve
 
 MISSING = f"is missing: {', '.join(BUILTINS)}, {REWARD_MODEL}, or your own package.module:object."
@@ -21,7 +20,19 @@ MISSING = f"is missing: {', '.join(BUILTINS)}, {REWARD_MODEL}, or your own packa
 def required_columns(config: RewardConfig) -> tuple[Columns, ...]:
     """The columns that its parts declare (`requires`). Imports them, and builds nothing."""
     columns = [column for part in parts_of(config) for column in _declared(part) or ()]
-    return tuple(dict.fromkeys([*columns, *(method_of(config).prompt.columns if config.is_judge else ())]))
+    return tuple(dict.fromkeys([*columns, *(_judged_columns(config) if config.is_judge else ())]))
+
+
+def _judged_columns(config: RewardConfig) -> tuple[Columns, ...]:
+    from roll.rewards.judge.api import method_of  # only where a judge scores
+
+    return method_of(config).prompt.columns
+
+
+def _api_judge(config: RewardConfig) -> Reward:
+    from roll.rewards.judge.api import api_judge
+
+    return api_judge(config)
 
 
 def reads_ground_truth(config: RewardConfig) -> bool:
@@ -56,7 +67,7 @@ def build_reward(config: RewardConfig, judge: Reward | None = None) -> Reward | 
     """The callable that scores one RewardInput, or a list of them (`takes_batch`). Raises what the import or the
     constructor raises. `judge`: what llm_judge is, where it is not a model behind an address."""
     links = [
-        _judge_link(part, judge or api_judge(config)) if part.reward == LLM_JUDGE else _link(part)
+        _judge_link(part, judge or _api_judge(config)) if part.reward == LLM_JUDGE else _link(part)
         for part in parts_of(config)
     ]
     if not links:

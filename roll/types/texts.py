@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+BESIDE = "beside"
+"""Form of a recorded picture that is a file in the folder of its record."""
+
 
 @dataclass(frozen=True)
 class ParsedMessage:

@@ -85,6 +85,14 @@ class EngineJudges:
     def scores_alone(self, domain: str) -> bool:
         return True
 
+    def group_scorers(
+        self, config: RLVRConfig, engines: Mapping[str, Engines], run: Callable[[Coroutine[Any, Any, Any]], Any]
+    ) -> dict[str, AfterRolloutJudge]:
+        """The scorers of the domains that are judged after the rollout."""
+        in_turn = {domain: role for domain, role in config.judge_of.items() if domain in config.after_rollout_domains}
+        late = {role: AfterRolloutJudge(engines[role], self, run) for role in in_turn.values()}
+        return {domain: late[role] for domain, role in in_turn.items()}
+
     async def score(self, domain: str, inputs: list[RewardInput], places: Sequence[Place] = ()) -> list[RewardOutcome]:
         """One outcome per input. `places` say where their texts are, if they are not in them."""
         if places:
@@ -133,6 +141,13 @@ def _judged(domain: str, config: RewardConfig, engines: Engines, text: JudgeText
     reward = cast(Callable[[RewardInput], Awaitable[Score]], build_reward(config, judge))
     form = None if config.format_pattern is None else regex.compile(config.format_pattern, regex.DOTALL)
     return _Judged(reward, config.timeout_s, form, Attempts(config))
+
+
+def judge_texts(config: RLVRConfig) -> dict[str, JudgeText]:
+    """How each judge on engines reads, by its role."""
+    data = config.actor_train.data_args
+    limits = data.image_min_pixels, data.image_max_pixels
+    return {role: JudgeText.load(role, worker, limits) for role, worker in config.judge_roles.items()}
 
 
 def judge_sees(config: RewardConfig, text: JudgeText) -> bool:

@@ -165,6 +165,14 @@ class RewardModel:
         return attempt.rewarded(score, {TRUNCATED: float(shown.was_cut)})
 
 
+def group_scorers(
+    config: RLVRConfig, readers: Mapping[str, AnswerReader], clusters: Mapping[str, ScoreCluster]
+) -> dict[str, RewardModel]:
+    """The scorers of the domains that a reward model scores."""
+    models = {role: RewardModel(readers[role], clusters[role]) for role in config.scorer_roles}
+    return {domain: models[role] for domain, role in config.scorer_of.items()}
+
+
 def answer_readers(
     config: RLVRConfig, policy: PreTrainedTokenizerBase, policy_vision: VisionModel | None
 ) -> dict[str, AnswerReader]:

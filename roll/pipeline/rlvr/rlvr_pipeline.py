@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,12 +29,9 @@ from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import ConfigError
 from roll.models.vision.files import vision_of
-from roll.pipeline.rlvr.judge_service import AfterRolloutJudge, EngineJudges, check_judges
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter
-from roll.pipeline.rlvr.reward_model import AnswerReader, RewardModel, answer_readers
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.rlvr.row_operators import data_domains, places, read_texts
-from roll.rewards.judge.engine import JudgeText
 from roll.rewards.service import RewardPools, RewardsByDomain, RewardService
 from roll.rl.evaluation import Validation, ValidationSet
 from roll.rl.late_rewards import GroupScorer
@@ -62,6 +60,10 @@ class WeightedCredit(StepCredit):
     def row_weights(self, meta: RowMeta) -> tuple[np.ndarray | None, dict[str, float]]:
         return (None, {}) if self._weights is None else row_weights(meta, self._weights)
 
+
+if TYPE_CHECKING:
+    from roll.pipeline.rlvr.reward_model import AnswerReader
+    from roll.rewards.judge.engine import JudgeText
 
 logger = logging.getLogger(__name__)
 
@@ -96,10 +98,14 @@ class RLVRPipeline(RLPipeline):
 
     def load_validation(self) -> None:
         config = self.config
-        self.answer_readers = answer_readers(config, self.tokenizer, self.vision)
-        data = config.actor_train.data_args
-        limits = data.image_min_pixels, data.image_max_pixels
-        self.judge_texts = {role: JudgeText.load(role, worker, limits) for role, worker in config.judge_roles.items()}
+        if config.scorer_roles:
+            from roll.pipeline.rlvr.reward_model import answer_readers
+
+            self.answer_readers = answer_readers(config, self.tokenizer, self.vision)
+        if config.judge_roles:
+            from roll.pipeline.rlvr.judge_service import judge_texts
+
+            self.judge_texts = judge_texts(config)
         self.validation_tasks = [
             self._load_tasks(validated.data_args, f"{validated.at}.data_args", self.plan.val_prompt_length)
             for validated in config.validated
@@ -131,7 +137,10 @@ class RLVRPipeline(RLPipeline):
         domains = {task.domain for task in tasks if task.pictures}
         if domains:
             check_shown(self.config, "actor_train", self.vision, of_text=self.config.scorers_without(domains))
-            check_judges(self.config, self.judge_texts, domains)
+            if self.judge_texts:
+                from roll.pipeline.rlvr.judge_service import check_judges
+
+                check_judges(self.config, self.judge_texts, domains)
         return bool(domains)
 
     def build(self) -> None:
@@ -153,10 +162,21 @@ class RLVRPipeline(RLPipeline):
         """Build the parts that sample, reward and validate."""
         config, clusters = self.config, self.running
         pools = RewardPools(clusters, config.pool_rewards)
-        judges = EngineJudges(config, clusters.engines, self.judge_texts)
-        rewards = RewardsByDomain({domain: judges if domain in config.judge_of else pools for domain in config.rewards})
+        services: dict[str, RewardService] = dict.fromkeys(config.rewards, pools)
+        scorers: dict[str, GroupScorer] = {}
+        if config.scorer_of:
+            from roll.pipeline.rlvr.reward_model import group_scorers
+
+            scorers |= group_scorers(config, self.answer_readers, clusters.scorers)
+        if config.judge_of:
+            from roll.pipeline.rlvr.judge_service import EngineJudges
+
+            judges = EngineJudges(config, clusters.engines, self.judge_texts)
+            services |= dict.fromkeys(config.judge_of, judges)
+            scorers |= judges.group_scorers(config, clusters.engines, self.loop.run)
         if config.after_rollout_domains:
-            self.late_rewards.use(self._late_scorers(judges), clusters.placement.hold)
+            self.late_rewards.use(scorers, clusters.placement.hold)
+        rewards = RewardsByDomain(services)
         self.validation = self._validation(rewards)
         if config.has_rollouts:
             self.scheduler = self._scheduler(rewards)
@@ -225,15 +245,6 @@ class RLVRPipeline(RLPipeline):
             metrics=engines.metrics,
         )
 
-    def _late_scorers(self, judges: EngineJudges) -> dict[str, GroupScorer]:
-        """Scorers of the domains whose rewards are computed after the rollout."""
-        config, clusters = self.config, self.running
-        models = {role: RewardModel(self.answer_readers[role], clusters.scorers[role]) for role in config.scorer_roles}
-        scorers: dict[str, GroupScorer] = {domain: models[role] for domain, role in config.scorer_of.items()}
-        in_turn = {domain: role for domain, role in config.judge_of.items() if domain in config.after_rollout_domains}
-        late = {role: AfterRolloutJudge(clusters.engines[role], judges, self.loop.run) for role in in_turn.values()}
-        return scorers | {domain: late[role] for domain, role in in_turn.items()}
-
     def group_filter(self) -> Keep | None:
         filters = {domain: reward.query_filter_config for domain, reward in self.config.rewards.items()}
         if all(keys.type == "no_filter" for keys in filters.values()):
@@ -271,15 +282,6 @@ class RLVRPipeline(RLPipeline):
 
 def row_weight_settings(config: RLVRConfig) -> RowWeightSettings | None:
     """None when every row counts alike."""
-    chosen = RowWeightSettings(
-        max_len_mask=config.max_len_mask,
-        difficulty_mask=config.difficulty_mask,
-        difficulty_low_threshold=config.difficulty_low_threshold,
-        difficulty_high_threshold=config.difficulty_high_threshold,
-        error_max_len_clip=config.error_max_len_clip,
-        error_max_len_threshold=config.error_max_len_threshold,
-        length_loss_weight=config.length_loss_weight,
-        difficulty_loss_weight=config.difficulty_loss_weight,
-    )
+    chosen = RowWeightSettings(**{each.name: config.value(each.name) for each in fields(RowWeightSettings)})
     switches = ("max_len_mask", "difficulty_mask", "error_max_len_clip", "length_loss_weight", "difficulty_loss_weight")
     return chosen if any(getattr(config, name) for name in switches) else None

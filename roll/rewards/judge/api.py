@@ -15,8 +15,8 @@ from roll.configs.tables.vision import PictureSizes
 from roll.datasets.pictures.decode import as_png, decode, read_bytes
 from roll.datasets.pictures.forms import format_of
 from roll.errors import PictureError, RewardError, describe
-from roll.rewards.config import RewardConfig
-from roll.rewards.judge.judge import Judge, JudgePrompt, Reply, VerdictForm, VerdictReader, prompt_named
+from roll.rewards.config import RewardConfig, VerdictForm
+from roll.rewards.judge.judge import Judge, JudgePrompt, Reply, VerdictReader, prompt_named
 from roll.rewards.judge.prompt_marks import without_control_marks
 from roll.types.media import PictureSource
 from roll.utils.secrets import mask
@@ -214,7 +214,5 @@ def api_judge(config: RewardConfig) -> Judge:
 
 def for_workers(config: RewardConfig) -> RewardConfig:
     """The config with what only this process can read: the prompt's file, and the key of its environment."""
-    if config.judge_model_type is None:
-        return config
     resolved = {"judge_prompt": prompt_named(config.judge_prompt).text, "judge_api_key": key_of(config.judge_api_key)}
     return config.model_copy(update={**resolved, "judge_verdict": method_of(config).form})

@@ -18,11 +18,10 @@ from roll.configs.sections.rollout import Choice, RecorderConfig
 from roll.datasets.pictures.decode import read_bytes
 from roll.datasets.pictures.forms import format_of
 from roll.rl.records.token_records import RowKey, TokenLogProbs
-from roll.run.records.replay import BESIDE
 from roll.types.failures import causes_of
 from roll.types.media import Media, Picture, PictureSource
 from roll.types.rollout import TrajectoryGroup
-from roll.types.texts import ParsedMessage, RowTexts, Turn
+from roll.types.texts import BESIDE, ParsedMessage, RowTexts, Turn
 from roll.utils.json_values import NOT_RECORDED, plain_fields
 from roll.utils.secrets import mask
 from roll.utils.text import middle_left_out, storable, visible

@@ -17,12 +17,10 @@ from typing import Any, Self
 from pydantic import BaseModel, ValidationError, model_validator
 
 from roll.run.saving.manifest import reason
+from roll.types.texts import BESIDE
 from roll.utils.files import open_regular
 from roll.utils.logging import say
 from roll.utils.text import visible
-
-BESIDE = "beside"
-"""Form of a recorded picture that is a file in the folder of its record."""
 
 
 class RecordedPicture(BaseModel):

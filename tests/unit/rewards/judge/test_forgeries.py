@@ -13,8 +13,9 @@ from transformers import AddedToken, PreTrainedTokenizerFast
 
 from roll.datasets.templates import PromptTemplate
 from roll.rewards.base import RewardInput
+from roll.rewards.config import VerdictForm
 from roll.rewards.judge.engine import JudgeText
-from roll.rewards.judge.judge import PROMPTS, JudgePrompt, NoVerdict, VerdictForm, VerdictReader
+from roll.rewards.judge.judge import PROMPTS, JudgePrompt, NoVerdict, VerdictReader
 from roll.rewards.judge.prompt_marks import without_control_marks
 
 CLOSING = [

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from roll.rewards.config import VerdictForm
 from roll.rewards.judge import judge as verdict
-from roll.rewards.judge.judge import NoVerdict, VerdictForm, VerdictReader
+from roll.rewards.judge.judge import NoVerdict, VerdictReader
 
 WORDS = {
     "yes": 1,
