@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from rich.console import Console
 
@@ -27,7 +27,6 @@ from roll.run.display.view import View, summarise, summary_lines
 from roll.run.interrupts import Interrupts, StepAbandoned
 from roll.run.records.run_record import RunRecord
 from roll.run.saving.checkpoint import Checkpoint, CheckpointStore, DriverState, write_state
-from roll.run.saving.hub import HubPushes, hub_pushes
 from roll.run.tracking.build import make_trackers
 from roll.run.tracking.local import METRICS_FILE, MetricHistory, Row, write_metrics
 from roll.run.tracking.tracker import Trackers
@@ -36,6 +35,9 @@ from roll.utils.logging import configure_logging
 from roll.utils.secrets import find_secrets
 from roll.utils.text import counted
 from roll.utils.timing import Timer
+
+if TYPE_CHECKING:
+    from roll.run.saving.hub import HubPushes
 
 logger = logging.getLogger(__name__)
 
@@ -194,7 +196,10 @@ class Run(ABC):
         try:
             with self.interrupts, ExitStack() as stack:
                 self.display = stack.enter_context(make_display(terminal, self.view.columns, self._known_steps))
-                self.hub = stack.enter_context(hub_pushes(self.config, self.interrupts))
+                if self.config.hub_repo is not None:
+                    from roll.run.saving.hub import hub_pushes
+
+                    self.hub = stack.enter_context(hub_pushes(self.config, self.config.hub_repo, self.interrupts))
                 stack.callback(self.close)
                 yield from self._run()
         except KeyboardInterrupt:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import ray
 
@@ -20,7 +20,6 @@ from roll.configs.strategies.table import load_spec, spec_of
 from roll.configs.tables.roles import Use
 from roll.distributed.executor.blueprint import BatchLimits, Blueprint
 from roll.distributed.executor.placement import Occupant, Placement
-from roll.distributed.executor.pools.job_pool import JobPool
 from roll.distributed.executor.pools.task_pool import TaskPool
 from roll.distributed.executor.processes.cluster import Calls, Cluster, SuspensionWatch, WorkerSpec
 from roll.distributed.executor.processes.launch import RayRuntime
@@ -40,6 +39,9 @@ from roll.errors import WorkerError
 from roll.models.hub import MODEL_KEYS, fetch_models, local_model, with_directories
 from roll.utils.imports import EXTERNAL_LIB
 from roll.utils.worker_usage import TraceOptions
+
+if TYPE_CHECKING:
+    from roll.distributed.executor.pools.job_pool import JobPool
 
 logger = logging.getLogger(__name__)
 
@@ -356,6 +358,7 @@ class RLClusters(RunClusters):
     ) -> JobPool:
         """A pool of CPU workers for long jobs that sample on the way: a way to the engines is the last argument of
         each worker. `placed` as of JobPool."""
+        from roll.distributed.executor.pools.job_pool import JobPool  # only where environments play
 
         def arguments_of(name: str) -> tuple[Any, ...]:
             return (*arguments, self.actor_infer.client(name))

@@ -44,12 +44,9 @@ _LAST_PUSH_S = 1800.0  # beyond it a store that never answers would hold up the 
 
 
 @contextmanager
-def hub_pushes(config: RunConfig, interrupts: Interrupts) -> Iterator[HubPushes | None]:
-    """Open the sender of models; None where the run sends nothing. A run that ends well waits for the last model."""
-    if config.hub_repo is None:
-        yield None
-        return
-    pushes, is_well = HubPushes(config.hub_repo, config.exp_name, config.checkpoint_config.hub_private_repo), False
+def hub_pushes(config: RunConfig, repo: str, interrupts: Interrupts) -> Iterator[HubPushes]:
+    """Open the sender of models. A run that ends well waits for the last one."""
+    pushes, is_well = HubPushes(repo, config.exp_name, config.checkpoint_config.hub_private_repo), False
     try:
         yield pushes
         is_well = not interrupts.requested
