@@ -27,7 +27,7 @@ CLOSURES = {
             "roll.rewards.math_rule",
             "roll.distributed.executor.clusters",
         ),
-        48_300,
+        45_900,
     ),
 }
 LINES_OF_A_PLAN = 33_000
