@@ -25,7 +25,7 @@ TAKEN = frozenset({
     "learning_rate", "masked_stale_fraction", "mismatch_kept_fraction", "moe_aux_loss", "mtp_loss", "nll_mean",
     "num_updates", "pg_loss", "prefix_sharing_factor", "ratio_max", "ratio_mean", "ratio_penalty_mean", "return_mean",
     "second_moment_mean", "settled_fraction", "skipped_fraction", "skipped_updates", "soft_gate_mean",
-    "steps_without_signal", "teacher_kl_mean", "token_reward_clip_fraction", "train_infer_log_prob_diff_max",
+    "teacher_kl_mean", "token_reward_clip_fraction", "train_infer_log_prob_diff_max",
     "train_infer_log_prob_diff_mean",
 })  # fmt: skip
 """Metrics of the actor that mean something already."""

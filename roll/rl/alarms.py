@@ -1,13 +1,10 @@
-"""Warnings about a run that goes on but has ceased to learn."""
+"""Alarms of a run whose engines and trainer disagree."""
 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -33,9 +30,6 @@ logger = logging.getLogger(__name__)
 GAP = "train_infer/log_prob_diff_mean"
 GAP_MAX = "train_infer/log_prob_diff_max"
 PROBE_GAP = "train_infer/probe_log_prob_diff_mean"
-SHORT = 0.9  # trained / begun length; below, it is said
-CUT = 0.3  # share of responses that reach their limit; above, it is said
-NO_SIGNAL = "actor/steps_without_signal"
 
 
 class GapAlarm(StepPart):
@@ -89,115 +83,6 @@ class ExactAlarm(StepPart):
                 "and trainer computed with other kernels or other weights. Run both on the same kind of machine with "
                 "the same OMP_NUM_THREADS, or set exact_log_probs to false"
             )
-
-
-class LengthAlarm(StepPart):
-    """Says it once when many responses are cut, and when the trained ones are much shorter than those begun."""
-
-    def __init__(self, drops_unfinished: bool, limit: str = "response_length"):
-        """`drops_unfinished`: groups that still run when a step has its own are given up for good. `limit`: the key at
-        which responses are cut, with its value."""
-        self._limit: str | None = limit
-        self._causes = {
-            "rollout/filter_length_bias": (
-                "The filter drops long responses more often than short ones: check the thresholds of "
-                "query_filter_config, or group_filter_cls"
-            ),
-        }
-        if drops_unfinished:
-            self._causes["rollout/length_bias"] = (
-                "The longest responses are dropped: unfinished_groups: carry or defer trains on them, a longer "
-                "unfinished_grace_s drops fewer"
-            )
-
-    def before_publish(self, at: StepContext, metrics: Metrics) -> None:
-        self.check(metrics)
-
-    def check(self, metrics: Mapping[str, float]) -> None:
-        if self._limit and (cut := metrics.get("rollout/truncated_fraction", 0.0)) > CUT:
-            logger.warning(
-                "rollout/truncated_fraction is %.2f: that share of the responses is cut at %s, and most rewards give a "
-                "cut response nothing. Raise it, or ask for shorter responses in the prompt.",
-                cut,
-                self._limit,
-            )
-            self._limit = None
-        for name in [name for name in self._causes if metrics.get(name, 1.0) < SHORT]:
-            logger.warning(
-                "%s is %.2f: the trained responses are shorter than those that were started, so the policy learns to "
-                "write short ones. %s.",
-                name,
-                metrics[name],
-                self._causes.pop(name),
-            )
-
-
-class CollapseAlarm(StepPart):
-    """Looks at every step's metrics for numbers that are none, and for steps that teach nothing: every reward, or the
-    policy's gradient, is exactly 0. Says it once, and again if it comes back."""
-
-    state_key = "without_signal"
-
-    def __init__(self, num_steps: int, learns_from_rewards: bool = True):
-        """`learns_from_rewards`: False where what they were says nothing about what was learnt."""
-        self._num_steps = num_steps  # without a signal, until it is said; 0: never
-        self._learns_from_rewards = learns_from_rewards
-        self.without_signal = 0  # steps in a row
-        self._reported: frozenset[str] = frozenset()
-
-    def resume(self, saved: Any, path: Path) -> None:
-        self.without_signal = saved or 0
-
-    def state(self) -> int:
-        return self.without_signal
-
-    def after_publish(self, at: StepContext, metrics: Metrics) -> Metrics:
-        if not self._learns_from_rewards:
-            metrics = {name: value for name, value in metrics.items() if not name.startswith("rollout/reward_")}
-        return self.check(at.step + 1, metrics)
-
-    def check(self, step: int, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Warns where there is cause. Returns a metric: the steps in a row without a signal, up to this one."""
-        self._look_for_no_numbers(step, metrics)
-        causes = _causes(metrics)
-        self.without_signal = self.without_signal + 1 if causes else 0
-        if causes and self.without_signal == self._num_steps:
-            logger.warning(
-                "collapse: %s exactly 0 over the last %d steps (collapse_warning_steps), so nothing is learned. Check "
-                "the sample rollouts of step %d: are the responses sensible, and does the reward find the answers in "
-                "them? Then check rollout/failed_fraction, rollout/response_length_mean, "
-                "rollout/group_equal_rewards_fraction and actor/entropy_mean. If the rewards fell to 0 suddenly, "
-                "resume from an earlier checkpoint. If they were always 0, the tasks are too hard. If all are equal "
-                "and high, the task is learned.",
-                causes,
-                self._num_steps,
-                step,
-            )
-        return {NO_SIGNAL: float(self.without_signal)}
-
-    def _look_for_no_numbers(self, step: int, metrics: Mapping[str, float]) -> None:
-        not_finite = frozenset(name for name, value in metrics.items() if not math.isfinite(value))
-        if new := not_finite - self._reported:
-            logger.warning(
-                "collapse: not finite at step %d: %s. Check the rewards and actor/ratio_max, "
-                "train_infer/log_prob_diff_max and critic/value_loss of the steps before: a lower learning_rate, a "
-                "smaller kl_loss_coef, or a reward on a smaller scale may help.",
-                step,
-                ", ".join(f"{name} = {metrics[name]}" for name in sorted(new)),
-            )
-        self._reported = not_finite
-
-
-def _causes(metrics: Mapping[str, float]) -> str:
-    """Say what was exactly 0 in a step; empty if nothing was. A step that does not train the policy has its rewards;
-    one with an expert's rows learns from them whatever the rewards are."""
-    causes, has_expert = [], "actor/expert_weight" in metrics
-    if metrics.get("rollout/reward_max") == metrics.get("rollout/reward_min") == 0 and not has_expert:
-        causes.append("all rewards")
-    no_update = "actor/skipped_updates" in metrics or metrics.get("actor/num_updates") == 0
-    if metrics.get("actor/grad_norm", 0.0 if no_update else None) == 0:
-        causes.append("the policy's gradient")
-    return " and ".join(causes) + (" are" if "all rewards" in causes else " is") if causes else ""
 
 
 # Whether rollout engines sample from the weights that learn, asked of them where no token of the training can tell.

@@ -61,7 +61,7 @@ from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.errors import AlgorithmError, ConfigError
 from roll.rl import settings
-from roll.rl.alarms import GAP, CollapseAlarm, EngineProbe, ExactAlarm, GapAlarm, LengthAlarm
+from roll.rl.alarms import GAP, EngineProbe, ExactAlarm, GapAlarm
 from roll.rl.evaluation import Validation
 from roll.rl.late_rewards import LateRewards
 from roll.rl.metrics import (
@@ -160,11 +160,7 @@ class RLPipeline(Run):
             parts.append(FullKL(self.temperature))
         if plan.exact and not is_mocked and plan.old_log_probs.source != "rollout":
             parts.append(ExactAlarm(config.is_async))
-        of_turns = "max_tokens_per_step, response_length or sequence_length"
-        limit = of_turns if config.is_multi_turn else f"response_length: {plan.response_length}"
-        length = LengthAlarm(plan.bounds.unfinished == "drop", limit)
-        collapse = CollapseAlarm(config.collapse_warning_steps, not config.is_pure_opd)
-        return [*parts, length, gap, collapse]
+        return [*parts, gap]
 
     @abstractmethod
     def load_data(self) -> TaskSource:

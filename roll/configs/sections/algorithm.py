@@ -382,12 +382,6 @@ class AlgorithmConfig(OnPolicyDistillation):
         "old weights or old keys and values make it larger.",
         gt=0,
     )
-    collapse_warning_steps: int = setting(
-        10,
-        "Warn when the policy's gradient, or every reward, was exactly 0 in so many steps in a row; 0: never. A "
-        "loss or metric that is not finite is always reported.",
-        ge=0,
-    )
 
     @property
     def engine_length(self) -> int | None:

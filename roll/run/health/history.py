@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+_OF_REWARDS = ("rollout/reward_", "rollout/group_", "val/reward_")
 _BLOCKS = 10
 _T_95 = {3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306}  # Student's t, two sides, by degrees of freedom
 
@@ -50,7 +51,10 @@ class History:
     def add(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Takes a row of metrics.jsonl; null there is a number that was not finite."""
         self.step = step
+        ignored = _OF_REWARDS if self.config.get("is_pure_opd") else ()  # where nothing is learned from them
         for name, value in metrics.items():
+            if ignored and name.startswith(ignored):
+                continue
             if value is None or (isinstance(value, float) and not math.isfinite(value)):
                 self.broken.setdefault(name, step)
             elif isinstance(value, int | float):

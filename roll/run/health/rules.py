@@ -140,8 +140,8 @@ def zero_gradient(run: History) -> Iterator[Diagnosis]:
 
 def equal_rewards(run: History) -> Iterator[Diagnosis]:
     low, high = run.steady("rollout/reward_min", 5), run.steady("rollout/reward_max", 5)
-    if low is None or low != high:
-        return
+    if low is None or low != high or run.count("actor/expert_weight"):
+        return  # an expert's rows teach whatever the rewards are
     always = min(run.series["rollout/reward_min"]) == max(run.series["rollout/reward_max"])
     since = "since the start" if always else "in the last 5 steps"
     if not always and low == max(run.series["rollout/reward_max"]):
@@ -237,6 +237,15 @@ def answers_cut(run: History) -> Iterator[Diagnosis]:
         causes.insert(1, Cause(never, "global_template"))
     says = f"{cut:.0%} of the responses are cut ({at}) in the last 5 steps, and earn nothing"
     yield Diagnosis(says, tuple(causes))
+
+
+def long_ones_lost(run: History) -> Iterator[Diagnosis]:
+    filtered = Cause("a filter that drops long responses", "query_filter_config")
+    unfinished = Cause("unfinished groups are given up", "unfinished_groups", "carry")
+    for name, cause in (("rollout/filter_length_bias", filtered), ("rollout/length_bias", unfinished)):
+        if (share := run.last(name, 3)) is not None and share < 0.9:
+            yield Diagnosis(f"trained responses have {share:.0%} of the length of those begun ({name})", (cause,))
+            return
 
 
 def longer_not_better(run: History) -> Iterator[Diagnosis]:
@@ -542,6 +551,7 @@ RULES = (
     Rule("zero gradient", zero_gradient),
     Rule("engine differs", engine_differs),
     Rule("answers cut", answers_cut),
+    Rule("long ones lost", long_ones_lost),
     Rule("longer only", longer_not_better),
     Rule("entropy lost", entropy_lost),
     Rule("entropy grows", entropy_grows),

@@ -10,7 +10,7 @@ from roll.run.health.rules import REWARD, RULES, Cause, Diagnosis, is_solved, lo
 
 PAGE = "docs/health.md"
 _LEAST = 20  # steps, before a curve without a trend is called flat
-_GOOD_IF_LOW = ("train/nll_mean", "train/loss", "train/divergence_mean")
+_GOOD_IF_LOW = ("actor/teacher_kl_mean", "train/nll_mean", "train/loss", "train/divergence_mean")
 
 
 @dataclass(frozen=True)

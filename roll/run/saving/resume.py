@@ -239,7 +239,6 @@ class RLState(RunState):
     running_moments: dict[str, dict[str, float]]
     shaping: list[dict[str, Any]] = []  # of experience_operators that remember something
     mix: dict[str, dict[str, Any]] = {}  # the place in each of mix.rows
-    without_signal: int = 0  # steps in a row
 
 
 S = TypeVar("S", bound=RunState)

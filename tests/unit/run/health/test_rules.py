@@ -50,6 +50,7 @@ PLANTED: dict[str, Mapping[str, Sequence[float]]] = {
     "collapsed": {"rollout/reward_mean": FALLS, "actor/entropy_mean": [1.0] * 20 + [0.05] * 20},
     "engine differs": {"train_infer/log_prob_diff_mean": [0.4] * 40},
     "answers cut": {"rollout/reward_mean": FLAT, "rollout/truncated_fraction": [0.6] * 40},
+    "long ones lost": {"rollout/length_bias": [0.8] * 40},
     "longer only": {"rollout/reward_mean": FLAT, "rollout/response_length_mean": [30.0 + at for at in range(40)]},
     "entropy lost": {
         "rollout/reward_mean": FLAT,
