@@ -14,8 +14,8 @@ from roll.datasets.loader import DataSource, Row
 from roll.datasets.sources import all_rows
 from roll.doctor.machine import Finding, lines, summary
 from roll.errors import ConfigError
-from roll.pipeline.rlvr.reward_checks import data_domains
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from roll.pipeline.rlvr.row_operators import data_domains
 from roll.rewards.base import RewardInput, RewardOutcome
 from roll.rewards.worker import RewardWorker
 from roll.run.kind import kind_of
