@@ -125,10 +125,12 @@ def missing(languages: tuple[str, ...]) -> list[str]:
 
 # The program in an answer.
 
-FENCE = re.compile(r"^(?P<before>[^`~\n]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<word>[^\s`]*)[^`\n]*$", re.MULTILINE)
-_LEADS = re.compile(r"\s*|.*(?:[:>]|\*\*)\s*|\s*(?:[-*+]|\d{1,9}[.)])\s+")
-"""Text before a fence that opens a block: none, a lead such as "Code:", or the mark of a list's item or of a quote."""
-_ITEM = re.compile(r"\s*(?:(?:[-*+]|\d{1,9}[.)])\s+)?")
+FENCE = re.compile(
+    r"^(?P<indent>[ \t]*)(?P<before>[^`~\n]*?)(?P<fence>`{3,}|~{3,})[ \t]*(?P<word>[^\s`]*)[^`\n]*$", re.MULTILINE
+)
+
+_TAG = re.compile(r"<\w+>")
+_ITEM = re.compile(r"[-*+]|\d{1,9}[.)]")
 _WORD = re.compile(r"\{?\.?(?:lang(?:uage)?-)?([A-Za-z][\w+#]*)(?![\w-])")
 
 
@@ -152,28 +154,55 @@ def code_in(text: str, fences: Mapping[str, str], plain: str | None = None) -> C
         body = answer[opening.end() : end].removeprefix("\n")
         if language is not None and body.strip() and (opening["word"] or not is_named):
             is_named = bool(opening["word"])
-            code = Code(language, _dedent(body, opening))
+            code = Code(language, _dedent(body, _indent(opening)))
     if code is None and not is_open and plain is not None and answer.strip() and not FENCE.search(answer):
         return Code(plain, answer.strip() + "\n")
     return code
 
 
 def _blocks(answer: str) -> tuple[list[tuple[re.Match[str], int]], bool]:
-    """The openings of all blocks and where the blocks end, and whether the last one never does."""
+    """The openings of all blocks and where the blocks end, and whether the last one never does. What ends none by the
+    rules, such as a fence behind the last line of code, ends one that another block follows, or nothing else ends."""
     blocks: list[tuple[re.Match[str], int]] = []
     opening: re.Match[str] | None = None
+    end: int | None = None
     for line in FENCE.finditer(answer):
-        before = line["before"]
         if opening is None:
-            opening = line if _LEADS.fullmatch(before) else None
-        elif line["fence"].startswith(opening["fence"]) and before.strip() in ("", ">") and _is_end(line["word"]):
+            opening, end = (line if _opens(line) else None), None
+        elif _closes(line) and line["fence"].startswith(opening["fence"]):
             blocks.append((opening, line.start()))
             opening = None
+        elif end is not None and line["word"] and not line["before"].strip() and _is_info(line):
+            blocks.append((opening, end))
+            opening, end = line, None
+        elif end is None and _may_close(line) and line["fence"].startswith(opening["fence"]):
+            end = line.start("fence")
+    if opening is not None and end is not None:
+        blocks.append((opening, end))
+        opening = None
     return blocks, opening is not None
 
 
-def _is_end(word: str) -> bool:
-    return not word or word.startswith("</")
+def _opens(line: re.Match[str]) -> bool:
+    """Text before a fence is the start of a block where a word follows it and ends the line, or where it leads up to
+    one: "Code:", an item of a list."""
+    before = line["before"].strip()
+    return not before or _is_info(line) or before.endswith((":", ">")) or _ITEM.fullmatch(before) is not None
+
+
+def _is_info(line: re.Match[str]) -> bool:
+    return bool(line["word"]) and line[0].rstrip().endswith(line["word"])
+
+
+def _may_close(line: re.Match[str]) -> bool:
+    """Example: "print(x)```", or "``` is the program"."""
+    behind = line[0][line.end("fence") - line.start() :]
+    return not behind.strip() or (not line["before"].strip() and behind[0] == " " and not _is_info(line))
+
+
+def _closes(line: re.Match[str]) -> bool:
+    is_alone = not line["before"].strip() or _TAG.fullmatch(line["before"].strip()) is not None
+    return is_alone and (not line["word"] or line["word"].startswith("</"))
 
 
 def _language(word: str) -> str:
@@ -182,8 +211,15 @@ def _language(word: str) -> str:
     return match[1].lower() if match else word.lower()
 
 
-def _dedent(body: str, opening: re.Match[str]) -> str:
-    """The code without what its fence has before it: the indentation of an item of a list, or the mark of a quote."""
-    before = opening["before"]
-    indent = before if before.strip() == ">" else " " * len(before) if _ITEM.fullmatch(before) else ""
+def _indent(opening: re.Match[str]) -> str:
+    """Return the indentation of the block's lines: below an item of a list, as wide as the text before the fence; in a
+    quote, its mark."""
+    if opening["before"].strip() == ">":
+        return opening["indent"] + opening["before"]
+    is_item = _ITEM.fullmatch(opening["before"].strip()) is not None
+    return opening["indent"] + (" " * len(opening["before"]) if is_item else "")
+
+
+def _dedent(body: str, indent: str) -> str:
+    """The code without the indentation of its fence, as in a block below a list item."""
     return "".join(line.removeprefix(indent) for line in body.splitlines(keepends=True)) if indent else body

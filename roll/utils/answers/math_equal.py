@@ -7,17 +7,12 @@ import math
 import re
 from typing import Any
 
-from roll.utils.answers.environments import on_one_line
+from roll.utils.answers.environments import on_one_line, pieces, same_pieces
 from roll.utils.answers.final_answer import last_boxed
+from roll.utils.answers.forms import in_one_form
 from roll.utils.answers.numbers import PlainNumber, equal_numbers, read_number
 from roll.utils.answers.residues import as_residues
-from roll.utils.answers.statements import (
-    in_one_form,
-    is_one_value,
-    is_set_beside_tuple,
-    names_other_than_one_value,
-    repeats,
-)
+from roll.utils.answers.statements import is_one_value, is_set_beside_tuple, names_other_than_one_value, repeats
 from roll.utils.answers.text import (
     TEXT,
     alike,
@@ -88,6 +83,9 @@ class MathEqual:
         return computed_within(self._limit_s, lambda: self._equal(normalized(truth), normalized(answer)), False)
 
     def _equal(self, truth: str, answer: str) -> bool:
+        gold_pieces, answered = pieces(truth), pieces(answer)
+        if gold_pieces is not None and answered is not None:
+            return same_pieces(gold_pieces, answered, self._equal_parts)
         gold = self._parsed(truth)
         if not gold:
             raise ValueError(f"ground_truth {truth!r} cannot be read as mathematics")
@@ -106,6 +104,12 @@ class MathEqual:
         if len(parts) == len(wanted) == 2 and "".join(parts[0].split()) == "".join(wanted[0].split()):
             return self._same(wanted[1], self._parsed(wanted[1]), parts[1])
         return self._same(truth, gold, answer)
+
+    def _equal_parts(self, one: str, other: str) -> bool:
+        try:
+            return self._equal(normalized(one), normalized(other))
+        except ValueError:  # a condition in words
+            return False
 
     def _claims(self, parts: list[str], is_about: bool) -> list[str]:
         """Return the values that a chain of equations claims; none if it contradicts itself, which is when two of its

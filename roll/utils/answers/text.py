@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
+from fractions import Fraction
+
+from roll.utils.answers.calculations import CalculationProblem, evaluate
 
 _WRITTEN_OUT = {  # signs that LaTeX has commands for
     "\u221e": r"\infty ", "\u2205": r"\emptyset ", "\u03c0": r"\pi ", "\u03b8": r"\theta ", "\u2212": "-",
@@ -41,6 +44,11 @@ _LETTERED = re.compile(
     r"^\\(?:text|textbf|textrm|mathrm|mathbf)\s*\{\s*\([A-F]\)\s*\}(?:\s|~|\\[,;:! ]|\\q?quad\b)*(?=\S)"
 )
 """The letter of a choice before its value: \\textbf{(B)}\\ 12."""
+_SHOWN = re.compile(
+    r"(?P<value>[-+]?\$?\d[\d,]*(?:\.\d+)?)(?P<unit>(?:(?:\s|\\ |~)+[A-Za-z]+|\s*\\text\s*\{[A-Za-z ]*\}){0,3})"
+    r"(?:\s|\\ |~)+\(\s*=?(?P<sum>(?:[\d\s+*/x()$,\u00d7-]|\\times|\\cdot)+)\)(?P<behind>(?:\s+[A-Za-z]+){0,3})"
+)
+"""A value and the calculation that it is the sum of: 72 (48 + 24) clips."""
 _NO_UNIT = (
     r"(?:(?:[mbtr]|qu\w)+illion|thousand|hundred|dozen|percent|or|and|not|nor|but|to|mod(?:ulo)?|squared|cubed|factorial"
     r"|times|plus|minus|over|choose|point|half|halves|thirds?|quarters?|base|root|sqrt|pi|sin|cos|tan|log|ln|exp|if|for|when"
@@ -56,10 +64,12 @@ _ROUNDED = re.compile(
 _CONSTANT = re.compile(r"\+\s*(?:[CcKk](?:_\{?\d\}?)?|\\text\s*\{\s*(?:constant|const\.?|C)\s*\})\s*$")
 _FUNCTION = re.compile(r"\s*([A-Za-z])\s*\(\s*([A-Za-z])\s*\)\s*=")
 _NAMED_VALUE = re.compile(r"([A-Za-z])\s*=\s*([^=,<>]+)")
+_INDIAN = re.compile(r"\d{1,2}(?:,\d{2})+,\d{3}")
 _WHOLE_AND_PART = re.compile(
     r"([-+]?\d+)\s*(?:\\text\s*\{\s*and\s*\}|and)\s*((?!0)\d+/\d+|\\[dt]?frac(?:\{\d+\}\{\d+\}|\d\d))"
 )
 _ORDINAL = re.compile(r"(?<=\d)\s*\^?\s*\{?\s*(?:\\(?:text|textrm|mathrm)\s*\{\s*)?(?:st|nd|rd|th)[\s}]*$")
+_TIMES = re.compile(r"x|\u00d7|\\times|\\cdot")
 _ANGLE = re.compile(r"\\langle\b|\u27e8|(?P<right>\\rangle\b|\u27e9)")
 _POINTED = re.compile(r"(?:[A-Za-z]\s*=\s*)?(?:\\left\s*)?<(?=[^<>]*,)(?P<inside>[^<>]*?)(?:\\right\s*)?>")
 _LN = re.compile(
@@ -143,15 +153,28 @@ def trimmed(text: str) -> str:
     if (outward := _OUTWARD.fullmatch(text)) is not None:  # ]0, 1[ and [0; 1]
         inside = outward["inside"].replace(";", ",")
         text = f"{'[' if outward['opens'] == '[' else '('}{inside}{']' if outward['closes'] == ']' else ')'}"
-    return _CHANCE.sub("", text)
+    return _CHANCE.sub("", _without_calculation(text))
+
+
+def _without_calculation(text: str) -> str:
+    """Example: "72 (48 + 24) clips" -> "72 clips". A calculation of another value stays: 2 (3 + 4) is a product."""
+    shown = _SHOWN.fullmatch(text)
+    if shown is None:
+        return text
+    try:
+        value, _ = evaluate(re.sub("[$,]", "", _TIMES.sub("*", shown["sum"])))
+    except CalculationProblem:
+        return text
+    is_it = value == Fraction(shown["value"].replace(",", "").replace("$", ""))
+    return f"{shown['value']}{shown['unit']}{shown['behind']}" if is_it else text
 
 
 def alike(truth: str, answer: str) -> str:
-    r"""The answer in the words of the truth: its constant of integration, the argument of its function, and a whole
-    number and a fraction for a mixed number.
+    r"""The answer in the words of the truth: its constant of integration, the argument of its function, a whole number
+    and a fraction for a mixed number, and India's commas.
 
     Examples: ("x^2 + C", "x^2 + K") -> "x^2 + C", ("f(x) = 2x", "f(t) = 2t") -> "f(x) = 2x", ("7/2", "3 and 1/2") ->
-    "3 1/2", ("y = 2x", "f(x) = 2x") -> "y = 2x"
+    "3 1/2", ("1234567", "12,34,567") -> "1234567", ("y = 2x", "f(x) = 2x") -> "y = 2x"
     """
     named = [_NAMED_VALUE.fullmatch(part.strip()) for part in said_again(answer)]
     if truth.lstrip(" $").startswith(r"\{") and len(named) > 1 and len({one and one[1] for one in named} - {None}) == 1:
@@ -165,6 +188,8 @@ def alike(truth: str, answer: str) -> str:
         return f"y = {answer[called[1].end() :]}"
     if called[0] is not None and re.match(rf"\s*y\s*=.*{called[0][2]}", answer):
         return truth[: called[0].end()] + answer.partition("=")[2]
+    if _INDIAN.fullmatch(answer) and "," not in truth:
+        return answer.replace(",", "")
     mixed = _WHOLE_AND_PART.fullmatch(answer)
     return f"{mixed[1]} {mixed[2]}" if mixed is not None and not re.search(r",|\b(?:and|or)\b", truth) else answer
 

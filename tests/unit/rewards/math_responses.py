@@ -8,6 +8,7 @@ HEDGED: tuple[tuple[str, str, bool], ...] = (
     (r"3\sqrt{13}", r"The distance is $\sqrt{117}$, that is, $3\sqrt{13}$", True),
     ("72", "72 (48 + 24) clips", True),
     ("72", "Natalia sold 72 (48 + 24) clips.", True),
+    ("72", r"\boxed{72 (48 + 24) clips}", True),
     ("72", "She sold 72 clips (48 in April and 24 in May).", True),
     ("72", "The answer is 72 (48 + 24).", True),
     ("24", "The answer is 72 (48 + 24).", False),
@@ -60,7 +61,14 @@ HEDGED: tuple[tuple[str, str, bool], ...] = (
     ("12", r"\[\begin{align*} x &= 3 \cdot 4 \\ &= 12 \end{align*}\]", True),
     ("4", r"$$\begin{aligned} x &= 3 \cdot 4 \\ &= 12 \end{aligned}$$", False),
     ("13", r"\boxed{\begin{aligned} x &= 3 \cdot 4 \\ &= 13 \end{aligned}}", False),
+    (_PIECES, r"\boxed{\begin{cases} x & \text{if } x \ge 0 \\ -x & \text{if } x < 0 \end{cases}}", True),
+    (_PIECES, r"\boxed{f(x)=\begin{cases} x, & x \ge 0 \\ -x, & x < 0 \end{cases}}", True),
     (_PIECES, r"\boxed{\begin{cases} -x & x \ge 0 \\ x & x < 0 \end{cases}}", False),
+    (
+        r"\begin{cases} x & \text{if } x \ge 0, \\ -x & \text{if } x < 0. \end{cases}",
+        r"\boxed{\begin{cases} x & x \geq 0 \\ -x & x < 0 \end{cases}}",
+        True,
+    ),
     ("25", r"\boxed{2 5}", False),
     ("25", "24 | 25 | 26", False),
     ("25", "The answer is 24 (the key says 25)", False),
@@ -92,6 +100,7 @@ ANSWERED: tuple[tuple[str, str, bool], ...] = (
     ("70000", "The profit is $70,000 ($200,000 - $130,000).", True),
     ("540", "He runs 540 meters a week (3 × 3 × 60).", True),
     ("540", r"He runs $540$ meters per week ($3 \times 3 \times 60$).", True),
+    ("540", r"\boxed{540 (3 × 3 × 60) meters}", True),
     ("20", "She needs 20 cups (60 total - 15 in the morning - 25 in the afternoon).", True),
     ("64", "Kylar pays $64.00 for 16 glasses.", False),
     ("64", "So the 16 glasses cost $64.", True),
@@ -299,6 +308,7 @@ TURNED: tuple[tuple[str, str, bool], ...] = (
 )
 
 _SQUARE = r"f(x) = \begin{cases} x^2 & 0 \le x \le 1 \\ 1 & x > 1 \end{cases}"
+_DIRICHLET = r"\begin{cases} 1 & x \text{ rational} \\ 0 & \text{otherwise} \end{cases}"
 RETRIED: tuple[tuple[str, str, bool], ...] = (
     ("72", "72 clips (= 48 + 24)", True),
     ("72", "**72** (48+24)", True),
@@ -306,6 +316,8 @@ RETRIED: tuple[tuple[str, str, bool], ...] = (
     ("72", "$72$ ($48 + 24$)", True),
     ("72", "48 + 24 (April and May) = 72", True),
     ("72", "72 clips in total, which is 48 + 24.", False),
+    ("72", r"\boxed{72\ (48 + 24)}", True),
+    ("72", r"\boxed{72 \text{ clips } (48 + 24)}", True),
     ("72", r"\boxed{72 \text{ clips}}", True),
     ("72", r"\boxed{72} (48 + 24)", True),
     ("72", "72 (6 dozen)", True),
@@ -366,6 +378,16 @@ RETRIED: tuple[tuple[str, str, bool], ...] = (
     ("x=1, y=2", r"\boxed{x = 1 \text{ and } y = 2}", True),
     ("12", r"\boxed{\begin{align*} 3\cdot 4 &= 12 \end{align*}}", True),
     ("12", "\\begin{align*}\n3\\cdot 4 &= 12 \\\\\n\\end{align*}", True),
+    (
+        _DIRICHLET,
+        r"\boxed{\begin{cases} 1 & \text{if } x \text{ is rational} \\ 0 & \text{otherwise} \end{cases}}",
+        True,
+    ),
+    (
+        _SQUARE,
+        r"\boxed{f(x) = \begin{cases} x^2, & \text{if } 0 \leq x \leq 1, \\ 1, & \text{if } x > 1. \end{cases}}",
+        True,
+    ),
     (
         _SQUARE,
         r"\boxed{f(x) = \begin{cases} x^2, & \text{if } 0 \leq x \leq 2, \\ 1, & \text{if } x > 2. \end{cases}}",

@@ -35,6 +35,7 @@ RIGHT = [
     # of questions for what is not so
     ("(B) is not a mammal.", "B"),
     ("The answer is (B), which is not a mammal.", "B"),
+    ("The answer is (B) is not a mammal.", "B"),
     ("The answer is B which is incorrect.", "B"),
     ("All are true except (B).", "B"),
     # what it is instead of what it is not

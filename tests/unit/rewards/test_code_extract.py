@@ -56,6 +56,11 @@ PY, CPP = (lambda text: Code("python", text)), (lambda text: Code("cpp", text))
         ("```python\n# the end: ```\nx\n```", PY("# the end: ```\nx\n")),
         ("It ends with ```\nx\n```python\ny\n```", PY("y\n")),
         ("Write ```x``` here.\n```python\ny\n```", PY("y\n")),
+        # a fence that is no line of its own ends what nothing else does
+        ("```python\nx = 1```", PY("x = 1")),
+        ("```python\nx\n``` is the program.", PY("x\n")),
+        ("```python\na```\nBetter:\n```python\nb\n```", PY("b\n")),
+        ("```python\na\n```\n```python\nb```\nOutput:\n```text\n5\n```", PY("b")),
         ("The ``` mark opens a block.\n```python\nx\n```", PY("x\n")),
         ("> ```python\n> def f():\n>     pass\n> ```", PY("def f():\n    pass\n")),
         ("```python\nx = 1", None),
