@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from roll.rewards.base import RewardInput, RewardResult, checks_rows, requires
 from roll.rewards.config import RewardType
 from roll.utils.answers.final_answer import final_answer
+from roll.utils.answers.prose import own_words
 from roll.utils.truths import OptionsColumn, accepted_answers, options_in, truth_problem
 
 SCORES: Mapping[RewardType, tuple[float, float, float, float]] = {
@@ -32,16 +33,77 @@ _BETWEEN = rf"(?i:[)\].:\s(\u2013\u2014-]*(?:(?:[,;\u3001]|{_JOINS})[\s(\[]*)+)"
 JOINED = re.compile(rf"[)*\s,]*(?:{_JOINS}[\s,(]*)+", re.IGNORECASE)
 MENTION = re.compile(
     r"\b(?:(?:option|choice)|I(?:'d|\s+would)?\s+(?:choose|pick|select|go\s+with)(?:\s+(?:option|choice))?)\s+\(?(?P<named>[A-Z])\b"
-    r"|\((?P<bracketed>[A-Z])\)|\b(?-i:(?P<right>[A-Z]))\)?\s+is\s+(?:(?:the\s+)?(?:correct|right|best)|wrong|incorrect)\b"
-    r"|(?:\b(?:it(?:'s|\s+is|\s+must\s+be)|hence|thus|therefore|so|choose|select|pick|go\s+with),?\s+"
-    r"|\s*[:\uff1a\u2013\u2014]\s*[*]*)\(?(?-i:(?P<last>[A-Z]))[\s.!*)]*\Z",
+    r"|\((?P<bracketed>[A-Z])\)|\b(?-i:(?P<right>[A-Z]))\)?\s+(?:fits|matches|is\s+(?:(?:the\s+)?(?:correct|right|best|better|stronger)|incorrect|false|wrong|untrue|not\s+(?:true|correct|right)))\b"
+    r"|(?:\bnot|n't)\s+\(?(?-i:[A-Z])\)?,?\s+but\s+(?:rather\s+)?\(?(?-i:(?P<instead>[A-Z]))\b"
+    r"|(?:\b(?:it(?:'s|\s+is|\s+must\s+be)|hence|thus|therefore|so|actually|choose|select|pick|go\s+with),?\s+"
+    r"|(?<!\b[A-Z])(?:\s*[:\uff1a\u2013\u2014]\s*|\s+-\s+|,\s+)[\s*]*)\(?(?-i:(?P<last>[A-Z]))[\s.!*)]*\Z",
     re.IGNORECASE,
 )
-DENIED_BEFORE = re.compile(r"(?:\b(?:not|nor|neither|except|rul(?:e|ing)\s+out)|n't)(?:\s+be)?[\s(*]*$", re.IGNORECASE)
-DENIED_BEHIND = re.compile(r"[)*\s]*(?:is|was)(?:n't|\s+not\b|\s+(?:wrong|incorrect|false)\b)", re.IGNORECASE)
+_NOT_BEFORE = r"\b(?:not|never|nor|neither|(?<!true )(?<!correct )except|(?:eliminat|exclud)(?:es?|ing)|"
+_NOT_BEFORE += r"rul(?:es?|ing)\s+out|(?:reject|discard)(?:s|ing)?|dismiss(?:es|ing)?"
+_TO_A_CHOICE = r"[\s:*]*(?:either\s+)?(?:\(?[A-Z]\)?\s+n?or\s+)*(?:the\s+)?(?:option|choice|answer)?[\s:*]*$"
+_NO_ANSWER = r"out\b|(?:ruled\s+out|eliminated|excluded|rejected|discarded|dismissed)\b"
+_NO_ANSWER += r"|(?:not|never)(?:\s+(?:the|an?|my))?(?:\s+\w+)?\s+(?:answer|choice|option|it)\b"
+_TRUE = r"(?:\w+\s+)?(?:correct|right|true|valid|accurate)\b"
+_FAILS = r"[)*\s]*(?:fails\b|do(?:es)?(?:n't|\s+not)\s+(?:work|fit|hold|apply|match)\b|can(?:not|'t|\s+not)\s+be\b)"
+_OTHERS_SAY = (
+    r"(?:one|some|many|most|people|students|you|others)\s+(?:\w+\s+){0,3}(?:think|choose|pick|select|say|guess|believe)"
+)
+_OTHERS_SAY += r"(?:\s+(?:of|that))?"
+_WRONG = r"(?<!which is )(?<!that is )(?:wrong|incorrect)"
+_IN_PASSING = rf"\b(?:although|though|while|whilst|{_OTHERS_SAY})"
+_SEEMS = r"(?:\w+\s+)?(?:(?:looks?|seems?|appears?|sounds?|feels?)\b|(?:is|be)\s+(?:\w+\s+)?"
+_TEMPTING = "plausible|tempting|attractive|appealing|close|possible|reasonable|popular|considered|part(?:ial)?ly"
+_SEEMS += rf"(?:{_TEMPTING})\b)"
+_CONCEDES = rf"[)*\s]*{_SEEMS}[^.;!?]*[,;.\s]\s*(?:but|however|yet|though|although|nevertheless|still)\b"
+_CONCEDES += r"(?!,?\s+(?:it|this|that)\s+(?:is|fits|works|holds)\b(?!\s+(?:not\b|an?\b|wrong|incorrect|false)))"
+"""That a choice "looks plausible, but ...": what follows is the answer. "..., but it is right" is none of these."""
+RETRACTS = re.compile(r"\b(?:wait|actually|on second thoughts?)\b", re.I)
+TEMPTS = re.compile(rf"[)*\s]*\w+\s+(?:\w+\s+)?(?:{_TEMPTING})\b", re.I)
+BUT = re.compile(r"\b(?:however|actually|wait|but|still|yet|though|although|admittedly),?\s*$", re.I)
+"""Patterns around a choice that only tempts after another was made: "(C). However, (A) looks tempting."."""
+_MISLEADS = r"(?:an?|the)\s+(?:\w+\s+)?(?:mistake|distract[oe]r|trap|error|decoy|red\s+herring)\b|too\s+\w+"
+_IS = r"[)*\s]*(?:is|are|was|would\s+be)(?P<contracted>n't)?\s+"
+
+
+class Denials(NamedTuple):
+    """Patterns before or behind a choice that deny it."""
+
+    before: re.Pattern[str]
+    behind: re.Pattern[str]
+
+
+USUAL = Denials(
+    re.compile(
+        rf"(?:{_NOT_BEFORE}|cannot\s+be|{_IN_PASSING}|{_WRONG})|n't(?:\s+be)?){_TO_A_CHOICE}",
+        re.I,
+    ),
+    re.compile(
+        rf"{_FAILS}|{_CONCEDES}|{_IS}(?:{_NO_ANSWER}|{_MISLEADS}|(?:un|not\s+)likely\b|(?:not|never)\s*(?:[.;!]|$)|wrong\b|incorrect\b|false\b|untrue\b|(?:not|never)\s+(?:(?:the|an?|my)\s+)?{_TRUE}"
+        rf"|(?(contracted)(?:(?:the|an?|my)\s+)?(?:\w+\s+)?(?:answer|choice|option|correct|right|true|it)\b|(?!)))",
+        re.I,
+    ),
+)
+"""Patterns for usual questions. A sentence that a choice "is not a mammal" may be the answer, so it denies nothing."""
+OF_FALSE_ONES = Denials(
+    re.compile(rf"(?:{_NOT_BEFORE}|cannot\s+be)|n't(?:\s+be)?){_TO_A_CHOICE}", re.I),
+    re.compile(
+        rf"{_IS}(?:{_NO_ANSWER}|(?(contracted)(?:(?:the|an?|my)\s+)?(?:\w+\s+)?(?:answer|choice|option|it)\b"
+        rf"|(?:an?\s+)?(?:correct|right|true|valid|accurate)\b(?!\s+(?:answer|choice|option))))",
+        re.I,
+    ),
+)
+"""Denials in answers to a question for the choice that is not true: "(B) is not true" names it, "(A) is true" does
+not."""
+ASKS_FOR_A_FALSE_ONE = re.compile(
+    r"\b(?:which|what|select|identify|choose|find|pick|name)\b[^.?!\n]*\b(?:not|cannot|can't|isn't|aren't|false|incorrect|untrue|"
+    r"invalid|wrong|inaccurate|except|exception)\b|\ball\b[^.?!\n]*\bexcept\b",
+    re.IGNORECASE,
+)
 JSON = re.compile(r"\s*(?:```\w*\s*)?\{")
 FIELD = re.compile(r"[\"'](?:answer|final_answer|choice|option)[\"']\s*:\s*[\"']([^\"']*)[\"']", re.IGNORECASE)
-DENIAL_CHARS = 20  # before a choice, that are looked at
+DENIED = re.compile(r"(?:not|never|n't)\b", re.IGNORECASE)
+DENIAL_CHARS = 40  # before a choice, that are looked at
 THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
 ARTICLES = re.compile(r"^(?:a|an|the)\s+")
 
@@ -82,8 +144,8 @@ class GeneralRule:
 
     The answer is the last `\boxed{}` after thinking, else the last `<answer>`, else what the last "answer is" or
     "answer:" says, else all of a response that is a choice, else the field "answer" of its JSON, else the last
-    `(B)`, `option B`, `I choose B`, `B is correct` or, at the end, `so B` in it; one that is denied ("not (B)", "(B) is
-    wrong") counts only if all are.
+    `(B)`, `option B`, `I choose B`, `B is correct` or, at the end, `so B` in it that is not denied ("not (B)"). Where
+    the question asks which is not true, "(B) is not true" names (B), and "(A) is true" denies (A).
 
     A ground truth is a letter ("B", "(B)", "B. Paris"), several ("A, C", in any order), a text, or what else
     `accepted_answers` reads, as the index of an option. If the row has options (in `options_column`, else as
@@ -118,18 +180,20 @@ class GeneralRule:
             for letter, one in zip(self._letters, held, strict=False)
             for text in (one.text, one.label)
         ]
-        answer, place = final_answer(sample.answer)
-        if answer is None or (place == "said" and JSON.match(sample.answer) and FIELD.search(sample.answer)):
-            answer = self._unmarked(sample.answer)
+        denials = OF_FALSE_ONES if ASKS_FOR_A_FALSE_ONE.search(sample.question[-MAX_CHARS:]) else USUAL
+        text = own_words(sample.answer)
+        answer, place = final_answer(text)
+        if answer is None or (place == "said" and (DENIED.match(answer) or (JSON.match(text) and FIELD.search(text)))):
+            answer = self._unmarked(text, denials)
         is_boxed = place == "boxed"
-        is_right = answer is not None and any(self._equal(answer, truth, options) for truth in truths)
+        is_right = answer is not None and any(self._equal(answer, truth, options, denials) for truth in truths)
         is_right = is_right and (is_boxed or not self._require_boxed)
         score = self._scores[(0 if is_right else 2) + (0 if is_boxed else 1)]
         metrics = {"answer_found": float(answer is not None), "boxed": float(is_boxed), "success": float(is_right)}
         return RewardResult(score, metrics, {"answer": answer})
 
-    def _equal(self, answer: str, truth: str, options: Options) -> bool:
-        wanted, chosen = self._choices(truth, options), self._choices(answer, options)
+    def _equal(self, answer: str, truth: str, options: Options, denials: Denials) -> bool:
+        wanted, chosen = self._choices(truth, options), self._choices(answer, options, denials)
         if wanted and chosen:
             return wanted == chosen
         text = self._text_of(truth)
@@ -140,7 +204,7 @@ class GeneralRule:
         behind = re.match(rf"\(?[{self._letters}][.):]\s*(?=\S)", truth)
         return plain(truth[behind.end() :] if behind else truth)
 
-    def _choices(self, text: str, options: Options) -> frozenset[str]:
+    def _choices(self, text: str, options: Options, denials: Denials = USUAL) -> frozenset[str]:
         """The letters that a text stands for; empty if it is no choice."""
         if len(text) > MAX_CHARS:
             return frozenset()
@@ -150,8 +214,10 @@ class GeneralRule:
             r",?\s+(?:because|since|as|which|not|rather)\b|$)",
             text,
         )
+        if one is not None and denials.behind.match(text, one.end(1)):
+            return frozenset()
         if one is not None and not self._is_list(text[one.end(1) :]):
-            return frozenset() if DENIED_BEHIND.match(text, one.end(1)) else frozenset(one[1])
+            return frozenset(one[1])
         parts = [part.strip("()[].") for part in SEVERAL.split(text.strip(" ."))]
         if len(parts) == 1 and len(text) > 1 and "".join(sorted(set(text))) == text and set(text) <= set(self._letters):
             parts = list(text)
@@ -166,25 +232,35 @@ class GeneralRule:
         """Example: of "(A), (C)" the first letter is not all."""
         return re.match(rf"{_BETWEEN}[{self._letters}](?:[)\].:,;\s]|$)", rest) is not None
 
-    def _unmarked(self, text: str) -> str | None:
+    def _unmarked(self, text: str, denials: Denials) -> str | None:
         """A response that says nothing of an answer: all of it, or the last choice that is written as one."""
         text = text.strip()
         if fields := FIELD.findall(text):
             return fields[-1].strip()
+        retracted = RETRACTS.split(text)[-1]
+        others = (one for one in MENTION.finditer(retracted) if not TEMPTS.match(retracted, _end(one)))
+        if not all(_is_denied(retracted, one, denials) for one in others):
+            text = retracted
         mentions = list(MENTION.finditer(text))
-        if not mentions or self._choices(text, []):
-            return text or None
-        meant = [mention for mention in mentions if not _is_denied(text, mention)] or mentions
-        if len(meant) > 1 and JOINED.fullmatch(text, meant[-2].end(), meant[-1].start()):
-            return text[meant[-2].start() : meant[-1].end()]
-        return meant[-1][meant[-1].lastgroup or 0].upper()
+        if mentions and not self._choices(text, [], denials):
+            meant = [mention for mention in mentions if not _is_denied(text, mention, denials)]
+            while len(meant) > 1 and BUT.search(text, 0, meant[-1].start()) and TEMPTS.match(text, _end(meant[-1])):
+                meant.pop()
+            if len(meant) > 1 and JOINED.fullmatch(text, meant[-2].end(), meant[-1].start()):
+                return text[meant[-2].start() : meant[-1].end()]
+            return meant[-1][meant[-1].lastgroup or 0].upper() if meant else None
+        return text or None
 
 
-def _is_denied(text: str, mention: re.Match[str]) -> bool:
-    """Example: "It is not (B)." and "(B) is wrong" deny B."""
+def _is_denied(text: str, mention: re.Match[str], denials: Denials) -> bool:
+    """Example: "It is not (B)." does not choose B."""
     before = text[max(0, mention.start() - DENIAL_CHARS) : mention.start()]
-    letter_ends = mention.end(mention.lastgroup or 0)
-    return DENIED_BEFORE.search(before) is not None or DENIED_BEHIND.match(text, letter_ends) is not None
+    return denials.before.search(before) is not None or denials.behind.match(text, _end(mention)) is not None
+
+
+def _end(mention: re.Match[str]) -> int:
+    """The end of a mention's letter."""
+    return mention.end(mention.lastgroup or 0)
 
 
 @checks_rows(choice_problem)

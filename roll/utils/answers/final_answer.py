@@ -6,6 +6,7 @@ import re
 from typing import Literal, NamedTuple
 
 from roll.utils.answers.prose import last_said
+from roll.utils.answers.remarks import ANOTHER
 
 TOKEN = re.compile(r"\\f?boxed\s*\{|\\f?boxed\s+(?P<word>[^\s{]+)|\\.|[{}]", re.DOTALL)
 TAGGED = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
@@ -50,10 +51,10 @@ def boxed_answer(text: str) -> str | None:
         if box.end > begins or begins - box.end > FAR:
             break
         between = BESIDE.fullmatch(text, box.end, begins)
-        if between is None:
+        if between is None and ANOTHER.fullmatch(text, box.end, begins) is None:
             break
-        if between[0].strip("$ \t\n") or content.strip() != last.content(text).strip():
-            answer = f"{content}{' or ' if between[1] == 'or' else ', '}{answer}"
+        if between is None or between[0].strip("$ \t\n") or content.strip() != last.content(text).strip():
+            answer = f"{content}{', ' if between is not None and between[1] != 'or' else ' or '}{answer}"
         begins = box.start
     return answer
 

@@ -32,7 +32,7 @@ NUMBER = re.compile(NUMBER_PATTERN)
 
 _LIST = re.compile(
     rf"(?<![A-Za-z])[(\[{{]\s*(?:{NUMBER_PATTERN})(?:\s*,\s*(?:{NUMBER_PATTERN}))+\s*[)\]}}]"
-    rf"|(?:{NUMBER_PATTERN})(?:\s*,\s*(?:{NUMBER_PATTERN}))+(?:,?\s+(?:and|or)\s+|\s*,\s*)(?:{NUMBER_PATTERN})|(?:{NUMBER_PATTERN})[\s$]+(?:and|or)[\s$]+(?:{NUMBER_PATTERN})"
+    rf"|(?:{NUMBER_PATTERN})(?:\s*,\s*(?:{NUMBER_PATTERN}))+(?:,?\s+(?:and|or)\s+|\s*,\s*)(?:{NUMBER_PATTERN})|(?:{NUMBER_PATTERN})[\s$]+and[\s$]+(?:{NUMBER_PATTERN})"
     rf"|(?:{NUMBER_PATTERN})\s*(?:\(\s*mod(?:ulo)?\s+(?:{NUMBER_PATTERN})\s*\)|mod(?:ulo)?\s+(?:{NUMBER_PATTERN}))"
     r"|(?<![\w.:])\d+(?::\d+)+(?![\w:])"
 )
@@ -128,7 +128,7 @@ def _belong_together(text: str, left: re.Match[str], right: re.Match[str]) -> bo
         return False
     if not MATH.fullmatch(one) or not MATH.fullmatch(other) or one[-1] in _AFTER:
         return False
-    if one[-1] in _OPERATORS or one == r"\approx" or other[0] in _OPERATORS + "\\" or other.startswith("pi"):
+    if one[-1] in _OPERATORS or other[0] in _OPERATORS + "\\" or other.startswith("pi"):
         return True
     return one[-1].isalpha() and _FACTOR.fullmatch(other) is not None
 

@@ -11,6 +11,7 @@ from roll.utils.answers.environments import on_one_line, pieces, same_pieces
 from roll.utils.answers.final_answer import last_boxed
 from roll.utils.answers.forms import in_one_form
 from roll.utils.answers.numbers import PlainNumber, equal_numbers, read_number
+from roll.utils.answers.remarks import in_figures, once, without_remarks
 from roll.utils.answers.residues import as_residues
 from roll.utils.answers.statements import is_one_value, is_set_beside_tuple, names_other_than_one_value, repeats
 from roll.utils.answers.text import (
@@ -28,7 +29,6 @@ from roll.utils.answers.text import (
     without_unit,
 )
 from roll.utils.answers.units import in_one_unit
-from roll.utils.answers.words import in_figures
 from roll.utils.timing import computed_within
 
 MAX_ANSWER_CHARS = 2000  # a longer "answer" is no answer, and parsing it would only take time
@@ -219,7 +219,7 @@ def equal_at_sight(truth: str, answer: str, tolerance: float | None = None) -> b
 def prepared(truth: str, answer: str) -> tuple[str, str]:
     """Both texts in the form in which they are compared: without decoration, with the same logarithms and without a
     common modulus."""
-    truth, answer = (on_one_line(trimmed(text)) for text in (truth, answer))
+    truth, answer = (on_one_line(trimmed(once(without_remarks(text)))) for text in (truth, answer))
     truth, answer = in_one_form(truth, alike(truth, answer))
     if (amounts := in_one_unit(truth, answer)) is not None:
         truth, answer = amounts

@@ -15,6 +15,7 @@ CITIES = ["Paris", "London", "Rome", "Berlin"]
 
 RIGHT = [
     # after a concession
+    ("Option A looks plausible, but B fits better.", "B"),
     ("Option A looks plausible, but option B is better.", "B"),
     ("While option A is tempting, (B) is correct.", "B"),
     ("Although (A) is close, (B) is exact.", "B"),
@@ -26,11 +27,19 @@ RIGHT = [
     ("Option B seems possible, but so does A. A has no river, so option B.", "B"),
     ("(A) and (C) are traps. (B) is right, but only just.", "B"),
     ("The answer is B (the key says A).", "B"),
+    ("So (B). However, (A) looks tempting.", "B"),
+    ("So (B), but (A) is close.", "B"),
+    ("(A) is close, but not (C). However, (B) is correct.", "B"),
     # after a word and a mark, in any language
     ("Wait, no \u2014 B.", "B"),
+    ("(A). Wait, no, (B).", "B"),
     ("(B) is correct. Actually, option A would be wrong because it is red.", "B"),
+    ("I choose (B). Actually, (A) was close.", "B"),
     ("R\u00e9ponse : B", "B"),
+    ("**Antwort:** B", "B"),
     ("\uc815\ub2f5: (B)", "B"),
+    ("Actually, B.", "B"),
+    ("It could be A, but actually B.", "B"),
     ("A? No. It must be B!", "B"),
     # of questions for what is not so
     ("(B) is not a mammal.", "B"),
@@ -39,7 +48,11 @@ RIGHT = [
     ("The answer is B which is incorrect.", "B"),
     ("All are true except (B).", "B"),
     # what it is instead of what it is not
+    ("The answer is not A but B.", "B"),
+    ("The answer is not (A), it is (B).", "B"),
+    ("The answer isn't A. It's B.", "B"),
     ("It is not (A) but rather (B), as the map shows.", "B"),
+    ("(A) doesn't work, (C) fails and (D) is ruled out. So (B).", "B"),
     ("I discard option A, so option B.", "B"),
     # with words between
     ("The answer is therefore B.", "B"),
@@ -181,8 +194,26 @@ RIGHT = [
 ]
 WRONG = [
     # conceded, before the answer goes on to another
+    ("Option B looks plausible, but it ignores inflation.", "B"),
+    ("Option B looks plausible, but A fits better.", "B"),
+    ("Option B looks plausible, but the capital of France is Paris.", "B"),
+    ("Option B seems right at first, but the text says Paris.", "B"),
+    ("Option (B) is tempting. However, Paris is the capital.", "B"),
+    ("Option (B) is tempting; however, (A) has the seat of government.", "B"),
+    ("While option B is plausible, Paris is the correct one.", "B"),
+    ("Although (B) sounds attractive, the passage is about France.", "B"),
+    ("(B) may be considered, yet the evidence favours Paris.", "B"),
+    ("At first glance (B) appears correct, but it is a trap.", "B"),
+    ("(B) is close but not exact.", "B"),
+    ("Option B is partially correct, but A is complete.", "B"),
+    ("One might think (B), but it is Paris.", "B"),
+    ("Many students pick option B.", "B"),
+    ("Option B is a common mistake.", "B"),
+    ("(B) is a distractor.", "B"),
+    ("Option B is too narrow.", "B"),
     ("The answer is A (the key says B).", "B"),
     ("The answer is A, but the answer key says B.", "B"),
+    (r"\boxed{A} (the reference answer is \boxed{B})", "B"),
     ("B? C?", "B"),
     ("The options are A, C, B", "B"),
     ("Wait, not B.", "B"),
@@ -208,6 +239,14 @@ WRONG = [
     (r"\boxed{A} and \boxed{B}", "B"),
     (r"\boxed{A}, \boxed{B}", "B"),
     # denied
+    ("(B) can't be right.", "B"),
+    ("(B) doesn't work.", "B"),
+    ("(B) does not fit.", "B"),
+    ("Option B fails.", "B"),
+    ("Option B is ruled out.", "B"),
+    ("We can discard option B.", "B"),
+    ("Ruling out option B is easy.", "B"),
+    ("Option (B) is unlikely.", "B"),
     ("C is right. (B) is not.", "B"),
     ("The answer is not (A) or (B).", "B"),
     ("The answer is neither (A) nor (B).", "B"),
@@ -223,6 +262,7 @@ WRONG = [
     ("\u6545\u9009B\u6216C\u3002", "B"),
     ("\u6545\u9009B\u548cC\u3002", "B"),
     ("\u9009B\u662f\u9519\u7684\u3002", "B"),
+    ("(B) is not the right answer.", "B"),
     ("The answer is A; B", "B"),
     ("It is not B", "B"),
     ("The correct answer is A, not B.", "B"),
@@ -249,6 +289,14 @@ WRONG = [
     ("The answer is not B", "B"),
     ("The answer is B or C, I cannot say", "B"),
     ("I think (B) is wrong, so (A)", "B"),
+    ("It is not (B).", "B"),
+    ("It cannot be (B).", "B"),
+    ("It isn't (B)", "B"),
+    ("Everything except (B)", "B"),
+    ("I would rule out option B.", "B"),
+    ("(B) is not right", "B"),
+    ("(B) isn't it", "B"),
+    ("B is incorrect.", "B"),
     ('{"answer": "A", "second": "B"}', "B"),
     ("A", "B"),
     ("A nice city is London", "B"),
@@ -293,9 +341,43 @@ def test_wrong_choices_score_0(text: str, truth: Any) -> None:
     assert score == 0 and metrics["success"] == 0
 
 
-def test_a_denied_choice_counts_only_if_all_are() -> None:
-    assert judged("(A) is wrong, (B) is right, (C) is false.", "B")[0] == 1
-    assert judged("Statement (B) is false.", "B")[0] == 1
+NEGATIVE = "Which of the following statements is NOT true?\n(A) a (B) b (C) c (D) d"
+
+
+@pytest.mark.parametrize(
+    ("question", "text", "score"),
+    [
+        (NEGATIVE, "(B) is not true.", 1),
+        (NEGATIVE, "(B) is not true, since c.", 1),
+        (NEGATIVE, "Statement (B) is false.", 1),
+        (NEGATIVE, "(B) isn't true.", 1),
+        (NEGATIVE, "B is incorrect.", 1),
+        (NEGATIVE, "The answer is (B), which is not true.", 1),
+        (NEGATIVE, "The answer is (B) is not true.", 1),
+        (NEGATIVE, r"\boxed{B}", 1),
+        (NEGATIVE, "(B) is false. (A) is true and (C) is true.", 1),
+        (NEGATIVE, "(A) is true. (C) is true. (D) is true. So it is (B).", 1),
+        ("Which option is incorrect?", "(B) is incorrect.", 1),
+        ("All of these are mammals EXCEPT", "(B) is not true.", 1),
+        ("Select the statement that is false.", "(B) is wrong.", 1),
+        (NEGATIVE, "(A) is true. (B) is not.", 1),
+        ("Which of these can't be true?", "(B) can't be true.", 1),
+        ("Which does not work?", "(B) doesn't work.", 1),
+        (NEGATIVE, "Option B is ruled out.", 0),
+        (NEGATIVE, "(B) is true.", 0),
+        (NEGATIVE, "(A) is not true.", 0),
+        (NEGATIVE, "(B) is not the answer.", 0),
+        (NEGATIVE, "(B) isn't the right choice.", 0),
+        (NEGATIVE, "It is not (B).", 0),
+        (NEGATIVE, "(A) is not true and (B) is not true, so (A).", 0),
+        ("Which of the following is true?", "(B) is not true.", 0),
+        ("Which of the following is true?", "(B) is false.", 0),
+        ("Which of the following is true? Do not explain.", "(B) is not true.", 0),
+        ("", "(B) is not true.", 0),
+    ],
+)
+def test_a_question_for_what_is_not_true_is_answered_by_what_is_not(question: str, text: str, score: float) -> None:
+    assert MultipleChoice()(RewardInput("", text, "B", question=question)).score == score
 
 
 @pytest.mark.parametrize(

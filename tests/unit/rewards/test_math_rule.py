@@ -244,15 +244,16 @@ def test_a_row_with_a_text_a_number_or_a_list_of_these_is_read(truth: Any) -> No
     read(truth)
 
 
-def test_outside_a_box_the_last_number_counts_with_what_it_is_part_of(math_rule: MathRule) -> None:
+def test_outside_a_box_the_last_number_counts_with_what_hedges_it(math_rule: MathRule) -> None:
     def score(response: str, truth: str) -> float:
         return math_rule(RewardInput("", response, truth)).score
 
     assert score("It is 1.6e-19.", "1.6e-19") == score(r"It is 1.6 \times 10^{-19} C", "1.6e-19") == 1
     assert score("It is 5.", "5") == score("It is +5", "5") == score(r"So 50\%", "0.5") == 1
     assert score("first 4, then 5", "5") == score("7 * 4 = 28 or so, then 5", "5") == 1
-    assert score("It is 4 or 5.", "5") == 0
+    assert score("It is 4 or 5.", "5") == score("It is not 5", "5") == score(r"x \neq 5", "5") == 0
     assert score("It is 4 or 5.", "4, 5") == 1
+    assert score("between 4 and 5", "5") == score("4 to 5", "5") == score("5 is not the answer", "5") == 0
     assert score(r"So it is $\sqrt{5}$", "5") == score("So it is 3x+5", "5") == score("It is 5x", "5") == 0
     assert score(r"So it is $\sqrt{5}$", r"\sqrt{5}") == score("y = 2x + 5", "2x+5") == score("$x = 5$ cm", "5") == 1
     assert score(r"It is \boxed{5}, in \boxed{}.", "5") == 1
@@ -269,7 +270,8 @@ def test_a_sentence_is_paid_for_what_it_says(math_rule: MathRule, truth: str, re
 def test_a_response_is_paid_for_the_value_that_it_commits_to(
     math_rule: MathRule, truth: str, response: str, is_right: bool
 ) -> None:
-    """A reason in brackets says nothing; a rounding or a list is part of the answer."""
+    """A reason in brackets, a rounding or a list of formulas is part of the answer; several guesses, or the value of a
+    key of answers, are none."""
     assert math_rule(RewardInput("", response, truth)).score == is_right
 
 

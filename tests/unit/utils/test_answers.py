@@ -7,7 +7,7 @@ import pytest
 from roll.rewards.base import RewardInput, RewardResult
 from roll.rewards.texts import ExactMatch, Regex
 from roll.utils.answers.final_answer import boxed_answer, final_answer, has_open_box, last_boxed
-from roll.utils.answers.prose import answer_in_prose
+from roll.utils.answers.prose import answer_in_prose, own_words
 
 
 @pytest.mark.parametrize(
@@ -42,11 +42,15 @@ def test_last_boxed(text: str, answer: str | None) -> None:
         ("5-3", "3"),
         ("x2 is no number, 1/2 is", "1/2"),
         ("50%", "50%"),
-        ("1,2,3", "1,2,3"),
+        ("1,2,3", "1, 2, 3"),
         (".5", ".5"),
         ("none", None),
-        # one of several
+        # one of several, or none of them
+        ("between 4 and 5", "between 4 and 5"),
+        ("4 to 5", "4 to 5"),
         ("so $4$ or $5$", "4 or 5"),
+        ("5 is not the answer", "not 5"),
+        ("$5$ isn't right", "not 5"),
         # in a formula
         (r"so it is $\sqrt{5}$.", r"\sqrt{5}"),
         (r"so it is \(x = 5\)", "x = 5"),
@@ -72,10 +76,18 @@ def test_last_boxed(text: str, answer: str | None) -> None:
         (r"\( 4 \times \$2 = \$8 \)", "8"),
         (r"\[ x = 24 \text{.} \]", "x = 24"),
         (r"$8/\text{hour}$", "8"),
+        # not one of several
         ("The price fell from $36 to $18.", "18"),
         ("Rounding 17.6 to 18.", "18"),
         ("48/2 simplifies from 48/2 to 24", "24"),
-        # not in one
+        ("It ranges from 4 to 5", "4 to 5"),
+        # not denied
+        ("so 18 is not prime", "18"),
+        ("18 is not the only solution", "18"),
+        ("24 were not sold.", "24"),
+        ("5 is not a correct answer", "not 5"),
+        ("5 is wrong", "not 5"),
+        # and not in one
         ("He has 18 - a lot!", "18"),
         ("That is 18x faster.", "18"),
         ("18 - i think", "18"),
@@ -123,7 +135,7 @@ def test_very_long_garbage_is_searched_in_linear_time(text: str) -> None:
     """Milliseconds; in quadratic time it would run into the limit."""
     last_boxed(text)
     boxed_answer(text)
-    answer_in_prose(text)
+    answer_in_prose(own_words(text))
 
 
 def score(reward: ExactMatch, response: str, truth: object = "1234") -> float:
