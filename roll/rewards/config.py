@@ -13,7 +13,7 @@ from roll.configs.tables.roles import LLM_JUDGE, REWARD_MODEL
 # The rewards that come with roll: one row each, readable without importing any.
 
 VerdictForm = Literal["yes_no", "score", "json", "boxed", "pattern"]
-"""Where the verdict is in what a judge says."""
+"""Place of the verdict in what a judge says."""
 RewardType = Literal["hard", "soft", "loose", "strict"]
 ALL_TYPES: tuple[RewardType, ...] = ("hard", "soft", "loose", "strict")
 
