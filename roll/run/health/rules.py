@@ -235,7 +235,7 @@ def answers_cut(run: History) -> Iterator[Diagnosis]:
     if cut > 0.99:
         never = "the model never ends: another chat template, or a token that ends is missing"
         causes.insert(1, Cause(never, "global_template"))
-    says = f"{cut:.0%} of the responses are cut ({at}) in the last 5 steps, and earn nothing"
+    says = f"{cut:.0%} of the responses are cut ({at}) in the last 5 steps; most rewards pay nothing for them"
     yield Diagnosis(says, tuple(causes))
 
 
@@ -300,8 +300,8 @@ def entropy_grows(run: History) -> Iterator[Diagnosis]:
 
 
 def no_signal(run: History) -> Iterator[Diagnosis]:
-    equal, place = run.last(EQUAL, 10), standing(run)
-    if equal is None or equal < 0.6 or place is None or is_solved(run):
+    equal, place, reward = run.last(EQUAL, 10), standing(run), run.trend(REWARD)
+    if equal is None or equal < 0.6 or place is None or is_solved(run) or (reward is not None and reward.rises):
         return
     harder = Cause("larger groups find a rare right answer", "num_return_sequences_in_group")
     choose = Cause("drop groups without a signal and sample others", "query_filter_config.type", "mean_filter")
