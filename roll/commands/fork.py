@@ -21,7 +21,11 @@ from roll.utils.secrets import MASK
 from roll.utils.text import visible
 
 FORK_FILE = "fork.yaml"
-_OF_THE_FIRST = ("output_dir", "logging_dir", "rollout_dump_dir", "checkpoint_config", "resume_from_checkpoint")
+_OF_THE_FIRST = (
+    *("output_dir", "logging_dir", "rollout_dump_dir", "checkpoint_config", "profiler_output_dir"),
+    *("resume_from_checkpoint", "overwrite_output_dir"),
+)
+_PLACES = ("log_dir", "logdir")  # of trackers
 
 
 def run(argv: Sequence[str]) -> int:
@@ -30,25 +34,32 @@ def run(argv: Sequence[str]) -> int:
     options, overrides = fork_parser().parse_known_args(argv)
     name, at, step = str(options.run).rpartition("@")
     name, step = (name, step) if at and step.isdecimal() else (options.run, "")
-    first = find_run(Path(name))
+    first = find_run(Path(name).absolute())
     out = Path(options.out) if options.out else _free(first.output)
-    file = write_fork(first, step, out.absolute())
+    file = write_fork(first, step, out.absolute(), overrides)
     say(f"The fork's YAML: {visible(str(file))}")
     return start_yaml(str(file), overrides, is_plan=options.dry_run)
 
 
-def write_fork(first: RunFiles, step: str, out: Path, resumes: bool = True) -> Path:
-    """Writes the YAML of a fork below `out` and returns its path. `step`: of the checkpoint; empty: the newest. One
-    that does not resume begins anew."""
-    story = read_story(first.logs / RUN_FILE)
+def write_fork(first: RunFiles, step: str, out: Path, overrides: Sequence[str] = (), resumes: bool = True) -> Path:
+    """Writes the YAML of a fork below `out` and returns its path. `step`: of the checkpoint; empty: the newest.
+    `overrides`: what is given beside it, a run's secrets among them. One that does not resume begins anew."""
+    try:
+        story = read_story(first.logs / RUN_FILE)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{first.logs / RUN_FILE} cannot be read: {error}. It says what the run was given."
+        ) from error
     if not story.settings:
         raise ConfigError(f"{first.logs / RUN_FILE} does not say what the run was given: an earlier roll wrote it.")
-    if hidden := list(_hidden(story.settings, "")):
+    filled = [word.lstrip("+").partition("=")[0] for word in overrides]
+    if hidden := [key for key in _hidden(story.settings, "") if key not in filled]:
         raise ConfigError(f"{hidden[0]}: the run's secrets are not recorded. Give it again: {hidden[0]}=...")
     resumed = str(_checkpoint(first, step)) if resumes else False
     for folder in story.folders:
         add_folder(Path(folder))
     settings = {key: value for key, value in story.settings.items() if key not in _OF_THE_FIRST}
+    settings["tracker_kwargs"] = _elsewhere(settings.get("tracker_kwargs", {}))
     tree = {**settings, "exp_name": out.name, "output_dir": str(out), "resume_from_checkpoint": resumed}
     out.mkdir(parents=True, exist_ok=True)
     if os.path.isdir(story.directory):
@@ -87,5 +98,17 @@ def _hidden(node: Any, key: str) -> Iterator[str]:
     if isinstance(node, Mapping):
         for name, value in node.items():
             yield from _hidden(value, f"{key}.{name}".lstrip("."))
-    elif node == MASK:
+    elif isinstance(node, list):
+        for value in node:
+            yield from _hidden(value, key)
+    elif isinstance(node, str) and MASK in node:
         yield key
+
+
+def _elsewhere(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of trackers without the folders that the first run writes to."""
+    return {
+        name: _elsewhere(value) if isinstance(value, Mapping) else value
+        for name, value in kwargs.items()
+        if name not in _PLACES
+    }

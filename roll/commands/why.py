@@ -33,7 +33,7 @@ _METRICS = (REWARD, "train/nll_mean", "train/loss", "train/divergence_mean")  # 
 def run(argv: Sequence[str]) -> Iterator[str]:
     """Lines of what was found. Raises ConfigError where there is nothing to test."""
     options, overrides = why_parser().parse_known_args(argv)
-    first = read_run(Path(options.run))
+    first = read_run(Path(options.run).absolute())
     history = History.of(read_metrics(first.metrics), first.config)
     found = symptoms(history)
     yield from (line for symptom in found for line in symptom.lines())
@@ -47,7 +47,7 @@ def run(argv: Sequence[str]) -> Iterator[str]:
     yield f"{label} since step {began}: tested from {f'the checkpoint of step {start}' if start else 'the start'}"
     for cause in causes[: options.causes]:
         out = first.output.absolute().with_name(f"{first.output.absolute().name}-why-{cause.key}={cause.value}")
-        file = write_fork(first, str(start) if start else "", out, resumes=bool(start))
+        file = write_fork(first, str(start) if start else "", out, overrides, resumes=bool(start))
         change = f"{cause.key}={cause.value}"
         words = [change, "overwrite_output_dir=true", "eval_steps=-1", "save_steps=-1", *overrides]
         command = [sys.executable, "-m", "roll", "run", str(file), *words]

@@ -72,7 +72,10 @@ def run(argv: Sequence[str]) -> int:
     if not isinstance(config, RLVRConfig):
         raise ConfigError(f"{options.config}: a run of the kind {spec.name} has no rewards on rows to audit.")
     reported: list[Finding] = []
-    for domain, tasks in _tasks(config, options.rows).items():
+    found = _tasks(config, options.rows)
+    for domain in config.rewards.keys() - found.keys():
+        say(f"rewards.{domain}: none of the first rows is of this domain, so it is not audited")
+    for domain, tasks in found.items():
         say(f"rewards.{domain}, on {len(tasks)} rows")
         for finding in audit(config, domain, tasks):
             reported.append(finding)
@@ -226,7 +229,7 @@ def _tasks(config: RLVRConfig, most: int) -> dict[str, list[Task]]:
     tokenizer = policy_tokenizer(role, worker.model_args)
 
     def first(sources: Sequence[DataSource]) -> Iterator[Row]:
-        return islice(all_rows(sources), most * max(len(config.rewards), 1) * 4)
+        return (row for source in sources for row in islice(all_rows([source]), most * max(len(config.rewards), 1) * 4))
 
     found: dict[str, list[Task]] = {}
     for key, args in config.data_args.items():

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from roll.doctor import machine, packages
 from roll.doctor.machine import Finding, Section, findings, lines, summary
+from roll.errors import ConfigError
 from roll.utils.logging import say
 from roll.utils.network import cluster_address
 
@@ -28,7 +30,10 @@ def run(argv: Sequence[str]) -> int:
     options = _parser().parse_intermixed_args(argv)
     reported: list[Finding] = []
     config = str(options.config or "")
-    for section in _of_a_run(config) if config and Path(config).is_dir() else [_machine(), *_sections(options)]:
+    is_run = bool(config) and Path(config).is_dir()
+    if is_run and (options.overrides or options.log):
+        raise ConfigError(f"{config} is the folder of a run: neither overrides nor --log go with it.")
+    for section in _of_a_run(config) if is_run else [_machine(), *_sections(options)]:
         say(section.title)
         for finding in findings(section):
             reported.append(finding)
@@ -58,10 +63,12 @@ def _machine() -> Section:
 
 def _of_a_run(directory: str) -> Iterator[Section]:
     from roll.doctor import logs  # what a report imports
+    from roll.report.run_files import find_run, runs_at
 
-    yield Section(directory, {"health": lambda: logs.health_findings(Path(directory))})
-    files = logs.log_files(directory)
-    yield Section("Errors in logs", {"logs": lambda: logs.log_findings(files)})
+    for run in map(find_run, runs_at(Path(directory))):
+        yield Section(str(run.directory), {"health": partial(logs.health_findings, run.directory)})
+        if any(run.logs.glob("*.log")):
+            yield Section("Errors in logs", {"logs": partial(logs.log_findings, logs.log_files(str(run.logs)))})
 
 
 def _sections(options: argparse.Namespace) -> Iterator[Section]:

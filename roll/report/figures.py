@@ -17,11 +17,13 @@ from roll.run.display.view import Rows, duration, series
 from roll.run.health.history import History
 from roll.run.health.verdict import Verdict, verdict
 from roll.run.records.run_record import RunStart
+from roll.run.tracking.local import read_metrics
 from roll.types.failures import cause_key
 from roll.utils.text import show
 from roll.utils.timing import phase_seconds
 
 _MOST_CAUSES = 20
+_MOST_METRICS = 5_000_000  # bytes that are read whole
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,9 @@ def progress(run: RunFiles) -> list[tuple[str, str]]:
 
 
 def health(run: RunFiles) -> Verdict:
-    """Verdict of the rules about a run."""
-    return verdict(History.of(run.rows, run.config))
+    """Verdict of the rules about a run; of a very long one about its last rows."""
+    is_short = run.metrics.is_file() and run.metrics.stat().st_size < _MOST_METRICS
+    return verdict(History.of(read_metrics(run.metrics) if is_short else run.rows, run.config))
 
 
 def symptom_table(run: RunFiles) -> list[tuple[str, str]]:

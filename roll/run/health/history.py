@@ -32,8 +32,8 @@ class Trend:
 
 @dataclass
 class History:
-    """Series of metrics by name, each value with its step. `config`: of the run, as run.json has it. Numbers that are
-    not finite are in `broken`, by name with the step where they were first seen."""
+    """Series of metrics by name, each value with its step. `config`: of the run, as run.json has it. `broken`: metrics
+    whose last number was not finite, with the step since when."""
 
     config: Mapping[str, Any] = field(default_factory=dict)
     series: dict[str, list[float]] = field(default_factory=dict)
@@ -58,6 +58,7 @@ class History:
             if value is None or (isinstance(value, float) and not math.isfinite(value)):
                 self.broken.setdefault(name, step)
             elif isinstance(value, int | float):
+                self.broken.pop(name, None)
                 self.series.setdefault(name, []).append(value)
                 self.steps.setdefault(name, []).append(step)
 

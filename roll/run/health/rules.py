@@ -98,7 +98,9 @@ def bound_to_reference(run: History) -> Cause:
 
 def learning_role(run: History) -> str:
     """The first role that learns."""
-    return next((name for name in ("actor_train", "student", "sft_train") if run.at(name)), "actor_train")
+    return next(
+        (name for name in ("actor_train", "student", "sft_train", "reward_train") if run.at(name)), "actor_train"
+    )
 
 
 def length_limit(run: History) -> tuple[str, int | None]:
@@ -112,22 +114,18 @@ def length_limit(run: History) -> tuple[str, int | None]:
 
 
 def not_finite(run: History) -> Iterator[Diagnosis]:
-    if run.broken:
-        name, step = min(run.broken.items(), key=lambda item: item[1])
-        more = f", and {len(run.broken) - 1} other metrics" if len(run.broken) > 1 else ""
-        yield Diagnosis(
-            f"{name} is NaN or infinite since step {step}{more}",
-            (
-                lower_rate(run),
-                Cause("a reward that is not a finite number, or very large", "reward_clip", "10"),
-                Cause("16-bit training of a model that needs fp32", "actor_train.model_args.dtype", "fp32"),
-            ),
-        )
+    broken = {name: step for name, step in run.broken.items() if name.startswith(("actor/", "critic/", "train/"))}
+    if broken:
+        name, step = min(broken.items(), key=lambda item: item[1])
+        more = f", and {len(broken) - 1} other metrics" if len(broken) > 1 else ""
+        large = [Cause("a reward that is very large", "reward_clip", "10")] if run.count(REWARD) else []
+        half = Cause("16-bit training of a model that needs fp32", f"{learning_role(run)}.model_args.dtype", "fp32")
+        yield Diagnosis(f"{name} is NaN or infinite since step {step}{more}", (lower_rate(run), *large, half))
 
 
 def zero_gradient(run: History) -> Iterator[Diagnosis]:
-    for name in ("actor/grad_norm", "train/grad_norm"):
-        if run.steady(name, 3) == 0 and not list(equal_rewards(run)):
+    for name in ("actor/grad_norm", "train/grad_norm", "actor/num_updates"):
+        if run.steady(name, 3) == 0:
             yield Diagnosis(
                 f"{name} is exactly 0 in the last 3 steps: the weights do not change",
                 (
@@ -155,7 +153,8 @@ def equal_rewards(run: History) -> Iterator[Diagnosis]:
     if not always:
         causes = [*odd_settings(run), lower_rate(run), *causes]
     elif low != 0:
-        causes = [Cause("the reward does not look at the response, or its judge gives everybody the same", "rewards")]
+        same = Cause("the reward does not look at the response, or its judge gives everybody the same", "rewards")
+        causes = [same, Cause("all tasks are solved already", "actor_train.data_args.file_name")]
     yield Diagnosis(f"every response has the reward {low:g} {since}, so nothing is learned from rewards", tuple(causes))
 
 
@@ -477,9 +476,10 @@ def episodes_never_end(run: History) -> Iterator[Diagnosis]:
 
 def loss_rises(run: History) -> Iterator[Diagnosis]:
     for name in ("train/nll_mean", "train/loss", "train/divergence_mean"):
-        first, last = run.first(name, 1), run.last(name, 3)
-        if first is not None and last is not None and run.count(name) >= 6 and first > 0:
-            if last > 1.3 * first:
+        values = run.series.get(name, [])
+        if len(values) > 10 and values[0] > 0:
+            first, last = values[0], statistics.fmean(values[-10:])
+            if min(values[-10:]) > 1.5 * first:
                 yield Diagnosis(f"{name} rose from {first:.3g} to {last:.3g}", (lower_rate(run),))
             return
 

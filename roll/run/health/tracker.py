@@ -28,8 +28,9 @@ class HealthTracker(Tracker):
         self._count = len(rows)
 
     def log(self, step: int, metrics: Metrics) -> None:
-        self._count += 1
-        self._history.add(step, metrics)
+        if step > self._history.step or not self._count:  # a row that failed is told again
+            self._count += 1
+            self._history.add(step, metrics)
         found = {symptom.label: symptom for symptom in symptoms(self._history)}
         for label, symptom in found.items():
             if label not in self._present and self._count - self._warned.get(label, -_PATIENCE) >= _PATIENCE:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from roll.run.health.history import History
 from roll.run.health.rules import REWARD, RULES, Cause, Diagnosis, is_solved, lower_rate, odd_settings
@@ -50,9 +50,21 @@ def symptoms(run: History) -> tuple[Symptom, ...]:
     found, explained = list[Symptom](), set[str]()
     for rule in RULES:
         for diagnosis in rule.find(run) if rule.label not in explained else ():
-            found.append(Symptom(rule.label, diagnosis))
+            causes = tuple(cause for cause in diagnosis.causes if not _holds(run, cause))
+            found.append(Symptom(rule.label, replace(diagnosis, causes=causes)))
             explained |= rule.consequences
     return tuple(found)
+
+
+def _holds(run: History, cause: Cause) -> bool:
+    """Return whether the run has the proposed value already."""
+    now = run.at(*cause.key.split("."))
+    if isinstance(now, bool) or not isinstance(now, int | float):
+        return bool(cause.value) and str(now).lower() == cause.value
+    try:
+        return float(cause.value) == now
+    except ValueError:
+        return False
 
 
 def verdict(run: History) -> Verdict:

@@ -2,6 +2,7 @@
 
 import difflib
 import importlib.util
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from roll.run.tracking.local import JsonlTracker, PrometheusTracker, StdoutTrack
 from roll.run.tracking.services import MlflowTracker, SwanlabTracker, WandbTracker, login_problems
 from roll.run.tracking.tracker import NamedTracker, TrackedRun, Tracker, Trackers
 from roll.utils.secrets import find_secrets, mask, redact
+
+logger = logging.getLogger(__name__)
 
 TRACKERS: Mapping[str, type[NamedTracker]] = {
     "tensorboard": TensorboardTracker,
@@ -62,7 +65,11 @@ def make_trackers(
             Trackers(started).close(failed=True)
             cause = mask(f"{type(error).__name__}: {error}", find_secrets({"tracker_kwargs": kwargs}))
             raise ConfigError(f"track_with: {name} cannot start. {cause}") from error
-    started |= {name: make(run) for name, make in (watchers or {}).items()}
+    for name, make in (watchers or {}).items():
+        try:
+            started[name] = make(run)
+        except Exception:
+            logger.warning("%s does not watch this run", name, exc_info=True)
     return Trackers(started)
 
 

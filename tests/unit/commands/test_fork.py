@@ -46,3 +46,10 @@ def test_a_step_without_a_checkpoint_and_a_secret_are_told(tmp_path: Path) -> No
     secret = find_run(first_run(tmp_path / "secret", system_envs={"HF_TOKEN": "hf_0123456789"}))
     with pytest.raises(ConfigError, match=r"system_envs.HF_TOKEN"):
         write_fork(secret, "", tmp_path / "other")
+
+
+def test_a_fork_writes_nothing_where_the_first_run_wrote_and_takes_secrets_again(tmp_path: Path) -> None:
+    kwargs = {"jsonl": {"log_dir": str(tmp_path / "elsewhere")}}
+    first = find_run(first_run(tmp_path / "first", system_envs={"HF_TOKEN": "hf_0123456789"}, tracker_kwargs=kwargs))
+    file = write_fork(first, "", tmp_path / "other", ["system_envs.HF_TOKEN=hf_1"])
+    assert "elsewhere" not in file.read_text() and "checkpoint_config" not in yaml.safe_load(file.read_text())

@@ -152,3 +152,19 @@ def test_a_recorded_run_has_its_label_and_the_planted_cause_is_the_first(name: s
     assert bool(result.symptoms) == bool(run["cause"])
     if run["cause"]:
         assert result.symptoms[0].diagnosis.causes[0].key == run["cause"]
+
+
+def test_a_number_that_is_finite_again_is_no_fault_and_a_noisy_loss_does_not_rise() -> None:
+    assert verdict(run_of({"actor/grad_norm": [math.nan] + [0.5] * 39})).label == "learning"
+    for seed in range(20):
+        noise = np.random.default_rng(seed).normal(scale=0.25, size=60)
+        for length in range(1, 61):
+            loss = [float(max(0.1, 1.2 - 0.002 * at + noise[at])) for at in range(length)]
+            assert "loss rises" not in verdict(run_of({"train/nll_mean": loss}, {})).label, (seed, length)
+
+
+def test_a_cause_that_holds_already_is_not_named() -> None:
+    run = run_of(PLANTED["much clipped"])
+    run.config = CONFIG | {"ppo_epochs": 1, "async_generation_ratio": 0}
+    (symptom,) = verdict(run).symptoms
+    assert [cause.key for cause in symptom.diagnosis.causes] == ["actor_train.training_args.learning_rate"]
