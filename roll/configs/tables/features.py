@@ -76,7 +76,11 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 `roll.features.NAME.checks` has `PLUGIN`."""
 
 
-IN_MODELS: Mapping[str, Callable[[Any], bool]] = {"pictures": lambda config: bool(config.sub_configs)}
+IN_MODELS: Mapping[str, Callable[[Any], bool]] = {
+    "pictures": lambda config: (
+        bool(config.sub_configs) or any(sense in key for key in vars(config) for sense in ("vision", "visual", "audio"))
+    )
+}
 """Rooms that say of which class a model is, and for which config.json of transformers. The module
 `roll.features.NAME.model` has `kind`."""
 IN_RANKS: Mapping[str, Callable[[Any], bool]] = {

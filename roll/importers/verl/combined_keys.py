@@ -483,10 +483,16 @@ def critic_warmup(source: SourceLookup) -> CombinedKeys:
     return CombinedKeys({}, "", near)
 
 
+def without_turns(source: SourceLookup) -> CombinedKeys:
+    """Keys of a search engine, in a run that asks none."""
+    return CombinedKeys({}, "nothing: no turns are played")
+
+
 _LEARNERS = ((ACTOR, "actor_train"), (CRITIC, "critic"))
 COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     **template_sums("actor_train"),
     **VARIABLE_SUMS,
+    "episodes": without_turns,
     "placement": counts.placement,
     "actor batches": counts.batches("actor_train"),
     "critic batches": counts.batches("critic"),

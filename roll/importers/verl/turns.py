@@ -58,7 +58,8 @@ def plays(values: Mapping[str, Any]) -> bool:
     """True where turns are on, and a file says what they are for."""
     if values.get(f"{TURNS}.enable") is False and values.get(_LOOP) in _OFF:
         return False
-    return any(values.get(key) not in (None, "") for key in (*TOOL_FILES, _INTERACTIONS, _SERVER))
+    servers = () if values.get("do_search") is False else (_SERVER,)
+    return any(values.get(key) not in (None, "") for key in (*TOOL_FILES, _INTERACTIONS, *servers))
 
 
 def turns_table(table: Table, values: Mapping[str, Any], script: Path | None) -> Table:
@@ -66,7 +67,7 @@ def turns_table(table: Table, values: Mapping[str, Any], script: Path | None) ->
     tools = {key: tools_of(values[key], script, "tools") for key in TOOL_FILES if values.get(key)}
     if values.get(_INTERACTIONS):
         tools[_INTERACTIONS] = tools_of(values[_INTERACTIONS], script, "interaction")
-    if values.get(_SERVER):
+    if values.get(_SERVER) and values.get("do_search") is not False:
         tools[_SERVER] = search_tool("Search-R1", {"url": values[_SERVER], "topk": values.get("retriever.topk", 3)})
     sums = {"episodes": _Episodes(tools), "lengths": _lengths, "filter": without_equal_groups}
     sums |= {"pictures": no_pictures, "reward manager": _manager}

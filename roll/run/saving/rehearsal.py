@@ -53,6 +53,7 @@ def rehearse_saving(config: RunConfig) -> None:
     """Writes what a saved model holds beside its weights, and removes it. Raises ConfigError for what cannot be
     written: by then no engine has started."""
     from roll.models.copied_files import copy_start_files
+    from roll.models.hub import local_model
     from roll.models.loading import model_config
 
     place = config.checkpoint_dir.absolute()
@@ -62,7 +63,8 @@ def rehearse_saving(config: RunConfig) -> None:
             continue
         at, name = f"{role}.model_args.model_name_or_path", worker.model_args.model_name_or_path
         try:
-            saved = model_config(worker.model_args)
+            args = local_model(worker.model_args)
+            saved = model_config(args)
         except Exception as error:  # transformers does not know the type, or finds no file
             raise ConfigError(
                 f"{at}: transformers cannot read the config.json of {name}: {describe(error)}. Code that comes with a "
@@ -71,7 +73,7 @@ def rehearse_saving(config: RunConfig) -> None:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             saved.save_pretrained(directory)
-            copy_start_files(worker.model_args, directory)
+            copy_start_files(args, directory)
         except Exception as error:  # of transformers' validators, the disk, the hub
             raise ConfigError(
                 f"{at}: the model that {name} becomes could not be saved in {place}: {describe(error)}. Correct the "

@@ -19,7 +19,6 @@ from roll.algorithms.loss import Loss
 from roll.algorithms.moe_aux_loss import with_balance
 from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
-from roll.configs.strategies.deepspeed import saved_facts
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
 from roll.distributed.strategy.data_parallel import (
     RankGroups,
@@ -171,7 +170,9 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
 
     @property
     def _facts(self) -> dict[str, object]:
-        return saved_facts(self.role, self.dp_size)
+        from roll.configs.strategies.table import required_facts  # asked when it saves or loads; may be a user's
+
+        return required_facts(self.role, self.dp_size)
 
     def save_hf_model(self, directory: Path) -> None:
         """config.json, safetensors and the start's other files."""

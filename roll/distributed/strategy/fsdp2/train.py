@@ -19,7 +19,6 @@ from roll.algorithms.moe_aux_loss import with_balance
 from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.training import TrainingArgs
-from roll.configs.strategies.fsdp2_settings import saved_facts
 from roll.distributed.strategy import data_parallel
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
 from roll.distributed.strategy.data_parallel import RankGroups, RowSplit
@@ -302,7 +301,9 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
 
     @property
     def _facts(self) -> dict[str, object]:
-        return saved_facts(self.role, self.dp_size)
+        from roll.configs.strategies.table import required_facts  # asked when it saves or loads; may be a user's
+
+        return required_facts(self.role, self.dp_size)
 
     def save_hf_model(self, directory: Path) -> None:
         """config.json, safetensors and the start's other files."""

@@ -13,7 +13,6 @@ from roll.algorithms.loss import Loss
 from roll.algorithms.moe_aux_loss import num_routed_tokens, tokens_of_update
 from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
-from roll.configs.strategies.megatron import saved_facts
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
 from roll.distributed.strategy.host_copies import HostCopies
 from roll.distributed.strategy.megatron.rank import MegatronRank
@@ -154,20 +153,22 @@ class MegatronTrainStrategy(TrainStrategy):
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
         return self.rank.all_reduce_data(values)
 
+    @property
+    def _facts(self) -> dict[str, object]:
+        from roll.configs.strategies.table import required_facts  # asked when it saves or loads; may be a user's
+
+        return required_facts(self.role, self.dp_size)
+
     def save_checkpoint(self, directory: Path) -> None:
         from roll.distributed.strategy.megatron import checkpoint
 
         self._updater.finish_gather()
-        checkpoint.save(
-            directory, self._chunks, self._updater, self.model.adapters, saved_facts(self.role, self.dp_size)
-        )
+        checkpoint.save(directory, self._chunks, self._updater, self.model.adapters, self._facts)
 
     def load_checkpoint(self, directory: Path) -> None:
         from roll.distributed.strategy.megatron import checkpoint
 
-        checkpoint.load(
-            directory, self._chunks, self._updater, self.model.adapters, saved_facts(self.role, self.dp_size)
-        )
+        checkpoint.load(directory, self._chunks, self._updater, self.model.adapters, self._facts)
         self._offload.forget_frozen()
 
     def begin_schedule(self) -> None:
