@@ -73,7 +73,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     "audit": Subcommand(
         "try a run's rewards on made-up responses: which earn what only right ones should?",
         "roll.doctor.audit:run",
-        "roll.doctor.audit:audit_parser",
+        "roll.doctor.command:audit_parser",
     ),
     "chat": Subcommand("talk to a model, or to one that a run has trained", "roll.commands.chat:run"),
     "convert": Subcommand("convert Hugging Face models to Megatron checkpoints and back", "roll.commands.convert:main"),

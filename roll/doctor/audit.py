@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -12,6 +11,7 @@ from roll.configs.load.loader import compose_tree, resolve_tree, yaml_at
 from roll.datasets.encoding import load_tasks
 from roll.datasets.loader import DataSource, Row
 from roll.datasets.sources import all_rows
+from roll.doctor.command import audit_parser
 from roll.doctor.machine import Finding, lines, summary
 from roll.errors import ConfigError
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
@@ -27,7 +27,6 @@ from roll.utils.logging import say
 from roll.utils.text import show
 from roll.utils.thinking import thinking_end
 
-_ROWS = 32  # of each domain
 WRONG = "the truth of another row"
 _HOLE, _WRONG_PAYS = 0.25, 0.6  # of what right responses earn more than wrong ones
 _SLOW_S = 1.0
@@ -83,14 +82,6 @@ def run(argv: Sequence[str]) -> int:
                 say(line)
     say(f"{summary(reported)}. What was not tried is not known to be sound.")
     return int(any(finding.level == "problem" for finding in reported))
-
-
-def audit_parser() -> argparse.ArgumentParser:
-    text = "Tries a run's rewards on made-up responses: which earn what only right ones should? docs/health.md."
-    parser = argparse.ArgumentParser(prog="roll audit", description=text, allow_abbrev=False)
-    parser.add_argument("config", metavar="CONFIG.yaml", help="the YAML of an RLVR run")
-    parser.add_argument("--rows", type=int, default=_ROWS, metavar="N", help=f"of each domain; default: {_ROWS}")
-    return parser
 
 
 def audit(config: RLVRConfig, domain: str, tasks: Sequence[Task]) -> Iterator[Finding]:

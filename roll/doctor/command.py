@@ -15,6 +15,7 @@ from roll.utils.logging import say
 from roll.utils.network import cluster_address
 
 OK, PROBLEMS = 0, 1
+AUDITED_ROWS = 32  # of each domain
 USAGE = """roll doctor [CONFIG.yaml | RUN_DIR] [key=value ...] [--log FILE_OR_RUN_DIR]
 
 Checks this machine: packages, GPUs, memory, limits, environment. With a YAML it also checks the plan, memory, disks,
@@ -98,4 +99,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("overrides", nargs="*", default=[], metavar="key=value", help="overrides of its keys")
     parser.add_argument("--log", metavar="FILE_OR_RUN_DIR", help="a log file, or the output_dir of a run")
+    return parser
+
+
+def audit_parser() -> argparse.ArgumentParser:
+    text = "Tries a run's rewards on made-up responses: which earn what only right ones should? docs/health.md."
+    parser = argparse.ArgumentParser(prog="roll audit", description=text, allow_abbrev=False)
+    parser.add_argument("config", metavar="CONFIG.yaml", help="the YAML of an RLVR run")
+    parser.add_argument(
+        "--rows", type=int, default=AUDITED_ROWS, metavar="N", help=f"of each domain; default: {AUDITED_ROWS}"
+    )
     return parser
