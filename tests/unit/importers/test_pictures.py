@@ -169,7 +169,6 @@ def test_trinitys_column_is_read_with_its_workflow_for_pictures() -> None:
     ("words", "reason"),
     [
         (("model.model_path=org/InternVL3-8B",), "those that are shown pictures are"),
-        ((f"{TASKS}.default_workflow_type=as_react_workflow",), "pictures are imported for RLVR runs alone"),
     ],
 )
 def test_trinitys_column_is_refused_where_no_picture_is_shown(words: tuple[str, ...], reason: str) -> None:
