@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from statistics import fmean
 
 from roll.configs.load.loader import compose_tree, resolve_tree, yaml_at
-from roll.datasets.encoding import load_tasks
-from roll.datasets.loader import DataSource, Row
-from roll.datasets.sources import all_rows
 from roll.doctor.command import audit_parser
 from roll.doctor.machine import Finding, lines, summary
+from roll.doctor.rows import first_tasks
 from roll.errors import ConfigError
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
-from roll.pipeline.rlvr.row_operators import data_domains
 from roll.rewards.base import RewardInput, RewardOutcome
 from roll.rewards.worker import RewardWorker
 from roll.run.kind import kind_of
-from roll.run.policy_tokenizer import policy_tokenizer
-from roll.run.saving.model_files import read_vision
 from roll.run.start.load import check
 from roll.types.rollout import Task
 from roll.utils.logging import say
@@ -209,33 +203,14 @@ def _habits(at: str, score: _Scorer, trial: Trial) -> Iterator[Finding]:
         yield Finding("problem", what, at, "Length alone pays: remove it")
     seconds = fmean(outcome.seconds for outcome in again.outcomes) if again.outcomes else 0.0
     if seconds > _SLOW_S:
-        yield Finding(
-            "hint", f"{at}: a response takes {seconds:.2g} s to score", at, "More world_size, or a faster one"
-        )
+        yield Finding("hint", f"{at}: a response takes {seconds:.2g} s to score", at, "Raise its world_size")
 
 
 def _tasks(config: RLVRConfig, most: int) -> dict[str, list[Task]]:
     """The first tasks of each domain."""
-    role, worker = next(iter(config.learning_roles.items()), ("actor_infer", config.actor_infer))
-    tokenizer = policy_tokenizer(role, worker.model_args)
-
-    def first(sources: Sequence[DataSource]) -> Iterator[Row]:
-        return (row for source in sources for row in islice(all_rows([source]), most * max(len(config.rewards), 1) * 4))
-
     found: dict[str, list[Task]] = {}
-    for key, args in config.data_args.items():
-        loaded = load_tasks(
-            args.model_copy(update={"truncation": "left"}) if args.truncation == "error" else args,
-            key,
-            data_domains(config),
-            tokenizer,
-            config.prompt_length,
-            config.global_template,
-            config.tag_to_template,
-            choose=first,
-            vision=read_vision(config.actor_train.model_args, args),
-        )
-        for task in loaded.tasks:
-            if len(tasks := found.setdefault(task.domain, [])) < most:
-                tasks.append(task)
+    for _, _, tasks in first_tasks(config, most * max(len(config.rewards), 1) * 4):
+        for task in tasks:
+            if len(of_domain := found.setdefault(task.domain, [])) < most:
+                of_domain.append(task)
     return found

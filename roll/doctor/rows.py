@@ -27,21 +27,8 @@ _MOST_SHOWN = 200
 def row_findings(config: RLVRConfig) -> Iterator[Finding]:
     """Findings about the rows of each data_args that the run reads, and once about the reward of each of their
     domains."""
-    role, worker = next(iter(config.learning_roles.items()), ("actor_infer", config.actor_infer))
-    tokenizer = policy_tokenizer(role, worker.model_args)
     reported: set[str] = set()
-    for key, args in config.data_args.items():
-        tasks = load_tasks(
-            args.model_copy(update={"truncation": "left"}) if args.truncation == "error" else args,
-            key,
-            data_domains(config),
-            tokenizer,
-            config.prompt_length,
-            config.global_template,
-            config.tag_to_template,
-            choose=_first,
-            vision=read_vision(config.actor_train.model_args, args),
-        ).tasks
+    for key, args, tasks in first_tasks(config, NUM_ROWS):
         yield from _prompts(key, args, tasks, config.prompt_length)
         for task in tasks:
             if task.domain not in reported:
@@ -49,8 +36,27 @@ def row_findings(config: RLVRConfig) -> Iterator[Finding]:
                 yield from reward_findings(config, task)
 
 
-def _first(sources: Sequence[DataSource]) -> Iterator[Row]:
-    return islice(all_rows(sources), NUM_ROWS)
+def first_tasks(config: RLVRConfig, number: int) -> Iterator[tuple[str, DataArgs, Sequence[Task]]]:
+    """Tasks of the first rows of each file, by the data_args that the run reads. Long prompts lose their beginning."""
+    role, worker = next(iter(config.learning_roles.items()), ("actor_infer", config.actor_infer))
+    tokenizer = policy_tokenizer(role, worker.model_args)
+
+    def first(sources: Sequence[DataSource]) -> Iterator[Row]:
+        return (row for source in sources for row in islice(all_rows([source]), number))
+
+    for key, args in config.data_args.items():
+        loaded = load_tasks(
+            args.model_copy(update={"truncation": "left"}) if args.truncation == "error" else args,
+            key,
+            data_domains(config),
+            tokenizer,
+            config.prompt_length,
+            config.global_template,
+            config.tag_to_template,
+            choose=first,
+            vision=read_vision(config.actor_train.model_args, args),
+        )
+        yield key, args, loaded.tasks
 
 
 def _prompts(key: str, args: DataArgs, tasks: Sequence[Task], most: int) -> Iterator[Finding]:
