@@ -42,7 +42,7 @@ class Verdict:
     def lines(self) -> list[str]:
         """Lines that a person reads. Where no rule applies, they say so."""
         found = [line for symptom in self.symptoms for line in symptom.lines()]
-        return [self.says, *(found or ["no rule applies"])]
+        return [self.says, *found] if found else [f"{self.says}; no rule applies"]
 
 
 def symptoms(run: History) -> tuple[Symptom, ...]:
