@@ -20,12 +20,13 @@ from roll.commands.options import why_parser
 from roll.errors import ConfigError
 from roll.report.run_files import RunFiles, read_run
 from roll.run.health.history import History
-from roll.run.health.rules import REWARD
+from roll.run.health.rules import REWARD, Cause
 from roll.run.health.verdict import symptoms
 from roll.run.tracking.local import METRICS_FILE, read_metrics
 from roll.utils.imports import own_folders
 
 LOG = "why.log"
+HELPS = "this makes the difference"
 _POLL_S = 0.5
 _METRICS = (REWARD, "train/nll_mean", "train/loss", "train/divergence_mean")  # the first that the run has
 
@@ -45,10 +46,9 @@ def run(argv: Sequence[str]) -> Iterator[str]:
     saved = [path for path in checkpoints_of(first) if _step_of(path) < began]
     start = max((_step_of(path) for path in saved), default=0)
     yield f"{label} since step {began}: tested from {f'the checkpoint of step {start}' if start else 'the start'}"
-    for cause in causes[: options.causes]:
-        out = first.output.absolute().with_name(f"{first.output.absolute().name}-why-{cause.key}={cause.value}")
+    for change in [change for cause in causes[: options.causes] for change in _changes(cause)]:
+        out = first.output.absolute().with_name(f"{first.output.absolute().name}-why-{change}")
         file = write_fork(first, str(start) if start else "", out, overrides, resumes=bool(start))
-        change = f"{cause.key}={cause.value}"
         words = [change, "overwrite_output_dir=true", "eval_steps=-1", "save_steps=-1", *overrides]
         command = [sys.executable, "-m", "roll", "run", str(file), *words]
         if options.plan:
@@ -58,6 +58,15 @@ def run(argv: Sequence[str]) -> Iterator[str]:
         taken = any(step > start for step, _ in rows)
         effect = _effect(first.rows, rows, start, start + options.steps) if taken else f"it took no step: {out / LOG}"
         yield f"{change}: {effect}"
+        if effect.endswith(HELPS):
+            return
+
+
+def _changes(cause: Cause) -> Iterator[str]:
+    """The proposed value of a key; of a learning rate a tenth of it, too."""
+    yield f"{cause.key}={cause.value}"
+    if cause.key.endswith("learning_rate"):
+        yield f"{cause.key}={float(cause.value) / 10:.0e}"
 
 
 def _began(run: RunFiles, label: str) -> int:
@@ -107,7 +116,7 @@ def _effect(
     gaps = [new[step][name] - old[step][name] for step in half]
     mean, error = statistics.fmean(gaps), 2.0 * statistics.stdev(gaps) / math.sqrt(len(gaps))
     is_better = mean > error if name == REWARD else mean < -error
-    verdict = "this makes the difference" if is_better else "this is not the cause, or not alone"
+    verdict = HELPS if is_better else "this is not the cause, or not alone"
     means = [statistics.fmean(rows[step][name] for step in half) for rows in (old, new)]
     return (
         f"{name} over steps {half[0]} to {half[-1]} {means[0]:.3g} -> {means[1]:.3g} "
