@@ -34,11 +34,12 @@ COLOCATED = "colocate"
 
 
 def word(table: Mapping[str, Any], what: str) -> Callable[[Any], Any]:
-    """A translation by a table; other words are refused with those there are."""
+    """A translation by a table; other words are refused with those there are here."""
+    here = dict.fromkeys(str(found[0] if isinstance(found, list) else found) for found in table.values())
 
     def translated(value: Any) -> Any:
         if isinstance(value, list | dict) or value not in table:
-            raise ChangesRun(f"there is no {what} {show(value)} here; there are {', '.join(table)}")
+            raise ChangesRun(f"there is no {what} {show(value)} here; there are {', '.join(here)}")
         found = table[value]
         return ApproximateValue(found[0], found[1]) if isinstance(found, list) else found
 
