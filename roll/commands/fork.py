@@ -43,7 +43,8 @@ def run(argv: Sequence[str]) -> int:
 
 def write_fork(first: RunFiles, step: str, out: Path, overrides: Sequence[str] = (), resumes: bool = True) -> Path:
     """Writes the YAML of a fork below `out` and returns its path. `step`: of the checkpoint; empty: the newest.
-    `overrides`: what is given beside it, a run's secrets among them. One that does not resume begins anew."""
+    `overrides`: what is given beside it, a run's secrets among them. One that does not resume begins where the first
+    did."""
     try:
         story = read_story(first.logs / RUN_FILE)
     except (OSError, ValueError) as error:
@@ -55,7 +56,7 @@ def write_fork(first: RunFiles, step: str, out: Path, overrides: Sequence[str] =
     filled = [word.lstrip("+").partition("=")[0] for word in overrides]
     if hidden := [key for key in _hidden(story.settings, "") if key not in filled]:
         raise ConfigError(f"{hidden[0]}: the run's secrets are not recorded. Give it again: {hidden[0]}=...")
-    resumed = str(_checkpoint(first, step)) if resumes else False
+    resumed = str(_checkpoint(first, step)) if resumes else story.settings.get("resume_from_checkpoint", False)
     for folder in story.folders:
         add_folder(Path(folder))
     settings = {key: value for key, value in story.settings.items() if key not in _OF_THE_FIRST}

@@ -28,6 +28,7 @@ from roll.utils.imports import own_folders
 LOG = "why.log"
 HELPS = "this makes the difference"
 _POLL_S = 0.5
+_WINDOW = 10  # steps that a rule looks back
 _METRICS = (REWARD, "train/nll_mean", "train/loss", "train/divergence_mean")  # the first that the run has
 
 
@@ -43,12 +44,12 @@ def run(argv: Sequence[str]) -> Iterator[str]:
         raise ConfigError("no rule applies to this run that names a key and a value to test: docs/health.md.")
     label = found[0].label
     began = _began(first, label)
-    saved = [path for path in checkpoints_of(first) if _step_of(path) < began]
-    start = max((_step_of(path) for path in saved), default=0)
-    yield f"{label} since step {began}: tested from {f'the checkpoint of step {start}' if start else 'the start'}"
+    saved = [step for step in map(_step_of, checkpoints_of(first)) if step <= began - _WINDOW]
+    start = max(saved, default=min(step for step, _ in first.rows if step) - 1)
+    yield f"{label} since step {began}: tested from {f'the checkpoint of step {start}' if saved else 'the start'}"
     for change in [change for cause in causes[: options.causes] for change in _changes(cause)]:
         out = first.output.absolute().with_name(f"{first.output.absolute().name}-why-{change}")
-        file = write_fork(first, str(start) if start else "", out, overrides, resumes=bool(start))
+        file = write_fork(first, str(start) if start else "", out, overrides, resumes=bool(saved))
         words = [change, "overwrite_output_dir=true", "eval_steps=-1", "save_steps=-1", *overrides]
         command = [sys.executable, "-m", "roll", "run", str(file), *words]
         if options.plan:
