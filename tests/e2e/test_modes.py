@@ -48,8 +48,9 @@ SETTINGS += ("actor_train.training_args.gradient_accumulation_steps=2",)
 
 def sampled_and_learnt(row: dict[str, float]) -> dict[str, float]:
     """Not what engines say of themselves: the trainer has none."""
-    owners, of_engines = ("actor/", "rollout/", "train_infer/"), "rollout/recomputed_tokens"
-    return {name: row[name] for name in comparable(row) if name.startswith(owners) and name != of_engines}
+    owners = ("actor/", "rollout/", "train_infer/")
+    of_engines = {f"rollout/{name}" for name in ("recomputed_tokens", "restarted_engines", "retried_requests")}
+    return {name: row[name] for name in comparable(row) if name.startswith(owners) and name not in of_engines}
 
 
 def killed(run: Run) -> None:
