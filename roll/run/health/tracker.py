@@ -13,6 +13,7 @@ from roll.run.tracking.tracker import Metrics, TrackedRun, Tracker
 
 logger = logging.getLogger(__name__)
 
+_OFTEN, _EVERY = 500, 10  # rows that are all looked at, and of later ones every tenth: a look takes as long as the run
 _PATIENCE = 20  # rows before a rule that ended may speak again
 
 
@@ -31,6 +32,8 @@ class HealthTracker(Tracker):
         if step > self._history.step or not self._count:  # a row that failed is told again
             self._count += 1
             self._history.add(step, metrics)
+        if self._count > _OFTEN and self._count % _EVERY:
+            return
         found = {symptom.label: symptom for symptom in symptoms(self._history)}
         for label, symptom in found.items():
             if label not in self._present and self._count - self._warned.get(label, -_PATIENCE) >= _PATIENCE:
