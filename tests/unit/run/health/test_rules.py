@@ -1,6 +1,7 @@
 """The verdict on runs: on series that are made up here, one for each rule, and on metrics of real runs."""
 
 import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 
 from roll.run.health.history import History
 from roll.run.health.rules import RULES
+from roll.run.health.tracker import HealthTracker
 from roll.run.health.verdict import verdict
+from roll.run.tracking.tracker import TrackedRun
 
 NOISE = np.random.default_rng(0).normal(size=200)
 HEALTHY = {
@@ -168,3 +171,17 @@ def test_a_cause_that_holds_already_is_not_named() -> None:
     run.config = CONFIG | {"ppo_epochs": 1, "async_generation_ratio": 0}
     (symptom,) = verdict(run).symptoms
     assert [cause.key for cause in symptom.diagnosis.causes] == ["actor_train.training_args.learning_rate"]
+
+
+def test_a_tracker_says_once_that_a_rule_begins_and_once_that_it_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tracker = HealthTracker(TrackedRun("a", tmp_path, CONFIG))
+    gaps = [0.01] * 10 + [0.5] * 10 + [0.01] * 10
+    with caplog.at_level(logging.INFO):
+        for step, gap in enumerate(gaps, 1):
+            tracker.log(step, {"train_infer/log_prob_diff_mean": gap})
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2, told
+    assert told[0].startswith("health: step 11: engine differs: engine and trainer differ by 0.11 nats")
+    assert told[1] == "health: step 25: no longer engine differs"
