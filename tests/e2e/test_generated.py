@@ -1,10 +1,13 @@
-"""A whole run on rows and rewards of reasoning-gym, and its resume bit for bit."""
+"""A whole run on rows and rewards of reasoning-gym, and its resume and its fork bit for bit."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from roll.run.tracking.local import read_metrics
 from tests.helpers.runs import Run, comparable
 
 YAML = """
@@ -39,7 +42,7 @@ validation:
 
 
 @pytest.mark.slow
-def test_a_run_on_tasks_by_name_scores_their_answers_and_resumes_exactly(
+def test_a_run_on_tasks_by_name_scores_their_answers_and_resumes_and_forks_exactly(
     tiny_model_dir: Path, start_run: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("reasoning_gym", reason="the tasks are those of the package reasoning-gym")
@@ -57,3 +60,10 @@ def test_a_run_on_tasks_by_name_scores_their_answers_and_resumes_exactly(
     again = start_run(tiny_model_dir, "tasks", f"resume_from_checkpoint={saved}", name="again", example=folder)
     assert again.wait() == 0, again.text
     assert comparable(again.metrics[2]) == comparable(whole.metrics[2])
+
+    command = [sys.executable, "-m", "roll", "fork", f"{whole.output_dir}@1", "--out", str(tmp_path / "fork")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = dict(read_metrics(tmp_path / "fork" / "logs" / "metrics.jsonl"))
+    assert list(rows) == [2], "the fork takes the steps after its checkpoint, in a folder of its own"
+    assert comparable(rows[2] | {"step": 2}) == comparable(whole.metrics[2])
