@@ -111,7 +111,7 @@ class MetricHistory:
 
 def read_line(line: str) -> tuple[int, dict[str, float]]:
     """Step and metrics of a line. Raises one of NO_METRICS for what is none."""
-    row = json.loads(line)
+    row = json.loads(line, parse_int=float)  # an integer may be too large for arithmetic
     step = int(row["step"])
     return step, {name: math.nan if v is None else v for name, v in row.items() if name not in _OTHER_KEYS}
 
