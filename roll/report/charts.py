@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from roll.report.run_files import Quantiles
 from roll.report.svg import Plot, padded
-from roll.run.display.curves import binned_phases, smoothed, smoothing_span
+from roll.run.display.curves import LEAST_POINTS, SPAN, binned_phases, smoothed
 from roll.run.display.palette import RUN_COLORS, phase_colors
 from roll.run.display.titles import phase_title
 from roll.run.display.view import Rows
 
 COLORS = RUN_COLORS
 _MOST_POINTS = 500
-_FEW_POINTS = 20
+RAW_OPACITY = 0.5  # of each step's value beside the smoothed line
+_SHARE = re.compile(r"(fraction|success_mean|accuracy|pass_at_\d+|reward_(mean|min|max))(/.*)?$")
+_LENGTH = re.compile(r"rollout/response_length_(mean|max)$")
+_NOISE = 0.02  # of a value: a smaller spread fills no chart
 
 
 @dataclass(frozen=True)
@@ -28,21 +33,62 @@ class Line:
     points: Sequence[tuple[int, float]]
 
 
-def line_chart(lines: Sequence[Line]) -> str:
-    """Each step in a pale colour where there are many, and smoothed in a full one."""
-    curves = [(line, *thinned(line.points)) for line in lines]
-    steps = [step for _, each, _ in curves for step in (each[0], each[-1])]
-    plot = Plot((min(steps), max(steps)), padded([value for *_, values in curves for value in values]))
-    for line, xs, values in curves:
-        if len(xs) < _FEW_POINTS:
-            plot.line(xs, values, line.color, 1.2)
-            plot.dots(xs, values, line.color)
+def line_chart(lines: Sequence[Line], name: str = "", limit: float | None = None) -> str:
+    """A chart of a metric: each step, and a smoothed line where there are many. `limit`: see `limit_of`."""
+    curves = drawn([line.points for line in lines])
+    steps = [step for line in lines for step in (line.points[0][0], line.points[-1][0])]
+    values = [value for _, each, _ in curves for value in each]
+    plot = Plot((min(steps), max(steps)), axis_range(name, values, limit) or padded(values))
+    if limit is not None:
+        plot.limit(limit)
+    for line, (xs, each, means) in zip(lines, curves, strict=True):
+        if means:
+            plot.line(xs, each, line.color, 0.8, RAW_OPACITY)
+            plot.line(xs, means, line.color)
         else:
-            plot.line(xs, values, line.color, 0.8, 0.3)
-            plot.line(xs, smoothed(values, smoothing_span(len(values))), line.color)
+            plot.line(xs, each, line.color, 1.2)
+            plot.dots(xs, each, line.color)
         if len(lines) > 1:
             plot.name(line.label, line.color)
     return plot.uri()
+
+
+Points = Sequence[tuple[int, float]]
+
+
+def drawn(
+    curves: Sequence[Points], span: int = SPAN, places: Sequence[Mapping[int, float]] | None = None
+) -> list[tuple[list[float], list[float], list[float]]]:
+    """Return where the points of each curve lie, their values and their smoothed values, all curves of a chart alike:
+    smoothed if one of them has LEAST_POINTS (else without smoothed values), and thinned to the same number of steps a
+    point. `places`: where the steps of each curve lie; default: at their number."""
+    longest = max(map(len, curves), default=0)
+    size = math.ceil(longest / _MOST_POINTS) or 1
+    columns = []
+    for points, place in zip(curves, places or [{}] * len(curves), strict=True):
+        means = smoothed(points, span) if longest >= LEAST_POINTS and span > 1 else []
+        xs, values = [place.get(step, step) for step, _ in points], [value for _, value in points]
+        columns.append((_thinned(xs, size), _thinned(values, size), _thinned(means, size)))
+    return columns
+
+
+def limit_of(name: str, configs: Sequence[Mapping[str, Any]], values: Sequence[float]) -> float | None:
+    """Return the limit of a response's length if the chart shows such lengths, some of them above half of it, and all
+    runs have the same limit."""
+    limits = {config.get("response_length") for config in configs}
+    limit = limits.pop() if len(limits) == 1 else None
+    return limit if _LENGTH.match(name) and isinstance(limit, int) and max(values, default=0) > limit / 2 else None
+
+
+def axis_range(name: str, values: Sequence[float], limit: float | None = None) -> tuple[float, float] | None:
+    """Return the range of a chart's values by what the metric is: a share or a reward from 0 to 1 (to .1 if all are
+    below), a length to its limit, a value that hardly changes from 0; None: what suits the values."""
+    low, high = min(values, default=-1.0), max(values, default=-1.0)
+    if limit is not None:
+        return 0.0, 1.05 * max(limit, high)
+    if _SHARE.search(name) and low >= 0 and high <= 1:
+        return 0.0, 1.0 if high > 0.1 else 0.1
+    return (0.0, 1.25 * high) if low > 0 and high - low < _NOISE * high else None
 
 
 def phase_chart(rows: Rows) -> str:
@@ -111,12 +157,10 @@ def _is_one_value(spread: Quantiles) -> bool:
     return spread.quantiles[0] == spread.quantiles[-1]
 
 
-def thinned(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    """Thins a curve to _MOST_POINTS points, each the mean of neighbouring ones."""
-    size = math.ceil(len(points) / _MOST_POINTS)
-    parts = [points[start : start + size] for start in range(0, len(points), size)]
-    steps = [sum(step for step, _ in part) / len(part) for part in parts]
-    return steps, [sum(value for _, value in part) / len(part) for part in parts]
+def _thinned(values: Sequence[float], size: int) -> list[float]:
+    """Means of neighbouring values, `size` of them each."""
+    parts = (values[start : start + size] for start in range(0, len(values), size))
+    return [sum(part) / len(part) for part in parts]
 
 
 def _edges(steps: Sequence[float]) -> list[float]:

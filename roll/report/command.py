@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,16 @@ from markupsafe import Markup
 
 from roll.errors import ConfigError
 from roll.report.about import about, title_of_runs
-from roll.report.charts import COLORS, Line, histogram, line_chart, phase_chart, share_of_larger, spread_chart
+from roll.report.charts import (
+    COLORS,
+    Line,
+    histogram,
+    limit_of,
+    line_chart,
+    phase_chart,
+    share_of_larger,
+    spread_chart,
+)
 from roll.report.figures import (
     differing,
     failures,
@@ -36,10 +45,15 @@ from roll.utils.text import visible
 from roll.utils.version import VERSION
 
 MOST_RUNS = len(COLORS)
-_MAIN = (
-    "rollout/response_length_mean", "actor/entropy_mean", "actor/grad_norm", "actor/approx_kl", "actor/kl_mean",
-    "actor/clip_fraction", "train/grad_norm", "time/step_s", "goodput/trained_tokens_per_s",
-)  # fmt: skip
+_MAIN: Mapping[str, Sequence[str]] = {
+    "Learning": ("rollout/truncated_fraction", "rollout/group_equal_rewards_fraction", "rollout/failed_fraction"),
+    "Lengths": ("rollout/response_length_mean", "val/response_length_mean"),
+    "Policy": (
+        "actor/entropy_mean", "actor/grad_norm", "actor/approx_kl", "actor/kl_mean", "actor/clip_fraction",
+        "train/grad_norm", "actor/learning_rate", "train/learning_rate",
+    ),
+    "Speed": ("time/step_s", "goodput/trained_tokens_per_s"),
+}  # fmt: skip
 _DRIFT = ("train_infer/", "rollout/staleness_", "actor/ratio_")
 _TITLES = {
     "rollout": "Rollouts", "env": "Environments", "val": "Validation", "actor": "Policy", "critic": "Critic",
@@ -69,7 +83,6 @@ def render(runs: Sequence[RunFiles], num_steps: int, back: str = "") -> Page:
     labels = _labels(runs)
     names = sorted({name for run in runs for _, metrics in run.rows for name in metrics})
     curves = _Curves(runs, labels)
-    first = main_metrics(runs, names)
     drift = [name for name in names if name.startswith(_DRIFT) and not _is_flat(runs, name)]
     owners = list(dict.fromkeys(name.partition("/")[0] for name in names))
     reader = SampleReader()
@@ -104,7 +117,7 @@ def render(runs: Sequence[RunFiles], num_steps: int, back: str = "") -> Page:
             for label, color, run, run_spreads in zip(labels, COLORS, runs, spreads, strict=False)
         ],
         "are_evaluations": all(run.is_evaluation for run in runs),
-        "first": curves.charts(first),
+        "first": {title: curves.charts(group) for title, group in main_metrics(runs, names).items()},
         "drift": curves.charts(drift),
         "owners": [
             (_TITLES.get(owner, owner), curves.charts(name for name in names if name.split("/")[0] == owner))
@@ -132,17 +145,23 @@ def environment() -> Environment:
     return templates
 
 
-def main_metrics(runs: Sequence[RunFiles], names: Collection[str]) -> list[str]:
-    """Names of the metrics that tell best how the runs do, among those that exist and are not flat."""
-    curves = dict.fromkeys(each for run in runs for each in run.curves)
-    others = [name for name in _MAIN if name not in curves and not _is_flat(runs, name)]
-    return [name for name in (*curves, *others) if name in names]
+def main_metrics(runs: Sequence[RunFiles], names: Collection[str]) -> dict[str, list[str]]:
+    """The metrics that tell best how the runs do, among those that exist, in groups by title. One that never changes
+    is left out, unless it is a share above 0."""
+    curves = list(dict.fromkeys(each for run in runs for each in run.curves))
+    groups = {
+        title: [name for name in group if name not in curves and not _is_flat(runs, name)]
+        for title, group in _MAIN.items()
+    }
+    groups["Learning"] = [*curves, *groups["Learning"]]
+    kept = {title: [name for name in group if name in names] for title, group in groups.items()}
+    return {title: group for title, group in kept.items() if group}
 
 
 def _is_flat(runs: Sequence[RunFiles], name: str) -> bool:
-    """Whether a metric has one value at every step, as a share that is always 0; not of a single step."""
+    """Whether a metric has one value at every step that says nothing, as a share that is always 0."""
     values = [value for run in runs for _, value in series(run.rows, name)]
-    return len(values) > 1 and len(set(values)) == 1
+    return len(values) > 1 and len(set(values)) == 1 and not (name.endswith("_fraction") and values[0])
 
 
 _MOST_WARNINGS = 60
@@ -182,7 +201,9 @@ class _Curves:
             lines = [line for line in lines if line.points]
             if not lines:
                 return None
-            self._drawn[name] = Chart(title_of(name), line_chart(lines))
+            limit = limit_of(name, [run.config for run in self._runs], [v for line in lines for _, v in line.points])
+            title = title_of(name) if limit is None else f"{title_of(name)}, limit {limit:g}"
+            self._drawn[name] = Chart(title, line_chart(lines, name, limit))
         return self._drawn[name]
 
 

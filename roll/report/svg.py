@@ -48,6 +48,11 @@ class Plot:
         look = f'stroke="{color}" stroke-width="{width}" stroke-opacity="{opacity}"'
         self._shapes.append(f'<polyline points="{points}" fill="none" stroke-linejoin="round" {look}/>')
 
+    def limit(self, y: float) -> None:
+        """A dashed line across."""
+        where = f"M{_AT_LEFT} {self._down(y):.1f}H{self.width - _AT_RIGHT}"
+        self._shapes.append(f'<path class="a" stroke-dasharray="5 4" d="{where}"/>')
+
     def dots(self, xs: Sequence[float], ys: Sequence[float], color: str) -> None:
         self._shapes += [
             f'<circle cx="{self._across(x):.1f}" cy="{self._down(y):.1f}" r="2.2" fill="{color}"/>'

@@ -12,7 +12,6 @@ from roll.report.charts import COLORS
 from roll.report.svg import Plot
 from roll.reproduce.band import WINDOW, Band
 from roll.reproduce.recipes import Recipe
-from roll.run.display.curves import smoothed
 from roll.utils.text import visible
 
 PAGE, PICTURE, WIDTH = "README.md", "curve.svg", 120
@@ -29,15 +28,20 @@ def curve(band: Band, run: Band | None = None) -> str:
     steps = range(1, len(band.means) + 1)
     plot = Plot((-0.5, len(band.means) + 0.5), (0, 1), width=720, height=300)
     plot.band(steps, band.lows, band.highs, COLORS[0], 0.15)
-    plot.line(steps, smoothed(band.means, WINDOW), COLORS[0])
+    plot.line(steps, _trailing(band.means), COLORS[0])
     plot.name(f"reward: {band.of_seeds}, and mean of {WINDOW} steps", COLORS[0])
     _held_out(plot, band, COLORS[1])
     plot.name("accuracy on held-out rows", COLORS[1])
     if run is not None:
-        plot.line(range(1, len(run.means) + 1), smoothed(run.means, WINDOW), COLORS[2])
+        plot.line(range(1, len(run.means) + 1), _trailing(run.means), COLORS[2])
         _held_out(plot, run, COLORS[2])
         plot.name("this run", COLORS[2])
     return plot.svg()
+
+
+def _trailing(values: Sequence[float]) -> list[float]:
+    """Return the mean of each value and those before it, WINDOW of them."""
+    return [mean(values[max(0, end - WINDOW) : end]) for end in range(1, len(values) + 1)]
 
 
 def _held_out(plot: Plot, band: Band, color: str) -> None:

@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 _MAX_PHASES = 8  # the shortest ones beyond are drawn as one
 _MAX_VALIDATION_CURVES = 6
 _MAX_BARS = 200
+SPAN = 10  # steps that a smoothed curve averages, as in an exponential mean
+LEAST_POINTS = 50  # below, no curve of a chart is smoothed
 
 
 def draw_curves(rows: Rows, path: Path | str, view: View, title: str = "") -> Path | None:
@@ -65,21 +67,21 @@ def _draw(figure: "Figure", rows: Rows, view: View, title: str) -> None:
         figure.suptitle(title, fontsize=12)
 
 
-def smoothed(values: Sequence[float], span: int) -> list[float]:
-    """The mean of each value and those before it, `span` of them: the last point is as calm as the others.
+def smoothed(points: Sequence[tuple[float, float]], span: float = SPAN) -> list[float]:
+    """Return the exponential mean of each value and those before it; `points` are steps and values.
 
-    The first points have fewer values behind them. It lags behind a rise by half of the span.
+    A value `n` steps back has the weight ((span - 1) / (span + 1)) ** n, and the weights are divided by their sum, so
+    that the first points are not pulled to 0. A point depends on the steps before it alone: runs that are equal so far
+    are drawn equal, however long they become.
 
-    Example: smoothed([0, 3, 6, 0], span=3) -> [0, 1.5, 3, 3]
+    Example: smoothed([(1, 0.0), (2, 3.0)], span=3) -> [0.0, 2.0]
     """
-    starts = (max(0, end - span) for end in range(1, len(values) + 1))
-    windows = [values[start : end + 1] for end, start in enumerate(starts)]
-    return [sum(window) / len(window) for window in windows]
-
-
-def smoothing_span(num_values: int) -> int:
-    """How many values a point of a smoothed curve averages: a tenth of them, at least 5."""
-    return max(5, num_values // 10)
+    keep, total, weight, means = (span - 1) / (span + 1), 0.0, 0.0, []
+    for (step, value), (before, _) in zip(points, [points[0], *points] if points else [], strict=False):
+        fade = keep ** (step - before)
+        total, weight = total * fade + value, weight * fade + 1
+        means.append(total / weight)
+    return means
 
 
 def _draw_training(axes: "Axes", rows: Rows, curve: Curve) -> None:
@@ -88,12 +90,11 @@ def _draw_training(axes: "Axes", rows: Rows, curve: Curve) -> None:
     if not points:
         return _say_empty(axes, f"no {curve.name} was measured")
     steps, values = zip(*points, strict=True)
-    if len(points) < 10:
+    if len(points) < LEAST_POINTS:
         axes.plot(steps, values, color=RUN_COLORS[0], marker="o", markersize=3)
         return None
-    span = smoothing_span(len(points))
-    axes.plot(steps, values, color=RUN_COLORS[0], alpha=0.3, linewidth=1, label="each step")
-    axes.plot(steps, smoothed(values, span), color=RUN_COLORS[0], linewidth=2, label=f"mean of {span} steps")
+    axes.plot(steps, values, color=RUN_COLORS[0], alpha=0.5, linewidth=1, label="each step")
+    axes.plot(steps, smoothed(points), color=RUN_COLORS[0], linewidth=2, label=f"smoothed over {SPAN} steps")
     axes.legend(frameon=False, loc="best", fontsize=9)
 
 

@@ -3,16 +3,16 @@ names may hold any text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from nicegui import ui
 
-from roll.report.charts import thinned
+from roll.report.charts import RAW_OPACITY, axis_range, drawn, limit_of
 from roll.report.command import main_metrics
 from roll.report.run_files import RunFiles
-from roll.run.display.curves import binned_phases, smoothed, smoothing_span
+from roll.run.display.curves import SPAN, binned_phases
 from roll.run.display.palette import phase_colors
 from roll.run.display.titles import phase_title, title_of
 from roll.run.display.view import Rows, series
@@ -26,14 +26,18 @@ _FEW_POINTS = 20
 _DIGITS = 5
 _GREY = "#8a8f98"  # readable on white and on black
 _GRID = "rgba(128, 128, 128, .22)"
+_LIMIT = {
+    "silent": True, "symbol": "none", "lineStyle": {"color": _GREY, "type": "dashed"},
+    "label": {"formatter": "{b}", "position": "insideEndBottom", "color": _GREY},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class CurveStyle:
-    """How curves are drawn. `span`: steps of the trailing mean; 1 draws none, 0 takes what suits the number of steps.
-    `axis`: what runs to the right. `is_log`: the values on a logarithmic axis, those above 0 alone."""
+    """How curves are drawn. `span`: steps of the mean; 1 draws none. `axis`: what runs to the right. `is_log`: the
+    values on a logarithmic axis, those above 0 alone."""
 
-    span: int = 0
+    span: int = SPAN
     axis: Axis = "step"
     is_log: bool = False
 
@@ -48,13 +52,28 @@ class Curve:
     is_earlier: bool = False
 
 
-def line_options(curves: Sequence[Curve], name: str, style: CurveStyle) -> dict[str, Any]:
-    """A metric of some runs: each step in a pale colour where there are many, and its trailing mean in a full one."""
-    lines = [line for curve in curves for line in _lines(curve, name, style)]
+def line_options(
+    curves: Sequence[Curve], name: str, style: CurveStyle, configs: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """A metric of some runs: each step in a pale colour where there are many, and its mean in a full one. `configs`: of
+    the runs, for the limit of what is shown."""
+    measured = [
+        [(step, value) for step, value in series(curve.rows, name) if value > 0 or not style.is_log] for curve in curves
+    ]
+    places = [positions(curve.rows, style.axis) for curve in curves]
+    lines = [line for each in zip(curves, drawn(measured, style.span, places), strict=True) for line in _lines(*each)]
+    values = [value for points in measured for _, value in points]
+    ends = [place[points[at][0]] for place, points in zip(places, measured, strict=True) if points for at in (0, -1)]
     options = _options(visible(title_of(name)), 48)
     options["xAxis"] |= {"name": _AXIS_NAMES[style.axis], "minInterval": 1 if style.axis == "step" else 0}
+    options["xAxis"] |= {"min": min(ends), "max": max(ends)} if ends else {}
+    limit = limit_of(name, configs, values)
     if style.is_log:
         options["yAxis"] |= {"type": "log"}
+    elif bounds := axis_range(name, values, limit):
+        options["yAxis"] |= dict(zip(("min", "max"), bounds, strict=True))
+    if limit is not None and lines:
+        lines[0] |= {"markLine": _LIMIT | {"data": [{"yAxis": limit, "name": f"limit {limit:g}"}]}}
     return options | {"series": lines}
 
 
@@ -86,20 +105,17 @@ def _num_tokens(metrics: Any) -> float:
     return next((metrics[name] for name in _TOKENS if name in metrics), 0.0)
 
 
-def _lines(curve: Curve, name: str, style: CurveStyle) -> list[dict[str, Any]]:
-    places = positions(curve.rows, style.axis)
-    measured = [(places[step], value) for step, value in series(curve.rows, name) if value > 0 or not style.is_log]
-    if not measured:
+def _lines(curve: Curve, columns: tuple[list[float], list[float], list[float]]) -> list[dict[str, Any]]:
+    steps, values, means = columns
+    if not steps:
         return []
-    steps, values = thinned(measured)
     points = _points(steps, values)
     if curve.is_earlier:
         return [_line(curve, points, 1.2, 1.0)]
-    span = style.span or smoothing_span(len(steps))
-    if len(steps) < _FEW_POINTS or span == 1:
+    if not means:
         dots = {"showSymbol": len(steps) < _FEW_POINTS, "symbolSize": 5}
         return [_line(curve, points, 1.6, 1.0) | dots]
-    return [_line(curve, points, 1.0, 0.25), _line(curve, _points(steps, smoothed(values, span)), 2.0, 1.0)]
+    return [_line(curve, points, 1.0, RAW_OPACITY), _line(curve, _points(steps, means), 2.0, 1.0)]
 
 
 def phase_options(rows: Rows) -> dict[str, Any]:
@@ -163,8 +179,7 @@ class ChartControls:
     def __init__(self, changed: Callable[[], None]):
         with ui.row().classes("items-center").style("gap: 6px 18px"):
             ui.label("smoothing").classes("soft")
-            self._span = ui.slider(min=0, max=50, value=0, on_change=changed).style("width: 150px")
-            self._span.props("label-always dense switch-label-side").props(remove="label-always")
+            self._span = ui.slider(min=1, max=100, value=SPAN, on_change=changed).style("width: 150px").props("dense")
             self._span_text = ui.label().classes("soft").style("min-width: 70px")
             self._span_text.bind_text_from(self._span, "value", _span_text)
             self._axis = ui.toggle(list(get_args(Axis)), value="step", on_change=changed)
@@ -173,32 +188,40 @@ class ChartControls:
 
     @property
     def style(self) -> CurveStyle:
-        return CurveStyle(int(self._span.value or 0), self._axis.value, bool(self._is_log.value))
+        return CurveStyle(int(self._span.value or 1), self._axis.value, bool(self._is_log.value))
 
 
 def _span_text(span: float | None) -> str:
-    return {0: "automatic", 1: "none"}.get(int(span or 0), f"{int(span or 0)} steps")
+    return "none" if int(span or 1) == 1 else f"{int(span or 1)} steps"
 
 
-class ChartGrid:
-    """Charts by metric, each made once and then changed."""
+class ChartGroups:
+    """Charts by metric below the titles of their groups, each made once and then changed."""
 
     def __init__(self) -> None:
         self._charts: dict[str, ui.echart] = {}
-        self._grid = ui.element("div").classes("charts")
+        self._groups: dict[str, tuple[ui.label, ui.element]] = {}
+        self._place = ui.column().classes("full-width").style("gap: 4px")
 
-    def draw(self, options: dict[str, dict[str, Any]]) -> None:
+    def draw(self, groups: Mapping[str, Mapping[str, dict[str, Any]]]) -> None:
         """Show exactly these, in their order where they are new."""
-        for name in [name for name in self._charts if name not in options]:
+        shown = {name for group in groups.values() for name in group}
+        for name in [name for name in self._charts if name not in shown]:
             self._charts.pop(name).delete()
-        for name, each in options.items():
-            if name in self._charts:
-                self._charts[name].options.clear()
-                self._charts[name].options.update(each)
-                self._charts[name].update()
-                continue
-            with self._grid:
-                self._charts[name] = ui.echart(each).classes("card").style("height: 240px")
+        for title, group in groups.items():
+            if title not in self._groups:
+                with self._place:
+                    self._groups[title] = ui.label(title).classes("soft q-mt-sm"), ui.element("div").classes("charts")
+            for name, options in group.items():
+                if name in self._charts:
+                    self._charts[name].options.clear()
+                    self._charts[name].options.update(options)
+                    self._charts[name].update()
+                    continue
+                with self._groups[title][1]:
+                    self._charts[name] = ui.echart(options).classes("card").style("height: 240px")
+        for title, (label, _) in self._groups.items():
+            label.set_visibility(bool(groups.get(title)))
 
 
 class CurvesPanel:
@@ -212,7 +235,7 @@ class CurvesPanel:
             self._choice = ui.select([], multiple=True, with_input=True, label="further metrics", on_change=self._draw)
             self._choice.props("use-chips dense outlined").style("min-width: 260px")
         self._note = ui.label().classes("soft")
-        self._grid = ChartGrid()
+        self._grid = ChartGroups()
 
     def show(self, runs: Sequence[RunFiles], curves: Sequence[Curve]) -> None:
         """`curves`: of the runs, and of earlier starts."""
@@ -229,5 +252,13 @@ class CurvesPanel:
         whose = "The run has not" if len(self._runs) == 1 else "No run has"
         self._note.set_text(f"{whose} measured its {style.axis}." if missing and self._runs else "")
         chosen: list[str] = self._choice.value or []
-        shown = dict.fromkeys([*main_metrics(self._runs, names), *(name for name in chosen if name in names)])
-        self._grid.draw({} if missing else {name: line_options(self._curves, name, style) for name in shown})
+        groups = main_metrics(self._runs, names)
+        usual = {name for group in groups.values() for name in group}
+        groups = {"Chosen": [name for name in chosen if name in names and name not in usual]} | groups
+        configs = [run.config for run in self._runs]
+        self._grid.draw(
+            {
+                title: {name: line_options(self._curves, name, style, configs) for name in group}
+                for title, group in ({} if missing else groups).items()
+            }
+        )

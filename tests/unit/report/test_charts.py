@@ -71,6 +71,11 @@ def test_steps_that_are_equal_or_vast_are_drawn(steps: tuple[int, int]) -> None:
     assert texts(histogram(quantiles(2, 2, counts=(1, 1))))
 
 
+def test_a_length_is_drawn_below_its_limit() -> None:
+    uri = line_chart([Line("", "#111111", [(1, 40.0), (2, 60.0)])], "rollout/response_length_mean", 64)
+    assert len(svg(uri).findall(".//{*}path[@stroke-dasharray]")) == 1 and "60" in texts(uri) and "0" in texts(uri)
+
+
 def test_rewards_of_two_values_are_a_share_of_the_larger() -> None:
     spreads = [(1, quantiles(0, 0)), (2, quantiles(0, 1, counts=(3, 0, 1))), (3, quantiles(1, 1))]
     assert share_of_larger(spreads) == (1, [(1, 0.0), (2, 0.25), (3, 1.0)])

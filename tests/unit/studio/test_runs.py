@@ -168,12 +168,42 @@ def test_curves_have_the_numbers_of_the_rows_and_tips_without_markup() -> None:
 
 
 def test_a_curve_of_many_steps_is_smoothed_as_far_as_asked() -> None:
-    rows = [(step, {"a": float(step % 2)}) for step in range(40)]
+    rows = [(step, {"a": float(step % 2)}) for step in range(50)]
     pale, full = drawn(rows, "a")
     assert pale["lineStyle"]["opacity"] < full["lineStyle"]["opacity"]
     assert {value for _, value in pale["data"]} == {0.0, 1.0}
     assert all(0.3 < value < 0.7 for _, value in full["data"][5:-5])
     assert [line["data"] for line in drawn(rows, "a", span=1)] == [pale["data"]]
+    assert len(drawn(rows[:49], "a")) == 1, "few points stay as they are"
+
+
+def test_equal_runs_are_drawn_equal_however_long_they_are() -> None:
+    rows = [(step, {"a": (step * 7) % 11 / 10}) for step in range(1000)]
+    curves = [Curve(name, COLORS[0], part) for name, part in (("long", rows), ("short", rows[:40]))]
+    _, long, _, short = line_options(curves, "a", CurveStyle())["series"]
+    assert short["data"] == long["data"][: len(short["data"])] and len(short["data"]) == 20
+
+
+@pytest.mark.parametrize(
+    "name, values, bounds",
+    [
+        ("rollout/truncated_fraction", [0.2, 0.3], (0.0, 1.0)),
+        ("actor/clip_fraction", [0.001, 0.002], (0.0, 0.1)),
+        ("rollout/reward_mean/math", [0.0, 1.0], (0.0, 1.0)),
+        ("rollout/reward_mean", [-1.0, 1.0], (None, None)),
+        ("rollout/response_length_mean", [10.0, 60.0], (0.0, 67.2)),
+        ("rollout/response_length_mean", [3.0, 9.0], (None, None)),
+        ("time/step_s", [5.94, 6.0], (0.0, 7.5)),
+    ],
+)
+def test_an_axis_reaches_as_far_as_its_metric_can(
+    name: str, values: list[float], bounds: tuple[float | None, float | None]
+) -> None:
+    rows = [(step, {name: value}) for step, value in enumerate(values)]
+    options = line_options([Curve("", COLORS[0], rows)], name, CurveStyle(), [{"response_length": 64}])
+    axis, (line,) = options["yAxis"], options["series"]
+    assert (axis.get("min"), axis.get("max")) == pytest.approx(bounds)
+    assert ("markLine" in line) == (bounds[1] == 67.2)
 
 
 def test_a_logarithmic_axis_leaves_out_what_it_cannot_show() -> None:

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from roll.rl.pipeline import VIEW
-from roll.run.display.curves import binned_phases, draw_curves, smoothed, smoothing_span
+from roll.run.display.curves import binned_phases, draw_curves, smoothed
 
 ROWS = [
     (step, {"rollout/reward_mean": step / 30, "val/reward_mean": 0.5, "time/rollout_s": 1.0, "time/other_s": 0.5})
@@ -56,12 +56,13 @@ def test_a_run_without_rows_draws_nothing(tmp_path):
     assert draw_curves([], tmp_path / "curves.png", VIEW) is None
 
 
-def test_a_smoothed_curve_ends_on_the_mean_of_the_last_values_not_on_the_last():
-    assert smoothed([0.0, 3.0, 6.0, 0.0], span=3) == [0.0, 1.5, 3.0, 3.0]
-    noisy = [0.0, 1.0] * 50
-    assert smoothed(noisy, smoothing_span(100))[-1] == 0.5
-    assert smoothed([], 5) == [] and smoothed([2.0], 5) == [2.0]
-    assert [smoothing_span(number) for number in (3, 50, 500)] == [5, 5, 50]
+def test_a_smoothed_curve_begins_at_its_first_value_and_hangs_on_nothing_that_comes_later():
+    assert smoothed([(1, 0.0), (2, 3.0)], span=3) == [0.0, 2.0]
+    noisy = [(step, float(step % 2)) for step in range(200)]
+    assert smoothed(noisy)[-1] == pytest.approx(0.5, abs=0.06)
+    assert smoothed(noisy)[:50] == smoothed(noisy[:50])
+    assert smoothed([(1, 0.0), (101, 3.0)])[-1] == pytest.approx(3.0), "what is 100 steps back no longer counts"
+    assert smoothed([]) == [] and smoothed([(7, 2.0)]) == [2.0]
 
 
 def test_long_runs_are_averaged_in_bins_that_keep_the_total_time():
