@@ -1,7 +1,5 @@
 """Row values: what each trajectory earned, compared with the others. Works on row metadata, on the driver."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Never, TypeVar, cast

@@ -1,7 +1,5 @@
 """Learning from a teacher that has seen the same rows."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Objectives that stop a token by how far its probability has moved, not by its ratio: DPPO and CPPO."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

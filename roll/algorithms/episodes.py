@@ -1,8 +1,6 @@
 """Advantages of each turn of an episode. Works on row metadata, on the driver: rows hold a whole conversation each, or
 one turn each."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast

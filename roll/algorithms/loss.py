@@ -1,7 +1,5 @@
 """Losses: frozen, picklable objects that a strategy calls inside its own forward-backward."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, Protocol
 

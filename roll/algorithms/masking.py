@@ -1,7 +1,5 @@
 """Choice of the rows that are trained on, and their weights. Works on row metadata, on the driver."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

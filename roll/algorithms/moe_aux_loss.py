@@ -1,7 +1,5 @@
 """The load-balancing loss of mixture models beside any other loss."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

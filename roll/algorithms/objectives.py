@@ -4,8 +4,6 @@ old policy.
 Frozen, picklable objects that `PolicyLoss` calls.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

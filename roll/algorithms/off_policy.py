@@ -5,8 +5,6 @@ even when it is fresh. Truncated importance sampling: Yao et al., "Your efficien
 off-policy RL training" (2025).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

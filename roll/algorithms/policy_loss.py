@@ -1,7 +1,5 @@
 """Losses of reinforcement learning: the policy's, the critic's, and that of a policy with rows of an expert."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args

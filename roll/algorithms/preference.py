@@ -1,7 +1,5 @@
 """Losses of pairs of answers to one prompt, the better one first: rows 2i and 2i + 1 of a batch."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

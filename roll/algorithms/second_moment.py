@@ -1,7 +1,5 @@
 """M2PO: an objective that leaves tokens out until the second moment of the update's log-ratios is small."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

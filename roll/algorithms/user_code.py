@@ -1,7 +1,5 @@
 """Calls of the user's own code, and a look at what it returns. What is wrong names the setting and the place."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

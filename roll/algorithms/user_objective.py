@@ -1,7 +1,5 @@
 """A policy objective of the user's own: built from pg_args, called, and a look at what it returns."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The functions of `import roll`: a run from Python, of the same keys as a YAML."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Arguments and keys of a call in Python become what a YAML becomes: a checked configuration of one kind of run."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Keys as Python writes them become the tree that a YAML is."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The plan of a run as an object."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

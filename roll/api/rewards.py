@@ -1,7 +1,5 @@
 """The argument `reward` of `roll.train` as the section `rewards` of a run."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

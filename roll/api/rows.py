@@ -1,7 +1,5 @@
 """Rows of a Python program as the file that a run reads."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

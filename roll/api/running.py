@@ -1,7 +1,5 @@
 """A run that a Python program starts and follows."""
 
-from __future__ import annotations
-
 import atexit
 import logging
 import threading

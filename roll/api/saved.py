@@ -1,7 +1,5 @@
 """Files that a run has left on disk, read by a Python program."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,8 +1,6 @@
 """`roll check-env`: tries an environment against the contract. `roll check-env package.module:Env [key=value ...]
 [--config_path FOLDER] [--episodes 20] [--max_steps 200]`; also takes the name of a shipped one."""
 
-from __future__ import annotations
-
 import math
 import random
 import sys

@@ -8,8 +8,6 @@ a reward model. The checkpoint may come from any parallel layout. One process, o
 once.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import sys

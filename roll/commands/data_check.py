@@ -1,7 +1,5 @@
 """`roll data check`: what a file of rows holds, how a run would read it, and what is wrong with it."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """The pictures of rows, all of them decoded: which are broken, and how many tokens they have."""
 
-from __future__ import annotations
-
 import base64
 import os
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """`roll eval`: a model, or the policy of a checkpoint, on the validation and the evaluation sets of a YAML."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from roll.commands.options import eval_parser

@@ -1,8 +1,6 @@
 """`roll explain NAME`, also `python -m roll.commands.explain NAME`: an algorithm's formula and
 settings."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 

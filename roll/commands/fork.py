@@ -1,7 +1,5 @@
 """`roll fork`: a new run that goes on from a checkpoint of another."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

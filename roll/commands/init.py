@@ -1,7 +1,5 @@
 """`roll init`: a short YAML for a run of one's own, by a few questions."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys

@@ -1,7 +1,5 @@
 """The options of the subcommands in this package: what `--help` shows, without the imports of the commands."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`roll push`: the model of a checkpoint goes to the Hugging Face hub."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

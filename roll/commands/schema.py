@@ -1,7 +1,5 @@
 """`roll schema KIND`: what an editor has to know of the YAML of a kind of run."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 

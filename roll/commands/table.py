@@ -1,7 +1,5 @@
 """The command `roll`, also `python -m roll`: a word for each thing that it does."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,8 +1,6 @@
 """`roll why`: a test of what the rules suspect. A run resumes exactly, so its own steps are the control: the same ones
 are taken again with one key changed."""
 
-from __future__ import annotations
-
 import math
 import os
 import shlex

@@ -7,8 +7,6 @@ python -m roll.configs.reference --catalogue docs/site/zh.yaml > docs/config_ref
 A text without a translation stays English, and is listed on standard error. Who adds a key writes no Chinese.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import types

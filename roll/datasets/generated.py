@@ -4,8 +4,6 @@ A file depends on task, settings, split and version of the package alone. It is 
 a fixed hash seed, since some tasks iterate over sets.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """JSON as data sets write it: parsed without a traceback, with what is wrong in it said in words."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Pictures, videos and sound in rows. A run that does not read what a row shows refuses the row."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

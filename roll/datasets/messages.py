@@ -1,7 +1,5 @@
 """Messages as chat templates take them, whatever form a data set has them in: every run cleans them here."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

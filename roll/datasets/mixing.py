@@ -1,7 +1,5 @@
 """The endless stream of training tasks: domains mixed in exact shares, every epoch shuffled, resumable anywhere."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Checks of the data before anything starts: no tokenizer, no torch, only the front of big files."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice

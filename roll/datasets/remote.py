@@ -1,7 +1,5 @@
 """Files that are not on this machine, by fsspec: s3://, gs://, hdfs://, https:// and what else a package adds to it."""
 
-from __future__ import annotations
-
 import functools
 import glob
 import re

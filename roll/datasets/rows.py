@@ -1,7 +1,5 @@
 """Meaning of a row: its messages, its domain, its reference answer. One place says what is wrong with a row."""
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,8 +1,6 @@
 """Sources that `data_args.file_name` names: files, folders, wildcards, remote files, data sets of the Hugging Face
 hub."""
 
-from __future__ import annotations
-
 import functools
 import glob
 import re

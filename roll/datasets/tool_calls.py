@@ -1,7 +1,5 @@
 """The tools that a conversation offers, and calls of them, as chat templates take them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any

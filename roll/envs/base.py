@@ -1,7 +1,5 @@
 """Interface of an environment: an object for one episode, played in text, or in text about pictures."""
 
-from __future__ import annotations
-
 import math
 import random
 from abc import ABC, abstractmethod

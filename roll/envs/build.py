@@ -1,7 +1,5 @@
 """Builds an environment from a `custom_envs` entry."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

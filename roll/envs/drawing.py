@@ -1,7 +1,5 @@
 """Boards of square cells, drawn as pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

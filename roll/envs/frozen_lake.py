@@ -1,7 +1,5 @@
 """The game Frozen Lake: walk over ice to the goal, around the holes. Every seed has a map of its own."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import zlib

@@ -1,7 +1,5 @@
 """Any Gymnasium environment that can be played in text."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping, Sequence

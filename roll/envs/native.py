@@ -1,7 +1,5 @@
 """Environments that keep their conversation themselves, for env_manager_cls: agent_native."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """`roll_math`: questions of mathematics out of a data file, judged as the reward math_rule judges."""
 
-from __future__ import annotations
-
 import functools
 import random
 import re

@@ -1,7 +1,5 @@
 """Sokoban: push every box onto a target. Rooms are made by playing backwards, so each can be solved."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any

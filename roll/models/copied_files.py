@@ -5,8 +5,6 @@ contradict each other (`do_sample: false` beside a temperature, as Llama-2 ships
 making.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from functools import cache

@@ -1,8 +1,6 @@
 """Activations that wait in host memory from the forward pass to the backward pass, as `torch.autograd.graph.
 save_on_cpu` keeps them; weights stay where their engine has them, and what is saved several times is moved once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ tokens and a vocabulary of 152k that is 20 GB. Here the head sees the response p
 vocabulary at a time.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Models by id on ModelScope, a hub that no library below knows."""
 
-from __future__ import annotations
-
 import logging
 import os
 import threading

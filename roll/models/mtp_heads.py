@@ -1,8 +1,6 @@
 """MTP heads (multi-token prediction), which a model's files may hold. transformers leaves them
 out when it loads a model; where they are not trained, they go with it as they are."""
 
-from __future__ import annotations
-
 import logging
 import re
 import sys

@@ -4,8 +4,6 @@ Families of `roll.configs.tables.vision` are shown pictures. Some others are tra
 has a causal language model for their config.json. The rest end where the model is loaded.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any, Literal

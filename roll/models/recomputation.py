@@ -1,7 +1,5 @@
 """Computing a block again in the backward pass: all of it from its input, or all but what costs the most."""
 
-from __future__ import annotations
-
 from collections import deque
 from contextlib import AbstractContextManager
 from typing import Any

@@ -7,8 +7,6 @@ the old log-probs (R2) or of the rollout (R3) the same experts are trained that 
 2510.11370). Weights of experts are those of the present router, so that it learns.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Sequence

@@ -12,8 +12,6 @@
     manifest.json  the arguments above files were made with; running again with the same ones does nothing
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

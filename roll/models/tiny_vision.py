@@ -1,7 +1,5 @@
 """Models that see, of about 400 thousand parameters, with their processors' files: what `tiny.py` is for text."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The tokenizer of a model directory or hub id: ids and text are those of its tokenizer.json."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """The files of torch.distributed.checkpoint: written one tensor at a time, read without running what they say."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -5,8 +5,6 @@ CUDA IPC of such a segment passes a file handle between processes (pidfd_getfd),
 vLLM-Ascend.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, MutableMapping
 

@@ -1,8 +1,6 @@
 """The stores by which processes of torch.distributed find each other, on one address of this machine: torch itself
 listens on all interfaces, and takes every word it is told there."""
 
-from __future__ import annotations
-
 import errno
 import socket
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Bands: figures of several seeds of a recipe, and whether those of another run lie between them."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Sequence

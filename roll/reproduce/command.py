@@ -1,7 +1,5 @@
 """`roll reproduce`: lists recipes, runs one, and compares its curve with the one that was measured."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

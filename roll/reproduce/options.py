@@ -1,7 +1,5 @@
 """Options of `roll reproduce`."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

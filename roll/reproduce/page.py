@@ -1,7 +1,5 @@
 """The page of a recipe, in Markdown, and its picture. Both are made from the recipe's files alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path

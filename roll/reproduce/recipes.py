@@ -3,8 +3,6 @@
 `recipe.yaml` is an ordinary YAML of a run, `about.yaml` an About, `band.json` a Band; README.md and curve.svg are made
 from these."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 import subprocess

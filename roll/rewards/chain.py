@@ -1,7 +1,5 @@
 """A reward of several parts: their weighted sum."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast

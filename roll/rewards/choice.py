@@ -1,7 +1,5 @@
 """Rewards for answers that are a choice or a short text: `multiple_choice`, `crossthinkqa` and `general_rule`."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Mapping

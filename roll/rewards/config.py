@@ -1,7 +1,5 @@
 """Settings of one domain of an RLVR run: how its answers are scored."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

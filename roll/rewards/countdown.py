@@ -1,7 +1,5 @@
 """`countdown`: does the calculation in the answer hit the target with the numbers that were given?"""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """`math_rule`: is the final answer mathematically equal to the reference? Decided by math-verify."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from roll.rewards.base import RewardInput, RewardResult, checks_rows, requires

@@ -1,7 +1,5 @@
 """Penalties on the form of an answer, to be parts of `reward_manager_config`: 0 at best, below it otherwise."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from roll.rewards.base import RewardInput, requires

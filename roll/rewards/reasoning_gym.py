@@ -1,7 +1,5 @@
 """`reasoning_gym`: the score that a task of reasoning-gym itself gives an answer."""
 
-from __future__ import annotations
-
 import functools
 import json
 from typing import Any, Literal

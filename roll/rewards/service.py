@@ -1,7 +1,5 @@
 """Scores answers in a pool of processes per domain. What goes wrong in one is the failure of the answer it had."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Table of rewards: which reward a domain's settings name, checks of it, and building it."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """Rewards that compare texts: `exact_match` and `regex`."""
 
-from __future__ import annotations
-
 import re
 
 from roll.rewards.base import RewardInput, RewardResult, checks_rows, has_form, requires

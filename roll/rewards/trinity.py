@@ -1,7 +1,5 @@
 """`trinity_reward`: a reward function as Trinity-RFT calls them, by its path."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Mapping
 from functools import cached_property

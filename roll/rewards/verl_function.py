@@ -1,7 +1,5 @@
 """verl's own form of a reward function, as a reward of here."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import inspect

@@ -1,7 +1,5 @@
 """Scores the answers of one domain in one process. Whatever the user's reward does, the outcome says it."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import re

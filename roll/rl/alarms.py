@@ -1,7 +1,5 @@
 """Alarms of a run whose engines and trainer disagree."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`mode: bench`: a process that measures what a run has saved."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Mapping
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Validation metrics from groups of answers."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections import defaultdict

@@ -5,8 +5,6 @@ rollout is over the scorers take turns, each with its devices for itself (`Place
 first, on disjoint devices nothing moves.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """Steps in which a filter drops groups: how many updates they make, and what they say of all that was sampled."""
 
-from __future__ import annotations
-
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,6 @@
 """Part of a run of reinforcement learning that a process does: the whole, sampling for a trainer elsewhere (explore),
 training on what is sampled elsewhere (train), or measuring what a run has saved (bench)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Publishing of the trained weights to the engines: when and how."""
 
-from __future__ import annotations
-
 import logging
 from typing import Protocol
 

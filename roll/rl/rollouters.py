@@ -1,7 +1,5 @@
 """`rollout_mock`: the rollouts of every step on disk, and runs that train on what another has sampled."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence

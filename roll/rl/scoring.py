@@ -1,7 +1,5 @@
 """Scores of a step's rows by the models, before anything learns from them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

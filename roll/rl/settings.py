@@ -1,7 +1,5 @@
 """Converts keys of a YAML to the settings of algorithms. It is the one place where the two vocabularies meet."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import cast
 

@@ -1,8 +1,6 @@
 """The group part of credit, on the driver and from metadata: what each row of a step earned. The token part is done by
 the workers that train."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Estimators and policy losses of the user's own: what can be wrong with them, before anything starts."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Trials of an estimator and of a policy loss of the user's own, on numbers made up for it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

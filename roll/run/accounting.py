@@ -1,7 +1,5 @@
 """The account of a run: what its workers did in each step, and the picture of it all."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

@@ -1,7 +1,5 @@
 """Bottleneck of a step, in one line: what takes the largest share of it, and how to make that smaller."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,8 +1,6 @@
 """Ctrl-C, SIGTERM and SIGHUP: during set-up they end the run at once; during training the first one lets the step
 finish and be saved."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -1,7 +1,5 @@
 """`roll run --max_restarts`: a process that starts a run, and starts it again when it crashes or is preempted."""
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import signal

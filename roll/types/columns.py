@@ -3,8 +3,6 @@
 lengths: Annotated[np.ndarray, per_row(np.int32)]
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache

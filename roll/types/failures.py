@@ -1,7 +1,5 @@
 """Causes of failed attempts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

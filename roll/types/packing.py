@@ -1,7 +1,5 @@
 """Index arithmetic: which rows go to which rank, update and micro batch. Knows lengths, not tokens."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Tasks of an event loop: nothing in them ends the loop, and one that nobody awaits does not fail in silence."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import select

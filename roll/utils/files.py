@@ -1,7 +1,5 @@
 """Looking at a path that a person wrote: it may lead nowhere, be no path at all, or lie where nobody may look."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Finding what a setting names: a built-in name, or `package.module:object` of the user's own."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import site

@@ -1,7 +1,5 @@
 """Network interfaces of this machine, and their addresses."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

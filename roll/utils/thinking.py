@@ -9,8 +9,6 @@ A mark is known by its form, so that a new model, or one whose marks a user adde
 - the channels of gpt-oss (harmony): what is in another channel than `final` is not the answer.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Wall seconds per phase of a step."""
 
-from __future__ import annotations
-
 import _signal  # pyright: ignore[reportMissingImports] - `signal.signal` looks handlers up among enums: too slow here
 import ctypes
 import signal

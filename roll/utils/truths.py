@@ -1,7 +1,5 @@
 """The accepted answers of a row: what its ground truth means, for every reward, judge and environment."""
 
-from __future__ import annotations
-
 import ast
 import json
 import math

@@ -1,7 +1,5 @@
 """Checks of environment variables: those that `system_envs` sets, and those that workers inherit."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 

@@ -5,8 +5,6 @@ otherwise.
 YAMLs and did nothing, or do nothing here. A path with `*` holds for every role.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from math import floor
 from typing import Any, cast

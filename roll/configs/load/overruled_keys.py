@@ -1,8 +1,6 @@
 """Keys that ROLL overrules itself, or that ask for something done another way here: they are corrected in the tree,
 with a message."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """vllm and sglang: an engine takes a share of its GPUs, and what its weights leave of that is key-value cache."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

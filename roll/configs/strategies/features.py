@@ -1,7 +1,5 @@
 """Features that a strategy may support: what each does, the key that asks for it, and what to do without it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum

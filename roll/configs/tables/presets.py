@@ -1,7 +1,5 @@
 """Algorithms by name: the keys that `algorithm` fills in (`presets.yaml`), and how a plan says them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path

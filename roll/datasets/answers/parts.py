@@ -5,8 +5,6 @@ is not in the template's text belongs to a part that the template leaves out. So
 trims, escapes or orders what it writes.
 """
 
-from __future__ import annotations
-
 import html
 import json
 import re

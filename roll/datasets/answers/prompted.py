@@ -1,7 +1,5 @@
 """An answer of a conversation as it would be asked: the prompt, and what the template writes behind it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Whether a template writes all that a conversation holds, and in which words it wants it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

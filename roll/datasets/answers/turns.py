@@ -1,7 +1,5 @@
 """A conversation as tokens: which there are, and which are learnt."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 

@@ -1,7 +1,5 @@
 """Turns one placeholder per picture into one id per picture token, and back; and cuts rows between pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

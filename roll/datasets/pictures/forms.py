@@ -3,8 +3,6 @@
 A picture is a path, an address that fsspec reads, a data URL, base64, bytes, or a mapping with one of these.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

@@ -1,7 +1,5 @@
 """How large the pictures of rows are for a model, from their headers alone, and which of their files are missing."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

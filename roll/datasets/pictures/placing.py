@@ -7,8 +7,6 @@
 `video` stands for `image` with videos, each of which becomes as many pictures as it has frames that are shown.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

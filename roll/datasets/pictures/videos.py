@@ -4,8 +4,6 @@ A video is a folder of pictures, a list of them, or an animated GIF or WebP file
 their frames are written to a folder before the run.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -1,7 +1,5 @@
 """Jobs of one step for workers that learn, and their reports."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal

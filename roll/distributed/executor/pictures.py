@@ -1,7 +1,5 @@
 """Pictures on their way: decoded beside the driver, kept in the object store, fetched where they are shown."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Turns on shared devices: which states of which roles are on the devices now."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections import defaultdict

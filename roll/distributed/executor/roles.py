@@ -1,8 +1,6 @@
 """Calls that the driver can make to the workers of each role, in the driver's own terms: handles and metadata, no
 tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

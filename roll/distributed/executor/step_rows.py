@@ -1,8 +1,6 @@
 """The rows of a step on their way to the ranks: tokens that are here are put into the object store, of those that are
 there already the ranks put their shards together themselves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

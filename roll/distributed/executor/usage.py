@@ -1,7 +1,5 @@
 """Usage of a run's workers since the last request."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

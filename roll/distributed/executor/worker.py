@@ -1,8 +1,6 @@
 """The work of train and score workers, in their own processes. No Ray here: arguments are plain data and numpy
 arrays."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import replace

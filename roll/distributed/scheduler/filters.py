@@ -5,8 +5,6 @@ Failed attempts (NaN) are left out of the statistics; a group with fewer than tw
 is kept.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The tasks of a run by number, from a stream that only goes forward."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 

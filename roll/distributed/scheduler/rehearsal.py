@@ -1,8 +1,6 @@
 """The first steps of a run, played before it starts: the real core on a virtual clock, with groups that are nothing but
 their length. Where a step would wait forever it does so here, in milliseconds."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace

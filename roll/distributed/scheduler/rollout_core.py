@@ -7,8 +7,6 @@ max_staleness 0 rollout and training alternate, and what a step gets depends on 
 Only asyncio, and no clock but the loop's: it runs on a virtual one unchanged.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence

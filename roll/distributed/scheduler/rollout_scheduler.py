@@ -1,7 +1,5 @@
 """The rollout side of a run as the step sees it: groups for every step, from an event loop beside the driver."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps

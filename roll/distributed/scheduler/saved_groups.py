@@ -1,7 +1,5 @@
 """Answers of groups in flight that a run saves at its end, so that the next one continues with them."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Interface of every backend. A strategy knows torch.distributed and its engine, but no Ray and no rewards."""
 
-from __future__ import annotations
-
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence

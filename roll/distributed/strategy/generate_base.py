@@ -1,7 +1,5 @@
 """Interface of rollout engines."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Device memory given back for a while: the contents of tensors wait in host memory, the tensors stay who they are."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 

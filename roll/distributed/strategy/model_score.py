@@ -1,7 +1,5 @@
 """Scoring with a Hugging Face model in torch: what all strategies but Megatron's share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Common rules of all training backends: which parameters decay, and how the learning rate moves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any

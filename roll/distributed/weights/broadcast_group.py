@@ -1,8 +1,6 @@
 """A broadcast group of gloo, or of a platform's backend, beside torch.distributed's own: one sender, and receivers
 that may come and go."""
 
-from __future__ import annotations
-
 import threading
 import time
 from datetime import timedelta

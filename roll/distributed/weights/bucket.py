@@ -4,8 +4,6 @@ A bucket is a list of (Hugging Face name, full tensor). In transit it is one fla
 which tensor lies where; the index is small and travels with the call, the bytes travel by the route.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The sandbox stands in for the container: a Dockerfile is not built, so a task must do with the programs of this machine.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import logging

@@ -1,7 +1,5 @@
 """Plays environments of OpenEnv, which are servers: reset, step and state over the WebSocket of their session."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from functools import lru_cache

@@ -1,8 +1,6 @@
 """Plays environments of the package verifiers as they are: their rollout asks the session, their rubric is the
 reward."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """Any text environment with tools: an answer that calls one gets its result, and does not act."""
 
-from __future__ import annotations
-
 import random
 import re
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """`calculator`: exact arithmetic."""
 
-from __future__ import annotations
-
 from roll.envs.tools.base import Tool, ToolError
 from roll.utils.answers.calculations import CalculationProblem, evaluate
 

@@ -1,7 +1,5 @@
 """A class whose public methods are tools, as in TRL: `reset(**task)` begins an episode, `get_reward()` judges it."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """`python_code`: a program of the policy's, run in the sandbox."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Finding texts by words: BM25 over a corpus that fits into memory."""
 
-from __future__ import annotations
-
 import functools
 import json
 import math

@@ -1,7 +1,5 @@
 """Tools of servers of the Model Context Protocol, through its official package: started here, or reached over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import json

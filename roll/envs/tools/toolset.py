@@ -1,7 +1,5 @@
 """Tools of an episode, which a policy calls by name and arguments: their schemas, and a call."""
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence

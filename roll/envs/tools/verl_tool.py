@@ -1,7 +1,5 @@
 """A tool class of verl's, used as it is: verl is not imported unless the class does so itself."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import json

@@ -1,7 +1,5 @@
 """A bandit in words: several machines, one pays more often than the others."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 

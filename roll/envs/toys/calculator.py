@@ -1,7 +1,5 @@
 """A sum too hard for the head, and a calculator: the agent calls the tool, then answers."""
 
-from __future__ import annotations
-
 import random
 
 from roll.envs.base import SUCCESS, VALID, Env, EnvStep

@@ -1,7 +1,5 @@
 """Countdown: make a number from given ones, each used at most once."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 

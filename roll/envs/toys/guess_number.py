@@ -1,7 +1,5 @@
 """Guess a number: the answer to each guess is higher or lower."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Catalogue of a shop: products, goals of its customers, and the files they are read from."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Mapping, Sequence

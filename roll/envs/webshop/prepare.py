@@ -5,8 +5,6 @@ The files come from github.com/princeton-nlp/WebShop (setup.sh names them). With
 people wrote, else those made from the attributes.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

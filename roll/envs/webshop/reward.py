@@ -1,7 +1,5 @@
 """Reward of a purchase: Yao et al., WebShop (2022), eq. 1 and appendix A.3. 1 and appendix A.3."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher

@@ -1,7 +1,5 @@
 """`webshop`: a customer's wish, a search, and pages to click through until something is bought."""
 
-from __future__ import annotations
-
 import random
 import re
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Log-probs of a token that are the same bits in every pass, in the passes of a Hugging Face model."""
 
-from __future__ import annotations
-
 from roll.models.exact.attention import exact_refusal
 from roll.models.exact.check import check_exact, make_exact
 from roll.models.exact.rows import ExactRows

@@ -1,7 +1,5 @@
 """The buffer of experience: a directory with a file for each group, each finished step and each release."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Modes of a run in two processes: one samples for a trainer elsewhere, one trains on what is sampled elsewhere."""
 
-from __future__ import annotations
-
 import fcntl
 import logging
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """A group on its way from who sampled it to who trains on it, and its form in files. Nothing is ever pickled."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Weights on their way from a trainer to an explorer: models in a folder, each published whole or not at all."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The expert's rows of a run, step by step: where they stand, and how an update learns them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

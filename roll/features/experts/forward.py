@@ -1,7 +1,5 @@
 """Experts of a mixture that are chosen once for a step (`router_replay`), in the passes of a Hugging Face model."""
 
-from __future__ import annotations
-
 import torch
 
 from roll.models.routers import RouterReplay

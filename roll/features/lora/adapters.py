@@ -4,8 +4,6 @@ Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models" (arXiv 2106.0968
 columns and A of r rows. W is frozen; B starts at 0, so that a new adapter changes nothing.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -2,8 +2,6 @@
 layer: adapters of every expert, under the names that the model's files give its single matrices, or, where the files
 hold all experts in one tensor too, under those that peft gives a parameter of a module."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The adapters of one rank's part of a model: made, loaded, switched off, merged, and named as peft names them."""
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence

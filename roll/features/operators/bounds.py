@@ -1,7 +1,5 @@
 """Rows by a number: how long they are, how often they are solved, how good something finds them."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Checks of `data_args.operators`, before anything is read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, cast

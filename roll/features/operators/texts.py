@@ -1,7 +1,5 @@
 """Rows that say the same: the first of them stays."""
 
-from __future__ import annotations
-
 import math
 import re
 import unicodedata

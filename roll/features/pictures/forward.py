@@ -1,7 +1,5 @@
 """Rows that show pictures, in the passes of a Hugging Face model."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from roll.configs.tables.vision import VisionModel

@@ -1,7 +1,5 @@
 """Models that see, when they are loaded."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from transformers import AutoModelForImageTextToText, PretrainedConfig

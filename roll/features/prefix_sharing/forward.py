@@ -1,7 +1,5 @@
 """Rows of a micro batch that begin alike as one tree, in the passes of a Hugging Face model."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Operators between rollout and training that are there by name."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace

@@ -1,7 +1,5 @@
 """`experience_operators`: what drops groups, and rewards them anew, between rollout and training."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import json

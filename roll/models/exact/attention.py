@@ -7,8 +7,6 @@ the blocks' sums of exponentials and of values are added one after the other. Bl
 exact zeros. A whole row and a token beside cached ones go through the same `_blocks`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 

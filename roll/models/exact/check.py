@@ -1,8 +1,6 @@
 """Whether a model of this process computes the same number for a token in every pass: asked before it computes for
 anybody."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 

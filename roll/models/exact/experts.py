@@ -5,8 +5,6 @@ those of many. So the tokens of each expert are filled up with zeros to a number
 a token's shares are added in the order in which its router names its experts.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

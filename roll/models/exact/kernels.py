@@ -6,8 +6,6 @@ kernel is compiled once for a form of its arguments; the forms differ in how num
 what.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

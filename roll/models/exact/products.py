@@ -4,8 +4,6 @@ On CPUs they are torch's, with as many rows as `sizes.py` says. On GPUs no numbe
 products are those of `kernels.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cache, partial

@@ -1,8 +1,6 @@
 """Experts of a mixture on several ranks: each has some of them, and computes the tokens of all ranks that its experts
 are chosen for (Lepikhin et al., "GShard", arXiv 2006.16668, section 3.2)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

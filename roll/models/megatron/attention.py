@@ -1,8 +1,6 @@
 """Causal attention with sinks (gpt-oss): a learned logit of each head stands among those of the keys, and what it gets
 of the softmax goes nowhere."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """config.json and strategy_config to Megatron's TransformerConfig."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 from typing import Any

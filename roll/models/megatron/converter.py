@@ -1,8 +1,6 @@
 """Converts between a Hugging Face directory and a Megatron checkpoint, in one process. Import it after the CPU's
 stand-ins are installed, like everything that imports megatron.core."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

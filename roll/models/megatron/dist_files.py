@@ -1,7 +1,5 @@
 """Megatron's dist_checkpointing format: written and read under any parallel sizes, without helper processes."""
 
-from __future__ import annotations
-
 import io
 import pickle
 from collections.abc import Iterator

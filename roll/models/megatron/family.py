@@ -5,8 +5,6 @@ A rule names the Hugging Face tensors (with `{layer}` and `{expert}` where they 
 gives the full tensors back. What both directions need of the model are `Shapes`.
 """
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

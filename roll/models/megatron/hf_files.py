@@ -1,7 +1,5 @@
 """Reading and writing safetensors of a Hugging Face model, a tensor or a bucket at a time."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -2,8 +2,6 @@
 may stand under sequence parallelism, `CoreAttention` takes packed rows and shares a sequence among context-parallel
 ranks, with torch's fused attention on every device. And the router of router.py."""
 
-from __future__ import annotations
-
 import copy
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """A rank's part of a model: one Megatron module per run of layers, and what stands on top of the last."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

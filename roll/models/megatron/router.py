@@ -1,7 +1,5 @@
 """Megatron's router with the load-balancing loss that all trainers have."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """Hugging Face tensors into a rank's part of a model, and out of all ranks' parts again, one parameter at a time."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Attention kernels of transformers models, and checks that a kernel leaves out nothing that the model needs."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 

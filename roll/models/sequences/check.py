@@ -1,7 +1,5 @@
 """Checks at loading that the rows of a pack, or of a tree, see nothing of each other: asked of the model itself."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

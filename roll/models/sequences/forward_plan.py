@@ -4,8 +4,6 @@ A feature wraps the plan that there is without it: `roll.features.NAME.forward` 
 the model and returns a plan, for the rooms that `IN_RANKS` names for a rank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

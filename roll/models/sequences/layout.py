@@ -1,7 +1,5 @@
 """Rows of tokens as a backbone takes them: padded, one behind the other, or with shared prefixes computed once."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """Attention within the rows of a pack, by where each begins, or of rows that share prefixes."""
 
-from __future__ import annotations
-
 from inspect import signature
 from itertools import pairwise
 from typing import Any, Protocol

@@ -1,8 +1,6 @@
 """One sequence on several ranks: each computes its part of the tokens, and in attention all tokens for its part of the
 heads (Jacobs et al., "DeepSpeed Ulysses", arXiv 2309.14509, section 3)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

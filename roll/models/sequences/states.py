@@ -1,8 +1,6 @@
 """Layers that carry a state from token to token (convolutions, recurrences), made to begin anew with each row of a
 pack."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial

@@ -1,7 +1,5 @@
 """Rows that begin alike as one sequence, in which every token is computed once (`roll/types/forest.py`)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any

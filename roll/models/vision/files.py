@@ -1,7 +1,5 @@
 """Description of a model's vision, read from the files beside it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any

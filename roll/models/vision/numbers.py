@@ -1,7 +1,5 @@
 """Models that see with a head that gives numbers: values of tokens, or rewards of rows."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Settings of an agentic run: groups of episodes, how their rewards count, and all the rest."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace

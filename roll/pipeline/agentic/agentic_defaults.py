@@ -1,7 +1,5 @@
 """Environments, groups and their numbers that an agentic YAML leaves out."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

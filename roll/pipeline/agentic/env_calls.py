@@ -1,7 +1,5 @@
 """An environment in a thread of its own: its calls may take long, hang or crash without holding up anybody."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import queue

@@ -1,7 +1,5 @@
 """The agentic rollout: a group is several episodes in environments with the same seed."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import struct

@@ -1,7 +1,5 @@
 """One episode, played: reset, then prompt, answer, action and step until it is over."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import math

@@ -1,7 +1,5 @@
 """Observations of an environment at a turn: a text, or texts and pictures in their order."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

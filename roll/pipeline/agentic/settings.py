@@ -1,7 +1,5 @@
 """Builds the rules of episodes, groups and credit from an agentic configuration."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Checks of an entry of custom_envs whose policy calls tools: its servers, its class and its reward."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Collection, Iterator, Sequence

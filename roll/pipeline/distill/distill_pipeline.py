@@ -1,7 +1,5 @@
 """Distillation: a student learns the answers of rows, and what a teacher finds likely at each of their tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from roll.algorithms.distillation import Distillation, DistillLoss, Divergence

@@ -1,7 +1,5 @@
 """Log-probs of a model that does not change: computed once, and kept."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Direct preference optimization: the policy learns by how much more it likes the better answer than a reference
 does."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """RLVR's rollout: one prompt, several answers, a reward for each."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import inspect

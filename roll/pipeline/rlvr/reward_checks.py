@@ -1,7 +1,5 @@
 """Checks of the judges of a run."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Collection, Iterator, Mapping

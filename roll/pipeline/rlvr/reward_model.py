@@ -1,7 +1,5 @@
 """Reward models: a sequence-classification head scores whole answers, after the rollout, in batches on devices."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

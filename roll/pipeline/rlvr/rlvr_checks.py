@@ -1,7 +1,5 @@
 """Checks of the RLVR part of a configuration: domains, rewards, data, validation."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 
 from roll.configs.checks.pictures import picture_problems, sight_problems

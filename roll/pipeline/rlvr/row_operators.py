@@ -1,7 +1,5 @@
 """The rows of an RLVR run: their domains, and how operators see them."""
 
-from __future__ import annotations
-
 from roll.configs.sections.data import DataArgs
 from roll.configs.tables.vision import VisionModel
 from roll.datasets.chosen_rows import Places, ReadTexts, Texts

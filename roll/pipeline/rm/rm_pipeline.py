@@ -1,7 +1,5 @@
 """Reward-model training: the reward of the better answer is to be the larger one (Bradley-Terry)."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 

@@ -1,8 +1,6 @@
 """Runs whose rows are there before them: one role learns from a part of the rows in every step, and nothing is
 sampled."""
 
-from __future__ import annotations
-
 import logging
 from abc import abstractmethod
 from collections.abc import Mapping

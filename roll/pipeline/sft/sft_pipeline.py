@@ -1,7 +1,5 @@
 """Supervised fine-tuning: the loss is the mean negative log-likelihood of the responses' tokens."""
 
-from __future__ import annotations
-
 from roll.algorithms.loss import SupervisedLoss
 from roll.datasets.conversations import Columns
 from roll.pipeline.rows.row_pipeline import RowPipeline

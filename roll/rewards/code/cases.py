@@ -1,8 +1,6 @@
 """The cases of a row: what its columns `case_type`, `test_cases` and `test_case_function` say, in ROLL's form and in
 those of APPS, TACO and LiveCodeBench."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

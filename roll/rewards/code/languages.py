@@ -1,7 +1,5 @@
 """The languages that answers may be written in. A new one is a row in `LANGUAGES`."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -4,8 +4,6 @@ They share two pipes, over which calls and results travel (guest/remote.py). So 
 expect are out of the answer's reach, and a verdict comes from the tests' side alone.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`code_sandbox`: does the program in the answer pass the row's cases?"""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Sequence
 from dataclasses import replace

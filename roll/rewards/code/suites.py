@@ -1,8 +1,6 @@
 """Texts of asserts and test functions, read without running them: what they take from the answer, and why one cannot
 judge it."""
 
-from __future__ import annotations
-
 import ast
 import builtins
 import symtable

@@ -11,8 +11,6 @@ program does (google-research/instruction_following_eval), from which published 
 - relations of RLVR-IFeval's data (at most, exactly ...) and letters of several characters are understood.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`ifeval`: does the answer follow the instructions that its prompt gives?"""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

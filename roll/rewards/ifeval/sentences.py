@@ -8,8 +8,6 @@ numbers stand here as lists. How each of 20000 words is spelled where is replace
 and by the endings that everyday words have and names have not.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Reads a score from a judge's text. A text without a clear verdict is an error: nothing is guessed."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

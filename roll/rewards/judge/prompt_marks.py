@@ -1,8 +1,6 @@
 """The tags of a prompt around what is judged. What stands between them cannot close them: if it holds a tag, the prompt
 has the tag with a hash, so the same texts always get the same tags."""
 
-from __future__ import annotations
-
 import hashlib
 import html
 import re

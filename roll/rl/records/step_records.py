@@ -1,7 +1,5 @@
 """Records of a step for people to look at: its rollouts on disk and in trackers, and the logging board."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace

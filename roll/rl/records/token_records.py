@@ -1,7 +1,5 @@
 """The sampled tokens of recorded rollouts, with what engine and trainer say of each."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

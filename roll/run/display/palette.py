@@ -1,8 +1,6 @@
 """Colours of charts, the same in the report, in curves.png and in the studio. Those of runs, of phases and of verdicts
 have none in common."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 RUN_COLORS = ("#4c78d0", "#e6892e", "#9061c9", "#2aa0a8", "#d6679f", "#96694c", "#7f8c2d", "#5b6f8f")

@@ -1,7 +1,5 @@
 """Words for what a run measures: titles of the usual metrics, names of phases, and numbers as a person writes them."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

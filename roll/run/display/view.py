@@ -1,7 +1,5 @@
 """Summary of a finished run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

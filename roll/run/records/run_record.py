@@ -1,7 +1,5 @@
 """Record of a run in `run.json` beside its metrics: its configuration, and how each of its starts ended."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

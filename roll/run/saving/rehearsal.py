@@ -1,7 +1,5 @@
 """Saving is tried before the first step, so that no run loses its steps at its first checkpoint."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The key `stages` of a YAML, entry by entry."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Handover of models: which model each role of a stage starts from."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

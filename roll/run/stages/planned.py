@@ -1,7 +1,5 @@
 """All stages of a YAML, checked and planned before the first of them starts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

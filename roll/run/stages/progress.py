@@ -1,7 +1,5 @@
 """How far a run in stages is: known from the checkpoints that its stages left, and from nothing else."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

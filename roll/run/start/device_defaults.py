@@ -1,7 +1,5 @@
 """Backends and devices of roles whose YAML names none: what is installed, and what the machine has."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any

@@ -1,8 +1,6 @@
 """Whether an engine, or transformers, has the architecture of a model, read in their files: importing one takes many
 seconds."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator, Mapping

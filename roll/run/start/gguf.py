@@ -1,8 +1,6 @@
 """GGUF files as models. transformers reads a file once, in a process of its own, and its weights, settings and
 tokenizer are kept as a Hugging Face folder in the user's cache, which every trainer and engine loads."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """This machine, as defaults and checks depend on it. Nothing is imported, and no GPU is opened."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Sizes and rates of reinforcement learning that a YAML leaves out: groups, lengths, batches, learning rates."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

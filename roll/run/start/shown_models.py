@@ -1,7 +1,5 @@
 """Checks that the models of a run whose rows show pictures see them, and alike."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from roll.configs.checks.pictures import picture_problems, sight_problems

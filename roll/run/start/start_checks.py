@@ -1,7 +1,5 @@
 """Reasons to refuse a start: on this machine, in the user's code, in the data; and how a plan reports them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

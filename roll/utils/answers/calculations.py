@@ -1,7 +1,5 @@
 """The value of a written calculation, without running it as code."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 

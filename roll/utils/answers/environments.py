@@ -3,8 +3,6 @@ r"""LaTeX's environments of several lines: systems, derivations, and functions t
 A system and a derivation are written on one line. The pieces of a function are pairs of a value and a condition.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The final answer of a response: in boxes, in tags, or in a sentence (`prose`)."""
 
-from __future__ import annotations
-
 import re
 from typing import Literal, NamedTuple
 

@@ -1,7 +1,5 @@
 r"""Two ways to write one answer, of which the parser knows one beside the other: a column is a tuple, x \ne 0 a set."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 

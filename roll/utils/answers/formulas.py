@@ -4,8 +4,6 @@ They stand between marks of LaTeX ($3x$), are lists of numbers (1, 2 and 3), wor
 (2 \pi r, \sqrt{5}), or terms with letters (3x + 5).
 """
 
-from __future__ import annotations
-
 import re
 from itertools import chain
 

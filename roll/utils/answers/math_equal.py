@@ -1,7 +1,5 @@
 """Is an answer mathematically equal to a reference? Plain numbers are read here, all else is parsed by math-verify."""
 
-from __future__ import annotations
-
 import logging
 import math
 import re

@@ -13,8 +13,6 @@ r"""Answers given in sentences.
 All patterns take time linear in the length of the text.
 """
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from fractions import Fraction

@@ -3,8 +3,6 @@ r"""Remarks of a text on an answer in it: it is said again, is one of several tr
 72 (that is, six dozen)   First guess 24, second guess 25   \boxed{5} is wrong
 """
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 

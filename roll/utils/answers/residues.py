@@ -1,7 +1,5 @@
 r"""Residues: 5 \pmod 7, x \equiv 5 (mod 7), 3^{10} \equiv 4 \pmod 5, 12 \bmod 7."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

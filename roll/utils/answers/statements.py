@@ -4,8 +4,6 @@ A parser makes a value of nearly anything: \neq 7 is read as 7, 4 \to 5 and 4 | 
 the text, before anything is parsed.
 """
 
-from __future__ import annotations
-
 import re
 
 from roll.utils.answers.numbers import read_number

@@ -1,7 +1,5 @@
 r"""Texts of answers: without what says nothing around them, and in the parts that they consist of."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 r"""Amounts with a unit: 60 km/h, 3 \text{ cm}^2, 5 hours. Only where two amounts both name one, it is compared."""
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 from functools import lru_cache

@@ -1,8 +1,6 @@
 """Values of parsed mathematics, compared part by part: numbers exactly or by relative difference, never by how many
 decimals are zero. Importing sympy takes a second."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any

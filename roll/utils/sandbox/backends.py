@@ -1,7 +1,5 @@
 """Finding the way into the sandbox that this machine has: the first that really works."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import replace

@@ -4,8 +4,6 @@ What a line costs here is limited whoever wrote it: its bytes, and its lists and
 bytes that they are written in.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,7 +1,5 @@
 """The filter of system calls, made by libseccomp and kept as a program for the kernel (BPF)."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Iterator

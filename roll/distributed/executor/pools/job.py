@@ -1,7 +1,5 @@
 """Messages between a pool of jobs and its workers."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A pool of workers with many long jobs in flight each: episodes in environments."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import Counter, deque

@@ -1,7 +1,5 @@
 """A pool of single-threaded workers for calls that may hang or crash, such as rewards."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import uuid

@@ -3,8 +3,6 @@
 This module imports nothing heavy: the environment of a worker must be complete before torch is first imported.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import inspect

@@ -1,7 +1,5 @@
 """The Ray runtime of one run: joins a cluster or starts one, and takes it down again."""
 
-from __future__ import annotations
-
 import atexit
 import logging
 import os

@@ -1,7 +1,5 @@
 """Facts that the nodes of a running Ray cluster report, each by a small task."""
 
-from __future__ import annotations
-
 import platform
 import time
 from collections.abc import Sequence

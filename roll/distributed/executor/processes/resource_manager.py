@@ -1,7 +1,5 @@
 """Nodes and devices: checks that what the plan needs is there, and says where each worker goes."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

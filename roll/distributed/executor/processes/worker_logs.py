@@ -1,8 +1,6 @@
 """Output of the workers of a local cluster: an engine's own log, or the last lines of a native crash, are nowhere
 else."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

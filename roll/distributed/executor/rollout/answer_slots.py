@@ -1,7 +1,5 @@
 """Slots of an engine: how many answers it works on at once; further ones wait in line."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush

@@ -1,7 +1,5 @@
 """Answers that come in pieces: what is there of one is not sampled again when its engine dies or leaves its devices."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """The rollout engines as one asynchronous function, for any process: requests of one event-loop tick travel together,
 so do their answers."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Sequence

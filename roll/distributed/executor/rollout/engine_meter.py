@@ -1,7 +1,5 @@
 """Meter of an engine's time and tokens."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable

@@ -2,8 +2,6 @@
 place. It serves again after the next weight update, or, where weights never change, at once. If all died, the driver
 makes that update while it waits for groups."""
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

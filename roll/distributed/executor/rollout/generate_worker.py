@@ -1,7 +1,5 @@
 """The work of a rollout engine's process: many requests in flight, results handed over in batches. No Ray here."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import defaultdict

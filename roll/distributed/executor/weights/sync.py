@@ -1,7 +1,5 @@
 """actor_train -> actor_infer: has the trainer send its weights to all engines."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """`deepspeed_infer`: scoring with a model whose weights may be spread over the role's ranks (ZeRO-3)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """One rank of a role that runs on FSDP2: process group, mesh, its shards. Training and scoring share it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """`fsdp2_infer`: scoring with a model whose weights are spread over the role's ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 

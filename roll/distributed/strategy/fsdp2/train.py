@@ -1,7 +1,5 @@
 """`fsdp2_train`: weights, gradients and optimizer spread over data-parallel ranks by torch's fully_shard."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager

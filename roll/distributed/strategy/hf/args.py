@@ -1,7 +1,5 @@
 """`strategy_config` of hf_infer as a rollout engine; imports no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 

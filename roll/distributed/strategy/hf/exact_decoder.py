@@ -1,7 +1,5 @@
 """The forward passes of a batch in exact mode: one behind the other, without padding, as the trainer's are."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

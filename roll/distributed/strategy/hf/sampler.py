@@ -1,8 +1,6 @@
 """A batched sampler on a Hugging Face causal language model: continuous batching with one key-value cache, in one
 thread."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The thread in which a `BatchSampler` runs, and its asyncio front."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

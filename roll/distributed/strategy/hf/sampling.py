@@ -4,8 +4,6 @@ The uniform numbers of a sample come from a stream that only its seed and its in
 sample does not depend on what else is in the batch, on when it was admitted, or on how often the run was paused.
 """
 
-from __future__ import annotations
-
 import secrets
 from dataclasses import dataclass
 

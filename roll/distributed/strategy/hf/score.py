@@ -1,7 +1,5 @@
 """`hf_infer` for scoring: a plain Hugging Face model on every rank. The ranks know nothing of each other."""
 
-from __future__ import annotations
-
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, State
 from roll.distributed.strategy.host_copies import HostCopies, tensors_of

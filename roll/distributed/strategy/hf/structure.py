@@ -1,7 +1,5 @@
 """Keeps answers to a structure, by xgrammar: which tokens fit next is a mask over the vocabulary."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

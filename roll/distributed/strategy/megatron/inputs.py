@@ -5,8 +5,6 @@ Every slot of the rank's hidden states stands for one (row, position). Position 
 parallel, each row (or the padded width) is shared zig-zag; sequence parallel wants the number of slots to be a multiple
 of its ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

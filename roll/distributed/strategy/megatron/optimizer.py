@@ -1,7 +1,5 @@
 """Megatron's optimizer under our schedule: clipping at the norm of the whole gradient, decay on matrices only."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from functools import partial

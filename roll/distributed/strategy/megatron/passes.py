@@ -1,7 +1,5 @@
 """Forward and backward passes of micro batches through Megatron's schedules, with a loss object at their end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any

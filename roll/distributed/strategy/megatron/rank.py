@@ -1,7 +1,5 @@
 """One rank of a role that runs on Megatron: its place in the parallel groups, and its part of the model."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ time, reduced to a few numbers each (largest logit, sums of exponentials, the ta
 needs), and thrown away; the backward pass computes them again. Two all-reduces of vectors per call, however many chunks
 there are."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

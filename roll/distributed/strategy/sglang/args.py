@@ -1,7 +1,5 @@
 """Start of SGLang: environment, arguments, and checks of both that do not import SGLang (which takes many seconds)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One running SGLang engine: its processes, calls to all its schedulers, and the notice of its death."""
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import contextlib

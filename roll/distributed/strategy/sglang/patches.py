@@ -1,7 +1,5 @@
 """Patches for SGLang 0.5.23, applied in its scheduler processes, so that it samples like every other engine here."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Code that runs in SGLang's own processes: its scheduler with our weight updates, which ends with its owner."""
 
-from __future__ import annotations
-
 import base64
 import os
 import signal

@@ -1,7 +1,5 @@
 """Start of vLLM: environment, arguments, and checks of both that do not import vLLM (which takes seconds)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec

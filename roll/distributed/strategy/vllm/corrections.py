@@ -1,7 +1,5 @@
 """Corrections of vLLM 0.32's own classes, in its worker processes, before they load a model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Metrics of sessions: how often programs kept to the sampled tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from roll.pipeline.agentic.proxy.transcript.causes import CAUSES

@@ -1,7 +1,5 @@
 """Base of session players: attempts, their limits and failures, and sampled tokens as training rows."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """Plays the episodes of an entry with env_manager_cls: tools: the policy calls tools until it answers in words."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import json

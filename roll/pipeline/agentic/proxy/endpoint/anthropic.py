@@ -1,7 +1,5 @@
 """Anthropic's messages: a request's body as a call, and a reply as JSON or as events."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The routes of the endpoint: who may ask, and how a reply travels."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import hmac

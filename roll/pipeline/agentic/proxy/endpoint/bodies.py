@@ -1,7 +1,5 @@
 """Bodies of requests while they come: each has a size and a time, and a sender holds so much at once."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 

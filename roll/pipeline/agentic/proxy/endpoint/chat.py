@@ -1,7 +1,5 @@
 """OpenAI's chat completions: a request's body as a call, and a reply as JSON or as events."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence

@@ -2,8 +2,6 @@
 
 The file is its program, too: it imports nothing of roll, reads a line for each structure and answers with one."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import resource

@@ -1,7 +1,5 @@
 """Refusals of the endpoint, in the words of each protocol."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

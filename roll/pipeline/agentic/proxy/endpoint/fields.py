@@ -1,7 +1,5 @@
 """Fields of requests beside those that a protocol's reader takes: which do nothing here, and which are refused."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel, ConfigDict

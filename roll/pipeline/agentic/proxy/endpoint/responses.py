@@ -1,7 +1,5 @@
 """OpenAI's responses: a request's body as a call, and a reply as JSON or as events."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

@@ -1,7 +1,5 @@
 """Checks of the reward that a program reports."""
 
-from __future__ import annotations
-
 import math
 import reprlib
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The endpoint of one process: a port on the loopback, and the sessions that are open behind it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import secrets

@@ -1,7 +1,5 @@
 """A session: one attempt of a program, its limits, and the way from a request to sampled tokens."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hashlib

@@ -1,8 +1,6 @@
 """The front of a run whose sessions are played from outside: the one port at which programs take sessions, and through
 which each reaches the worker that has its own."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import json

@@ -1,7 +1,5 @@
 """The line of a worker: sessions that wait for a program from outside to take them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

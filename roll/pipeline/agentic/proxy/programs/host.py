@@ -5,8 +5,6 @@ Run as a module by `Programs`. Lines of JSON come on standard input, {"start": j
 and what watches over programs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import importlib

@@ -1,7 +1,5 @@
 """Programs of episodes, each in processes of its own: started, watched and ended from the worker's event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -4,8 +4,6 @@
 Its output and its exit code are the program's.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Arguments of tool calls as values: JSON read strictly, and texts between marks read by the tool's schema."""
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Iterator, Mapping

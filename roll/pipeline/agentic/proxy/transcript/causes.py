@@ -1,7 +1,5 @@
 """Why a request does not continue what its session has sampled, in words a program's author understands."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

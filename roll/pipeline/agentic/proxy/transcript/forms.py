@@ -1,7 +1,5 @@
 """The forms in which families of models write tool calls: one table, and how its rows are read."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Form of an answer where a request demands one, as a structural tag that engines follow by xgrammar."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

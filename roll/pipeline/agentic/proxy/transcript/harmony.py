@@ -1,7 +1,5 @@
 """Reads answers of gpt-oss (harmony): messages on channels, of which those to a function are its calls."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Messages of a program's conversation in one form, whichever protocol brought them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping, Sequence

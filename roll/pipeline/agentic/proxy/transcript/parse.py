@@ -1,7 +1,5 @@
 """Parsing of a model's answer into a message: its thinking, its text and its tool calls."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

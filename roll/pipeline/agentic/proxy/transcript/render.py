@@ -1,7 +1,5 @@
 """A program's messages as token ids, and sampled ids as a message, by the model's own chat template."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

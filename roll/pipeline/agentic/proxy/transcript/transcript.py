@@ -1,8 +1,6 @@
 """The witness of a session: which sampled tokens a request continues, where it breaks with them, and the rows that are
 trained."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
