@@ -11,7 +11,7 @@ from roll.commands.options import fork_parser
 from roll.commands.run import start_yaml
 from roll.errors import ConfigError
 from roll.report.run_files import RunFiles, find_run
-from roll.run.records.run_record import RUN_FILE, read_story
+from roll.run.records.run_record import RUN_FILE, RunStory, read_story
 from roll.run.saving.checkpoint import CheckpointStore
 from roll.utils.imports import add_folder
 from roll.utils.logging import say
@@ -52,20 +52,25 @@ def write_fork(first: RunFiles, step: str, out: Path, overrides: Sequence[str] =
     if not story.settings:
         raise ConfigError(f"{first.logs / RUN_FILE} does not say what the run was given: an earlier roll wrote it.")
     filled = [word.lstrip("+").partition("=")[0] for word in overrides]
-    if hidden := [key for key in _hidden(story.settings, "") if key not in filled]:
+    if hidden := [key for key in hidden_keys(story.settings) if key not in filled]:
         raise ConfigError(f"{hidden[0]}: the run's secrets are not recorded. Give it again: {hidden[0]}=...")
     resumed = str(_checkpoint(first, step)) if resumes else story.settings.get("resume_from_checkpoint", False)
     for folder in story.folders:
         add_folder(Path(folder))
-    settings = {key: value for key, value in story.settings.items() if key not in _OF_THE_FIRST}
-    settings["tracker_kwargs"] = _elsewhere(settings.get("tracker_kwargs", {}))
-    tree = {**settings, "exp_name": out.name, "output_dir": str(out), "resume_from_checkpoint": resumed}
+    tree = {**settings_again(story), "exp_name": out.name, "output_dir": str(out), "resume_from_checkpoint": resumed}
     out.mkdir(parents=True, exist_ok=True)
     if os.path.isdir(story.directory):
         os.chdir(story.directory)  # relative paths of the first run start there
     file = out / FORK_FILE
     file.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
     return file
+
+
+def settings_again(story: RunStory) -> dict[str, Any]:
+    """What a run was given, without the places that it writes to."""
+    settings = {key: value for key, value in story.settings.items() if key not in _OF_THE_FIRST}
+    trackers = _elsewhere(settings.pop("tracker_kwargs", {}))
+    return settings | ({"tracker_kwargs": trackers} if trackers else {})
 
 
 def checkpoints_of(first: RunFiles) -> list[Path]:
@@ -92,14 +97,14 @@ def _free(output: Path) -> Path:
     return next(path for each in numbers if not os.path.lexists(path := beside.with_name(f"{beside.name}-fork{each}")))
 
 
-def _hidden(node: Any, key: str) -> Iterator[str]:
+def hidden_keys(node: Any, key: str = "") -> Iterator[str]:
     """Keys whose values are masked."""
     if isinstance(node, Mapping):
         for name, value in node.items():
-            yield from _hidden(value, f"{key}.{name}".lstrip("."))
+            yield from hidden_keys(value, f"{key}.{name}".lstrip("."))
     elif isinstance(node, list):
         for value in node:
-            yield from _hidden(value, key)
+            yield from hidden_keys(value, key)
     elif isinstance(node, str) and MASK in node:
         yield key
 

@@ -35,7 +35,7 @@ class Line:
 
 def line_chart(lines: Sequence[Line], name: str = "", limit: float | None = None) -> str:
     """A chart of a metric: each step, and a smoothed line where there are many. `limit`: see `limit_of`."""
-    curves = drawn([line.points for line in lines])
+    curves = drawn([line.points for line in lines], SPAN if is_noisy(name) else 1)
     steps = [step for line in lines for step in (line.points[0][0], line.points[-1][0])]
     values = [value for _, each, _ in curves for value in each]
     plot = Plot((min(steps), max(steps)), axis_range(name, values, limit) or padded(values))
@@ -72,6 +72,11 @@ def drawn(
     return columns
 
 
+def is_noisy(name: str) -> bool:
+    """Whether a metric is measured, and not set: what is set is never smoothed."""
+    return not name.endswith("learning_rate")
+
+
 def limit_of(name: str, configs: Sequence[Mapping[str, Any]], values: Sequence[float]) -> float | None:
     """Return the limit of a response's length if the chart shows such lengths, some of them above half of it, and all
     runs have the same limit."""
@@ -85,7 +90,7 @@ def axis_range(name: str, values: Sequence[float], limit: float | None = None) -
     below), a length to its limit, a value that hardly changes from 0; None: what suits the values."""
     low, high = min(values, default=-1.0), max(values, default=-1.0)
     if limit is not None:
-        return 0.0, 1.05 * max(limit, high)
+        return 0.0, round(1.05 * max(limit, high), 1)
     if _SHARE.search(name) and low >= 0 and high <= 1:
         return 0.0, 1.0 if high > 0.1 else 0.1
     return (0.0, 1.25 * high) if low > 0 and high - low < _NOISE * high else None

@@ -125,7 +125,7 @@ def render(runs: Sequence[RunFiles], num_steps: int, back: str = "") -> Page:
         ],
         "samples": samples,
         "gap_steps": GAP_STEPS,
-        "differing": differing([run.config for run in runs]),
+        "differing": differing([run.config for run in runs], [run.settings for run in runs]),
     }
     html = environment().get_template("page.html.j2").render(context)
     return Page(html, curves.num_drawn, sum(_count(steps) for _, steps in samples))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -110,7 +110,6 @@ _MEDIANS = (
     ("tokens trained per s", "goodput/trained_tokens_per_s"),
     ("devices idle", "goodput/bubble_fraction"),
     ("model FLOPs utilisation", "goodput/mfu_fraction"),
-    ("engine and trainer differ", "train_infer/log_prob_diff_mean"),
 )
 
 
@@ -182,26 +181,33 @@ ABSENT = "(not there)"
 
 def flat(config: Mapping[str, Any]) -> dict[str, str]:
     """Each value by its path. Example: {"a": {"b": [1, {"c": 2}]}} -> {"a.b": "[1, {'c': 2}]"}; lists stay whole."""
-    return dict(_flat(config, ""))
+    return {key: value if isinstance(value, str) else show(value, 500) for key, value in leaves(config).items()}
 
 
-def _flat(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
+def leaves(node: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """The same with the values as they are."""
+    found: dict[str, Any] = {}
     for key, value in node.items():
         inner = f"{path}.{key}" if path else str(key)
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, inner)
-        else:
-            yield inner, value if isinstance(value, str) else show(value, 500)
+        found |= leaves(value, inner) if isinstance(value, Mapping) and value else {inner: value}
+    return found
 
 
-def differing(configs: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
-    """The keys that some of the configurations have otherwise, with the value in each; without paths that differ in
-    output_dir and exp_name alone."""
+def differing(
+    configs: Sequence[Mapping[str, Any]], settings: Sequence[Mapping[str, Any]] = ()
+) -> list[tuple[str, list[str]]]:
+    """The keys that some of the configurations have otherwise, with the value in each: learning rates first, then what
+    the runs were given (`settings`), then what follows. Without paths that differ in output_dir and exp_name alone,
+    and, if `settings` tell, without the defaults of a section that only some have."""
     flat_configs = [flat(config) for config in configs]
     keys = dict.fromkeys(key for tree in flat_configs for key in tree)
+    chosen = {key for tree in settings for key in flat(tree)}
+    if settings and all(settings):
+        keys = [key for key in keys if key in chosen or all(key in tree for tree in flat_configs)]
     rows = [(key, [tree.get(key, ABSENT) for tree in flat_configs]) for key in keys]
     rows = [(key, values) for key, values in rows if len(set(values)) > 1]
-    return [(key, values) for key, values in rows if len(set(_compared(key, values, flat_configs))) > 1]
+    rows = [(key, values) for key, values in rows if len(set(_compared(key, values, flat_configs))) > 1]
+    return sorted(rows, key=lambda row: (not row[0].endswith("learning_rate"), bool(chosen) and row[0] not in chosen))
 
 
 def _compared(key: str, values: Sequence[str], configs: Sequence[Mapping[str, str]]) -> list[str]:

@@ -22,7 +22,7 @@ from roll.utils.secrets import redact
 
 # What the driver's log warns of, equal records once.
 
-_LOG_LINE = re.compile(r"^(\d\S+ \S+) ([A-Z]) \[[^\]]*\] (.*)$")
+LOG_LINE = re.compile(r"^(\d\S+ \S+) ([A-Z]) \[[^\]]*\] (.*)$")
 _MOST_CHARACTERS = 8_000  # of one record
 
 
@@ -47,7 +47,7 @@ class WarningLines:
     def add(self, lines: Iterable[bytes]) -> None:
         for raw in lines:
             line = raw.decode("utf-8", "replace").rstrip("\n")
-            if match := _LOG_LINE.match(line):
+            if match := LOG_LINE.match(line):
                 moment, level, text = match.groups()
                 self._current = (level, re.sub(r"\d+", "0", text)) if level in "WEC" else None
                 if self._current is not None:
@@ -104,7 +104,7 @@ class StepSpread(BaseModel):
 @dataclass(frozen=True)
 class RunFiles:
     """`name` is the run's, `directory` where it was found, `output` where it writes, `metrics` the file of `rows`;
-    without run.json `config`, `starts` and `roll_version` are empty."""
+    `story` is run.json, without it `config`, `starts` and `roll_version` are empty."""
 
     name: str
     directory: Path
@@ -117,6 +117,12 @@ class RunFiles:
     config: Mapping[str, Any]
     starts: Sequence[RunStart]
     roll_version: str = ""
+    story: RunStory | None = None
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The keys that the run was given; empty where nothing tells."""
+        return self.story.settings if self.story is not None else {}
 
     @property
     def is_evaluation(self) -> bool:
@@ -240,6 +246,7 @@ def find_run(directory: Path) -> RunFiles:
         config=redact(story.config),
         starts=story.starts,
         roll_version=story.roll_version,
+        story=story,
     )
 
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from roll.errors import ConfigError
 from roll.run.records.run_record import RunStart
 from roll.studio.live_run import process_of
-from roll.studio.yaml_edit import set_key
+from roll.studio.yaml_edit import NO_DRAFT, Draft, set_key
 from roll.utils.files import open_regular
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -54,20 +54,29 @@ def directory_for(folder: Path, name: str) -> Path:
     return directory
 
 
-def launch(folder: Path, name: str, text: str) -> Launched:
-    """Starts `roll run` on the text, with output_dir set to the new directory of the run. Raises ConfigError where the
-    directory or the text stands against it."""
-    directory = directory_for(folder, name)
-    text = set_key(text, ("output_dir",), str(directory))
+def place_of(draft: Draft) -> tuple[str | None, dict[str, str]]:
+    """Folder (None: the studio's) and environment of a process that reads the text of a draft."""
+    path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), *draft.folders])
+    directory = draft.directory if os.path.isdir(draft.directory) else None
+    return directory, os.environ | ({"PYTHONPATH": path} if path else {})
+
+
+def launch(folder: Path, name: str, text: str, draft: Draft = NO_DRAFT) -> Launched:
+    """Starts `roll run` on the text, with name and output_dir set to those of the new run; `draft`: what the text began
+    as. Raises ConfigError where the directory or the text stands against it."""
+    directory = directory_for(folder.absolute(), name)
+    text = set_key(set_key(text, ("exp_name",), name), ("output_dir",), str(directory))
     try:
         directory.mkdir(parents=True)
         file = directory / f"{name}.yaml"
         file.write_text(text, encoding="utf-8")
         with (directory / "console.log").open("wb") as log:
             command = (sys.executable, "-m", "roll", "run", str(file))
+            cwd, env = place_of(draft)
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-            )
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                cwd=cwd, env=env,
+            )  # fmt: skip
     except OSError as error:
         raise ConfigError(f"{directory}: the run cannot be started: {error.strerror}") from None
     return Launched(directory, process)

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from roll.studio.yaml_edit import KeyPath
+from roll.studio.launch import place_of
+from roll.studio.yaml_edit import NO_DRAFT, Draft, KeyPath
 
 _MOST_S = 60.0
 
@@ -27,17 +28,19 @@ class Plan:
     is_good: bool
 
 
-async def make_plan(text: str, name: str, elsewhere: bool = False) -> Plan:
-    """Runs `roll plan` on a YAML's text in a process of its own: a plan may import code of the user's. Relative paths
-    are those of the folder that the studio was started in, as with a run. `elsewhere`: it is to run on a machine with
-    other files. A caller that is cancelled ends the plan."""
+async def make_plan(text: str, name: str, elsewhere: bool = False, draft: Draft = NO_DRAFT) -> Plan:
+    """Runs `roll plan` on a YAML's text in a process of its own: a plan may import code of the user's. `elsewhere`: it
+    is to run on a machine with other files. `draft`: what the text began as; relative paths start where it says, by
+    default in the studio's folder, as with a run. A caller that is cancelled ends the plan."""
     with tempfile.TemporaryDirectory(prefix="roll-studio-") as folder:
         file = Path(folder) / f"{name}.yaml"
         file.write_text(text, encoding="utf-8")
         words = ["plan", str(file), *(["--elsewhere"] if elsewhere else [])]
+        cwd, env = place_of(draft)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "roll", *words), stdin=DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True
-        )
+            *(sys.executable, "-m", "roll", *words), stdin=DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True,
+            cwd=cwd, env=env,
+        )  # fmt: skip
         try:
             async with asyncio.timeout(_MOST_S):
                 printed = await process.communicate()

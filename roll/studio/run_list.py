@@ -67,6 +67,10 @@ class RunList:
                 self._last_walk = time.monotonic()
             return self._glances
 
+    def files(self) -> list[tuple[str, RunFiles]]:
+        """Keys and files of the runs that can be read, in the order of `glances`."""
+        return [(g.key, self._runs[g.key].files) for g in self.glances() if g.key in self._runs]
+
     def directory(self, key: str) -> Path | None:
         """Directory of a run in the list; None for any other text."""
         return self.directories([key]).get(key)

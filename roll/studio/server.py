@@ -115,7 +115,7 @@ def application(folders: Sequence[Path]) -> FastAPI:
     runs.add(run_list)
     run.add(run_list, launches)
     compare.add(run_list)
-    builder.add(folders[0], launches)
+    builder.add(folders[0], launches, run_list)
     indexes = RolloutIndexes(run_list)
     rollouts.add(indexes, run_list)
     rollout_data.add(app, indexes)

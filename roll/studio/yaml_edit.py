@@ -11,9 +11,11 @@ import yaml
 from yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
 
 import roll
+from roll.commands.fork import hidden_keys, settings_again
 from roll.errors import ConfigError
 from roll.importers.command import imported_from, report, yaml_text
 from roll.importers.convert import YAML_ENDINGS, read
+from roll.report.run_files import RunFiles
 from roll.run.kind import kind_of
 from roll.run.spec import PIPELINES
 from roll.utils.text import show
@@ -193,9 +195,27 @@ _EXAMPLES = Path(roll.__path__[0]).parent / "examples"
 
 @dataclass(frozen=True)
 class Draft:
+    """A text to begin from. `directory`: which its relative paths start from, `folders`: of code that it names; empty:
+    those of the studio."""
+
     name: str
     kind: str
     text: str
+    directory: str = ""
+    folders: tuple[str, ...] = ()
+
+
+NO_DRAFT = Draft("", "", "")
+
+
+def draft_of(run: RunFiles, name: str) -> Draft | None:
+    """The settings of a run; None where they are not recorded, and for an evaluation."""
+    if run.story is None or not run.settings or run.is_evaluation:
+        return None
+    hidden = list(hidden_keys(run.settings))
+    head = f"# Secrets are not recorded. Set again: {', '.join(hidden)}\n" if hidden else ""
+    text = head + yaml.safe_dump(settings_again(run.story), sort_keys=False, allow_unicode=True)
+    return Draft(name, kind_of_text(text) or "stages", text, run.story.directory, run.story.folders)
 
 
 def examples() -> list[Draft]:

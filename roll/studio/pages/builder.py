@@ -21,12 +21,15 @@ from roll.run.spec import PIPELINES
 from roll.studio.form import Field, Form, form_of
 from roll.studio.launch import Launched, launch
 from roll.studio.pages.frame import frame, later
+from roll.studio.pages.runs import short_place
 from roll.studio.plans import Plan, make_plan, named_keys
-from roll.studio.run_list import key_of
+from roll.studio.run_list import RunList, key_of
 from roll.studio.yaml_edit import (
+    NO_DRAFT,
     Draft,
     KeyPath,
     broken_line,
+    draft_of,
     examples,
     get,
     imported,
@@ -163,6 +166,7 @@ class FormView:
 _PAUSE_S = 0.3  # without a key pressed in the text, before the plan is made; fields wait as long by themselves
 _FIRST_DRAFT = "tiny-sort/tiny_sort"
 _MOST_UPLOAD_BYTES = 2_000_000
+_MOST_RUNS = 50  # to begin from
 
 
 _STYLE = f"""
@@ -183,22 +187,29 @@ body.body--dark .builder .cm-editor {{ background: #fff; filter: invert(.88) hue
 """
 
 
-def add(folder: Path, launches: dict[str, Launched]) -> None:
+def add(folder: Path, launches: dict[str, Launched], run_list: RunList) -> None:
     @ui.page("/new")
-    def page() -> None:
+    def page(run: str = "") -> None:
         async def build() -> None:
-            Builder(folder, launches, await asyncio.to_thread(_first_look)).begin()
+            drafts, first = await asyncio.to_thread(_first_look, run_list, run)
+            Builder(folder, launches, drafts).begin(first)
 
         ui.add_css(_STYLE)
         with frame("New run", "New run"):
             later(build)
 
 
-def _first_look() -> list[Draft]:
-    """The examples; reads the forms of all kinds as well, so that later ones are at hand."""
+def _first_look(run_list: RunList, key: str) -> tuple[list[Draft], Draft | None]:
+    """The runs, the latest first, then the examples, and the draft of the run with a key; reads the forms of all kinds
+    as well, so that later ones are at hand."""
     for kind in PIPELINES:
         form_of(kind)
-    return examples()
+    runs: dict[str, Draft] = {}
+    for each, files in run_list.files():
+        if len(runs) < _MOST_RUNS or each == key:
+            draft = draft_of(files, f"run {short_place(files.directory, run_list.folders)}")
+            runs |= {each: draft} if draft is not None else {}
+    return [*runs.values(), *examples()], runs.get(key)
 
 
 class Builder:
@@ -207,7 +218,7 @@ class Builder:
     def __init__(self, folder: Path, launches: dict[str, Launched], drafts: list[Draft]):
         self._folder, self._launches = folder, launches
         self._drafts = {draft.name: draft for draft in drafts}
-        self._text = ""
+        self._text, self._draft = "", NO_DRAFT
         self._edits = 0
         self._planning: asyncio.Task[Plan] | None = None
         ui.context.client.on_delete(self._leave)
@@ -240,13 +251,18 @@ class Builder:
                     self._problems = ui.column().classes("full-width").style("gap: 6px")
                     self._plan = ui.label().classes("mono text card full-width")
 
-    def begin(self) -> None:
+    def begin(self, first: Draft | None = None) -> None:
+        """Begins from a draft: that one, else the latest run, else an example."""
+        drafts = list(self._drafts.values())
+        latest = drafts[0] if drafts and drafts[0].directory else None
+        first = first or latest or self._drafts.get(_FIRST_DRAFT) or next(iter(drafts), None)
+        if first is not None and first.kind in PIPELINES:
+            self._kind.set_value(first.kind)
         self._offer()
-        names = [name for name, draft in self._drafts.items() if draft.kind == self._kind.value]
-        first = _FIRST_DRAFT if _FIRST_DRAFT in names else next(iter(names), None)
-        self._example.set_value(first)
         if first is None:
             self._form.show(self._text, self._kind.value)
+        else:
+            self._example.set_value(first.name)
 
     def _offer(self) -> None:
         kind = self._kind.value
@@ -261,7 +277,8 @@ class Builder:
 
     async def _choose_example(self) -> None:
         if self._example.value in self._drafts:
-            await self._replace(self._drafts[self._example.value].text)
+            self._draft = self._drafts[self._example.value]
+            await self._replace(self._draft.text)
 
     async def _replace(self, text: str) -> None:
         """Another text as a whole."""
@@ -309,7 +326,7 @@ class Builder:
         await asyncio.sleep(pause_s)
         if mine != self._edits or self._state.is_deleted:
             return False
-        self._planning = start(make_plan(text, "new", bool(self._elsewhere.value)))
+        self._planning = start(make_plan(text, "new", bool(self._elsewhere.value), self._draft))
         with suppress(asyncio.CancelledError):
             plan = await self._planning
             if mine == self._edits and not self._state.is_deleted:
@@ -384,7 +401,7 @@ class Builder:
 
             async def go() -> None:
                 try:
-                    launched = await asyncio.to_thread(launch, self._folder, name.value or "", self._text)
+                    launched = await asyncio.to_thread(launch, self._folder, name.value or "", self._text, self._draft)
                 except ConfigError as error:
                     wrong.set_text("\n".join(error.problems))
                     return
@@ -414,6 +431,7 @@ class Builder:
                     upload.reset()
                 wrong.set_text("")
                 label.set_text(visible(report))
+                self._draft = NO_DRAFT
                 await self._replace(text)
 
             upload = ui.upload(on_upload=take, auto_upload=True, max_file_size=_MOST_UPLOAD_BYTES)

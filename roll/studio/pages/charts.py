@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from nicegui import ui
 
-from roll.report.charts import RAW_OPACITY, axis_range, drawn, limit_of
+from roll.report.charts import RAW_OPACITY, axis_range, drawn, is_noisy, limit_of
 from roll.report.command import main_metrics
 from roll.report.run_files import RunFiles
 from roll.run.display.curves import SPAN, binned_phases
@@ -61,7 +61,8 @@ def line_options(
         [(step, value) for step, value in series(curve.rows, name) if value > 0 or not style.is_log] for curve in curves
     ]
     places = [positions(curve.rows, style.axis) for curve in curves]
-    lines = [line for each in zip(curves, drawn(measured, style.span, places), strict=True) for line in _lines(*each)]
+    span = style.span if is_noisy(name) else 1
+    lines = [line for each in zip(curves, drawn(measured, span, places), strict=True) for line in _lines(*each)]
     values = [value for points in measured for _, value in points]
     ends = [place[points[at][0]] for place, points in zip(places, measured, strict=True) if points for at in (0, -1)]
     options = _options(visible(title_of(name)), 48)

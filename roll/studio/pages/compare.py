@@ -134,7 +134,7 @@ class CompareView:
         curves = [Curve(label, color, run.rows) for label, color, run in zip(labels, COLORS, files, strict=False)]
         self._curves.show(files, curves)
         fill(self._results, [_result(*each) for each in zip(files, labels, states, strict=True)])
-        differences = differing([run.config for run in files])
+        differences = differing([run.config for run in files], [run.settings for run in files])
         self._same.set_visibility(not differences)
         self._config.set_visibility(bool(differences))
         columns = self._config.columns

@@ -29,7 +29,7 @@ body { background: var(--page); color: var(--ink); }
 .body--dark .q-table__card, .body--dark .q-card { background: var(--card); color: var(--ink); }
 iframe { color-scheme: light; } .body--dark iframe { color-scheme: dark; }
 .text { white-space: pre-wrap; overflow-wrap: anywhere; }
-.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(380px, 100%), 1fr)); gap: 12px;
+.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(310px, 100%), 1fr)); gap: 12px;
   width: 100%; }
 .pair { display: grid; grid-template-columns: minmax(0, 3fr) minmax(0, 2fr); gap: 12px; width: 100%;
   height: calc(100vh - 190px); }

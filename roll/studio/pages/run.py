@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from nicegui import ui
 
 from roll.errors import ConfigError
-from roll.report.about import kind_name
+from roll.report.about import about
 from roll.report.charts import COLORS
 from roll.report.figures import failures, flat, overview, phase_table, prefix_table, role_table, symptom_table
 from roll.report.run_files import LogLine, RunFiles, StepSpread
 from roll.run.display.view import Rows
-from roll.run.spec import PIPELINES
-from roll.studio.form import Form, form_of
 from roll.studio.launch import Launched, stop
 from roll.studio.live_run import LiveRun, State, newest, process_of, state_of
 from roll.studio.pages.charts import Curve, CurvesPanel, phase_options
 from roll.studio.pages.frame import REFRESH_S, STATE_COLORS, age, fill, frame, later, table_of
+from roll.studio.pages.log import LogPanel
 from roll.studio.pages.runs import compare_address
 from roll.studio.run_list import RunList
+from roll.utils.secrets import redact
 from roll.utils.text import visible
 
 # A run that was started here and has not written anything yet.
@@ -51,6 +50,7 @@ def show_starting(key: str, launched: Launched, run_list: RunList) -> None:
 
 
 _MOST_WARNINGS = 200
+_IN_HEAD = ("model", "algorithm", "learning rate", "data", "started", "commit")
 _EARLIER_COLOR = "#9a9a9a"
 
 
@@ -95,14 +95,21 @@ class RunView:
             ui.space()
             self._stop = ui.button("Stop", on_click=self._ask_to_stop, icon="stop", color="red-7")
             self._stop.props("no-caps dense flat").tooltip("Ctrl-C: the run saves its step and ends")
+            if live.files.settings and not live.files.is_evaluation:
+                again = ui.link("Run again", f"/new?run={key}")
+                again.tooltip("the builder with what this run was given, to change and start")
             ui.link("Compare", compare_address([key])).tooltip("with other runs, in the same charts")
             ui.link("Rollouts", f"/run/{key}/rollouts")
             ui.link("Report", f"/report/{key}", new_tab=True).tooltip("one page, to keep or to mail")
+        with ui.row().style("gap: 2px 20px"):
+            for name, value in about(live.files).lines().items():
+                if name in _IN_HEAD:
+                    ui.label(visible(f"{name}: {value}")).classes("text-caption")
         ui.label(visible(str(live.files.directory))).classes("soft mono")
-        with ui.tabs().props("dense align=left no-caps") as tabs:
-            for name in ("Curves", "Times", "Health", "Configuration"):
+        with ui.tabs().props("dense align=left no-caps") as self._tabs:
+            for name in ("Curves", "Times", "Health", "Log", "Configuration"):
                 ui.tab(name)
-        with ui.tab_panels(tabs, value="Curves", animated=False).classes("full-width"):
+        with ui.tab_panels(self._tabs, value="Curves", animated=False).classes("full-width"):
             with ui.tab_panel("Curves"):
                 self._facts = ui.row().classes("q-mb-sm").style("gap: 8px 24px")
                 self._curves = CurvesPanel()
@@ -119,6 +126,8 @@ class RunView:
                 self._prefixes = table_of(("cause", "share of requests"), "Broken prefixes")
                 self._warnings = table_of(("when", "level", "times", "text"), "Warnings and errors of the log")
                 self._tables = (self._symptoms, self._failures, self._prefixes, self._warnings)
+            with ui.tab_panel("Log"):
+                self._log = LogPanel()
             with ui.tab_panel("Configuration"):
                 with ui.row().classes("items-center"):
                     search = ui.input(placeholder="search keys and values").props("dense outlined clearable")
@@ -139,6 +148,8 @@ class RunView:
         self._stop.set_visibility(self._is_going())
         fill(self._warnings, [(w.moment, w.level, w.count, w.text) for w in reversed(warnings[-_MOST_WARNINGS:])])
         self._show_calm()
+        if self._tabs.value == "Log":
+            await self._log.refresh(self._live.files)
         if self._live.files is not self._shown:
             self._show(self._live.files, spreads)
 
@@ -205,27 +216,6 @@ class RunView:
         self._calm.set_visibility(not any(table.rows for table in self._tables))
 
     def _show_config(self) -> None:
-        config = self._live.files.config
-        fill(self._config, list(flat(config if self._all_keys.value else changed(config)).items()))
-
-
-def changed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a run's configuration that is not the default of its key: what its YAML sets, and what follows from
-    that."""
-    kind = kind_name(config)
-    return _changed(config, form_of(kind), ()) if kind in PIPELINES else dict(config)
-
-
-def _changed(node: Mapping[str, Any], form: Form, path: tuple[str, ...]) -> dict[str, Any]:
-    kept: dict[str, Any] = {}
-    for name, value in node.items():
-        inner = (*path, name)
-        if isinstance(value, Mapping) and form.is_section(inner):
-            if section := _changed(value, form, inner):
-                kept[name] = section
-            continue
-        field = form.field(inner)
-        default = field.default if field is not None else None
-        if value != default and not (value in ([], {}, "") and not default):
-            kept[name] = value
-    return kept
+        files = self._live.files
+        config = files.config if self._all_keys.value else files.settings or files.config
+        fill(self._config, list(flat(redact(config)).items()))

@@ -80,3 +80,13 @@ def test_configurations_are_compared_by_the_paths_of_their_values() -> None:
     first, second = {"a": {"b": 1, "c": [1]}, "d": None}, {"a": {"b": 2, "c": [1]}, "e": {}}
     assert flat(first) == {"a.b": "1", "a.c": "[1]", "d": "null"}
     assert differing([first, second]) == [("a.b", ["1", "2"]), ("d", ["null", ABSENT]), ("e", [ABSENT, "{}"])]
+
+
+def test_what_runs_were_given_comes_before_what_follows_and_no_default_of_one_run_alone() -> None:
+    first = {"seed": 1, "train": {"learning_rate": 0.1, "rows": 4}, "validation": {"rows": 8, "top_p": 1.0}}
+    second = {"seed": 1, "train": {"learning_rate": 0.2, "rows": 8}, "steps": 5}
+    settings = [{"train": {"learning_rate": 0.1}, "validation": {"rows": 8}}, {"steps": 5}]
+    assert [key for key, _ in differing([first, second], settings)] == [
+        "train.learning_rate", "validation.rows", "steps", "train.rows",
+    ]  # fmt: skip
+    assert "validation.top_p" in [key for key, _ in differing([first, second])]

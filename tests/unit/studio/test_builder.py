@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 
 from roll.errors import ConfigError
+from roll.report.run_files import find_run
 from roll.run.spec import PIPELINES
 from roll.studio.form import MOST_USED, form_of
-from roll.studio.launch import directory_for
+from roll.studio.launch import directory_for, place_of
 from roll.studio.plans import make_plan, named_keys, problems_of
 from roll.studio.yaml_edit import (
+    NO_DRAFT,
     broken_line,
+    draft_of,
     examples,
     get,
     imported,
@@ -25,7 +28,9 @@ from roll.studio.yaml_edit import (
     tree_of,
     value_of,
 )  # fmt: skip
+from roll.utils.secrets import MASK
 from tests.layout.source import REPOSITORY
+from tests.unit.studio.test_runs import make_run
 
 TEXT = """# a comment
 a: 1   # one
@@ -185,6 +190,19 @@ def test_a_plan_tells_problems_or_what_would_run(tiny_model_dir: Path, tmp_path:
     elsewhere = set_key(text, ("pretrain",), str(tmp_path / "model"))
     there = asyncio.run(make_plan(elsewhere, "new", elsewhere=True))
     assert there.is_good and "no model directory" in there.text, "the other machine may have it"
+
+
+def test_a_run_is_a_draft_with_what_it_was_given_in_its_own_place(tmp_path: Path) -> None:
+    settings = {"exp_name": "mine", "algorithm": "sft", "seed": 3, "output_dir": "/x", "api_key": MASK}
+    run = make_run(tmp_path / "run", settings=settings, folders=["/code"], directory=str(tmp_path))
+    draft = draft_of(find_run(run), "run mine")
+    assert draft is not None and (draft.name, draft.kind) == ("run mine", "sft")
+    assert tree_of(draft.text) == {"exp_name": "mine", "algorithm": "sft", "seed": 3, "api_key": MASK}
+    assert draft.text.startswith("# Secrets are not recorded. Set again: api_key\n")
+    directory, environment = place_of(draft)
+    assert directory == str(tmp_path) and environment["PYTHONPATH"].split(os.pathsep)[-1] == "/code"
+    assert place_of(NO_DRAFT) == (None, dict(os.environ))
+    assert draft_of(find_run(make_run(tmp_path / "earlier")), "") is None, "no settings are recorded"
 
 
 def test_a_plan_leaves_nothing_behind_for_the_next(

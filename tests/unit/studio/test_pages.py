@@ -23,6 +23,7 @@ from nicegui.testing.general import nicegui_reset_globals, prepare_simulation
 
 from roll.report.command import Page
 from roll.report.run_files import RunFiles
+from roll.studio.notes import Notes
 from roll.studio.pages import builder, compare, report, run
 from roll.studio.pages.runs import compare_address
 from roll.studio.plans import Plan
@@ -141,7 +142,7 @@ def test_a_builder_that_is_left_says_nothing_of_its_plan(
 ) -> None:
     begun = threading.Event()
 
-    async def plan(text: str, name: str, elsewhere: bool) -> Plan:
+    async def plan(text: str, name: str, elsewhere: bool, draft: Draft) -> Plan:
         begun.set()
         with suppress(asyncio.CancelledError):  # it ends when it is no longer wanted
             await asyncio.sleep(60)
@@ -209,6 +210,65 @@ def test_runs_are_compared_and_one_that_is_gone_is_left_out(
 
     played(tmp_path, play)
     assert said(caplog) == []
+
+
+def test_the_list_has_columns_of_choice_notes_and_an_archive(tmp_path: Path) -> None:
+    config = {"exp_name": "mine", "train": {"learning_rate": 1e-3}}
+    one, two = make_run(tmp_path / "one", "one", config=config), make_run(tmp_path / "two", "two")
+
+    async def play(client: httpx.AsyncClient) -> None:
+        user = User(client)
+        await user.open("/")
+        await user.should_see(kind=ui.table, retries=PATIENT)
+        (table,) = user.find(kind=ui.table).elements
+
+        async def names(*wanted: str) -> None:
+            for _ in range(PATIENT):
+                if {row["key"] for row in table.rows} == {key_of(tmp_path / name) for name in wanted}:
+                    return
+                await asyncio.sleep(0.1)
+            raise AssertionError([row["name"] for row in table.rows])
+
+        await names("one", "two")
+        columns = next(each for each in user.find(kind=ui.select).elements if each.multiple)
+        columns.set_value(["name", "train.learning_rate", "rollout/reward_mean"])
+        for _ in range(PATIENT):
+            if {row.get("train.learning_rate") for row in table.rows} == {1e-3, None}:
+                break
+            await asyncio.sleep(0.1)
+        assert [row["rollout/reward_mean"] for row in table.rows] == [0.2, 0.2]
+        assert [column["name"] for column in table.columns] == columns.value
+        user.find(kind=ui.table).trigger("note", {"key": key_of(one), "note": " the first "})
+        table.selected = [row for row in table.rows if row["key"] == key_of(two)]
+        user.find("Archive").click()
+        await names("one")
+
+    played(tmp_path, play)
+    noted = Notes(tmp_path).noted
+    assert (noted.notes, noted.archived) == ({key_of(one): "the first"}, [key_of(two)])
+    assert noted.columns == ["name", "train.learning_rate", "rollout/reward_mean"]
+
+
+def test_a_run_says_what_it_is_and_is_begun_again_from_its_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def plan(text: str, name: str, elsewhere: bool, draft: Draft) -> Plan:
+        return Plan(f"planned in {draft.directory}: {text}", (), True)
+
+    monkeypatch.setattr(builder, "make_plan", plan)
+    settings = {"exp_name": "mine", "algorithm": "sft", "seed": 7, "pretrain": "org/small-model"}
+    directory = make_run(tmp_path / "a", settings=settings, config=settings, directory=str(tmp_path))
+
+    async def play(client: httpx.AsyncClient) -> None:
+        user = User(client)
+        await user.open(f"/run/{key_of(directory)}")
+        await user.should_see("model: org/small-model", retries=PATIENT)
+        (link,) = (each for each in user.find(kind=ui.link).elements if each.props["href"].startswith("/new?"))
+        await user.open(link.props["href"])
+        await user.should_see(f"planned in {tmp_path}:", retries=PATIENT)
+        assert "seed: 7" in next(iter(user.find(kind=ui.codemirror).elements)).value
+
+    played(tmp_path, play)
 
 
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -18,8 +18,7 @@ from roll.run.tracking.local import write_metrics
 from roll.studio.live_run import AppendedLines, LiveRun, process_of, state_of
 from roll.studio.pages.charts import Curve, CurveStyle, line_options, phase_options, positions
 from roll.studio.pages.compare import labels_of
-from roll.studio.pages.run import changed
-from roll.studio.pages.runs import _place, _polyline
+from roll.studio.pages.runs import _polyline, short_place
 from roll.studio.run_list import RunList, key_of, ran_s
 
 
@@ -27,7 +26,9 @@ def start(**changes: object) -> RunStart:
     return RunStart.model_validate({"started": "2026-01-01T00:00:00+00:00", "steps_done": 0, "pid": 1} | changes)
 
 
-def make_run(directory: Path, name: str = "mine", exit_code: int | None = 0, steps: int = 2) -> Path:
+def make_run(
+    directory: Path, /, name: str = "mine", exit_code: int | None = 0, steps: int = 2, **beside: object
+) -> Path:
     logs = directory / "logs"
     logs.mkdir(parents=True)
     story = {
@@ -35,6 +36,7 @@ def make_run(directory: Path, name: str = "mine", exit_code: int | None = 0, ste
         "curves": ["rollout/reward_mean", "val/reward_mean"],
         "config": {"exp_name": name, "max_steps": 10},
         "starts": [start(exit_code=exit_code).model_dump()],
+        **beside,
     }
     (logs / "run.json").write_text(json.dumps(story))
     for step in range(1, steps + 1):
@@ -269,19 +271,6 @@ def test_a_configuration_says_which_kind_of_run_it_is_of(config: dict[str, objec
     assert kind_name(config) == name
 
 
-def test_what_a_run_changed_comes_without_the_defaults() -> None:
-    config = {
-        "max_steps": 7, "seed": 42, "rewards": {"math": {"reward": "math_rule"}}, "rollout_batch_size": 8,
-        "actor_train": {"training_args": {"learning_rate": 0.5, "weight_decay": 0.0}, "world_size": None},
-    }  # fmt: skip
-    assert changed(config) == {
-        "max_steps": 7,
-        "rewards": {"math": {"reward": "math_rule"}},
-        "rollout_batch_size": 8,
-        "actor_train": {"training_args": {"learning_rate": 0.5}},
-    }
-
-
 def test_the_time_of_a_run_is_that_of_its_starts() -> None:
     began = "2026-01-01T00:00:00+00:00"
     starts = [start(started=began, ended="2026-01-01T00:01:00+00:00"), start(started=began), start(started="?")]
@@ -294,5 +283,5 @@ def test_the_list_draws_a_small_curve_and_short_places() -> None:
     assert _polyline((0.0, 1.0)) == "2.0,24.0 108.0,2.0"
     assert _polyline((3.0, 3.0)) == "2.0,13.0 108.0,13.0"
     assert _polyline((1.0,)) == _polyline(()) == ""
-    assert _place(Path("/out/a/b"), [Path("/other"), Path("/out")]) == "a/b"
-    assert _place(Path("/out"), [Path("/out")]) == "/out"
+    assert short_place(Path("/out/a/b"), [Path("/other"), Path("/out")]) == "a/b"
+    assert short_place(Path("/out"), [Path("/out")]) == "/out"
