@@ -12,12 +12,14 @@ import pytest
 
 from roll.report.about import kind_name
 from roll.report.charts import COLORS
+from roll.report.run_files import find_run
 from roll.run.display.view import Rows
 from roll.run.records.run_record import RunStart
 from roll.run.tracking.local import write_metrics
 from roll.studio.live_run import AppendedLines, LiveRun, process_of, state_of
 from roll.studio.pages.charts import Curve, CurveStyle, line_options, phase_options, positions
 from roll.studio.pages.compare import labels_of
+from roll.studio.pages.log import last_lines, log_files
 from roll.studio.pages.runs import _polyline, short_place
 from roll.studio.run_list import RunList, key_of, ran_s
 
@@ -285,3 +287,34 @@ def test_the_list_draws_a_small_curve_and_short_places() -> None:
     assert _polyline((1.0,)) == _polyline(()) == ""
     assert short_place(Path("/out/a/b"), [Path("/other"), Path("/out")]) == "a/b"
     assert short_place(Path("/out"), [Path("/out")]) == "/out"
+
+
+LOG = """cut off
+2026-01-01 10:00:00 I [driver 1] a: ready
+2026-01-01 10:00:01 W [driver 1] a: slow
+  because of this
+2026-01-01 10:00:02 D [driver 1] b: detail
+"""
+
+
+@pytest.mark.parametrize(
+    "levels, words, numbers",
+    [("DIWEC", "", [0, 1, 2, 3, 4]), ("WEC", "", [0, 2, 3]), ("DIWEC", "SLOW", [2, 3]), ("DIWEC", "because", [3])],
+)
+def test_a_log_has_the_lines_of_a_level_with_what_continues_them(
+    tmp_path: Path, levels: str, words: str, numbers: list[int]
+) -> None:
+    (tmp_path / "x.log").write_text(LOG)
+    lines = LOG.splitlines()
+    assert last_lines(tmp_path / "x.log", levels, words) == [lines[number] for number in numbers]
+    assert last_lines(tmp_path / "nothing.log", levels, words) == []
+
+
+def test_the_logs_of_driver_workers_and_programs_can_be_chosen(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    for place in ("logs/driver.log", "logs/workers/actor_train-0.err", "agents/mine/train/program-1.log"):
+        (run / place).parent.mkdir(parents=True, exist_ok=True)
+        (run / place).write_text("x\n")
+    files = log_files(find_run(run))
+    assert list(files) == ["logs/driver.log", "logs/workers/actor_train-0.err", "agents/mine/train/program-1.log"]
+    assert files["logs/driver.log"] == run / "logs" / "driver.log"
