@@ -54,6 +54,8 @@ _COUNT = re.compile(r"(length|steps|epochs|size)$")
 """Targets that take a number, without which nothing starts."""
 _READ = re.compile(r"(^pretrain|file_name|dataset_name|name_or_path)$")
 """Targets that name what a run reads."""
+_PASSED_ON = re.compile(r"kwargs|override|params|_config\b")
+"""Parts of keys whose section goes to another library as a whole."""
 _NOT_GIVEN: tuple[Any, ...] = (None, "", {}, [])
 """Values of an unknown key that can ask for nothing."""
 
@@ -202,7 +204,11 @@ class _Conversion:
             self._source.read.add(known_as)
             if value in OFF and self._table.release.get(known_as, NOTHING) == value:
                 return Entry(key, value, "asks for nothing", "off, which is the default of the program's own files")
+            place = self._table.place_of(key)
+            if place == "" and not _PASSED_ON.search(key):
+                return Entry(key, value, "asks for nothing", "no file of the checkout names it")
             text = f"the importer does not know this key of {self._table.system}.{self._table.nearest(known_as)}"
+            text += f" See {place}." if place else ""
             return Entry(key, value, "not available" if value in _NOT_GIVEN else CHANGES, text)
         if reason := self._unmet(row):
             outcome = "asks for nothing" if isinstance(reason, str) else self._lost(reason)

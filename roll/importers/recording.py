@@ -108,7 +108,7 @@ def record(script: Script) -> Recording:
     shown: dict[str, bytes | None] = {script.place: text.encode()}
     for _ in range(_MOST_RUNS):
         texts = [content.decode(errors="replace") for content in shown.values() if content]
-        names = {*script.names, *(name for each in texts for name in _open_names(each))} - script.known.keys()
+        names = {*script.names, *(name for each in texts for name in open_names(each))} - script.known.keys()
         found = _run(replace(script, names=sorted(names)), shown)
         more = dict(_found_here(script.place, found.wanted))
         if found.is_late or not more.keys() - shown.keys():
@@ -117,7 +117,7 @@ def record(script: Script) -> Recording:
     raise ConfigError(f"{script.place} sources a script that sources another, and so on, more than {_MOST_RUNS} deep.")
 
 
-def _open_names(text: str) -> set[str]:
+def open_names(text: str) -> set[str]:
     """Return variables that a script reads, and for which it has neither a value nor a default."""
     code = re.sub(r"(?m)^\s*#.*$", "", text)
     read = set(re.findall(rf"(?<!\\)\$\{{?{_NAME}", code))

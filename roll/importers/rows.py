@@ -236,6 +236,8 @@ class Table:
     """Defaults of the program, over those of a release and under those of a checkout that has these keys."""
     overruling: frozenset[str] = frozenset()
     """Names of a fork's that count before the system's own for the same."""
+    place_of: Callable[[str], str | None] = lambda key: None
+    """Where the code of a checkout reads a key; empty where it does not, None without a checkout."""
     newer_names: Mapping[str, str] = field(default_factory=dict)
     """Names that the source's version has for keys of the rows, where it differs."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.errors import ConfigError
-from roll.importers.recording import Recording, Script, Started, record
+from roll.importers.recording import Recording, Script, Started, open_names, record
 
 _OVERRIDE = re.compile(r"(\+{0,2}|~)[A-Za-z_]\w*(\.[\w-]+)*=.*|~[A-Za-z_]\w*(\.[\w-]+)+", re.DOTALL)
 _OUTPUT = re.compile(r"\$\((?!\()")
@@ -25,6 +25,8 @@ _OPEN = re.compile(r"\$(\d|\(|\{)")
 ANOTHER_COMMAND = "Not imported, another command: "
 _CONFIG = re.compile(r"--config[-_](name|path)(=|$)|-cn$")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)+|\S+\.py")
+_OF_RANK = re.compile(r"(\w+_)?((NODE|MACHINE)_?RANK|NODEID|PROCID|RANK|(WORKER|ROLE|TASK)_(INDEX|ID))")
+"""Variables that number nodes: the first one starts the run."""
 _MOST_SHOWN = 5
 _MOST_BYTES = 1 << 20
 _PLAIN = re.compile(r"(?:\w+=\w+ )*(?:python3?|torchrun) (?:[\w ./:=,+~@%^-]|\[|\]|'[^']*'|\"[^\"$`\\!]*\")+")
@@ -140,6 +142,8 @@ def find_command(
     text = text.replace("\r\n", "\n").replace("\0", "")
     given = dict(variables or {})
     of_job = {name: value for name, value in variables_of_job(text).items() if name not in given}
+    ranks = {name: "0" for name in open_names(text) if _OF_RANK.fullmatch(name) and name not in {**of_job, **given}}
+    of_job |= ranks
     known = {name: value for name, value in {**of_job, **given}.items() if value and not name.isdecimal()}
     number = max((int(name) for name in given if name.isdecimal()), default=0)
     arguments = [given.get(str(i + 1), "") for i in range(number)]
@@ -170,6 +174,8 @@ def find_command(
     ]
     notes += [] if script.heeds_exit else [_READ_ON]
     said = [f"{k}={v}" for k, v in of_job.items() if v and (k in text or (k == "SLURM_NNODES" and "scontrol" in text))]
+    notes += [f"As on the first node: {', '.join(f'{name}=0' for name in sorted(ranks))}."] if ranks else []
+    said = [each for each in said if each.partition("=")[0] not in ranks]
     notes += [f"From its #SBATCH lines: {', '.join(said)}."] if said else []
     if not start and _module(before):
         program = before
@@ -301,7 +307,7 @@ def _of_ray(text: str) -> Mapping[str, Any]:
 
 def _asks(words: Sequence[str]) -> bool:
     """Whether a command has words of a configuration."""
-    return any(_is_override(word) or _CONFIG.match(word) for word in words)
+    return any((_is_override(word) and not _VARIABLE.fullmatch(word)) or _CONFIG.match(word) for word in words)
 
 
 def _program(words: Sequence[str]) -> str:

@@ -18,7 +18,8 @@ from roll.utils.imports import resolve
 class VerlFunction:
     """Calls `name` of a file, or of a module `package.module`, as verl does: `compute_score(data_source, solution_str,
     ground_truth, extra_info, **kwargs)`. It returns a number, or a mapping with `score`, whose other numbers are
-    metrics. A function that has no such parameter is not given it.
+    metrics. A function that has no such parameter is not given it. One with `solution_strs` gets lists of one answer,
+    as of verl's manager `batch`.
 
     `data_source_key`: the column with the name of the data. Answers are given as `response_text`, without special
     tokens. Raises ImportError or FileNotFoundError for what is not there.
@@ -43,8 +44,11 @@ class VerlFunction:
             "ground_truth": sample.ground_truth,
             "extra_info": sample.payload.get("extra_info"),
         }
+        if is_batch := self._takes is not None and "solution_strs" in self._takes:
+            arguments = {_PLURALS.get(key, key): [value] for key, value in arguments.items()}
         named = {key: value for key, value in arguments.items() if self._takes is None or key in self._takes}
         result = self._score(**named, **self._kwargs)
+        result = result[0] if is_batch else result
         if not isinstance(result, Mapping):
             return RewardResult(_number(result))
         if "score" not in result:
@@ -52,6 +56,10 @@ class VerlFunction:
         others = {str(key): value for key, value in result.items() if key != "score"}
         metrics = {key: float(value) for key, value in others.items() if isinstance(value, numbers.Real)}
         return RewardResult(_number(result["score"]), metrics, {k: v for k, v in others.items() if k not in metrics})
+
+
+_PLURALS = {"data_source": "data_sources", "solution_str": "solution_strs"}
+_PLURALS |= {"ground_truth": "ground_truths", "extra_info": "extra_infos"}
 
 
 def _number(value: Any) -> float:
@@ -75,7 +83,8 @@ def _module(path: Path) -> ModuleType:
         raise FileNotFoundError(f"there is no file {path} with a reward function")
     name = f"roll_reward_{hashlib.blake2b(str(path.resolve()).encode(), digest_size=6).hexdigest()}"
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
+        folders = [str(path.parent)] if path.name == "__init__.py" else None  # for modules beside it
+        spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=folders)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module

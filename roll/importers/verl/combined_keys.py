@@ -433,14 +433,11 @@ def reward_manager(source: SourceLookup) -> CombinedKeys:
     for key in ("reward_model.reward_manager", "reward_manager.name"):
         name = source(key)
         if name == "batch":
-            lost[key] = (
-                "batch gives a function the lists of a whole batch; the function of verl_function gets one answer: "
-                "data_source, solution_str, ground_truth, extra_info (docs/rewards.md)"
-            )
+            nears[key] = "the function gets lists of one answer: right unless it compares the answers of a batch"
         elif name is not None and name not in _MANAGERS:
             lost[key] = (
-                f"there is no reward manager {show(name)} here: what it computes becomes the reward of a domain, "
-                "rewards.<domain> (docs/rewards.md)"
+                f"there is no reward manager {show(name)} here. Give the file of the function that it calls: "
+                f"{key}=naive custom_reward_function.path=FILE"
             )
         elif name == "prime" and not source("reward_model.enable"):
             settings = {f"rewards.{domain}.timeout_s": _PRIME_S for domain in _domains(source)}

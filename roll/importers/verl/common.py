@@ -83,6 +83,8 @@ _BALANCE = ("moe_router_load_balancing_type", "moe_aux_loss_coeff")
 
 AVERAGES_PASSES = "the loss is a mean of means"
 """A default that stands for verl's fine-tuning on FSDP alone, and for no key."""
+OWN_REWARD = "reward of the checkout"
+"""A default that stands for the arguments of verl_function, and for no key."""
 IS_OLD = "before 0.2"
 """A default that stands for the version, and for no key."""
 

@@ -12,7 +12,9 @@ from typing import Any
 from roll.configs.load.yaml_file import read_yaml
 from roll.importers.rows import Change
 from roll.importers.script import Command
+from roll.importers.verl.checkout import Checkout, checkout_of
 from roll.importers.verl.common import ENGINE_GROUP
+from roll.importers.verl.programs import module_of
 from roll.utils.files import path_info
 
 VERLS = re.compile(
@@ -36,20 +38,15 @@ class Composed:
     """Files that a word of the command or a file above chooses for a group."""
 
 
-def of_program(module: str, command: Command, script: Path) -> tuple[Path, Composed] | None:
-    """Compose the configuration that the program itself names, if its checkout lies around the script. The program is
-    read, and never run."""
-    at = Path(*module.split(".")).with_suffix(".py")
-    around = [*script.resolve().parents][:_HIGHEST]
-    root = next((folder for folder in around if module and path_info(folder / at).is_file), None)
-    if root is None:
-        return None
-    named = _of_hydra(root / at)
+def of_program(checkout: Checkout, command: Command, script: Path) -> tuple[Path, Composed] | None:
+    """Compose the configuration that the program itself names. The program is read, and never run."""
+    named = _of_hydra(checkout.program)
     name = _config_name(command) or named.get("config_name", "").removesuffix(".yaml")
-    path = (root / at).parent / named.get("config_path", ".") / f"{name}.yaml"
+    path = checkout.program.parent / named.get("config_path", ".") / f"{name}.yaml"
     if _config_name(command):
-        path = _beside(path.name, _config_path(command) or str(path.parent), script) or path
-    if not (name and path.resolve().is_relative_to(root) and path_info(path).is_file):
+        beside = _beside(path.name, _config_path(command) or str(path.parent), script)
+        path = beside or _of_checkout(command, script) or path
+    if not (name and path.resolve().is_relative_to(checkout.root) and path_info(path).is_file):
         return None
     words = (word.lstrip("+").partition("=") for word in command.overrides)
     composed = Composed(choices={key: value for key, _, value in words if "." not in key})
@@ -77,6 +74,17 @@ def _config_path(command: Command) -> str:
     return command.flag("config-path") or command.short_flag("-cp") or ""
 
 
+def _of_checkout(command: Command, script: Path) -> Path | None:
+    """Return the file of --config-name beside the program in its checkout."""
+    file = f"{_config_name(command)}.yaml"
+    checkout = checkout_of(module_of(command.program), script)
+    if checkout is None:
+        return None
+    folder = _config_path(command) or _of_hydra(checkout.program).get("config_path", ".")
+    path = checkout.program.parent / folder / file
+    return path if path_info(path).is_file else None
+
+
 def of_command(command: Command, script: Path) -> Composed:
     """Compose the configuration that --config-name (or -cn) of a command names."""
     composed = Composed()
@@ -84,8 +92,11 @@ def of_command(command: Command, script: Path) -> Composed:
     if not name:
         return composed
     path = _beside(f"{name}.yaml", _config_path(command), script)
-    if VERLS.fullmatch(name) and path is None:
+    if path is None and VERLS.fullmatch(name):
         composed.bases.append(name)
+    elif path is None and (path := _of_checkout(command, script)):  # its defaults are those of the program
+        composed.notes.append(f"--config-name {name}: read from {path.name}.")
+        composed.tree = {key: value for key, value in read_yaml(path).items() if key not in ("defaults", "hydra")}
     elif path is None:
         hint = "import that file, with the keys of the command behind it"
         composed.notes.append(

@@ -12,6 +12,7 @@ from typing import Any
 
 from roll.importers.row_files import filled, names_of, rows_of
 from roll.importers.rows import Change, Row, Table, data
+from roll.importers.verl.checkout import Checkout
 
 _ROOTS = ("verl", "recipe")
 
@@ -68,20 +69,31 @@ def forked(table: Table, module: str, keys: Collection[str]) -> Table:
     return table
 
 
-def program_notes(words: Sequence[str]) -> Iterator[str]:
-    """Yield notes about a program other than verl's trainers, as far as its name tells.
+def program_notes(words: Sequence[str], checkout: Checkout | None = None, is_scored: bool = False) -> Iterator[str]:
+    """Yield notes about a program other than verl's trainers, as far as its name and its file tell. `is_scored`: a
+    file with the function of the reward is named.
 
     Example: python3 -m recipe.spin.main_spin has pairs of answers, and a loss of its own.
     """
     name = module_of(words)
+    is_verls = checkout is not None and checkout.is_verls
     if not name or "$" in name or "`" in name:
         return
     known = [fork for fork in _forks() if fork.program and re.fullmatch(fork.program, name)]
     yield from (Change(fork.says.replace("<program>", name).strip()) for fork in known if fork.says)
-    if not known:
+    is_own = not known or (checkout is not None and checkout.scores_in_program)
+    if checkout is not None and is_verls and is_own and not is_scored and not any(fork.rows for fork in known):
+        yield Change(_SCORES.format(name, checkout.program.name))
+    if not known and not is_verls:
         yield Change(
             f"{name} is a program of its own: what it does beside the keys, and its own defaults, are not read."
         )
+
+
+_SCORES = (
+    "{0} is verl's trainer with rewards of its own ({1}), which are not read. Give a file with compute_score("
+    "data_source, solution_str, ground_truth, extra_info) that computes them: custom_reward_function.path=FILE"
+)
 
 
 def module_of(words: Sequence[str]) -> str:

@@ -45,6 +45,8 @@ _OF_SPEED = re.compile(
 _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?(\.*)([\w.]+)(?:,\s*([^{}]*))?\}")
 _DEEPEST = 9
 _UNUSED = re.compile(r"_target_$|^hydra\.|^defaults$|profiler|nsys|transfer_queue|ray_kwargs|ray_init")
+ON_THERE = "On there, and unknown to the importer: "
+_OF_PROMPTS = re.compile(r"template|prompt_(type|name|style|format)")
 _OR_CLIP_RATIO = ("clip_ratio_low", "clip_ratio_high")
 """Keys of which null is a value: clip_ratio counts."""
 
@@ -166,6 +168,7 @@ def of_checkout(
     """The table with the defaults of files beside the script, which build on a release `below` if they do not have it.
     Those that verl's own release has not are written."""
     keys = {**(below.keys if below else {}), **dict(flat(tree))}
+    keys |= {key: None for key in keys if key.endswith(_OR_CLIP_RATIO) and keys[key] == -1}
     mine = Release(name, path, {key: value for key, value in keys.items() if not _UNUSED.search(key)})
     there = _every_key() & mine.keys.keys()
     release = fitting(mine.name, dict.fromkeys(there))[0][0]
@@ -174,13 +177,19 @@ def of_checkout(
     made = replace(made, release={**made.release, IS_OLD: usual[IS_OLD]})
     changed = {key: value for key, value in made.release.items() if usual.get(key) != value and table.row(key)}
     unknown = {key: value for key, value in mine.keys.items() if key not in {*_every_key(), *given}}
-    own = [key for key, value in unknown.items() if value not in OFF and table.row(table.canonical(key)) is None]
+    own = [
+        f"{key} {show(value)} ({place})"
+        for key, value in unknown.items()
+        if value not in OFF and table.row(table.canonical(key)) is None and (place := table.place_of(key)) != ""
+    ]
     of_program = made.derived
     made = replace(made, derived=lambda values: {**changed, **of_program(values)})
     notes = [f"What no key says is as in {mine.origin}, which is most like verl {release.origin}."]
     if changed:
         notes.append(f"There and not in the release: {', '.join(f'{k} {show(v)}' for k, v in changed.items())}.")
-    return made, notes + ([f"On there, and unknown to the importer: {', '.join(own)}."] if own else [])
+    prompts = [each for each in own if _OF_PROMPTS.search(each.partition(" ")[0])]
+    notes += [Change(f"Prompts are written by a fork's own keys there: {', '.join(prompts)}.")] if prompts else []
+    return made, notes + ([f"{ON_THERE}{', '.join(own)}."] if own else [])
 
 
 def below_trinity(name: str, rows: Iterable[Row]) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from roll.importers.conversions import files
 from roll.importers.rows import ChangesRun, SourceLookup, data
-from roll.importers.verl.common import MOST_TOKENS, OF_KWARGS, penalty_factor
+from roll.importers.verl.common import MOST_TOKENS, OF_KWARGS, OWN_REWARD, penalty_factor
 from roll.utils.files import expanded, path_info
 
 _MOST_BYTES = 2 << 30  # of a file whose column is read
@@ -35,6 +36,15 @@ DOMAINS: Mapping[str, Domain] = {
     for name, said in data("verl/rewards.yaml").items()
 }
 """Sources of rewards, by the name of the domain."""
+
+
+_OTHERS = re.compile(r"aime.*|searchR1_.*|hiyouga/geometry3k")
+"""Further sources of verl's own."""
+
+
+def is_known_source(source: str) -> bool:
+    """Whether verl itself has a reward for rows of a source."""
+    return any(source in domain.sources for domain in DOMAINS.values()) or _OTHERS.fullmatch(source) is not None
 
 
 def domain_of(source: str) -> str:
@@ -75,6 +85,8 @@ def rewards_by_source(source: SourceLookup) -> tuple[dict[str, dict[str, Any]], 
     Example: gsm8k alone is {"verl": {"reward": "math_rule"}}. Where nothing tells the sources, verl's own function
     chooses by them.
     """
+    if own := source(OWN_REWARD):
+        return {WHOLE: {"reward": "verl_function", "reward_args": dict(own)}}, _OF_CHECKOUT
     if source(GRADES_MATHS):
         return {WHOLE: {"reward": DOMAINS[MATH].reward}}, _GRADED
     domains = sources_of(source)
@@ -93,6 +105,7 @@ def rewards_by_source(source: SourceLookup) -> tuple[dict[str, dict[str, Any]], 
     return made, " ".join(filter(None, (by, *nears, _OWN_CHOICE)))
 
 
+_OF_CHECKOUT = "The checkout has a choice by the source of its own, which is called there."
 _GRADED = (
     "recipe.entropy grades every row as maths, whatever its source: a right answer 1, a wrong one 0, by a grader of "
     "its own, where math-verify compares here. A fork may choose by the source, as verl does."

@@ -12,8 +12,9 @@ from roll.importers.convert import Imported, SourceKeys, convert
 from roll.importers.row_files import names_of, rows_of
 from roll.importers.rows import Change, Table, data
 from roll.importers.script import is_output, undated
+from roll.importers.verl.checkout import Checkout, checkout_of
 from roll.importers.verl.combined_keys import COMBINED_KEYS, OF_MACHINES, TRACKER_VARIABLES
-from roll.importers.verl.common import ACTOR, CONDITIONS, MEGATRON, ROLLOUT
+from roll.importers.verl.common import ACTOR, CONDITIONS, MEGATRON, OWN_REWARD, ROLLOUT
 from roll.importers.verl.files import of_program
 from roll.importers.verl.overlap import is_stream, overlapping_table
 from roll.importers.verl.pictures import picture_notes
@@ -26,6 +27,7 @@ from roll.importers.verl.releases import (
     WHOLE_STEPS,
     derived,
     fitting,
+    flat,
     given_notes,
     nearest_name,
     of_checkout,
@@ -87,11 +89,17 @@ def import_verl(
     added = {word.lstrip("+").partition("=")[0] for word in original.overrides if word.startswith("+")}
     own = {key: value for key, value in given.items() if key not in added}
     name = _configuration(original, table, own)
-    notes = [*notes, *verl_notes(original)]
-    module = module_of(original.command.program) if original.command else ""
-    found = of_program(module, original.command, script) if original.command and script and version is None else None
+    command, found = original.command, None
+    checkout = checkout_of(module_of(command.program), script) if command and script else None
+    notes = [*notes, *verl_notes(original, checkout)]
+    if command and script and checkout is not None:
+        own = {OWN_REWARD: checkout.reward}
+        own |= {} if checkout.has_kl_in_reward else {"algorithm.use_kl_in_reward": False}
+        table = replace(table, place_of=checkout.place_of, program={**own, **table.program})
+        found = of_program(checkout, command, script) if version is None else None
     if found is not None:
         below = fitting(name, own)[0][0] if found[1].bases else None
+        table = forked(table, "", dict(flat(found[1].tree)))
         mine, told = of_checkout(name, str(found[0]), found[1].tree, below, table, given)
         return convert(keys, mine, [*notes, *told, *found[1].notes], of_script)
     fits, lacking = fitting(name, own, version)
@@ -189,14 +197,15 @@ def _is_single(original: SourceKeys) -> bool:
     return is_torchrun and "sft_trainer" in " ".join(command.program)
 
 
-def verl_notes(original: SourceKeys) -> Iterator[str]:
+def verl_notes(original: SourceKeys, checkout: Checkout | None = None) -> Iterator[str]:
     """Yield notes about words of a command that no key has taken."""
     values = {_known_as(key): value for key, value in original.keys}
     there = values.keys()
     yield from given_notes(values)
     shows = verl_table(original).pipeline == VERL_RL.pipeline
     yield from picture_notes({_known_as(key): value for key, value in verl_keys(original)}, shows)
-    yield from program_notes(original.command.program if original.command else ())
+    is_scored = bool(values.get("custom_reward_function.path") or values.get("reward_model.enable"))
+    yield from program_notes(original.command.program if original.command else (), checkout, is_scored)
     if values.get("algorithm.filter_groups.enable") is True and not _filters(original):
         yield _UNFILTERED
     if not is_stream(module_of(original.command.program) if original.command else "", values):

@@ -441,12 +441,10 @@ def test_betas_in_quotes_of_quotes_are_two_numbers() -> None:
 
 
 @pytest.mark.parametrize("key", ["reward_model.reward_manager", "reward.reward_manager.name"])
-@pytest.mark.parametrize(
-    ("name", "reason"), [("mine", "no reward manager 'mine'"), ("batch", "lists of a whole batch")]
-)
-def test_a_reward_manager_that_is_not_here_says_what_it_does(key: str, name: str, reason: str) -> None:
-    found = of(f"{key}={name}")
-    assert not found.is_as_meant and reason in entry(found, key)[1]
+def test_a_reward_manager_that_is_not_here_asks_for_its_function(key: str) -> None:
+    found = of(f"{key}=mine")
+    assert not found.is_as_meant and "custom_reward_function.path=FILE" in entry(found, key)[1]
+    assert of(f"{key}=batch").is_as_meant and entry(of(f"{key}=batch"), key)[0] == "approximated"
     assert of(f"{key}=dapo").is_as_meant
 
 

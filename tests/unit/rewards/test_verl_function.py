@@ -46,3 +46,11 @@ def test_what_is_not_there_is_told(tmp_path: Path) -> None:
         VerlFunction(str(tmp_path / "none.py"))
     with pytest.raises(ImportError, match="has no function other"):
         VerlFunction(file(tmp_path, FEW), "other")
+
+
+def test_a_function_for_a_batch_gets_lists_of_one_answer(tmp_path: Path) -> None:
+    """A file of a package finds the modules beside it."""
+    (tmp_path / "parts.py").write_text("def half(texts): return [len(text) / 2 for text in texts]\n")
+    text = "def score(solution_strs, ground_truths):\n    from .parts import half\n    return half(solution_strs)\n"
+    (tmp_path / "__init__.py").write_text(text)
+    assert VerlFunction(str(tmp_path / "__init__.py"), "score")(RewardInput("", "abcd", "x")).score == 2.0

@@ -1,0 +1,133 @@
+"""A checkout of verl or of a fork around a script: where its code reads a key, and what scores its answers."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from roll.importers.verl.reward_sources import is_known_source
+from roll.utils.files import path_info
+
+_HIGHEST, _MOST_FILES, _MOST_BYTES = 8, 4000, 1 << 20
+_BESIDE = ("tests", "examples", "docs", "scripts", "build")
+_SCORES = Path("verl/utils/reward_score/__init__.py")
+_SCORE_FUNCTIONS = ("default_compute_score", "_default_compute_score")
+_CHOICES = ("_select_rm_score_fn", *_SCORE_FUNCTIONS)
+_TRAINER = re.compile(r"from verl\.trainer\.ppo\.ray_trainer import .*\bRayPPOTrainer\b|ray_trainer import \(")
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """`root`: the folder from which `-m` finds the program; `program`: its file."""
+
+    root: Path
+    program: Path
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the trainer itself is there."""
+        return any(path.endswith("ray_trainer.py") for path, _ in _texts(self.root))
+
+    def place_of(self, key: str) -> str | None:
+        """Return the file and line that read a key, by its last names; empty where no file names it, None where the
+        trainer is not there."""
+        if not self.is_whole:
+            return None
+        *_, section, name = ["", *key.split(".")]
+        named = rf"""(?:\.|["'])\b{re.escape(name)}\b"""
+        for form in (rf"\b{re.escape(section)}\b\W+(?:get\(\W*)?{re.escape(name)}\b", named):
+            for path, text in _texts(self.root):
+                if found := re.search(form, text):
+                    return f"{path}:{text.count(chr(10), 0, found.start()) + 1}"
+        return ""
+
+    @property
+    def is_verls(self) -> bool:
+        """Whether the program starts verl's own trainer, whatever it is called."""
+        return _TRAINER.search(_text(self.program)) is not None
+
+    @property
+    def has_kl_in_reward(self) -> bool:
+        """Whether any trainer takes a KL off the rewards, as verl's does."""
+        return not self.is_whole or any(
+            re.search(r"(?m)^(?!\s*def\b)[^#\n]*\bapply_kl_penalty\(", text) for _, text in _texts(self.root)
+        )
+
+    @property
+    def scores_in_program(self) -> bool:
+        """Whether the program chooses the reward of a row itself, other than verl's."""
+        return _is_own_choice(self.program)
+
+    @property
+    def reward(self) -> dict[str, Any]:
+        """Return the arguments of verl_function for a fork's own choice by source; none where it is verl's."""
+        path = self.root / _SCORES
+        if not _is_own_choice(path):
+            return {}
+        name = next((name for name in _SCORE_FUNCTIONS if f"def {name}(" in _text(path)), "")
+        return {"path": str(path), "name": name} if name else {}
+
+
+def checkout_of(module: str, script: Path) -> Checkout | None:
+    """Return the checkout around a script, or below the top of its repository, that has the program; it is read, and
+    never run."""
+    at = Path(*module.split(".")[:-1], f"{module.rpartition('.')[2]}.py")
+    around = [*script.resolve().parents][:_HIGHEST]
+    tops = [folder for folder in around if (folder / ".git").exists()][:1] if "." in module else []
+    below = (
+        file.parents[len(at.parts) - 1] for top in tops for deep in ("*", "*/*") for file in top.glob(f"{deep}/{at}")
+    )
+    root = next((folder for folder in (*around, *below) if module and path_info(folder / at).is_file), None)
+    return None if root is None else Checkout(root, root / at)
+
+
+@cache
+def _texts(root: Path) -> tuple[tuple[str, str], ...]:
+    """Return the texts of a checkout's modules by their paths below it."""
+    files = [path.relative_to(root) for path in sorted(root.glob("*/**/*.py"))[:_MOST_FILES]]
+    inner = [path for path in files if not any(part in _BESIDE or part[0] == "." for part in path.parts)]
+    return tuple((str(path), _text(root / path)) for path in inner)
+
+
+def _text(path: Path) -> str:
+    if not path_info(path).is_file or path.stat().st_size > _MOST_BYTES:
+        return ""
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _is_own_choice(path: Path) -> bool:
+    """Whether a file has a reward for sources that verl itself refuses."""
+    try:
+        tree = ast.parse(_text(path))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    choices = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in _CHOICES]
+    return any(map(_takes_others, choices)) or not all(map(is_known_source, _sources(tree)))
+
+
+def _takes_others(choice: ast.FunctionDef) -> bool:
+    """Whether the last branch of a choice by source returns a reward instead of raising."""
+    chain = next((node for node in choice.body if isinstance(node, ast.If)), None)
+    last: list[ast.stmt] = [chain] if chain else []
+    while last and isinstance(last[-1], ast.If):
+        last = last[-1].orelse
+    return bool(last) and not isinstance(last[-1], ast.Raise)
+
+
+def _sources(tree: ast.Module) -> Iterator[str]:
+    """Yield the values with which a file compares data_source."""
+    for node in ast.walk(tree):
+        is_start = isinstance(node, ast.Call) and ast.unparse(node.func) == "data_source.startswith"
+        if is_start or (isinstance(node, ast.Compare) and "data_source" in map(_name, ast.walk(node))):
+            yield from (
+                each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str)
+            )
+
+
+def _name(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else ""

@@ -1,0 +1,89 @@
+"""What the code of a checkout around a script says: rewards of its own, keys that it reads, prompts, the KL."""
+
+from pathlib import Path
+
+import pytest
+
+from roll.importers.command import imported_from
+from roll.importers.convert import Imported, read
+from tests.unit.importers.test_import import entry
+
+WORDS = "algorithm.adv_estimator=grpo data.train_files=/d/x.parquet actor_rollout_ref.model.path=m data.own=1 data.no=1"
+MAIN = """
+from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+def _select_rm_score_fn(data_source):
+    if data_source == "openai/gsm8k":
+        return gsm8k
+    else:
+        {}
+@hydra.main(config_path="config", config_name="ppo_trainer")
+def main(config): ...
+"""
+RAISES, RETURNS = 'raise NotImplementedError("x")', "return mine"
+SCORES = (
+    'def default_compute_score(data_source):\n    if data_source in ["{}"]:\n        return 1\n    raise ValueError\n'
+)
+
+
+def checkout(place: Path, script: str, last: str = RAISES, source: str = "openai/gsm8k", own: str = "") -> Imported:
+    """A fork below `verl` in a repository; its trainer takes no KL off the rewards."""
+    files = {
+        "trainer/main_ppo.py": MAIN.format(last),
+        "trainer/ppo/ray_trainer.py": "x = config.data.own\n# apply_kl_penalty(x)\ny = config.data.prompt_type\n",
+        "trainer/config/ppo_trainer.yaml": f"algorithm: {{gamma: 1.0}}\ndata: {{max_prompt_length: 512{own}}}\n",
+        "trainer/config/mine.yaml": "defaults: [ppo_trainer, _self_]\nalgorithm: {gamma: 0.9}\n",
+        "utils/reward_score/__init__.py": SCORES.format(source),
+    }
+    for name, text in files.items():
+        path = place / "verl" / "verl" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (place / ".git").mkdir()
+    (place / "run.sh").write_text(script)
+    return imported_from(read(place / "run.sh"), "verl", place / "run.sh")
+
+
+def test_keys_are_judged_by_what_the_code_reads(tmp_path: Path) -> None:
+    found = checkout(tmp_path, f"python3 -m verl.trainer.main_ppo {WORDS}")
+    outcome, note = entry(found, "data.own")
+    assert outcome == "changes the run" and note.endswith("See verl/trainer/ppo/ray_trainer.py:1.")
+    assert entry(found, "data.no") == ("asks for nothing", "no file of the checkout names it")
+    assert found.tree["add_token_level_kl"] is False, "the call is commented out there"
+
+
+@pytest.mark.parametrize(
+    ("last", "source", "reward", "words", "asks"),
+    [
+        (RAISES, "openai/gsm8k", "verl.utils.reward_score", "", False),
+        (RAISES, "org/own", "__init__.py", "", False),
+        (RETURNS, "openai/gsm8k", "", "", True),
+        (RETURNS, "openai/gsm8k", "/my.py", "custom_reward_function.path=/my.py", False),
+    ],
+)
+def test_rewards_of_a_fork_are_called_by_path_or_asked_for(
+    last: str, source: str, reward: str, words: str, asks: bool, tmp_path: Path
+) -> None:
+    found = checkout(tmp_path, f"python3 -m verl.trainer.main_ppo {WORDS} {words}", last, source)
+    assert any("custom_reward_function.path=FILE" in change for change in found.changes) is asks
+    assert reward in found.tree["rewards"]["verl"]["reward_args"]["path"]
+
+
+def test_prompts_of_a_forks_own_keys_change_the_run(tmp_path: Path) -> None:
+    found = checkout(tmp_path, f"python3 -m verl.trainer.main_ppo {WORDS}", own=", prompt_type: qwen")
+    assert any("data.prompt_type 'qwen' (verl/trainer/ppo/ray_trainer.py:3)" in change for change in found.changes)
+
+
+def test_the_file_of_a_config_name_lies_beside_the_program(tmp_path: Path) -> None:
+    found = checkout(tmp_path, f"python3 -m verl.trainer.main_ppo --config-name=mine {WORDS}")
+    assert found.tree["gamma"] == 0.9 and not any("not beside the script" in change for change in found.changes)
+
+
+def test_the_first_node_starts_the_run(tmp_path: Path) -> None:
+    script = f"if [ $NODE_RANK == 0 ]; then python3 -m verl.trainer.main_ppo {WORDS}; fi"
+    found = checkout(tmp_path, script)
+    assert "As on the first node: NODE_RANK=0." in found.notes
+
+
+def test_variables_of_a_program_are_no_keys(tmp_path: Path) -> None:
+    found = checkout(tmp_path, f"env A=1 B=2 python3 -c pass\npython3 -m verl.trainer.main_ppo {WORDS}\n")
+    assert found.tree["pretrain"] == "m"
