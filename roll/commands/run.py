@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from roll.commands.options import plan_parser, run_parser, script_parser
 from roll.configs.load.loader import _say, compose_tree, locate_yaml, resolve_tree, without_unset, yaml_at
@@ -23,6 +24,7 @@ from roll.run.start.load import Loaded, check, plan_text
 from roll.run.start.memory_report import MemoryReport, memory_report
 from roll.run.start.preflight import multimodal_notes
 from roll.run.start.start_checks import StartOptions, beside_mistakes, foreseen, refusals
+from roll.utils.imports import resolve
 from roll.utils.logging import masked_output
 from roll.utils.text import visible
 
@@ -117,7 +119,7 @@ def _start(spec: PipelineSpec, loaded: Loaded, options: StartOptions) -> int:
     memory = _show(spec, loaded, loaded, options)
     if options.is_plan:
         findings = foreseen(spec, loaded, memory, options)
-        return _verdict(findings.stops, findings.lines)
+        return _verdict(findings.stops, [*findings.lines, *_show_forecast(loaded, memory, options)])
     _refuse(spec, loaded, memory)
     return int(spec.make_run(loaded.config, loaded.plan).run())
 
@@ -140,7 +142,7 @@ def _start_stages(stages: Sequence[Stage], options: StartOptions) -> int:
             if options.is_plan:
                 findings = foreseen(stage.spec, stage.loaded, memory, options, stage.stand_ins)
                 against.add(stage.entry, findings.stops)
-                lines += findings.lines
+                lines += [*findings.lines, *_show_forecast(stage.loaded, memory, options)]
             elif state is None or not state.is_finished:
                 against.add(stage.entry, refusals(stage.spec, stage.loaded, memory, stage.stand_ins))
             else:
@@ -172,6 +174,19 @@ def _show(spec: PipelineSpec, loaded: Loaded, shown: Loaded, options: StartOptio
     for warning in (*loaded.warnings, *multimodal_notes(loaded.config), *memory.warnings):
         _say(f"Warning: {warning}")
     return memory
+
+
+def _show_forecast(loaded: Loaded, memory: MemoryReport, options: StartOptions) -> list[str]:
+    """Prints how long the run takes, and returns what the last lines of the plan say of it."""
+    if not memory.facts:  # the models are not here
+        return []
+    outlook: Any = resolve("roll.simulate.forecast.forecast:outlook")
+    found = outlook(loaded.config, loaded.plan, memory.facts, options.elsewhere)
+    if isinstance(found, str):
+        _say(f"Time: not known ({found}).")
+        return []
+    _say("\n".join(found.lines()))
+    return [*found.warnings()]
 
 
 def _refuse(spec: PipelineSpec, loaded: Loaded, memory: MemoryReport) -> None:

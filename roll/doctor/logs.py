@@ -17,6 +17,7 @@ from roll.report.run_files import RunFiles, read_run
 from roll.run.health.history import History
 from roll.run.health.verdict import PAGE, verdict
 from roll.run.records.replay import read
+from roll.run.records.scorecard import comparison
 from roll.run.tracking.local import read_metrics
 from roll.utils.files import path_info
 from roll.utils.secrets import mask
@@ -126,6 +127,7 @@ def _shown(line: str) -> str:
 # Whether a run learns.
 
 _NUM_SAMPLES = 2
+_SLOWER = 1.5  # than the forecast
 _MOST_OF_A_TEXT = 80  # characters of a text
 
 
@@ -134,6 +136,9 @@ def health_findings(directory: Path) -> Iterator[Finding]:
     run = read_run(directory)
     result = verdict(History.of(read_metrics(run.metrics), run.config))
     yield Finding("hint" if result.label in ("worse", "flat") else "ok", f"{result.label}: {result.says}")
+    if (compared := comparison(run.metrics.parent)) is not None:
+        level, before = ("hint", "slower than forecast: ") if compared[0] > _SLOWER else ("ok", "")
+        yield Finding(level, f"{before}{compared[1]} (docs/forecast.md)")
     samples = "; ".join(_samples(run))
     for symptom in result.symptoms:
         what = f"{symptom.label}: {symptom.diagnosis.says} ({PAGE})"

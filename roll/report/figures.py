@@ -17,6 +17,7 @@ from roll.run.display.view import Rows, duration, series
 from roll.run.health.history import History
 from roll.run.health.verdict import Verdict, verdict
 from roll.run.records.run_record import RunStart
+from roll.run.records.scorecard import comparison
 from roll.run.tracking.local import read_metrics
 from roll.types.failures import cause_key
 from roll.utils.text import show
@@ -101,6 +102,8 @@ def measures(run: RunFiles) -> list[tuple[str, str]]:
     causes = Counter(bound.text for _, metrics in rows[-_BOUND_STEPS:] if (bound := bottleneck_of(metrics)) is not None)
     if causes:
         facts.append(("bound by", max(causes, key=lambda text: causes[text])))
+    if (compared := comparison(run.metrics.parent)) is not None:
+        facts.append(("forecast", compared[1]))
     return facts
 
 

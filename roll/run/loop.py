@@ -37,6 +37,7 @@ from roll.utils.text import counted
 from roll.utils.timing import Timer
 
 if TYPE_CHECKING:
+    from roll.run.records.scorecard import Scorecard
     from roll.run.saving.hub import HubPushes
 
 logger = logging.getLogger(__name__)
@@ -86,6 +87,7 @@ class Run(ABC):
     """
 
     view: ClassVar[View]
+    plan: RunPlan | None = None
 
     def __init__(self, config: RunConfig, mode: RunMode | None = None):
         """`mode`: None where the process does the whole run."""
@@ -103,6 +105,7 @@ class Run(ABC):
         self.failure: RollError | None = None
         """What the run ended with, where that was an error; known once it has ended."""
         self.history = MetricHistory()
+        self.scorecard: Scorecard | None = None
         self._steps_done = self._saved = 0
         self._newest: Path | None = None  # the checkpoint that this run saved last, or began from
 
@@ -237,6 +240,9 @@ class Run(ABC):
             raise ConfigError("num_train_epochs: a run of this kind does not count rows. Set max_steps.")
         steps_done = self.mode.steps_done(checkpoint)
         self.record.begin(self.config, steps_done)
+        if self.has_work(steps_done) and self.mode.takes_steps:
+            make: Any = resolve("roll.run.records.scorecard:scorecard_of")
+            self.scorecard = make(self.config, self.plan)  # before an earlier run's metrics are put aside
         self.trackers = self._start_trackers(steps_done)
         failed = True
         try:
@@ -259,7 +265,8 @@ class Run(ABC):
                 )
             if checkpoint is not None and self.mode.takes_steps:
                 self.history.load(checkpoint.path / METRICS_FILE)
-            self.display.start(steps_done, self.config.max_steps if self.mode.takes_steps else 0)
+            every = {"validate": self.config.eval_steps, "checkpoint": self.config.save_steps}
+            self.display.start(steps_done, self.config.max_steps if self.mode.takes_steps else 0, every)
             self._steps_done = self._saved = steps_done
             self._newest = None if checkpoint is None else checkpoint.path
             if self.mode.takes_steps:
@@ -326,6 +333,7 @@ class Run(ABC):
                 with self.timer("validate"):
                     metrics |= self.evaluate(steps_done)
             metrics |= self.accounting.metrics(steps_done)
+            metrics |= self.scorecard.add(self.timer.metrics()) if self.scorecard is not None else {}
             self.history.append(steps_done, metrics | self.timer.metrics())
             if config.save_steps > 0 and (last or steps_done % config.save_steps == 0):
                 with self.timer("checkpoint"):
@@ -362,6 +370,8 @@ class Run(ABC):
 
     def _finish(self, failed: bool) -> None:
         self.accounting.close()
+        if self.scorecard is not None and not failed:
+            self.scorecard.close()
         if not self.rows:
             self.trackers.close(failed)
             return

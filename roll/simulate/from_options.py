@@ -116,13 +116,17 @@ def load_yaml(options: argparse.Namespace, overrides: Sequence[str]) -> tuple[Al
 
 def setup_of(options: argparse.Namespace, overrides: Sequence[str]) -> Setup:
     """Options count before the YAML. Raises ConfigError for what does not fit together."""
-    costs = read_costs(options.calibration) if options.calibration else Costs()
+    costs = read_costs(options.calibration) if options.calibration else None
     if options.config_name is None:
         if overrides:
             raise ConfigError(f"{overrides[0]}: there is no such option, and no YAML (--config_name) to override.")
-        base = _default_setup(options, costs)
+        base = _default_setup(options, costs or Costs())
     else:
-        base = _setup_of_yaml(options, *load_yaml(options, overrides), costs)
+        from roll.simulate.forecast.forecast import known_costs  # which simulates
+
+        config, plan = load_yaml(options, overrides)
+        workload = _workload(options, plan.response_length, plan.prompt_length // 2)
+        base = setup_of_plan(config, plan, workload, costs or known_costs(config, plan) or Costs())
     setup = replace(
         base,
         group_size=options.group_size or base.group_size,
@@ -159,24 +163,25 @@ def _default_setup(options: argparse.Namespace, costs: Costs) -> Setup:
     return Setup(RolloutBounds(options.groups or 128), 16, Devices.shared(16), workload, costs)
 
 
-def _setup_of_yaml(options: argparse.Namespace, config: AlgorithmConfig, plan: BatchPlan, costs: Costs) -> Setup:
+def setup_of_plan(config: AlgorithmConfig, plan: BatchPlan, workload: Workload, costs: Costs) -> Setup:
+    """The simulation of a planned run."""
     layout = plan.layout
     wanted = {
         "values": plan.critic is not None,
         "ref_log_probs": plan.needs_reference,
         "old_log_probs": plan.old_log_probs.source == "pass",
     }
-    passes = {name: _num_devices(layout[role]) for name, role in PASSES.items() if wanted[name]}
+    scorers = {**PASSES, "ref_log_probs": "actor_train" if plan.policy_is_reference else "reference"}
     return Setup(
         bounds=plan.bounds,
         group_size=plan.group_size,
         devices=devices_of(plan),
-        workload=_workload(options, plan.response_length, plan.prompt_length // 2),
+        workload=workload,
         costs=costs,
         max_running=answers_at_once(config.max_running_requests, config.actor_infer, on_gpus=False),
         max_replacements=plan.num_groups if config.is_use_additional_prompts else 0,
         keep=_filter_of(config),
-        passes=passes,
+        passes={name: _num_devices(layout[role]) for name, role in scorers.items() if wanted[name]},
         trains_critic=plan.critic is not None,
     )
 

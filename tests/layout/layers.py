@@ -77,7 +77,10 @@ PACKAGES = {
     ),
     "roll.report": Package(15, "`roll report`: an HTML page from the files of a run", "start anything", _HEAVY),
     "roll.simulate": Package(
-        15, "the simulator: a run in virtual time, without GPUs", "use Ray", ENGINES | {"ray", "transformers"}
+        15,
+        "a run in virtual time, and the forecast of a plan",
+        "use Ray",
+        ENGINES | {"ray", "transformers"},
     ),
     "roll.doctor": Package(16, "`roll doctor`: checks of this machine, and of a run's files", "start anything"),
     "roll.commands": Package(16, "the subcommands of `roll`", "import torch or Ray before a command needs them"),

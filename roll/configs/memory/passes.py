@@ -1,7 +1,11 @@
 """Estimates of what a pass holds beside the states: activations, logits, gradients of the head."""
 
 import re
-from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import yaml
 
 from roll.configs.memory.layer_shape import Eager, LayerShape, ModelShape
 from roll.configs.memory.parts import Part, RoleFacts
@@ -163,35 +167,19 @@ def _chunk(shape: ModelShape, tokens: int, tensor: int, logits: int, copies: int
 
 # What a pass over tokens costs in floating-point operations, from the shape of the model, and what devices can do.
 
-_PEAK_TFLOPS: Mapping[str, float] = {
-    "B200": 2250,
-    "GH200": 989.4,
-    "H200 NVL": 835.5,
-    "H200": 989.4,
-    "H100 NVL": 835.5,
-    "H100 PCIe": 756,
-    "H100 80GB HBM3": 989.4,
-    "H800 PCIe": 756,
-    "H800": 989.4,
-    "H20": 148,
-    "A100": 312,
-    "A800": 312,
-    "A40": 149.7,
-    "A30": 165,
-    "A10": 125,
-    "RTX A6000": 154.8,
-    "L40S": 362.05,
-    "L40": 181.05,
-    "L20": 119.5,
-    "L4": 121,
-    "GeForce RTX 4090": 165.2,
-    "GeForce RTX 3090": 71,
-    "V100 PCIE": 112,
-    "V100": 125,
-    "T4": 65,
-}
-"""Dense bf16 on tensor cores (fp16 where there is no bf16), with fp32 sums, from NVIDIA's data sheets."""
-_NO_MATTER = re.compile(r"\d+GB|HBM\d\w*|SXM\d*|PCIe|PCIE")  # what may follow: another word is another device
+
+@dataclass(frozen=True)
+class Gpu:
+    """A device of gpus.yaml, in its units."""
+
+    name: str
+    tflops: float
+    bandwidth: float
+    link: float
+    memory: float
+
+
+_NO_MATTER = re.compile(r"\d+GB|HBM\d\w*|SXM\d*|PCIE")  # what may follow: another word is another device
 
 
 def forward_flops(shape: ModelShape, tokens: float, pairs: float) -> float:
@@ -216,16 +204,21 @@ def training_flops(shape: ModelShape, tokens: float, pairs: float) -> float:
     return 3 * forward_flops(shape, tokens, pairs) - 4.0 * (shape.products - shape.trained_products) * tokens
 
 
-def peak_flops(device_name: str) -> float | None:
-    """Return the peak FLOPs per second of a device, by its name in CUDA; None if the table does not have it.
-
-    Example: "NVIDIA A100-SXM4-80GB" -> 3.12e14.
-    """
-    words = device_name.replace("-", " ").split()
-    for name, tflops in _PEAK_TFLOPS.items():
-        wanted = name.split()
+@cache
+def gpu_of(device_name: str) -> Gpu | None:
+    """Return the device of this name; None if gpus.yaml lacks it. Example: "NVIDIA A100-SXM4-80GB", "a100"."""
+    words = device_name.upper().replace("-", " ").split()
+    table = yaml.safe_load(Path(__file__).with_name("gpus.yaml").read_text(encoding="utf-8"))
+    for gpu in (Gpu(name, **figures) for name, figures in table.items()):
+        wanted = gpu.name.upper().split()
         for place in range(len(words)):
             head, rest = words[place : place + len(wanted)], words[place + len(wanted) :]
             if head == wanted and all(_NO_MATTER.fullmatch(word) for word in rest):
-                return tflops * 1e12
+                return gpu
     return None
+
+
+def peak_flops(device_name: str) -> float | None:
+    """Return the peak FLOPs per second of a device, by its name in CUDA; None if gpus.yaml does not have it."""
+    gpu = gpu_of(device_name)
+    return None if gpu is None else gpu.tflops * 1e12

@@ -183,6 +183,14 @@ class RunConfig(Settings):
         "the GPUs, dense bf16; nothing where that is not known.",
         gt=0,
     )
+    gpu_name: str | None = setting(
+        None,
+        "GPU that the forecast of the plan is for, such as H100 or A100 (roll/configs/memory/gpus.yaml). Default: this "
+        "machine's. docs/forecast.md.",
+    )
+    gpu_hour_cost: float | None = setting(
+        None, "Price of an hour of one GPU, in any currency: the plan says what the run costs.", ge=0
+    )
     network_interface: str | None = setting(
         None,
         "Where processes of the run listen for each other (gloo, NCCL, their meeting points, Ray if the run starts "

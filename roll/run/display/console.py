@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 _ROWS_PER_HEADER = 20
 _PACE_STEPS = 20
+NEVER: Mapping[str, int] = {}
 _MIN_SHARE = 0.005  # phases below half a percent of the step are left out of the time split
 
 
@@ -91,9 +92,9 @@ class Display(ABC):
         """Shows the metrics of a step that ended; step counts the steps done, 0 is the state before training."""
 
     @abstractmethod
-    def start(self, steps_done: int, max_steps: int) -> None:
+    def start(self, steps_done: int, max_steps: int, every: Mapping[str, int] = NEVER) -> None:
         """Says that the steps begin, after those that an earlier run did already. `max_steps`: 0 of a run that takes
-        none."""
+        none. `every`: after so many steps come such phases, 0 or less: never."""
 
     @abstractmethod
     def phase(self, name: str) -> None:
@@ -118,28 +119,34 @@ class PlainDisplay(Display):
 
     def __init__(self, columns: Sequence[Column], clock: Callable[[], float] = time.monotonic):
         self._max_steps = 0
-        self._columns, self._clock = columns, clock
+        self._every, self._others = NEVER, dict[str, float]()  # seconds that a validation or a checkpoint took last
+        self._columns, self._clock, self._spent = columns, clock, 0.0  # in all of those
         self._ends: deque[tuple[int, float]] = deque(maxlen=_PACE_STEPS)
 
-    def start(self, steps_done: int, max_steps: int) -> None:
+    def start(self, steps_done: int, max_steps: int, every: Mapping[str, int] = NEVER) -> None:
         del steps_done
-        self._max_steps = max_steps
+        self._max_steps, self._every = max_steps, every
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        for phase in self._every:
+            self._others[phase] = metrics.get(f"time/{phase}_s", 0.0) or self._others.get(phase, 0.0)
+            self._spent += metrics.get(f"time/{phase}_s", 0.0)
         line = plain_line(step, self._max_steps, metrics, self._columns)
         logger.info(
             "%s", line if (remaining := self._remaining_s(step)) is None else f"{line}  left {duration(remaining)}"
         )
 
     def _remaining_s(self, step: int) -> float | None:
-        """Seconds until the last step ends; None before there is a pace. The first step is no measure of the others,
-        and the validation before it none at all."""
+        """Seconds until the last step ends, with the validations and checkpoints that are to come; None before there is
+        a pace. The first step is no measure of the others, and the validation before it none at all."""
         if step:
-            self._ends.append((step, self._clock()))
+            self._ends.append((step, self._clock() - self._spent))
         if len(self._ends) < 2 or step >= self._max_steps:
             return None
         (first, began), (last, ended) = self._ends[0], self._ends[-1]
-        return (self._max_steps - step) * (ended - began) / (last - first)
+        due = {phase: -(-self._max_steps // n) - step // n for phase, n in self._every.items() if n > 0}
+        others = sum(count * self._others.get(phase, 0.0) for phase, count in due.items())
+        return (self._max_steps - step) * (ended - began) / (last - first) + others
 
     def phase(self, name: str) -> None:
         return None
@@ -193,8 +200,8 @@ class TerminalDisplay(PlainDisplay):
         self._split = Text(" · ".join(time_split(metrics)), style="dim")
         self._progress.update(self._task, completed=step, phase="")
 
-    def start(self, steps_done: int, max_steps: int) -> None:
-        super().start(steps_done, max_steps)
+    def start(self, steps_done: int, max_steps: int, every: Mapping[str, int] = NEVER) -> None:
+        super().start(steps_done, max_steps, every)
         self._progress.reset(self._task, total=max_steps or None, completed=steps_done, phase="")
 
     def phase(self, name: str) -> None:

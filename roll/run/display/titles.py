@@ -74,6 +74,7 @@ _TITLES: Mapping[str, str] = {
     "goodput/prefix_sharing_factor": "Tokens of trained rows by computed ones",
     "goodput/bubble_fraction": "Devices idle (share)",
     "goodput/mfu_fraction": "Model FLOPs utilisation (share)",
+    "goodput/forecast_ratio": "Seconds of a step by those that were forecast",
     "throughput/samples_per_s": "Samples per second",
     "sync/sent_bytes": "Weights sent (bytes)",
     "sync/held_s": "Engines held for new weights (s)",

@@ -126,7 +126,8 @@ RULES = (
             "exp_name", "*.name", "output_dir", "logging_dir", "rollout_dump_dir", "recorder.*", "checkpoint_config.*",
             "track_with", "tracker_kwargs*", "save_steps", "logging_steps", "max_ckpt_to_keep", "num_nodes",
             "num_gpus_per_node", "system_envs*", "*.system_envs*", "*.device_mapping", "*.world_size",
-            "*.num_gpus_per_worker", "*.worker_cls", "network_interface", "profiler_*", "gpu_peak_tflops",
+            "*.num_gpus_per_worker", "*.worker_cls", "network_interface", "profiler_*", "gpu_peak_tflops", "gpu_name",
+            "gpu_hour_cost",
         )
     ),
     *(Rule(pattern, "free", _VALIDATION) for pattern in ("eval_steps", "val_*", "validation*", "eval_sets*")),

@@ -1,6 +1,7 @@
 """The memory of a run, as far as its models' config.json are on this machine."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from roll.configs.memory.memory_points import memory_plan, memory_problems, memory_text, memory_warnings
 from roll.configs.memory.model_shape import model_shape
@@ -16,13 +17,14 @@ from roll.run.start.machine import smallest_gpu_bytes
 class MemoryReport:
     """`problems`: what cannot fit in the memory that the configuration names. `machine_problems`: in that of this
     machine's GPUs, where it names none. `knows_gpus`: there is something to hold the figures
-    against."""
+    against. `facts`: of the roles whose model is known."""
 
     text: str
     knows_gpus: bool = False
     warnings: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
     machine_problems: tuple[Problem, ...] = ()
+    facts: Mapping[str, RoleFacts] = field(default_factory=dict)
 
 
 def memory_report(config: RunConfig, plan: RunPlan) -> MemoryReport:
@@ -37,7 +39,7 @@ def memory_report(config: RunConfig, plan: RunPlan) -> MemoryReport:
         return MemoryReport(f"Memory: not known ({reasons}).")
     memory = memory_plan(plan.layout, facts, missing)
     if not memory.by_gpu and not memory.on_cpus:
-        return MemoryReport("")
+        return MemoryReport("", facts=facts)
     source = "gpu_memory_gb:" if memory_gb is not None else "gpu_memory_gb is not given and this machine's GPUs have"
     on_gpus = tuple(memory_problems(memory, gpu_bytes, None, source))
     on_hosts = tuple(memory_problems(memory, None, host_bytes, source)) if host_bytes is not None else ()
@@ -47,6 +49,7 @@ def memory_report(config: RunConfig, plan: RunPlan) -> MemoryReport:
         warnings=tuple(memory_warnings(memory, gpu_bytes, host_bytes)),
         problems=(*(on_gpus if memory_gb is not None else ()), *on_hosts),
         machine_problems=() if memory_gb is not None else on_gpus,
+        facts=facts,
     )
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from roll.commands.table import main as roll
 from roll.configs.plan.batch_plan import RolloutBounds
-from roll.simulate import __main__ as command
-from roll.simulate.__main__ import parse
+from roll.simulate.command import parse
 from roll.simulate.from_options import setup_of
 from roll.simulate.setup import Costs, Devices, Setup, write_costs
 from roll.simulate.simulation import candidates, frontier, search
@@ -44,7 +44,7 @@ def test_what_is_printed_names_the_run_its_phases_and_the_gain(
     write_costs(tmp_path / "costs.json", Costs(publish_s=0.5), {})
     trace = tmp_path / "trace.json"
     options = ["--shared", "--async_generation_ratio", "0.5", "--calibration", str(tmp_path / "costs.json")]
-    assert command.main(["play", *SMALL, *options, "--trace", str(trace)]) == 0
+    assert roll(["simulate", "play", *SMALL, *options, "--trace", str(trace)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "4 groups of 2; devices shared 2, 2 engines; 2 groups ahead, at most 1 step old"
     assert [line.split("  ")[0] for line in lines[1:]] == [
@@ -64,7 +64,7 @@ def test_engines_that_share_a_part_of_their_devices_with_the_trainer_leave_one_b
 
 
 def test_a_search_marks_what_nothing_beats(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["search", *SMALL, "--ratios", "0", "1", "--train_shares", "0.5"]) == 0
+    assert roll(["simulate", "search", *SMALL, "--ratios", "0", "1", "--train_shares", "0.5"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + 3 * 3 + 1  # shared, split, half shared: synchronous, and one ahead at staleness 1 and 2
     assert sum(line.endswith("<") for line in lines[1:-1]) >= 1
@@ -105,21 +105,21 @@ def test_candidates_are_those_that_can_meet_their_deadlines_and_the_frontier_fal
 def test_what_cannot_be_simulated_is_refused_with_status_2(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command.main(arguments) == 2
+    assert roll(["simulate", *arguments]) == 2
     assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[], ["play", "--groups", "0"], ["play", "--steps", "many"], ["nothing"]])
 def test_options_that_are_none_are_refused_with_status_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        command.main(arguments)
+        roll(["simulate", *arguments])
     assert ended.value.code == 2
 
 
 def test_a_simulation_needs_neither_torch_nor_ray() -> None:
     code = (
-        "import sys; from roll.simulate.__main__ import main; "
-        f"status = main(['play', *{SMALL + TINY_SORT!r}]); "
+        "import sys; from roll.commands.table import main; "
+        f"status = main(['simulate', 'play', *{SMALL + TINY_SORT!r}]); "
         "print(status, *[name for name in ('torch', 'ray', 'transformers', 'vllm') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -1,24 +1,21 @@
 """Simulation of a run on other devices, or further ahead: the real scheduler plays it on a virtual clock.
 
-python -m roll.simulate play --config_path examples/tiny-sort --config_name tiny_sort
+roll simulate play --config_path examples/tiny-sort --config_name tiny_sort
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from roll.configs.plan.batch_plan import RolloutBounds
-from roll.errors import ConfigError, RollError
 from roll.simulate.calibrate import calibrate
 from roll.simulate.from_options import setup_of
 from roll.simulate.setup import Setup
 from roll.simulate.simulation import Candidate, Report, frontier, search, simulate
 from roll.utils.spans import write_chrome_trace
-from roll.utils.text import visible
 
 # The command line of the simulator.
 
@@ -26,10 +23,10 @@ DESCRIPTION = "Simulates a run on a virtual clock: the real scheduler, with mode
 EPILOG = "docs/simulator.md says what is modelled, what is not, and how to calibrate."
 
 
-def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
+def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """The options, and what is left: overrides of the YAML."""
     parser = argparse.ArgumentParser(
-        prog="python -m roll.simulate",
+        prog="roll simulate",
         description=DESCRIPTION,
         epilog=EPILOG,
         allow_abbrev=False,
@@ -64,7 +61,9 @@ def _add_yaml(parser: argparse.ArgumentParser) -> None:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--calibration", type=Path, help="file that `calibrate` wrote. Default: an imagined accelerator"
+        "--calibration",
+        type=Path,
+        help="file that `calibrate` wrote. Default: the YAML's forecast, or imagined",
     )
     parser.add_argument("--groups", type=_count, help="per step. Default: the YAML's, or 128")
     parser.add_argument("--group_size", type=_count, help="responses of a group. Default: the YAML's, or 16")
@@ -196,44 +195,28 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """0 done, 1 it failed, 2 the options or the configuration cannot work."""
+def run(argv: Sequence[str]) -> Iterator[str]:
+    """The lines of one of its commands. Raises ConfigError for options or a configuration that cannot work."""
     options, overrides = parse(argv)
-    try:
-        {"play": _play, "search": _search, "calibrate": _calibrate}[options.command](options, overrides)
-    except ConfigError as error:
-        print("The simulation cannot start:", *(f"  - {visible(p)}" for p in error.problems), sep="\n", file=sys.stderr)
-        return 2
-    except RollError as error:
-        print(f"The simulation failed: {visible(str(error))}", file=sys.stderr)
-        return 1
-    return 0
+    yield from {"play": _play, "search": _search, "calibrate": _calibrate}[options.command](options, overrides)
 
 
-def _play(options: argparse.Namespace, overrides: Sequence[str]) -> None:
+def _play(options: argparse.Namespace, overrides: Sequence[str]) -> Iterator[str]:
     setup = setup_of(options, overrides)
-    _say(describe_setup(setup))
+    yield describe_setup(setup)
     report = simulate(setup, options.steps, keeps_trace=options.trace is not None)
-    _say(*describe_report(report))
+    yield from describe_report(report)
     if setup.bounds.ahead:
         bounds = RolloutBounds(setup.bounds.num_groups)
-        _say(describe_gain(report, simulate(replace(setup, bounds=bounds), options.steps)))
+        yield describe_gain(report, simulate(replace(setup, bounds=bounds), options.steps))
     if options.trace is not None:
         write_chrome_trace(options.trace, report.events, {"simulated": describe_setup(setup)})
 
 
-def _search(options: argparse.Namespace, overrides: Sequence[str]) -> None:
+def _search(options: argparse.Namespace, overrides: Sequence[str]) -> Iterator[str]:
     results = list(search(setup_of(options, overrides), options.ratios, options.train_shares, options.steps))
-    _say(*table(results, frontier(results)))
+    yield from table(results, frontier(results))
 
 
-def _calibrate(options: argparse.Namespace, overrides: Sequence[str]) -> None:
-    _say(*calibrate(options.run, options.train_devices, options.engines, options.out))
-
-
-def _say(*lines: str) -> None:
-    print(*lines, sep="\n", flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _calibrate(options: argparse.Namespace, overrides: Sequence[str]) -> Iterator[str]:
+    yield from calibrate(options.run, options.train_devices, options.engines, options.out)

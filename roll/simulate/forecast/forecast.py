@@ -1,0 +1,257 @@
+"""The forecast of a run: seconds of a step by phase, of the run, and what they cost."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shutil
+import statistics
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from roll.configs.memory.parts import RoleFacts
+from roll.configs.memory.passes import gpu_of
+from roll.configs.plan.batch_plan import BatchPlan, ahead_by
+from roll.configs.plan.run_plan import RunPlan
+from roll.configs.sections.algorithm import AlgorithmConfig
+from roll.configs.sections.run import RunConfig
+from roll.errors import describe
+from roll.run.records.scorecard import HISTORY, Forecast
+from roll.run.start.machine import lacks_gpus
+from roll.run.start.memory_report import gather_facts
+from roll.simulate.forecast.costs import Hardware, Phases
+from roll.simulate.forecast.lengths import lengths_of
+from roll.simulate.forecast.machine import probe_of_cpus
+from roll.simulate.from_options import setup_of_plan
+from roll.simulate.setup import Costs, Setup
+from roll.simulate.simulation import Report, simulate
+from roll.simulate.workload import LogNormal
+from roll.utils.text import counted
+
+logger = logging.getLogger(__name__)
+
+_LEAST_ERROR, _RUNS = 0.15, 3
+_EVENTS = 4000  # responses that a plan simulates
+
+
+def hardware_of(config: RunConfig, plan: RunPlan, elsewhere: bool = False) -> Hardware | str:
+    """Return where the run computes, or why that is not known."""
+    on_gpus = any(place.device_ids for place in plan.layout.roles) and config.platform != "cpu"
+    if on_gpus and config.gpu_name is not None:
+        gpu = gpu_of(config.gpu_name)
+        return f"gpu_name: {config.gpu_name} is not in gpus.yaml" if gpu is None else Hardware(gpu.name, gpu)
+    if elsewhere:
+        return "the machine is not known. Name its GPUs: gpu_name: H100"
+    if on_gpus and not lacks_gpus(config):
+        name = _name_of_gpus()
+        gpu = gpu_of(name)
+        return f"{name or 'the GPU'} is not in gpus.yaml. Set gpu_name" if gpu is None else Hardware(gpu.name, gpu)
+    probe = probe_of_cpus()
+    if probe is None:
+        return "the CPUs could not be measured"
+    return Hardware(counted(int(probe["cores"]), "core"), probe=probe)
+
+
+def _name_of_gpus() -> str:
+    tool = shutil.which("nvidia-smi")
+    command = [tool or "", "--query-gpu=name", "--format=csv,noheader"]
+    with suppress(OSError, subprocess.SubprocessError):
+        names = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()
+        return min(set(names), default="").strip()
+    return ""
+
+
+def outlook(config: RunConfig, plan: RunPlan, facts: Mapping[str, RoleFacts], elsewhere: bool) -> Forecast | str:
+    """The forecast as a plan shows it, which it never keeps from its end."""
+    try:
+        return forecast(config, plan, facts, elsewhere)
+    except Exception as error:
+        logger.debug("no forecast", exc_info=True)
+        return describe(error)
+
+
+def forecast(
+    config: RunConfig,
+    plan: RunPlan,
+    facts: Mapping[str, RoleFacts] | None = None,
+    elsewhere: bool = False,
+    hardware: Hardware | None = None,
+) -> Forecast | str:
+    """The forecast of a planned run, or why there is none. `facts`: of the roles whose model is known."""
+    if facts is None:
+        facts = gather_facts(config, plan, None)[0]
+    trainer = next(iter(plan.trains), None)
+    if trainer is None or trainer not in facts or not config.takes_steps:
+        return "no model of a role that learns is on this machine"
+    if isinstance(plan, BatchPlan) and "actor_infer" not in facts:
+        return "the model of actor_infer is not on this machine"
+    where = hardware if hardware is not None else hardware_of(config, plan, elsewhere)
+    if isinstance(where, str):
+        return where
+    phases = Phases(config, plan, facts, lengths_of(config, plan), where)
+    hint = ""
+    if isinstance(plan, BatchPlan) and isinstance(config, AlgorithmConfig):
+        setup = setup_of(phases, config, plan)
+        report = _played(setup)
+        seconds = {name: report.phase_s(name) for name in report.steps[0].phases}
+        hint = _hint(setup, report)
+    else:
+        seconds = {"train": sum(phases.train_s(trainer))}
+        if scorers := [role for role in plan.scoring if role in facts and role not in plan.trains]:
+            seconds["score"] = sum(phases.score_s(role) for role in scorers)
+        seconds["other"] = phases.share("step_s")
+    return _whole(phases, trainer, seconds, hint)
+
+
+def known_costs(config: AlgorithmConfig, plan: BatchPlan) -> Costs | None:
+    """The costs of a run for the simulator; None where its models or its machine are not known."""
+    facts = gather_facts(config, plan, None)[0]
+    if not {"actor_train", "actor_infer"} <= facts.keys():
+        return None
+    where = hardware_of(config, plan)
+    if isinstance(where, str):
+        return None
+    return setup_of(Phases(config, plan, facts, lengths_of(config, plan), where), config, plan).costs
+
+
+def _whole(phases: Phases, trainer: str, seconds: Mapping[str, float], hint: str) -> Forecast:
+    config, lengths, name = phases.config, phases.lengths, phases.hardware.name
+    steps = 0 if config.counts_epochs else config.max_steps
+    saves = math.ceil(steps / config.save_steps) if config.save_steps > 0 else 0
+    validates = math.ceil(steps / config.eval_steps) + config.validates_first if config.eval_steps > 0 else 0
+    validates = 0 if config.missing_validation else validates
+    validate_s = seconds.get("rollout", 0.0)  # as long as the rollout of a step: the rows are not counted here
+    save_s = phases.save_s(trainer)
+    error, known = _error(phases, seconds)
+    return Forecast(
+        machine=name,
+        phases={phase: value for phase, value in seconds.items() if value > 0},
+        error=error,
+        steps=steps,
+        validate_s=validate_s,
+        checkpoint_s=save_s,
+        beside_s=phases.share("start_s") + validates * validate_s + saves * save_s,
+        num_gpus=len({device for place in phases.plan.layout.roles for device in place.device_ids})
+        if phases.hardware.gpu
+        else 0,
+        source=f"{known}; {lengths.source}" + (f", {lengths.skipped:.0%} of rows skipped" if lengths.skipped else ""),
+        hour_cost=config.gpu_hour_cost,
+        hint=hint,
+    )
+
+
+def _error(phases: Phases, seconds: Mapping[str, float]) -> tuple[float, str]:
+    """The error bar, and what it rests on: the finished runs of this machine where there are some, else the errors of
+    phases in shares.yaml. Lengths that are assumed add theirs to all that grows with tokens."""
+    whole = sum(seconds.values()) or 1.0
+    usual = {"rollout": phases.share("rollout"), "train_actor": phases.share("train_error")}
+    usual["train"] = usual["train_actor"]
+    of_phases = sum(usual.get(name, phases.share("other")) * value for name, value in seconds.items()) / whole
+    of_tokens = sum(value for name, value in seconds.items() if name.startswith(("rollout", "train", "score"))) / whole
+    ratios = past_ratios(phases.hardware.name)
+    if len(ratios) >= _RUNS:
+        of_phases = sorted(abs(math.log(ratio)) for ratio in ratios)[math.ceil(0.9 * len(ratios)) - 1]
+        known = f"{counted(len(ratios), 'run')} of {phases.hardware.name}, off by {_median(ratios):.0%} (median)"
+    else:
+        known = f"the {phases.hardware.name} of gpus.yaml" if phases.hardware.gpu else "a probe of this machine's CPUs"
+    return max(_LEAST_ERROR, of_phases + phases.lengths.error * of_tokens), known
+
+
+def _median(ratios: Sequence[float]) -> float:
+    return statistics.median(abs(ratio - 1) for ratio in ratios)
+
+
+def past_ratios(machine: str) -> list[float]:
+    """Measured step / forecast of the runs that finished on such devices, the newest 50."""
+    ratios = list[float]()
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        for line in Path(HISTORY).expanduser().read_text(encoding="utf-8").splitlines()[-200:]:
+            row = json.loads(line)
+            if row["machine"] == machine and row["ratio"] > 0:
+                ratios.append(float(row["ratio"]))
+    return ratios[-50:]
+
+
+# The clock: the real scheduler plays steps of these costs.
+
+
+def setup_of(phases: Phases, config: AlgorithmConfig, plan: BatchPlan) -> Setup:
+    lengths = phases.lengths
+    workload = LogNormal(
+        median=lengths.median,
+        common=0.8 * lengths.spread,
+        own=0.6 * lengths.spread,
+        cap=lengths.cap,
+        prompt=round(lengths.prompt),
+    )
+    setup = setup_of_plan(config, plan, workload, Costs())
+    on_gpus = phases.hardware.gpu is not None
+    if on_gpus:
+        setup = replace(setup, max_running=phases.facts["actor_infer"].most_answers)
+    return replace(setup, costs=costs_of(phases, plan, setup), keep=None, max_replacements=0)
+
+
+def costs_of(phases: Phases, plan: BatchPlan, setup: Setup) -> Costs:
+    """The costs of the simulator, by the arithmetic of `Phases`."""
+    engine, trainer = "actor_infer", "actor_train"
+    lengths, most = phases.lengths, max(1, min(setup.max_running or 1, plan.samples_per_step))
+    counts = sorted({*(2**power for power in range(most.bit_length())), most})
+    tokens = plan.samples_per_step * lengths.row
+    products, beside = phases.train_s(trainer)
+    roles = {"values": "critic", "old_log_probs": trainer}
+    reference = trainer if plan.policy_is_reference else "reference"
+    scorers = [roles.get(name, reference) for name in setup.passes]
+    scored = sum(phases.score_s(role) if role in phases.facts else 0.0 for role in scorers)
+    devices = statistics.fmean(setup.passes.values()) if setup.passes else 1
+    decode, best = [], 0.0
+    for count in counts:
+        best = max(best * 1.000001, phases.decode_s(engine, count))
+        decode.append((count, best))
+    prompt = max(1.0, lengths.prompt)
+    return Costs(
+        decode_s=tuple(decode),
+        decode_context_s=phases.context_s(engine),
+        prefill_tokens_per_s=prompt / phases.prefill_s(engine, prompt),
+        kv_tokens=phases.kv_tokens(engine),
+        train_tokens_per_s=tokens / products / setup.devices.train,
+        train_overhead_s=beside,
+        score_tokens_per_s=tokens * len(scorers) / scored / devices if scored else 1e12,
+        publish_s=phases.publish_s(trainer, engine),
+        turn_s=phases.turn_s(trainer),
+        driver_s=phases.share("step_s"),
+        beside=_beside(phases, plan),
+    )
+
+
+def _beside(phases: Phases, plan: BatchPlan) -> float:
+    """How much slower trainer and engines are at the same time, where together they have more threads than cores."""
+    if phases.hardware.probe is None or plan.bounds.alternates:
+        return 1.0
+    threads = sum(
+        getattr(phases.devices(role), "threads", 1) * len(plan.layout[role].workers)
+        for role in ("actor_train", "actor_infer")
+    )
+    return max(1.0, threads / int(str(phases.hardware.probe["cores"])))
+
+
+def _played(setup: Setup) -> Report:
+    """Some steps: fewer of runs with many responses, so that a plan stays quick."""
+    samples = setup.bounds.num_groups * setup.group_size
+    ahead = setup.bounds.max_staleness + 1 if setup.bounds.ahead else 0
+    return simulate(setup, max(1, min(4, _EVENTS // samples)), warmup=ahead)
+
+
+def _hint(setup: Setup, report: Report) -> str:
+    """Return what would make the largest phase smaller, where the engines have devices of their own or many."""
+    share = report.phase_s("rollout") / report.step_s
+    if share < 0.4 or setup.bounds.ahead or setup.costs.beside > 1 or setup.devices.num_engines < 2:
+        return ""
+    bounds = replace(setup.bounds, ahead=ahead_by(0.5, setup.bounds.num_groups), max_staleness=1, additional=0)
+    saved = 1 - _played(replace(setup, bounds=bounds)).step_s / report.step_s
+    if saved < 0.1:
+        return ""
+    return f"largest: rollout, {share:.0%} of a step: async_generation_ratio: 0.5 would save ~{saved:.0%}"
