@@ -1,0 +1,98 @@
+"""Runs the faults and the healthy runs of health_proof.yaml, and counts what the rules of roll/run/health say of them.
+
+    python benchmarks/health_proof.py [--out output/health-proof] [--seeds 1] [--only NAME ...]
+
+Each run takes about a minute. One that is already in --out is not repeated. What counts is the
+first verdict at the end of a run: it hits if it contains the expected words, written down before the rules were read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HERE = Path(__file__).resolve().parent
+EXAMPLES = HERE.parent / "examples"
+STEPS = 40
+SORT, COLD, LAKE = "sort", "cold", "lake"  # folders with a model and its rows
+PREPARED = {SORT: ("tiny-sort",), COLD: ("tiny-sort", "--steps", "0"), LAKE: ("tiny-frozen-lake",)}
+ROWS = {"tiny_sort_dpo": "pairs.jsonl"}  # the training rows of an example
+
+
+def read_cases() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    table = yaml.safe_load((HERE / "health_proof.yaml").read_text(encoding="utf-8"))
+    return table["faults"], table["healthy"]
+
+
+def prepare(out: Path) -> None:
+    for folder, (example, *words) in PREPARED.items():
+        script = EXAMPLES / example / "prepare.py"
+        subprocess.run([sys.executable, str(script), "--out", str(out / folder), *words], check=True)
+
+
+def run(case: Mapping[str, Any], seed: int, out: Path) -> None:
+    """Make the run of a case unless it is there."""
+    folder = out / f"{case['name']}-{seed}"
+    if (folder / "logs/summary.json").exists():
+        return
+    data = out / (COLD if case.get("cold") else SORT)
+    words = [*case.get("keys", [])]
+    if "rows" in case:
+        words.append(f"actor_train.data_args.file_name={_spoilt(case, data, folder)}")
+    places = {"TINY_SORT_DIR": str(data), "TINY_FROZEN_LAKE_DIR": str(out / LAKE)}
+    common = [
+        f"output_dir={folder}",
+        f"max_steps={STEPS}",
+        "save_steps=-1",
+        f"seed={seed}",
+        "overwrite_output_dir=true",
+    ]
+    if not any(word.startswith("eval_steps") for word in words):
+        common.append("eval_steps=-1")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (out / f"{folder.name}.log").open("wb") as log:
+        subprocess.run(
+            [sys.executable, "-m", "roll", "run", str(EXAMPLES / f"{case['run']}.yaml"), *common, *words],
+            env={**os.environ, **places, "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=out,
+            check=False,
+        )
+
+
+def _spoilt(case: Mapping[str, Any], data: Path, folder: Path) -> Path:
+    name = ROWS.get(Path(case["run"]).name, "train.jsonl")
+    rows = [json.loads(line) for line in (data / name).read_text(encoding="utf-8").splitlines()]
+    spoilt = getattr(importlib.import_module("health_faults"), case["rows"])(rows)
+    path = folder.with_name(f"{folder.name}.jsonl")
+    path.write_text("".join(json.dumps(row) + "\n" for row in spoilt), encoding="utf-8")
+    return path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Prove the rules of health on planted faults.")
+    parser.add_argument("--out", type=Path, default=Path("output/health-proof"))
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--only", nargs="*", help="names of cases")
+    options = parser.parse_args()
+    out = options.out.absolute()
+    out.mkdir(parents=True, exist_ok=True)
+    prepare(out)
+    faults, healthy = read_cases()
+    for seed in range(1, options.seeds + 1):
+        for case in [case for case in [*faults, *healthy] if not options.only or case["name"] in options.only]:
+            run(case, seed, out)
+
+
+if __name__ == "__main__":
+    main()
