@@ -54,6 +54,14 @@ def why_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def bisect_parser() -> argparse.ArgumentParser:
+    text = "Names the first thing that differs between two runs, step by step and stage by stage. docs/health.md."
+    parser = argparse.ArgumentParser(prog="roll bisect", description=text, allow_abbrev=False)
+    parser.add_argument("first", metavar="A", help="output_dir of a run")
+    parser.add_argument("second", metavar="B", help="output_dir of another")
+    return parser
+
+
 def script_parser(pipeline: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=f"Runs the {pipeline} pipeline, or the stages of a YAML.", epilog=_EPILOG, allow_abbrev=False

@@ -48,6 +48,11 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         "roll.commands.why:run",
         "roll.commands.options:why_parser",
     ),
+    "bisect": Subcommand(
+        "name the first thing that differs between two runs",
+        "roll.commands.bisect:run",
+        "roll.commands.options:bisect_parser",
+    ),
     "plan": Subcommand(
         "check a YAML and show its plan; nothing is started",
         "roll.commands.run:plan_command",

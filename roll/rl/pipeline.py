@@ -327,6 +327,7 @@ class RLPipeline(Run):
             with self.timer("train_actor"), hold(clusters.actor_train.everything):
                 learnt = clusters.actor_train.train(samples.policy, made.job, columns, report, made.rows)
             self.records.add_advantages(clusters.actor_train.row_advantages)
+            self.digests.record(at.step + 1, clusters.actor_train.row_numbers[: len(samples.meta)])
             metrics |= self._actor_metrics(learnt, samples)
             metrics |= {**made.metrics, "actor/num_updates": float(made.job.num_updates * made.job.epochs)}
         return metrics

@@ -25,6 +25,7 @@ from roll.run.display.console import Display, make_display, open_terminal, termi
 from roll.run.display.curves import draw_curves
 from roll.run.display.view import View, summarise, summary_lines
 from roll.run.interrupts import Interrupts, StepAbandoned
+from roll.run.records.digests import Digests
 from roll.run.records.run_record import RunRecord
 from roll.run.saving.checkpoint import Checkpoint, CheckpointStore, DriverState, write_state
 from roll.run.tracking.build import make_trackers
@@ -97,6 +98,7 @@ class Run(ABC):
         self.interrupts = Interrupts(config.interrupt_timeout)
         self.accounting = Accounting(config)
         self.record = RunRecord(Path(config.logging_dir), self.view)
+        self.digests = Digests(Path(config.logging_dir))
         self.display: Display = make_display(None, self.view.columns)  # until it is known where the run is shown
         self.trackers = Trackers({})
         self.hub: HubPushes | None = None

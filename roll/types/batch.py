@@ -183,12 +183,6 @@ class TrainBatch:
     def __len__(self) -> int:
         return len(self.samples)
 
-    @property
-    def row_advantages(self) -> np.ndarray:
-        """Sum of the advantages over the response tokens of each row, and their number. float64 [R, 2]."""
-        samples = self.samples
-        return np.stack([sum_rows(self.advantages, samples.lengths), samples.response_lengths], axis=1)
-
 
 def _check_teacher_targets(owner: object, targets: np.ndarray, rows: Rows) -> None:
     count = int(rows.response_lengths.sum())

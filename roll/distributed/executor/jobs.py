@@ -49,15 +49,14 @@ class TrainRequest:
 @dataclass(frozen=True)
 class TrainReport:
     """Report of one rank about its updates: sums to be merged over ranks, and values that are global already: numbers
-    of the last update, and the number of tokens in all updates, each counted once. `advantages`: of the rows of
-    its shard, as TrainBatch.row_advantages has them; None without credit. `shared`: its work where prefixes are.
-    `left_out`: bool, of the rows of its shard."""
+    of the last update, and the number of tokens in all updates, each counted once. `numbers`: of the rows of its
+    shard, as `row_numbers` gives them. `shared`: its work where prefixes are. `left_out`: bool, of these rows."""
 
     sums: MetricSums
     last: dict[str, float]
     left_out: np.ndarray
-    num_tokens: int = 0
-    advantages: np.ndarray | None = None
+    num_tokens: int
+    numbers: np.ndarray
     shared: SharedWork = field(default_factory=SharedWork)
 
 

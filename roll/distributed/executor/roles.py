@@ -31,6 +31,7 @@ from roll.errors import StrategyError
 from roll.types.batch import Rows, RowSet, SampleSet, Shard
 from roll.types.collate import RowTable
 from roll.types.metrics import MetricSums
+from roll.types.row_numbers import ROW_STAGES
 
 
 def share(samples: Rows, rows_by_rank: Sequence[np.ndarray]) -> tuple[Shard, ...]:
@@ -182,8 +183,13 @@ class TrainCluster(ScoreCluster):
     def __init__(self, cluster: Cluster, limits: BatchLimits, train_limits: BatchLimits):
         super().__init__(cluster, limits)
         self._train_limits = train_limits
-        self.row_advantages = np.zeros((0, 2))
-        """What the last training with credit gave to each row, by row id: TrainBatch.row_advantages."""
+        self.row_numbers = np.zeros((0, len(ROW_STAGES) + 1))
+        """What stands for each row of the last training, by row id: `row_numbers`."""
+
+    @property
+    def row_advantages(self) -> np.ndarray:
+        """Sum of the advantages over the response tokens of each row, and their number. float64 [R, 2]."""
+        return self.row_numbers[:, -2:]
 
     @property
     def shares_prefixes(self) -> bool:
@@ -249,17 +255,15 @@ class TrainCluster(ScoreCluster):
         work.learnt += reports[0].num_tokens
         for report in reports:
             work.shared = work.shared.plus(report.shared)
-        self._keep_advantages(samples, reports)
+        self._keep_numbers(samples, reports)
         return metrics
 
-    def _keep_advantages(self, samples: RowSet | SampleSet, reports: Sequence[TrainReport]) -> None:
-        """Keep [sum, tokens] of each row's advantages; 0 of both for rows that are not trained on."""
-        shards = {info.dp_rank: report.advantages for info, report in zip(self.info, reports, strict=True)}
+    def _keep_numbers(self, samples: RowSet | SampleSet, reports: Sequence[TrainReport]) -> None:
+        shards = {info.dp_rank: report.numbers for info, report in zip(self.info, reports, strict=True)}
         rows = np.concatenate([shard.rows for shard in samples.shards])
-        self.row_advantages = np.zeros((int(rows.max(initial=-1)) + 1, 2))
+        self.row_numbers = np.zeros((int(rows.max(initial=-1)) + 1, len(ROW_STAGES) + 1))
         for dp_rank, shard in enumerate(samples.shards):
-            if (advantages := shards[dp_rank]) is not None:
-                self.row_advantages[shard.rows] = advantages
+            self.row_numbers[shard.rows] = shards[dp_rank]
 
     def save_checkpoint(self, directory: Path) -> None:
         self.cluster.call_all("save_checkpoint", directory)

@@ -46,6 +46,7 @@ from roll.types.collate import RowTable, assemble, pad, routes_of, unpad
 from roll.types.columns import token_indices
 from roll.types.metrics import MetricSums, SharedWork
 from roll.types.packing import token_keys
+from roll.types.row_numbers import row_numbers
 from roll.utils.files import naming_full_disk
 from roll.utils.imports import resolve
 
@@ -203,7 +204,7 @@ class TrainWorker(ScoreWorker):
             batch, sums = job.credit.assign(samples, scores, self.strategy.all_reduce_sum)
         elif kinds:
             batch = _taught(request.rows, kinds, flats, samples)
-        advantages = batch.row_advantages if isinstance(batch, TrainBatch) else None
+        numbers = row_numbers(batch)
         scales = self._scales(rows_of(batch), job.num_updates, expert)
         shown = self._shown(expert, request)
         chunks, counts = np.split(np.arange(len(samples)), job.num_updates), request.counts
@@ -237,7 +238,7 @@ class TrainWorker(ScoreWorker):
             sums.add("prefix_sharing_factor", shared.row_tokens, shared.tokens)
         last_metrics = {name: last[name] for name in last if name != "grad_norm"}
         num_tokens = sum(scale.all_tokens for scale in scales)
-        return TrainReport(sums.to_floats(), last_metrics, idle, num_tokens, advantages, shared)
+        return TrainReport(sums.to_floats(), last_metrics, idle, num_tokens, numbers, shared)
 
     def save_checkpoint(self, directory: Path) -> None:
         with naming_full_disk(directory):

@@ -114,6 +114,7 @@ class RowPipeline(Run):
         scores = self.scores_of(rows, shared)
         with self.timer("train"), self.running.placement.hold(self.trainer.everything):
             metrics = self.trainer.train(shared, TrainJob(self.loss, temperature=1.0, num_updates=1), scores)
+        self.digests.record(step + 1, self.trainer.row_numbers)
         counts = {"epochs": self.source.epochs, "trained_tokens": float(rows.response_lengths.sum())}
         return prefixed("train", metrics | counts)
 

@@ -111,6 +111,7 @@ class Trainer:
     everything = weights = "all of it"
     shares_prefixes = False
     row_advantages = np.zeros((0, 2))
+    row_numbers = np.zeros((0, 8))
 
     def __init__(self) -> None:
         self.jobs: list[tuple[TrainJob, SampleSet]] = []

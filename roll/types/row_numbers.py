@@ -1,0 +1,41 @@
+"""A few numbers that stand for each row of a step: equal ones mean that two runs trained on the same."""
+
+from __future__ import annotations
+
+import zlib
+from itertools import pairwise
+
+import numpy as np
+
+from roll.types.batch import Rows, SampleBatch, TrainBatch, rows_of
+
+ROW_STAGES = (
+    "prompt ids",
+    "sampled tokens",
+    "rewards",
+    "log-probs of the engine",
+    "log-probs of the trainer",
+    "log-probs of the reference",
+    "advantages",
+)
+"""The columns of `row_numbers` but for the last, in the order in which a step computes them."""
+
+
+def row_numbers(batch: Rows | TrainBatch) -> np.ndarray:
+    """Return float64 [R, 8]: the columns of ROW_STAGES and the number of response tokens. Token ids are a CRC-32;
+    log-probs and advantages are sums over the response; what a batch does not have is 0."""
+    rows = rows_of(batch)
+    numbers = np.zeros((len(rows), len(ROW_STAGES) + 1))
+    bounds = np.append(0, np.cumsum(rows.lengths)).tolist()
+    for row, (start, end) in enumerate(pairwise(bounds)):
+        ids, mask = rows.input_ids[start:end], rows.response_mask[start:end]
+        numbers[row, :2] = zlib.crc32(ids[~mask].tobytes()), zlib.crc32(ids[mask].tobytes())
+    numbers[:, -1] = rows.response_lengths
+    if isinstance(rows, SampleBatch):
+        numbers[:, 2] = rows.rewards
+    if isinstance(batch, TrainBatch) and len(rows):
+        scores = (batch.samples.rollout_log_probs, batch.old_log_probs, batch.ref_log_probs, batch.advantages)
+        for column, values in enumerate(scores, 3):
+            if values is not None:
+                numbers[:, column] = np.add.reduceat(values.astype(np.float64), bounds[:-1])
+    return numbers
