@@ -6,25 +6,67 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from roll.errors import ConfigError
-from roll.run.tracking.local import JsonlTracker, PrometheusTracker, StdoutTracker, TensorboardTracker
-from roll.run.tracking.services import MlflowTracker, SwanlabTracker, WandbTracker, login_problems
-from roll.run.tracking.tracker import NamedTracker, TrackedRun, Tracker, Trackers
+from roll.run.tracking.tracker import TrackedRun, Tracker, Trackers
+from roll.utils.imports import resolve
 from roll.utils.secrets import find_secrets, mask, redact
 
 logger = logging.getLogger(__name__)
 
-TRACKERS: Mapping[str, type[NamedTracker]] = {
-    "tensorboard": TensorboardTracker,
-    "jsonl": JsonlTracker,
-    "stdout": StdoutTracker,
-    "wandb": WandbTracker,
-    "mlflow": MlflowTracker,
-    "swanlab": SwanlabTracker,
-    "prometheus": PrometheusTracker,
+_LOCAL, _SERVICES = "roll.run.tracking.local", "roll.run.tracking.services"
+
+
+@dataclass(frozen=True)
+class TrackerRow:
+    """A tracker that `track_with` can name: `path` leads to its class, built as `Class(run, settings)`, which raises
+    whatever its service raises. `settings`: keys of tracker_kwargs that it takes. `module`: what must be installed, by
+    the line `install`. `login`: path of a check of its settings for credentials. `records_process`: it stores the
+    command line as the system knows it, which cannot be masked."""
+
+    path: str
+    settings: str = ""
+    module: str = ""
+    install: str = ""
+    login: str = ""
+    records_process: bool = False
+
+    @property
+    def keys(self) -> frozenset[str]:
+        return frozenset(self.settings.split())
+
+
+TRACKERS: Mapping[str, TrackerRow] = {
+    "tensorboard": TrackerRow(f"{_LOCAL}:TensorboardTracker", "log_dir", "tensorboard", "pip install tensorboard"),
+    "jsonl": TrackerRow(f"{_LOCAL}:JsonlTracker", "log_dir"),
+    "stdout": TrackerRow(f"{_LOCAL}:StdoutTracker"),
+    "wandb": TrackerRow(
+        f"{_SERVICES}:WandbTracker",
+        "project entity name notes tags group job_type mode api_key host log_dir settings",
+        "wandb",
+        "pip install wandb",
+        login=f"{_SERVICES}:wandb_problem",
+    ),
+    "mlflow": TrackerRow(
+        f"{_SERVICES}:MlflowTracker",
+        "tracking_uri experiment_name project run_name name tags log_dir",
+        "mlflow",
+        "pip install mlflow-skinny",
+    ),
+    "swanlab": TrackerRow(
+        f"{_SERVICES}:SwanlabTracker",
+        "project workspace experiment_name name description notes tags mode logdir log_dir api_key login_kwargs",
+        "swanlab",
+        "pip install swanlab",
+        login=f"{_SERVICES}:swanlab_problem",
+        records_process=True,
+    ),
+    "prometheus": TrackerRow(
+        f"{_LOCAL}:PrometheusTracker", "host port", "prometheus_client", "pip install prometheus_client"
+    ),
 }
 
 
@@ -60,14 +102,15 @@ def make_trackers(
     for name in dict.fromkeys(names):
         try:
             with _command_line(command_line):
-                started[name] = TRACKERS[name](run, _settings_for(name, kwargs))
+                make: Any = resolve(TRACKERS[name].path)
+                started[name] = make(run, _settings_for(name, kwargs))
         except Exception as error:
             Trackers(started).close(failed=True)
             cause = mask(f"{type(error).__name__}: {error}", find_secrets({"tracker_kwargs": kwargs}))
             raise ConfigError(f"track_with: {name} cannot start. {cause}") from error
-    for name, make in (watchers or {}).items():
+    for name, watch in (watchers or {}).items():
         try:
-            started[name] = make(run)
+            started[name] = watch(run)
         except Exception:
             logger.warning("%s does not watch this run", name, exc_info=True)
     return Trackers(started)
@@ -96,8 +139,8 @@ def tracker_problems(names: Sequence[str], kwargs: Mapping[str, Any]) -> list[st
     for key, value in kwargs.items():
         if key in TRACKERS:
             problems.extend(_nested_problems(key, value, chosen))
-        elif not any(key in tracker.settings for tracker in chosen.values()):
-            known = sorted(frozenset().union(*(tracker.settings for tracker in chosen.values())))
+        elif not any(key in tracker.keys for tracker in chosen.values()):
+            known = sorted(frozenset().union(*(tracker.keys for tracker in chosen.values())))
             problems.append(
                 f"tracker_kwargs.{key}: no tracker of track_with ({', '.join(names)}) knows it; they know: "
                 f"{', '.join(known) or 'no settings'}."
@@ -117,16 +160,18 @@ def missing_trackers(names: Sequence[str]) -> list[str]:
 
 def missing_logins(names: Sequence[str], kwargs: Mapping[str, Any]) -> list[str]:
     """The services of track_with for which this machine holds no credentials."""
-    known = tuple(name for name in dict.fromkeys(names) if name in TRACKERS)
-    return login_problems(known, lambda name: _settings_for(name, kwargs))
+    checks: dict[str, Any] = {
+        name: resolve(row.login) for name in names if (row := TRACKERS.get(name)) is not None and row.login
+    }
+    return [problem for name, check in checks.items() if (problem := check(_settings_for(name, kwargs)))]
 
 
-def _nested_problems(name: str, value: Any, chosen: Mapping[str, type[NamedTracker]]) -> list[str]:
+def _nested_problems(name: str, value: Any, chosen: Mapping[str, TrackerRow]) -> list[str]:
     if name not in chosen:
         return [f"tracker_kwargs.{name}: {name} is not in track_with, so this would be ignored. Add it or remove this."]
     if not isinstance(value, Mapping):
         return [f"tracker_kwargs.{name}: the settings of {name} must be a mapping, got {type(value).__name__}."]
-    known = chosen[name].settings
+    known = chosen[name].keys
     return [
         f"tracker_kwargs.{name}.{key}: {name} has no such setting; it knows: {', '.join(sorted(known)) or 'none'}."
         for key in value
@@ -135,7 +180,7 @@ def _nested_problems(name: str, value: Any, chosen: Mapping[str, type[NamedTrack
 
 
 def _settings_for(name: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    shared = {key: value for key, value in kwargs.items() if key in TRACKERS[name].settings}
+    shared = {key: value for key, value in kwargs.items() if key in TRACKERS[name].keys}
     settings = kwargs.get(name)
     return {**shared, **(settings if isinstance(settings, Mapping) else {})}
 

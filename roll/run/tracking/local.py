@@ -15,10 +15,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from roll.run.bottleneck import bottleneck_of
-from roll.run.tracking.tracker import Metrics, NamedTracker, TrackedRun, TrackedSample
+from roll.run.tracking.tracker import Metrics, TrackedRun, TrackedSample, Tracker
 from roll.utils.files import open_regular, write_whole
 from roll.utils.network import LOOPBACK
 from roll.utils.text import visible
@@ -37,7 +37,7 @@ Row = tuple[int, Metrics]
 _OTHER_KEYS = frozenset({"step", "time", "bound"})  # of a line, beside its metrics
 
 
-class JsonlTracker(NamedTracker):
+class JsonlTracker(Tracker):
     """`metrics.jsonl`: one line `{"step": 3, "time": "2026-03-01T12:00:00.000+00:00", "rollout/reward_mean": 0.5, ...}`
     per call, on the disk when log returns.
 
@@ -45,8 +45,6 @@ class JsonlTracker(NamedTracker):
     run in the directory of an old one puts the old file aside (`metrics.1.jsonl`). NaN and infinities are null: JSON
     knows neither.
     """
-
-    settings: ClassVar = frozenset({"log_dir"})
 
     def __init__(self, run: TrackedRun, settings: Mapping[str, Any]):
         self._directory = Path(settings.get("log_dir") or run.directory)
@@ -145,7 +143,7 @@ def _put_aside(path: Path) -> None:
         path.rename(path.with_name(f"metrics.{number}.jsonl"))
 
 
-class StdoutTracker(NamedTracker):
+class StdoutTracker(Tracker):
     """One line per step with every number, on standard output: for runs whose output is collected."""
 
     def __init__(self, run: TrackedRun, settings: Mapping[str, Any]):
@@ -167,14 +165,10 @@ def _short(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-class TensorboardTracker(NamedTracker):
+class TensorboardTracker(Tracker):
     """TensorBoard event files below `<directory>/tensorboard` (or `log_dir`), written without torch or tensorflow.
 
     On resume a session mark tells TensorBoard to forget the steps that are run again."""
-
-    module: ClassVar = "tensorboard"
-    install: ClassVar = "pip install tensorboard"
-    settings: ClassVar = frozenset({"log_dir"})
 
     def __init__(self, run: TrackedRun, settings: Mapping[str, Any]):
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
@@ -238,14 +232,10 @@ def _markdown(samples: Sequence[TrackedSample]) -> str:
 DEFAULT_PORT = 9400
 
 
-class PrometheusTracker(NamedTracker):
+class PrometheusTracker(Tracker):
     """Serves `http://<host>:<port>/metrics` while the run goes on: each metric of the newest step as a gauge
     `roll_<name>` with the label `run`, and `roll_step`. Whoever reaches the port can read them, so `host` is loopback
     unless given; 0.0.0.0 is every interface. Port 0 takes a free one."""
-
-    module: ClassVar = "prometheus_client"
-    install: ClassVar = "pip install prometheus_client"
-    settings: ClassVar = frozenset({"host", "port"})
 
     def __init__(self, run: TrackedRun, settings: Mapping[str, Any]):
         from prometheus_client import CollectorRegistry, start_http_server

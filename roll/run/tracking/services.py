@@ -7,13 +7,13 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from roll.run.tracking.tracker import Metrics, NamedTracker, TrackedRun, TrackedSample, picture_name
+from roll.run.tracking.tracker import Metrics, TrackedRun, TrackedSample, Tracker, picture_name
 
 # Whether the services can be used from here, as far as that is known without asking them.
 
@@ -21,14 +21,8 @@ _CONNECT_TIMEOUT_S = 10
 _UNANSWERED = "or mode: offline in tracker_kwargs, or take it out."
 
 
-def login_problems(names: tuple[str, ...], settings_of: Callable[[str], Mapping[str, Any]]) -> list[str]:
-    """The trackers among these that have no credentials; only what is certain."""
-    checks = {"wandb": _wandb_problem, "swanlab": _swanlab_problem}
-    problems = [checks[name](settings_of(name)) for name in names if name in checks]
-    return [problem for problem in problems if problem]
-
-
-def _wandb_problem(settings: Mapping[str, Any]) -> str | None:
+def wandb_problem(settings: Mapping[str, Any]) -> str | None:
+    """Say that there are no credentials, if that is certain."""
     mode = settings.get("mode") or os.environ.get("WANDB_MODE") or "online"
     logins = (
         settings.get("api_key"),
@@ -47,7 +41,8 @@ def _wandb_problem(settings: Mapping[str, Any]) -> str | None:
     )
 
 
-def _swanlab_problem(settings: Mapping[str, Any]) -> str | None:
+def swanlab_problem(settings: Mapping[str, Any]) -> str | None:
+    """Say that there are no credentials, if that is certain."""
     mode = settings.get("mode") or os.environ.get("SWANLAB_MODE") or "online"
     logins = (settings.get("api_key"), settings.get("login_kwargs"), *_environment("SWANLAB_API_KEY"))
     folders = (Path(".swanlab"), Path(os.environ.get("SWANLAB_SAVE_DIR", "~/.swanlab")), Path("~/.swanlab"))
@@ -99,30 +94,11 @@ def _is_file(path: Path) -> bool:
 _PROJECT = "roll"
 
 
-class WandbTracker(NamedTracker):
+class WandbTracker(Tracker):
     """Weights & Biases. `mode: offline` writes below `<directory>/wandb` for a later `wandb sync`.
 
     A resumed run continues the same W&B run. W&B never rewrites a step, so steps that are run again keep their first
     values, which are the same ones."""
-
-    module: ClassVar = "wandb"
-    install: ClassVar = "pip install wandb"
-    settings: ClassVar = frozenset(
-        {
-            "project",
-            "entity",
-            "name",
-            "notes",
-            "tags",
-            "group",
-            "job_type",
-            "mode",
-            "api_key",
-            "host",
-            "log_dir",
-            "settings",
-        }
-    )
 
     def __init__(self, run: TrackedRun, settings: Mapping[str, Any]):
         import wandb  # pyright: ignore[reportMissingImports]
@@ -157,16 +133,8 @@ class WandbTracker(NamedTracker):
         self._run.finish(exit_code=int(failed))
 
 
-class SwanlabTracker(NamedTracker):
+class SwanlabTracker(Tracker):
     """SwanLab. `mode: offline` or `local` writes below `<directory>/swanlog`. It has no place for a summary."""
-
-    records_process: ClassVar = True
-    module: ClassVar = "swanlab"
-    install: ClassVar = "pip install swanlab"
-    settings: ClassVar = frozenset(
-        {"project", "workspace", "experiment_name", "name", "description", "notes", "tags", "mode", "logdir", "log_dir"}
-        | {"api_key", "login_kwargs"}
-    )
 
     def __init__(self, run: TrackedRun, settings: Mapping[str, Any]):
         import swanlab  # pyright: ignore[reportMissingImports]
@@ -206,16 +174,10 @@ class SwanlabTracker(NamedTracker):
         self._swanlab.finish()
 
 
-class MlflowTracker(NamedTracker):
+class MlflowTracker(Tracker):
     """MLflow. Without `tracking_uri` (or MLFLOW_TRACKING_URI) it writes a file store in `<directory>/mlruns`: offline.
 
     A resumed run continues the same MLflow run; a step that is run again is recorded twice, with equal values."""
-
-    module: ClassVar = "mlflow"
-    install: ClassVar = "pip install mlflow-skinny"
-    settings: ClassVar = frozenset(
-        {"tracking_uri", "experiment_name", "project", "run_name", "name", "tags", "log_dir"}
-    )
 
     def __init__(self, run: TrackedRun, settings: Mapping[str, Any]):
         uri = settings.get("tracking_uri") or os.environ.get("MLFLOW_TRACKING_URI")

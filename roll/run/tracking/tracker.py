@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -83,26 +83,6 @@ class Tracker(ABC):
     def close(self, failed: bool = False) -> None:
         """Sends and writes what is still held back; failed says how the run ended. Called once."""
         return None
-
-
-class NamedTracker(Tracker):
-    """A tracker that `track_with` can name.
-
-    Its package is imported when the tracker is made, so that naming it in a dry run costs nothing.
-    """
-
-    module: ClassVar[str | None] = None
-    """The module that must be importable, None when nothing beyond roll's own requirements is."""
-    install: ClassVar[str] = ""
-    """The line that installs it."""
-    settings: ClassVar[frozenset[str]] = frozenset()
-    """The keys of `tracker_kwargs` that this tracker understands."""
-    records_process: ClassVar[bool] = False
-    """Whether it stores the command line as the system knows it, where we cannot mask it."""
-
-    @abstractmethod
-    def __init__(self, run: TrackedRun, settings: Mapping[str, Any]):
-        """Starts tracking. Raises whatever the service raises when it cannot."""
 
 
 class Trackers(Tracker):

@@ -19,6 +19,7 @@ from roll.errors import ConfigError
 from roll.run.tracking.build import TRACKERS, make_trackers, tracker_problems
 from roll.run.tracking.local import read_metrics
 from roll.run.tracking.tracker import TrackedSample, Tracker, Trackers
+from roll.utils.imports import resolve
 
 CONFIG = {"exp_name": "demo", "seed": 1, "system_envs": {"HF_TOKEN": "hf_abcdefgh"}}
 
@@ -413,7 +414,8 @@ def test_wandb_and_swanlab_get_pictures_beside_the_cells(tmp_path, wandb, swanla
 
 
 def test_the_trackers_that_take_samples_are_those_that_the_settings_know():
-    assert {name for name, each in TRACKERS.items() if each.samples is not Tracker.samples} == set(SAMPLE_TRACKERS)
+    classes = {name: resolve(row.path) for name, row in TRACKERS.items()}
+    assert {name for name, each in classes.items() if each.samples is not Tracker.samples} == set(SAMPLE_TRACKERS)
 
 
 def test_a_tracker_that_takes_no_samples_is_told_the_metrics_all_the_same(tmp_path, caplog):
