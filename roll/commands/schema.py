@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from roll.configs.reference import schema_of
+from roll.configs.schema import schema_of
 from roll.errors import ConfigError
 from roll.run.spec import PIPELINES, pipeline_of
 

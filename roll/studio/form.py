@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from roll.configs.reference import schema_of
+from roll.configs.schema import schema_of
 from roll.configs.strategies.table import STRATEGIES
 from roll.configs.tables.estimators import ESTIMATORS
 from roll.configs.tables.policy_losses import POLICY_FORMS

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from roll.configs.load.yaml_file import read_yaml
-from roll.configs.reference import main, reference, untranslated, unused
+from tools.config_reference import main, reference, untranslated, unused
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE, CHINESE = DOCS / "config_reference.md", DOCS / "config_reference.zh.md"
@@ -14,7 +14,7 @@ CATALOGUE = DOCS / "site" / "zh.yaml"
 
 
 def test_the_configuration_reference_is_fresh() -> None:
-    hint = "stale: run `python -m roll.configs.reference > docs/config_reference.md`"
+    hint = "stale: run `python -m tools.config_reference > docs/config_reference.md`"
     assert PAGE.read_text(encoding="utf-8") == reference(), hint
 
 
@@ -34,7 +34,7 @@ def test_a_key_that_means_something_else_below_the_class_that_has_it_is_shown_th
 def test_the_chinese_reference_is_fresh_where_it_is_translated() -> None:
     """Who adds a key need not write Chinese: what has no translation may be missing on the page. Whatever has one
     stands there as the settings have it, and no key that is gone does."""
-    hint = "stale: run `python -m roll.configs.reference --catalogue docs/site/zh.yaml > docs/config_reference.zh.md`"
+    hint = "stale: run `python -m tools.config_reference --catalogue docs/site/zh.yaml > docs/config_reference.zh.md`"
     catalogue, shown = read_yaml(CATALOGUE), CHINESE.read_text(encoding="utf-8").splitlines()
     lacking = reference({**catalogue, **dict.fromkeys(untranslated(catalogue), LACKING)})
     assert [line for line in lacking.splitlines() if LACKING not in line and line not in shown] == [], hint

@@ -9,7 +9,7 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from roll.commands.table import main
-from roll.configs.reference import schema_of
+from roll.configs.schema import schema_of
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.run.kind import kind_of
 from roll.run.spec import PIPELINES
