@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roll.commands.options import plan_parser, run_parser, script_parser
 from roll.configs.load.loader import _say, compose_tree, locate_yaml, resolve_tree, without_unset, yaml_at
 from roll.configs.plan.describe_defaults import default_lines
+from roll.configs.sections.run import STAGES
 from roll.errors import ConfigError, RollError
 from roll.run.kind import kind_of
 from roll.run.spec import PipelineSpec, pipeline_of
-from roll.run.stages.entries import STAGES
-from roll.run.stages.planned import Stage, StageProblems, plan_stages
 from roll.run.start.load import Loaded, check, plan_text
 from roll.run.start.memory_report import MemoryReport, memory_report
 from roll.run.start.preflight import multimodal_notes
@@ -27,6 +26,9 @@ from roll.run.start.start_checks import StartOptions, beside_mistakes, foreseen,
 from roll.utils.imports import resolve
 from roll.utils.logging import masked_output
 from roll.utils.text import visible
+
+if TYPE_CHECKING:
+    from roll.run.stages.planned import Stage
 
 EXIT_OK, EXIT_FAILED, EXIT_BAD_CONFIG, EXIT_INTERRUPTED = 0, 1, 2, 130
 
@@ -77,6 +79,8 @@ def _ending(
             raw, unset = without_unset(raw)
             start_options = replace(options, unset=unset)
         if STAGES in raw.tree:
+            from roll.run.stages.planned import plan_stages
+
             return _start_stages(plan_stages(raw, overrides, pipeline), start_options)
         spec = pipeline_of(pipeline) if pipeline else kind_of(raw.tree)
         beside = partial(beside_mistakes, spec, start_options)
@@ -93,6 +97,8 @@ def _supervise(
 
     raw = compose_tree(*find(), overrides)
     if STAGES in raw.tree:
+        from roll.run.stages.planned import plan_stages
+
         runs = [stage.loaded.config for stage in plan_stages(raw, overrides, None)]
     else:
         spec = kind_of(raw.tree)
@@ -124,8 +130,9 @@ def _start(spec: PipelineSpec, loaded: Loaded, options: StartOptions) -> int:
     return int(spec.make_run(loaded.config, loaded.plan).run())
 
 
-def _start_stages(stages: Sequence[Stage], options: StartOptions) -> int:
+def _start_stages(stages: "Sequence[Stage]", options: StartOptions) -> int:
     """All plans and problems first, then what is not finished."""
+    from roll.run.stages.planned import StageProblems
     from roll.run.stages.progress import (
         progress_lines,
         progress_of,
@@ -158,7 +165,7 @@ def _start_stages(stages: Sequence[Stage], options: StartOptions) -> int:
     return code
 
 
-def _before(stage: Stage, loaded: Loaded) -> None:
+def _before(stage: "Stage", loaded: Loaded) -> None:
     _say(f"Stage {stage.entry.number}: {stage.name}")
     _refuse(stage.spec, loaded, memory_report(loaded.config, loaded.plan))
 

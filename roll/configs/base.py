@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 LARGEST = 10**9  # of any number without a limit of its own: fp32 and every engine's integers hold it
 LARGEST_REWARD = 3.4028234663852886e38  # float32's, as which rewards are kept
+SOLVED = 1.0  # an answer with this reward counts as solved in pass@k, unless its environment reports `success`
 LARGEST_SEED = 2**32 - 1  # the engines seed numpy, which takes 32 bits
 MOST_NODES = 100_000
 MOST_DEVICES_PER_NODE = 1_000

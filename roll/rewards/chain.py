@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from roll.configs.base import SOLVED
 from roll.rewards.base import BatchReward, Reward, RewardInput, RewardResult, Score, finite, takes_batch
 from roll.rewards.config import BUILTINS, RewardConfig
-from roll.rl.evaluation import SOLVED
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,8 @@ from math import comb
 
 import numpy as np
 
+from roll.configs.base import SOLVED
 from roll.types.rollout import Generate, Rollouter, Task, Trajectory, TrajectoryGroup
-
-SOLVED = 1.0
-"""An answer with at least this reward counts as solved in pass@k, unless its environment reports `success` itself."""
 
 
 def pass_at_k(num_samples: int, num_solved: int, k: int) -> float:

@@ -388,6 +388,7 @@ class RunConfig(Settings):
 
 # An entry of `stages`: what it says of itself, beside the keys that it changes.
 
+STAGES = "stages"  # the key
 LONGEST_STAGE_NAME = 60
 AT_THE_START = "start"
 """Value in `models` that takes the model that the YAML names, not what an earlier stage learnt."""

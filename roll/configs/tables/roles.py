@@ -115,6 +115,7 @@ CRITIC = Role(
 REFERENCE = Role("reference", "score", "lm", ("pretrain",))
 REWARD_PRETRAIN = ("reward_pretrain",)
 LLM_JUDGE, REWARD_MODEL = "llm_judge", "reward_model"
+ROLL_JUDGE_PROMPT = "Qwen2.5-7B-Instruct-RLVR-prompt"
 """Rewards that a model gives."""
 
 

@@ -9,7 +9,6 @@ from typing import Protocol, TypeVar
 
 from roll.configs.tables.vision import PictureSizes
 from roll.datasets.loader import Row
-from roll.datasets.pictures.decode import header_size, measure
 from roll.datasets.remote import protocol_of
 from roll.errors import ConfigError, PictureError
 from roll.types.media import Picture, PictureSource
@@ -39,6 +38,8 @@ class PictureLengths:
         return [sum(next(counts) for _ in row) for row in rows]
 
     def _count(self, source: PictureSource) -> int:
+        from roll.datasets.pictures.decode import header_size  # only where a row shows some
+
         if is_elsewhere(source):
             return 1
         try:
@@ -84,6 +85,8 @@ def _all_measured(
 
 def _measured(sizes: PictureSizes, source: PictureSource) -> Picture | str:
     """The picture, or why there is none."""
+    from roll.datasets.pictures.decode import measure
+
     try:
         return measure(source, sizes)
     except PictureError as error:

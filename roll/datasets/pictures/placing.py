@@ -18,7 +18,6 @@ from roll.datasets.loader import Row
 from roll.datasets.media import is_something, shown_in
 from roll.datasets.messages import PICTURE, SHOWING, VIDEO
 from roll.datasets.pictures.forms import PicturePlaces, pictures_in
-from roll.datasets.pictures.videos import FrameChoice, videos_in
 from roll.errors import ConfigError
 from roll.types.media import PictureSource
 
@@ -79,7 +78,7 @@ class RowPictures:
         limits = {"min_pixels": args.image_min_pixels, "max_pixels": args.image_max_pixels}
         places = PicturePlaces(args.image_folder, limits)
         of_videos = PicturePlaces(args.video_folder, limits)
-        choice = FrameChoice(args.video_fps, args.video_max_frames)
+        choice = args.video_fps, args.video_max_frames
         self._media = (
             _Medium(
                 PICTURE, "picture", PLACEHOLDER, named_columns(args), "image_key", args.image_key,
@@ -87,7 +86,7 @@ class RowPictures:
             ),
             _Medium(
                 VIDEO, "video", VIDEO_PLACEHOLDER, video_columns(args), "video_key", args.video_key,
-                lambda value, where, file: videos_in(value, where, file, of_videos, choice),
+                lambda value, where, file: _frames_of(value, where, file, of_videos, choice),
             ),
         )  # fmt: skip
         self._warned: set[tuple[str, str]] = set()  # files, and what their texts show
@@ -227,6 +226,12 @@ class RowPictures:
             pictures += before
             placed.append(_split(message, before, waiting, pictures))
         return tuple(placed), tuple(pictures)
+
+
+def _frames_of(value: Any, where: str, file: str, places: PicturePlaces, choice: tuple[float, int]) -> Entries:
+    from roll.datasets.pictures.videos import FrameChoice, videos_in  # brings the decoder
+
+    return videos_in(value, where, file, places, FrameChoice(*choice)) if is_something(value) else []
 
 
 def _check_roles(row: Row, messages: Messages, medium: _Medium) -> None:

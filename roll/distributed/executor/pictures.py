@@ -10,7 +10,6 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from roll.configs.tables.vision import PictureSizes, VisionModel
-from roll.datasets.pictures.decode import decode
 from roll.datasets.pictures.expansion import expand
 from roll.errors import PictureError, WorkerError, describe
 from roll.types.media import Media, Picture, PictureSource, Prompt, pictures_of
@@ -94,6 +93,8 @@ class PictureLoader:
 @ray.remote(num_cpus=0, num_returns=2, max_retries=3)
 def _decoded(source: PictureSource, sizes: PictureSizes) -> tuple[Picture | str, Any]:
     """The picture without its pixels, and these; or why there is none."""
+    from roll.datasets.pictures.decode import decode  # only where a task shows some
+
     try:
         picture = decode(source, sizes)
     except PictureError as error:

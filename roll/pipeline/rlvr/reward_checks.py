@@ -11,14 +11,12 @@ from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
 from roll.configs.strategies.model_numbers import text_part
 from roll.configs.strategies.table import feature_problem
-from roll.configs.tables.roles import LLM_JUDGE
+from roll.configs.tables.roles import LLM_JUDGE, ROLL_JUDGE_PROMPT
 from roll.configs.tables.vision import VisionModel
 from roll.errors import describe
 from roll.pipeline.rlvr.rlvr_config import JUDGE, RLVRConfig
 from roll.rewards.chain import Part, parts_of
 from roll.rewards.config import ANSWER_TOKENS, BUILTINS, PATHS, RewardConfig
-from roll.rewards.judge.api import address_of, method_of, why_not_reached
-from roll.rewards.judge.judge import ROLL_PROMPT
 from roll.rewards.table import (
     MISSING,
     _is_async_once_built,
@@ -60,6 +58,8 @@ def judge_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
             (f"{at}.reward_args",),
         )
     yield from _verdict_problems(at, worker)
+    from roll.rewards.judge.api import method_of
+
     try:
         method_of(worker)
     except (OSError, ValueError) as error:
@@ -78,10 +78,10 @@ def judge_warnings(config: RLVRConfig) -> list[str]:
             warnings.append(
                 f"rewards.{domain}: {', '.join(set_keys)} {verb} nothing here: llm_judge is not its reward."
             )
-        if worker.is_judge and worker.judge_prompt == ROLL_PROMPT:
+        if worker.is_judge and worker.judge_prompt == ROLL_JUDGE_PROMPT:
             warnings.append(
-                f"rewards.{domain}.judge_prompt: {ROLL_PROMPT} has its own wording of ROLL's prompt; for ROLL's exact "
-                "wording write it into a file."
+                f"rewards.{domain}.judge_prompt: {ROLL_JUDGE_PROMPT} has its own wording of ROLL's prompt; for ROLL's "
+                "exact wording write it into a file."
             )
     return warnings
 
@@ -93,6 +93,8 @@ def unreachable_judges(config: RLVRConfig) -> list[str]:
     for domain, worker in config.rewards.items():
         if not worker.is_judge or worker.judge_model_type != "api":
             continue
+        from roll.rewards.judge.api import address_of, why_not_reached
+
         address = address_of(worker)
         if address.base_url not in causes:
             causes[address.base_url] = why_not_reached(address)
@@ -242,6 +244,8 @@ def _verdict_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
 
 
 def _has_bad_pattern(worker: RewardConfig) -> bool:
+    from roll.rewards.judge.api import method_of
+
     try:
         method_of(worker.model_copy(update={"judge_prompt": None}))
     except ValueError:

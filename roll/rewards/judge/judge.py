@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import regex
 
 from roll.configs.problems import did_you_mean
+from roll.configs.tables.roles import ROLL_JUDGE_PROMPT
 from roll.datasets.rows import GROUND_TRUTH
 from roll.errors import RewardError
 from roll.rewards.base import RewardInput, RewardResult, requires
@@ -304,11 +305,10 @@ class Named:
 
 
 DEFAULT = "quality"
-ROLL_PROMPT = "Qwen2.5-7B-Instruct-RLVR-prompt"
 PROMPTS: Mapping[str, Named] = {
     "correctness": Named(CORRECTNESS, "yes_no"),
     "quality": Named(QUALITY, "score"),
-    ROLL_PROMPT: Named(CORRECTNESS, "yes_no"),
+    ROLL_JUDGE_PROMPT: Named(CORRECTNESS, "yes_no"),
 }
 
 

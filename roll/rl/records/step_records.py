@@ -11,7 +11,6 @@ import numpy as np
 
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.sections.algorithm import AlgorithmConfig
-from roll.datasets.pictures.decode import as_png, small_copy
 from roll.distributed.executor.clusters import RLClusters
 from roll.distributed.executor.jobs import ScoreSet
 from roll.distributed.executor.step_rows import fetched, texts_of
@@ -60,6 +59,8 @@ def _small_pictures(record: RolloutRecord) -> tuple[bytes, ...]:
     small: list[bytes] = []
     for source in islice(chain(record.pictures, of_turns), _MOST_PICTURES):
         if source is not None and source.form in _HERE and source.place:
+            from roll.datasets.pictures.decode import as_png, small_copy
+
             with suppress(PictureError):
                 small.append(as_png(small_copy(source, _SMALL_PIXELS)))
     return tuple(small)

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, Queue
 
-from roll.configs.problems import Problem
 from roll.configs.sections.run import RunConfig
 from roll.errors import ConfigError, RollError, describe
 from roll.run.interrupts import Interrupts
@@ -21,11 +20,6 @@ from roll.run.saving.checkpoint import HF_MODEL
 # What stands against sending models to the Hugging Face hub.
 
 KEY = "checkpoint_config.hub_model_id"
-
-
-def hub_problems(config: RunConfig) -> Iterator[Problem]:
-    if config.hub_repo is not None and (why := why_not()):
-        yield Problem(f"{KEY}: {why}", ("checkpoint_config",), "machine")
 
 
 def why_not() -> str:

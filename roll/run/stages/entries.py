@@ -11,13 +11,12 @@ from roll.configs.load.loader import RawTree
 from roll.configs.load.overrides import WHOLE_REFERENCE, lookup, references
 from roll.configs.load.validate import SLIP, validate
 from roll.configs.problems import nearest
-from roll.configs.sections.run import RunConfig, StageConfig
+from roll.configs.sections.run import STAGES, RunConfig, StageConfig
 from roll.configs.tables.presets import kind_of_algorithm
 from roll.errors import ConfigError
 from roll.run.kind import spellings
 from roll.utils.text import show
 
-STAGES = "stages"
 _ELSEWHERE: Mapping[str, str] = {
     "defaults": "fragments are for all stages: name them at the top of the YAML",
     "hydra": "it holds for the whole YAML",

@@ -29,7 +29,6 @@ from roll.distributed.strategy.table import engine_problems, strategy_problems
 from roll.models import hub, multimodal
 from roll.models.hub import INSTALL, is_on_modelscope
 from roll.platforms.table import PLATFORMS
-from roll.run.saving.hub import hub_problems as upload_problems
 from roll.run.saving.model_files import read_model_config
 from roll.run.saving.rehearsal import room_problems
 from roll.run.start.device_defaults import unplaced
@@ -144,6 +143,14 @@ def machine_report(config: RunConfig) -> MachineReport:
         *upload_problems(config),
     ]
     return MachineReport(tuple(problems), (*unchecked, *_gpus_elsewhere(config)))
+
+
+def upload_problems(config: RunConfig) -> Iterator[Problem]:
+    if config.hub_repo is not None:
+        from roll.run.saving.hub import KEY, why_not
+
+        if why := why_not():
+            yield Problem(f"{KEY}: {why}", ("checkpoint_config",), "machine")
 
 
 def _gpus_elsewhere(config: RunConfig) -> Iterator[str]:

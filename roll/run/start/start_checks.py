@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +14,6 @@ from roll.configs.sections.run import RunConfig
 from roll.configs.tables.features import active
 from roll.distributed.strategy.table import class_problems
 from roll.errors import ConfigError
-from roll.run.records.run_record import RUN_FILE, read_story
 from roll.run.spec import PipelineSpec
 from roll.run.start.load import Loaded
 from roll.run.start.memory_report import MemoryReport
@@ -47,10 +47,12 @@ def _held(config: RunConfig) -> str | None:
         saved = sorted(path.name for path in config.checkpoint_dir.glob("step_*") if path.is_dir())
     except OSError:
         saved = []
-    try:
-        story = read_story(Path(config.logging_dir) / RUN_FILE)
-    except (OSError, ValueError):
-        story = None
+    story = None
+    if os.path.isdir(config.logging_dir):
+        from roll.run.records.run_record import RUN_FILE, read_story
+
+        with suppress(OSError, ValueError):
+            story = read_story(Path(config.logging_dir) / RUN_FILE)
     name = story.config.get("exp_name") if story is not None else None
     last = story.starts[-1] if story is not None and story.starts else None
     if last is not None and name != config.exp_name:

@@ -287,7 +287,6 @@ def test_only_known_findings_are_the_machines() -> None:
         "pipeline/agentic/tool_checks.py",
         "features/operators/checks.py",
         "pipeline/rlvr/reward_checks.py",
-        "run/saving/hub.py",
         "run/start/data_files.py",
         "run/start/engine_models.py",
         "run/start/preflight.py",
