@@ -45,6 +45,7 @@ setup(
         "roll.importers": ["*.sh", "data/*.json", "data/*.yaml", "data/*/*.yaml"],
         "roll.report": ["*.j2"],
         "roll.doctor": ["*.yaml"],
+        "roll.envs.webshop": ["shelf/*.jsonl"],
         "roll.configs.strategies": ["*.yaml"],
         "roll.configs.tables": ["*.yaml"],
     },

@@ -9,11 +9,12 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from roll.envs.tools.search import Bm25
-from roll.envs.webshop.shelf import GOALS, PRODUCTS
 from roll.errors import EnvError
 
 Split = Literal["all", "train", "val"]
 PRODUCT_FILE, GOAL_FILE = "products.jsonl", "goals.jsonl"
+SHELF = Path(__file__).with_name("shelf")
+"""A shop of a few products, for tests and laptops."""
 HELD_OUT_SHARE = 8
 """One goal in so many is for validation."""
 R = TypeVar("R", bound="_Record")
@@ -70,8 +71,7 @@ class Catalogue:
 @functools.lru_cache(maxsize=4)
 def load_catalogue(folder: str | None) -> Catalogue:
     """One per process. None: the built-in one. Raises EnvError."""
-    if folder is None:
-        return Catalogue(_records(PRODUCTS, Product, "the shelf"), _records(GOALS, Goal, "the shelf"))
+    folder = folder or str(SHELF)
     if not Path(folder).is_dir():
         raise EnvError(f"data: {folder} is no folder; roll.envs.webshop.prepare makes one")
     products = _records(_lines(Path(folder, PRODUCT_FILE)), Product, f"{folder}/{PRODUCT_FILE}")

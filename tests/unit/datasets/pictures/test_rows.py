@@ -14,7 +14,7 @@ import pytest
 from roll.configs.sections.data import DataArgs
 from roll.configs.tables.vision import VisionModel, vision_model
 from roll.datasets.encoding import TaskSet, load_tasks
-from roll.datasets.pictures import lengths
+from roll.datasets.pictures import decode as decoder
 from roll.datasets.pictures.decode import decode
 from roll.datasets.pictures.expansion import expand
 from roll.datasets.preflight import preflight
@@ -354,8 +354,8 @@ def base_length(load: Loader) -> int:
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The pictures whose headers are read."""
-    read, paths = lengths.header_size, []
-    monkeypatch.setattr(lengths, "header_size", lambda source: paths.append(Path(source.place).name) or read(source))
+    read, paths = decoder.header_size, []
+    monkeypatch.setattr(decoder, "header_size", lambda source: paths.append(Path(source.place).name) or read(source))
     return paths
 
 
