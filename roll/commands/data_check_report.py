@@ -25,10 +25,10 @@ from roll.datasets.encoding import load_tasks
 from roll.datasets.loader import DataFile, Row
 from roll.datasets.messages import CONVERSATIONS, are_messages, clean_messages
 from roll.datasets.pictures.lengths import PictureLengths
-from roll.datasets.pictures.placing import media_columns, named_columns
 from roll.datasets.pictures.stored import StoredPicture
 from roll.datasets.preferences import PairColumns, load_pairs
 from roll.datasets.rows import Domain, RowReader, tag_of
+from roll.datasets.shown import media_columns, named_columns
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.usual_columns import USUAL_COLUMNS
 from roll.errors import ConfigError

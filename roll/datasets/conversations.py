@@ -19,8 +19,9 @@ from roll.datasets.media import BLIND, check_text_alone
 from roll.datasets.messages import conversation_column, messages_in, messages_of_text, with_nulls
 from roll.datasets.pictures.expansion import cut_media
 from roll.datasets.pictures.lengths import ShowsPictures, measured, missing_files
-from roll.datasets.pictures.placing import RowPictures, media_columns, named_columns, num_pictures
+from roll.datasets.pictures.placing import RowPictures
 from roll.datasets.rows import shown
+from roll.datasets.shown import media_columns, named_columns, num_pictures
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import Tool, calls_of_tools, plain, tools_in

@@ -16,13 +16,9 @@ import numpy as np
 
 from roll.configs.sections.data import DataArgs, Truncation
 from roll.configs.tables.vision import VisionModel
-from roll.datasets.answers.parts import shape_of
-from roll.datasets.answers.template_coverage import check_prompt
 from roll.datasets.loader import Row
-from roll.datasets.pictures.lengths import PictureLengths, is_elsewhere, missing_files
-from roll.datasets.pictures.placeholders import Placeholders
-from roll.datasets.pictures.placing import named_columns
 from roll.datasets.rows import Domain, Example, RowReader, tag_of
+from roll.datasets.shown import named_columns
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.usual_columns import Forgotten
@@ -32,6 +28,8 @@ from roll.utils.thinking import marking_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from roll.datasets.pictures.placeholders import Placeholders
 
 # Lengths in tokens: rows are cut to the most that a run takes, and a prompt of megabytes is found too long without the
 # tokenizer, which would work on it for minutes.
@@ -209,6 +207,12 @@ class _Templates:
         return self.by_tag.get(str(tag_of(example.row, self.tag)), self.for_all)
 
 
+def _placeholders_of(vision: VisionModel, tokenizer: PreTrainedTokenizerBase) -> Placeholders:
+    from roll.datasets.pictures.placeholders import Placeholders  # only for a model that sees some
+
+    return Placeholders(vision, tokenizer)
+
+
 class _Encoder:
     """Collects tasks batch by batch. Prompts too long are counted over the whole data before `error` raises."""
 
@@ -230,7 +234,7 @@ class _Encoder:
         self._max_tokens = max_prompt_tokens
         self._tasks: list[Task] = []
         self._ids: set[str] = set()
-        self._placeholders = None if vision is None else Placeholders(vision, self._tokenizer)
+        self._placeholders = None if vision is None else _placeholders_of(vision, self._tokenizer)
         self._num_rows = 0
         self._num_long = 0
         self._num_dropped = 0
@@ -268,6 +272,8 @@ class _Encoder:
         lengths = [len(ids) for ids in token_ids]
         if self._placeholders is None:
             return lengths
+        from roll.datasets.pictures.lengths import PictureLengths, is_elsewhere, missing_files
+
         for example, ids in zip(examples, token_ids, strict=True):
             at = self._templates.of(example).key
             self._placeholders.check(ids, len(example.pictures), example.row.where, at)
@@ -307,6 +313,9 @@ class _Encoder:
             )
         text = template.render(example)
         if not example.is_text:
+            from roll.datasets.answers.parts import shape_of
+            from roll.datasets.answers.template_coverage import check_prompt
+
             shape = id(template), shape_of(example.messages), bool(example.tools)
             if shape not in self._written:
                 check_prompt(template, example.messages, example.row, example.tools)

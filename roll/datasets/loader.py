@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from roll.datasets.json_text import Parsed, parse, parse_whole, skip_space
-from roll.datasets.pictures.stored import parquet_file, picture_columns, stored_pictures
 from roll.datasets.remote import fetch
 from roll.errors import ConfigError
 from roll.utils.secrets import mask
@@ -258,6 +257,8 @@ def _read_csv(stream: IO[bytes]) -> Iterator[_ReadRow]:
 def _read_parquet(stream: IO[bytes], name: str = "", pictures: Sequence[str] = ()) -> Iterator[_ReadRow]:
     import pyarrow
     import pyarrow.parquet
+
+    from roll.datasets.pictures.stored import parquet_file, picture_columns, stored_pictures
 
     try:
         place = 0

@@ -27,6 +27,10 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{200,}={0,2}")
 _PLACEHOLDER = re.compile(r"<(image|img|picture|video|audio|speech)(_?\d+)?>|<\|(image|video|audio)(_pad|_\d+)?\|>")
 _HELD = ("bytes", "path", "url", "image", "image_url", "video", "audio", "array", "src", "base64")
 _BEGINNINGS = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"OggS", b"fLaC", b"ID3")
+KEYS = ("bytes", "base64", "image", "image_url", "input_image", "url", "path", "file", "src", "data")
+"""Keys under which a mapping holds a picture. Contents come before places, which may name where they came from."""
+SIZE_KEYS = ("min_pixels", "max_pixels", "resized_height", "resized_width")
+"""Keys by which Qwen's own tools size one picture."""
 TEXT_KINDS = ("text", "input_text", "output_text")
 """Types of parts that hold a text."""
 A_PICTURE, A_VIDEO = _MEDIA_NAMES["image"], _MEDIA_NAMES["video"]

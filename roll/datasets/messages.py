@@ -8,8 +8,7 @@ from typing import Any
 from roll.configs.problems import did_you_mean
 from roll.datasets.json_text import parse_whole
 from roll.datasets.loader import Row
-from roll.datasets.media import A_PICTURE, A_VIDEO, TEXT_KINDS, UNREAD, medium_keys, part_medium
-from roll.datasets.pictures.forms import KEYS, SIZE_KEYS
+from roll.datasets.media import A_PICTURE, A_VIDEO, KEYS, SIZE_KEYS, TEXT_KINDS, UNREAD, medium_keys, part_medium
 from roll.datasets.tool_calls import clean_calls, json_in, plain
 from roll.errors import ConfigError
 from roll.utils.text import show

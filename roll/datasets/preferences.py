@@ -30,8 +30,9 @@ from roll.datasets.loader import Row
 from roll.datasets.messages import messages_in, messages_of_text, transcript, with_nulls
 from roll.datasets.pictures.expansion import cut_media
 from roll.datasets.pictures.lengths import measured
-from roll.datasets.pictures.placing import RowPictures, media_columns, num_pictures
+from roll.datasets.pictures.placing import RowPictures
 from roll.datasets.rows import shown
+from roll.datasets.shown import media_columns, num_pictures
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import Tool, plain, tools_in

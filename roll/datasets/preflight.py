@@ -7,9 +7,8 @@ from itertools import islice
 from roll.configs.sections.data import DataArgs
 from roll.configs.tables.vision import VisionModel
 from roll.datasets.loader import DataFile, DataSource, Row
-from roll.datasets.pictures.lengths import missing_files
-from roll.datasets.pictures.placing import named_columns
 from roll.datasets.rows import Domain, Example, RowReader
+from roll.datasets.shown import named_columns
 from roll.datasets.sources import data_sources
 from roll.datasets.templates import template_problem, variables_problem
 from roll.errors import ConfigError
@@ -68,8 +67,11 @@ class _GroundTruths:
             self._waiting.discard(example.domain)
         self._first.setdefault(example.domain, example.row)
         self.shown |= {example.domain} if example.pictures else set()
-        if missing := next(missing_files(example.pictures), None):
-            raise ConfigError(missing)
+        if example.pictures:
+            from roll.datasets.pictures.lengths import missing_files
+
+            if missing := next(missing_files(example.pictures), None):
+                raise ConfigError(missing)
 
     def problems(self) -> list[str]:
         return [

@@ -4,19 +4,22 @@ import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roll.configs.sections.data import DataArgs
 from roll.configs.tables.vision import VisionModel
 from roll.datasets.loader import Row
 from roll.datasets.media import BLIND, check_text_alone
 from roll.datasets.messages import are_messages, are_parts, conversation_column, messages_in, messages_of_text
-from roll.datasets.pictures.placing import RowPictures, readable
+from roll.datasets.shown import readable
 from roll.datasets.tool_calls import Tool, calls_in, plain, tools_in
 from roll.datasets.usual_columns import prompt_hint, truth_hint
 from roll.errors import ConfigError
 from roll.types.media import PictureSource
 from roll.utils.truths import as_data
+
+if TYPE_CHECKING:
+    from roll.datasets.pictures.placing import RowPictures
 
 Message = Mapping[str, Any]
 GROUND_TRUTH = "ground_truth"  # the reference answer, whatever its column is called
@@ -84,7 +87,7 @@ class RowReader:
 
     def __init__(self, args: DataArgs, key: str, domains: Sequence[Domain], vision: VisionModel | None = None):
         self._args = args
-        self._pictures = None if vision is None else RowPictures(args, key)
+        self._pictures = None if vision is None else pictures_of(args, key)
         self._key = key
         self._domains = {domain.name: domain for domain in domains}
         self._domain_of_tag: dict[str, str] = {}
@@ -122,7 +125,7 @@ class RowReader:
             return Example(row, domain, messages, is_text, tools)
         return self._shown(Example(row, domain, messages, is_text, tools), self._pictures)
 
-    def _shown(self, example: Example, found: RowPictures) -> Example:
+    def _shown(self, example: Example, found: "RowPictures") -> Example:
         """The example with the pictures of its row, which leave the row itself."""
         messages, pictures = found.placed(example.row, example.messages)
         row = found.without(example.row)
@@ -254,6 +257,12 @@ class RowReader:
                 f"it{', or name the column of the question' + other if other and column not in other else ''}"
             )
         return tuple(messages)
+
+
+def pictures_of(args: DataArgs, key: str) -> "RowPictures":
+    from roll.datasets.pictures.placing import RowPictures  # only for a model that sees some
+
+    return RowPictures(args, key)
 
 
 def tag_of(row: Row, column: str) -> str | None:

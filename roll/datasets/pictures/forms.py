@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from roll.datasets.json_text import parse_whole
-from roll.datasets.media import is_something
+from roll.datasets.media import KEYS, SIZE_KEYS, is_something
 from roll.datasets.pictures.stored import StoredPicture, flat, is_array
 from roll.datasets.remote import local_path, protocol_of
 from roll.errors import ConfigError
@@ -22,10 +22,6 @@ from roll.types.media import PictureSource
 from roll.utils.files import expanded
 from roll.utils.text import show
 
-KEYS = ("bytes", "base64", "image", "image_url", "input_image", "url", "path", "file", "src", "data")
-"""Keys under which a mapping holds a picture. Contents come before places, which may name where they came from."""
-SIZE_KEYS = ("min_pixels", "max_pixels", "resized_height", "resized_width")
-"""Keys by which Qwen's own tools size one picture."""
 BEGINNINGS = {
     "PNG": rb"\x89PNG\r\n\x1a\n",
     "JPEG": rb"\xff\xd8\xff",

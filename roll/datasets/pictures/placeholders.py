@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from roll.configs.tables.vision import VisionModel
-from roll.datasets.pictures.placing import texts_of
+from roll.datasets.shown import texts_of
 from roll.errors import ConfigError
 
 if TYPE_CHECKING:

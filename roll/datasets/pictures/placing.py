@@ -18,35 +18,23 @@ from roll.datasets.loader import Row
 from roll.datasets.media import is_something, shown_in
 from roll.datasets.messages import PICTURE, SHOWING, VIDEO
 from roll.datasets.pictures.forms import PicturePlaces, pictures_in
+from roll.datasets.shown import (
+    COLUMNS,
+    PLACEHOLDER,
+    VIDEO_COLUMNS,
+    VIDEO_PLACEHOLDER,
+    Message,
+    Messages,
+    named_columns,
+    shows,
+    video_columns,
+)
 from roll.errors import ConfigError
 from roll.types.media import PictureSource
 
-PLACEHOLDER, VIDEO_PLACEHOLDER = "<image>", "<video>"
-READABLE = "[picture]"
-COLUMNS = ("images", "image")
-"""Columns that hold pictures where no key names one."""
-VIDEO_COLUMNS = ("videos", "video")
-"""The same of videos."""
 _UNREAD = "but runs read text, pictures and videos only: the model would answer without it. Leave such rows out"
 
 logger = logging.getLogger(__name__)
-Message = Mapping[str, Any]
-Messages = tuple[Message, ...]
-
-
-def named_columns(args: DataArgs) -> tuple[str, ...]:
-    """The columns that pictures are looked for in."""
-    return COLUMNS if args.image_key is None else (args.image_key,)
-
-
-def video_columns(args: DataArgs) -> tuple[str, ...]:
-    """Return the columns that videos are looked for in."""
-    return VIDEO_COLUMNS if args.video_key is None else (args.video_key,)
-
-
-def media_columns(args: DataArgs) -> tuple[str, ...]:
-    """Return the columns that pictures and videos are looked for in."""
-    return (*named_columns(args), *video_columns(args))
 
 
 Entries = list[list[PictureSource]]
@@ -114,7 +102,7 @@ class RowPictures:
         """The conversation with a part {"type": "image"} where each picture or frame stands, and these in this order.
         Messages that show nothing keep their texts."""
         held = {medium.type: self._held(row, medium) for medium in self._media}
-        if any(_shows(message) for message in messages):
+        if any(shows(message) for message in messages):
             return self._of_parts(row, messages, held)
         for medium in self._media:
             self._check_column(row, medium)
@@ -173,7 +161,7 @@ class RowPictures:
         placed: list[Message] = []
         for number, message in enumerate(messages, start=1):
             clean: list[Any] = []
-            for place, part in enumerate(message["content"] if _shows(message) else [], start=1):
+            for place, part in enumerate(message["content"] if shows(message) else [], start=1):
                 if (medium := media.get(part["type"])) is None:
                     clean.append(part)
                     continue
@@ -249,47 +237,12 @@ def _has(row: Row, name: str) -> bool:
     return row.without([name]) is not row or (column in row.values and row.values[column] is None)
 
 
-def readable(messages: Sequence[Message]) -> Messages:
-    """The conversation for a reader of text: [picture] stands for each picture."""
-    return tuple(
-        {**message, "content": "".join(map(_read, message["content"]))} if _shows(message) else message
-        for message in messages
-    )
-
-
-def num_pictures(messages: Sequence[Message]) -> int:
-    """How many pictures the parts of these messages show."""
-    return sum(part["type"] == PICTURE for message in messages if _shows(message) for part in message["content"])
-
-
-def texts_of(value: Any) -> Iterator[str]:
-    """All texts of a message, at any depth."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for inner in value.values() if isinstance(value, Mapping) else value:
-            yield from texts_of(inner)
-
-
 def _num_placeholders(messages: Messages, placeholder: str) -> int:
     """How many of these placeholders stand in the texts of turns that may show pictures."""
     contents = [message.get("content") for message in messages if message["role"] in SHOWING]
     parts = [part for each in contents for part in (each if isinstance(each, list) else [each])]
     texts = [part.get("text") if isinstance(part, Mapping) else part for part in parts]
     return sum(str(text).count(placeholder) for text in texts)
-
-
-def _read(part: Any) -> str:
-    if not isinstance(part, Mapping):
-        return str(part)
-    return READABLE if part.get("type") == PICTURE else str(part.get("text", ""))
-
-
-def _shows(message: Message) -> bool:
-    content = message.get("content")
-    return isinstance(content, list) and any(
-        isinstance(part, Mapping) and part.get("type") in (PICTURE, VIDEO) for part in content
-    )
 
 
 def _split(

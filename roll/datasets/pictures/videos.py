@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from roll.datasets.media import is_something
+from roll.datasets.media import KEYS, is_something
 from roll.datasets.pictures.decode import frame_times
-from roll.datasets.pictures.forms import KEYS, PicturePlaces, pictures_in, unpacked
+from roll.datasets.pictures.forms import PicturePlaces, pictures_in, unpacked
 from roll.datasets.pictures.stored import is_array
 from roll.datasets.remote import protocol_of
 from roll.errors import ConfigError, PictureError

@@ -9,7 +9,7 @@ import numpy as np
 
 from roll.configs.tables.vision import PictureSizes
 from roll.datasets.pictures.decode import as_png, decode
-from roll.datasets.pictures.placing import PLACEHOLDER, READABLE
+from roll.datasets.shown import PLACEHOLDER, READABLE
 from roll.envs.base import Conversation
 from roll.envs.config import VL_TRAJECTORY
 from roll.errors import EnvError, PictureError

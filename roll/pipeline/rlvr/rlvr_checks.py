@@ -15,8 +15,8 @@ from roll.configs.problems import Problem, did_you_mean
 from roll.configs.sections.rollout import LENGTH_KEYS
 from roll.configs.tables.roles import REWARD_MODEL
 from roll.datasets.loader import DataFile
-from roll.datasets.pictures.placing import named_columns
 from roll.datasets.preflight import MAX_BYTES_IN_FULL, preflight
+from roll.datasets.shown import named_columns
 from roll.datasets.sources import all_rows, data_sources
 from roll.datasets.templates import template_name_problem, template_warning
 from roll.errors import ConfigError

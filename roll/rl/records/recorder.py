@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from roll.configs.sections.rollout import Choice, RecorderConfig
-from roll.datasets.pictures.forms import format_of
 from roll.rl.records.token_records import RowKey, TokenLogProbs
 from roll.types.failures import causes_of
 from roll.types.media import Media, Picture, PictureSource
@@ -299,6 +298,7 @@ def _picture_row(picture: Picture, stem: str, files: dict[str, bytes]) -> dict[s
     """A picture that goes into a file beside the record, by its name there."""
     assert picture.source is not None, "a picture of an environment has its file for a source"
     from roll.datasets.pictures.decode import read_bytes  # only where a rollout shows some
+    from roll.datasets.pictures.forms import format_of
 
     contents = read_bytes(picture.source)
     name = f"{stem}.{picture.digest[:16]}.{(format_of(contents[:16]) or 'bin').lower()}"

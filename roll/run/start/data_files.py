@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roll.configs.problems import Problem
 from roll.configs.sections.data import DataArgs
@@ -13,10 +13,14 @@ from roll.datasets.generated import CACHE, task_of
 from roll.datasets.loader import ENDINGS, DataFile, DataSource
 from roll.datasets.media import is_something, shown_in
 from roll.datasets.messages import VIDEO
-from roll.datasets.pictures.placing import RowPictures, named_columns, video_columns
+from roll.datasets.rows import pictures_of
+from roll.datasets.shown import named_columns, video_columns
 from roll.datasets.sources import DEFAULT_SPLIT, NotHere, data_sources, has_ending, lacking_packages, names_data_set
 from roll.datasets.templates import template_problem
 from roll.errors import ConfigError
+
+if TYPE_CHECKING:
+    from roll.datasets.pictures.placing import RowPictures
 
 _VALIDATED = ("validation.", "eval_sets.")
 _ROWS_LOOKED_AT = 8
@@ -123,7 +127,7 @@ def missing_data_files(places: Mapping[str, DataArgs], sees: bool = False) -> It
         yield from (Problem(f"{text}.", keys, "place" if isinstance(text, NotHere) else "run") for text in problems)
         yield from (Problem(f"{text}.", keys, "machine") for text in lacking_packages(args, at))
         if not args.operators:  # which may leave such rows out
-            shown = filter(None, (_first_medium(source, RowPictures(args, at) if sees else None) for source in sources))
+            shown = filter(None, (_first_medium(source, pictures_of(args, at) if sees else None) for source in sources))
             yield from (Problem(f"{text}.", (f"{at}.file_name",)) for text in shown)
 
 
@@ -141,7 +145,7 @@ def made_rows(places: Mapping[str, DataArgs]) -> Iterator[str]:
                 yield f"{len(source.path.read_bytes().splitlines())} in {source.path} ({at})"
 
 
-def _first_medium(source: DataSource, pictures: RowPictures | None) -> str | None:
+def _first_medium(source: DataSource, pictures: "RowPictures | None") -> str | None:
     """Return the problem of the first of a file's first rows that shows pictures, video or sound (with `pictures`, of
     other media than these)."""
     if not _is_read_by_row(source):

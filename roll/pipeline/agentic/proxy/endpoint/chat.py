@@ -12,7 +12,7 @@ from roll.datasets.media import A_PICTURE, part_medium
 from roll.datasets.messages import clean_messages
 from roll.datasets.pictures.decode import measure
 from roll.datasets.pictures.forms import PicturePlaces, pictures_in
-from roll.datasets.pictures.placing import READABLE
+from roll.datasets.shown import READABLE
 from roll.errors import ConfigError, PictureError
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.fields import Body

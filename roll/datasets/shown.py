@@ -1,0 +1,68 @@
+"""Pictures in rows, as far as every run has to know of them: the columns that hold some, and the parts of messages that
+show them. `pictures/placing.py` finds what they are."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from roll.configs.sections.data import DataArgs
+from roll.datasets.messages import PICTURE, VIDEO
+
+Message = Mapping[str, Any]
+Messages = tuple[Message, ...]
+PLACEHOLDER, VIDEO_PLACEHOLDER = "<image>", "<video>"
+READABLE = "[picture]"
+COLUMNS = ("images", "image")
+"""Columns that hold pictures where no key names one."""
+VIDEO_COLUMNS = ("videos", "video")
+"""The same of videos."""
+
+
+def named_columns(args: DataArgs) -> tuple[str, ...]:
+    """The columns that pictures are looked for in."""
+    return COLUMNS if args.image_key is None else (args.image_key,)
+
+
+def video_columns(args: DataArgs) -> tuple[str, ...]:
+    """Return the columns that videos are looked for in."""
+    return VIDEO_COLUMNS if args.video_key is None else (args.video_key,)
+
+
+def media_columns(args: DataArgs) -> tuple[str, ...]:
+    """Return the columns that pictures and videos are looked for in."""
+    return (*named_columns(args), *video_columns(args))
+
+
+def readable(messages: Sequence[Message]) -> Messages:
+    """The conversation for a reader of text: [picture] stands for each picture."""
+    return tuple(
+        {**message, "content": "".join(map(_read, message["content"]))} if shows(message) else message
+        for message in messages
+    )
+
+
+def num_pictures(messages: Sequence[Message]) -> int:
+    """How many pictures the parts of these messages show."""
+    return sum(part["type"] == PICTURE for message in messages if shows(message) for part in message["content"])
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    """All texts of a message, at any depth."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from texts_of(inner)
+
+
+def _read(part: Any) -> str:
+    if not isinstance(part, Mapping):
+        return str(part)
+    return READABLE if part.get("type") == PICTURE else str(part.get("text", ""))
+
+
+def shows(message: Message) -> bool:
+    """True if parts of a message show pictures or videos."""
+    content = message.get("content")
+    return isinstance(content, list) and any(
+        isinstance(part, Mapping) and part.get("type") in (PICTURE, VIDEO) for part in content
+    )
