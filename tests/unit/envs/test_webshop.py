@@ -11,8 +11,7 @@ import pytest
 
 from roll.envs.webshop import prepare
 from roll.envs.webshop.catalogue import Goal, Product, load_catalogue
-from roll.envs.webshop.reward import alike, judge, text_match, type_match
-from roll.envs.webshop.shop import WebShop
+from roll.envs.webshop.shop import WebShop, alike, judge, text_match, type_match
 from roll.errors import EnvError
 
 SHOP = load_catalogue(None)
