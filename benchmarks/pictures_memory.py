@@ -24,14 +24,16 @@ import psutil
 import ray
 from PIL import Image
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "tiny-count"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tiny_vision import build_vision_model, build_vision_tokenizer, save_vision_pretrained
 
 from roll.configs.sections.data import DataArgs
 from roll.configs.sections.model import ModelArgs
 from roll.datasets.encoding import load_tasks
 from roll.datasets.rows import Domain
 from roll.distributed.executor.pictures import PictureLoader
-from roll.models.tiny_vision import build_vision_model, build_vision_tokenizer, save_vision_pretrained
 from roll.models.vision.files import vision_of
 from roll.types.media import Prompt
 from roll.types.rollout import Task

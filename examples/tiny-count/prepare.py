@@ -31,13 +31,14 @@ from PIL import Image
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from roll.configs.tables.vision import VisionModel, vision_model
-from roll.models.tiny_vision import (
+from tiny_vision import (
     VISION_ARCHITECTURES,
     build_vision_model,
     build_vision_tokenizer,
     save_vision_pretrained,
 )
+
+from roll.configs.tables.vision import VisionModel, vision_model
 from roll.models.tokenizer import load_tokenizer
 from roll.models.vision.inputs import PictureInputs
 from roll.types.media import Picture, Shown

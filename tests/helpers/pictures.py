@@ -18,7 +18,7 @@ TWO = [(1, 1), (2, 4)]
 
 
 def make_model_dir(directory: Path, arch: str, ties: bool = False, **sizes: int) -> Path:
-    from roll.models.tiny_vision import build_vision_model, build_vision_tokenizer, save_vision_pretrained
+    from tiny_vision import build_vision_model, build_vision_tokenizer, save_vision_pretrained
 
     tokenizer = build_vision_tokenizer(arch)
     model = build_vision_model(tokenizer, arch=arch, tie_word_embeddings=ties)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_vision import build_vision_model, build_vision_tokenizer, save_vision_pretrained
 from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextToText
 from transformers.core_model_loading import revert_weight_conversion
 
@@ -20,7 +21,6 @@ from roll.configs.sections.model import ModelArgs
 from roll.configs.tables.vision import VisionModel
 from roll.datasets.conversations import Columns, load_conversations
 from roll.datasets.pictures.decode import all_decoded
-from roll.models.tiny_vision import build_vision_model, build_vision_tokenizer, save_vision_pretrained
 from roll.models.tokenizer import load_tokenizer
 from roll.models.vision.files import vision_of
 from roll.types.batch import MicroBatch, PairRows, Rows

@@ -120,7 +120,7 @@ def of_the_script() -> dict[str, Any]:
     ("args", "row"), [(of_the_recipe, OF_THE_HUB), (of_the_script, OF_VERL)], ids=["the hub's", "verl's"]
 )
 def test_rows_of_geometry3k_become_tasks_with_their_pictures(args: Any, row: dict[str, Any], tmp_path: Path) -> None:
-    from roll.models.tiny_vision import build_vision_model, build_vision_tokenizer
+    from tiny_vision import build_vision_model, build_vision_tokenizer
 
     tokenizer = build_vision_tokenizer()
     vision = vision_model(json.loads(build_vision_model(tokenizer).config.to_json_string(use_diff=False)), {})
@@ -139,7 +139,7 @@ def test_rows_of_geometry3k_become_tasks_with_their_pictures(args: Any, row: dic
 
 def test_rows_that_the_script_makes_become_tasks_with_their_pictures(tmp_path: Path) -> None:
     """Of rows that name a picture in their text, in the middle of it, twice, or not at all."""
-    from roll.models.tiny_vision import build_vision_model, build_vision_tokenizer
+    from tiny_vision import build_vision_model, build_vision_tokenizer
 
     rows = [
         OF_THE_HUB,

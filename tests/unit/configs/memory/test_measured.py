@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tiny_vision import VISION_ARCHITECTURES, build_vision_model, build_vision_tokenizer
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
@@ -35,7 +36,6 @@ from roll.configs.tables.families import FAMILIES
 from roll.configs.tables.roles import ACTOR_TRAIN
 from roll.features.lora.model_checks import lora_model_problems
 from roll.models.sequences.packed_attention import of_one_width
-from roll.models.tiny_vision import VISION_ARCHITECTURES, build_vision_model, build_vision_tokenizer
 from tests.helpers.configs import config as of_run
 from tests.parity.families.models import tiny_config
 

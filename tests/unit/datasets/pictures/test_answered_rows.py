@@ -34,7 +34,7 @@ TWO_TURNS = [
 
 @pytest.fixture(scope="module")
 def tokenizer() -> "Tokenizer":
-    from roll.models.tiny_vision import build_vision_tokenizer
+    from tiny_vision import build_vision_tokenizer
 
     return build_vision_tokenizer()
 
@@ -43,7 +43,7 @@ class Data:
     """Rows of a file beside the pictures a.png (2 x 3 tokens), b.png (2 x 2) and c.png (4 x 4)."""
 
     def __init__(self, folder: Path, tokenizer: "Tokenizer"):
-        from roll.models.tiny_vision import ENDS, IMAGE, STARTS, VIDEO
+        from tiny_vision import ENDS, IMAGE, STARTS, VIDEO
 
         marks = zip(NAMES, (STARTS, ENDS, IMAGE, VIDEO), strict=True)
         tokens = {name: tokenizer.convert_tokens_to_ids(mark) for name, mark in marks}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tiny_vision import build_vision_model, build_vision_tokenizer, save_vision_pretrained
 
 from roll.configs.sections.model import ModelArgs
 from roll.configs.tables.vision import VisionModel
@@ -19,7 +20,6 @@ from roll.datasets.pictures.expansion import shorten
 from roll.envs.base import Env, EnvStep
 from roll.envs.frozen_lake import FrozenLake
 from roll.envs.sokoban import Sokoban
-from roll.models.tiny_vision import build_vision_model, build_vision_tokenizer, save_vision_pretrained
 from roll.models.vision.files import vision_of
 from roll.pipeline.agentic.observations import EnvCrash, parts_of
 from roll.pipeline.agentic.sample_forms import ChatEncoder

@@ -5,6 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from tiny_vision import (
+    VISION_ARCHITECTURES,
+    build_vision_model,
+    build_vision_tokenizer,
+    save_vision_pretrained,
+)
 from torch import nn
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
@@ -18,12 +24,6 @@ from roll.models.exact.check import make_exact
 from roll.models.exact.rows import ExactRows
 from roll.models.loading import DTYPES, load_policy
 from roll.models.sequences.pack import Pack
-from roll.models.tiny_vision import (
-    VISION_ARCHITECTURES,
-    build_vision_model,
-    build_vision_tokenizer,
-    save_vision_pretrained,
-)
 from tests.parity.megatron import models
 
 

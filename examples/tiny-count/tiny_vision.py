@@ -1,4 +1,4 @@
-"""Models that see, of about 400 thousand parameters, with their processors' files: what `tiny.py` is for text."""
+"""Tiny models that see, of about 400 thousand parameters, with the files of their processors."""
 
 import json
 from pathlib import Path
