@@ -29,7 +29,7 @@ STAGES = (PROMPTS, ORDER, *ROW_STAGES[1:], *_METRICS, _WEIGHTS)
 
 
 class Entry(NamedTuple):
-    """What a run recorded of a stage in a step: equal if the stage was. `value` shows by how much it differs."""
+    """Record of a stage in a step, equal if the stage was. `value` shows by how much it differs."""
 
     digest: str
     value: float | None = None
@@ -52,7 +52,8 @@ def run(argv: Sequence[str]) -> Iterator[str]:
 
 
 def _settings_lines(runs: Sequence[RunFiles]) -> Iterator[str]:
-    keys = [each for each in differing([run.config for run in runs]) if each[0] not in ("output_dir", "exp_name")]
+    different = differing([run.config for run in runs], [run.settings for run in runs])
+    keys = [(key, values) for key, values in different if key not in ("output_dir", "exp_name")]
     yield f"keys of the configuration that differ: {len(keys) or 'none'}"
     yield from (f"  {key}: {values[0]} | {values[1]}" for key, values in keys[:_MOST_KEYS])
     if len(keys) > _MOST_KEYS:

@@ -11,14 +11,13 @@ from roll.commands.options import fork_parser
 from roll.commands.run import start_yaml
 from roll.errors import ConfigError
 from roll.report.run_files import RunFiles, find_run
-from roll.run.records.run_record import RUN_FILE, RunStory, read_story
+from roll.run.records.run_record import FORK_FILE, RUN_FILE, RunStory, read_story
 from roll.run.saving.checkpoint import CheckpointStore
 from roll.utils.imports import add_folder
 from roll.utils.logging import say
 from roll.utils.secrets import MASK
 from roll.utils.text import visible
 
-FORK_FILE = "fork.yaml"
 _OF_THE_FIRST = (
     *("output_dir", "logging_dir", "rollout_dump_dir", "checkpoint_config", "profiler_output_dir"),
     *("resume_from_checkpoint", "overwrite_output_dir"),
@@ -39,10 +38,12 @@ def run(argv: Sequence[str]) -> int:
     return start_yaml(str(file), overrides, is_plan=options.dry_run)
 
 
-def write_fork(first: RunFiles, step: str, out: Path, overrides: Sequence[str] = (), resumes: bool = True) -> Path:
+def write_fork(
+    first: RunFiles, step: str, out: Path, overrides: Sequence[str] = (), resumes: bool = True, kind: str = "fork"
+) -> Path:
     """Writes the YAML of a fork below `out` and returns its path. `step`: of the checkpoint; empty: the newest.
     `overrides`: what is given beside it, a run's secrets among them. One that does not resume begins where the first
-    did."""
+    did. `kind`: fork or why, for the new run's record."""
     try:
         story = read_story(first.logs / RUN_FILE)
     except (OSError, ValueError) as error:
@@ -62,7 +63,9 @@ def write_fork(first: RunFiles, step: str, out: Path, overrides: Sequence[str] =
     if os.path.isdir(story.directory):
         os.chdir(story.directory)  # relative paths of the first run start there
     file = out / FORK_FILE
-    file.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
+    at = f"@{Path(resumed).name.removeprefix('step_').lstrip('0')}" if resumes else ""
+    head = f"# {kind} of {first.output.name}{at}\n"
+    file.write_text(head + yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
     return file
 
 

@@ -31,6 +31,7 @@ class About:
     commit: str = ""
     roll: str = ""
     evaluates: bool = False
+    forked: str = ""
 
     def lines(self) -> dict[str, str]:
         """The facts by the names that a person reads, without the empty ones.
@@ -55,6 +56,7 @@ def about(run: RunFiles) -> About:
         commit=first.commit if first else "",
         roll=run.roll_version,
         evaluates=run.is_evaluation,
+        forked=run.story.forked if run.story is not None else "",
     )
 
 

@@ -26,6 +26,7 @@ from roll.utils.version import VERSION
 logger = logging.getLogger(__name__)
 
 RUN_FILE = "run.json"
+FORK_FILE = "fork.yaml"
 
 
 class RunStart(BaseModel):
@@ -53,7 +54,7 @@ class RunStart(BaseModel):
 class RunStory(BaseModel):
     """The file. `curves`: the metrics that say whether it learns, of the training and of the validation. `config`: all
     keys; `settings`: those that are set, which make the same run again; both with secrets as ***. `folders`: of the
-    user's code. `directory`: which relative paths start from."""
+    user's code. `directory`: which relative paths start from. `forked`: what it is a fork of, and why."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -64,6 +65,7 @@ class RunStory(BaseModel):
     settings: dict[str, Any] = {}
     folders: tuple[str, ...] = ()
     directory: str = ""
+    forked: str = ""
 
 
 class RunRecord:
@@ -93,6 +95,7 @@ class RunRecord:
                 settings=redact(_settings(config)),
                 folders=tuple(own_folders()),
                 directory=os.getcwd(),
+                forked=_forked(Path(config.output_dir)),
             )
         )
 
@@ -116,6 +119,15 @@ class RunRecord:
         except OSError as error:
             logger.warning("logging_dir: %s cannot be written; the run continues: %s", self._path, error)
         self._story = story
+
+
+def _forked(output: Path) -> str:
+    """The first line of the YAML that `roll fork` and `roll why` make."""
+    try:
+        first = (output / FORK_FILE).open(encoding="utf-8").readline()
+    except OSError:
+        return ""
+    return first.removeprefix("# ").strip() if first.startswith("# ") else ""
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:

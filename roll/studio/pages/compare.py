@@ -10,6 +10,7 @@ from contextlib import suppress
 from nicegui import ui
 
 from roll.errors import ConfigError
+from roll.report.about import about
 from roll.report.charts import COLORS
 from roll.report.figures import differing
 from roll.report.run_files import RunFiles
@@ -160,4 +161,6 @@ def _result(run: RunFiles, label: str, state: State) -> tuple[str, ...]:
         best = f"{number(value)} at step {step}"
     validation = f"{number(validations[0][1])} → {number(validations[-1][1])}" if validations else ""
     seconds = ran_s(run.starts, newest(run))
-    return label, state, str(max(run.steps, default=0)), duration(seconds), first, last, best, validation
+    origin = about(run).forked
+    name = f"{label} ({visible(origin)})" if origin else label
+    return name, state, str(max(run.steps, default=0)), duration(seconds), first, last, best, validation

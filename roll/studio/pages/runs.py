@@ -169,7 +169,7 @@ def short_place(directory: Path, folders: Sequence[Path]) -> str:
 
 
 def _row(glance: Glance, folders: Sequence[Path]) -> dict[str, Any]:
-    kind = f"{glance.about.kind}, evaluation" if glance.about.evaluates else glance.about.kind
+    kind = ", ".join(filter(None, (glance.about.kind, "evaluation" * glance.about.evaluates, glance.about.forked)))
     return {
         "key": glance.key,
         "name": visible(glance.name),
@@ -183,7 +183,7 @@ def _row(glance: Glance, folders: Sequence[Path]) -> dict[str, Any]:
         "course": glance.course[-1] - glance.course[0] if glance.course else 0,
         "line": _polyline(glance.course),
         "validation": number(glance.validation),
-        "kind": kind.removeprefix(", "),
+        "kind": visible(kind),
         "model": visible(glance.about.model),
         "algorithm": visible(glance.about.algorithm),
         "ran": glance.ran_s,

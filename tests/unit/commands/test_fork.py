@@ -7,6 +7,7 @@ import yaml
 
 from roll.commands.fork import write_fork
 from roll.errors import ConfigError
+from roll.report.about import about
 from roll.report.run_files import find_run
 from roll.rl.pipeline import VIEW
 from roll.run.records.run_record import RunRecord
@@ -31,6 +32,15 @@ def test_a_fork_has_what_the_run_was_given_and_its_own_place(tmp_path: Path) -> 
     assert (tree["output_dir"], tree["exp_name"]) == (str(tmp_path / "other"), "other")
     assert (tree["max_steps"], tree["seed"]) == (20, 3)
     assert "eval_steps" not in tree and "logging_dir" not in tree, "what nobody set follows anew"
+
+
+def test_a_run_records_what_it_is_a_fork_of(tmp_path: Path) -> None:
+    first = find_run(first_run(tmp_path / "first"))
+    forks = (("5", True, "fork", "fork of first@5"), ("", False, "why seed=2", "why seed=2 of first"))
+    for step, resumes, kind, forked in forks:
+        write_fork(first, step, tmp_path / "other", (), resumes, kind)
+        RunRecord(tmp_path / "other/logs", VIEW).begin(config({"output_dir": str(tmp_path / "other")}), steps_done=0)
+        assert about(find_run(tmp_path / "other")).forked == forked
 
 
 def test_without_a_step_it_is_the_newest_checkpoint_and_a_moved_run_has_its_own(tmp_path: Path) -> None:
