@@ -234,7 +234,8 @@ def table() -> None:
 
 def correlation(first: list[float], second: list[float]) -> float:
     """Spearman's rank correlation."""
-    return statistics.correlation(first, second, method="ranked") if len(first) > 1 else math.nan
+    ranks = ([sorted(values).index(value) for value in values] for values in (first, second))
+    return statistics.correlation(*ranks) if len(first) > 1 else math.nan
 
 
 def main() -> None:

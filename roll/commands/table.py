@@ -59,6 +59,11 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         "roll.commands.options:plan_parser",
     ),
     "schema": Subcommand("print the keys of a kind of run as a JSON schema, for editors", "roll.commands.schema:run"),
+    "fit": Subcommand(
+        "search the layout of a run that is fastest and fits in memory",
+        "roll.simulate.forecast.fit:run",
+        "roll.simulate.forecast.fit:parser",
+    ),
     "simulate": Subcommand("play a schedule on a virtual clock, without devices", "roll.simulate.command:run"),
     "data": Subcommand(
         "check FILE: show what its rows hold, and what is wrong with them", "roll.commands.data_check:run"
