@@ -40,7 +40,6 @@ from roll.rl.records.token_records import LoggingBoard
 from roll.rl.settings import policy_loss, sampling_params
 from roll.rl.step_credit import StepCredit
 from roll.run.loop import of_known_length
-from roll.run.start.shown_models import check_shown
 from roll.types.batch import RowMeta
 from roll.types.rollout import SamplingParams, Task, TrajectoryGroup
 
@@ -136,6 +135,8 @@ class RLVRPipeline(RLPipeline):
         """Whether a task shows pictures. Raises ConfigError where a role cannot take them."""
         domains = {task.domain for task in tasks if task.pictures}
         if domains:
+            from roll.run.start.shown_models import check_shown
+
             check_shown(self.config, "actor_train", self.vision, of_text=self.config.scorers_without(domains))
             if self.judge_texts:
                 from roll.pipeline.rlvr.judge_service import check_judges

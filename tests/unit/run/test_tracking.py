@@ -414,7 +414,7 @@ def test_wandb_and_swanlab_get_pictures_beside_the_cells(tmp_path, wandb, swanla
 
 
 def test_the_trackers_that_take_samples_are_those_that_the_settings_know():
-    classes = {name: resolve(row.path) for name, row in TRACKERS.items()}
+    classes: dict[str, Any] = {name: resolve(row.path) for name, row in TRACKERS.items()}
     assert {name for name, each in classes.items() if each.samples is not Tracker.samples} == set(SAMPLE_TRACKERS)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 from roll.configs.plan.engine_limits import default_share
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
-from roll.configs.strategies import tested
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_numbers import ATTENTION_CAP, attention_cap, text_part, type_of
 
@@ -126,6 +125,8 @@ def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem
 
 def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
     """Keys of `strategy_config` that ServerArgs does not have, or that are not the user's to set."""
+    from roll.configs.strategies import tested  # a table that no engine reads
+
     yield from tested.argument_problems("sglang", role_name, role)
     at = f"{role_name}.strategy_args.strategy_config"
     yield from _size_problems(role_name, role, at)

@@ -9,7 +9,6 @@ from typing import Any
 from roll.configs.plan.engine_limits import default_share
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
-from roll.configs.strategies import tested
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_facts import VLLM_NOT_ON_CPU, WITHOUT_PREFIXES
 from roll.configs.strategies.model_numbers import text_part, type_of, unsampled
@@ -210,6 +209,8 @@ def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
     """Keys of `strategy_config` that AsyncEngineArgs does not take, or that are not the user's to set."""
     at, own = f"{role_name}.strategy_args.strategy_config", (OLD_CACHE, BATCH_INVARIANT)
     yield from _invariance_problems(at, role)
+    from roll.configs.strategies import tested  # a table that no engine reads
+
     yield from tested.argument_problems("vllm", role_name, role, own)
     yield from picture_problems(at, role.strategy_config)
     sizes = [role.strategy_config.get(key) or 1 for key in _SIZES]
