@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 
@@ -18,7 +16,8 @@ from roll.errors import ConfigError
 from roll.importers.convert import Entry, Imported, SourceKeys, read
 from roll.importers.old_roll import convert_roll, is_roll
 from roll.importers.options import SYSTEMS, argument_parser
-from roll.importers.rows import Change, Outcome
+from roll.importers.page import causes, changes, command, open_title, report, summary, to_check
+from roll.importers.rows import Change
 from roll.importers.script import Command, is_open, undated
 from roll.importers.trinity.old_keys import with_trainer_config
 from roll.importers.trinity.tables import import_trinity, is_trinity
@@ -87,77 +86,6 @@ def _is_about(entry: Entry, keys: Sequence[str]) -> bool:
     return any(entry.key == key or key in said for key in keys) or any(name in entry.key.split(".") for name in own)
 
 
-# The words of an import: what became of every key, in the order in which it was written.
-
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-_SHOWN: tuple[Outcome, ...] = ("changes the run", "not available", "approximated", "mapped", "asks for nothing")
-_MEANINGS = {
-    "mapped": "means the same here",
-    "approximated": "similar, with the difference that it states",
-    "changes the run": "without it this is not the run that its author meant",
-    "not available": "has no counterpart; the reason, and the nearest thing",
-    "asks for nothing": "changes nothing here",
-}
-
-
-def summary(imported: Imported) -> str:
-    """Example: "31 keys of verl: 20 mapped, 3 approximated, 2 not available, 6 ask for nothing"."""
-    counts = Counter(entry.outcome for entry in imported.entries)
-    parts = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
-    return f"{len(imported.entries)} keys of {imported.system}: {parts or 'none'}"
-
-
-def report(imported: Imported, source: str, target: str) -> str:
-    """A page in Markdown, with every given key in exactly one row."""
-    return "\n".join(_lines(imported, source, target)) + "\n"
-
-
-def open_title(source: str) -> str:
-    """Return the title of keys without a value: a script leaves them open, in a YAML they are missing."""
-    return "Missing, or left open" if source.endswith((".yaml", ".yml")) else "Left open by the script"
-
-
-def _lines(imported: Imported, source: str, target: str) -> Iterator[str]:
-    yield f"# {source} as a YAML of roll"
-    yield ""
-    yield f"{summary(imported)}. Written to `{target}`. Try it:"
-    yield ""
-    yield f"    {command(target)}"
-    if imported.changes:
-        yield from ("", "## Not the run that its author meant", "")
-        yield from (f"- {_cell(mask(change))}" for change in imported.changes)
-    if imported.unresolved:
-        yield from ("", f"## {open_title(source)}: give these after the file, as key=value", "")
-        yield from (f"- `{key}`" for key in imported.unresolved)
-    for outcome in _SHOWN:
-        entries = [entry for entry in imported.entries if entry.outcome == outcome]
-        if entries:
-            yield from ("", f"## {outcome[0].upper()}{outcome[1:]}: {_MEANINGS[outcome]}", "")
-            yield from ("| key | value | |", "|---|---|---|")
-            yield from map(_row, entries)
-    if imported.defaults:
-        yield from ("", f"## Not given, and written as {imported.system} has it by default", "")
-        yield from ("| key here | |", "|---|---|")
-        yield from (f"| `{key}` | {_cell(why)} |" for key, why in imported.defaults.items())
-    if imported.notes:
-        yield from ("", "## Notes", "")
-        yield from (f"- {_cell(note)}" for note in imported.notes)
-
-
-def _row(entry: Entry) -> str:
-    value = MASK if is_secret_key(entry.key) and entry.value else mask(show(entry.value))
-    return f"| `{entry.key}` | `{_cell(value)}` | {_cell(mask(entry.note))} |"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
-
-
-def command(target: str) -> str:
-    """How to look at the plan of what was written."""
-    return f"roll plan {shlex.quote(target)}"
-
-
 def yaml_text(imported: Imported, source: str) -> str:
     """The YAML with a line on where it comes from."""
     body = yaml.dump(_plain(imported.tree), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
@@ -215,6 +143,16 @@ def imported_from(
 ) -> Imported:
     """The import of what was read. `system` None: what the keys say; `is_chosen`: of several trainings, this one is
     asked for. `version`: verl's release."""
+    made = _imported(original, system, source, is_chosen, version)
+    words = {word.lstrip("+~").partition("=")[0] for word in original.overrides}
+    of_file = original.command is not None
+    others = [entry.key for entry in made.entries if (entry.key in words) is not of_file and entry.key[:1] not in "-$"]
+    return replace(made, origins=dict.fromkeys(others, "own file" if of_file else "command"))
+
+
+def _imported(
+    original: SourceKeys, system: str | None, source: Path | None, is_chosen: bool, version: str | None
+) -> Imported:
     kind = system or system_of(original)
     notes = [*_notes(original, is_chosen), *original.notes]
     if kind == "verl":
@@ -299,14 +237,14 @@ def _write(imported: Imported, source: Path | None, target: Path, force: bool) -
         write_whole(page, report(imported, name, str(target)))
     except OSError as error:
         raise ConfigError(f"{target} cannot be written: {error.strerror or error}.") from None
-    lost = [f"{entry.key}: {entry.note}" for entry in imported.entries if entry.outcome == "not available"]
     return imported, [
         f"{summary(imported)}.",
-        *_listed("Cannot be imported:", lost),
         *_listed(f"{open_title(name)}; give these after the file, as key=value:", imported.unresolved),
         *_listed("Left open by the script; set these in the YAML:", _open_texts(imported)),
         *_listed("Other trainings of the script:", [note for note in imported.notes if note.startswith(_TRAINING)]),
-        *_listed("Not the run that its author meant:", imported.changes),
+        *_listed("Cannot be imported:", causes(imported, "not available")),
+        *_listed("To check, for the checkout has it on by default:", to_check(imported)),
+        *_listed("Not the run that its author meant:", changes(imported)),
         f"Written: {target}, and {page} with every key. Look at the plan: {command(str(target))}",
         *([] if imported.is_as_meant else [_ANOTHER]),
     ]

@@ -54,6 +54,7 @@ _COUNT = re.compile(r"(length|steps|epochs|size)$")
 """Targets that take a number, without which nothing starts."""
 _READ = re.compile(r"(^pretrain|file_name|dataset_name|name_or_path)$")
 """Targets that name what a run reads."""
+UNKNOWN = "the importer does not know"
 _PASSED_ON = re.compile(r"kwargs|override|params|_config\b")
 """Parts of keys whose section goes to another library as a whole."""
 _NOT_GIVEN: tuple[Any, ...] = (None, "", {}, [])
@@ -84,6 +85,8 @@ class Imported:
     notes: tuple[str, ...] = ()
     unresolved: tuple[str, ...] = ()
     defaults_read: frozenset[str] = frozenset()
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Where keys stand that are not where most are: in a file of one's own beside a command, or in words beside one."""
 
     @property
     def changes(self) -> tuple[str, ...]:
@@ -207,7 +210,7 @@ class _Conversion:
             place = self._table.place_of(key)
             if place == "" and not _PASSED_ON.search(key):
                 return Entry(key, value, "asks for nothing", "no file of the checkout names it")
-            text = f"the importer does not know this key of {self._table.system}.{self._table.nearest(known_as)}"
+            text = f"{UNKNOWN} this key of {self._table.system}.{self._table.nearest(known_as)}"
             text += f" See {place}." if place else ""
             return Entry(key, value, "not available" if value in _NOT_GIVEN else CHANGES, text)
         if reason := self._unmet(row):
@@ -444,9 +447,18 @@ def source_keys(
         command = replace(command, unread=tuple(name for name in command.unread if name not in asked))
     tree = _with_environment(tree, {**(variables or {}), **(command.environment if command else {})})
     of_hydra = [text.lstrip("+~").partition("=") for texts in words for text in texts if _is_hydras(text)]
-    keys = (*resolved_leaves(tree), *((key, value) for key, _, value in of_hydra))
+    named = {name for name in tree if f"${{{name}}}" in str(tree)}  # variables of a file of one's own
+    leaves_of = ((key, value) for key, value in resolved_leaves(tree) if key not in named)
+    keys = (*leaves_of, *((key, value) for key, _, value in of_hydra))
     return SourceKeys(
-        tree, keys, command, (*words[0], *words[1]), tuple(taken), tuple(groups), tuple(found.bases), tuple(found.notes)
+        tree,
+        keys,
+        command,
+        (*words[0], *words[1]),
+        tuple(taken),
+        tuple(groups),
+        tuple(found.bases),
+        tuple(found.remarks),
     )
 
 

@@ -36,6 +36,14 @@ class Composed:
     notes: list[str] = field(default_factory=list)
     choices: dict[str, str] = field(default_factory=dict)
     """Files that a word of the command or a file above chooses for a group."""
+    read: list[str] = field(default_factory=list)
+
+    @property
+    def remarks(self) -> list[str]:
+        return [
+            *self.notes,
+            *([f"Of its defaults are read: {', '.join(dict.fromkeys(self.read))}."] if self.read else []),
+        ]
 
 
 def of_program(checkout: Checkout, command: Command, script: Path) -> tuple[Path, Composed] | None:
@@ -161,7 +169,8 @@ def _add(path: Path, tree: dict[str, Any], composed: Composed, depth: int) -> No
             _compose(file, inner, depth + 1)
             section = "" if _is_global(file) else section
             composed.bases += inner.bases
-            composed.notes += [*inner.notes, f"{name}.yaml of its defaults is read."]
+            composed.notes += inner.notes
+            composed.read += [*inner.read, f"{name}.yaml"]
             for part in reversed(section.split(".") if section else []):
                 inner.tree = {part: inner.tree}
             _merge(composed.tree, inner.tree)

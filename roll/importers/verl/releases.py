@@ -46,7 +46,7 @@ _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?(\.*)([\w.]+)(?:,\s*([^{}]*))?\}")
 _DEEPEST = 9
 _UNUSED = re.compile(r"_target_$|^hydra\.|^defaults$|profiler|nsys|transfer_queue|ray_kwargs|ray_init")
 ON_THERE = "On there, and unknown to the importer: "
-_OF_PROMPTS = re.compile(r"template|prompt_(type|name|style|format)")
+_OF_PROMPTS = re.compile(r"data\..*(template|prompt_(type|name|style|format))")
 _OR_CLIP_RATIO = ("clip_ratio_low", "clip_ratio_high")
 """Keys of which null is a value: clip_ratio counts."""
 
@@ -180,7 +180,10 @@ def of_checkout(
     own = [
         f"{key} {show(value)} ({place})"
         for key, value in unknown.items()
-        if value not in OFF and table.row(table.canonical(key)) is None and (place := table.place_of(key)) != ""
+        if value not in OFF
+        and not any(keys.get(f"{key[: dot.start()]}.enable") is False for dot in re.finditer(r"\.", key))
+        and table.row(table.canonical(key)) is None
+        and (place := table.place_of(key)) != ""
     ]
     of_program = made.derived
     made = replace(made, derived=lambda values: {**changed, **of_program(values)})

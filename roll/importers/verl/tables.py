@@ -101,7 +101,7 @@ def import_verl(
         below = fitting(name, own)[0][0] if found[1].bases else None
         table = forked(table, "", dict(flat(found[1].tree)))
         mine, told = of_checkout(name, str(found[0]), found[1].tree, below, table, given)
-        return convert(keys, mine, [*notes, *told, *found[1].notes], of_script)
+        return convert(keys, mine, [*notes, *told, *found[1].remarks], of_script)
     fits, lacking = fitting(name, own, version)
     tables = [release.over(table, given) for release in fits]
     first = convert(keys, tables[0], (), of_script)

@@ -655,3 +655,15 @@ def test_what_a_script_leaves_open_and_trains_later_is_shown(place: Path, capsys
     assert "have the numbers 1 to 2." in capsys.readouterr().err
     yaml_words = ["import", str(FOLDER / "verl_ppo_fsdp.yaml"), "--out", str(place / "my.yaml"), "--training", "1"]
     assert roll(yaml_words) == 2 and "the commands of a script" in capsys.readouterr().err
+
+
+def test_a_report_says_each_cause_once_and_where_a_value_stands(place: Path) -> None:
+    (place / "mine.yaml").write_text("defaults: [ppo_trainer, _self_]\ndata: {own: 1, max_prompt_length: 128}\n")
+    words = "data.other=2 data.train_files=d trainer.nnodes=1 trainer.n_gpus_per_node=4"
+    (place / "run.sh").write_text(f"python3 -m verl.trainer.main_ppo --config-name mine {words}\n")
+    assert roll(["import", "run.sh", "--out", "my.yaml"]) == 3
+    page = (place / "my.report.md").read_text()
+    assert "- `data.own=1, own file`, `data.other=2`: the importer does not know this key of verl.\n" in page
+    assert "- `trainer.nnodes=1`, `trainer.n_gpus_per_node=4`: 1 x 4 GPUs" in page
+    order = [page.index(title) for title in ("What will run", "Not the run", "Not given", "Mapped", "Notes")]
+    assert order == sorted(order) and "GPUs 1 x 4" in page[: order[1]]
