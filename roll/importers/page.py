@@ -68,14 +68,16 @@ def _lines(imported: Imported, source: str, target: str) -> Iterator[str]:
     yield from _section("Not the run that its author meant", changes(imported, keys))
     yield from _section(f"{open_title(source)}: give these after the file, as key=value", imported.unresolved, keys)
     yield from _section("To check: the checkout has it on by default", to_check(imported))
-    yield from _section("Approximated: similar, with the difference that it states", _told(imported, "approximated"))
+    yield from _section(
+        "Approximated: similar, with the difference that it states", _causes_shown(imported, "approximated")
+    )
     notes = [note for note in imported.notes if not isinstance(note, Change) and not note.startswith(ON_THERE)]
     defaults = [note.removeprefix(_DEFAULT) for note in notes if note.startswith(_DEFAULT)]
     defaults += [f"`{key}`: {why}" for key, why in imported.defaults.items()]
     yield from _section(f"Not given, and written as {imported.system} has it by default", defaults)
-    yield from _section("Not available: memory, speed or records alone", _told(imported, "not available"))
-    yield from _section("Mapped: means the same here", _told(imported, "mapped"))
-    yield from _section("Ignored: changes nothing here", _told(imported, "asks for nothing"))
+    yield from _section("Not available: memory, speed or records alone", _causes_shown(imported, "not available"))
+    yield from _section("Mapped: means the same here", _causes_shown(imported, "mapped"))
+    yield from _section("Ignored: changes nothing here", _causes_shown(imported, "asks for nothing"))
     yield from _section("Notes", [note for note in notes if not note.startswith(_DEFAULT)])
 
 
@@ -87,7 +89,7 @@ def _section(title: str, lines: Iterable[str], form: str = "{}") -> Iterator[str
     yield from ("", f"## {title}", "", *shown) if shown else ()
 
 
-def _told(imported: Imported, outcome: Outcome) -> list[str]:
+def _causes_shown(imported: Imported, outcome: Outcome) -> list[str]:
     return causes(imported, outcome, "`{}`")
 
 
