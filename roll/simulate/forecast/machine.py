@@ -123,7 +123,12 @@ def probe_of_cpus() -> Mapping[str, Any] | None:
         return json.loads(file.read_text(encoding="utf-8"))
     logger.warning("measuring what the CPUs of this machine compute, once, for the forecast (some seconds)")
     command = [sys.executable, str(_PROBE), str(cores)]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": str(cores)}
+    environment = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": str(cores),
+        "OMP_WAIT_POLICY": "PASSIVE",
+    }
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, env=environment, check=True)
         probe = {**json.loads(done.stdout), "cores": cores, "key": key}
