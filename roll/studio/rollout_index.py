@@ -3,6 +3,7 @@ private file of its own, so that a page asks for the rows that it shows and no o
 
 from __future__ import annotations
 
+import hashlib
 import math
 import sqlite3
 import threading
@@ -26,20 +27,26 @@ _LARGEST = 2**62
 _TABLE = """CREATE TABLE rollouts (
     id INTEGER PRIMARY KEY, file TEXT, start INTEGER, size INTEGER, step INTEGER, kind TEXT, domain TEXT,
     group_id TEXT, reward REAL, advantage REAL, finish TEXT, tokens INTEGER, turns INTEGER, prompt TEXT, response TEXT,
-    truth TEXT, text TEXT)"""
+    truth TEXT, text TEXT, task TEXT)"""
 _SHOWN = (
     "id", "step", "kind", "domain", "group_id", "reward", "advantage", "finish", "tokens", "turns", "prompt",
     "response", "truth",
 )  # fmt: skip
-SORTABLE = frozenset(_SHOWN)
+_OF_GROUP = {
+    "id": "min(id)", "reward": "avg(reward)", "advantage": "NULL", "tokens": "round(avg(tokens))",
+    "turns": "round(avg(turns))", "spread": "max(reward) - min(reward)", "samples": "count(*)",
+}  # fmt: skip
+"""What stands in the columns of a group; in the others it is what stands in those of its samples."""
+SORTABLE = frozenset((*_SHOWN, *_OF_GROUP))
 SIGNS = {"above 0": ">", "0": "=", "below 0": "<"}
-_INSERT = f"INSERT INTO rollouts VALUES (NULL{', ?' * 16})"
+_INSERT = f"INSERT INTO rollouts VALUES (NULL{', ?' * 17})"
 
 
 @dataclass(frozen=True)
 class Query:
     """Conditions on rows; an empty one holds for all. `failed`: those without a reward alone. `text`: is in the prompt,
-    an answer, an observation or the ground truth, large or small letters alike. `advantage`: its sign, one of SIGNS."""
+    an answer, an observation or the ground truth, large or small letters alike. `advantage`: its sign, one of SIGNS.
+    `groups`: a row for each prompt of a step, of those samples for which the conditions hold."""
 
     domain: str = ""
     kind: str = ""
@@ -51,6 +58,15 @@ class Query:
     failed: bool = False
     text: str = ""
     advantage: str = ""
+    groups: bool = False
+
+    def rows(self) -> tuple[str, list[Any]]:
+        """The statement that selects the rows with their columns, and its values."""
+        where, values = self.where()
+        columns = {name: name for name in _SHOWN} | (_OF_GROUP if self.groups else {"spread": "NULL", "samples": "1"})
+        group = " GROUP BY file, domain, group_id" if self.groups else ""
+        named = ", ".join(f"{column} AS {name}" for name, column in columns.items())
+        return f"SELECT {named} FROM rollouts{where}{group}", values
 
     def where(self) -> tuple[str, list[Any]]:
         filters: list[tuple[str, Any]] = [
@@ -86,6 +102,7 @@ class RolloutIndex:
         self._base = sqlite3.connect("", check_same_thread=False)  # a file that nobody else sees, gone at the end
         self._base.execute(_TABLE)
         self._base.execute("CREATE INDEX of_file ON rollouts (file)")
+        self._base.execute("CREATE INDEX of_task ON rollouts (task)")
         self._files: dict[Path, tuple[int, Mark]] = {}
         self.version = 0
         """Grows with what is in it."""
@@ -112,17 +129,19 @@ class RolloutIndex:
         """`order`: one of SORTABLE; equal ones in the order in which they were recorded."""
         if order not in SORTABLE:
             raise ValueError(f"{order} is no column to sort by")
-        where, values = query.where()
+        inner, values = query.rows()
         way = "DESC" if descending else "ASC"
-        statement = f"SELECT {', '.join(_SHOWN)} FROM rollouts{where} ORDER BY {order} {way}, id LIMIT ? OFFSET ?"
+        statement = f"SELECT * FROM ({inner}) ORDER BY {order} {way}, id LIMIT ? OFFSET ?"
         with self._lock:
-            rows = self._base.execute(statement, [*values, max(0, end - start), start]).fetchall()
-        return Rows([dict(zip(_SHOWN, row, strict=True)) for row in rows], self.count(query))
+            cursor = self._base.execute(statement, [*values, max(0, end - start), start])
+            names = [column[0] for column in cursor.description]
+            rows = cursor.fetchall()
+        return Rows([dict(zip(names, row, strict=True)) for row in rows], self.count(query))
 
     def count(self, query: Query) -> int:
-        where, values = query.where()
+        inner, values = query.rows()
         with self._lock:
-            return self._base.execute(f"SELECT count(*) FROM rollouts{where}", values).fetchone()[0]
+            return self._base.execute(f"SELECT count(*) FROM ({inner})", values).fetchone()[0]
 
     def values(self, column: str) -> list[str]:
         """Return the values in a column, in order."""
@@ -136,13 +155,14 @@ class RolloutIndex:
         previous group that is not its own. The same row where there is none."""
         if order not in SORTABLE:
             raise ValueError(f"{order} is no column to sort by")
-        where, values = query.where()
+        inner, values = query.rows()
         way = "DESC" if descending else "ASC"
-        statement = f"SELECT id, step, kind, domain, group_id FROM rollouts{where} ORDER BY {order} {way}, id"
+        statement = f"SELECT id, step, kind, domain, group_id FROM ({inner}) ORDER BY {order} {way}, id"
         with self._lock:
             rows = self._base.execute(statement, values).fetchall()
         places = {row[0]: place for place, row in enumerate(rows)}
-        place = places.get(number)
+        numbers = [sibling for sibling, *_ in self.siblings(number)] if query.groups else [number]
+        place = next((places[each] for each in numbers if each in places), None)
         if place is None:
             return rows[0][0] if rows else number
         ahead = rows[place + 1 :] if by > 0 else rows[:place][::-1]
@@ -156,6 +176,14 @@ class RolloutIndex:
         """The attempts at the prompt of a row, itself among them, as they were recorded: row, reward and advantage."""
         statement = """SELECT b.id, b.reward, b.advantage FROM rollouts a JOIN rollouts b ON a.file = b.file
             AND a.domain = b.domain AND a.group_id = b.group_id WHERE a.id = ? ORDER BY b.id"""
+        with self._lock:
+            return self._base.execute(statement, (number,)).fetchall()
+
+    def same_prompt(self, number: int) -> list[tuple[int, int, str, float | None]]:
+        """The groups of a row's prompt, its own among them, by step: first row, step, kind and mean reward."""
+        statement = """SELECT min(b.id), b.step, b.kind, avg(b.reward) FROM rollouts a
+            JOIN rollouts b ON a.task = b.task AND a.domain = b.domain
+            WHERE a.id = ? GROUP BY b.file, b.group_id ORDER BY b.step, b.kind"""
         with self._lock:
             return self._base.execute(statement, (number,)).fetchall()
 
@@ -199,7 +227,8 @@ def _row(record: Recorded, kind: str, path: str, start: int, size: int) -> Seque
     head = (path, start, size, record.step, kind, storable(record.domain), storable(str(record.group_id)), *earned)
     counts = (storable(record.finish_reason), record.response_tokens, len(record.turns))
     shown = (question_of(record.prompt_text), record.response_text, record.ground_truth or "")
-    return (*head, *counts, *map(_preview, shown), storable(whole.casefold()))
+    task = hashlib.sha256(record.prompt_text.encode("utf-8", "replace")).hexdigest()[:16]
+    return (*head, *counts, *map(_preview, shown), storable(whole.casefold()), task)
 
 
 def _finite(value: float | None) -> float | None:

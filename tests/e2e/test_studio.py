@@ -32,6 +32,7 @@ EXAMPLE = REPOSITORY / "examples" / "tiny-sort" / "tiny_sort.yaml"  # what the b
 @pytest.fixture
 def address(tmp_path: Path, sort_data: Path) -> Iterator[str]:
     """Of a studio over tmp_path/out with its token, of a user who has prepared the demo's model."""
+    (tmp_path / "out").mkdir()
     words = [sys.executable, "-m", "roll", "studio", str(tmp_path / "out"), "--port", "0"]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1", "TINY_SORT_DIR": str(sort_data)}
     process = subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
@@ -78,6 +79,8 @@ def test_a_run_is_watched_its_rollouts_are_text_and_its_report_opens(tmp_path: P
     add_step(run, 4, 0.875)
     page.get_by_text("0.100 → 0.875").wait_for()
     page.get_by_text("Rollouts", exact=True).click()
+    page.get_by_text("1 of 1").wait_for()
+    page.get_by_text("one line per prompt").click()
     page.get_by_text("9 of 9").wait_for()
     page.get_by_label("reward from").fill("0.7")
     page.get_by_text("2 of 9").wait_for()
@@ -120,6 +123,8 @@ def test_runs_are_compared_and_attempts_are_gone_through_by_key(tmp_path: Path, 
     page.get_by_role("link", name="same (one)").click()
     page.locator("body.body--dark").wait_for()  # the browser keeps it
     page.get_by_role("link", name="Rollouts").click()
+    page.get_by_text("2 of 2").wait_for()
+    page.get_by_text("one line per prompt").click()
     page.get_by_text("4 of 4").wait_for()
     page.get_by_role("gridcell", name="answer 0").click()
     document = page.frame_locator("iframe")

@@ -32,11 +32,14 @@ def add(app: FastAPI, indexes: RolloutIndexes) -> None:
         failed: bool = False,
         text: str = "",
         advantage: str = "",
+        groups: bool = False,
     ) -> Response:
         index = indexes.known(key)
         if index is None or order not in SORTABLE:
             return PlainTextResponse("No such run or column.", 404)
-        query = Query(domain, kind, finish, least_reward, most_reward, first_step, last_step, failed, text, advantage)
+        query = Query(
+            domain, kind, finish, least_reward, most_reward, first_step, last_step, failed, text, advantage, groups
+        )  # fmt: skip
         end = min(end, start + _MOST_ROWS)
         page = index.rows(query, start, end, order, descending)
         return JSONResponse({"rows": page.rows, "count": page.count})

@@ -27,17 +27,21 @@ _COLUMNS: list[dict[str, Any]] = [
     {"field": "step", "width": 65, "sort": "desc"},
     {"field": "group_id", "headerName": "group", "width": 75},
     {"field": "reward", "width": 78, ":valueFormatter": _REWARD, ":cellStyle": _REWARD_STYLE},
-    {"field": "advantage", "width": 88, ":valueFormatter": _ADVANTAGE},
+    {"field": "spread", "headerName": "best - worst", "width": 100, ":valueFormatter": _REWARD},
+    {"field": "samples", "width": 85},
+    {"field": "advantage", "width": 88, ":valueFormatter": _ADVANTAGE, "hide": True},
     {"field": "prompt", "flex": 1, "minWidth": 110, "sortable": False},
-    {"field": "response", "flex": 1, "minWidth": 110, "sortable": False},
+    {"field": "response", "flex": 2, "minWidth": 110, "sortable": False, "hide": True},
     {"field": "truth", "headerName": "ground truth", "width": 110, "sortable": False},
     {"field": "tokens", "width": 75},
-    {"field": "finish", "width": 80},
+    {"field": "finish", "width": 80, "hide": True},
     {"field": "kind", "width": 65},
     {"field": "domain", "width": 85},
     {"field": "turns", "width": 68},
 ]
+_OF_GROUPS, _OF_SAMPLES = ("spread", "samples"), ("advantage", "response", "finish")
 _COLUMN_CHOICES = ("domain", "kind", "finish")
+_MOST_STEPS = 30  # of a prompt, the last ones
 _MOVES = (
     ("keyboard_double_arrow_up", "P", -1, True), ("keyboard_arrow_up", "p", -1, False),
     ("keyboard_arrow_down", "n", 1, False), ("keyboard_double_arrow_down", "N", 1, True),
@@ -93,6 +97,7 @@ class RolloutView:
                 **self._between("reward", "least_reward", "most_reward"),
                 **self._between("step", "first_step", "last_step"),
                 "failed": ui.checkbox("failed", on_change=self._query_index),
+                "groups": ui.checkbox("one line per prompt", value=True, on_change=self._change_lines),
             }
             ui.space()
             self._count = ui.label().classes("soft")
@@ -108,6 +113,7 @@ class RolloutView:
                         button = ui.button(icon=icon, on_click=partial(self._move, by, other))
                         button.props("flat round dense size=sm").tooltip(f"key {key_name}")
                     self._siblings = ui.row().classes("items-center").style("gap: 4px")
+                    self._same_prompt = ui.row().classes("items-center").style("gap: 4px")
                 self._head.set_visibility(False)
                 self._detail = ui.element("iframe").classes("full-width card").style("flex: 1; padding: 0")
                 self._detail.props('sandbox="" title="rollout"')
@@ -129,13 +135,20 @@ class RolloutView:
         if index is not None and (index is not self._index or index.version != self._version):
             self.show(index)
 
+    def _change_lines(self) -> None:
+        """Shows groups or samples, with their columns."""
+        is_grouped = bool(self._fields["groups"].value)
+        for names, is_shown in ((_OF_GROUPS, is_grouped), (_OF_SAMPLES, not is_grouped)):
+            self._grid.run_grid_method("setColumnsVisible", list(names), is_shown)
+        self._query_index()
+
     def _query_index(self) -> None:
         """Has the table fetch its rows anew."""
         if self._index is None:
             return
         self._version = self._index.version
         query = self._query()
-        self._count.set_text(f"{self._index.count(query):,} of {self._index.count(Query()):,}")
+        self._count.set_text(f"{self._index.count(query):,} of {self._index.count(Query(groups=query.groups)):,}")
         self._grid.run_grid_method("setGridOption", "datasource", {":getRows": self._fetch(query)})
 
     def _query(self) -> Query:
@@ -172,6 +185,18 @@ class RolloutView:
                     chip.tooltip(f"advantage {advantage:+.3g}")
                 elif reward is not None:
                     chip.tooltip(f"{reward - mean:+.3g} against the mean")
+        self._same_prompt.clear()
+        steps = self._index.same_prompt(number)
+        with self._same_prompt:
+            if len(steps) > 1:
+                ui.label("The same prompt at step").classes("soft")
+            for row, step, kind, reward in steps[-_MOST_STEPS:] if len(steps) > 1 else []:
+                name = (
+                    f"{step}{'' if kind == 'train' else f' {kind}'}: {'failed' if reward is None else f'{reward:.3g}'}"
+                )
+                is_own = row == siblings[0][0]
+                chip = ui.button(name, on_click=partial(self._open, row), color="blue-grey-5")
+                chip.props(f"dense no-caps size=sm {'unelevated' if is_own else 'outline'}").tooltip("mean reward")
 
     async def _move(self, by: int, other_group: bool) -> None:
         """Open the next row of the table, or the previous one."""
@@ -194,7 +219,7 @@ class RolloutView:
             "cacheBlockSize": 100,
             "maxBlocksInCache": 20,
             "rowHeight": 30,
-            "datasource": {":getRows": self._fetch(Query())},
+            "datasource": {":getRows": self._fetch(Query(groups=True))},
         }
         return ui.aggrid(options, theme="balham").style("height: 100%")
 

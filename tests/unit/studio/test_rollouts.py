@@ -156,6 +156,26 @@ def test_the_attempts_at_a_prompt_come_together(tmp_path: Path) -> None:
     assert index.siblings(10_000) == []
 
 
+def test_a_group_is_a_line_and_a_prompt_is_followed_over_steps(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=3)
+    for step in (1, 2):
+        rewards = (0.0, 0.5 * step)
+        write(run, step, *(record(group_id=step, reward=each) for each in rewards), record(group_id=9, prompt_text="x"))
+    index, groups = index_of(run), Query(groups=True)
+    found = index.rows(groups, 0, 9, "spread")
+    rows = [(row["step"], row["group_id"], row["samples"], row["reward"], row["spread"]) for row in found.rows]
+    assert rows[:2] == [(2, "2", 2, 0.5, 1.0), (1, "1", 2, 0.25, 0.5)]
+    assert found.count == index.count(groups) == 4
+    assert [row["samples"] for row in index.rows(Query(groups=True, least_reward=0.5), 0, 9).rows] == [1, 1, 1, 1]
+    last, first = (row["id"] for row in found.rows[:2])
+    assert [(row[0], *row[1:]) for row in index.same_prompt(last)] == [
+        (first, 1, "train", 0.25),
+        (last, 2, "train", 0.5),
+    ]
+    second = index.siblings(first)[1][0]
+    assert index.neighbour(groups, second, -1, "spread", True, False) == last, "from a sample to the next group"
+
+
 def served(run: Path) -> tuple[TestClient, str]:
     app = FastAPI()
     rollout_data.add(app, RolloutIndexes(RunList([run.parent])))
