@@ -20,10 +20,20 @@ _DESCRIPTIONS = {
 }
 
 
+def spelled(word: str) -> str:
+    """An option with dashes in its name as it is declared, with underscores.
+
+    Example: --max-new-tokens=5 becomes --max_new_tokens=5.
+    """
+    name, sign, value = word.partition("=")
+    is_option = name.startswith("--") and name[2:].replace("-", "").isalnum() and name[2:3].isalpha()
+    return f"--{name[2:].replace('-', '_')}{sign}{value}" if is_option else word
+
+
 def run_parser() -> argparse.ArgumentParser:
     parser = _yaml_parser("run")
     more = "restart from the newest checkpoint, up to N times without a new one; docs/resuming.md. Default: 0"
-    parser.add_argument("--max_restarts", "--max-restarts", type=_count, default=0, metavar="N", help=more)
+    parser.add_argument("--max_restarts", type=_count, default=0, metavar="N", help=more)
     return parser
 
 
@@ -32,6 +42,7 @@ def plan_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--defaults", action="store_true", help="also list the default of every key that the YAML does not set"
     )
+    parser.add_argument("--all", action="store_true", help="the whole plan: devices, batches, choices and memory")
     return parser
 
 
@@ -40,7 +51,7 @@ def fork_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="roll fork", description=text, epilog=_EPILOG, allow_abbrev=False)
     parser.add_argument("run", metavar="RUN[@STEP]", help="output_dir of a run; its newest checkpoint, or that of STEP")
     parser.add_argument("--out", metavar="DIR", help="output_dir of the new run; default: RUN-fork, beside it")
-    parser.add_argument("--dry_run", "--dry-run", action="store_true", help="show the plan; nothing is started")
+    parser.add_argument("--dry_run", action="store_true", help="show the plan; nothing is started")
     return parser
 
 
@@ -70,11 +81,10 @@ def script_parser(pipeline: str) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--config_path",
-        "--config-path",
         default=".",
         help="folder of the YAML: absolute, or relative to the script or the current folder, the default",
     )
-    parser.add_argument("--config_name", "--config-name", default=None, help="name of the YAML, without .yaml")
+    parser.add_argument("--config_name", default=None, help="name of the YAML, without .yaml")
     _may_be_dry(parser)
     return parser
 
@@ -91,7 +101,6 @@ def _yaml_parser(word: str) -> argparse.ArgumentParser:
 def _may_be_dry(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry_run",
-        "--dry-run",
         action="store_true",
         help="check, print the plan and stop; exit code 0 if the run would start on this machine, 2 if not",
     )
@@ -147,7 +156,7 @@ def eval_parser() -> argparse.ArgumentParser:
     parser.add_argument("--checkpoint", help="a directory step_000050; true: the newest one of the run")
     kind = "rlvr, agentic, or package.module:SPEC. Default: the one whose keys these are"
     parser.add_argument("--pipeline", help=kind)
-    parser.add_argument("--dry_run", "--dry-run", action="store_true", help="check, print the plan and stop")
+    parser.add_argument("--dry_run", action="store_true", help="check, print the plan and stop")
     parser.add_argument(
         "--elsewhere", action="store_true", help="plan for another machine: files and logins are not checked here"
     )

@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roll.commands.options import plan_parser, run_parser, script_parser
+from roll.commands.options import plan_parser, run_parser, script_parser, spelled
 from roll.configs.load.loader import _say, compose_tree, locate_yaml, resolve_tree, without_unset, yaml_at
+from roll.configs.plan.describe import brief
 from roll.configs.plan.describe_defaults import default_lines
 from roll.configs.sections.run import STAGES
 from roll.errors import ConfigError, RollError
@@ -24,8 +25,7 @@ from roll.run.start.memory_report import MemoryReport, memory_report
 from roll.run.start.preflight import multimodal_notes
 from roll.run.start.start_checks import StartOptions, beside_mistakes, foreseen, refusals
 from roll.utils.imports import resolve
-from roll.utils.logging import masked_output
-from roll.utils.text import visible
+from roll.utils.logging import complain, masked_output
 
 if TYPE_CHECKING:
     from roll.run.stages.planned import Stage
@@ -37,7 +37,9 @@ def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str 
     """Runs one pipeline, a built-in name or `package.module:SPEC`, or the stages of a YAML, from command-line arguments
     and returns the exit code: 0 done, 1 the run failed, 2 the configuration, its plan or this machine cannot work, 128
     + its number a signal. Code beside the YAML can be imported."""
-    arguments, overrides = script_parser(pipeline).parse_known_args(argv)
+    arguments, overrides = script_parser(pipeline).parse_known_args(
+        map(spelled, sys.argv[1:] if argv is None else argv)
+    )
     find = partial(locate_yaml, arguments.config_path, arguments.config_name or "", script)
     with masked_output():
         return _ending(pipeline, find, overrides, _start_options(arguments))
@@ -54,9 +56,11 @@ def run_command(argv: Sequence[str]) -> int:
 
 
 def plan_command(argv: Sequence[str]) -> int:
-    """`roll plan CONFIG.yaml [--elsewhere] [--defaults] [key=value ...]`: the dry run of the same."""
+    """`roll plan CONFIG.yaml [--elsewhere] [--all] [--defaults] [key=value ...]`: the dry run of the same."""
     arguments, overrides = plan_parser().parse_known_args(argv)
-    options = replace(_start_options(arguments), is_plan=True, lists_defaults=arguments.defaults)
+    options = replace(
+        _start_options(arguments), is_plan=True, lists_defaults=arguments.defaults, lists_all=arguments.all
+    )
     return _ending(None, partial(yaml_at, arguments.config), overrides, options)
 
 
@@ -111,13 +115,13 @@ def _with_report(act: Callable[[], int]) -> int:
     try:
         return act()
     except ConfigError as error:
-        _complain("The run cannot start:", error.problems)
+        complain("The run cannot start:", error.problems)
         return EXIT_BAD_CONFIG
     except RollError as error:
-        _complain(f"The run failed ({type(error).__name__}):", [str(error)])
+        complain(f"The run failed ({type(error).__name__}):", [str(error)])
         return EXIT_FAILED
     except KeyboardInterrupt:
-        _complain("Interrupted.", [])
+        complain("Interrupted.", [])
         return EXIT_INTERRUPTED
 
 
@@ -172,14 +176,15 @@ def _before(stage: "Stage", loaded: Loaded) -> None:
 
 def _show(spec: PipelineSpec, loaded: Loaded, shown: Loaded, options: StartOptions) -> MemoryReport:
     """Prints a plan, its memory, and warnings."""
-    _say(plan_text(spec, shown))
+    memory = memory_report(loaded.config, loaded.plan)
+    text = plan_text(spec, shown)
+    if memory.text and (options.is_plan or memory.knows_gpus):
+        text += f"\n{memory.text}"
+    _say(text if options.lists_all else brief(text))
     if options.lists_defaults:
         _say("\n".join(default_lines(shown.config, shown.keys_in_yaml, shown.chosen)))
-    memory = memory_report(loaded.config, loaded.plan)
-    if memory.text and (options.is_plan or memory.knows_gpus):
-        _say(memory.text)
     for warning in (*loaded.warnings, *multimodal_notes(loaded.config), *memory.warnings):
-        _say(f"Warning: {warning}")
+        _say(f"Warning: {warning}", "warning")
     return memory
 
 
@@ -207,16 +212,12 @@ def _verdict(stops: Sequence[str], lines: Iterable[str]) -> int:
         _say(line)
     if stops:
         raise ConfigError(*stops)
-    _say("The plan works.")
+    _say("The plan works.", "good")
     return EXIT_OK
 
 
 def _start_options(arguments: argparse.Namespace) -> StartOptions:
     return StartOptions(is_plan=arguments.dry_run, elsewhere=arguments.elsewhere)
-
-
-def _complain(title: str, problems: Sequence[str]) -> None:
-    print(title, *(f"  - {visible(problem)}" for problem in problems), sep="\n", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

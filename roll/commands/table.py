@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from roll.commands.options import spelled
 from roll.configs.problems import did_you_mean
 from roll.errors import ConfigError, RollError
 from roll.utils.imports import resolve
-from roll.utils.logging import masked_output, say
+from roll.utils.logging import complain, masked_output, say
 from roll.utils.text import visible
 from roll.utils.version import VERSION
 
@@ -149,7 +150,7 @@ def _main(arguments: list[str]) -> int:
             say(parser_of(command).format_help().rstrip())
             return OK
         run = cast("Callable[[Sequence[str]], Iterable[str] | int]", resolve(command.function))
-        done = run([_spelled(word) for word in arguments[1:]])
+        done = run([spelled(word) for word in arguments[1:]])
         if isinstance(done, int):
             return done
         for line in done:
@@ -158,13 +159,13 @@ def _main(arguments: list[str]) -> int:
     except BrokenPipeError:  # who read has seen enough
         return FAILED
     except ConfigError as error:
-        _complain(f"roll {arguments[0]} cannot do this:", error.problems)
+        complain(f"roll {arguments[0]} cannot do this:", error.problems)
         return BAD_USE
     except RollError as error:
-        _complain(f"roll {arguments[0]} failed:", [str(error)])
+        complain(f"roll {arguments[0]} failed:", [str(error)])
         return FAILED
     except KeyboardInterrupt:
-        _complain("Interrupted.", [])
+        complain("Interrupted.", [])
         return INTERRUPTED
 
 
@@ -173,24 +174,10 @@ def parser_of(command: Subcommand) -> argparse.ArgumentParser:
     return cast("Callable[[], argparse.ArgumentParser]", resolve(command.options))()
 
 
-def _spelled(word: str) -> str:
-    """An option with dashes in its name as it is declared, with underscores.
-
-    Example: --max-new-tokens=5 becomes --max_new_tokens=5.
-    """
-    name, sign, value = word.partition("=")
-    is_option = name.startswith("--") and name[2:].replace("-", "").isalnum() and name[2:3].isalpha()
-    return f"--{name[2:].replace('-', '_')}{sign}{value}" if is_option else word
-
-
 def _usage() -> str:
     width = max(map(len, SUBCOMMANDS))
     lines = [f"  {name:<{width}}  {command.help}" for name, command in SUBCOMMANDS.items()]
     return "\n".join(["roll COMMAND ...   (run `roll COMMAND --help` for details)", *lines])
-
-
-def _complain(title: str, problems: Sequence[str]) -> None:
-    print(title, *(f"  - {visible(problem)}" for problem in problems), sep="\n", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

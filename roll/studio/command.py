@@ -27,7 +27,7 @@ def run(argv: Sequence[str]) -> int:
     if options.token is not None:
         raise ConfigError(
             "--token: every user of this machine can read command lines. Put the token in the environment as "
-            f"{TOKEN_VARIABLE}, or in a file that only you can read (--token-file FILE), or have one made."
+            f"{TOKEN_VARIABLE}, or in a file that only you can read (--token_file FILE), or have one made."
         )
     place = Address(options.host, token_of(options.token_file, os.environ.pop(TOKEN_VARIABLE, None)))
     folders = [path_info(folder) for folder in options.folders or [DEFAULT_FOLDER]]
@@ -49,7 +49,7 @@ def token_of(file: str | None, variable: str | None) -> str:
     """Return the token of the file, that of the environment, or else a new one. Raises ConfigError for a file that
     others can read, and for a token that can be guessed."""
     if file is not None:
-        return _checked(f"--token-file {file}", _private_text(Path(file)))
+        return _checked(f"--token_file {file}", _private_text(Path(file)))
     return secrets.token_urlsafe(24) if variable is None else _checked(TOKEN_VARIABLE, variable)
 
 
@@ -59,9 +59,9 @@ def _private_text(path: Path) -> str:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read(_MOST_TOKEN_BYTES)
     except OSError as error:
-        raise ConfigError(f"--token-file {path} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"--token_file {path} cannot be read: {error.strerror}") from None
     if mode & 0o077:
-        raise ConfigError(f"--token-file {path}: other users can read or change it. chmod 600 {path}")
+        raise ConfigError(f"--token_file {path}: other users can read or change it. chmod 600 {path}")
     return text.decode("utf-8", "replace")
 
 

@@ -35,7 +35,7 @@ async def make_plan(text: str, name: str, elsewhere: bool = False, draft: Draft 
     with tempfile.TemporaryDirectory(prefix="roll-studio-") as folder:
         file = Path(folder) / f"{name}.yaml"
         file.write_text(text, encoding="utf-8")
-        words = ["plan", str(file), *(["--elsewhere"] if elsewhere else [])]
+        words = ["plan", str(file), "--all", *(["--elsewhere"] if elsewhere else [])]
         cwd, env = place_of(draft)
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "roll", *words), stdin=DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True,

@@ -3,12 +3,14 @@ terminal."""
 
 import logging
 import os
+import shutil
 import sys
+import textwrap
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, Literal, TextIO, cast
 
 from roll.errors import StorageError
 from roll.utils.secrets import find_secrets, mask
@@ -165,7 +167,36 @@ def configure_logging(
 # What a command says at the terminal.
 
 
-def say(text: str, is_secret: bool = False) -> None:
+Tone = Literal["", "good", "bad", "warning"]
+_COLORS: dict[Tone, str] = {"": "", "good": "1;32", "bad": "1;31", "warning": "33"}
+_MOST_COLUMNS = 120
+
+
+def toned(text: str, tone: Tone, stream: TextIO) -> str:
+    """The text as a terminal shows it: lines of at most 120 characters and no more than fit, and the tone as a colour
+    unless NO_COLOR is set. Unchanged for anything but a terminal."""
+    if not stream.isatty():
+        return text
+    width = min(_MOST_COLUMNS, shutil.get_terminal_size().columns)
+    text = "\n".join(part for line in text.split("\n") for part in _folded(line, width))
+    color = "" if os.environ.get("NO_COLOR") else _COLORS[tone]
+    return f"\033[{color}m{text}\033[0m" if color else text
+
+
+def _folded(line: str, width: int) -> list[str]:
+    indent = " " * (4 + len(line) - len(line.lstrip()))
+    if len(line) <= width:
+        return [line]
+    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def complain(title: str, problems: Iterable[str]) -> None:
+    """Writes to stderr what is wrong, one problem a line."""
+    lines = toned("\n".join(f"  - {visible(problem)}" for problem in problems), "", sys.stderr)
+    print(toned(title, "bad", sys.stderr), *filter(None, [lines]), sep="\n", file=sys.stderr, flush=True)
+
+
+def say(text: str, is_secret: bool = False, tone: Tone = "") -> None:
     """A line to standard output, masked unless what is secret in it is for the reader. Raises BrokenPipeError where who
     read has gone, StorageError where it cannot be written; whatever follows is lost then, so that Python does not
     complain once more at its end."""
@@ -173,7 +204,7 @@ def say(text: str, is_secret: bool = False) -> None:
         raise StorageError("standard output cannot be written: it is closed")
     try:
         sys.stdout.writelines(
-            (visible(text if is_secret else mask(text)), "\n")
+            (toned(visible(text if is_secret else mask(text)), tone, sys.stdout), "\n")
         )  # two writes: the second fails where the first fell short
         sys.stdout.flush()
     except OSError as error:

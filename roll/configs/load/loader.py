@@ -33,7 +33,7 @@ from roll.configs.problems import nearest
 from roll.errors import ConfigError
 from roll.utils.files import expanded, path_info
 from roll.utils.imports import add_folder
-from roll.utils.logging import say
+from roll.utils.logging import Tone, say
 from roll.utils.text import show
 
 _VARIABLE = re.compile(r"\$\{oc\.env:\s*['\"]?([A-Za-z_]\w*)['\"]?\s*\}")  # without a default
@@ -332,6 +332,6 @@ def _directory(config_path: str, name: str, script: str | None) -> Path:
     return (having or there)[0]
 
 
-def _say(text: str) -> None:
+def _say(text: str, tone: Tone = "") -> None:
     with suppress(BrokenPipeError):  # a reader that has seen enough, such as head, does not end the run
-        say(text)
+        say(text, tone=tone)

@@ -1,5 +1,6 @@
 """A plan in words: the roles, who sits on which device, and the arithmetic of a step."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -49,6 +50,29 @@ def describe(
         **({"Chosen for this run, since the YAML does not set it": choices} if choices else {}),
     }
     return "\n".join(line for title, lines in sections.items() for line in (title, *(f"  {line}" for line in lines)))
+
+
+_BRIEF = {
+    **dict.fromkeys(("Roles", "Schedule", "Time", "Cost"), ""),
+    "Algorithm": "algorithm|advantages|loss |learning rate|groups|lengths",
+    "Batch": ".*per update",
+    "Memory": "the peak on",
+}
+"""Rows of a section that a short plan shows, as a pattern of their beginning; of other sections it has the title."""
+
+
+def brief(text: str) -> str:
+    """The short plan: what roles there are, what is learnt in which batches, when, and how much memory is needed."""
+    kept, pattern = [], ""
+    lines = text.split("\n")
+    for line in lines:
+        if not line.startswith(" "):
+            kept.append(line)
+            pattern = _BRIEF.get(line.partition(" ")[0].rstrip(":"), "$^")
+        elif re.match(f"  ({pattern})", line):
+            kept.append(line.partition(" GB: ")[0] + " GB" if " GB: " in line else line)
+    kept = [line for line in kept if not line.startswith("Chosen")]
+    return "\n".join([*kept, f"{len(lines) - len(kept)} more lines: roll plan --all"])
 
 
 def train_rows(config: RunConfig, plan: RunPlan) -> Iterator[tuple[str, ...]]:

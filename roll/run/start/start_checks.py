@@ -71,12 +71,13 @@ NONE: frozenset[str] = frozenset()
 class StartOptions:
     """How a start is asked for. `is_plan`: it is planned only. `elsewhere`: the plan is for a machine that has other
     files and logins. `unset`: variables of the environment that the YAML names and this machine does not have.
-    `lists_defaults`: every value that the YAML leaves to roll is listed."""
+    `lists_defaults`: every value that the YAML leaves to roll is listed. `lists_all`: the whole plan is shown."""
 
     is_plan: bool = False
     elsewhere: bool = False
     unset: frozenset[str] = NONE
     lists_defaults: bool = False
+    lists_all: bool = False
 
 
 @dataclass(frozen=True)

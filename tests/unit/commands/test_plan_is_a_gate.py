@@ -227,9 +227,9 @@ def test_a_role_without_devices_is_not_planned_for_the_cpu_of_a_machine_with_gpu
     said = capsys.readouterr().err
     assert "actor_train.device_mapping is missing" in said and "gpu_memory_gb: 80 is for GPUs" in said
     monkeypatch.setattr(machine_module, "this_machine", lambda: Machine(num_gpus=4))
-    assert plan(*without, "num_gpus_per_node=null") == 0, capsys.readouterr().err
+    assert plan(*without, "num_gpus_per_node=null", "--all") == 0, capsys.readouterr().err
     assert "node 0  0..3  actor_train, actor_infer (take turns)" in capsys.readouterr().out
-    assert plan(*without, "num_gpus_per_node=2") == 0, capsys.readouterr().err
+    assert plan(*without, "num_gpus_per_node=2", "--all") == 0, capsys.readouterr().err
     assert "node 0  0..1  actor_train, actor_infer (take turns)" in capsys.readouterr().out
     assert plan(*without, *on_cpu) == 0, capsys.readouterr().err
 

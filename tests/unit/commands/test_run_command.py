@@ -58,6 +58,19 @@ def test_a_plan_is_shown_for_a_path(word: list[str], capsys: pytest.CaptureFixtu
     assert shown.startswith("tiny_sort_dpo: 7 steps") and shown.rstrip().endswith("The plan works.")
 
 
+def test_a_plan_is_short_and_whole_with_all(capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(EXAMPLES / "tiny-sort" / "tiny_sort.yaml")
+    shown = []
+    for more in ((), ("--all",)):
+        assert main(["plan", path, "--elsewhere", *more]) == 0
+        shown.append([line for line in capsys.readouterr().out.splitlines() if line.startswith((" ", "Devices"))])
+    short, whole = shown
+    assert len(short) <= 20 and [line for line in whole if line in short] == short
+    assert (
+        "  KL             none (default)" in whole and "  lengths        prompt 32 + response 12 = 44 tokens" in short
+    )
+
+
 def test_a_fragment_beside_the_yaml_and_code_beside_it_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -145,7 +145,7 @@ def test_a_token_of_ones_own_comes_from_a_file_or_the_environment(
     monkeypatch.setenv(TOKEN_VARIABLE, f"{TOKEN}-env")
     run(["--port", "0"])
     monkeypatch.setenv(TOKEN_VARIABLE, f"{TOKEN}-env")
-    run(["--port", "0", "--token-file", str(file)])
+    run(["--port", "0", "--token_file", str(file)])
     assert [each.place.token for each in served] == [f"{TOKEN}-env", f"{TOKEN}-file"]
     assert [each.environment for each in served] == [None, None], "runs that are started do not inherit it"
 

@@ -1,9 +1,10 @@
+import io
 import logging
 import sys
 
 import pytest
 
-from roll.utils.logging import configure_logging, masked_output
+from roll.utils.logging import configure_logging, masked_output, toned
 
 
 @pytest.fixture(autouse=True)
@@ -89,3 +90,20 @@ def test_what_a_model_wrote_steers_no_terminal_wherever_it_is_quoted(tmp_path, c
         assert "failed: the answer was \\x1b[2J\\u202e \\ud800\n" in text
         assert "ValueError: the answer was \\x1b[2J\\u202e" in text
         assert not {"\x1b", "\u202e"} & set(text)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_colour_and_lines_that_fit_and_nothing_else_does(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    line = f"  name  {'word ' * 40}http://host/{'x' * 130}"
+    assert toned(line, "bad", io.StringIO()) == line
+    shown = toned(line, "", Terminal()).split("\n")
+    assert [part.strip() for part in shown][-1] == f"http://host/{'x' * 130}", "an address stays whole"
+    assert all(len(part) <= 120 for part in shown[:-1]) and all(part.startswith(" " * 6) for part in shown[1:])
+    assert toned("done", "good", Terminal()) == "\033[1;32mdone\033[0m"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert toned("done", "good", Terminal()) == "done"
