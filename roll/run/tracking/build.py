@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roll.errors import ConfigError
-from roll.run.tracking.tracker import TrackedRun, Tracker, Trackers
 from roll.utils.imports import resolve
 from roll.utils.secrets import find_secrets, mask, redact
+
+if TYPE_CHECKING:
+    from roll.run.tracking.tracker import TrackedRun, Tracker, Trackers
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +78,8 @@ def make_trackers(
     directory: Path | str,
     config_dump: Mapping[str, Any],
     first_step: int = 0,
-    watchers: Mapping[str, Callable[[TrackedRun], Tracker]] | None = None,
-) -> Trackers:
+    watchers: "Mapping[str, Callable[[TrackedRun], Tracker]] | None" = None,
+) -> "Trackers":
     """The named trackers as one, writing below directory; secrets in config_dump are masked here.
 
     kwargs: a mapping under a tracker's name goes to that tracker, any other key to every tracker that knows it.
@@ -85,6 +87,8 @@ def make_trackers(
     watchers: more of them, which no key names.
     Raises ConfigError, all problems at once, for what tracker_problems finds, and when a tracker cannot start.
     """
+    from roll.run.tracking.tracker import TrackedRun, Trackers
+
     command_line = redact({"config": config_dump, "command_line": sys.argv})["command_line"]
     problems = tracker_problems(names, kwargs) + missing_trackers(names)
     if command_line != sys.argv:
