@@ -38,7 +38,8 @@ from tiny_vision import (
     save_vision_pretrained,
 )
 
-from roll.configs.tables.vision import VisionModel, vision_model
+from roll.configs.tables.sight import VisionModel
+from roll.configs.tables.vision import vision_model
 from roll.models.tokenizer import load_tokenizer
 from roll.models.vision.inputs import PictureInputs
 from roll.types.media import Picture, Shown

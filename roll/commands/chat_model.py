@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from roll.configs.sections.model import ModelArgs
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.datasets.pictures.decode import decode
 from roll.datasets.pictures.expansion import expand
 from roll.errors import ConfigError, PictureError

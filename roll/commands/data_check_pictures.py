@@ -9,7 +9,7 @@ from itertools import islice
 
 import numpy as np
 
-from roll.configs.tables.vision import PictureSizes
+from roll.configs.tables.sight import PictureSizes
 from roll.datasets.pictures.decode import MOST_PIXELS, decode, read_bytes
 from roll.errors import PictureError
 from roll.types.media import PictureSource

@@ -18,7 +18,8 @@ from roll.configs.base import LARGEST
 from roll.configs.problems import did_you_mean
 from roll.configs.sections.data import DataArgs
 from roll.configs.sections.model import ModelArgs
-from roll.configs.tables.vision import UNKNOWN, VisionModel, vision_model
+from roll.configs.tables.sight import VisionModel
+from roll.configs.tables.vision import UNKNOWN, vision_model
 from roll.datasets.chosen_rows import Texts
 from roll.datasets.conversations import Columns, load_conversations
 from roll.datasets.encoding import load_tasks

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from roll.configs.sections.data import DataArgs, Truncation
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.datasets.answers.parts import reasoning_of
 from roll.datasets.answers.turns import Encoded, Message, Turns
 from roll.datasets.chosen_rows import Texts

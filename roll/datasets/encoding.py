@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from roll.configs.sections.data import DataArgs, Truncation
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.datasets.loader import Row
 from roll.datasets.rows import Domain, Example, RowReader, tag_of
 from roll.datasets.shown import named_columns

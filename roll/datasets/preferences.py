@@ -11,7 +11,7 @@ import numpy as np
 
 from roll.configs.base import LARGEST
 from roll.configs.sections.data import DataArgs, Truncation
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.datasets.answers.turns import Encoded, Message, Turns
 from roll.datasets.chosen_rows import Texts
 from roll.datasets.conversations import (

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 
 from roll.configs.sections.data import DataArgs
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.datasets.loader import DataFile, DataSource, Row
 from roll.datasets.rows import Domain, Example, RowReader
 from roll.datasets.shown import named_columns

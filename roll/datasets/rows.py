@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from roll.configs.sections.data import DataArgs
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.datasets.loader import Row
 from roll.datasets.media import BLIND, check_text_alone
 from roll.datasets.messages import are_messages, are_parts, conversation_column, messages_in, messages_of_text

@@ -53,7 +53,7 @@ from roll.models.weight_files import tensor_files
 from roll.utils.imports import replaced
 
 if TYPE_CHECKING:
-    from roll.configs.tables.vision import VisionModel
+    from roll.configs.tables.sight import VisionModel
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ADAPTER_FOLDER = "adapter"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from roll.configs.sections.model import ModelArgs
-from roll.configs.tables.vision import SEES, VisionModel
+from roll.configs.tables.sight import SEES, VisionModel
 from roll.distributed.executor.rollout.answers import joined, rest_of
 from roll.errors import StrategyError
 from roll.types.media import Prompt, Shown

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from PIL import Image
 
-from roll.configs.tables.vision import PictureSizes
+from roll.configs.tables.sight import PictureSizes
 from roll.rewards.base import RewardInput, RewardResult
 from roll.rewards.detection import Detection
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.types.media import Media, Picture, Prompt, Shown
 
 if TYPE_CHECKING:

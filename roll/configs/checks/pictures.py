@@ -10,7 +10,7 @@ from roll.configs.sections.rollout import RolloutConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
 from roll.configs.strategies.table import feature_problem, spec_of
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 
 if TYPE_CHECKING:
     from roll.configs.sections.run import RunConfig

@@ -8,7 +8,7 @@ from typing import Literal
 from roll.configs.memory.layer_shape import SHARED_GATE, ModelShape, Weight
 from roll.configs.sections.model import ALL_LINEAR, ModelArgs
 from roll.configs.tables.families import FAMILIES
-from roll.configs.tables.vision import names_part
+from roll.configs.tables.sight import names_part
 
 EXPERT = "{expert}"  # stands for the number of each
 Experts = Literal["none", "named", "linear"]

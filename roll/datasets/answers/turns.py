@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.datasets.answers.parts import Message, reasoning_of
 from roll.datasets.answers.prompted import PromptedAnswer, PromptedTurns
 from roll.datasets.answers.template_coverage import WrittenParts

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from roll.configs.tables.vision import PictureSizes
+from roll.configs.tables.sight import PictureSizes
 from roll.datasets.pictures.forms import format_of, from_base64
 from roll.datasets.pictures.stored import read_stored
 from roll.errors import PictureError, describe

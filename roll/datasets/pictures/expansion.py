@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.errors import PictureError
 from roll.types.media import Media, Picture, Prompt, Shown, check_spans
 

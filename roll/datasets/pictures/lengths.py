@@ -7,7 +7,7 @@ from functools import partial
 from itertools import islice
 from typing import Protocol, TypeVar
 
-from roll.configs.tables.vision import PictureSizes
+from roll.configs.tables.sight import PictureSizes
 from roll.datasets.loader import Row
 from roll.datasets.remote import protocol_of
 from roll.errors import ConfigError, PictureError

@@ -9,7 +9,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from roll.configs.tables.vision import PictureSizes, VisionModel
+from roll.configs.tables.sight import PictureSizes, VisionModel
 from roll.datasets.pictures.expansion import expand
 from roll.errors import PictureError, WorkerError, describe
 from roll.types.media import Media, Picture, PictureSource, Prompt, pictures_of

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.distributed.strategy.base import RankContext, State
 from roll.distributed.strategy.generate_base import GenerateStrategy
 from roll.errors import ConfigError, StrategyError

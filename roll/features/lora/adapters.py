@@ -17,7 +17,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from roll.configs.sections.model import ALL_LINEAR, Head, ModelArgs
-from roll.configs.tables.vision import SEES, VISION, names_part
+from roll.configs.tables.sight import SEES, names_part
+from roll.configs.tables.vision import VISION
 from roll.errors import StrategyError
 from roll.features.lora.checks import FUSED_EXPERTS, PEFT, REFUSED_WORDS, other_form
 from roll.features.lora.experts import ExpertAdapters, ExpertMatrix, expert_matrices, matrices_of, put_on

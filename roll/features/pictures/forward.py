@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.datasets.pictures.decode import all_decoded
 from roll.errors import PictureError, StrategyError
 from roll.models.sequences.attention import refusal

@@ -5,7 +5,7 @@ from typing import Any
 from transformers import AutoModelForImageTextToText, PretrainedConfig
 
 from roll.configs.sections.model import Head, ModelArgs
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.errors import StrategyError
 from roll.models.multimodal import refusal
 from roll.models.vision.files import vision_of

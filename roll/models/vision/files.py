@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from roll.configs.sections.model import ModelArgs
-from roll.configs.tables.vision import PROCESSOR_FILES, VISION, VisionModel, vision_model
+from roll.configs.tables.sight import VisionModel
+from roll.configs.tables.vision import PROCESSOR_FILES, VISION, vision_model
 from roll.models.tokenizer import model_file
 
 

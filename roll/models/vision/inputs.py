@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.types.media import Media, Picture, Shown, pictures_of
 
 

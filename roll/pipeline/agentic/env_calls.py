@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from roll.configs.base import LARGEST_REWARD
-from roll.configs.tables.vision import PictureSizes
+from roll.configs.tables.sight import PictureSizes
 from roll.envs.base import VALID, Conversation, EnvStep
 from roll.envs.tools.base import ToolEnv, ToolError
 from roll.errors import EnvError

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from roll.configs.tables.vision import PictureSizes
+from roll.configs.tables.sight import PictureSizes
 from roll.datasets.pictures.decode import as_png, decode
 from roll.datasets.shown import PLACEHOLDER, READABLE
 from roll.envs.base import Conversation

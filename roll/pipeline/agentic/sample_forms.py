@@ -13,7 +13,7 @@ import numpy as np
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerFast
 
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.datasets.answers.end_tokens import Ends
 from roll.datasets.encoding import decoder, special_tokens
 from roll.datasets.messages import clean_messages

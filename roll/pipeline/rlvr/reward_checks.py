@@ -12,7 +12,7 @@ from roll.configs.strategies.features import Feature
 from roll.configs.strategies.model_numbers import text_part
 from roll.configs.strategies.table import feature_problem
 from roll.configs.tables.roles import LLM_JUDGE, ROLL_JUDGE_PROMPT
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.errors import describe
 from roll.pipeline.rlvr.rlvr_config import JUDGE, RLVRConfig
 from roll.rewards.chain import Part, parts_of

@@ -11,7 +11,7 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from roll.configs.base import LARGEST_REWARD
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.datasets.encoding import cut_of
 from roll.datasets.pictures.decode import measure
 from roll.datasets.pictures.expansion import cut_media, expand

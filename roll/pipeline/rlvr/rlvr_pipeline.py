@@ -16,7 +16,7 @@ from roll.algorithms.masking import RowWeightSettings, row_weights
 from roll.algorithms.policy_loss import PolicyLoss
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.sections.data import DataArgs
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.datasets.chosen_rows import row_choice
 from roll.datasets.encoding import decoder, load_tasks
 from roll.datasets.mixing import TaskMixer

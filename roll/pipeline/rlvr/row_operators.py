@@ -1,7 +1,7 @@
 """The rows of an RLVR run: their domains, and how operators see them."""
 
 from roll.configs.sections.data import DataArgs
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.datasets.chosen_rows import Places, ReadTexts, Texts
 from roll.datasets.loader import Row
 from roll.datasets.rows import Domain, RowReader

@@ -13,7 +13,7 @@ import numpy as np
 from roll.algorithms.loss import Loss
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.sections.run import RunConfig
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.datasets.mixing import RowSource, whole
 from roll.distributed.executor.clusters import RunClusters
 from roll.distributed.executor.jobs import ScoreSet, TrainJob

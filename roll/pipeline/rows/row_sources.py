@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.datasets.chosen_rows import row_choice
 from roll.datasets.conversations import Columns, load_conversations
 from roll.datasets.preferences import PairColumns, load_pairs

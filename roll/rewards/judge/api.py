@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from roll.configs.sections.cluster import GeneratingArgs
-from roll.configs.tables.vision import PictureSizes
+from roll.configs.tables.sight import PictureSizes
 from roll.datasets.pictures.decode import as_png, decode, read_bytes
 from roll.datasets.pictures.forms import format_of
 from roll.errors import PictureError, RewardError, describe

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from roll.configs.sections.cluster import GeneratingArgs, WorkerConfig
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.datasets.encoding import decoder
 from roll.datasets.loader import Row
 from roll.datasets.messages import PICTURE

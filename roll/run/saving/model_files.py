@@ -8,7 +8,8 @@ from typing import Any
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.data import DataArgs
 from roll.configs.sections.model import ModelArgs
-from roll.configs.tables.vision import PROCESSOR_FILES, UNKNOWN, VisionModel, vision_model
+from roll.configs.tables.sight import VisionModel
+from roll.configs.tables.vision import PROCESSOR_FILES, UNKNOWN, vision_model
 from roll.models.hub import is_on_modelscope
 from roll.utils.files import is_hub_id, path_info
 

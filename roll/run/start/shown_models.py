@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from roll.configs.checks.pictures import picture_problems, sight_problems
 from roll.configs.sections.run import RunConfig
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.errors import ConfigError
 from roll.models.vision.files import vision_of
 from roll.run.start.machine import lacks_gpus

@@ -11,7 +11,8 @@ import pytest
 import ray
 from PIL import Image
 
-from roll.configs.tables.vision import VisionModel, vision_model
+from roll.configs.tables.sight import VisionModel
+from roll.configs.tables.vision import vision_model
 from roll.distributed.executor.pictures import PictureLoader, awaited_pixels, with_pixels
 from roll.distributed.executor.processes.launch import RayRuntime
 from roll.errors import PictureError

@@ -18,7 +18,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from roll.configs.sections.data import DataArgs
 from roll.configs.sections.model import ModelArgs
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.datasets.conversations import Columns, load_conversations
 from roll.datasets.pictures.decode import all_decoded
 from roll.models.tokenizer import load_tokenizer

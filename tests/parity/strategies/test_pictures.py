@@ -17,7 +17,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from roll.algorithms.loss import SupervisedLoss
 from roll.configs.sections.model import ModelArgs
-from roll.configs.tables.vision import SEES
+from roll.configs.tables.sight import SEES
 from roll.distributed.strategy.hf.sampler import BatchSampler
 from roll.errors import StrategyError
 from roll.models import loading

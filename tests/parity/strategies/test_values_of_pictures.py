@@ -18,7 +18,7 @@ from transformers import AutoConfig
 
 from roll.algorithms.preference import BradleyTerryLoss
 from roll.configs.sections.model import Head, ModelArgs
-from roll.configs.tables.vision import SEES
+from roll.configs.tables.sight import SEES
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.distributed.strategy.base import ALL_STATES, ScoreStrategy
 from roll.errors import StrategyError

@@ -15,7 +15,7 @@ from PIL import Image
 from transformers import AutoModelForSequenceClassification, AutoProcessor, PreTrainedTokenizerFast
 
 from roll.configs.sections.cluster import WorkerConfig
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.datasets.pictures.decode import decode
 from roll.datasets.pictures.expansion import expand
 from roll.distributed.executor.blueprint import BatchLimits, Blueprint

@@ -15,7 +15,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, LinearAttentionCach
 from transformers.masking_utils import sdpa_mask
 
 from roll.configs.strategies.model_numbers import unsampled
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.errors import StrategyError
 from roll.models.routers import RouterReplay
 from roll.models.sequences.attention import OTHER_FORMS, set_text_attention, whole_sdpa

@@ -10,7 +10,8 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.core_model_loading import revert_weight_conversion
 
-from roll.configs.tables.vision import LANGUAGE, VISION, VISUAL
+from roll.configs.tables.sight import LANGUAGE, VISUAL
+from roll.configs.tables.vision import VISION
 from roll.distributed.strategy.base import RankContext, State
 from roll.distributed.strategy.generate_base import GenerateStrategy
 from roll.distributed.strategy.hf.args import argument_problems, parse_settings

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.distributed.strategy.engine_strategy import check_request, check_sees
 from roll.distributed.strategy.hf.decoder import BatchCache, Decoder, Part
 from roll.distributed.strategy.hf.exact_decoder import ExactDecoder

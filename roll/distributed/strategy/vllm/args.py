@@ -12,7 +12,7 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_facts import VLLM_NOT_ON_CPU, WITHOUT_PREFIXES
 from roll.configs.strategies.model_numbers import text_part, type_of, unsampled
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.distributed.strategy.vllm.pictures import OLD_CACHE, picture_arguments, picture_problems, with_new_names
 from roll.platforms.table import NPU
 from roll.utils.network import LOOPBACK

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
     from roll.configs.sections.cluster import WorkerConfig
-    from roll.configs.tables.vision import VisionModel
+    from roll.configs.tables.sight import VisionModel
 
 # Sampling parameters to vLLM, answers from it.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from roll.configs.problems import Problem
-from roll.configs.tables.vision import SquareSizes, VisionModel
+from roll.configs.tables.sight import SquareSizes, VisionModel
 from roll.datasets.pictures.expansion import shorten
 from roll.errors import StrategyError
 from roll.types.rollout import GenerationRequest

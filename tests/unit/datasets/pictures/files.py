@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from roll.configs.tables.vision import PictureSizes
+from roll.configs.tables.sight import PictureSizes
 from roll.types.media import PictureSource
 
 SAME = PictureSizes(1, 1, 10**9)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from roll.configs.sections.data import DataArgs
-from roll.configs.tables.vision import VisionModel, vision_model
+from roll.configs.tables.sight import VisionModel
+from roll.configs.tables.vision import vision_model
 from roll.datasets.conversations import Columns, load_conversations, look_at_rows
 from roll.datasets.preferences import PairColumns, load_pairs
 from roll.errors import ConfigError

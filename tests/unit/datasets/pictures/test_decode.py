@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from roll.configs.tables.vision import PictureSizes
+from roll.configs.tables.sight import PictureSizes
 from roll.datasets.pictures import decode as decoding
 from roll.datasets.pictures.decode import decode, digest_of, header_size, read_bytes
 from roll.errors import PictureError

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roll.configs.tables.vision import VisionModel, vision_model
+from roll.configs.tables.sight import VisionModel
+from roll.configs.tables.vision import vision_model
 from roll.datasets.pictures.expansion import expand, shorten
 from roll.errors import PictureError
 from roll.types.media import Picture, Shown, check_spans

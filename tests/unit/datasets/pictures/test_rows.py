@@ -12,7 +12,8 @@ import pyarrow.parquet
 import pytest
 
 from roll.configs.sections.data import DataArgs
-from roll.configs.tables.vision import VisionModel, vision_model
+from roll.configs.tables.sight import VisionModel
+from roll.configs.tables.vision import vision_model
 from roll.datasets.encoding import TaskSet, load_tasks
 from roll.datasets.pictures import decode as decoder
 from roll.datasets.pictures.decode import decode

@@ -9,7 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from roll.configs.tables.vision import MOST_RATIO, PictureSizes, SquareSizes, vision_model
+from roll.configs.tables.sight import MOST_RATIO, PictureSizes, SquareSizes
+from roll.configs.tables.vision import vision_model
 from roll.datasets.pictures.decode import all_decoded, decode, measure, with_pixels
 from roll.errors import ConfigError, PictureError
 from roll.models.vision.inputs import squares

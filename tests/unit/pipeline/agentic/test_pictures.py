@@ -14,7 +14,7 @@ from PIL import Image
 from tiny_vision import build_vision_model, build_vision_tokenizer, save_vision_pretrained
 
 from roll.configs.sections.model import ModelArgs
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.datasets.pictures.decode import with_pixels
 from roll.datasets.pictures.expansion import shorten
 from roll.envs.base import Env, EnvStep

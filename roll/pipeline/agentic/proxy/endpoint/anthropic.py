@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.pipeline.agentic.proxy.endpoint.chat import (
     content_of,
     must_call,

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.datasets.media import A_PICTURE, part_medium
 from roll.datasets.messages import clean_messages
 from roll.datasets.pictures.decode import measure

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.datasets.pictures.decode import all_decoded
 from roll.distributed.strategy.stop_strings import answer_texts
 from roll.errors import PictureError, StrategyError, describe

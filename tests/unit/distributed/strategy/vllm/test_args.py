@@ -10,7 +10,8 @@ import pytest
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.tables.roles import ROLES
-from roll.configs.tables.vision import VisionModel, vision_model
+from roll.configs.tables.sight import VisionModel
+from roll.configs.tables.vision import vision_model
 from roll.distributed.strategy.vllm import args as vllm_args
 from roll.distributed.strategy.vllm.args import argument_problems, engine_arguments, worker_environment
 

@@ -11,7 +11,7 @@ import pytest
 from tiny_vision import build_vision_model, build_vision_tokenizer, save_vision_pretrained
 
 from roll.configs.sections.model import ModelArgs
-from roll.configs.tables.vision import VisionModel
+from roll.configs.tables.sight import VisionModel
 from roll.datasets.pictures.decode import as_png
 from roll.models.vision.files import vision_of
 from roll.pipeline.agentic.sample_forms import ChatEncoder
