@@ -181,7 +181,7 @@ def test_a_line_is_known_for_what_it_is_and_for_nothing_else(name: str, lines: l
 
 def test_the_keys_that_fixes_name_exist() -> None:
     """Those of the configuration; what stands below strategy_config is the engine's or the trainer's own."""
-    reference = (REPOSITORY / "docs" / "config_reference.md").read_text()
+    reference = "".join(page.read_text() for page in (REPOSITORY / "docs" / "reference").glob("*.md"))
     parts = [part.strip() for row in KNOWN_ERRORS for part in row.where.split(",")]
     keys = {part.rpartition(".")[2] for part in parts if re.fullmatch(r"(<role>\.|actor_train\.)?[a-z_.]+", part)}
     own = {part.rpartition(".")[2] for part in parts if "strategy_config" in part} | {"pipeline_model_parallel_size"}
