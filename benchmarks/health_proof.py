@@ -1,6 +1,6 @@
 """Runs the faults and the healthy runs of health_proof.yaml, and counts what the rules of roll/run/health say of them.
 
-    python benchmarks/health_proof.py [--out output/health-proof] [--seeds 1] [--only NAME ...]
+    python benchmarks/health_proof.py [--out output/health-proof] [--seeds 1] [--only NAME ...] [--judge]
 
 Each run takes about a minute. One that is already in --out is not repeated. What counts is the
 first verdict at the end of a run: it hits if it contains the expected words, written down before the rules were read.
@@ -12,13 +12,20 @@ import argparse
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from roll.report.run_files import read_run
+from roll.run.health.history import History
+from roll.run.health.verdict import verdict
+from roll.run.tracking.local import METRICS_FILE, read_metrics
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parent / "examples"
@@ -79,19 +86,43 @@ def _spoilt(case: Mapping[str, Any], data: Path, folder: Path) -> Path:
     return path
 
 
+def judge(case: Mapping[str, Any], folder: Path) -> tuple[str, str, str]:
+    """Return label, first cause and result of a run. A healthy one may not be accused at its end."""
+    found = read_run(folder)
+    result = verdict(History.of(read_metrics(found.metrics), found.config))
+    first = result.symptoms[0] if result.symptoms else None
+    cause = next(iter(first.diagnosis.causes), None) if first else None
+    if "names" not in case:
+        outcome = "false alarm" if result.is_ill else "ok"
+    elif first is None:
+        outcome = "missed"
+    else:
+        outcome = "hit" if re.search(case["names"], "\n".join(first.lines()), re.IGNORECASE) else "wrong cause"
+    return result.label, str(cause or ""), outcome
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Prove the rules of health on planted faults.")
     parser.add_argument("--out", type=Path, default=Path("output/health-proof"))
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--only", nargs="*", help="names of cases")
+    parser.add_argument("--judge", action="store_true", help="start no run")
     options = parser.parse_args()
     out = options.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
-    prepare(out)
+    if not options.judge:
+        prepare(out)
     faults, healthy = read_cases()
+    counts: Counter[str] = Counter()
     for seed in range(1, options.seeds + 1):
         for case in [case for case in [*faults, *healthy] if not options.only or case["name"] in options.only]:
-            run(case, seed, out)
+            if not options.judge:
+                run(case, seed, out)
+            if (out / f"{case['name']}-{seed}/logs/{METRICS_FILE}").is_file():
+                label, cause, outcome = judge(case, out / f"{case['name']}-{seed}")
+                print(f"| {case['name']} | {seed} | {label} | {cause} | {outcome} |", flush=True)
+                counts[outcome] += 1
+    print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
 
 
 if __name__ == "__main__":

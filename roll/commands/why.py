@@ -16,8 +16,8 @@ from roll.commands.fork import checkpoints_of, write_fork
 from roll.commands.options import why_parser
 from roll.errors import ConfigError
 from roll.report.run_files import RunFiles, read_run
+from roll.run.health.diagnosis import REWARD, Cause
 from roll.run.health.history import History
-from roll.run.health.rules import REWARD, Cause
 from roll.run.health.verdict import symptoms
 from roll.run.tracking.local import METRICS_FILE, read_metrics
 from roll.utils.imports import own_folders

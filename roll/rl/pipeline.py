@@ -89,6 +89,7 @@ from roll.run.saving.rehearsal import rehearse_saving
 from roll.run.saving.resume import RLState, check_resume, data_place, state_of_roles
 from roll.types.metrics import prefixed
 from roll.types.rollout import Rollouter, TrajectoryGroup
+from roll.types.row_numbers import repetitions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -327,7 +328,9 @@ class RLPipeline(Run):
             with self.timer("train_actor"), hold(clusters.actor_train.everything):
                 learnt = clusters.actor_train.train(samples.policy, made.job, columns, report, made.rows)
             self.records.add_advantages(clusters.actor_train.row_advantages)
-            self.digests.record(at.step + 1, clusters.actor_train.row_numbers[: len(samples.meta)])
+            numbers = clusters.actor_train.row_numbers[: len(samples.meta)]
+            self.digests.record(at.step + 1, numbers)
+            metrics |= prefixed("rollout", repetitions(numbers, samples.meta.group_ids))
             metrics |= self._actor_metrics(learnt, samples)
             metrics |= {**made.metrics, "actor/num_updates": float(made.job.num_updates * made.job.epochs)}
         return metrics

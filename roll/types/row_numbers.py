@@ -39,3 +39,22 @@ def row_numbers(batch: Rows | TrainBatch) -> np.ndarray:
             if values is not None:
                 numbers[:, column] = np.add.reduceat(values.astype(np.float64), bounds[:-1])
     return numbers
+
+
+def repetitions(numbers: np.ndarray, group_ids: np.ndarray) -> dict[str, float]:
+    """Metrics of rows that repeat others. `numbers`: [R, 8] of `row_numbers`; `group_ids` int [R]."""
+    is_trained = numbers[:, -1] > 0
+    numbers, group_ids = numbers[is_trained], group_ids[is_trained]
+    _, groups, members = np.unique(numbers[:, :2], axis=0, return_inverse=True, return_counts=True)
+    metrics = {"duplicate_responses_fraction": 1.0 - len(members) / max(1, len(numbers))}
+    prompts, ids = len(np.unique(numbers[:, 0])), len(np.unique(group_ids))
+    metrics["repeated_prompts_fraction"] = max(0.0, 1.0 - prompts / max(1, ids))
+    repeated = members[groups] > 1
+    rewards, groups = numbers[repeated, 2], groups[repeated]
+    if len(rewards) and np.isfinite(rewards).all():
+        sums, squares = np.bincount(groups, rewards), np.bincount(groups, rewards**2)
+        counts = np.bincount(groups)
+        counts, sums, squares = counts[counts > 0], sums[counts > 0], squares[counts > 0]
+        variance = np.maximum(0.0, squares - sums**2 / counts) / (counts - 1)
+        metrics["duplicate_reward_std_mean"] = float(np.sqrt(variance).mean())
+    return metrics

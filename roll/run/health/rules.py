@@ -6,109 +6,28 @@ Each function gets the `History` of a run and yields what it sees, with the caus
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
+from roll.run.health.diagnosis import (
+    CUT,
+    ENTROPY,
+    EQUAL,
+    GAP,
+    REWARD,
+    UNEQUAL_PAY,
+    VALIDATION,
+    Cause,
+    Diagnosis,
+    Rule,
+    bound_to_reference,
+    is_solved,
+    learning_role,
+    length_limit,
+    lower_rate,
+    odd_settings,
+    standing,
+)
 from roll.run.health.history import History
-
-REWARD, VALIDATION = "rollout/reward_mean", "val/reward_mean"
-ENTROPY, CUT = "actor/entropy_mean", "rollout/truncated_fraction"
-EQUAL = "rollout/group_equal_rewards_fraction"
-GAP = "train_infer/log_prob_diff_mean"
-
-
-@dataclass(frozen=True)
-class Cause:
-    """A possible cause in words, and the key to change to `value`; no value: what it is to be depends on the task."""
-
-    text: str
-    key: str = ""
-    value: str = ""
-
-    def __str__(self) -> str:
-        change = f"{self.key}={self.value}" if self.value else self.key
-        return f"{self.text} ({change})" if change else self.text
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """Finding of a rule, with figures, and its possible causes."""
-
-    says: str
-    causes: tuple[Cause, ...]
-
-
-@dataclass(frozen=True)
-class Rule:
-    """`label`: its name in two words, for a list of runs and docs/health.md. `find`: yields nothing, or one.
-    `consequences`: labels that follow from it, and are not said beside it."""
-
-    label: str
-    find: Callable[[History], Iterator[Diagnosis]]
-    consequences: frozenset[str] = frozenset()
-
-
-# What rules ask together.
-
-
-def standing(run: History) -> float | None:
-    """Place of the mean reward of the last five steps: 0 at the lowest reward of the run, 1 at the highest."""
-    now, low, high = run.last(REWARD, 5), run.series.get("rollout/reward_min"), run.series.get("rollout/reward_max")
-    if now is None or not low or not high or max(high) == min(low):
-        return None
-    return (now - min(low)) / (max(high) - min(low))
-
-
-def is_solved(run: History) -> bool:
-    """Return whether nearly all of the reward is earned."""
-    place = standing(run)
-    return place is not None and place > 0.85
-
-
-def lower_rate(run: History, times: float = 10) -> Cause:
-    """Cause: the learning rate of the first role that learns, divided by `times`."""
-    role = learning_role(run)
-    rate = run.at(role, "training_args", "learning_rate")
-    value = f"{float(rate) / times:.0e}" if rate else ""
-    at = f", which is {float(rate):g}" if rate else ""
-    return Cause(f"a learning rate that is too high{at}", f"{role}.training_args.learning_rate", value)
-
-
-def odd_settings(run: History) -> Iterator[Cause]:
-    """Settings far from what is usual, which are suspected first."""
-    role = learning_role(run)
-    rate = run.at(role, "training_args", "learning_rate")
-    if isinstance(rate, int | float) and rate < 1e-7:
-        key = f"{role}.training_args.learning_rate"
-        yield Cause(f"a learning rate that is too low, {rate:g}", key, "1e-06")
-    heat = run.at("actor_infer", "generating_args", "temperature")
-    if isinstance(heat, int | float) and heat < 0.5:
-        yield Cause(f"a low temperature, {heat:g}", "actor_infer.generating_args.temperature", "1.0")
-    for key, most in (("entropy_loss_coef", 0.05), ("kl_loss_coef", 1.0), ("init_kl_coef", 1.0)):
-        value = run.at(key)
-        if isinstance(value, int | float) and value > most:
-            yield Cause(f"a term that outweighs the reward, {value:g}", key, "0.0" if key[0] == "e" else "0.01")
-
-
-def bound_to_reference(run: History) -> Cause:
-    if run.at("use_kl_loss"):
-        return Cause("a weak bound to the first model", "kl_loss_coef")
-    return Cause("no bound to the first model", "use_kl_loss", "true" if run.at("reference") else "")
-
-
-def learning_role(run: History) -> str:
-    """The first role that learns."""
-    return next(
-        (name for name in ("actor_train", "student", "sft_train", "reward_train") if run.at(name)), "actor_train"
-    )
-
-
-def length_limit(run: History) -> tuple[str, int | None]:
-    for key in ("response_length", "sequence_length"):
-        if isinstance(value := run.at(key), int):
-            return key, value
-    return "response_length", None
-
 
 # Numbers that are none, and nothing that is learned.
 
@@ -136,6 +55,12 @@ def zero_gradient(run: History) -> Iterator[Diagnosis]:
             )
 
 
+def _no_answer(run: History) -> Iterator[Cause]:
+    if run.last("rollout/answer_found_mean", 5) == 0:
+        text = "no response has the form in which the reward looks for an answer: its pattern, or what the prompt says"
+        yield Cause(text, "rewards")
+
+
 def equal_rewards(run: History) -> Iterator[Diagnosis]:
     low, high = run.steady("rollout/reward_min", 5), run.steady("rollout/reward_max", 5)
     if low is None or low != high or run.count("actor/expert_weight"):
@@ -145,6 +70,7 @@ def equal_rewards(run: History) -> Iterator[Diagnosis]:
     if not always and low == max(run.series["rollout/reward_max"]):
         return  # all is solved
     causes = [
+        *_no_answer(run),
         Cause("the reward does not find the answer: compare response and truth of a sample rollout", "rewards"),
         Cause("the tasks are too hard: easier ones first, or SFT on good answers", "actor_train.data_args.file_name"),
     ]
@@ -168,6 +94,8 @@ def collapse(run: History) -> Iterator[Diagnosis]:
     start, entropy = run.first(ENTROPY, 1), run.last(ENTROPY, 2)
     if now is None or best is None or start is None or entropy is None or run.count(REWARD) < 5:
         return
+    if max(run.series.get("actor/grad_norm", [1.0])) == 0:
+        return  # nothing was learnt: the entropy is that of the few rows that are computed
     floor = min(run.series.get("rollout/reward_min", [0.0]))
     has_lost = best - floor > 0 and now - floor < 0.4 * (best - floor)
     is_poor = (standing(run) or 0) < 0.2
@@ -336,6 +264,52 @@ _NO_PARTS = ("time_s", "retries", "timeout_s")
 
 def _part(name: str) -> str:
     return name.removeprefix("rollout/reward_").removesuffix("_mean")
+
+
+def wrong_ones_pay(run: History) -> Iterator[Diagnosis]:
+    name = "rollout/success_mean"
+    before, now = run.best(name, 5), run.last(name, 10)
+    low, high = run.first(REWARD, 5), run.last(REWARD, 10)
+    if run.count(name) < 20 or before is None or now is None or low is None or high is None:
+        return
+    if before >= 0.02 and now < 0.3 * before and high > low:
+        parts = [part for part in run.names("rollout/reward_", "_mean") if _part(part) not in _NO_PARTS]
+        rise = {_part(part): (run.last(part, 10) or 0) - (run.first(part, 5) or 0) for part in parts}
+        most = max(rise, key=lambda part: rise[part], default="")
+        more = f": {most} pays {rise[most]:+.2g}" if most else ""
+        says = f"right responses fell from {before:.2g} to {now:.2g} ({name}), and the reward rose by {high - low:.2g}"
+        yield Diagnosis(says, (Cause(f"a part of the reward that wrong responses earn{more}", "rewards"),))
+
+
+def pay_differs(run: History) -> Iterator[Diagnosis]:
+    spread, of_all = run.last(UNEQUAL_PAY, 5), run.last("rollout/reward_std", 5)
+    if spread is not None and of_all and spread > 0.4 * of_all:
+        yield Diagnosis(
+            f"equal responses to a prompt differ in their rewards by {spread:.2g}, all responses by {of_all:.2g}",
+            (
+                Cause("a reward that draws at random, or a judge that does not agree with itself", "rewards"),
+                Cause("a reward that depends on something else than the response", "rewards"),
+            ),
+        )
+
+
+def same_responses(run: History) -> Iterator[Diagnosis]:
+    share, reward = run.last("rollout/duplicate_responses_fraction", 5), run.trend(REWARD)
+    if share is None or share < 0.7 or reward is None or reward.rises or is_solved(run):
+        return
+    hot = Cause("a low temperature", "actor_infer.generating_args.temperature", "1.0")
+    yield Diagnosis(
+        f"{share:.0%} of the responses repeat another one to their prompt word by word, and the reward does not rise",
+        (*odd_settings(run), hot, Cause("nothing keeps the policy broad", "entropy_loss_coef", "0.01")),
+    )
+
+
+def few_prompts(run: History) -> Iterator[Diagnosis]:
+    if (share := run.last("rollout/repeated_prompts_fraction", 5)) is not None and share > 0.5:
+        yield Diagnosis(
+            f"{share:.0%} of the groups of a step have the prompt of another group: they are learnt by heart",
+            (Cause("few training rows, or rows that repeat", "actor_train.data_args.file_name"),),
+        )
 
 
 def one_domain_starves(run: History) -> Iterator[Diagnosis]:
@@ -546,6 +520,9 @@ _OF_A_BROKEN_POLICY = frozenset(
 )
 RULES = (
     Rule("not finite", not_finite, _OF_A_BROKEN_POLICY | {"collapsed"}),
+    Rule("few prompts", few_prompts),
+    Rule("wrong ones pay", wrong_ones_pay, _OF_A_BROKEN_POLICY | {"collapsed"}),
+    Rule("pay differs", pay_differs, _OF_A_BROKEN_POLICY | {"collapsed"}),
     Rule("collapsed", collapse, _OF_A_BROKEN_POLICY),
     Rule("equal rewards", equal_rewards, _OF_A_BROKEN_POLICY),
     Rule("zero gradient", zero_gradient),
@@ -555,6 +532,7 @@ RULES = (
     Rule("longer only", longer_not_better),
     Rule("entropy lost", entropy_lost),
     Rule("entropy grows", entropy_grows),
+    Rule("same responses", same_responses),
     Rule("no signal", no_signal),
     Rule("one part pays", one_part_pays),
     Rule("domain starves", one_domain_starves),

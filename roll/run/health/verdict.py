@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from roll.run.health.diagnosis import REWARD, Cause, Diagnosis, is_solved, lower_rate, odd_settings
 from roll.run.health.history import History
-from roll.run.health.rules import REWARD, RULES, Cause, Diagnosis, is_solved, lower_rate, odd_settings
+from roll.run.health.rules import RULES
 
 PAGE = "docs/health.md"
 _LEAST = 20  # steps, before a curve without a trend is called flat

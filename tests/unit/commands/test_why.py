@@ -1,7 +1,7 @@
 """`roll why`: what it tests, and how it compares a changed run with the run itself."""
 
 from roll.commands.why import HELPS, _changes, _effect
-from roll.run.health.rules import Cause
+from roll.run.health.diagnosis import Cause
 
 BEFORE = [(step, {"rollout/reward_mean": 0.1 + 0.01 * (step % 2)}) for step in range(1, 21)]
 

@@ -66,6 +66,10 @@ PLANTED: dict[str, Mapping[str, Sequence[float]]] = {
         "rollout/group_equal_rewards_fraction": [0.9] * 40,
     },
     "one part pays": {"rollout/reward_format_mean": [0.2] * 40, "rollout/reward_answer_mean": [0.0] * 40},
+    "wrong ones pay": {"rollout/success_mean": [0.2] * 5 + [0.0] * 35, "rollout/reward_length_mean": FALLS[::-1]},
+    "pay differs": {"rollout/duplicate_reward_std_mean": [0.4] * 40, "rollout/reward_std": [0.5] * 40},
+    "same responses": {"rollout/reward_mean": FLAT, "rollout/duplicate_responses_fraction": [0.9] * 40},
+    "few prompts": {"rollout/repeated_prompts_fraction": [0.75] * 40},
     "domain starves": {"rollout/reward_mean/maths": [0.0] * 40, "rollout/reward_mean/code": FALLS},
     "attempts fail": {"rollout/failed_fraction": [0.5] * 40},
     "validation falls": {"val/reward_mean": [0.2, 0.5, 0.3]},
@@ -185,3 +189,17 @@ def test_a_tracker_says_once_that_a_rule_begins_and_once_that_it_ends(
     assert len(told) == 2, told
     assert told[0].startswith("health: step 11: engine differs: engine and trainer differ by 0.11 nats")
     assert told[1] == "health: step 25: no longer engine differs"
+
+
+def test_a_run_without_any_gradient_has_not_collapsed_and_its_form_is_suspected_first() -> None:
+    entropies = {"actor/entropy_mean": [0.6] * 5 + [1.9] * 35, "actor/grad_norm": [0.0] * 40}
+    nothing = {"rollout/reward_mean": [0.0] * 40, "rollout/reward_max": [0.0] * 40}
+    result = verdict(run_of({**entropies, **nothing, "rollout/answer_found_mean": [0.0] * 40}))
+    assert result.label == "equal rewards"
+    assert "no response has the form" in result.symptoms[0].diagnosis.causes[0].text
+
+
+def test_a_rate_that_never_comes_to_its_peak_is_a_long_warm_up() -> None:
+    rates = {"rollout/reward_mean": FLAT, "actor/learning_rate": [1e-8 * at for at in range(40)]}
+    (symptom,) = verdict(run_of(rates)).symptoms
+    assert symptom.diagnosis.causes[0].key == "actor_train.training_args.warmup_steps"
