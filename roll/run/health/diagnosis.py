@@ -1,4 +1,4 @@
-"""What rules of health are made of, and what they ask together."""
+"""Parts of the rules of health, and what they ask together."""
 
 from __future__ import annotations
 
