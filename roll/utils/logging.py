@@ -169,7 +169,6 @@ def configure_logging(
 
 Tone = Literal["", "good", "bad", "warning"]
 _COLORS: dict[Tone, str] = {"": "", "good": "1;32", "bad": "1;31", "warning": "33"}
-_MOST_COLUMNS = 120
 
 
 def toned(text: str, tone: Tone, stream: TextIO) -> str:
@@ -177,7 +176,7 @@ def toned(text: str, tone: Tone, stream: TextIO) -> str:
     unless NO_COLOR is set. Unchanged for anything but a terminal."""
     if not stream.isatty():
         return text
-    width = min(_MOST_COLUMNS, shutil.get_terminal_size().columns)
+    width = min(120, shutil.get_terminal_size().columns)
     text = "\n".join(part for line in text.split("\n") for part in _folded(line, width))
     color = "" if os.environ.get("NO_COLOR") else _COLORS[tone]
     return f"\033[{color}m{text}\033[0m" if color else text

@@ -63,15 +63,13 @@ _BRIEF = {
 
 def brief(text: str) -> str:
     """The short plan: what roles there are, what is learnt in which batches, when, and how much memory is needed."""
-    kept, pattern = [], ""
-    lines = text.split("\n")
+    kept, pattern, lines = [], "", text.split("\n")
     for line in lines:
         if not line.startswith(" "):
-            kept.append(line)
             pattern = _BRIEF.get(line.partition(" ")[0].rstrip(":"), "$^")
+            kept += [line] if not line.startswith("Chosen") else []
         elif re.match(f"  ({pattern})", line):
-            kept.append(line.partition(" GB: ")[0] + " GB" if " GB: " in line else line)
-    kept = [line for line in kept if not line.startswith("Chosen")]
+            kept.append(re.sub(" GB: .*", " GB", line))
     return "\n".join([*kept, f"{len(lines) - len(kept)} more lines: roll plan --all"])
 
 
