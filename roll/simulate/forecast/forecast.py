@@ -189,9 +189,10 @@ def setup_of(phases: Phases, config: AlgorithmConfig, plan: BatchPlan) -> Setup:
         prompt=round(lengths.prompt),
     )
     setup = setup_of_plan(config, plan, workload, Costs())
-    on_gpus = phases.hardware.gpu is not None
-    if on_gpus:
-        setup = replace(setup, max_running=phases.facts["actor_infer"].most_answers)
+    room = phases.kv_tokens("actor_infer")
+    if room is not None:  # a full cache is fewer responses at once: their preemptions, one by one, say no more
+        most = min(phases.facts["actor_infer"].most_answers, max(1, int(room / lengths.row)))
+        setup = replace(setup, max_running=most)
     return replace(setup, costs=costs_of(phases, plan, setup), keep=None, max_replacements=0)
 
 
@@ -216,7 +217,6 @@ def costs_of(phases: Phases, plan: BatchPlan, setup: Setup) -> Costs:
         decode_s=tuple(decode),
         decode_context_s=phases.context_s(engine),
         prefill_tokens_per_s=prompt / phases.prefill_s(engine, prompt),
-        kv_tokens=phases.kv_tokens(engine),
         train_tokens_per_s=tokens / products / setup.devices.train,
         train_overhead_s=beside,
         score_tokens_per_s=tokens * len(scorers) / scored / devices if scored else 1e12,
