@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -46,7 +47,7 @@ logger = logging.getLogger(__name__)
 FAILED = 1
 BAD_CONFIGURATION = 2
 STOPPED = 130
-_WATCHERS = {"health": "roll.run.health.tracker:HealthTracker"}
+_HEALTH = "roll.run.health.tracker:HealthTracker"
 
 
 def measures_after(config: RunConfig, steps_done: int) -> bool:
@@ -291,7 +292,8 @@ class Run(ABC):
 
     def _start_trackers(self, steps_done: int) -> Trackers:
         """Starts the trackers before anything that takes minutes and devices, since a service may refuse."""
-        watchers: dict[str, Any] = {name: resolve(path) for name, path in _WATCHERS.items()}
+        watch: Any = resolve(_HEALTH)
+        watchers = {"health": partial(watch, alert_url=self.config.alert_url)}
         return make_trackers(
             self.config.track_with,
             self.config.tracker_kwargs,

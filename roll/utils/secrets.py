@@ -8,7 +8,7 @@ from typing import Any
 MASK = "***"
 
 _SECRET_ANYWHERE = re.compile(
-    r"(^|_)(secrets?|passw(or)?d|pwd|passphrase|credentials?|creds|authorization|cookie|bearer|pat|netrc|jwt|webhook"
+    r"(^|_)(secrets?|passw(or)?d|pwd|passphrase|credentials?|creds|authorization|cookie|bearer|pat|netrc|jwt|webhook|alert_url"
     r"|(api|access|account|private|secret|encryption|signing|ssh|deploy|service|host)_?keys?|id_(rsa|ed25519)"
     r"|(basic|docker|http|proxy)_?auth|connection_string"
     r"|(api|access|auth|bearer|refresh|session|hf)_?tokens?)(_|$)"

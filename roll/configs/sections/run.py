@@ -227,6 +227,11 @@ class RunConfig(Settings):
     tracker_kwargs: dict[str, Any] = setting(
         {}, "Settings of the tracker; with several, one mapping per tracker name. Secrets in it are never written."
     )
+    alert_url: str | None = setting(
+        None,
+        "Address of a webhook, such as Slack's or Discord's. It gets a text when a rule of docs/health.md begins to "
+        "apply, and when the run ends.",
+    )
 
     # profiles
     profiler_timeline: bool = setting(

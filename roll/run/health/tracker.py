@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.request import Request, urlopen
 
 from roll.run.health.history import History
 from roll.run.health.verdict import PAGE, Symptom, symptoms, verdict
@@ -18,9 +21,11 @@ _PATIENCE = 20  # rows before a rule that ended may speak again
 
 
 class HealthTracker(Tracker):
-    """Reads every row as it comes. A resumed run knows the rows before it if it wrote metrics.jsonl."""
+    """Reads every row as it comes. A resumed run knows the rows before it if it wrote metrics.jsonl. `alert_url`: the
+    webhook that gets what begins, and the end of the run."""
 
-    def __init__(self, run: TrackedRun):
+    def __init__(self, run: TrackedRun, alert_url: str | None = None):
+        self._alerts = Alerts(run.name, alert_url)
         before = run.directory / METRICS_FILE
         rows = read_metrics(before) if run.resumed and before.is_file() else []
         self._history = History.of(rows, run.config)
@@ -38,7 +43,9 @@ class HealthTracker(Tracker):
         for label, symptom in found.items():
             if label not in self._present and self._count - self._warned.get(label, -_PATIENCE) >= _PATIENCE:
                 self._warned[label] = self._count
-                logger.warning("health: step %d: %s\n  %s", step, "\n".join(symptom.lines()), PAGE)
+                text = "\n".join(symptom.lines())
+                logger.warning("health: step %d: %s\n  %s", step, text, PAGE)
+                self._alerts.send(f"step {step}: {text}")
         for label in self._present.keys() - found.keys():
             if self._warned.get(label, 0) < self._count:
                 logger.info("health: step %d: no longer %s", step, label)
@@ -48,3 +55,35 @@ class HealthTracker(Tracker):
         if (result := verdict(self._history)).label == "untrained":
             return
         logger.info("health: %s: %s", result.label, "\n".join(result.lines()))
+
+    def close(self, failed: bool = False) -> None:
+        label = verdict(self._history).label
+        self._alerts.send(f"{'failed' if failed else 'ended'} after step {self._history.step}: {label}")
+        self._alerts.close()
+
+
+_POST_S = 5
+
+
+class Alerts:
+    """Posts texts about a run to a webhook, in a thread of its own; without a URL it does nothing."""
+
+    def __init__(self, name: str, url: str | None):
+        self._name, self._url = name, url
+        self._thread = ThreadPoolExecutor(max_workers=1)
+
+    def send(self, text: str) -> None:
+        if self._url:
+            self._thread.submit(self._post, self._url, f"{self._name}: {text}")
+
+    def _post(self, url: str, text: str) -> None:
+        body = json.dumps({"text": text, "content": text}).encode()  # as Slack and as Discord name it
+        headers = {"Content-Type": "application/json", "User-Agent": "roll"}
+        try:
+            with urlopen(Request(url, body, headers), timeout=_POST_S):
+                pass
+        except (OSError, ValueError) as error:
+            logger.warning("alert_url: an alert was not sent: %s", error)
+
+    def close(self) -> None:
+        self._thread.shutdown()

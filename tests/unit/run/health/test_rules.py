@@ -3,7 +3,9 @@
 import json
 import logging
 import math
+import threading
 from collections.abc import Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -203,3 +205,26 @@ def test_a_rate_that_never_comes_to_its_peak_is_a_long_warm_up() -> None:
     rates = {"rollout/reward_mean": FLAT, "actor/learning_rate": [1e-8 * at for at in range(40)]}
     (symptom,) = verdict(run_of(rates)).symptoms
     assert symptom.diagnosis.causes[0].key == "actor_train.training_args.warmup_steps"
+
+
+def test_a_webhook_gets_what_begins_and_the_end_of_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    texts: list[str] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            texts.append(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
+            self.send_response(204)
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hook) as server:
+        threading.Thread(target=server.serve_forever).start()
+        tracker = HealthTracker(TrackedRun("sort", tmp_path, CONFIG), f"http://127.0.0.1:{server.server_port}/T0/B0")
+        for step in range(1, 8):
+            tracker.log(step, {"train_infer/log_prob_diff_mean": 0.5})
+        tracker.close(failed=True)
+        server.shutdown()
+    begins, ends = texts
+    assert begins.startswith("sort: step 5: engine differs: engine and trainer differ by 0.5 nats")
+    assert ends == "sort: failed after step 7: engine differs"
+    HealthTracker(TrackedRun("sort", tmp_path, CONFIG), "http://127.0.0.1:1/T0/B0").close()
+    assert "alert_url: an alert was not sent" in caplog.text
