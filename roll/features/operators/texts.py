@@ -1,11 +1,13 @@
 """Rows that say the same: the first of them stays."""
 
 import math
+import random
 import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from typing import Any
 
 import xxhash
 
@@ -121,3 +123,14 @@ def contamination(rows: Sequence[OperatorRow], args: ContaminationArgs, context:
         return None if hit is None else f"shares {args.ngram} words with {names[hit]}"
 
     return [verdict(row) for row in rows]
+
+
+# A policy that does not see its task.
+
+
+def other_prompts(rows: Sequence[OperatorRow], column: str = "prompt", seed: int = 0) -> list[dict[str, Any]]:
+    """The prompt of another row for each row: what is earned then, nobody has to read the task for (docs/health.md)."""
+    order = list(range(len(rows)))
+    random.Random(seed).shuffle(order)
+    following = dict(zip(order, [*order[1:], *order[:1]], strict=True))
+    return [{column: rows[following[place]].value(column)} for place in range(len(rows))]

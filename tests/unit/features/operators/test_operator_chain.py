@@ -47,6 +47,14 @@ def run(some: Sequence[OperatorRow], *operators: Any) -> Chosen:
     return run_chain(some, chain, "x", context_of)
 
 
+def test_a_blind_policy_sees_the_prompt_of_another_row() -> None:
+    some = rows(*({"prompt": str(place), "ground_truth": place} for place in range(20)))
+    chosen = run(some, "roll.features.operators.texts:other_prompts")
+    changed = [change["prompt"] for _, change in sorted(chosen.changes.items())]
+    assert sorted(changed, key=int) == [str(place) for place in range(20)]
+    assert all(prompt != str(place) for place, prompt in enumerate(changed))
+
+
 def test_each_sees_what_the_ones_before_left() -> None:
     some = rows("ab", "AB", "c", "def")
     chosen = run(some, f"{OWN}:shout", "deduplicate", {"name": "length", "args": {"max": 2}})
