@@ -6,8 +6,12 @@
 
 Three models in fp32 or bf16: one of 118 thousand parameters and one of 21 million with random weights, and
 SmolLM2-135M-Instruct (--model: a GGUF file or a folder). Rewards are worth nothing here: every row is computed
-(`skip_idle_rows: false`), and but for three jobs responses are as long as they may be (`ignore_eos`). A step is the
-median of those after the first two. Prediction and measurement should be made when nothing else runs.
+(`skip_idle_rows: false`), and but for three jobs responses are as long as they may be (`ignore_eos`). Each worker has
+one thread. What was measured already is not run again; `--minutes` ends a measurement, another one goes on.
+
+"measured" are CPU seconds of engine and trainer (of one rank) in a step after the first, which other programs on the
+machine hardly change. "wall" is the median of those steps: with rollouts ahead it is what is compared, and it means
+something only if nothing else runs.
 """
 
 from __future__ import annotations
@@ -19,7 +23,8 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +36,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 RESULTS = REPOSITORY / "reports" / "forecast.json"
 PREPARE = REPOSITORY / "examples" / "tiny-sort" / "prepare.py"
 WIDTHS = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 8, "num_attention_heads": 8}
-LIMIT_S = 170
+LIMIT_S = 400
+ROLES = {"actor_infer": "rollout", "actor_train": "train"}
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ class Job:
     micro: int = 8
     ranks: int = 1
     dtype: str = "fp32"
-    steps: int = 6
+    steps: int = 5
     free: bool = False  # responses may end before
     more: Mapping[str, Any] = field(default_factory=dict)
 
@@ -75,6 +81,7 @@ class Job:
             "prompt_length": 96,
             "response_length": self.length,
             "skip_idle_rows": False,
+            "system_envs": {"OMP_NUM_THREADS": "1"},
             "actor_train": {
                 "model_args": {"dtype": self.dtype, "disable_gradient_checkpointing": True},
                 "training_args": {
@@ -108,26 +115,26 @@ APART = {"actor_train.use_prefix_sharing": "off"}
 AHEAD = {"async_generation_ratio": 1}
 OLD = {"enable_old_logprobs_recompute": True}
 JOBS = (
+    Job("smollm2", 16, 2, steps=3),
     Job("tiny", 12, 32, micro=64, free=True),
-    Job("tiny", 12, 32, "deepspeed_train", micro=64),
-    Job("tiny", 48, 16, micro=32),
-    Job("tiny", 96, 8, "deepspeed_train", micro=16),
-    Job("tiny", 24, 32, micro=64, ranks=2),
-    Job("tiny", 24, 32, "deepspeed_train", micro=64, more=AHEAD),
-    Job("tiny", 24, 32, micro=64, more=OLD),
     Job("wide", 32, 8),
+    Job("smollm2", 24, 4, dtype="bf16", steps=3, free=True),
+    Job("tiny", 12, 32, "deepspeed_train", micro=64),
     Job("wide", 128, 4),
+    Job("smollm2", 32, 2, "deepspeed_train", steps=3),
+    Job("tiny", 48, 16, micro=32),
     Job("wide", 64, 8, "deepspeed_train"),
+    Job("smollm2", 32, 2, steps=3, more=CHECKPOINTING),
+    Job("tiny", 96, 8, "deepspeed_train", micro=16),
     Job("wide", 64, 8, ranks=2),
+    Job("smollm2", 64, 2, dtype="bf16", steps=3),
+    Job("tiny", 24, 32, micro=64, ranks=2),
     Job("wide", 64, 8, more=APART),
+    Job("smollm2", 24, 2, steps=3, more=APART),
+    Job("tiny", 24, 32, "deepspeed_train", micro=64, more=AHEAD),
     Job("wide", 64, 4, more=AHEAD),
+    Job("tiny", 24, 32, micro=64, more=OLD),
     Job("wide", 64, 8, dtype="bf16", free=True),
-    Job("smollm2", 16, 2, steps=4),
-    Job("smollm2", 24, 4, dtype="bf16", steps=4, free=True),
-    Job("smollm2", 32, 2, "deepspeed_train", steps=4),
-    Job("smollm2", 32, 2, steps=4, more=CHECKPOINTING),
-    Job("smollm2", 64, 2, dtype="bf16", steps=4),
-    Job("smollm2", 24, 2, steps=4, more=APART),
 )
 
 
@@ -188,30 +195,61 @@ def _written(job: Job, folder: Path, models: Mapping[str, str]) -> Path:
     return file
 
 
-def measure(folder: Path, models: Mapping[str, str]) -> None:
-    results = json.loads(RESULTS.read_text())
+def measure(folder: Path, models: Mapping[str, str], minutes: float) -> None:
+    results, end = json.loads(RESULTS.read_text()), time.monotonic() + 60 * minutes
     for job in JOBS:
-        file = _written(job, folder, models)
-        command = [sys.executable, "-m", "roll", "run", str(file), "overwrite_output_dir=true"]
-        with suppress(subprocess.TimeoutExpired):  # then the steps that are done count
-            subprocess.run(command, env=_environment(), cwd=folder, capture_output=True, timeout=LIMIT_S, check=False)
-        steps = list(_steps(folder / job.name / "logs" / "metrics.jsonl"))
-        counted = steps[2:] or steps[1:]
-        if counted:
-            results[job.name]["measured_s"] = round(statistics.median(sum(step.values()) for step in counted), 3)
-            names = dict.fromkeys(name for step in counted for name in step)
-            medians = {name: statistics.median(step.get(name, 0.0) for step in counted) for name in names}
-            results[job.name]["measured"] = {name: round(value, 4) for name, value in medians.items()}
-        print(job.name, results[job.name].get("forecast_s"), results[job.name].get("measured_s"), flush=True)
+        if "measured_s" in results[job.name] or time.monotonic() > end:
+            continue
+        file, metrics = _written(job, folder, models), folder / job.name / "logs" / "metrics.jsonl"
+        seconds = _cpu_seconds(file, metrics, job.steps)
+        walls = [row["time/step_s"] for row in _rows(metrics)][1:]
+        if seconds and walls:
+            parts = {"rollout": seconds["rollout"], "train": seconds["train"] / job.ranks}
+            results[job.name] |= {name: round(value, 3) for name, value in parts.items()}
+            results[job.name]["wall_s"] = round(statistics.median(walls), 3)
+            is_ahead = job.more is AHEAD
+            results[job.name]["measured_s"] = round(statistics.median(walls) if is_ahead else sum(parts.values()), 3)
+        print(job.name, results[job.name], flush=True)
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
 
-def _steps(file: Path) -> Iterator[dict[str, float]]:
-    from roll.utils.timing import phase_seconds
+def _cpu_seconds(file: Path, metrics: Path, steps: int) -> dict[str, float]:
+    """CPU seconds of a step after the first, by role; empty where the run did not end in time."""
+    import psutil
 
-    for line in file.read_text().splitlines() if file.exists() else ():
-        if seconds := phase_seconds(json.loads(line)):
-            yield dict(seconds)
+    metrics.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "roll", "run", str(file), "overwrite_output_dir=true"]
+    log = file.with_suffix(".log").open("w")
+    process = subprocess.Popen(command, cwd=file.parent, env=_environment(), stdout=log, stderr=log)
+    marks, end = [], time.monotonic() + LIMIT_S
+    for step in (1, steps):
+        while len(_rows(metrics)) < step and process.poll() is None and time.monotonic() < end:
+            time.sleep(0.02)
+        if len(_rows(metrics)) >= step:
+            marks.append(_by_role(psutil.Process(process.pid)))
+    process.terminate()
+    process.wait()
+    if len(marks) < 2:
+        return {}
+    return {part: (marks[1][part] - marks[0][part]) / (steps - 1) for part in marks[0]}
+
+
+def _by_role(parent: Any) -> dict[str, float]:
+    import psutil
+
+    total = dict.fromkeys(ROLES.values(), 0.0)
+    for process in parent.children(recursive=True):
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            part = ROLES.get(process.environ().get("ROLL_ROLE", ""))
+            if part:
+                times = process.cpu_times()
+                total[part] += times.user + times.system
+    return total
+
+
+def _rows(file: Path) -> list[dict[str, float]]:
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [row for row in map(json.loads, lines) if "time/step_s" in row]
 
 
 def table() -> None:
@@ -243,13 +281,18 @@ def main() -> None:
     parser.add_argument("what", choices=("predict", "measure", "table"))
     parser.add_argument("--model", default="", help="SmolLM2-135M-Instruct: a GGUF file or a folder")
     parser.add_argument("--folder", default="output/forecast", help="for models, rows and runs")
+    parser.add_argument("--minutes", type=float, default=60.0, help="no job is started after so many")
     options = parser.parse_args()
     if options.what == "table":
         table()
         return
     sys.path.insert(0, str(REPOSITORY))
     folder = Path(options.folder).absolute()
-    {"predict": predict, "measure": measure}[options.what](folder, prepare(folder, options.model))
+    models = prepare(folder, options.model)
+    if options.what == "predict":
+        predict(folder, models)
+    else:
+        measure(folder, models, options.minutes)
 
 
 if __name__ == "__main__":

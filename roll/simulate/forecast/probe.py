@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 
 ROWS = (1, 8, 64, 512)
-_WIDTH, _COPIES, _BUDGET_S = 512, 128, 0.1  # 128 MiB of matrices do not stay in a cache
+_WIDTH, _COPIES, _BUDGET_S = 512, 128, 0.25  # 128 MiB of matrices do not stay in a cache
 
 
 def measure(cores: int) -> dict[str, object]:
@@ -26,7 +26,7 @@ def measure(cores: int) -> dict[str, object]:
             for rows in ROWS:
                 x = torch.full((rows, _WIDTH), 0.5, dtype=kind)
                 calls = [lambda w=w, x=x: torch.nn.functional.linear(x, w) for w in weights]
-                seconds = _best(calls, 1 if rows > 64 else 16)
+                seconds = _best(calls, 1 if rows > 8 else 16)
                 rates[str(threads)][dtype].append(2 * rows * _WIDTH**2 / seconds)
     block, small = torch.ones(1 << 24), torch.zeros(64)
     target = torch.empty_like(block)
