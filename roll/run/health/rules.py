@@ -402,6 +402,12 @@ def old_rollouts(run: History) -> Iterator[Diagnosis]:
 
 
 def useless_critic(run: History) -> Iterator[Diagnosis]:
+    loss, returns = run.best("critic/value_loss", 3), run.best("critic/return_square_mean", 1)
+    if loss is not None and returns and loss > 10 * returns:
+        rate, key = run.at("critic", "training_args", "learning_rate"), "critic.training_args.learning_rate"
+        says = f"critic/value_loss was {loss:.2g}, and returns squared are at most {returns:.2g}"
+        yield Diagnosis(says, (Cause("the critic learns too fast", key, f"{rate / 10:.0e}" if rate else ""),))
+        return
     name = "critic/explained_variance"
     if run.count(name) >= 20 and (share := run.last(name, 10)) is not None and share < 0:
         yield Diagnosis(
@@ -496,6 +502,15 @@ def no_better_than_chance(run: History) -> Iterator[Diagnosis]:
         )
 
 
+def exchanged(run: History) -> Iterator[Diagnosis]:
+    train, values = run.last("train/accuracy", 3), run.series.get("val/accuracy", [])
+    if train is not None and train > 0.7 and len(values) > 1 and values[-1] < 0.3:
+        yield Diagnosis(
+            f"{train:.0%} of the training's pairs are told apart, and {values[-1]:.0%} of the held-out ones",
+            (Cause("chosen and rejected are exchanged in the rows of one of the two", "chosen_key"),),
+        )
+
+
 # Machines.
 
 
@@ -546,6 +561,7 @@ RULES = (
     Rule("calls fail", calls_fail),
     Rule("never ends", episodes_never_end),
     Rule("loss rises", loss_rises),
+    Rule("exchanged", exchanged, frozenset({"overfit", "forgets"})),
     Rule("forgets", forgets),
     Rule("overfit", overfit),
     Rule("chance", no_better_than_chance),

@@ -93,6 +93,7 @@ ON_ROWS: dict[str, Mapping[str, Sequence[float]]] = {
         "train/nll_chosen_mean": [0.5 * 1.1**at for at in range(40)],
     },
     "overfit": {"train/nll_mean": [2 - 0.04 * at for at in range(40)], "val/nll_mean": [2.0, 1.5, 1.7, 1.9]},
+    "exchanged": {"train/accuracy": [0.9] * 40, "val/accuracy": [0.5, 0.1], "val/loss": [0.7, 1.0, 2.0]},
     "chance": {"train/loss": [0.7 - 0.001 * at for at in range(60)], "train/accuracy": [0.5] * 60},
 }
 
@@ -228,3 +229,10 @@ def test_a_webhook_gets_what_begins_and_the_end_of_the_run(tmp_path: Path, caplo
     assert ends == "sort: failed after step 7: engine differs"
     HealthTracker(TrackedRun("sort", tmp_path, CONFIG), "http://127.0.0.1:1/T0/B0").close()
     assert "alert_url: an alert was not sent" in caplog.text
+
+
+def test_a_critic_whose_loss_is_far_above_the_returns_learns_too_fast() -> None:
+    values = {"critic/value_loss": [0.04, 80.0, 60.0, 40.0] + [0.1] * 36, "critic/return_square_mean": [0.5] * 40}
+    result = verdict(run_of(values))
+    assert result.label == "useless critic" and "learns too fast" in result.symptoms[0].diagnosis.causes[0].text
+    assert verdict(run_of({**values, "critic/value_loss": [0.3] * 40})).label == "learning"
