@@ -70,7 +70,7 @@ def write_fork(
 
 
 def settings_again(story: RunStory) -> dict[str, Any]:
-    """What a run was given, without the places that it writes to."""
+    """Return the settings of a run without the places that it writes to."""
     settings = {key: value for key, value in story.settings.items() if key not in _OF_THE_FIRST}
     trackers = _elsewhere(settings.pop("tracker_kwargs", {}))
     return settings | ({"tracker_kwargs": trackers} if trackers else {})

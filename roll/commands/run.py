@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from roll.commands.options import plan_parser, run_parser, script_parser, spelled
 from roll.configs.load.loader import _say, compose_tree, locate_yaml, resolve_tree, without_unset, yaml_at
 from roll.configs.plan.describe import brief
-from roll.configs.plan.describe_defaults import default_lines
 from roll.configs.sections.run import STAGES
 from roll.errors import ConfigError, RollError
 from roll.run.kind import kind_of
@@ -37,9 +36,8 @@ def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str 
     """Runs one pipeline, a built-in name or `package.module:SPEC`, or the stages of a YAML, from command-line arguments
     and returns the exit code: 0 done, 1 the run failed, 2 the configuration, its plan or this machine cannot work, 128
     + its number a signal. Code beside the YAML can be imported."""
-    arguments, overrides = script_parser(pipeline).parse_known_args(
-        map(spelled, sys.argv[1:] if argv is None else argv)
-    )
+    words = map(spelled, sys.argv[1:] if argv is None else argv)
+    arguments, overrides = script_parser(pipeline).parse_known_args([*words])
     find = partial(locate_yaml, arguments.config_path, arguments.config_name or "", script)
     with masked_output():
         return _ending(pipeline, find, overrides, _start_options(arguments))
@@ -182,6 +180,8 @@ def _show(spec: PipelineSpec, loaded: Loaded, shown: Loaded, options: StartOptio
         text += f"\n{memory.text}"
     _say(text if options.lists_all else brief(text))
     if options.lists_defaults:
+        from roll.configs.plan.describe_defaults import default_lines
+
         _say("\n".join(default_lines(shown.config, shown.keys_in_yaml, shown.chosen)))
     for warning in (*loaded.warnings, *multimodal_notes(loaded.config), *memory.warnings):
         _say(f"Warning: {warning}", "warning")

@@ -1,4 +1,4 @@
-"""What people note of runs in the studio: texts, which runs are put away, and the columns of the table."""
+"""Notes of people in the studio: texts about runs, which runs are put away, and the columns of the table."""
 
 from __future__ import annotations
 

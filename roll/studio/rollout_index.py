@@ -36,7 +36,7 @@ _OF_GROUP = {
     "id": "min(id)", "reward": "avg(reward)", "advantage": "NULL", "tokens": "round(avg(tokens))",
     "turns": "round(avg(turns))", "spread": "max(reward) - min(reward)", "samples": "count(*)",
 }  # fmt: skip
-"""What stands in the columns of a group; in the others it is what stands in those of its samples."""
+"""Columns of a group that its samples do not have in common."""
 SORTABLE = frozenset((*_SHOWN, *_OF_GROUP))
 SIGNS = {"above 0": ">", "0": "=", "below 0": "<"}
 _INSERT = f"INSERT INTO rollouts VALUES (NULL{', ?' * 17})"

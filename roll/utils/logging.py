@@ -176,23 +176,21 @@ def toned(text: str, tone: Tone, stream: TextIO) -> str:
     unless NO_COLOR is set. Unchanged for anything but a terminal."""
     if not stream.isatty():
         return text
-    width = min(120, shutil.get_terminal_size().columns)
-    text = "\n".join(part for line in text.split("\n") for part in _folded(line, width))
+    width, lines = min(120, shutil.get_terminal_size().columns), list[str]()
+    wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    for line in text.split("\n"):
+        wrapper.subsequent_indent = " " * (4 + len(line) - len(line.lstrip()))
+        lines.append(wrapper.fill(line))
+    text = "\n".join(lines)
     color = "" if os.environ.get("NO_COLOR") else _COLORS[tone]
     return f"\033[{color}m{text}\033[0m" if color else text
 
 
-def _folded(line: str, width: int) -> list[str]:
-    indent = " " * (4 + len(line) - len(line.lstrip()))
-    if len(line) <= width:
-        return [line]
-    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-
-
 def complain(title: str, problems: Iterable[str]) -> None:
     """Writes to stderr what is wrong, one problem a line."""
-    lines = toned("\n".join(f"  - {visible(problem)}" for problem in problems), "", sys.stderr)
-    print(toned(title, "bad", sys.stderr), *filter(None, [lines]), sep="\n", file=sys.stderr, flush=True)
+    lines = [toned(title, "bad", sys.stderr), *(toned(f"  - {visible(each)}", "", sys.stderr) for each in problems)]
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    sys.stderr.flush()
 
 
 def say(text: str, is_secret: bool = False, tone: Tone = "") -> None:

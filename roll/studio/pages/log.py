@@ -56,8 +56,8 @@ class LogPanel:
         with ui.row().classes("items-center full-width").style("gap: 10px"):
             self._file = ui.select([], label="log").style("min-width: 240px")
             self._level = ui.select(list(_LEVELS), value="from info", label="level").style("width: 180px")
-            self._words = ui.input("search").props("clearable debounce=300")
-            for field in (self._file, self._level, self._words):
+            self._search = ui.input("search").props("clearable debounce=300")
+            for field in (self._file, self._level, self._search):
                 field.props("dense outlined options-dense")
             self._follows = ui.switch("follow", value=True).props("dense")
         self._area = ui.scroll_area().classes("full-width card").style("height: calc(100vh - 300px)")
@@ -72,7 +72,7 @@ class LogPanel:
         if path is None:
             self._text.set_text("The run has written no log.")
             return
-        words = self._words.value or ""
+        words = self._search.value or ""
         lines = await asyncio.to_thread(last_lines, path, _LEVELS[str(self._level.value)], words)
         text = visible("\n".join(lines)) or "No such line."
         if text != self._text.text:

@@ -152,7 +152,7 @@ def _columns(names: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _values(run: RunFiles) -> dict[str, Any]:
-    """What a run has for columns of choice: its keys, and the last value of each metric."""
+    """Values of a run for columns of choice: its keys, and the last value of each metric."""
     keys = leaves(run.config)
     metrics = {name: value for _, row in run.rows for name, value in row.items()}
     return {name: v if isinstance(v, int | float) else visible(show(v, 100)) for name, v in {**keys, **metrics}.items()}
