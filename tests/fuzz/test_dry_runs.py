@@ -20,7 +20,7 @@ from tests.fuzz.dry_runs import (
     shrunk,
 )
 
-FIRST = 300  # cases that every change must pass
+FIRST = 150  # cases that every change must pass
 BLOCK = 500
 SHARING = 5  # cases that differ in their overrides only
 

@@ -21,13 +21,16 @@ MakePool = Callable[..., TaskPool]
 SHORT_S = 0.2  # for calls that never come back, however long one waits
 
 
+def workers(number: int) -> RolePlace:
+    return RolePlace("rewards.math", tuple(WorkerSlot(i, local_rank=i) for i in range(number)))
+
+
 @pytest.fixture
 def make_pool(resources: ResourceManager) -> Iterator[MakePool]:
     pools: list[TaskPool] = []
 
-    def make(num_workers: int, worker_class: str = "tests.toys:ToyWorker") -> TaskPool:
-        place = RolePlace("rewards.math", tuple(WorkerSlot(i, local_rank=i) for i in range(num_workers)))
-        pools.append(TaskPool("rewards.math", resources, place, worker_class))
+    def make(worker_class: str = "tests.toys:ToyWorker") -> TaskPool:
+        pools.append(TaskPool("rewards.math", resources, workers(1), worker_class))
         return pools[-1]
 
     yield make
@@ -35,18 +38,25 @@ def make_pool(resources: ResourceManager) -> Iterator[MakePool]:
         pool.kill()
 
 
-def test_calls_get_their_own_results_and_use_all_workers(make_pool: MakePool) -> None:
-    pool = make_pool(2)
+@pytest.fixture(scope="module")
+def pair(resources: ResourceManager) -> Iterator[TaskPool]:
+    """Two workers for all tests that end none: a process takes seconds to start."""
+    pool = TaskPool("rewards.math", resources, workers(2), "tests.toys:ToyWorker")
     pool.wait_ready()
+    yield pool
+    pool.kill()
 
+
+def test_calls_get_their_own_results_in_their_order_and_use_all_workers(pair: TaskPool) -> None:
     async def ask() -> tuple[list[int], set[int]]:
-        sums = await asyncio.gather(*(pool.call("add", i, 1, timeout_s=30) for i in range(300)))
-        pids = await asyncio.gather(*(pool.call("pid", timeout_s=30) for _ in range(20)))
+        sums = await asyncio.gather(*(pair.call("add", i, 1, timeout_s=30) for i in range(300)))
+        pids = await asyncio.gather(*(pair.call("pid", timeout_s=30) for _ in range(20)))
         return sums, set(pids)
 
     sums, pids = asyncio.run(ask())
     assert sums == list(range(1, 301))
     assert len(pids) == 2
+    assert asyncio.run(pair.call_each("add", [(i, 1) for i in range(600)], timeout_s=60)) == list(range(1, 601))
 
 
 def test_workers_find_the_code_of_the_drivers_script_also_those_that_replace_others(make_pool: MakePool) -> None:
@@ -60,23 +70,17 @@ def test_workers_find_the_code_of_the_drivers_script_also_those_that_replace_oth
             return resolve("roll_script:double")(number)  # pyright: ignore[reportCallIssue]
 
     with with_script_code({"Local": Local, "double": double}):
-        pool = make_pool(1, "roll_script:Local")
+        pool = make_pool("roll_script:Local")
         pool.wait_ready()
         replies = asyncio.run(pool.call_each("twice", [(3,), (-1,), (4,)], timeout_s=60))
     assert [replies[0], replies[2], pool.num_restarts > 0] == [6, 8, True]
-
-
-def test_many_calls_made_together_are_answered_in_their_order(make_pool: MakePool) -> None:
-    pool = make_pool(1)
-    pool.wait_ready()
-    assert asyncio.run(pool.call_each("add", [(i, 1) for i in range(600)], timeout_s=60)) == list(range(1, 601))
 
 
 def test_calls_that_raise_hang_or_kill_their_worker_fail_alone(
     make_pool: MakePool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Made together, so that they share batches. The call that hangs is the only one with a short limit."""
-    pool = make_pool(1)
+    pool = make_pool()
     pool.wait_ready()
     children: list[int] = []
 
@@ -111,17 +115,15 @@ def test_calls_that_raise_hang_or_kill_their_worker_fail_alone(
     assert not psutil.pid_exists(children[0])
 
 
-def test_whatever_escapes_from_a_call_or_cannot_travel_fails_that_call_alone(make_pool: MakePool) -> None:
+def test_whatever_escapes_from_a_call_or_cannot_travel_fails_that_call_alone(pair: TaskPool) -> None:
     """KeyboardInterrupt, SystemExit and other BaseExceptions mean something to Ray and to asyncio; a reply or an
     argument may be what no process can send, or read."""
-    pool = make_pool(2)
-    pool.wait_ready()
     kinds = ("interrupt", "exit", "panic", "cancel", "mute", "lock", "trap")
 
     async def ask() -> list[object]:
-        calls = [pool.call("escape", kind, timeout_s=60) for kind in kinds]
-        calls.append(pool.call("add", threading.Lock(), 1, timeout_s=60))
-        good = [pool.call("add", i, i, timeout_s=60) for i in range(4)]
+        calls = [pair.call("escape", kind, timeout_s=60) for kind in kinds]
+        calls.append(pair.call("add", threading.Lock(), 1, timeout_s=60))
+        good = [pair.call("add", i, i, timeout_s=60) for i in range(4)]
         return await asyncio.wait_for(asyncio.gather(*calls, *good, return_exceptions=True), 300)
 
     *failed, a, b, c, d = asyncio.run(ask())
@@ -144,6 +146,6 @@ def test_whatever_escapes_from_a_call_or_cannot_travel_fails_that_call_alone(mak
 
 
 def test_workers_that_cannot_be_constructed_fail_the_calls(make_pool: MakePool) -> None:
-    pool = make_pool(1, "tests.toys:BrokenWorker")
+    pool = make_pool("tests.toys:BrokenWorker")
     with pytest.raises(WorkerError, match="RuntimeError: no such model"):
         asyncio.run(pool.call("add", 1, 2, timeout_s=30))

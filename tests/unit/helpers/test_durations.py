@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.helpers import durations
+from tests.helpers.cases import cases
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 CONFTEST = """
@@ -47,29 +46,15 @@ def run(folder: Path, tests: str, *arguments: str) -> dict[str, Any]:
     for name, text in (("conftest.py", CONFTEST), ("test_it.py", tests), ("test_other.py", "")):
         (folder / name).write_text(text)
     (folder / "durations.json").write_text(json.dumps(KNOWN))
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-c",
-        "/dev/null",
-        "--rootdir",
-        ".",
-        "-p",
-        "no:cacheprovider",
-        *arguments,
-    ]
+    command = [sys.executable, "-m", "pytest", "-c", "/dev/null", "--rootdir", ".", "-p", "no:cacheprovider"]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    subprocess.run([*command, "test_it.py"], cwd=folder, env=environment, check=False, capture_output=True)
+    subprocess.run([*command, *arguments, "test_it.py"], cwd=folder, env=environment, check=False, capture_output=True)
     assert [path.name for path in folder.glob("*.json")] == ["durations.json"]
     return json.loads((folder / "durations.json").read_text())
 
 
-@pytest.mark.parametrize("processes", [(), ("-n", "1")], ids=["alone", "xdist"])
-def test_a_run_replaces_what_is_known_of_its_files_and_leaves_the_rest(
-    processes: tuple[str, ...], tmp_path: Path
-) -> None:
-    found = run(tmp_path, TESTS, *processes)
+def test_a_run_replaces_what_is_known_of_its_files_and_leaves_the_rest(tmp_path: Path) -> None:
+    found = run(tmp_path, TESTS, "-n", "1")
     gate, slow = found["files"]["test_it.py"]["gate"], found["files"]["test_it.py"]["slow"]
     assert 1.6 <= gate["s"] < 100 and 0.3 <= slow["s"] < 100
     assert gate["starts"] == {"interpreters": 1} and "starts" not in slow
@@ -81,23 +66,6 @@ def test_a_run_replaces_what_is_known_of_its_files_and_leaves_the_rest(
     assert found["processes"]["once"]["kinds"]["test process"]["processes"] >= 1
 
 
-def test_of_a_file_in_which_a_test_process_died_nothing_new_is_known(tmp_path: Path) -> None:
-    dies = "import os, pytest\n@pytest.mark.slow\ndef test_a(): pass\n@pytest.mark.slow\ndef test_b(): os._exit(1)\n"
-    assert run(tmp_path, dies, "-n", "1")["files"]["test_it.py"] == KNOWN["files"]["test_it.py"]
-
-
-@pytest.mark.parametrize(
-    ("command", "kind"),
-    [
-        ("cc1plus /usr/lib/gcc/x86_64-linux-gnu/12/cc1plus -quiet", "compiler"),
-        ("VLLM::EngineCore VLLM::EngineCore", "vLLM engine"),
-        ("raylet /x/ray/core/src/ray/raylet/raylet --raylet_socket_name=y", "Ray's own"),
-        ("ray::Host.call ray::Host.call", "Ray worker"),
-        ("python python -c from multiprocessing.forkserver import main", "rank"),
-        ("python python examples/start_rlvr_pipeline.py --config_path x", "whole run"),
-        ("python python -m roll plan", "other Python"),
-        ("bwrap bwrap --unshare-all", "other program"),
-    ],
-)
+@cases("command, kind")
 def test_a_process_is_known_by_its_command(command: str, kind: str) -> None:
     assert durations.kind_of(command) == kind

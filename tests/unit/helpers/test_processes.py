@@ -50,16 +50,10 @@ def is_running(pid: int) -> bool:
     return stat.exists() and stat.read_text().split(")")[1].split()[0] != "Z"
 
 
-def test_ranks_share_a_process_group(pool: RankPool) -> None:
+def test_ranks_share_a_group_answer_in_their_order_and_stay_between_calls(pool: RankPool) -> None:
     assert pool.run(reduced_sum, 10) == [21, 21]
-
-
-def test_results_come_in_rank_order_with_their_own_arguments(pool: RankPool) -> None:
     results = pool.run_each(rank_and_value, [(torch.tensor(1.5),), (torch.tensor(4.0),)])
     assert [(rank, value.item()) for rank, value in results] == [("0", 3.0), ("1", 8.0)]
-
-
-def test_processes_are_reused_between_calls(pool: RankPool) -> None:
     assert pool.run(process_id) == pool.run(process_id)
 
 
@@ -71,19 +65,13 @@ def test_exception_names_its_rank_and_kills_the_one_that_waits_for_it(pool: Rank
     assert pool.run(reduced_sum, 0) == [1, 1]  # fresh ranks take over
 
 
-def test_dead_rank_is_reported_with_its_exit_code(pool: RankPool) -> None:
+def test_a_rank_that_dies_or_is_silent_is_reported(pool: RankPool) -> None:
     with pytest.raises(RankError, match="rank 1: died, exit code 7"):
         pool.run(die_on_rank_one)
-
-
-def test_silence_ends_at_the_time_limit(pool: RankPool) -> None:
-    pool.run(process_id)
-    with pytest.raises(RankError, match=r"rank 0: no answer in 0\.3 s"):
-        pool.run(time.sleep, 60, timeout_s=0.3)
-
-
-def test_a_rank_that_died_between_two_calls_is_reported(pool: RankPool) -> None:
     os.kill(pool.run(process_id)[1], signal.SIGKILL)
     pool.processes[1].join()
     with pytest.raises(RankError, match="rank 1: died, exit code -9"):
         pool.run(process_id)
+    pool.run(process_id)
+    with pytest.raises(RankError, match=r"rank 0: no answer in 0\.3 s"):
+        pool.run(time.sleep, 60, timeout_s=0.3)

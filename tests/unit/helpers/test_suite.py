@@ -60,30 +60,18 @@ def run(folder: Path, text: str, *arguments: str) -> subprocess.CompletedProcess
     )
 
 
-@pytest.mark.parametrize("processes", [(), ("-n", "1")], ids=["alone", "xdist"])
-def test_at_the_limit_of_all_tests_what_was_running_is_named(processes: tuple[str, ...], tmp_path: Path) -> None:
-    done = run(tmp_path, HANGING, "--limit=4", *processes)
+def test_at_the_limit_of_all_tests_what_was_running_is_named(tmp_path: Path) -> None:
+    done = run(tmp_path, HANGING, "--limit=4", "-n", "1")
     assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout + done.stderr
     assert "STOPPED: all tests together may take 4 s; running at the end: test_it.py::test_hangs (for" in done.stdout
-    assert "assert 1 == 2" in done.stdout and "short test summary" in done.stdout, (
-        "what failed before is shown all the same"
-    )
+    told = "FAILED test_it.py::test_fails (call): test_it.py:3: AssertionError"
+    assert done.stdout.index(told) < done.stdout.index("STOPPED"), "a failure is told when it happens"
+    assert "assert 1 == 2" in done.stdout and "short test summary" in done.stdout, "and at the end"
 
 
-def test_a_failure_is_told_when_it_happens(tmp_path: Path) -> None:
-    done = run(tmp_path, "def test_a():\n    assert 1 == 2\ndef test_b(): pass\n", "-q")
-    told = "FAILED test_it.py::test_a (call): test_it.py:2: AssertionError"
-    assert done.returncode == 1 and done.stdout.index(told) < done.stdout.index("[100%]"), done.stdout
-
-
-def test_cases_that_the_gate_does_not_name_are_slow(tmp_path: Path) -> None:
+def test_cases_that_the_gate_does_not_name_are_slow_and_it_names_no_others(tmp_path: Path) -> None:
     assert "2 passed, 1 deselected" in run(tmp_path, CASES, "-m", "not slow").stdout
-    assert "1 passed, 2 deselected" in run(tmp_path, CASES, "-m", "slow").stdout
-
-
-@pytest.mark.parametrize("processes", [(), ("-n", "1")], ids=["alone", "xdist"])
-def test_a_case_that_there_is_not_ends_the_run_with_its_name(processes: tuple[str, ...], tmp_path: Path) -> None:
-    wrong = run(tmp_path, CASES.replace('"b"', '"d"', 1), *processes)
+    wrong = run(tmp_path, CASES.replace('"b"', '"d"', 1), "-n", "1")
     assert wrong.returncode not in (0, 5)
     assert "test_cases: gate names ['d']; there are ['a', 'b', 'c']" in wrong.stdout
 
