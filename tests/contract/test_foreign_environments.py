@@ -168,12 +168,20 @@ def opened(folder: Path, place: int = 0, **keys: Any) -> HarborTask:
     return task
 
 
-def test_a_folder_of_harbor_holds_its_tasks_by_name(tasks: Path) -> None:
+def test_folders_of_harbor_hold_tasks_by_name_with_tests(tasks: Path) -> None:
     found = HarborTasks(str(tasks))
     assert [task["name"] for task in found] == ["hello", "json"]
     assert found[0]["question"] == "Write hi into answer.txt.\n"
     with pytest.raises(EnvError, match=r"there is no task\.toml in .*/hello/tests or in a folder below it"):
         HarborTasks(str(tasks / "hello" / "tests"))
+    with pytest.raises(EnvError, match=r"reward\.json has speed, not reward: set reward_key"):
+        judged(tasks, "echo '{\"speed\": 1}' > /logs/verifier/reward.json\n")
+    (tasks / "hello" / "tests" / "test.sh").unlink()
+    (tasks / "hello" / "steps").mkdir()
+    with pytest.raises(EnvError, match=r"has no tests/test\.sh\. Tasks in steps are not played\."):
+        opened(tasks)
+    with pytest.raises(EnvError, match="Set tasks to it"):
+        HarborTask().reset()
 
 
 def test_commands_work_in_the_task_and_its_tests_are_the_reward(tasks: Path) -> None:
@@ -188,23 +196,17 @@ def test_commands_work_in_the_task_and_its_tests_are_the_reward(tasks: Path) -> 
     task.close()
 
 
-def test_what_a_command_leaves_behind_does_not_judge_itself(tasks: Path) -> None:
+def test_commands_leave_nothing_behind_that_judges_them(tasks: Path) -> None:
     task = opened(tasks)
     task.bash("echo 'echo 1 > /logs/verifier/reward.txt' > /tests/test.sh; mkdir /logs/verifier")
     task.bash("echo 1 > /logs/verifier/reward.txt; (while true; do echo 1 > /logs/verifier/reward.txt; done) &")
     assert task.get_reward() == {"reward": 0.0, "metrics": {"no_verdict": 0.0}}
     task.close()
-
-
-def test_a_command_that_takes_too_long_is_stopped(tasks: Path) -> None:
     task = opened(tasks, timeout_s=2.0)
     with pytest.raises(ToolError, match="took longer than 2 s and was stopped. begun"):
         task.bash("echo begun; sleep 60")
     assert task.bash("kill -9 -1 2> /dev/null; kill -STOP $PPID; echo on") == "on\n"
     task.close()
-
-
-def test_python_of_the_tests_runs_nothing_that_lies_where_the_policy_worked(tasks: Path) -> None:
     (tasks / "hello" / "tests" / "test.sh").write_text(
         "python3 -m json.tool notes.json && echo 1 > /logs/verifier/reward.txt || echo 0 > /logs/verifier/reward.txt\n"
     )
@@ -212,9 +214,6 @@ def test_python_of_the_tests_runs_nothing_that_lies_where_the_policy_worked(task
     task.bash("mkdir json; echo 'import sys; sys.exit(0)' | tee json/__init__.py > json/tool.py")
     assert task.get_reward()["reward"] == 0.0
     task.close()
-
-
-def test_python_of_the_tests_finds_the_modules_of_the_policy(tasks: Path) -> None:
     script = "python3 -c 'import own' && python3 more/main.py && echo 1 > /logs/verifier/reward.txt\n"
     (tasks / "hello" / "tests" / "test.sh").write_text(script)
     task = opened(tasks)
@@ -246,20 +245,6 @@ def test_tests_without_a_reward_are_a_zero_that_says_why(
 ) -> None:
     assert judged(tasks, script) == {"reward": 0.0, "metrics": {"no_verdict": 1.0}}
     assert why in caplog.text
-
-
-def test_a_reward_by_another_name_is_an_error_of_the_settings(tasks: Path) -> None:
-    with pytest.raises(EnvError, match=r"reward\.json has speed, not reward: set reward_key"):
-        judged(tasks, "echo '{\"speed\": 1}' > /logs/verifier/reward.json\n")
-
-
-def test_a_folder_without_tests_is_no_task(tasks: Path) -> None:
-    (tasks / "hello" / "tests" / "test.sh").unlink()
-    (tasks / "hello" / "steps").mkdir()
-    with pytest.raises(EnvError, match=r"has no tests/test\.sh\. Tasks in steps are not played\."):
-        opened(tasks)
-    with pytest.raises(EnvError, match="Set tasks to it"):
-        HarborTask().reset()
 
 
 def test_a_policy_plays_a_task_of_harbor_by_its_tools(tasks: Path) -> None:

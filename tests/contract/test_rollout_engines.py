@@ -275,12 +275,16 @@ def test_a_structure_in_which_nothing_fits_holds_up_no_other_answer(
         assert isinstance(json.loads(decoder(tiny_tokenizer)([followed.token_ids])[0]), list)
 
 
-def test_an_over_long_or_empty_request_is_refused(harness: EngineHarness) -> None:
+def test_requests_that_cannot_be_served_are_refused(harness: EngineHarness) -> None:
     with pytest.raises(StrategyError, match="prompt of 500 .* (max_model_len|context_length) 512"):
         harness.generate(harness.request(prompt(500), max_new_tokens=13))
     with pytest.raises(StrategyError, match="empty prompt"):
         harness.generate(harness.request(prompt(0)))
     harness.generate(harness.request(prompt(5)))  # and the engine goes on
+    request = harness.request(prompt(10))
+    with pytest.raises(StrategyError, match="in flight already"):
+        harness.generate(request, request)
+    harness.run(harness.engine.abort())
 
 
 def test_abort_returns_the_partial_answer(harness: EngineHarness) -> None:
@@ -330,13 +334,6 @@ def test_abort_right_after_the_request_ends_it(harness: EngineHarness) -> None:
         return await answer
 
     assert {answer.finish_reason for answer in harness.run(abort_all())} == {"abort"}
-
-
-def test_a_request_id_in_flight_is_refused_a_second_time(harness: EngineHarness) -> None:
-    request = harness.request(prompt(10))
-    with pytest.raises(StrategyError, match="in flight already"):
-        harness.generate(request, request)
-    harness.run(harness.engine.abort())
 
 
 def test_nothing_is_sampled_amid_an_update_and_what_was_under_way_goes_on(

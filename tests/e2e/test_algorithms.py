@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.cases import cases
 from tests.helpers.runs import Run
 
 pytestmark = pytest.mark.slow
@@ -13,22 +14,7 @@ SHORT = ("max_steps=24", "eval_steps=24", "save_steps=-1")
 TWO_UPDATES = "actor_train.training_args.gradient_accumulation_steps=2"
 
 
-@pytest.mark.parametrize(
-    ("name", "more"),
-    [
-        ("raft", ("raft_keep=positive",)),
-        ("opmd", ()),
-        ("kl_cov", ()),
-        ("clip_cov", ()),
-        ("rec", ()),
-        ("sppo", ()),
-        ("dppo", ()),
-        ("cppo", ()),
-        ("m2po", ()),
-        ("optimal_token_baseline", ()),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
+@cases("name, more")
 def test_the_demo_learns_by(name: str, more: tuple[str, ...], sort_data: Path, start_run: Callable[..., Run]) -> None:
     """24 of the demo's 100 steps, in two updates each, so that a ratio is not 1 throughout. Held-out greedy accuracy
     begins near .04; it was .92 to .97. The best answers of groups without a right one, which `raft` takes by itself,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from roll.commands import run as cli
+from tests.helpers.cases import cases
 from tests.helpers.pages import importable, snippets, write_files
 from tests.helpers.runs import Run, comparable
 
@@ -74,25 +75,7 @@ def test_a_dry_run_shows_and_checks_a_pipeline_of_ones_own(
     assert "Warning: learner.training_args: the warm-up of 9 updates is not over when the run ends after 4." in warned
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("lines:problems", "pipeline: lines:problems is a function, not a PipelineSpec."),
-        ("line:SPEC", "pipeline: line:SPEC: importing line failed with ModuleNotFoundError"),
-        ("wrong:RAISES", "pipeline lines: wrong:raises raised KeyError: 'files' (wrong.py, line 5)."),
-        (
-            "wrong:GIVES_NONE",
-            "pipeline lines: wrong:gives_none did not return a list. It must yield",
-        ),
-        ("wrong:PLAN", "pipeline lines: wrong:gives_none returned a NoneType. It must return a RunPlan."),
-        ("wrong:FUNCTION", "pipeline lines: wrong:raises is no class of settings: it must extend RunConfig."),
-        ("wrong:LENGTH", "pipeline lines: wrong:NoLength: it must say its trained_length."),
-        ("wrong:TABLE", "pipeline lines: wrong:NoTable: it has no role_table"),
-        ("wrong:SECTION", "wrong:NoSection: role_table['teacher'] names teacher, and there is no such key."),
-        ("headless:SPEC", "ValueError: the role learner, which learns, has no head: lm, value, sequence or reward"),
-        ("rlvrr", "pipeline: 'rlvrr' is not of the form package.module:object or one of agentic, distill, dpo, rlvr"),
-    ],
-)
+@cases("name, message")
 def test_what_is_no_pipeline_is_refused(
     name: str, message: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from roll.commands import run as cli
+from tests.helpers.cases import cases
 from tests.helpers.pages import importable, snippets, write_files
 from tests.helpers.runs import Run
 
@@ -52,28 +53,7 @@ def test_a_dry_run_shows_the_strategy_and_asks_its_spec(folder: Path, capsys: py
     assert f"{settings}.thread: unknown key (value 2). Did you mean threads?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("plan:SPEC", f"{KEY}: plan:SPEC: importing plan failed with ModuleNotFoundError"),
-        ("plain:SPECS", f"{KEY}: plain:SPECS: plain has no SPECS"),
-        ("plain:problems", f"{KEY}: plain:problems is a function, not a StrategySpec"),
-        ("plain.SPEC:", f"{KEY}: 'plain.SPEC:' is not of the form package.module:object"),
-        ("plain", f"{KEY}: unknown strategy 'plain'."),
-        ("wrong:NOTHING", f"{KEY}: nothing: classes is empty: it can do nothing."),
-        ("wrong:HOOKS", f"{KEY}: hooks: problems: plain:no_such: plain has no no_such"),
-        ("wrong:SCORER", f"{KEY}: scorer cannot run actor_train, which learns."),
-        ("wrong:VALUES", f"{KEY}: values has no model with a lm head, which actor_train needs."),
-        ("wrong:CLASS", f"{KEY}: class: settings: plain:problems is not a class that extends Settings"),
-        ("wrong:RAISES", "strategy raises: wrong:raises raised KeyError: 'threads' (wrong.py, line 4)."),
-        (
-            "wrong:GIVES_NONE",
-            "strategy gives_none: wrong:gives_none did not return a list. It must yield Problem",
-        ),
-        ("wrong:GIVES_TEXT", "strategy gives_text: wrong:gives_text gave a str. It must yield P"),
-        ("wrong:SIZES", "strategy sizes: wrong:gives_none returned a NoneType. It must return a ParallelSizes."),
-    ],
-)
+@cases("name, message")
 def test_what_is_no_spec_or_cannot_serve_is_refused_with_the_key(
     name: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
+from tests.helpers.cases import cases
 from tests.helpers.runs import Run
 from tests.parity.megatron import models
 
@@ -15,17 +16,7 @@ StartRun = Callable[..., Run]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("example", "mode", "divided"),
-    [
-        ("tiny_sort_fsdp2", "R2", ()),
-        ("tiny_sort_fsdp2", "R3", ()),
-        ("tiny_sort_fsdp2", "R3", ("actor_train.strategy_args.strategy_config.ep_size=2",)),
-        ("tiny_sort_sglang", "R3", ()),
-        ("tiny_sort_megatron", "R2", ()),
-    ],
-    ids=["fsdp2-R2", "fsdp2-R3", "fsdp2-ep2-R3", "sglang-R3", "megatron-R2"],
-)
+@cases("example, mode, divided")
 def test_two_updates_of_a_step_train_with_the_same_experts(
     example: str, mode: str, divided: tuple[str, ...], sort_data: Path, start_run: StartRun, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.helpers.cases import cases
 from tests.layout.source import Module, modules, parse
 
 BANNED = {
@@ -64,21 +65,7 @@ def test_no_banned_call() -> None:
     ] == []
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "eval('1')",
-        "exec('x = 1')",
-        "import pickle\npickle.load(f)",
-        "from pickle import loads as read\nread(b'')",
-        "import cloudpickle as cp\ncp.loads(b'')",
-        "import torch\ntorch.load('x')",
-        "import torch\ntorch.load('x', weights_only=False)",
-        "import yaml\nyaml.load(f, Loader=yaml.Loader)",
-        "import subprocess\nsubprocess.run('ls', shell=True)",
-        "AutoModel.from_pretrained('x', trust_remote_code=True)",
-    ],
-)
+@cases("text")
 def test_banned_call_is_found(text: str) -> None:
     assert len(list(banned_calls(parse(text)))) == 1
 

@@ -63,22 +63,22 @@ def ray_imports(module: Module) -> Iterator[str]:
             yield f"{module.relative}:{line}: imports {name} outside roll.distributed.executor"
 
 
-def test_imports_go_down_only() -> None:
+def test_imports_go_down_and_in_no_circle() -> None:
     assert [text for module in modules("roll") for text in climbing_imports(module)] == []
-
-
-def test_every_module_stands_on_a_layer() -> None:
     stray = [m.relative for m in modules("roll") if package_of(m.name) is None and m.path.name != "__init__.py"]
     assert stray == []
+    for name, package in PACKAGES.items():
+        for other, inside in PACKAGES.items():
+            assert not (other.startswith(name + ".") and inside.layer > package.layer), (name, other)
+    # Imports at the top of a module; those inside functions run later, and those for types never.
+    names = {module.name for module in modules("roll")}
+    TopologicalSorter({m.name: imported_at_the_top(m) & names - {m.name} for m in modules("roll")}).prepare()
 
 
-def test_ray_is_imported_by_the_executor_only() -> None:
+def test_packages_import_only_libraries_that_are_theirs() -> None:
     """And by what is started beside a run: examples/launch."""
     looked = [module for module in modules("roll", "examples") if not module.relative.startswith("examples/launch/")]
     assert [text for module in looked for text in ray_imports(module)] == []
-
-
-def test_packages_import_no_library_that_is_not_theirs() -> None:
     assert [text for module in modules("roll") for text in forbidden_imports(module)] == []
 
 
@@ -126,38 +126,20 @@ def test_configs_and_the_command_line_import_without_torch_or_ray() -> None:
     assert result.stdout.split() == []
 
 
-def test_the_page_shows_the_packages_as_they_are_here() -> None:
+def test_the_page_and_the_pictures_show_the_packages() -> None:
     """Refresh it: python -m tests.layout.test_layers"""
     page = ARCHITECTURE.read_text(encoding="utf-8").splitlines()
     first = page.index(page_table()[0])
     assert page[first : first + len(PACKAGES) + 2] == page_table()
-
-
-def test_the_picture_of_the_packages_is_drawn_from_the_table() -> None:
-    """Refresh it: python -m tools.draw_packages"""
+    # Refresh it: python -m tools.draw_packages
     assert draw_packages.PICTURE.read_text(encoding="utf-8") == draw_packages.drawing()
-
-
-def test_the_picture_of_the_step_has_its_phases_in_their_order() -> None:
-    """Refresh it: python -m tools.draw_step"""
+    # Refresh it: python -m tools.draw_step
     assert draw_step.PICTURE.read_text(encoding="utf-8") == draw_step.drawing()
     text = (REPOSITORY / "roll/rl/pipeline.py").read_text(encoding="utf-8")
     step = text[text.index("    def step(self") : text.index("    def hand_over(self")]
     places = [step.index(f"self.{phase.method}(") for phase in draw_step.STEP]
     assert places == sorted(places)
     assert " -> ".join(phase.verb for phase in draw_step.STEP) in text
-
-
-def test_no_package_is_on_a_higher_layer_than_the_one_around_it() -> None:
-    for name, package in PACKAGES.items():
-        for other, inside in PACKAGES.items():
-            assert not (other.startswith(name + ".") and inside.layer > package.layer), (name, other)
-
-
-def test_modules_import_each_other_in_no_circle() -> None:
-    """Imports at the top of a module; those inside functions run later, and those for types never."""
-    names = {module.name for module in modules("roll")}
-    TopologicalSorter({m.name: imported_at_the_top(m) & names - {m.name} for m in modules("roll")}).prepare()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.helpers.cases import cases
 from tests.layout.source import Module, modules, parse
 
 _WORDS = "told tell found given asked own left seen kept further lesson study words trees lane seat brought look"
@@ -73,20 +74,7 @@ def test_every_exception_is_still_there() -> None:
     assert sorted(EXCEPTIONS.keys() - there) == []
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "def told(): pass",
-        "async def _look(): pass",
-        "class Seat: pass",
-        "KEPT = 1",
-        "_a, _given = 1, 2",
-        "class A:\n    lesson: int = 0",
-        "class A:\n    def tell(self): pass",
-        "class A:\n    def __init__(self):\n        self._a, self._found = 1, 2",
-        "if True:\n    def own(): pass",
-    ],
-)
+@cases("text")
 def test_banned_word_as_a_whole_name_is_found(text: str) -> None:
     assert len(list(banned(parse(text)))) == 1
 

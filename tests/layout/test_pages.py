@@ -29,19 +29,21 @@ def named_files(page: str) -> Iterator[str]:
             yield path.replace("/.../", "/*/")
 
 
-def test_the_files_that_the_pages_name_are_there() -> None:
+def test_files_that_pages_name_are_there() -> None:
     folders = ("roll", "docs", "reports", "examples", "benchmarks", "tools", "tests", "requirements")
     there = [f"/{p.relative_to(REPOSITORY)}" for folder in folders for p in (REPOSITORY / folder).rglob("*.*")]
     pages = [*DOCS.glob("*.md"), *pages_outside_of_docs()]
     named = {(page.name, path) for page in pages for path in named_files(page.read_text(encoding="utf-8"))}
     assert len(named) > 60, "the search itself finds paths"
     assert sorted(item for item in named if not any(fnmatchcase(path, f"*/{item[1]}") for path in there)) == []
-
-
-def test_names_of_files_are_found_on_a_page() -> None:
     page = "`strategy/vllm.py, a/b.py` `unit/.../test_x.py` `test_y.py` `../other/README.md` `mine.py` `/tmp/a.py`"
     found = ["strategy/vllm.py", "a/b.py", "unit/*/test_x.py", "test_y.py", "other/README.md"]
     assert [*named_files(page)] == found
+    # Those of docs/ are checked where the site is built.
+    pages = pages_outside_of_docs()
+    links = {(page, link) for page in pages for link in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))}
+    dead = [(page.name, link) for page, link in links if "://" not in link and not (page.parent / link).exists()]
+    assert len(links) > 40 and dead == []
 
 
 def test_the_pages_name_every_reward_environment_and_tool() -> None:
@@ -51,11 +53,14 @@ def test_the_pages_name_every_reward_environment_and_tool() -> None:
         assert missing == [], f"docs/{page} has no row on them"
 
 
-def test_every_page_is_in_the_navigation_of_the_site_once() -> None:
+def test_every_page_is_in_navigation_and_index() -> None:
     """A new page has a line in docs/site/mkdocs.yml; one in Chinese stands under its English name."""
     settings = yaml.safe_load((DOCS / "site" / "mkdocs.yml").read_text(encoding="utf-8"))
     named = [page for part in settings["nav"] for pages in part.values() for page in pages]
     assert sorted(named) == pages_of_the_site()
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    pages = {*pages_of_the_site()} - {"index.md"}
+    assert sorted(pages - set(re.findall(r"\]\(([\w/]+\.md)\)", index))) == []
 
 
 def pages_of_the_site() -> list[str]:
@@ -64,23 +69,9 @@ def pages_of_the_site() -> list[str]:
     return sorted(str(page.relative_to(DOCS)) for page in pages if not page.name.endswith(".zh.md"))
 
 
-def test_what_the_pages_outside_of_docs_link_to_is_there() -> None:
-    """Those of docs/ are checked where the site is built."""
-    pages = pages_outside_of_docs()
-    links = {(page, link) for page in pages for link in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8"))}
-    dead = [(page.name, link) for page, link in links if "://" not in link and not (page.parent / link).exists()]
-    assert len(links) > 40 and dead == []
-
-
 def pages_outside_of_docs() -> list[Path]:
     pages = (REPOSITORY.glob("*.md"), REPOSITORY.glob("reports/*.md"), (REPOSITORY / "examples").rglob("*.md"))
     return [page for found in pages for page in found]
-
-
-def test_the_index_leads_to_every_page() -> None:
-    index = (DOCS / "index.md").read_text(encoding="utf-8")
-    pages = {*pages_of_the_site()} - {"index.md"}
-    assert sorted(pages - set(re.findall(r"\]\(([\w/]+\.md)\)", index))) == []
 
 
 def test_what_a_reader_meets_stays_short() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from roll.configs.tables.roles import ROLES
+from tests.helpers.cases import cases
 from tests.layout.source import Module, modules, parse
 
 NAMES = {*ROLES, "validation"}
@@ -53,18 +54,7 @@ def test_no_name_of_a_role_decides_anything_below_the_pipelines() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "x = role == 'critic'",
-        "if context.role != 'actor_infer': pass",
-        "if role in ('actor_train', 'critic'): pass",
-        "match role:\n    case 'reference': pass",
-        "if role.startswith('critic'): pass",
-        "USES = {'actor_train': 'train'}",
-        "LEARNING: tuple[str, ...] = ('actor_train', 'critic')",
-    ],
-)
+@cases("text")
 def test_a_decision_by_name_is_found(text: str) -> None:
     assert list(decisions_by_name(parse(text)))
 

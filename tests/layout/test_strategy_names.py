@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from roll.configs.strategies.table import STRATEGIES
+from tests.helpers.cases import cases
 from tests.layout.source import Module, modules, parse
 
 TABLE = "roll.configs.strategies.table"
@@ -44,17 +45,7 @@ def test_no_name_of_a_strategy_decides_anything_outside_the_table() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "x = name == 'vllm'",
-        "if worker.strategy_name not in ('vllm', 'sglang'): pass",
-        "x = (worker.strategy_name or '').startswith('megatron')",
-        "match name:\n    case 'hf_infer': pass",
-        "SHARES = {'vllm': 0.9}",
-        "x = SHARES['sglang']",
-    ],
-)
+@cases("text")
 def test_a_decision_by_name_is_found(text: str) -> None:
     assert list(decisions_by_name(parse(text)))
 

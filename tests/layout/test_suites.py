@@ -3,9 +3,8 @@
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from tests.helpers import durations, suite
+from tests.helpers.cases import cases
 
 GATE_LIMIT_S = 30 * 60  # on a machine at half speed: the times that are kept were measured on one
 SHARD_LIMIT_S = 60 * 60
@@ -32,17 +31,7 @@ def test_the_gate_and_each_shard_fit_into_their_time_as_measured() -> None:
         assert max(sum(times) / PROCESSES, times[-1]) < SHARD_LIMIT_S, "cut the longest file, or make it quicker"
 
 
-@pytest.mark.parametrize(
-    ("text", "gate"),
-    [
-        ("def test_a(): pass", True),
-        ("@pytest.mark.slow\ndef test_a(): pass", False),
-        ("@pytest.mark.slow\ndef test_a(): pass\n\nasync def test_b(): pass", True),
-        ("pytestmark = [pytest.mark.slow, pytest.mark.timeout(9)]\ndef test_a(): pass", False),
-        ("class TestA:\n    @pytest.mark.slow\n    def test_a(self): pass", False),
-        ("def helper(): pass", False),
-    ],
-)
+@cases("text, gate")
 def test_a_file_is_in_the_gate_if_one_of_its_tests_is(text: str, gate: bool, tmp_path: Path) -> None:
     file = tmp_path / "test_it.py"
     file.write_text(text)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-import pytest
-
+from tests.helpers.cases import cases
 from tests.layout.source import REPOSITORY
 
 ANY = {"Exception", "BaseException", "AssertionError"}
@@ -64,32 +63,11 @@ def test_no_test_swallows_errors_of_every_kind() -> None:
     assert found == [], "name the class of the error, and look at its text"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "try:\n    f()\nexcept Exception:\n    pass",
-        "for x in y:\n    try:\n        f()\n    except:\n        continue",
-        "try:\n    assert f()\nexcept Exception as error:\n    print(error)",
-        "try:\n    assert f()\nexcept (ValueError, AssertionError):\n    n = 1",
-        "with contextlib.suppress(Exception):\n    f()",
-        "with suppress(OSError, AssertionError):\n    f()",
-        "with pytest.raises(Exception):\n    f()",
-        "with pytest.raises((ValueError, BaseException), match='x'):\n    f()",
-    ],
-)
+@cases("text")
 def test_forms_that_swallow_are_found(text: str) -> None:
     assert list(swallowed(ast.parse(text)))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "try:\n    f()\nexcept OSError:\n    pass",
-        "try:\n    f()\nexcept Exception as error:\n    said = str(error)",
-        "try:\n    assert f()\nexcept AssertionError:\n    raise",
-        "with pytest.raises(ValueError, match='x'):\n    f()",
-        "with suppress(OSError):\n    f()",
-    ],
-)
+@cases("text")
 def test_what_names_its_error_is_left_alone(text: str) -> None:
     assert not list(swallowed(ast.parse(text)))

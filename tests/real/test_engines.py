@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from tests.helpers.cases import cases
 from tests.helpers.engines import EngineHarness, open_harness
 from tests.helpers.real_models import real_model
 from tests.real.texts import prompts
@@ -62,16 +63,7 @@ def differences(harness: EngineHarness, model: PreTrainedModel, dtype: str) -> t
     return np.abs(np.subtract(got, want)), np.abs(np.subtract(own, want))
 
 
-@pytest.mark.parametrize(
-    "name, model_name, dtype",
-    [
-        ("hf_infer", "smollm2", "fp32"),
-        ("hf_infer", "smollm2", "bf16"),
-        ("hf_infer", "gemma3", "fp32"),
-        ("vllm", "smollm2", "fp32"),
-        ("vllm", "gemma3", "fp32"),
-    ],
-)
+@cases("name, model_name, dtype")
 def test_log_probs_are_those_of_transformers_before_and_after_an_update(
     name: str, model_name: str, dtype: str, tmp_path: Path
 ) -> None:

@@ -19,10 +19,21 @@ TOY = "tests.toys:ToyWorker"
 Start = Callable[..., Cluster]
 
 
-def test_replies_come_in_rank_order(toys: Cluster) -> None:
+def test_replies_come_in_rank_order_and_calls_have_limits(toys: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     assert toys.call_ranks("add", [(1, 2), (3, 4)]) == [3, 7]
     assert toys.call_all("add", 5, 6) == [11, 11]
     assert toys.call_all("count") == [2, 2]
+    # Ray can be told to reap orphans, but then every subprocess of everybody seems to succeed.
+    assert toys.call_all("exit_code_of_a_child", 3) == [3, 3]
+    assert subprocess.run(["sh", "-c", "exit 3"]).returncode == 3
+    toys.call_all("sleep", 0.0)  # the limit is not on how long workers take to start
+    calls = toys.start_ranks("sleep", [(0.0,), (3.0,)])
+    ray.wait([calls.refs[0]])
+    with pytest.raises(WorkerError, match="no reply within 1 s from actor_train rank 1: sleep"):
+        calls.result(timeout_s=1)
+    monkeypatch.setattr(toys.workers, "timeout_s", 0.5)
+    with pytest.raises(WorkerError, match="no reply within 0.5 s from actor_train rank 0: sleep"):
+        toys.call_all("sleep", 5.0)
 
 
 def test_ranks_see_their_place_and_their_own_environment(toys: Cluster) -> None:
@@ -54,12 +65,6 @@ def test_records_of_workers_reach_the_log_of_the_driver_once(
     assert all(text.startswith("[actor_train-") for _, text in said)
 
 
-def test_driver_and_workers_see_exit_codes(toys: Cluster) -> None:
-    """Ray can be told to reap orphans, but then every subprocess of everybody seems to succeed."""
-    assert toys.call_all("exit_code_of_a_child", 3) == [3, 3]
-    assert subprocess.run(["sh", "-c", "exit 3"]).returncode == 3
-
-
 def test_a_rank_that_raises_or_dies_ends_the_call_while_the_others_wait_in_a_collective(start: Start) -> None:
     cluster = start("actor_train", devices=(0, 1), worker_class=TOY)
     cluster.wait_ready()
@@ -88,33 +93,13 @@ def test_a_worker_that_cannot_be_constructed_says_why(start: Start) -> None:
         cluster.wait_ready()
 
 
-def test_a_call_that_takes_too_long_names_the_ranks(toys: Cluster) -> None:
-    toys.call_all("sleep", 0.0)  # the limit is not on how long workers take to start
-    calls = toys.start_ranks("sleep", [(0.0,), (3.0,)])
-    ray.wait([calls.refs[0]])
-    with pytest.raises(WorkerError, match="no reply within 1 s from actor_train rank 1: sleep"):
-        calls.result(timeout_s=1)
-
-
-def test_a_roles_own_limit_holds_for_every_call(toys: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toys.workers, "timeout_s", 0.5)
-    with pytest.raises(WorkerError, match="no reply within 0.5 s from actor_train rank 0: sleep"):
-        toys.call_all("sleep", 5.0)
-
-
-def test_more_nodes_than_there_are_is_an_error_that_says_what_is_there(resources: ResourceManager) -> None:
+def test_seats_are_given_and_released(resources: ResourceManager) -> None:
     with pytest.raises(ResourceError, match="num_nodes: 2 with num_gpus_per_node: 8 need more than the cluster has"):
         ResourceManager(num_nodes=2, num_gpus_per_node=8)
-
-
-def test_bundles_that_were_released_are_gone_and_may_be_released_again(resources: ResourceManager) -> None:
     more = ResourceManager(num_nodes=1, num_gpus_per_node=2)
     for _ in range(2):
         more.release()
         assert placement_group_table(more._group)["state"] == "REMOVED"
-
-
-def test_cpu_workers_and_devices_get_seats(resources: ResourceManager) -> None:
     cpu = resources.slots(RolePlace("rewards", (WorkerSlot(0), WorkerSlot(1, local_rank=1))))
     assert [(seat.rank, seat.local_rank, seat.devices) for seat in cpu] == [(0, 0, ()), (1, 1, ())]
     pair = resources.slots(RolePlace("actor_infer", (WorkerSlot(0, 0, 0, (4, 5), (4, 5)),)))

@@ -45,7 +45,7 @@ def test_a_run_on_one_machine_listens_on_loopback_only(
     assert environment["MASTER_ADDR"] == "127.0.0.1"
 
 
-def test_without_its_token_nobody_joins_the_cluster_of_a_run(resources: ResourceManager, runtime: RayRuntime) -> None:
+def test_only_the_user_with_the_token_joins_a_run(resources: ResourceManager, runtime: RayRuntime) -> None:
     for environment in ({}, {"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}):
         stranger = join(**environment)
         assert stranger.returncode != 0
@@ -53,9 +53,6 @@ def test_without_its_token_nobody_joins_the_cluster_of_a_run(resources: Resource
         assert "InvalidAuthToken" in stranger.stderr
     friend = join(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=f"{runtime.directory}/token")
     assert "joined with" in friend.stdout, friend.stderr
-
-
-def test_directory_and_token_of_a_run_are_its_users_alone(resources: ResourceManager, runtime: RayRuntime) -> None:
     assert runtime.directory is not None
     assert stat.S_IMODE(runtime.directory.stat().st_mode) == 0o700
     assert stat.S_IMODE((runtime.directory / "token").stat().st_mode) == 0o600

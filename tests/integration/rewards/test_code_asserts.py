@@ -7,6 +7,7 @@ import pytest
 from roll.rewards.code.cases import BadCases, Cases, Tally
 from roll.rewards.code.languages import Code
 from roll.rewards.code.local import LocalJudge
+from tests.helpers.cases import cases
 
 ANSWER = '''
 import builtins, decimal, enum, fractions, datetime
@@ -293,15 +294,7 @@ def test_a_file_of_test_functions_counts_in_part(judge: LocalJudge) -> None:
     assert tally.first.startswith("case 1: AssertionError")
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "import os\ndef f(x):\n    if x == 2: os._exit(0)\n    return x",
-        "import os, signal\ndef f(x):\n    if x == 2: os.kill(os.getpid(), signal.SIGKILL)\n    return x",
-        "import ctypes\ndef f(x):\n    if x == 2: ctypes.string_at(0)\n    return x",
-        "def f(x):\n    while x == 2: pass\n    return x",
-    ],
-)
+@cases("answer")
 def test_an_answer_that_dies_fails_that_test_and_no_other(judge: LocalJudge, answer: str) -> None:
     tests = "def test_1(): assert f(1) == 1\\ndef test_2(): assert f(2) == 2\\ndef test_3(): assert f(3) == 3"
     quick = replace(judge, limits=replace(judge.limits, cpu_s=1))

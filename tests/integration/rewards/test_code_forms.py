@@ -10,6 +10,7 @@ from roll.rewards.code.cases import BadCases, Tally, read_cases
 from roll.rewards.code.languages import Code
 from roll.rewards.code.local import LocalJudge
 from roll.utils.sandbox.process import SandboxError
+from tests.helpers.cases import cases
 
 FORGER = """
 class Yes(int):
@@ -152,17 +153,7 @@ def test_a_test_that_skips_itself_counts_if_the_response_may_have_a_say(judge: L
     assert judged(judge, FUNCTION["wrong body"], row).shares == [0]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "import pytest\n@pytest.mark.parametrize('x', [])\ndef test_f(x): assert f(x) == 2",
-        "import pytest\ndef test_f():\n    pytest.skip('no')\n    assert f(1) == 2",
-        "import pytest\ndef test_f():\n    pytest.exit('no')\n    assert f(1) == 2",
-        "class TestF:\n    def test_f(self, nothing): assert f(nothing) == 2",
-        "class N: pass\ndef test_f(): assert f([N()]) == 2",
-        "def test_f(): assert {}['a'] == f(1)",
-    ],
-)
+@cases("text")
 def test_tests_that_nothing_runs_are_a_zero(judge: LocalJudge, text: str) -> None:
     assert judged(judge, FUNCTION["right"], {"test_cases": [text]}).shares == [0]
 
@@ -221,27 +212,7 @@ def test_a_name_that_is_not_there_is_not_the_error_that_is_waited_for(judge: Loc
     assert shares[0] == [0] and (shares[1] == [1]) == (error != "NameError")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "assert f(1) is not None and f(1) == 2",
-        "assert f(1) != 3",
-        "def test_f():\n    while not f(1): pass\n    assert f(1) == 2",
-        "def test_f():\n    x = f(1)\n    while x is not None: x = None if x == 2 else x.next\n    assert f(1) == 2",
-        "def test_f():\n    x = f(1)\n    while x != 1: x //= 2\n    assert x == 1 and f(1) == 2",
-        "x = f(1)\nwhile not x >= 9: x += 1\nassert x == 9 and f(1) == 2",
-        "x = f(1)\nwhile int(x) < 1: x = f(x)\nassert x == 2",
-        "assert isinstance(f(1), int) and f(1) < 3",
-        "x = [1]\nf(x)\nassert x == [1] and f(1) == 2",
-        "try: f(None)\nexcept TypeError: pass\nelse: assert False",
-        "def same(a, b): return a == b\nfrom solution import *\nassert same(f(1), 2)",
-        "import sys\nif f(1) != 2: sys.exit(1)",
-        "import copy, pickle\ndef test_f(): assert copy.deepcopy([f(1)]) == [2] and pickle.dumps(f(1))",
-        "def flat(t): return sum(map(flat, t), []) if isinstance(t, list) else [t]\nassert flat([f(1)]) == [2]",
-        "def deep(t): return [deep(x) for x in t]\ntry: deep(f(1))\nexcept TypeError: assert f(1) == 2",
-        "import time\nwhile f(1) is None: pass\nassert f(1) == 2",
-    ],
-)
+@cases("text")
 def test_a_test_that_may_fail_counts(judge: LocalJudge, text: str) -> None:
     """And no helper of the tests is the answer's, which a star would import."""
     wrong = "def f(x): return 3\ndef same(a, b): return True"
@@ -249,16 +220,7 @@ def test_a_test_that_may_fail_counts(judge: LocalJudge, text: str) -> None:
         assert judged(judge, answer, {"test_cases": [text], "test_case_function": "f"}).shares == [share]
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "def f(x):\n    import numpy_that_is_not_there\n    return 2",
-        "def f(x): raise ModuleNotFoundError('it', name='it')",
-        "def f(x): raise ImportError",
-        "def f(x): raise SyntaxError('case_0.py')",
-        "class Skipped(Exception): pass\nclass Fault(Exception): pass\ndef f(x): raise Fault",
-    ],
-)
+@cases("answer")
 def test_what_an_answer_raises_is_its_own_fault(judge: LocalJudge, answer: str) -> None:
     row = {"test_cases": ["assert f(1) == 2", "def test_f():\n    import math\n    assert f(1) == 2"]}
     assert judged(judge, answer, row).shares == [0, 0]

@@ -9,6 +9,7 @@ import pytest
 from roll.rewards.code.cases import CallCase, Cases, StdinCase, Tally
 from roll.rewards.code.languages import LANGUAGES, Code
 from roll.rewards.code.local import LocalJudge
+from tests.helpers.cases import cases
 
 needs_cpp = pytest.mark.skipif(not os.path.exists(str(LANGUAGES["cpp"].needs)), reason="there is no g++")
 
@@ -84,24 +85,18 @@ def test_a_program_in_python(judge: LocalJudge, answer: str, given: str, expecte
     assert judged(judge, answer, (given, expected)).shares == [share]
 
 
-def test_each_case_has_a_process_of_its_own(judge: LocalJudge) -> None:
+def test_cases_have_processes_of_their_own_and_fail_alone(judge: LocalJudge) -> None:
     answer = "import os\nprint(os.path.exists('/tmp/seen'))\nopen('/tmp/seen', 'w')"
     assert judged(judge, answer, ("", "False"), ("", "False")).shares == [1, 1]
-
-
-def test_cases_that_fail_leave_the_others(judge: LocalJudge) -> None:
     tally = judged(judge, DOUBLE, ("1", "2"), ("x", "2"), ("3", "6"), ("4", "7"))
     assert tally.shares == [1, 0, 1, 0] and tally.passed == 0.5 and tally.compiled
     assert tally.first.startswith("case 2: exit 1") and "ValueError" in tally.first
-
-
-def test_where_only_all_counts_the_first_failure_is_the_end(judge: LocalJudge) -> None:
     stdin = tuple(StdinCase(given, "2") for given in ("1", "5", "1"))
     tally = judge.judge(Code("python", DOUBLE), Cases("stdin", None, stdin=stdin), stop_early=True)
     assert tally.shares == [1, 0] and tally.passed == pytest.approx(1 / 3)
 
 
-def test_time_memory_and_output_end_a_case(judge: LocalJudge) -> None:
+def test_limits_end_a_case_and_the_rest_has_not_passed(judge: LocalJudge) -> None:
     quick = replace(judge, limits=replace(judge.limits, cpu_s=1))
     answer = (
         "match input():\n    case 'time':\n        while True: pass\n    case 'memory': bytearray(2**30)\n"
@@ -109,9 +104,6 @@ def test_time_memory_and_output_end_a_case(judge: LocalJudge) -> None:
     )
     tally = judged(quick, answer, *((word, "1") for word in ("time", "memory", "output", "fine")))
     assert tally.shares == [0, 0, 0, 1] and tally.out_of_time == 1
-
-
-def test_when_the_answer_s_time_is_over_the_rest_has_not_passed(judge: LocalJudge) -> None:
     short = replace(judge, total_s=6.0)
     tally = judged(short, "import time\nif input() == 'wait': time.sleep(10**6)\nprint(1)", ("wait", "1"), ("", "1"))
     assert tally.shares == [0, 0] and tally.out_of_time == 2
@@ -128,17 +120,7 @@ def test_a_program_in_cpp_is_compiled_once_and_run_for_each_case(judge: LocalJud
 
 
 @needs_cpp
-@pytest.mark.parametrize(
-    ("answer", "why"),
-    [
-        ("int main() { return x; }", "does not compile: "),
-        ('#include "/etc/passwd"\nint main() {}', "No such file or directory"),
-        ('int main() {}\nasm(".incbin \\"/etc/passwd\\"");', "does not compile: "),
-        ("int f();\nint main() { return f(); }", "undefined reference"),
-        ("", "undefined reference"),
-        ("template<int N> struct F { F<N+1> f; };\nint main() { F<0> f; }", "does not compile: "),
-    ],
-)
+@cases("answer, why")
 def test_what_does_not_compile_passes_nothing_and_says_why(judge: LocalJudge, answer: str, why: str) -> None:
     tally = judged(judge, answer, ("", ""), language="cpp")
     assert (tally.shares, tally.compiled) == ([0], False)

@@ -17,6 +17,7 @@ from roll.rewards.code.local import LocalJudge
 from roll.rewards.config import RewardConfig
 from roll.rewards.worker import RewardWorker
 from roll.utils.sandbox.backends import SandboxUnavailable
+from tests.helpers.cases import cases
 from tests.helpers.rewards import preflight
 
 pytestmark = pytest.mark.usefixtures("judge")
@@ -38,20 +39,18 @@ def outcome(answer: str = ANSWER, row: Any = ROW, **keys: Any) -> RewardOutcome:
     return found
 
 
-def test_all_cases_or_a_share_of_them() -> None:
+def test_cases_pay_all_or_a_share_and_no_code_pays_nothing() -> None:
     hard, soft = (outcome(reward_type=kind) for kind in (None, "soft"))
     assert (hard.score, soft.score) == (0.0, 0.5)
     assert soft.metrics == {"code_found": 1, "passed_fraction": 0.5, "all_passed": 0, "runs": 1, "timed_out": 0}
     assert soft.extra == {"language": "python", "why": "case 2: expected '3', got '4\\n'"}
-
-
-def test_no_code_is_a_zero_and_no_failure() -> None:
     found = outcome("I do not know.")
     assert (found.score, found.failure, found.metrics["code_found"]) == (0.0, None, 0.0)
-
-
-def test_a_row_whose_cases_are_wrong_is_a_failure_with_its_column() -> None:
     assert "column 'test_cases' is neither JSON" in str(outcome(row={"test_cases": "["}).failure)
+    answer = "```python\nwhile True: pass\n```"
+    found = outcome(answer, timeout_s=60, reward_args={"time_limit_s": 1, "total_time_s": 10})
+    assert (found.score, found.failure, found.metrics["timed_out"]) == (0.0, None, 1.0)
+    assert preflight(settings()) == []
 
 
 def test_a_sandbox_that_fails_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,42 +60,22 @@ def test_a_sandbox_that_fails_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> N
     assert found is not None and "SandboxError" in str(found.failure)
 
 
-def test_a_loop_is_a_zero_within_the_time_of_the_answer() -> None:
-    answer = "```python\nwhile True: pass\n```"
-    found = outcome(answer, timeout_s=60, reward_args={"time_limit_s": 1, "total_time_s": 10})
-    assert (found.score, found.failure, found.metrics["timed_out"]) == (0.0, None, 1.0)
-
-
-def test_preflight_passes_where_the_sandbox_works() -> None:
-    assert preflight(settings()) == []
-
-
-@pytest.mark.parametrize(
-    ("keys", "text"),
-    [
-        ({"reward_args": {"languages": ["rust"]}}, "languages: 'rust'; there are python, cpp"),
-        ({"reward_args": {"time_limit_s": 0}}, "time_limit_s: 0 is no number above 0"),
-        ({"reward_args": {"memory_mb": "much"}}, "memory_mb: 'much' is no number above 0"),
-        ({"reward_args": {"total_time_s": 40}}, "total_time_s: 40 is not between 0 and timeout_s, which is 30"),
-        ({"reward_args": {"python": "/no/python"}}, "python: /no/python cannot be started"),
-        ({"reward_type": "strict"}, "reward_type: 'strict' is neither hard nor soft"),
-        ({"use_local": False}, "use_local is false and code_url is not set"),
-        ({"use_local": False, "code_url": "ftp://x"}, "code_url is no address of the form https://host/path"),
-        ({"reward_args": {"colour": 1}}, "unexpected keyword argument 'colour'"),
-    ],
-)
+@cases("keys, text")
 def test_preflight_refuses_what_cannot_work(keys: dict[str, Any], text: str) -> None:
     (problem,) = preflight(settings(**keys))
     assert problem.startswith("rewards.code.reward_args: code_sandbox") and text in problem
 
 
-def test_preflight_says_what_to_install_where_nothing_can_be_isolated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preflight_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(*shown: str, users: tuple[int, int]) -> None:
         raise SandboxUnavailable("Install it: apt install libseccomp2")
 
     monkeypatch.setattr(module, "find_means", nothing)
     (problem,) = preflight(settings())
     assert "apt install libseccomp2. Or set use_local: false, and code_url" in problem
+    monkeypatch.setattr("roll.rewards.code.languages.os.path.exists", lambda path: False)
+    (problem,) = preflight(settings(reward_args={"languages": ["python", "cpp"]}))
+    assert "cpp needs /usr/bin/g++, which is not there. Install it: apt install g++" in problem
 
 
 def test_preflight_refuses_an_interpreter_that_does_not_start_in_the_sandbox(tmp_path: Path) -> None:
@@ -107,12 +86,6 @@ def test_preflight_refuses_an_interpreter_that_does_not_start_in_the_sandbox(tmp
     wrapper.chmod(0o755)
     (problem,) = preflight(settings(reward_args={"python": str(wrapper)}))
     assert "does not start in the sandbox" in problem
-
-
-def test_preflight_says_what_to_install_for_a_language(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roll.rewards.code.languages.os.path.exists", lambda path: False)
-    (problem,) = preflight(settings(reward_args={"languages": ["python", "cpp"]}))
-    assert "cpp needs /usr/bin/g++, which is not there. Install it: apt install g++" in problem
 
 
 def test_preflight_of_the_data_names_file_row_and_column(tmp_path: Path) -> None:

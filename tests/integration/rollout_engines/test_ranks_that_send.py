@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from roll.distributed.executor.weights.sender import EngineRoute, SendPlan
 from roll.types.rollout import GenerationRequest, SamplingParams
+from tests.helpers.cases import cases
 from tests.helpers.engine_socket import Engine
 from tests.helpers.engines import engine_processes, forward_log_probs, open_zmq_sockets, prompt
 from tests.helpers.processes import RankPool, shared_segments
@@ -53,16 +54,7 @@ def segments_read() -> list[set[int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "trainers"),
-    [
-        ("hf_infer", list(RUNS)),
-        ("vllm", ["zero3"]),
-        ("vllm", ["zero1", "megatron-tp2"]),
-        ("sglang", list(RUNS)),
-    ],
-    ids=["hf_infer", "vllm-zero3", "vllm-others", "sglang"],
-)
+@cases("name, trainers")
 def test_every_rank_of_an_engine_reads_from_its_own_rank_of_the_trainer(
     name: str, trainers: list[str], rank_pool: Pools, tiny_tied_model_dir: Path, tmp_path: Path
 ) -> None:

@@ -40,10 +40,14 @@ def wait_until_gone(text: str) -> None:
         time.sleep(0.02)
 
 
-def test_output_errors_and_exit_code_come_back(run_python: Run) -> None:
+def test_output_input_and_exit_code_of_megabytes_come_back(run_python: Run) -> None:
     finished = run_python("import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(7)")
     assert (finished.ending, finished.code, finished.stdout, finished.stderr) == ("exit", 7, b"out\n", b"err\n")
     assert not finished.is_fine
+    code = "import sys, hashlib\nprint(sys.argv[1], len(sys.stdin.buffer.read()))"
+    finished = run_python(code, "a b", stdin=bytes(3_000_000))
+    assert finished.is_fine and finished.stdout == b"a b 3000000\n"
+    assert run_python("print('done')", stdin=bytes(3_000_000)).stdout == b"done\n"
 
 
 def test_a_caller_that_ignores_its_children_learns_how_the_job_ended(run_python: Run) -> None:
@@ -55,73 +59,39 @@ def test_a_caller_that_ignores_its_children_learns_how_the_job_ended(run_python:
     assert (finished.ending, finished.code, finished.stdout) == ("exit", 7, b"out\n")
 
 
-def test_arguments_and_input_of_megabytes_arrive(run_python: Run) -> None:
-    code = "import sys, hashlib\nprint(sys.argv[1], len(sys.stdin.buffer.read()))"
-    finished = run_python(code, "a b", stdin=bytes(3_000_000))
-    assert finished.is_fine and finished.stdout == b"a b 3000000\n"
-
-
-def test_input_that_nobody_reads_stops_nothing(run_python: Run) -> None:
-    assert run_python("print('done')", stdin=bytes(3_000_000)).stdout == b"done\n"
-
-
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "SIGKILL", "SIGTERM"])
 def test_a_signal_is_128_and_its_number(run_python: Run, name: str) -> None:
     finished = run_python(f"import os, signal\nos.kill(os.getpid(), signal.{name})")
     assert (finished.ending, finished.code) == ("exit", 128 + getattr(signal, name))
 
 
-def test_a_flood_of_output_is_stopped(run_python: Run) -> None:
+def test_floods_loops_and_waits_end_at_their_limits(run_python: Run) -> None:
     finished = run_python("while True: print('x' * 1000)")
     assert finished.ending == "output"
     assert LIMITS.output_bytes < len(finished.stdout) < LIMITS.output_bytes + 70_000
-
-
-def test_of_a_flood_of_errors_the_end_is_kept(run_python: Run) -> None:
     finished = run_python("import sys\nfor i in range(100_000): print('line', i, file=sys.stderr)")
     assert finished.is_fine and finished.stderr.endswith(b"line 99999\n") and len(finished.stderr) <= 8192
-
-
-def test_a_busy_loop_ends_with_its_cpu_time(run_python: Run) -> None:
     assert run_python("while True: pass", limits=replace(LIMITS, cpu_s=0.5)).ending == "time"
-
-
-def test_a_busy_loop_that_ignores_the_kernel_s_word_is_killed(run_python: Run) -> None:
     code = "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass"
     finished = run_python(code, limits=replace(LIMITS, cpu_s=0.5))
     assert (finished.ending, finished.code) == ("exit", 128 + signal.SIGKILL)
-
-
-def test_a_wait_ends_with_its_time(run_python: Run) -> None:
     assert run_python(FOREVER, limits=replace(LIMITS, wall_s=3)).ending == "time"
-
-
-def test_memory_is_limited(run_python: Run) -> None:
     finished = run_python("try:\n    x = bytearray(600 * 2**20)\nexcept MemoryError:\n    print('no memory')")
     assert finished.stdout == b"no memory\n"
 
 
-def test_a_job_that_never_ran_is_no_result(means: Namespaces) -> None:
+def test_jobs_that_never_ran_or_were_left_leave_nothing(means: Namespaces) -> None:
     job = replace(python_job("print(1)"), command=("/usr/bin/no-such-program",))
     with pytest.raises(SandboxError, match="No such file"):
         run(job, means)
-
-
-def test_a_view_of_what_is_not_there_is_an_error_of_the_sandbox(means: Namespaces) -> None:
     job = python_job("print(1)")
     absent = replace(job, view=replace(job.view, paths=(*job.view.paths, "/no/such/folder")))
     with pytest.raises(SandboxError, match="/no/such/folder"):
         run(absent, means)
-
-
-def test_an_alarm_in_the_middle_leaves_nothing(means: Namespaces) -> None:
     token = uuid.uuid4().hex
     with pytest.raises(TimeLimitReached):
         call_within(2.0, lambda: run(python_job(FOREVER, token), means))
     assert processes_with(token) == []
-
-
-def test_the_end_of_the_block_ends_the_job(means: Namespaces) -> None:
     token = uuid.uuid4().hex
     with Process(python_job(FOREVER, token), means) as process:
         assert process.stdout.read(2) == b"up"

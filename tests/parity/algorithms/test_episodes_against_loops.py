@@ -199,7 +199,7 @@ def test_asym_clip_cuts_what_is_normalised(seed: int, by_tag: bool, estimator: s
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=3e-6)
 
 
-def test_without_norms_gigpo_weighs_rewards_and_returns_as_they_are() -> None:
+def test_gigpo_weighs_states_of_its_own_task_as_they_are() -> None:
     episodes = random_episodes(5)
     meta = rows_of(episodes, by_step=True)
     got, _ = turn_advantages(meta, EpisodeSettings(AdvantageSettings("gigpo", None, None), 0.9, 0.7, 0.4))
@@ -207,6 +207,11 @@ def test_without_norms_gigpo_weighs_rewards_and_returns_as_they_are() -> None:
     np.testing.assert_allclose(
         got, [0.7 * sum(e.rewards) + 0.4 * value for e in kept for value in returns(e, 0.9)], atol=2e-6
     )
+    # The same state key in two groups: each is compared with its own group only.
+    episodes = [Episode(g, "a", [r], [1], False) for g, r in ((0, 1.0), (0, 1.0), (1, 0.0), (1, 0.0))]
+    meta = rows_of(episodes, by_step=True)
+    got, _ = turn_advantages(meta, EpisodeSettings(AdvantageSettings("gigpo")))
+    assert got.tolist() == [0.0, 0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("by_step", [True, False])
@@ -219,14 +224,6 @@ def test_episode_advantages_do_not_depend_on_how_many_rows_an_episode_has(by_ste
         mates = [e for e in episodes if e.group == episode.group and not e.failed]
         want = 0.0 if episode.failed else normalised(sum(episode.rewards), [sum(e.rewards) for e in mates], True, True)
         assert got[row] == pytest.approx(want, abs=3e-5)
-
-
-def test_states_of_different_tasks_are_kept_apart() -> None:
-    """The same state key in two groups: each is compared with its own group only."""
-    episodes = [Episode(g, "a", [r], [1], False) for g, r in ((0, 1.0), (0, 1.0), (1, 0.0), (1, 0.0))]
-    meta = rows_of(episodes, by_step=True)
-    got, _ = turn_advantages(meta, EpisodeSettings(AdvantageSettings("gigpo")))
-    assert got.tolist() == [0.0, 0.0, 0.0, 0.0]
 
 
 LOOPS = {"gigpo": test_gigpo, "step_reinforce": test_step_reinforce, "agentic_reinforce": test_agentic_reinforce}

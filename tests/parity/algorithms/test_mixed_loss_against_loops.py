@@ -103,22 +103,16 @@ def test_an_update_is_the_policys_loss_and_the_experts_in_their_proportions(
     assert ("expert_token_weight_mean" in found) == (weighs == "uncertain")
 
 
-def test_with_the_weight_1_the_expert_is_all_there_is() -> None:
+def test_the_weight_is_the_experts_share() -> None:
     given = update()
     total, _ = given.run(MixedLoss(PolicyLoss(), ExpertLoss(), 1.0), WHOLE)
     assert total == pytest.approx(loop(given, "token-mean", "none")[0], rel=1e-6)
     assert given.own.grad is not None and not given.own.grad.any()
-
-
-def test_without_weight_the_gradient_is_the_policys_bit_for_bit() -> None:
     given, alone = update(), update()
     given.run(MixedLoss(PolicyLoss(), ExpertLoss(), 0.0), WHOLE)
     apply_loss(PolicyLoss(), alone.batch, {"log_probs": alone.own}, WHOLE)
     assert given.own.grad is not None and alone.own.grad is not None and given.shown.grad is not None
     assert torch.equal(given.own.grad, alone.own.grad) and not given.shown.grad.any()
-
-
-def test_metrics_of_expert_rows_without_a_token_to_learn_are_left_out() -> None:
     row = Rows.of([[5, 6]], [[False, False]])
     loss = MixedLoss(PolicyLoss(), ExpertLoss("uncertain"), 0.5)
     outputs = TokenOutputs(log_probs=torch.zeros(1, 2, requires_grad=True))

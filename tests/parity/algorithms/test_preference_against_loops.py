@@ -14,6 +14,7 @@ import torch
 from roll.algorithms.preference import BradleyTerryLoss, DPOLoss
 from roll.types.batch import LossScale, PairRows, TokenOutputs
 from roll.types.collate import pad
+from tests.helpers.cases import cases
 from tests.unit.algorithms.rows import padded_like
 
 LENGTHS = [(5, 3), (4, 6), (9, 2), (7, 7)]  # chosen, rejected
@@ -62,18 +63,7 @@ def of_micro_batches(loss: Any, pairs: PairRows, values: torch.Tensor, kind: str
     return float(total), given.grad, metrics.result()
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"beta": 0.7, "label_smoothing": 0.2},
-        {"beta": 0.5, "ipo": True},
-        {"ipo": True, "average_log_probs": True},
-        {"reference_free": True, "average_log_probs": True, "beta": 2.0},
-        {"sft_loss_coef": 0.3},
-    ],
-    ids=lambda settings: "-".join(settings) or "dpo",
-)
+@cases("settings")
 def test_dpo_is_its_formula_pair_by_pair(settings: dict[str, Any]) -> None:
     rng, loss = np.random.default_rng(3), DPOLoss(**settings)
     pairs = random_pairs(rng)

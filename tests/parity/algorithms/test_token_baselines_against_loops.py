@@ -145,19 +145,23 @@ def test_tokens_behind_ones_that_are_too_old_keep_their_places() -> None:
     np.testing.assert_allclose(batch.advantages[own], want, atol=TOLERANCE)
 
 
-def test_a_response_that_is_longer_than_all_others_has_no_baseline_behind_them() -> None:
+def test_baselines_of_tokens_are_those_of_their_group() -> None:
     of = case((3, 1, 5, 2))
     batch, _ = credit(of, SETTINGS).assign(of.samples, of.scores, alone)
     of_longest = batch.advantages[of.samples.response_mask][4:9]
     assert of_longest[3:] == pytest.approx([of.samples.rewards[2]] * 2)
-
-
-def test_a_row_of_weight_zero_counts_in_the_baselines_of_its_group() -> None:
     of, weights = case(LENGTHS), np.ones(len(LENGTHS))
     weights[[1, 5]] = 0
     batch, _ = replace(credit(of, SETTINGS), row_weights=weights).assign(of.samples, of.scores, alone)
     of_trained = np.repeat(weights > 0, of.samples.lengths)
     np.testing.assert_allclose(batch.advantages, expected(of) * of_trained, atol=TOLERANCE)
+    of = case((4, 4, 4, 4))
+    moved = Case(replace(of.samples, rewards=of.samples.rewards + 5), of.scores, of.logits, of.chosen)
+    first, second = (credit(each, SETTINGS).assign(each.samples, each.scores, alone)[0] for each in (of, moved))
+    np.testing.assert_allclose(first.advantages, second.advantages, atol=1e-4)
+    of = case((2, 2))
+    with pytest.raises(ValueError, match="half the temperature"):
+        credit(of, SETTINGS).assign(of.samples, TokenScores(of.scores.old_log_probs), alone)
 
 
 @pytest.mark.parametrize("certain", [False, True])
@@ -171,13 +175,6 @@ def test_a_group_with_equal_rewards_gets_exactly_zero_from_certain_tokens_too(ce
     assert not batch.advantages.any()
 
 
-def test_rewards_that_are_shifted_give_the_same_credit_where_others_are_as_long() -> None:
-    of = case((4, 4, 4, 4))
-    moved = Case(replace(of.samples, rewards=of.samples.rewards + 5), of.scores, of.logits, of.chosen)
-    first, second = (credit(each, SETTINGS).assign(each.samples, each.scores, alone)[0] for each in (of, moved))
-    np.testing.assert_allclose(first.advantages, second.advantages, atol=1e-4)
-
-
 @pytest.mark.parametrize("spread", [0.0, 2.0, 20.0])
 def test_variances_are_sums_over_the_vocabulary_from_even_to_certain_tokens(spread: float) -> None:
     of = case((6, 3), spread=spread)
@@ -185,9 +182,3 @@ def test_variances_are_sums_over_the_vocabulary_from_even_to_certain_tokens(spre
     found = path_variances(own, half, of.samples.response_lengths)
     slow = [each for raw, tokens in zip(of.logits, of.chosen, strict=True) for each in slow_weights(raw, tokens)]
     np.testing.assert_allclose(found, slow, atol=1e-4)
-
-
-def test_scores_that_are_missing_are_named() -> None:
-    of = case((2, 2))
-    with pytest.raises(ValueError, match="half the temperature"):
-        credit(of, SETTINGS).assign(of.samples, TokenScores(of.scores.old_log_probs), alone)

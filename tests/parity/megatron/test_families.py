@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from tests.helpers.cases import cases
 from tests.helpers.processes import RankPool
 from tests.parity.megatron import models, ranks
 from tests.parity.megatron.ranks import Run
@@ -119,17 +120,7 @@ def test_a_model_of_an_unknown_family_is_refused_with_the_known_ones(rank_pool: 
         rank_pool(2).run(ranks.scores_and_weights, Run(tmp_path, TP2))
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"tensor_model_parallel_size": 4},
-            "must divide the model's 4 heads and 2 key-value heads. Nearest that works: 2",
-        ),
-        ({"pipeline_model_parallel_size": 4}, "must divide the model's 2 layers. Nearest that works: 2."),
-        ({"expert_model_parallel_size": 2}, "needs a model with experts"),
-    ],
-)
+@cases("settings, message")
 def test_sizes_that_do_not_divide_the_model_are_refused(
     settings: dict[str, Any], message: str, rank_pool: Pools, family_dir: Callable[..., Path]
 ) -> None:

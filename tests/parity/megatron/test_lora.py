@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from roll.models.megatron.hf_files import CHECKPOINT_FOLDER
 from roll.models.weight_files import PlainReader
+from tests.helpers.cases import cases
 from tests.helpers.processes import RankPool
 from tests.parity.megatron import adapted, models, ranks
 from tests.parity.megatron.compare import assert_same_training, largest_difference
@@ -149,17 +150,7 @@ def test_experts_that_are_one_tensor_get_no_adapters_and_attention_does(
     assert_same_training(rank_pool(2).run(ranks.train, run)[0], want)
 
 
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
-        (
-            {"lora_target": "down_proj"},
-            "no linear layer of the model is named down_proj. It has k_proj, o_proj, q_proj",
-        ),
-        ({"additional_target": "experts"}, "additional_target: no module of the model"),
-        ({"additional_target": "self_attn"}, "additional_target: no module of the model"),
-    ],
-)
+@cases("model, said")
 def test_experts_that_are_one_tensor_are_refused_by_name(
     model: dict[str, Any], said: str, rank_pool: Pools, family_dir: Callable[..., Path]
 ) -> None:

@@ -26,6 +26,7 @@ from roll.models.vision import inputs
 from roll.models.vision.inputs import PictureInputs
 from roll.types.batch import MicroBatch
 from roll.types.rollout import GenerationRequest, SamplingParams
+from tests.helpers.cases import cases
 from tests.helpers.processes import RankError, RankPool
 from tests.parity.compare import PARAMETER_TOLERANCE, assert_same_training
 from tests.parity.strategies import runs, shown
@@ -116,17 +117,7 @@ def test_packs_of_a_family_that_looks_both_ways_are_refused(
 
 
 @pytest.mark.gate("qwen2_5_vl-fsdp2-x2-packed")
-@pytest.mark.parametrize(
-    ("family", "trainer"),
-    [
-        ("qwen2_vl", "fsdp2-x1"),
-        ("qwen2_5_vl", "fsdp2-x2-packed"),
-        ("qwen3_vl", "zero3-x2"),
-        ("qwen3_vl", "zero2-x2"),
-        ("gemma3", "fsdp2-x1"),
-        ("internvl", "fsdp2-x1"),
-    ],
-)
+@cases("family, trainer")
 def test_supervised_updates_on_pictures_from_files_equal_torch_adamw(
     family: str, trainer: str, rank_pool: Pools, model_dirs: dict[str, Path], tmp_path: Path
 ) -> None:

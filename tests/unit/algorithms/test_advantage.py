@@ -36,10 +36,19 @@ def test_single_attempt_has_nothing_to_compare_with(estimator: str) -> None:
     assert values_of([5, 3, NAN], [0, 1, 1], AdvantageSettings(estimator)) == [0, 0, 0]
 
 
-def test_zero_deviation_divides_nothing() -> None:
+def test_norms_are_of_the_domain_divide_by_no_zero_and_come_before_the_clip() -> None:
     assert values_of([2, 2], [0, 0], AdvantageSettings("reinforce", norm_std_type="group")) == [2, 2]
     mixed = AdvantageSettings("reinforce", norm_mean_type="batch", norm_std_type="group")
     assert values_of([2, 2, 5, 5], [0, 0, 1, 1], mixed) == [-1.5, -1.5, 1.5, 1.5]
+    rewards, groups = np.array([0.0, 2.0, 10.0, 14.0]), np.array([0, 1, 2, 3])
+    setting = AdvantageSettings("reinforce", norm_mean_type="batch")
+    assert group_advantages(rewards, groups, setting)[0].tolist() == [-6.5, -4.5, 3.5, 7.5]
+    values, _ = group_advantages(rewards, groups, setting, domains=np.array(["a", "a", "b", "b"]))
+    assert values.tolist() == [-1, 1, -2, 2]
+    setting = AdvantageSettings("grpo", norm_std_type=None, reward_clip=2.0)
+    values, metrics = group_advantages(np.array([0.0, 10.0, 3.0, 5.0, NAN]), np.array([0, 0, 1, 1, 1]), setting)
+    assert values.tolist() == [-2, 2, -1, 1, 0]
+    assert metrics["reward_clip_fraction"] == 0.5
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)
@@ -65,21 +74,6 @@ def test_values_of_a_group_sum_to_zero_and_follow_their_rows(rewards: list[float
     np.testing.assert_allclose(shuffled, values[order], rtol=1e-5, atol=1e-5)
     for group in np.unique(groups):
         assert values[groups == group].sum() == pytest.approx(0, abs=1e-3)
-
-
-def test_batch_moments_are_those_of_the_domain() -> None:
-    rewards, groups = np.array([0.0, 2.0, 10.0, 14.0]), np.array([0, 1, 2, 3])
-    setting = AdvantageSettings("reinforce", norm_mean_type="batch")
-    assert group_advantages(rewards, groups, setting)[0].tolist() == [-6.5, -4.5, 3.5, 7.5]
-    values, _ = group_advantages(rewards, groups, setting, domains=np.array(["a", "a", "b", "b"]))
-    assert values.tolist() == [-1, 1, -2, 2]
-
-
-def test_clip_comes_after_the_norm_and_is_counted() -> None:
-    setting = AdvantageSettings("grpo", norm_std_type=None, reward_clip=2.0)
-    values, metrics = group_advantages(np.array([0.0, 10.0, 3.0, 5.0, NAN]), np.array([0, 0, 1, 1, 1]), setting)
-    assert values.tolist() == [-2, 2, -1, 1, 0]
-    assert metrics["reward_clip_fraction"] == 0.5
 
 
 def test_metrics_by_hand() -> None:

@@ -249,12 +249,16 @@ def test_extreme_log_ratio_stays_finite(objective: Objective) -> None:
             assert all(np.isfinite(v) for v in metrics.result().values())
 
 
-def test_needs_name_only_what_is_used() -> None:
+def test_settings_name_what_they_need_and_impossible_ones_are_refused() -> None:
     assert PolicyLoss().needs == {"log_probs"}
     assert PolicyLoss(entropy_loss_coef=0.1).needs == {"log_probs", "entropy"}
     assert PolicyLoss(report_entropy=True).needs == {"log_probs", "entropy"}
     assert ValueLoss().needs == {"values"}
     assert SupervisedLoss().needs == {"log_probs"}
+    with pytest.raises(ValueError, match="scale_factor"):
+        Aggregation("seq-mean-token-sum-norm")
+    with pytest.raises(ValueError, match="above 1"):
+        ClippedRatio(dual_clip=0.5)
 
 
 def test_kl_is_reported_without_a_coefficient_and_then_has_no_gradient() -> None:
@@ -290,13 +294,6 @@ def test_what_is_missing_is_named() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             loss(outputs, rows, scale)
-
-
-def test_impossible_settings_are_refused() -> None:
-    with pytest.raises(ValueError, match="scale_factor"):
-        Aggregation("seq-mean-token-sum-norm")
-    with pytest.raises(ValueError, match="above 1"):
-        ClippedRatio(dual_clip=0.5)
 
 
 @pytest.mark.parametrize("returns_scale", [1.0, 0.05, 0.004])

@@ -37,9 +37,6 @@ def test_rows_without_advantage_weight_or_response_are_idle() -> None:
     one = made.advantages.copy()
     one[np.flatnonzero(np.repeat(np.arange(7), made.samples.lengths) == 4)[-1]] = 1e-30
     assert not ZeroGradientRows().find(replace(made, advantages=one))[4]
-
-
-def test_an_advantage_outside_the_response_moves_nothing() -> None:
     made = batch()
     assert ZeroGradientRows().find(replace(made, advantages=made.advantages + ~made.samples.response_mask))[1]
 

@@ -13,6 +13,7 @@ from roll.commands import run as cli
 from roll.errors import ConfigError, StrategyError
 from roll.models.megatron.family_table import FAMILIES
 from roll.run.spec import PipelineSpec
+from tests.helpers.cases import cases
 from tests.helpers.configs import tree
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -91,20 +92,7 @@ def test_a_plan_that_does_not_work_exits_2_with_every_problem_and_no_traceback(
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--config_name", "rum", "--config_path", "."], "--config_name rum: there is no rum.yaml in "),
-        (["--config_path", "."], "--config_name is missing. There: run in "),
-        (["--config_name", "run", "--config_path", "nowhere"], "--config_path nowhere: there is no such directory."),
-        (["--config_name", "run", "--dryrun"], "'--dryrun' is not an override."),
-        (
-            ["--config_path", "run.yaml"],
-            "--config_path run.yaml is a file: name its folder, and the YAML in --config_name",
-        ),
-        (["--config_name", "nowhere/run"], "--config_path ./nowhere: there is no such directory."),
-    ],
-)
+@cases("arguments, message")
 def test_a_wrong_command_line_exits_2(
     recipe: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
@@ -123,16 +111,7 @@ def refused(capsys: pytest.CaptureFixture[str], *overrides: str) -> str:
     return said
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("pretrain=./nowhere", "pretrain: there is no model directory ./nowhere. Correct the path, or give a hub id"),
-        ("pretrain=.", "pretrain: . has no config.json, so it is not a model folder."),
-        ("output_dir=train.jsonl/out", "output_dir: train.jsonl/out cannot be a directory: "),
-        ("resume_from_checkpoint=./nowhere", "resume_from_checkpoint: there is no checkpoint directory ./nowhere."),
-        ("tracker_kwargs.nonsense=1", "tracker_kwargs.nonsense: no tracker of track_with (jsonl) knows it"),
-    ],
-)
+@cases("override, message")
 def test_what_this_machine_lacks_stops_a_real_run_and_warns_in_a_dry_run(
     recipe: Path, capsys: pytest.CaptureFixture[str], override: str, message: str
 ) -> None:
@@ -156,32 +135,7 @@ def test_a_directory_without_permission_is_refused(recipe: Path, capsys: pytest.
     )
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (
-            ["actor_infer.device_mapping=[2,3,4]", "actor_infer.num_gpus_per_worker=3"],
-            "actor_infer.num_gpus_per_worker: 3 does not divide the model's 4 attention heads. Sizes that do: 1, 2, 4.",
-        ),
-        (
-            ["sequence_length=null", "response_length=40"],
-            "sequence_length: 72 tokens are more than the 64 positions of ",
-        ),
-        (
-            [*MEGATRON, f"{CONFIG}.tensor_model_parallel_size=4", "actor_train.device_mapping=[0,1,3,4]"],
-            f"{CONFIG}.tensor_model_parallel_size: 4 must divide the model's 4 heads and 2 key-value heads. Nearest "
-            "that works: 2.",
-        ),
-        (
-            [*MEGATRON, f"{CONFIG}.pipeline_model_parallel_size=2"],
-            f"{CONFIG}.pipeline_model_parallel_size: 2 must divide the model's 3 layers. Nearest that works: 1 or 3.",
-        ),
-        (
-            [*MEGATRON, f"{CONFIG}.expert_model_parallel_size=2"],
-            f"{CONFIG}.expert_model_parallel_size: 2 needs a model with experts. Nearest that works: 1.",
-        ),
-    ],
-)
+@cases("overrides, message")
 def test_the_models_shape_is_checked_where_its_config_is_readable(
     recipe: Path, capsys: pytest.CaptureFixture[str], overrides: list[str], message: str
 ) -> None:
@@ -200,16 +154,7 @@ def test_a_model_that_megatron_does_not_know_is_refused_with_the_families_it_doe
     assert message in refused(capsys, *MEGATRON)
 
 
-@pytest.mark.parametrize(
-    ("changes", "overrides", "message"),
-    [
-        ({}, ["tensor_model_parallel_size=2"], "expert_tensor_parallel_size: 2, but this model's experts have biases"),
-        ({}, ["bias_activation_fusion=true"], "bias_activation_fusion: true, but Megatron's (0.16) kernel clamps"),
-        ({}, ["moe_grouped_gemm=true"], "moe_grouped_gemm: true, but this model's experts have biases"),
-        ({}, ["apply_rope_fusion=true"], "apply_rope_fusion with sinks in attention, which has Megatron's own layers"),
-        ({"quantization_config": {"quant_method": "mxfp4"}}, [], "megatron: weights in 8 or 4 bits"),
-    ],
-)
+@cases("changes, overrides, message")
 def test_what_megatron_cannot_do_with_gpt_oss_is_refused_before_the_run(
     recipe: Path,
     model: Path,
@@ -237,27 +182,7 @@ def test_the_shape_of_a_hub_model_is_listed_as_not_checked(recipe: Path, capsys:
     assert "Not checked here: actor_train: whether Megatron knows the model's family (no config.json" in shown
 
 
-@pytest.mark.parametrize(
-    ("rows", "overrides", "message"),
-    [
-        (None, [], "train.jsonl"),
-        ("", [], "is empty"),
-        ('{"question": "1+1", "ground_truth": "2", "tag": "math"}\n', [], "train.jsonl"),
-        ('{"prompt": "1+1", "answer": "2", "tag": "math"}\n', [], "the row has prompt, answer, tag"),
-        ('{"prompt": "1+1", "ground_truth": "2", "tag": "chess"}\n', [], "chess"),
-        ('{"prompt": "1", "ground_truth": "2"}\n', ["rewards.math.reward=no_such_package.x:f"], "no_such_package"),
-        ('{"prompt": "1", "ground_truth": "2"}\n', ["rewards.math.reward=json:nothing"], "nothing"),
-    ],
-    ids=[
-        "missing file",
-        "empty file",
-        "missing column",
-        "no ground truth",
-        "unknown tag",
-        "reward does not import",
-        "no such reward",
-    ],
-)
+@cases("rows, overrides, message")
 def test_bad_data_and_rewards_stop_a_real_run(
     recipe: Path, capsys: pytest.CaptureFixture[str], rows: str | None, overrides: list[str], message: str
 ) -> None:
@@ -327,16 +252,7 @@ print(code, heavy)
 """
 
 
-@pytest.mark.parametrize(
-    "kind, name",
-    [
-        ("rlvr", "qwen2.5-7B-rlvr/rlvr_zero3"),
-        ("agentic", "tiny-frozen-lake/tiny_frozen_lake"),
-        ("sft", "tiny-sort/tiny_sort_sft"),
-        ("dpo", "tiny-sort/tiny_sort_dpo"),
-        ("distill", "tiny-sort/tiny_sort_distill"),
-    ],
-)
+@cases("kind, name")
 def test_a_dry_run_imports_neither_torch_nor_ray_nor_an_engine(kind: str, name: str) -> None:
     folder, name = name.split("/")
     done = subprocess.run(

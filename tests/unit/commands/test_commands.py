@@ -49,9 +49,14 @@ def test_a_closed_standard_output_is_one_line_and_no_traceback() -> None:
     assert done.stderr == "roll explain failed:\n  - standard output cannot be written: it is closed\n"
 
 
-def test_a_word_that_is_none_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_missing_or_misspelt_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["runn"]) == 2
     assert capsys.readouterr().err.startswith("roll has no command runn. Did you mean run?\n")
+    with pytest.raises(SystemExit):
+        main(["check-env"])
+    assert "required: env\n" in capsys.readouterr().err
+    assert main(["report", "output/none", "-h"]) == 0
+    assert capsys.readouterr().out.startswith("usage: roll report RUN")
 
 
 @pytest.mark.parametrize("word", ["--version", "version"])
@@ -66,12 +71,6 @@ def test_options_may_have_dashes_or_underscores(words: list[str], monkeypatch: p
     monkeypatch.setattr("roll.commands.chat.run", lambda argv: given.append(list(argv)) or 0)
     assert main(["chat", "model", *words]) == 0
     assert given[0][1].startswith("--max_new_tokens")
-
-
-def test_arguments_that_may_be_missing_are_not_called_required(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["check-env"])
-    assert "required: env\n" in capsys.readouterr().err
 
 
 def test_the_help_of_no_subcommand_imports_what_is_heavy() -> None:
@@ -93,8 +92,3 @@ print(*[name for name in heavy if name in sys.modules])
     assert lines[-1] == ""
     assert [name for name in SUBCOMMANDS if name not in lines] == []
     assert sum(line.startswith("usage: ") for line in lines) >= len(SUBCOMMANDS) - 3
-
-
-def test_help_behind_other_words_is_shown_as_well(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "output/none", "-h"]) == 0
-    assert capsys.readouterr().out.startswith("usage: roll report RUN")

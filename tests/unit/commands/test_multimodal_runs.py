@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from roll.commands import run as cli
+from tests.helpers.cases import cases
 from tests.helpers.configs import tree
 
 TEXT = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3, "max_position_embeddings": 64}
@@ -45,17 +46,7 @@ def test_one_that_trains_on_text_goes_on_with_a_word(
     assert said.count("this run shows it text: all of it is loaded") == 1 and said.rstrip().endswith("The plan works.")
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"prompt": "<image>1+1", "images": ["a.png"]},
-        {
-            "messages": [
-                {"role": "user", "content": [{"type": "image", "image": "a.png"}, {"type": "text", "text": "?"}]}
-            ]
-        },
-    ],
-)
+@cases("row")
 def test_rows_that_show_pictures_are_refused_in_the_plan(
     row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

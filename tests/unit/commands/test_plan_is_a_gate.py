@@ -15,6 +15,7 @@ from roll.configs.problems import Problem
 from roll.run.saving.checkpoint import CheckpointStore, write_state
 from roll.run.start import machine as machine_module
 from roll.run.start import preflight
+from tests.helpers.cases import cases
 from tests.helpers.configs import tree
 from tests.unit.run.saving.test_resume_checks import saved
 
@@ -58,36 +59,7 @@ def test_six_mistakes_of_six_kinds_are_told_at_once_by_plan_and_run(
         assert part in said[0], part
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        (("rewards.math.reward=no_module:f",), "no_module"),
-        (("rewards.math.reward=os:nothing",), "nothing"),
-        (("actor_train.data_args.operators=[{name: own:clean}]",), "own"),
-        (("external_lib=not_there",), "external_lib: there is no module not_there"),
-        (("actor_train.data_args.prompt=question",), "question"),
-        (("actor_train.data_args.file_name=none.jsonl",), "there is no file none.jsonl"),
-        (("prompt_length=100",), "(max_position_embeddings)"),
-        (
-            ("user_defined_rollout_loop_cls=own_code:Loop",),
-            "user_defined_rollout_loop_cls: own_code:Loop: importing own",
-        ),
-        (("experience_operators=[{name: own_code:f}]",), "experience_operators[0]: own_code:f: importing own_code"),
-        (
-            ("experience_operators=[{name: mean_filter, args: {threshold_down: 0.9, threshold_up: 0.1}}]",),
-            "threshold_down 0.9 is not below threshold_up 0.1, so every group would be dropped",
-        ),
-        (("experience_operators=[{name: os:getcwd, args: {no: 1}}]",), "os:getcwd cannot be called with the groups"),
-        (
-            (
-                "rewards.math={reward: llm_judge, judge_model_type: api, judge_prompt: none.txt}",
-                "rewards.math.judge_api_url=http://127.0.0.1:1/v1",
-                "rewards.math.judge_model_name=m",
-            ),
-            "rewards.math.judge_prompt: there is no file none.txt",
-        ),
-    ],
-)
+@cases("wrong, message")
 def test_what_would_stop_a_run_fails_the_plan(
     place: Path, capsys: pytest.CaptureFixture[str], wrong: tuple[str, ...], message: str
 ) -> None:
@@ -258,9 +230,6 @@ def test_no_warning_speaks_of_what_would_stop_a_run() -> None:
     texts = _warning_texts()
     assert len(texts) > 100  # they are found
     assert [(place, text) for place, text in texts if STOPS.search(text)] == []
-
-
-def test_no_file_of_the_package_says_that_a_real_run_stops() -> None:
     assert [str(path) for path in ROLL.rglob("*.py") if "a real run stops" in path.read_text().lower()] == []
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.cases import cases
 from tests.helpers.hub import Hub, own_variables, running_hub
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -49,16 +50,7 @@ def test_the_files_of_a_checkpoint_arrive_byte_for_byte_in_one_commit(hub: Hub, 
     assert done.stdout.splitlines()[-1] == f"It is there: {hub.address}/someone/sorter/commit/1"
 
 
-@pytest.mark.parametrize(
-    ("words", "environment", "code", "told"),
-    [
-        (("CHECKPOINT", "someone/sorter"), {"HF_TOKEN": ""}, 2, "there is no token for the hub"),
-        (("CHECKPOINT", "some one/sorter"), {}, 2, "some one/sorter: Repo id must use"),
-        (("CHECKPOINT", "someone/sorter"), {"HF_HUB_OFFLINE": "1"}, 2, "HF_HUB_OFFLINE is set"),
-        (("/nonexistent/run", "someone/sorter"), {}, 2, "there is no such directory"),
-        (("Qwen/Qwen3-8B", "someone/sorter"), {}, 2, "MODEL Qwen/Qwen3-8B: there is no such directory"),
-    ],
-)
+@cases("words, environment, code, told")
 def test_what_cannot_be_sent_is_told_before_anything_is(
     hub: Hub, checkpoint: Path, words: tuple[str, ...], environment: dict[str, str], code: int, told: str
 ) -> None:

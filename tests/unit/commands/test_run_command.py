@@ -1,14 +1,18 @@
-"""`roll run` and `roll plan`: any kind of run by the path of its YAML."""
+"""Commands that start and measure runs."""
+
+from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
 import yaml
 
+from roll.commands import evaluate
 from roll.commands.table import main
 from roll.errors import ConfigError
 from roll.run.kind import kind_of
 from roll.run.spec import PIPELINES, PipelineSpec
+from tests.helpers.cases import cases
 from tests.helpers.configs import tree
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -40,12 +44,9 @@ def test_keys_that_tell_nothing_are_refused_and_the_key_pipeline_decides() -> No
         kind_of({"pipeline": 3})
 
 
-def test_variables_of_a_fragment_do_not_make_a_yaml_agentic() -> None:
+def test_every_kind_of_run_is_known_by_its_keys() -> None:
     fragment = yaml.safe_load((EXAMPLES / "config" / "envs.yaml").read_text())
     assert kind_of({**fragment, "actor_train": {}, "rewards": {}, "prompt_length": 8}).name == "rlvr"
-
-
-def test_every_kind_of_run_has_a_shipped_yaml_by_which_it_is_known() -> None:
     assert {*KINDS.values()} <= PIPELINES.keys()
 
 
@@ -118,3 +119,58 @@ def test_the_exit_code_is_that_of_the_run(
     (tmp_path / "model" / "config.json").write_text('{"num_attention_heads": 4, "num_key_value_heads": 4}')
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(tree({"pretrain": "model", "track_with": "jsonl"})))
     assert main(["run", "mine.yaml"]) == code, capsys.readouterr().err
+
+
+Call = tuple[str, list[str], bool, bool, str | None]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
+    found: list[Call] = []
+
+    def start_yaml(config: str, overrides: list[str], is_plan: bool, elsewhere: bool, pipeline: str | None) -> int:
+        found.append((config, overrides, is_plan, elsewhere, pipeline))
+        return 2 if "max_steps=0" in overrides else 0
+
+    monkeypatch.setattr(evaluate, "start_yaml", start_yaml)
+    return found
+
+
+def test_a_yaml_runs_in_mode_bench_with_the_model_that_is_named(calls: list[Call]) -> None:
+    words = ["runs/sums.yaml", "--checkpoint", "out/step_000050", "val_batch_size=4"]
+    assert evaluate.run(words) == []
+    given = ["val_batch_size=4", "mode=bench", "resume_from_checkpoint=out/step_000050"]
+    assert calls == [("runs/sums.yaml", given, False, False, None)]
+    evaluate.run(["sums.yaml", "--pipeline", "agentic", "--dry_run"])
+    assert calls[1:] == [("sums.yaml", ["mode=bench"], True, False, "agentic")]
+    evaluate.run(["sums.yaml", "resume_from_checkpoint=out/step_000050"])
+    assert calls[2][1] == ["resume_from_checkpoint=out/step_000050", "mode=bench"]
+    with pytest.raises(SystemExit) as ended:
+        evaluate.run(["sums.yaml", "max_steps=0"])
+    assert ended.value.code == 2
+
+
+def test_the_kind_of_an_evaluation_is_inferred_as_that_of_a_run_is(capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(__file__).resolve().parents[3] / "examples" / "tiny-frozen-lake" / "tiny_frozen_lake.yaml"
+    assert evaluate.run([str(path), "--dry_run", "--elsewhere"]) == []
+    assert capsys.readouterr().out.endswith("The plan works.\n")
+
+
+def test_a_yaml_that_is_not_there_is_named_as_it_was_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        evaluate.run(["nofile.yaml"])
+    said = capsys.readouterr().err
+    assert "nofile.yaml does not exist" in said and "--config_name" not in said
+
+
+def test_an_option_that_is_none_is_told(calls: list[Call]) -> None:
+    with pytest.raises(ConfigError, match="--checkpiont=x: unknown option"):
+        evaluate.run(["sums.yaml", "--checkpiont=x"])
+    assert calls == []
+
+
+@cases("words, said")
+def test_words_without_effect_are_refused(words: list[str], said: str, calls: list[Call]) -> None:
+    with pytest.raises(ConfigError, match=said):
+        evaluate.run(["sums.yaml", *words])
+    assert calls == []

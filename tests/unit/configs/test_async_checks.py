@@ -8,6 +8,7 @@ from roll.configs.load.aliases import apply_aliases
 from roll.configs.plan.batch_plan import RolloutBounds, build_plan
 from roll.configs.plan.describe import batch_rows, describe
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from tests.helpers.cases import cases
 from tests.helpers.configs import config, problems, tree, warnings_of
 
 AHEAD = "async_generation_ratio"
@@ -46,38 +47,7 @@ def test_the_default_bound_can_always_be_kept(interval: int, ratio: float) -> No
         assert bounds.capacity <= (bounds.max_staleness + 1) * num_groups
 
 
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        (
-            {AHEAD: 1.5, "max_staleness": 1},
-            "async_generation_ratio: 1.5 and max_staleness: 1: 80 groups may be in flight, but only 64 can be trained "
-            "on before one is 2 steps old: a step would wait forever. Set max_staleness: 2, or "
-            "async_generation_ratio: 1.",
-        ),
-        (
-            {AHEAD: 0.5, EVERY: 2, "max_staleness": 0},
-            "async_generation_ratio: 0.5, actor_train.model_update_frequency: 2 and max_staleness: 0: 80 groups may "
-            "be in flight, but only 32 can be trained on before one is 1 step old: a step would wait forever. Set "
-            "max_staleness: 2.",
-        ),
-        (
-            {EVERY: 3, "max_staleness": 1},
-            "max_staleness: 1 cannot be kept with actor_train.model_update_frequency: 3: responses are up to 2 steps "
-            "old. Set max_staleness: 2, or actor_train.model_update_frequency: 2.",
-        ),
-        (
-            {AHEAD: 1, "unfinished_groups": "drop", "max_staleness": 1},
-            "unfinished_groups: drop and max_staleness: 1: no group is carried into a later step, so none gets old. "
-            "Remove max_staleness, or set unfinished_groups: carry.",
-        ),
-        (
-            {AHEAD: 1, "rollout_mock": {"enable": True, "mode": "mock"}},
-            "async_generation_ratio: 1: with rollout_mock.mode: mock nothing is sampled ahead. Set "
-            "async_generation_ratio: 0.",
-        ),
-    ],
-)
+@cases("changes, text")
 def test_what_cannot_work_is_refused_with_the_numbers(changes: dict[str, Any], text: str) -> None:
     assert problems(changes) == [text]
 
@@ -139,11 +109,12 @@ def test_a_warning_names_devices_that_no_engine_can_use_while_others_have_their_
     ]
 
 
-def test_engines_that_run_ahead_take_their_devices_back_from_whom_they_share_them_with() -> None:
+def test_engines_that_run_ahead_may_share_devices_and_need_no_warning() -> None:
     shared = {AHEAD: 0.5, "actor_infer.device_mapping": [0, 1]}
     assert problems(shared) == []
     assert build_plan(config(shared)).background == {"actor_infer"}
     assert build_plan(config(shared | {AHEAD: 0})).background == frozenset()
+    assert warnings_of(config({AHEAD: 1})) == warnings_of(config())
 
 
 def test_the_plan_says_how_many_groups_are_under_way_and_how_old_they_grow() -> None:
@@ -160,48 +131,7 @@ def test_the_plan_says_how_many_groups_are_under_way_and_how_old_they_grow() -> 
     assert not any("under way" in row[1] for row in batch_rows(given, build_plan(given)))
 
 
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"max_staleness": 2}, "max_staleness does nothing: async_generation_ratio is 0."),
-        ({"partial_gpu_mode": False}, "partial_gpu_mode does nothing: async_generation_ratio is 0."),
-        (
-            {AHEAD: 1, "partial_gpu_mode": False},
-            "partial_gpu_mode: false does nothing: no role shares a part of the devices of actor_infer.",
-        ),
-        ({"kv_on_update": "keep"}, "kv_on_update does nothing: async_generation_ratio is 0."),
-        (
-            {AHEAD: 1, "kv_on_update": "keep", "actor_infer.device_mapping": [0, 1]},
-            "kv_on_update: keep does nothing: keys and values are dropped when engines free their devices for "
-            "actor_train.",
-        ),
-        (
-            {"max_token_staleness": 2, AHEAD: 1, "unfinished_groups": "drop"},
-            "max_token_staleness does nothing: unfinished_groups is drop, so no token is old.",
-        ),
-        (
-            {"unfinished_groups": "defer"},
-            "unfinished_groups does nothing: async_generation_ratio is 0, so no step starts more groups than it takes.",
-        ),
-        ({MORE: 4}, "max_additional_running_prompts does nothing: is_use_additional_prompts is off."),
-        (
-            {MORE: 4, AHEAD: 1, "is_use_additional_prompts": True},
-            "max_additional_running_prompts does nothing: the groups of async_generation_ratio run in any case.",
-        ),
-        ({"max_token_staleness": 2}, "max_token_staleness does nothing: async_generation_ratio is 0."),
-        (
-            {AHEAD: 1, "train_infer_correction.is_weight.enabled": False},
-            "async_generation_ratio: 1: responses are up to 1 step older than the weights that they train, and old "
-            "log-probs are the trainer's, so nothing corrects for it. See "
-            "force_disable_old_logprobs_recompute and train_infer_correction.",
-        ),
-        (
-            {AHEAD: 1, "actor_infer.generating_args.top_p": 0.9},
-            "train_infer_correction.is_weight.enabled is on by default when rollouts run ahead, but stays off here: "
-            "the engine's log-probs are not those of the whole distribution.",
-        ),
-    ],
-)
+@cases("changes, text")
 def test_what_works_otherwise_than_meant_is_said(changes: dict[str, Any], text: str) -> None:
     assert text in warnings_of(config(changes))
 
@@ -237,10 +167,6 @@ def test_a_cut_distribution_without_a_correction_is_a_warning(off: dict[str, Any
     assert any("with top_p on, the log-probs of vllm are not" in text for text in warnings_of(config(changes)))
 
 
-def test_groups_ahead_are_nothing_to_warn_of() -> None:
-    assert warnings_of(config({AHEAD: 1})) == warnings_of(config())
-
-
 def test_trinitys_names_for_the_same_are_understood() -> None:
     given = tree({"sync_interval": 2, "sync_offset": 1, "wait_after_min": 5})
     assert apply_aliases(RLVRConfig, given) == ([], [])
@@ -272,41 +198,6 @@ def test_names_of_trinity_and_verl_are_taken_in_their_sections() -> None:
     assert (verl.actor_train.model_update_frequency, verl.force_disable_old_logprobs_recompute) == (2, True)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            {"over_rollout": {"ratio": 0.2, "wait_after_min": 30}, "rollout_batch_size": 40},
-            "over_rollout: {'ratio': 0.2, 'wait_after_min': 30} has no key of its own here. Write unfinished_groups: "
-            "drop, async_generation_ratio: 0.25, rollout_batch_size: 32, unfinished_grace_s: 30.",
-        ),
-        (
-            {"async_training": {"staleness_threshold": 0.5, "trigger_parameter_sync_step": 4}},
-            "async_training.staleness_threshold: 0.5 has no key of its own here. Write async_generation_ratio: 2 (the "
-            "share, 0.5, of the 4 steps between two publishes), and max_staleness for the age of a token.",
-        ),
-        (
-            {"sync_style": "dynamic_by_explorer"},
-            "sync_style: 'dynamic_by_explorer' has no key of its own here. Write sync_style: fixed: weights go to the "
-            "engines after every actor_train.model_update_frequency steps (1: each), and running responses continue "
-            "with them.",
-        ),
-        (
-            {"explorer": {"max_retry_times": 2}},
-            "explorer.max_retry_times: 2 has no key of its own here. Write rewards.<domain>.reward_retries: 2 or "
-            "train_env_manager.env_retries: 2.",
-        ),
-        (
-            {"dynamic_timeout": {"enable": True, "ratio": 3.0}},
-            "dynamic_timeout: {'enable': True, 'ratio': 3.0} has no key of its own here. Write "
-            "rewards.<domain>.dynamic_timeout, with the same ratio.",
-        ),
-        (
-            {"partial_rollout": False},
-            "partial_rollout: false has no key of its own here. Write nothing: running responses always continue with "
-            "new weights, and every token records its version.",
-        ),
-    ],
-)
+@cases("changes, said")
 def test_names_that_no_key_renames_are_told_with_their_numbers(changes: dict[str, Any], said: str) -> None:
     assert problems(changes) == [said]

@@ -1,4 +1,4 @@
-"""use_torch_compile and optim before anything starts: who can, and what a machine must have."""
+"""What strategies compile, fuse and optimise with."""
 
 from typing import Any
 
@@ -7,108 +7,29 @@ import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from roll.configs.checks import training as compiling
+from roll.configs.checks import training as fused_head
 from roll.configs.checks import training as optimizers
 from roll.configs.checks.training import (
     WITHOUT_CHECKPOINTING,
     checkpointing_model_problems,
     compile_machine_problems,
+    fused_head_machine_problems,
     moment_bytes,
     optimizer_machine_problems,
 )
+from roll.configs.memory.passes import peak_flops
 from roll.configs.plan.batch_plan import build_plan
 from roll.run.start.preflight import choices, machine_report
+from tests.helpers.cases import cases
 from tests.helpers.configs import checked, config, problems
 
 NAME, SETTINGS = (f"actor_train.strategy_args.strategy_{key}" for key in ("name", "config"))
 EIGHT_BIT = {"actor_train.training_args.optim": "adamw_8bit"}
 COMPILED, MUON = {"actor_train.use_torch_compile": True}, {"actor_train.training_args.optim": "muon"}
-OFFLOADED = {"actor_train.model_args.enable_activation_offload": True}
-SELECTIVE = {"actor_train.model_args.recompute_granularity": "selective"}
 STAGE_3 = {f"{SETTINGS}.zero_optimization.stage": 3}
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            COMPILED | {NAME: "megatron_train"},
-            "actor_train.use_torch_compile: true with megatron_train, which does not compile its model. Supported by: "
-            "deepspeed_train, fsdp2_train. Use one of them, or remove it.",
-        ),
-        (COMPILED | STAGE_3, f"actor_train.use_torch_compile: true with {SETTINGS}.zero_optimization.stage: 3, which "),
-        (
-            OFFLOADED | {NAME: "megatron_train"},
-            "actor_train.model_args.enable_activation_offload: true with megatron_train, which does not move "
-            "activations to host memory. Supported by: deepspeed_train, fsdp2_train. Use one of them, or remove it.",
-        ),
-        (
-            OFFLOADED | COMPILED,
-            "actor_train.model_args.enable_activation_offload: true with actor_train.use_torch_compile: true, whose ",
-        ),
-        (
-            SELECTIVE | {NAME: "megatron_train"},
-            "actor_train.model_args.recompute_granularity: selective with megatron_train, which does not keep matrix "
-            "products and compute the rest again. Supported by: deepspeed_train, fsdp2_train. Use one of them, or "
-            "remove it (megatron_train has strategy_config.recompute_granularity).",
-        ),
-        (
-            SELECTIVE | OFFLOADED,
-            "actor_train.model_args.recompute_granularity: selective with actor_train.model_args.enable_activation_"
-            "offload: true: the products that are kept stay on the device. Use full, or set it to false.",
-        ),
-        (
-            SELECTIVE | {"actor_train.model_args.gradient_checkpointing_use_reentrant": True},
-            "actor_train.model_args.recompute_granularity: selective with actor_train.model_args.gradient_"
-            "checkpointing_use_reentrant: true: that form",
-        ),
-        (
-            SELECTIVE | {"actor_train.model_args.disable_gradient_checkpointing": True},
-            "actor_train.model_args.recompute_granularity: selective with actor_train.model_args.disable_gradient_"
-            "checkpointing: true: nothing is computed again. Remove one of the two.",
-        ),
-        (
-            MUON,
-            "actor_train.training_args.optim: muon needs whole matrices, but ZeRO and bf16 store weights in one",
-        ),
-        (
-            MUON | {NAME: "megatron_train"},
-            "actor_train.training_args.optim: muon with megatron_train, which supports AdamW only",
-        ),
-        (
-            MUON | {NAME: "fsdp2_train", f"{SETTINGS}.offload_policy": True},
-            "actor_train.training_args.optim: muon gathers matrices between the ranks, and offload_policy keeps them ",
-        ),
-        (
-            EIGHT_BIT | {NAME: "megatron_train"},
-            "actor_train.training_args.optim: adamw_bnb_8bit with megatron_train, which supports AdamW only",
-        ),
-        (
-            EIGHT_BIT | {NAME: "fsdp2_train", f"{SETTINGS}.offload_policy": True},
-            "actor_train.training_args.optim: adamw_bnb_8bit computes where the weights are, and offload_policy keeps",
-        ),
-        (
-            EIGHT_BIT | STAGE_3 | {f"{SETTINGS}.zero_optimization.offload_optimizer.device": "cpu"},
-            "actor_train.training_args.optim: adamw_bnb_8bit computes on the GPU, and "
-            f"{SETTINGS}.zero_optimization.offload_optimizer keeps its states in host memory",
-        ),
-    ],
-    ids=[
-        "megatron",
-        "zero-3",
-        "offload-megatron",
-        "offload-compiled",
-        "selective-megatron",
-        "selective-offload",
-        "selective-reentrant",
-        "selective-nothing",
-        "muon-bf16",
-        "muon-megatron",
-        "muon-offload",
-        "8-megatron",
-        "8-fsdp2",
-        "8-deepspeed",
-    ],
-)
+@cases("changes, said")
 def test_what_a_strategy_cannot_do_is_refused(changes: dict[str, Any], said: str) -> None:
     found = problems(changes)
     assert len(found) == 1 and said in found[0], found
@@ -140,14 +61,11 @@ def test_an_optimizer_of_8_bits_passes_and_needs_its_package(monkeypatch: pytest
     assert not list(optimizer_machine_problems(learns))
 
 
-def test_moments_of_8_bits_take_a_byte_each_and_a_scale_per_256() -> None:
+def test_moments_of_8_bits_and_optimizers_in_host_memory_are_counted() -> None:
     """By hand: 100,000 elements are 391 blocks; tensors below 4,096 elements keep fp32."""
     assert moment_bytes("adamw_bnb_8bit", 100_000) == 2 * 100_000 + 2 * 4 * 391
     assert moment_bytes("adamw_bnb_8bit", 4095) == 8 * 4095
     assert moment_bytes("adamw_torch", 100_000) == 800_000
-
-
-def test_an_optimizer_waits_in_host_memory_if_the_run_says_so() -> None:
     plans = [build_plan(config(given)) for given in ({}, {"is_offload_optimizer_states_in_train_step": True})]
     assert [plan.trains["actor_train"].optimizer_waits for plan in plans] == [False, True]
 
@@ -177,3 +95,41 @@ def test_the_types_without_gradient_checkpointing_are_those_of_transformers() ->
     classes = {kind: getattr(transformers, name, None) for kind, name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()}
     lacking = {kind for kind, each in classes.items() if each and not each.supports_gradient_checkpointing}
     assert lacking == WITHOUT_CHECKPOINTING
+
+
+KEY = "actor_train.model_args.fused_kernel_options"
+CCE = {f"{KEY}.impl_backend": "cut_cross_entropy"}
+
+
+@cases("changes, said")
+def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], said: str) -> None:
+    found = problems(changes)
+    assert len(found) == 1 and said in found[0], found
+
+
+def test_every_trainer_takes_the_number_of_logits() -> None:
+    for name in ("deepspeed_train", "fsdp2_train", "megatron_train"):
+        assert problems({f"{KEY}.logits_per_chunk": 1000, "actor_train.strategy_args.strategy_name": name}) == []
+
+
+def test_a_package_or_a_gpu_that_is_missing_is_told_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert problems(CCE) == []
+    choice = next(choice for choice in choices(config(CCE)) if choice.role.learns)
+    monkeypatch.setattr(fused_head, "is_installed", lambda module: False)
+    monkeypatch.setattr(fused_head, "on_gpus_here", lambda: False)
+    assert [problem.text for problem in fused_head_machine_problems(choice)] == [
+        f"{KEY}.impl_backend: cut_cross_entropy needs the package cut_cross_entropy, which is not installed. Install "
+        "it: pip install cut-cross-entropy",
+        f"{KEY}.impl_backend: cut_cross_entropy runs on GPUs only, and this machine has none. Use torch.",
+    ]
+    assert not list(fused_head_machine_problems(next(c for c in choices(config()) if c.role.learns)))
+
+
+@cases("name, tflops")
+def test_devices_are_known_by_their_names(name: str, tflops: float) -> None:
+    assert peak_flops(name) == pytest.approx(tflops * 1e12)
+
+
+@pytest.mark.parametrize("name", ["NVIDIA RTX A4000", "NVIDIA A10G", "NVIDIA H100X", "NVIDIA GeForce RTX 4090 D", ""])
+def test_what_is_not_in_the_table_is_not_guessed(name: str) -> None:
+    assert peak_flops(name) is None

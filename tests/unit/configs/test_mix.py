@@ -10,6 +10,7 @@ from roll.configs.plan.describe import batch_rows
 from roll.configs.sections.teachers import MixConfig
 from roll.configs.tables.features import active
 from roll.features.expert_rows.checks import missing_mix_files, mix_warnings
+from tests.helpers.cases import cases
 from tests.helpers.configs import config, problems
 
 ROWS: dict[str, Any] = {"share": 0.2, "data_args": {"file_name": "expert.jsonl"}}
@@ -31,27 +32,31 @@ def told(changes: dict[str, Any]) -> list[str]:
     return [row[1] for row in rows[first : first + 1 + len(given.mix.drawn)]]
 
 
-@pytest.mark.parametrize(
-    ("keys", "weights"),
-    [
-        ({"weight": 0.3}, [0.3, 0.3, 0.3]),
-        ({"weight": 0.4, "warmup_steps": 4}, [0.1, 0.2, 0.3, 0.4, 0.4]),
-        ({"weight": 0.5, "warmup_steps": 2, "decay_steps": 2, "final_weight": 0.1}, [0.25, 0.5, 0.3, 0.1, 0.1]),
-        ({"weight": 0.8, "decay_steps": 4}, [0.8, 0.4 + 0.4 * 0.5**0.5, 0.4, 0.4 - 0.4 * 0.5**0.5, 0, 0]),
-    ],
-)
+@cases("keys, weights")
 def test_the_weight_rises_in_a_line_and_falls_along_half_a_cosine(keys: dict[str, Any], weights: list[float]) -> None:
     given = MixConfig.model_validate(keys)
     found = [given.weight_at(step) for step in range(1, len(weights) + 1)]
     assert found == pytest.approx(weights, abs=1e-12)
 
 
-def test_shares_are_of_all_rows_of_an_update_and_no_source_is_rounded_away() -> None:
+def test_rows_of_a_source_are_shared_out_checked_and_filled_in() -> None:
     rows = {name: {**ROWS, "share": share} for name, share in (("a", 0.2), ("b", 0.1), ("c", 0.0))}
     given = MixConfig.model_validate({"rows": rows})
     assert given.rows_per_update(70) == {"a": 20, "b": 10}
     assert MixConfig.model_validate({"rows": {"a": {**ROWS, "share": 0.01}}}).rows_per_update(8) == {"a": 1}
     assert MixConfig.model_validate({"rows": {"a": ROWS}, "weight": 0}).rows_per_update(8) == {}
+    assert "mix.rows.a b" in problems({"mix": {"rows": {"a b": ROWS}}})[0] or "'a b' must be a name" in problems({
+        "mix": {"rows": {"a b": ROWS}}
+    })[0]  # fmt: skip
+    assert "without a digit in front" in problems({"mix": {"rows": {"2024_proofs": ROWS}}})[0]
+    assert problems({"mix": {"rows": {"a": {**ROWS, "shares": 1}}}})[0].startswith("mix.rows.a.shares: unknown key")
+    assert texts(mix()) == [] and problems(mix()) == []
+    (problem,) = missing_mix_files(config(mix()))
+    assert problem.keys == ("mix.rows.proofs.data_args.file_name",) and "expert.jsonl" in problem.text
+    from tests.unit.configs.test_presets import config as filled
+
+    found = filled({"algorithm": "mix_chord", "mix": {"rows": {"proofs": ROWS}, "weight": 0.4}})
+    assert (found.mix.weight, found.mix.token_weights) == (0.4, "uncertain")
 
 
 def test_the_plan_says_how_many_rows_a_share_makes_and_what_they_weigh() -> None:
@@ -69,60 +74,12 @@ def test_the_plan_says_how_many_rows_a_share_makes_and_what_they_weigh() -> None
     assert told(mix(decay_steps=20, final_weight=0.1))[-1].endswith("; w is 0.1")
 
 
-@pytest.mark.parametrize(
-    ("changes", "wrong"),
-    [
-        ({"algorithm": "mix"}, "mix.rows is missing: algorithm: mix learns from an expert's rows."),
-        ({"mix": {"rows": {"a": {"share": 0.2}}}}, "mix.rows.a.data_args.file_name is missing"),
-        ({"mix": {"rows": {"a": {**ROWS, "share": 0.7}, "b": {**ROWS, "share": 0.3}}}}, "0.7 + 0.3 = 1 leave no room"),
-        ({"mix": {"rows": {"a": {**ROWS, "share": 0.9999999}}}}, "an update would have"),
-        (
-            {"mix.rows.a": {**ROWS, "data_args": {"file_name": "a.jsonl", "operators": ["contamination"]}}},
-            "compares with what the run is evaluated on",
-        ),
-    ],
-)
+@cases("changes, wrong")
 def test_what_cannot_work_is_said_with_its_key(changes: dict[str, Any], wrong: str) -> None:
     assert [text for text in texts(changes) if wrong in text], texts(changes)
     assert texts({**changes, "mode": "explore"}) == []  # which learns nothing
 
 
-def test_keys_of_a_source_are_checked_where_they_stand() -> None:
-    assert "mix.rows.a b" in problems({"mix": {"rows": {"a b": ROWS}}})[0] or "'a b' must be a name" in problems({
-        "mix": {"rows": {"a b": ROWS}}
-    })[0]  # fmt: skip
-    assert "without a digit in front" in problems({"mix": {"rows": {"2024_proofs": ROWS}}})[0]
-    assert problems({"mix": {"rows": {"a": {**ROWS, "shares": 1}}}})[0].startswith("mix.rows.a.shares: unknown key")
-    assert texts(mix()) == [] and problems(mix()) == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (mix(), []),
-        ({}, []),
-        ({"mix": {"weight": 0.3}}, ["mix.weight does nothing: mix.rows names no rows."]),
-        (mix(weight=0), ["mix.rows.proofs is not read: mix.weight is 0."]),
-        ({"mix": {"rows": {"a": {**ROWS, "share": 0}}}}, ["mix.rows.a is not read: its share is 0."]),
-        (mix(final_weight=0.3), ["mix.final_weight does nothing: without mix.decay_steps the weight stays."]),
-        (
-            {"mix": {"rows": {"a": {**ROWS, "data_args": {"file_name": "a.jsonl", "tag": "kind"}}}}},
-            ["mix.rows.a.data_args.tag does nothing here: prompt_key, response_key and data_args.messages name the "
-             "columns."],
-        ),
-    ],
-)  # fmt: skip
+@cases("changes, said")
 def test_keys_without_effect_are_said(changes: dict[str, Any], said: list[str]) -> None:
     assert list(mix_warnings(config(changes))) == said
-
-
-def test_files_that_are_not_there_are_said() -> None:
-    (problem,) = missing_mix_files(config(mix()))
-    assert problem.keys == ("mix.rows.proofs.data_args.file_name",) and "expert.jsonl" in problem.text
-
-
-def test_a_preset_fills_in_what_its_rows_leave_open() -> None:
-    from tests.unit.configs.test_presets import config as filled
-
-    found = filled({"algorithm": "mix_chord", "mix": {"rows": {"proofs": ROWS}, "weight": 0.4}})
-    assert (found.mix.weight, found.mix.token_weights) == (0.4, "uncertain")

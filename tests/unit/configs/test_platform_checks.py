@@ -20,6 +20,7 @@ from roll.run.start import memory_report
 from roll.run.start.load import platform_choice
 from roll.run.start.machine import machine_of
 from roll.run.start.preflight import choices, machine_report, role_strategy_problems
+from tests.helpers.cases import cases
 from tests.helpers.configs import config
 
 REPOSITORY = Path(__file__).parents[3]
@@ -34,38 +35,21 @@ def said(platform: str, changes: dict[str, Any]) -> list[str]:
     return [problem.text for problem in found if f"(platform: {platform})" in problem.text]
 
 
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({TRAINER: {"strategy_name": "megatron_train"}}, f"{TRAINER}.strategy_name: megatron_train: Megatron-Core, "),
-        ({ENGINE: {"strategy_name": "sglang"}}, f"{ENGINE}.strategy_name: sglang: roll knows SGLang on GPUs and CPUs"),
-        ({KERNEL: "cut_cross_entropy"}, f"{KERNEL}: cut_cross_entropy: its kernels are for NVIDIA's GPUs. Use torch"),
-        ({"actor_train.use_torch_compile": True}, "actor_train.use_torch_compile: true: torch.compile has no compiler"),
-        ({"actor_train.use_prefix_sharing": "on"}, "actor_train.use_prefix_sharing: on: prefix sharing works on NV"),
-        (
-            {ENGINE: {"strategy_name": "vllm", "strategy_config": {"quantization": "fp8"}}},
-            f"{ENGINE}.strategy_config.quantization: 'fp8': vLLM-Ascend reads weights that were quantised for it",
-        ),
-        (
-            {ENGINE: {"strategy_name": "vllm", "strategy_config": {"attention_backend": "FLASHINFER"}}},
-            f"{ENGINE}.strategy_config.attention_backend: 'FLASHINFER': vLLM-Ascend has its own attention",
-        ),
-        (
-            {ENGINE: {"strategy_name": "vllm", "strategy_config": {"batch_invariant": True}}},
-            f"{ENGINE}.strategy_config.batch_invariant: true: vLLM-Ascend goes on without this mode",
-        ),
-    ],
-    ids=["megatron", "sglang", "kernel", "compile", "prefixes", "quantised", "attention", "invariance"],
-)
+@cases("changes, text")
 def test_what_ascend_does_not_have_is_refused_with_its_key(changes: dict[str, Any], text: str) -> None:
     (problem,) = said("npu", changes)
     assert problem.startswith(text) and problem.endswith("(platform: npu).")
     assert said("auto", changes) == []
 
 
-def test_refusals_are_among_the_problems_of_a_plan() -> None:
+def test_refusals_of_a_platform_are_problems_of_a_plan() -> None:
     made = config({"platform": "npu", KERNEL: "cut_cross_entropy"})
     assert [p.text for p in role_strategy_problems(made) if "(platform: npu)" in p.text] != []
+    assert said("rocm", {TRAINER: {"strategy_name": "megatron_train"}, ENGINE: {"strategy_name": "sglang"}}) == []
+    assert len(said("rocm", {KERNEL: "cut_cross_entropy"})) == len(said("cpu", {KERNEL: "cut_cross_entropy"})) == 1
+    assert said("cuda", {KERNEL: "cut_cross_entropy"}) == []
+    shared = {"actor_train.use_prefix_sharing": "on"}
+    assert len(said("rocm", shared)) == 1 and said("cpu", shared) == said("cuda", shared) == []
 
 
 @pytest.mark.parametrize("trainer", ["fsdp2_train", "deepspeed_train", "hf_infer"])
@@ -73,14 +57,6 @@ def test_what_supports_ascend_by_its_own_sources_is_planned(trainer: str) -> Non
     """DeepSpeed 0.19 has an accelerator `npu` with hccl, FusedAdam and CPUAdam; FSDP2 and transformers ask torch."""
     role = "reference" if trainer == "hf_infer" else "actor_train"
     assert said("npu", {f"{role}.strategy_args": {"strategy_name": trainer}}) == []
-
-
-def test_amds_gpus_do_what_nvidias_do_but_for_kernels_of_others() -> None:
-    assert said("rocm", {TRAINER: {"strategy_name": "megatron_train"}, ENGINE: {"strategy_name": "sglang"}}) == []
-    assert len(said("rocm", {KERNEL: "cut_cross_entropy"})) == len(said("cpu", {KERNEL: "cut_cross_entropy"})) == 1
-    assert said("cuda", {KERNEL: "cut_cross_entropy"}) == []
-    shared = {"actor_train.use_prefix_sharing": "on"}
-    assert len(said("rocm", shared)) == 1 and said("cpu", shared) == said("cuda", shared) == []
 
 
 def test_packages_of_ascend_are_looked_for_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:

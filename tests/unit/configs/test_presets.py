@@ -39,11 +39,21 @@ def test_a_preset_has_a_row_on_the_page(name: str) -> None:
     assert f"| `{name}` |" in PAGE.read_text()
 
 
-def test_what_the_yaml_says_stays() -> None:
+def test_a_preset_fills_in_only_what_the_yaml_leaves_open() -> None:
     found = config({"algorithm": "dapo", "pg_clip_high": 0.5, "loss_agg_mode": "seq-mean-token-sum"})
     assert (found.pg_clip_low, found.pg_clip_high, found.loss_agg_mode) == (0.2, 0.5, "seq-mean-token-sum")
     assert found.use_pg_clip_range
     assert config({"algorithm": "ppo", "value_clip": None}).value_clip is None
+    found = config({})
+    assert found.algorithm is None and found.loss_agg_mode == "seq-mean-token-mean" and found.adv_estimator == "grpo"
+    given = tree({"algorithm": "dapo"})
+    before = str(given)
+    validate(RLVRConfig, given)
+    assert str(given) == before
+    (problem,) = [p for p in validate(DPOConfig, {"algorithm": "grpo"}).problems if p.keys == ("algorithm",)]
+    assert "grpo is reinforcement learning: pipeline: rlvr, or agentic" in problem.text
+    (problem,) = [p for p in validate(SFTConfig, {"algorithm": "sfft"}).problems if p.keys == ("algorithm",)]
+    assert "'sfft' is not one of sft. Did you mean sft?" in problem.text
 
 
 @pytest.mark.parametrize("name", RL)
@@ -59,11 +69,6 @@ def test_nothing_that_a_preset_sets_is_without_effect(name: str) -> None:
     assert [text for text in warnings_of(config({"algorithm": name})) if "nothing" in text] == []
 
 
-def test_without_an_algorithm_nothing_is_filled_in() -> None:
-    found = config({})
-    assert found.algorithm is None and found.loss_agg_mode == "seq-mean-token-mean" and found.adv_estimator == "grpo"
-
-
 def test_dapo_filters_the_groups_of_every_domain_that_says_nothing_itself() -> None:
     own = {"type": "mean_filter", "filter_args": {"threshold_down": 0.1, "threshold_up": 0.9}}
     domains = {"math": {"reward": "math_rule"}, "code": {"reward": "math_rule", "query_filter_config": own}}
@@ -73,13 +78,6 @@ def test_dapo_filters_the_groups_of_every_domain_that_says_nothing_itself() -> N
         "code": "mean_filter",
     }
     assert found.is_use_additional_prompts
-
-
-def test_the_tree_that_was_read_is_not_changed() -> None:
-    given = tree({"algorithm": "dapo"})
-    before = str(given)
-    validate(RLVRConfig, given)
-    assert str(given) == before
 
 
 @pytest.mark.parametrize(
@@ -112,10 +110,3 @@ def test_a_preset_of_rows_fills_in_what_its_run_does_not_say(name: str) -> None:
     found = cls.model_validate({"algorithm": name, "pretrain": "model"})
     assert {key: found.value(key) for key in PRESETS[name].settings} == dict(PRESETS[name].settings)
     assert DPOConfig.model_validate({"algorithm": "ipo", "beta": 0.3, "pretrain": "model"}).beta == 0.3
-
-
-def test_an_algorithm_of_another_kind_of_run_is_refused() -> None:
-    (problem,) = [p for p in validate(DPOConfig, {"algorithm": "grpo"}).problems if p.keys == ("algorithm",)]
-    assert "grpo is reinforcement learning: pipeline: rlvr, or agentic" in problem.text
-    (problem,) = [p for p in validate(SFTConfig, {"algorithm": "sfft"}).problems if p.keys == ("algorithm",)]
-    assert "'sfft' is not one of sft. Did you mean sft?" in problem.text

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.describe import batch_rows, describe
 from roll.pipeline.rlvr.rlvr_checks import rlvr_warnings
 from roll.pipeline.rlvr.row_operators import data_domains
 from roll.run.start.memory_report import gather_facts
 from roll.run.start.preflight import machine_report
+from tests.helpers.cases import cases
 from tests.helpers.configs import config, problems
 
 OWN: dict[str, Any] = {
@@ -47,36 +46,7 @@ def test_domains_have_models_of_their_own_or_share_the_section_reward() -> None:
     assert "scores whole responses after the rollout, in batches of 8" in said
 
 
-@pytest.mark.parametrize(
-    "changes, said",
-    [
-        ({"rewards.chat": {"reward": "reward_model"}}, "rewards.chat.strategy_args is missing: it names what runs"),
-        ({"rewards.chat": OWN}, "rewards.chat has no model: reward_pretrain is missing."),
-        ({"rewards.chat": {**OWN, "format_pattern": "x"}}, "rewards.chat.format_pattern does nothing with reward"),
-        ({"rewards.chat": {**OWN, "reward_retries": 2}}, "rewards.chat.reward_retries does nothing with reward"),
-        ({"rewards.chat": {**OWN, "reward_args": {"labels": 1}}}, "rewards.chat.reward_args.labels: unknown key"),
-        ({"rewards.chat": {**OWN, "device_mapping": [1, 2]}}, "share only 1: roles take turns on devices only if"),
-        ({"rewards.chat": {**OWN, "strategy_args": {"strategy_name": "vllm"}}}, "vllm cannot run rewards.chat"),
-        (
-            {"rewards.chat": {**OWN, "strategy_args": {"strategy_name": "megatron_infer"}}},
-            "megatron_infer has no model with a sequence head, which rewards.chat needs. Strategies that have: ",
-        ),
-        (
-            {"rewards.math.reward_manager_config": [{"reward": "reward_model"}]},
-            "rewards.math.reward_manager_config.0.reward: reward_model scores after the rollout",
-        ),
-        (
-            {
-                "rewards.chat": {
-                    **OWN,
-                    "query_filter_config": {"type": "std_filter", "filter_args": {"std_threshold": 0}},
-                },
-                "is_use_additional_prompts": True,
-            },
-            "is_use_additional_prompts: other prompts are started during the rollout",
-        ),
-    ],
-)
+@cases("changes, said")
 def test_what_cannot_work_is_refused_with_the_way_out(changes: dict[str, Any], said: str) -> None:
     assert any(said in problem for problem in problems(changes)), problems(changes)
 

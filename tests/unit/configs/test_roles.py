@@ -13,6 +13,7 @@ from roll.configs.tables.roles import ACTOR_TRAIN, CRITIC, REFERENCE, ROLES, Rol
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.rlvr.rlvr_checks import rlvr_problems
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from tests.helpers.cases import cases
 from tests.helpers.configs import config, warnings_of
 from tests.unit.pipeline.agentic.test_config import tree as agentic_tree
 
@@ -50,55 +51,20 @@ def test_a_run_of_all_roles_with_what_each_reads_says_nothing() -> None:
     assert said(run_of_all_roles(everything)) == []
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"actor_train.generating_args": {"top_p": 0.9}, "actor_train.tag_included": "aime"},
-            "actor_train: generating_args, tag_included do nothing here: this role learns.",
-        ),
-        (
-            {"critic.pg_variant": "tis", "critic.data_args": {"file_name": "a.jsonl"}},
-            "critic: data_args, pg_variant do nothing here: this role learns values.",
-        ),
-        (
-            {"actor_infer.training_args": {"learning_rate": 0.1}, "actor_infer.infer_batch_size": 4},
-            "actor_infer: training_args, infer_batch_size do nothing here: this role generates.",
-        ),
-        (
-            {"actor_infer.use_dynamic_batching_in_infer": False},
-            "actor_infer: use_dynamic_batching_in_infer does nothing here: this role generates.",
-        ),
-        (
-            {
-                "reference.training_args": {"bf16": True},
-                "reference.model_args": {"dtype": "fp32", "freeze_module_prefix": "model"},
-                "reference.generating_args": {"top_p": 0.9},
-            },
-            "reference: model_args.freeze_module_prefix, training_args, generating_args do nothing here: this role "
-            "scores rows.",
-        ),
-        (
-            {"validation.device_mapping": [0], "validation.infer_batch_size": 8},
-            "validation: device_mapping, infer_batch_size do nothing here: validation has no workers of its own and "
-            "samples with actor_infer's.",
-        ),
-        (
-            {"rewards.math.infer_batch_size": 2, "rewards.math.model_args": {"dtype": "bf16"}},
-            "rewards.math: model_args, infer_batch_size do nothing here: this reward is a function and runs on the "
-            "CPU.",
-        ),
-    ],
-)
+@cases("changes, message")
 def test_a_key_that_a_role_has_no_use_for_is_said(changes: dict[str, Any], message: str) -> None:
     made = run_of_all_roles(changes)
     assert config_problems(made) == [] == rlvr_problems(made)
     assert said(made) == [message]
 
 
-def test_of_a_role_that_is_not_started_only_that_is_said() -> None:
+def test_what_roles_read_is_complete() -> None:
     critic = OTHERS["critic"] | {"infer_batch_size": 2, "generating_args": {"top_p": 0.9}}
     assert warnings_of(config({"critic": critic})) == ["critic is not started: adv_estimator: grpo uses none."]
+    rows = [*run_of_all_roles().roles.values(), *AgenticConfig.model_validate(agentic_tree({})).roles.values()]
+    assert {key.partition(".")[0] for role in rows for key in role.reads} == {*WorkerConfig.model_fields}
+    assert [role.name for role in ROLES.values() if role.head == "value"] == ["critic"]
+    assert CRITIC.model_keys == ("reward_pretrain", "pretrain")
 
 
 def test_the_sections_of_agentic_runs_have_rows_as_well() -> None:
@@ -120,11 +86,6 @@ def test_the_sections_of_agentic_runs_have_rows_as_well() -> None:
     ]
 
 
-def test_every_key_of_a_section_is_read_by_some_role_and_every_key_that_is_read_exists() -> None:
-    rows = [*run_of_all_roles().roles.values(), *AgenticConfig.model_validate(agentic_tree({})).roles.values()]
-    assert {key.partition(".")[0] for role in rows for key in role.reads} == {*WorkerConfig.model_fields}
-
-
 def test_a_row_of_a_pipelines_own_decides_like_the_others() -> None:
     teacher = Role("teacher", "score", "lm", ("teacher_pretrain",))
     student = Role("student", "train", "lm", ("pretrain",), also_reads=frozenset({"data_args"}))
@@ -135,11 +96,6 @@ def test_a_row_of_a_pipelines_own_decides_like_the_others() -> None:
     assert unused_keys(given, student) == ["pg_variant"]
     assert unused_keys(given, ACTOR_TRAIN) == []
     assert teacher.reads == REFERENCE.reads and student.learns and not teacher.learns
-
-
-def test_only_the_critic_carries_values_and_it_starts_from_a_reward_model() -> None:
-    assert [role.name for role in ROLES.values() if role.head == "value"] == ["critic"]
-    assert CRITIC.model_keys == ("reward_pretrain", "pretrain")
 
 
 @pytest.mark.parametrize(

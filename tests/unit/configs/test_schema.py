@@ -13,6 +13,7 @@ from roll.configs.schema import schema_of
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.run.kind import kind_of
 from roll.run.spec import PIPELINES
+from tests.helpers.cases import cases
 from tests.helpers.configs import tree
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -42,34 +43,20 @@ def test_shipped_yamls_pass(path: Path) -> None:
     assert faults(content, kind) == []
 
 
-@pytest.mark.parametrize(
-    ("changes", "at"),
-    [
-        ({"max_steps": "many"}, "$.max_steps"),
-        ({"actor_train.model_args.dtyp": "bf16"}, "$.actor_train"),
-        ({"adv_estimator": 3}, "$.adv_estimator"),
-        ({"rewards.math.timeout_s": [1]}, "$.rewards"),
-    ],
-)
+@cases("changes, at")
 def test_a_slip_is_marked(changes: dict[str, Any], at: str) -> None:
     assert faults(tree()) == []
     (found,) = faults(tree(changes))
     assert found.startswith(at)
 
 
-def test_references_null_helpers_and_other_spellings_pass() -> None:
+def test_a_schema_takes_what_loading_takes_and_shows_descriptions() -> None:
     content = tree({"max_steps": "${many}", "many": 3, "eval_steps": None, "actor_train.use_remove_padding": True})
     assert faults(content) == []
-
-
-def test_the_entries_of_stages_have_the_same_keys() -> None:
     assert faults(tree({"stages": [{"name": "a", "max_steps": 3, "optimizer": "kept"}]})) == []
     assert faults(tree({"stages": [{"name": "a", "max_steps": "many"}]})) != []
     assert faults(tree({"stages": [{"name": "a", "optimizer": "keep"}]})) != []
     assert faults(tree({"stages": [{"max_steps": 3}]})) != []
-
-
-def test_a_key_has_its_description_and_default() -> None:
     seed = schema_of(RLVRConfig)["properties"]["seed"]
     assert seed["description"].startswith("Seed of all random numbers") and seed["default"] == 42
 

@@ -7,6 +7,7 @@ import pytest
 from roll.configs.checks.variables import inherited_problems, variable_problems
 from roll.run.spec import PipelineSpec
 from roll.run.start.start_checks import start_problems
+from tests.helpers.cases import cases
 from tests.helpers.configs import config, problems
 
 ENGINE = "actor_infer.strategy_args.strategy_name"
@@ -17,45 +18,14 @@ def said(changes: dict[str, Any]) -> list[str]:
     return [problem.text for problem in variable_problems(config(changes))]
 
 
-@pytest.mark.parametrize(
-    ("changes", "start"),
-    [
-        (
-            {"actor_infer.system_envs.VLLM_USE_MODELSCOPE": "True"},
-            "actor_infer.system_envs.VLLM_USE_MODELSCOPE cannot be set: the engine would look for its model elsewhere",
-        ),
-        (
-            {"system_envs.VLLM_BATCH_INVARIANT": "1"},
-            "system_envs.VLLM_BATCH_INVARIANT cannot be set: set batch_invariant in strategy_config.",
-        ),
-        (
-            {"system_envs.SGLANG_RETURN_ORIGINAL_LOGPROB": "1", ENGINE: "sglang"},
-            "system_envs.SGLANG_RETURN_ORIGINAL_LOGPROB cannot be set: log-probs must be those",
-        ),
-        ({"system_envs.NVIDIA_TF32_OVERRIDE": "1"}, "system_envs.NVIDIA_TF32_OVERRIDE cannot be set: fp32 products"),
-        (
-            {"actor_train.system_envs.CUDA_VISIBLE_DEVICES": "0,1"},
-            "actor_train.system_envs.CUDA_VISIBLE_DEVICES cannot be set: roll sets it for each worker",
-        ),
-    ],
-)
+@cases("changes, start")
 def test_variables_are_refused_by_the_key_that_sets_them_and_once(changes: dict[str, Any], start: str) -> None:
     (text,) = said(changes)
     assert text.startswith(start)
     assert text in problems(changes), "among the problems of a plan"
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"system_envs.VLLM_BATCH_INVARIANT": "1", "actor_infer.system_envs.VLLM_BATCH_INVARIANT": "0"},
-        {"system_envs.SGLANG_RETURN_ORIGINAL_LOGPROB": "1"},
-        {"actor_train.system_envs.VLLM_BATCH_INVARIANT": "1"},
-        {"system_envs": {"NCCL_DEBUG": "INFO", "NCCL_ALGO": "Ring", "OMP_NUM_THREADS": "4", "HF_HUB_OFFLINE": "1"}},
-        {"rewards.math.system_envs.CUDA_VISIBLE_DEVICES": ""},
-    ],
-    ids=["the-role-wins", "another-engine", "a-trainer", "without-effect", "a-cpu-role"],
-)
+@cases("changes")
 def test_what_reaches_no_role_that_it_would_change_passes(changes: dict[str, Any]) -> None:
     assert said(changes) == []
 

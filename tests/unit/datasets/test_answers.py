@@ -11,6 +11,7 @@ from roll.datasets.answers.turns import Turns
 from roll.datasets.loader import Row
 from roll.datasets.templates import PromptTemplate
 from roll.errors import ConfigError
+from tests.helpers.cases import cases
 from tests.helpers.chat_traits import TRAITS, Trait, tokenizer_of
 
 KEY = "sft_train.data_args.template"
@@ -79,27 +80,7 @@ def test_every_answer_is_behind_the_prompt_that_asks_for_it_and_ends_where_engin
     assert answers == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("keeps every turn", ["yo<|im_end|>sure<|im_end|>"]),
-        ("drops earlier reasoning", ["<think>\n\n</think>\n\nyo<|im_end|>", "<think>\n\n</think>\n\nsure<|im_end|>"]),
-        ("opens the thinking, can be asked without", ["yo<|im_end|>sure<|im_end|>"]),
-        (
-            "opens the thinking, writes none",
-            ["\n</think>\n\nyo<|sentence_end|>", "\n</think>\n\nsure<|sentence_end|>"],
-        ),
-        ("thinks when it is asked to", ["yo<|sentence_end|>sure<|sentence_end|>"]),
-        (
-            "channels, one call",
-            ["<|channel|>final<|message|>yo<|return|>", "<|channel|>final<|message|>sure<|return|>"],
-        ),
-        ("ends with the next role's mark", ["\n<think></think>\nyo<|user|>\n<think></think>\nsure<|user|>"]),
-        ("ends the whole with eos", ["yo<|end|>", "sure<|end|>"]),
-        ("two marks end a turn", ["yo<|stop|><|turn_end|>sure<|stop|><|turn_end|>"]),
-        ("alternates, ends turns with another mark than eos", ["yo<|turn_end|>sure<|turn_end|>"]),
-    ],
-)
+@cases("name, expected")
 def test_all_answers_of_a_conversation_are_learnt_whatever_the_template_makes_of_earlier_turns(
     name: str, expected: list[str], tmp_path: Path
 ) -> None:
@@ -110,20 +91,7 @@ def test_all_answers_of_a_conversation_are_learnt_whatever_the_template_makes_of
 
 
 @pytest.mark.parametrize("word", ["reasoning_content", "thinking", "reasoning"])
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("drops earlier reasoning", "<think>\nHm.\n</think>\n\nyo<|im_end|>"),
-        ("opens the thinking, can be asked without", "Hm.\n</think>\nyo<|im_end|>"),
-        ("opens the thinking, writes none", "Hm.\n</think>\n\nyo<|sentence_end|>"),
-        ("thinks when it is asked to", "Hm.</think>yo<|sentence_end|>"),
-        (
-            "channels, one call",
-            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>yo<|return|>",
-        ),
-        ("ends with the next role's mark", "\n<think>Hm.</think>\nyo<|user|>"),
-    ],
-)
+@cases("name, expected")
 def test_reasoning_is_learnt_under_any_of_its_names(name: str, expected: str, word: str, tmp_path: Path) -> None:
     talk = [user("hi"), answer("yo", **{word: "Hm."}), user("again"), answer("sure", **{word: "Well."})]
     first, second = learnt(tmp_path, TRAITS[name], talk)
@@ -138,13 +106,14 @@ def test_reasoning_that_a_template_does_not_write_is_refused(word: str, template
         learnt(tmp_path, KEEPS, [user("hi"), answer("yo", **{word: "Hm."})], template)
 
 
-def test_reasoning_in_the_content_that_a_template_cuts_off_is_learnt_behind_the_prompt_that_opens_it(
-    tmp_path: Path,
-) -> None:
+def test_reasoning_in_the_content_is_learnt_once_behind_its_prompt(tmp_path: Path) -> None:
     talk = [user("hi"), answer("<think>\nHm.\n</think>\n\nyo")]
     for name in ("opens the thinking, writes none", "thinks when it is asked to"):
         ((whole, told),) = learnt(tmp_path, TRAITS[name], talk)
         assert "".join(told.split()) == "Hm.</think>yo<|sentence_end|>" and whole.count("think>") == 2
+    trait = TRAITS["opens the thinking, can be asked without"]
+    ((_, taught),) = learnt(tmp_path, trait, [user("hi"), answer("Hm.\n</think>\n\nyo")])
+    assert taught.startswith("Hm.\n</think>") and taught.count("Hm.") == 1
 
 
 @pytest.mark.parametrize(
@@ -196,13 +165,18 @@ def test_turns_of_a_loop_of_calls_share_a_row_as_long_as_the_template_keeps_them
     assert told.count("analysis<|message|>") == 2 and whole.count("Look.") == 1
 
 
-def test_the_mark_of_the_next_role_ends_an_answer(tmp_path: Path) -> None:
+def test_an_answer_ends_with_the_mark_that_the_files_or_the_template_name(tmp_path: Path) -> None:
     """That of the message that follows, or the one that would."""
     ((whole, told),) = learnt(tmp_path, ROLES, CALL)
     assert told.count("<|observation|>") == 1 and told.endswith("No.<|user|>")
     assert whole.count("<|observation|>") == 1
     ((_, told),) = learnt(tmp_path, ROLES, CALL[:2])
     assert told.endswith("</call><|observation|>")
+    tokenizer = tokenizer_of(BASE, tmp_path)
+    (tmp_path / "generation_config.json").unlink()
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    (tmp_path / "config.json").write_text(f'{{"text_config": {{"eos_token_id": [{end}]}}}}')
+    assert Turns(PromptTemplate.load("native", tokenizer, KEY), "all").rows(TALK, ROW)
 
 
 def test_an_answer_at_whose_end_no_engine_stops_is_refused_with_the_way_out(tmp_path: Path) -> None:
@@ -217,14 +191,6 @@ def test_an_answer_at_whose_end_no_engine_stops_is_refused_with_the_way_out(tmp_
         ConfigError, match=r"would learn to continue forever.*here '<\|im_end\|>'\. Use a template that"
     ):
         learnt(tmp_path, endless, TALK)
-
-
-def test_config_json_says_what_ends_answers_where_generation_config_does_not(tmp_path: Path) -> None:
-    tokenizer = tokenizer_of(BASE, tmp_path)
-    (tmp_path / "generation_config.json").unlink()
-    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
-    (tmp_path / "config.json").write_text(f'{{"text_config": {{"eos_token_id": [{end}]}}}}')
-    assert Turns(PromptTemplate.load("native", tokenizer, KEY), "all").rows(TALK, ROW)
 
 
 def test_the_model_says_what_ends_answers_where_its_tokenizer_is_from_another_folder(tmp_path: Path) -> None:
@@ -288,12 +254,6 @@ def test_named_templates_begin_with_what_the_tokenizer_puts_before_a_text(tmp_pa
 def test_an_answer_behind_a_call_whose_reasoning_goes_is_learnt_however_it_begins(said: str, tmp_path: Path) -> None:
     talk = [CALL[0], answer("", thinking="Hm.", tool_calls=calls(WEATHER)), CALL[2], answer(said)]
     assert any(said in taught for _, taught in learnt(tmp_path, CHANNELS, talk))
-
-
-def test_reasoning_that_only_ends_in_the_content_is_learnt_once(tmp_path: Path) -> None:
-    trait = TRAITS["opens the thinking, can be asked without"]
-    ((_, taught),) = learnt(tmp_path, trait, [user("hi"), answer("Hm.\n</think>\n\nyo")])
-    assert taught.startswith("Hm.\n</think>") and taught.count("Hm.") == 1
 
 
 def test_a_system_prompt_that_a_template_writes_beside_the_last_question_alone_is_asked_with(tmp_path: Path) -> None:

@@ -49,9 +49,11 @@ def test_a_template_gets_calls_in_the_form_that_it_takes(
     assert template.render_messages(CALLING, Row("rows.jsonl", 1, {})) == wanted
 
 
-def test_a_template_that_goes_through_arguments_gets_a_mapping(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
+def test_arguments_are_a_mapping_and_unnamed_tools_are_not_read(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
     template = PromptTemplate.load(file_of(tmp_path, templates.ITEMS), tiny_tokenizer, KEY)
     assert "<weather city=Rome >" in template.render_messages(CALLING, Row("rows.jsonl", 1, {}))
+    task = prompt(tmp_path, tiny_tokenizer, {"tools": [TOOL]}, templates.CALLS, tools=None)
+    assert task.prompt_text == "user:Warm?;assistant:" and task.tools == ()
 
 
 def test_a_template_that_takes_no_form_is_told_with_what_it_says_of_the_first(
@@ -95,11 +97,6 @@ def test_prompts_of_rlvr_are_written_with_the_tools_of_the_row(
 @pytest.mark.parametrize("empty", [None, [], "", "[]"])
 def test_a_row_without_tools_is_asked_without_any(empty: Any, tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
     assert prompt(tmp_path, tiny_tokenizer, {"tools": empty}, templates.CALLS).prompt_text == "user:Warm?;assistant:"
-
-
-def test_tools_that_no_key_names_are_not_read(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
-    task = prompt(tmp_path, tiny_tokenizer, {"tools": [TOOL]}, templates.CALLS, tools=None)
-    assert task.prompt_text == "user:Warm?;assistant:" and task.tools == ()
 
 
 @pytest.mark.parametrize("template", ["plain", "chatml", "native"])

@@ -11,6 +11,7 @@ from roll.configs.sections.data import DataArgs
 from roll.datasets.conversations import Columns, load_conversations, look_at_rows
 from roll.errors import ConfigError
 from roll.types.batch import Rows
+from tests.helpers.cases import cases
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast as Tokenizer
@@ -35,11 +36,19 @@ def load(path: Path, tokenizer: "Tokenizer", *rows: dict[str, Any], longest: int
     return load_conversations(args, KEY, columns(**more), tokenizer, longest, template)
 
 
-def test_a_text_may_be_an_entry_of_a_column(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
+def test_plain_rows_and_entries_of_columns_are_texts_to_their_end(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
     row = {"extra_info": {"question": "31", "answer": "13"}}
     inner = load(tmp_path, tiny_tokenizer, row, prompt="extra_info.question", response="extra_info.answer")
     plain = load(tmp_path, tiny_tokenizer, {"prompt": "31", "answer": "13"})
     assert learnt(inner, tiny_tokenizer) == learnt(plain, tiny_tokenizer)
+    given = {"prompt": "31", "more": "42", "answer": "13"}
+    rows = load(tmp_path, tiny_tokenizer, given, template="plain", query="more")
+    assert tiny_tokenizer.decode(rows.input_ids) == f"31\n4213{tiny_tokenizer.eos_token}"
+    assert learnt(rows, tiny_tokenizer) == [f"13{tiny_tokenizer.eos_token}"]
+    (tmp_path / "lines.jinja").write_text("{% for m in messages %}{{ m.content }};{{ eos_token }}{% endfor %}")
+    row = {"prompt": "31", "answer": "<|im_end|> ends a turn"}
+    rows = load(tmp_path, tiny_tokenizer, row, args={"template": str(tmp_path / "lines.jinja")})
+    assert learnt(rows, tiny_tokenizer) == ["<|im_end|> ends a turn;<|im_end|>"]
 
 
 def learnt(rows: Rows, tokenizer: "Tokenizer") -> list[str]:
@@ -71,13 +80,6 @@ def test_of_a_conversation_all_answers_or_the_last_are_learnt(
     assert tiny_tokenizer.decode(rows.input_ids) == whole
 
 
-def test_plain_rows_are_prompt_response_and_end(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
-    given = {"prompt": "31", "more": "42", "answer": "13"}
-    rows = load(tmp_path, tiny_tokenizer, given, template="plain", query="more")
-    assert tiny_tokenizer.decode(rows.input_ids) == f"31\n4213{tiny_tokenizer.eos_token}"
-    assert learnt(rows, tiny_tokenizer) == [f"13{tiny_tokenizer.eos_token}"]
-
-
 def test_rows_too_long_stop_the_run_are_left_out_or_cut(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
     short, long = {"prompt": "31", "answer": "13"}, {"prompt": "31", "answer": "1" * 40}
     with pytest.raises(ConfigError, match=f"{KEY}: 1 of 2 rows are longer than sequence_length = 32 tokens"):
@@ -96,13 +98,6 @@ def test_a_turn_that_nothing_has_asked_for_is_refused_where_it_would_be_learnt(
         load(tmp_path, tiny_tokenizer, row, template=template)
     rows = load(tmp_path, tiny_tokenizer, row, template=template, train_on="last", longest=1000)
     assert learnt(rows, tiny_tokenizer) == [f"24{tiny_tokenizer.eos_token}"]
-
-
-def test_an_answer_that_names_a_special_token_is_learnt_to_its_end(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
-    (tmp_path / "lines.jinja").write_text("{% for m in messages %}{{ m.content }};{{ eos_token }}{% endfor %}")
-    row = {"prompt": "31", "answer": "<|im_end|> ends a turn"}
-    rows = load(tmp_path, tiny_tokenizer, row, args={"template": str(tmp_path / "lines.jinja")})
-    assert learnt(rows, tiny_tokenizer) == ["<|im_end|> ends a turn;<|im_end|>"]
 
 
 def test_the_first_token_of_a_row_is_not_learnt_for_nothing_predicts_it(
@@ -132,18 +127,7 @@ def test_messages_that_nobody_answers_are_left_out(
     assert "1 rows end with messages without a response: those messages are left out" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"prompt": "31"}, "column 'answer' is missing; the row has prompt. Set response_key to the column's name"),
-        ({"prompt": 31, "answer": "13"}, "column 'prompt' holds int, not a text"),
-        (
-            {"messages": TWO_TURNS[:1]},
-            "column 'messages' has no message of the assistant to train on; it has user",
-        ),
-        ({"messages": [{"role": "user"}]}, "must be a list of messages, each with role and content"),
-    ],
-)
+@cases("row, message")
 def test_a_row_that_cannot_be_read_is_named(
     row: dict[str, Any], message: str, tmp_path: Path, tiny_tokenizer: "Tokenizer"
 ) -> None:

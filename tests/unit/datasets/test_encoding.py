@@ -17,6 +17,7 @@ from roll.configs.sections.data import DataArgs
 from roll.datasets.encoding import TaskSet, TokenLowerBound, decoder, load_tasks
 from roll.datasets.rows import Domain
 from roll.errors import ConfigError
+from tests.helpers.cases import cases
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast as Tokenizer
@@ -90,10 +91,13 @@ def test_a_template_sees_its_kwargs_and_one_that_reads_none_refuses_them(
             load(tmp_path, tiny_tokenizer, [row("31")], template=name, **told)
 
 
-def test_the_template_of_a_tag_is_named_when_it_fails(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
+def test_a_template_that_fails_is_named_with_its_row(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
     rows = [row("31"), {"messages": [{"role": "user", "content": "a"}], "tag": "chat"}]
     with pytest.raises(ConfigError, match="tag_to_template.chat: plain takes a bare prompt"):
         load(tmp_path, tiny_tokenizer, rows, by_tag={"chat": "plain"})
+    (tmp_path / "t.jinja").write_text("{{ raise_exception('no system message') }}{{ messages }}")
+    with pytest.raises(ConfigError, match="rows.jsonl:1: .*no system message"):
+        load(tmp_path, tiny_tokenizer, [row("31")], template=str(tmp_path / "t.jinja"))
 
 
 def test_plain_and_file_templates(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
@@ -110,18 +114,7 @@ def test_plain_and_file_templates(tmp_path: Path, tiny_tokenizer: "Tokenizer") -
         )
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("chatml", "<|im_start|>user\n31<|im_end|>\n<|im_start|>assistant\n"),
-        ("empty", "<|im_start|>user\n31<|im_end|>\n<|im_start|>assistant\n"),
-        ("longcot_V3", "{native}<think>\n"),
-        ("qwen2_5", "{native}"),
-        ("qwen2-vl", "{native}"),
-        ("qwen3_coder", "{native}"),
-        ("native_nonthinking", "{native}"),
-    ],
-)
+@cases("name, text")
 def test_templates_of_roll_by_name(tmp_path: Path, tiny_tokenizer: "Tokenizer", name: str, text: str) -> None:
     native = load(tmp_path, tiny_tokenizer, [row("31")]).tasks[0].prompt_text
     got = load(tmp_path, tiny_tokenizer, [row("31")], template=name).tasks[0].prompt_text
@@ -147,12 +140,6 @@ def test_a_tokenizer_without_chat_template_is_an_error(tmp_path: Path) -> None:
         load(tmp_path, tokenizer, [row("31")])
 
 
-def test_a_template_that_fails_on_a_row_names_it(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
-    (tmp_path / "t.jinja").write_text("{{ raise_exception('no system message') }}{{ messages }}")
-    with pytest.raises(ConfigError, match="rows.jsonl:1: .*no system message"):
-        load(tmp_path, tiny_tokenizer, [row("31")], template=str(tmp_path / "t.jinja"))
-
-
 def test_a_system_prompt_of_the_run_stands_before_rows_that_bring_none(
     tmp_path: Path, tiny_tokenizer: "Tokenizer"
 ) -> None:
@@ -166,15 +153,7 @@ def test_a_system_prompt_of_the_run_stands_before_rows_that_bring_none(
 LONG = [row("12"), row("1234567"), row("12345")]  # 2, 7 and 5 tokens without a template
 
 
-@pytest.mark.parametrize(
-    ("truncation", "prompts", "truncated", "dropped"),
-    [
-        ("left", ["12", "4567", "2345"], 2, 0),
-        ("right", ["12", "1234", "1234"], 2, 0),
-        ("middle", ["12", "1267", "1245"], 2, 0),
-        ("drop", ["12"], 0, 2),
-    ],
-)
+@cases("truncation, prompts, truncated, dropped")
 def test_prompts_too_long_are_cut_or_dropped_and_counted(
     tmp_path: Path, tiny_tokenizer: "Tokenizer", truncation: str, prompts: list[str], truncated: int, dropped: int
 ) -> None:
@@ -196,19 +175,13 @@ def _nested(answer: str) -> dict[str, object]:
     return {"reward_model": {"style": "rule", "ground_truth": answer}}
 
 
-def test_a_ground_truth_may_be_an_entry_of_a_column(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
+def test_rows_keep_their_columns_and_ids(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
     """Rows of verl have it in reward_model."""
     rows = [{"prompt": "1", "tag": "math", **_nested("5")}]
     (task,) = load(tmp_path, tiny_tokenizer, rows, ground_truth="reward_model.ground_truth").tasks
     assert task.payload == {"prompt": "1", "tag": "math", "ground_truth": "5", **_nested("5")}
-
-
-def test_payload_has_all_columns_and_the_ground_truth(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
     (task,) = load(tmp_path, tiny_tokenizer, [row("1", answer=5, level="hard")], ground_truth="answer").tasks
     assert task.payload == {"prompt": "1", "tag": "math", "ground_truth": 5, "answer": 5, "level": "hard"}
-
-
-def test_task_ids_are_unique_and_the_same_next_time(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
     rows = [row("1", id="a"), row("2"), row("3", id="a"), row("4", id=7)]
     ids = [task.task_id for task in load(tmp_path, tiny_tokenizer, rows).tasks]
     assert ids == ["a", "rows.jsonl:2", "a@rows.jsonl:3", "7"]
@@ -295,16 +268,7 @@ def test_the_bound_is_the_text_by_its_longest_token(tiny_tokenizer: "Tokenizer")
     assert TINY_BOUND(tiny_tokenizer).least("a" * 1000) == -(-1000 // longest)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"normalizer": {"type": "Lowercase"}},
-        {"normalizer": {"type": "Replace", "pattern": {"Regex": " +"}, "content": " "}},
-        {"pre_tokenizer": {"type": "Whitespace"}},
-        {"pre_tokenizer": {"type": "Split", "pattern": {"String": "a"}, "behavior": "Removed", "invert": False}},
-    ],
-    ids=["normalizer", "regex", "whitespace", "removed"],
-)
+@cases("change")
 def test_tokenizers_that_lose_text_have_no_bound(change: dict[str, Any]) -> None:
     spec = json.loads(LLAMA.backend_tokenizer.to_str()) | change
     other = tokenizers.Tokenizer.from_str(json.dumps(spec))

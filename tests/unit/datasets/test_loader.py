@@ -13,6 +13,7 @@ from roll.datasets.loader import Row
 from roll.datasets.rows import Domain, RowReader
 from roll.datasets.sources import data_sources
 from roll.errors import ConfigError
+from tests.helpers.cases import cases
 
 KEY = "actor_train.data_args"
 ROWS = [
@@ -51,60 +52,38 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, name: str) -> None:
     assert read(DataArgs(file_name=(str(write(tmp_path / name, ROWS)),))) == ROWS
 
 
-def test_files_of_several_formats_follow_each_other(tmp_path: Path) -> None:
+def test_json_lines_know_their_line_and_files_follow_each_other(tmp_path: Path) -> None:
     names = tuple(str(write(tmp_path / name, ROWS[:1])) for name in ("a.parquet", "b.jsonl", "c.csv"))
     assert read(DataArgs(file_name=names)) == ROWS[:1] * 3
-
-
-def test_json_lines_may_be_called_json(tmp_path: Path) -> None:
     path = write(tmp_path / "rows.jsonl", ROWS).rename(tmp_path / "rows.json")
     assert read(DataArgs(file_name=(str(path),), dataset_type=("json",))) == ROWS
-
-
-def test_a_row_knows_its_line(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"a": 1}\n\n{"a": 2}\n', encoding="utf-8")
     (file,), _ = data_sources(DataArgs(file_name=(str(path),)), KEY)
     assert [row.where for row in file.rows()] == [f"{path}:1", f"{path}:3"]
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("rows.jsonl", '{"a": 1}\n{"a": \n', "rows.jsonl:2: not a JSON object on one line"),
-        ("rows.jsonl", '"text"\n', "rows.jsonl:1: a row must be an object of columns, not str"),
-        ("rows.json", "[1]", "rows.json:0: a row must be an object of columns, not int"),
-        ("rows.csv", "a,b\n1,2\n3\n", "rows.csv:3: does not have the 2 fields of the header"),
-        ("rows.csv", "a,b\n1,2,3\n", "rows.csv:2: does not have the 2 fields of the header"),
-        ("rows.parquet", "a", "rows.parquet:0: not a parquet file"),
-    ],
-)
+@cases("name, text, message")
 def test_a_malformed_file_is_named_with_its_line(tmp_path: Path, name: str, text: str, message: str) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=f"{KEY}.file_name.*{message}"):
         read(DataArgs(file_name=(str(tmp_path / name),)))
 
 
-def test_text_that_is_not_utf8_is_an_error_and_not_a_traceback(tmp_path: Path) -> None:
+def test_text_that_cannot_be_read_is_an_error_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_bytes(b'{"a": "\xff"}\n')
     with pytest.raises(ConfigError, match=r"rows.jsonl is not UTF-8 \(it holds the byte 0xff\); save it as UTF-8"):
         read(DataArgs(file_name=(str(tmp_path / "rows.jsonl"),)))
+    (tmp_path / "rows.csv").write_text("a,b,a\n1,2,3\n")
+    with pytest.raises(ConfigError, match=r"rows.csv:1: the header names a column twice: a"):
+        read(DataArgs(file_name=(str(tmp_path / "rows.csv"),)))
+    reader = RowReader(DataArgs(), KEY, (CHAT,))
+    for text, fault in (("[" * 100_000, "recursion depth"), ('[{"role": "user", "content": "\\ud800"}]', "surrogate")):
+        with pytest.raises(ConfigError, match=f"rows.csv:2: column 'messages'.*{fault}"):
+            reader.read(Row("rows.csv", 2, {"messages": text, "tag": "chat"}))
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ({}, "file_name is not set"),
-        ({"file_name": "nowhere.jsonl"}, r"there is no file nowhere.jsonl \(relative to"),
-        ({"file_name": [""]}, r"file_name: the name '' is empty"),
-        ({"file_name": "/nowhere.jsonl"}, r"there is no file /nowhere.jsonl$"),
-        ({"file_name": "empty"}, "the folder empty holds no .json, .jsonl, .csv, .parquet files"),
-        ({"file_name": "rows.txt"}, "does not end in .json, .jsonl, .csv, .parquet"),
-        ({"file_name": "rows.txt", "dataset_type": "arrow"}, "'arrow' is not one of json, jsonl, csv, parquet"),
-        ({"file_name": "rows.csv", "dataset_type": "json"}, "dataset_type says json, but rows.csv ends in .csv"),
-        ({"file_name": "rows.csv", "dataset_type": ("csv", "csv")}, "2 entries for 1 of"),
-    ],
-)
+@cases("args, message")
 def test_a_file_that_cannot_be_used_gives_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: dict[str, Any], message: str
 ) -> None:
@@ -128,33 +107,30 @@ def test_tags_choose_the_domain() -> None:
     assert meaning({"prompt": "p", "ground_truth": "1", "tag": "gsm8k"}).domain == "math"
     assert meaning({"prompt": "p", "kind": "chat"}, tag="kind").domain == "chat"
     assert meaning({"prompt": "p", "ground_truth": "1"}, (MATH,)).domain == "math"
+    row = {"prompt": "p", "tag": "maths"}
+    with pytest.raises(ConfigError, match=f"rewards.chat.tag_included, or set {KEY}.tag: '' if every row is of chat"):
+        meaning(row, (CHAT,))
+    assert meaning(row, (CHAT,), tag="").domain == "chat"
+    with pytest.raises(ConfigError, match="'math' belongs to two domains: rewards.math and rewards.other"):
+        RowReader(DataArgs(), KEY, (MATH, Domain("other", ("math",))))
 
 
-def test_columns_are_taken_as_named_and_messages_before_prompt() -> None:
+def test_columns_are_taken_as_named_and_must_be_there() -> None:
     messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
     row = {"prompt": "p", "question": "q", "messages": messages, "tag": "chat"}
     assert meaning(row).messages == tuple(messages)
     assert meaning(row, prompt="question").text == "q"
     assert meaning({"chat": json.dumps(messages), "tag": "chat"}, messages="chat").messages == tuple(messages)
     assert meaning({**row, "messages": None}).text == "p"
+    reader = RowReader(DataArgs(), KEY, (Domain("code", ("code",), ("unit_tests",)),))
+    with pytest.raises(
+        ConfigError, match=r"r:1: column 'unit_tests' is missing; the row has prompt, tests\. rewards\.code"
+    ):
+        reader.read(Row("r", 1, {"prompt": "p", "tests": "t"}))
+    assert reader.read(Row("r", 1, {"prompt": "p", "unit_tests": ["t"]})).domain == "code"
 
 
-@pytest.mark.parametrize(
-    ("row", "args", "message"),
-    [
-        ({"prompt": "p", "ground_truth": "1", "tag": "maths"}, {}, "no domain has the tag 'maths'.*mean 'math'.*gsm8k"),
-        ({"prompt": "p", "ground_truth": "1"}, {}, "column 'tag' .* is missing; the row has prompt, ground_truth"),
-        ({"prompt": "p", "tag": "math"}, {}, f"column 'ground_truth' .*missing.*Set {KEY}.ground_truth"),
-        ({"prompt": "p", "tag": "math", "ground_truth": ""}, {}, "column 'ground_truth' .*is empty"),
-        ({"question": "p", "tag": "chat"}, {}, f"column 'prompt' .*has question, tag. Set {KEY}.prompt"),
-        ({"prompt": "", "tag": "chat"}, {}, "column 'prompt' .*is empty"),
-        ({"prompt": "p", "tag": "chat"}, {"messages": "messages"}, "column 'messages' .*is missing"),
-        ({"prompt": [{"role": "user"}], "tag": "chat"}, {}, f"holds a list; name it as {KEY}.messages: prompt"),
-        ({"messages": "hi", "tag": "chat"}, {}, f"not JSON .*set {KEY}.prompt: messages"),
-        ({"messages": [{"content": "hi"}], "tag": "chat"}, {}, "must be a list of messages"),
-        ({"messages": [{"role": "assistant", "content": "hi"}], "tag": "chat"}, {}, "ends with an assistant"),
-    ],
-)
+@cases("row, args, message")
 def test_a_row_that_cannot_be_used_says_where_and_what_to_do(
     row: dict[str, Any], args: dict[str, Any], message: str
 ) -> None:
@@ -162,28 +138,7 @@ def test_a_row_that_cannot_be_used_says_where_and_what_to_do(
         meaning(row, **args)
 
 
-def test_a_foreign_tag_beside_one_domain_is_told_both_ways_out() -> None:
-    row = {"prompt": "p", "tag": "maths"}
-    with pytest.raises(ConfigError, match=f"rewards.chat.tag_included, or set {KEY}.tag: '' if every row is of chat"):
-        meaning(row, (CHAT,))
-    assert meaning(row, (CHAT,), tag="").domain == "chat"
-
-
-def test_a_tag_of_two_domains_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="'math' belongs to two domains: rewards.math and rewards.other"):
-        RowReader(DataArgs(), KEY, (MATH, Domain("other", ("math",))))
-
-
-@pytest.mark.parametrize(
-    ("cell", "fault"),
-    [
-        ('"\\ud800"', "holds half of a surrogate pair"),
-        ('{"\\uDC00": 1}', "holds half of a surrogate pair"),
-        ('["ok", "a\\ud83d b"]', "holds half of a surrogate pair"),
-        ('1, "a": 2', "the key 'a' occurs twice in one object"),
-        ('{"b": 1, "c": 2, "b": 3}', "the key 'b' occurs twice in one object"),
-    ],
-)
+@cases("cell, fault")
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.json"])
 def test_what_no_row_may_hold_is_told_with_its_place(tmp_path: Path, name: str, cell: str, fault: str) -> None:
     path, (before, after) = tmp_path / name, ('{"prompt": "p", "ground_truth": 1}',) * 2
@@ -237,30 +192,8 @@ def test_arrays_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
         read(DataArgs(file_name=(str(tmp_path / "rows.json"),)))
 
 
-def test_a_csv_header_with_a_column_twice_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_text("a,b,a\n1,2,3\n")
-    with pytest.raises(ConfigError, match=r"rows.csv:1: the header names a column twice: a"):
-        read(DataArgs(file_name=(str(tmp_path / "rows.csv"),)))
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_ground_truth_that_is_no_number_is_refused(value: float) -> None:
     row = Row("rows.jsonl", 4, {"prompt": "p", "ground_truth": value})
     with pytest.raises(ConfigError, match=r"rows.jsonl:4: column 'ground_truth' holds (nan|inf), which no response"):
         RowReader(DataArgs(), KEY, (MATH,)).read(row)
-
-
-def test_messages_as_text_are_looked_at_as_closely(tmp_path: Path) -> None:
-    reader = RowReader(DataArgs(), KEY, (CHAT,))
-    for text, fault in (("[" * 100_000, "recursion depth"), ('[{"role": "user", "content": "\\ud800"}]', "surrogate")):
-        with pytest.raises(ConfigError, match=f"rows.csv:2: column 'messages'.*{fault}"):
-            reader.read(Row("rows.csv", 2, {"messages": text, "tag": "chat"}))
-
-
-def test_a_column_that_a_reward_declares_must_be_there() -> None:
-    reader = RowReader(DataArgs(), KEY, (Domain("code", ("code",), ("unit_tests",)),))
-    with pytest.raises(
-        ConfigError, match=r"r:1: column 'unit_tests' is missing; the row has prompt, tests\. rewards\.code"
-    ):
-        reader.read(Row("r", 1, {"prompt": "p", "tests": "t"}))
-    assert reader.read(Row("r", 1, {"prompt": "p", "unit_tests": ["t"]})).domain == "code"

@@ -12,18 +12,9 @@ from roll.datasets.loader import Row
 from roll.datasets.preferences import PairColumns
 from roll.datasets.rows import Domain, RowReader
 from roll.errors import ConfigError
+from tests.helpers.cases import cases
 
 KEY = "actor_train.data_args"
-SHOWN = [
-    {"type": "image", "image": "a.png"},
-    {"type": "image"},
-    {"type": "image_url", "image_url": {"url": "a.png"}},
-    {"type": "input_image", "image_url": "a.png"},
-    {"type": "video", "video": "a.mp4"},
-    {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}},
-    {"type": "audio", "text": None},
-    {"image": "a.png"},
-]
 HELD = [
     {"images": [{"bytes": b"\x89PNG....", "path": None}]},
     {"images": ["a.png"]},
@@ -37,17 +28,6 @@ HELD = [
     {"audio": {"array": [0.0], "sampling_rate": 16000}},
     {"multi_modal_data": {"image": ["17"]}},
     {"image": "000017", "prompt": "<image>What is it?"},
-]
-TEXT_ALONE = [
-    {"images": []},
-    {"images": None},
-    {"image": ""},
-    {"images": [{"bytes": None, "path": None}]},
-    {"image": "python:3.11-slim"},
-    {"num_images": 3, "image": 0},
-    {"prompt": 'Write <image> and <img src="a.png"> in XML.'},
-    {"prompt": "What does <video> mean in HTML?", "videos": []},
-    {"path": "a.png", "url": "https://a.b/c.jpg"},
 ]
 
 
@@ -79,14 +59,14 @@ def test_a_row_with_pictures_in_a_column_is_refused_in_every_kind_of_run(values:
             read(row_with(kind, values))
 
 
-@pytest.mark.parametrize("shown", SHOWN, ids=lambda shown: json.dumps(shown)[:40])
+@cases("shown")
 def test_a_message_that_shows_pictures_is_refused_in_every_kind_of_run(shown: Mapping[str, Any]) -> None:
     for kind, read in readers():
         with pytest.raises(ConfigError, match=r"rows.jsonl:7: column '\w+' shows (a picture|a video|sound) in a mess"):
             read(row_with(kind, {}, [{"role": "user", "content": [shown, {"type": "text", "text": "What is it?"}]}]))
 
 
-@pytest.mark.parametrize("values", TEXT_ALONE, ids=lambda values: json.dumps(values)[:40])
+@cases("values")
 def test_a_row_that_only_speaks_of_pictures_is_read(values: Mapping[str, Any]) -> None:
     for kind, read in readers():
         assert read(row_with(kind, values))

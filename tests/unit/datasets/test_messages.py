@@ -191,32 +191,23 @@ def test_arrays_of_numpy_are_lists(tmp_path: Path) -> None:
     assert json.dumps(second["tool_calls"][0]["function"]["arguments"]) == '{"at": [1, 2], "n": 3}'
 
 
-def test_a_sequence_of_mappings_may_be_a_mapping_of_lists() -> None:
+def test_messages_keep_what_their_author_wrote() -> None:
     """As the package datasets gives sequences."""
     columns = {"role": ["user", "assistant"], "content": ["a", "b"], "name": [None, None]}
     assert clean_messages(columns) == [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    text, struct = (clean_messages(called(value))[2] for value in ('{"a": null}', {"a": None}))
+    assert [m["tool_calls"][0]["function"]["arguments"] for m in (text, struct)] == [{"a": None}, {}]
+    results = [{"x": 1, "y": None}, [1, 2], ["a", "b"], 3, [part("a"), part("b")]]
+    found = [clean_messages([{"role": "tool", "content": result}])[0]["content"] for result in results]
+    assert found == ['{"x": 1}', "[1, 2]", '["a", "b"]', "3", "ab"]
+    content = [{"type": "thinking", "thinking": [part("hm")]}, part("yes")]
+    (found,) = clean_messages([{"role": "assistant", "content": content}])
+    assert found == {"role": "assistant", "content": "yes", "reasoning_content": "hm"}
 
 
 @pytest.mark.parametrize(("arguments", "wanted"), [("", {}), (" ", {}), (None, {}), ({}, {}), ("null", {})])
 def test_empty_arguments_are_an_empty_mapping(arguments: Any, wanted: Any) -> None:
     assert clean_messages(called(arguments))[2]["tool_calls"][0]["function"]["arguments"] == wanted
-
-
-def test_a_null_that_an_author_wrote_in_a_text_stays_and_one_of_a_struct_goes() -> None:
-    text, struct = (clean_messages(called(value))[2] for value in ('{"a": null}', {"a": None}))
-    assert [m["tool_calls"][0]["function"]["arguments"] for m in (text, struct)] == [{"a": None}, {}]
-
-
-def test_what_a_tool_returns_may_be_any_json() -> None:
-    results = [{"x": 1, "y": None}, [1, 2], ["a", "b"], 3, [part("a"), part("b")]]
-    found = [clean_messages([{"role": "tool", "content": result}])[0]["content"] for result in results]
-    assert found == ['{"x": 1}', "[1, 2]", '["a", "b"]', "3", "ab"]
-
-
-def test_thinking_among_the_parts_is_the_reasoning() -> None:
-    content = [{"type": "thinking", "thinking": [part("hm")]}, part("yes")]
-    (found,) = clean_messages([{"role": "assistant", "content": content}])
-    assert found == {"role": "assistant", "content": "yes", "reasoning_content": "hm"}
 
 
 @pytest.mark.parametrize(

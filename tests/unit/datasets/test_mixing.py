@@ -22,36 +22,28 @@ def domains(mixer: TaskMixer, count: int) -> Counter[str]:
     return Counter(task.domain for task in mixer.next_tasks(count))
 
 
-def test_shares_hold_exactly_in_every_step_when_they_divide() -> None:
+def test_shares_hold_in_every_step_and_remainders_are_carried_on() -> None:
     mixer = TaskMixer(tasks(math=50, code=3, chat=9), 20, 0, {"math": 0.5, "code": 0.35, "chat": 0.15})
     for _ in range(30):
         assert domains(mixer, 20) == {"math": 10, "code": 7, "chat": 3}
-
-
-def test_remainders_are_carried_into_the_next_step() -> None:
     mixer = TaskMixer(tasks(math=50, code=50), 4, 0, {"math": 2 / 3, "code": 1 / 3})
     assert [domains(mixer, 4)["math"] for _ in range(6)] == [3, 2, 3, 3, 2, 3]
-
-
-def test_without_shares_domains_come_as_they_occur() -> None:
     mixer = TaskMixer(tasks(math=30, code=10), 8, 0)
     assert domains(mixer, 8) == {"math": 6, "code": 2}
-
-
-def test_a_share_of_zero_leaves_a_domain_out() -> None:
     assert domains(TaskMixer(tasks(math=3, code=3), 8, 0, {"math": 1.0, "code": 0.0}), 80) == {"math": 80}
+    mixer = TaskMixer(tasks(math=3, code=3, logic=3), 6, 0, {"math": 0.6, "code": 0.3})
+    drawn = [task.domain for task in mixer.next_tasks(12)]
+    assert {name: drawn.count(name) for name in ("math", "code", "logic")} == {"math": 8, "code": 4, "logic": 0}
+    assert interleave({"a": 4, "b": 2}) == ["a", "b", "a", "a", "b", "a"]
 
 
-def test_every_epoch_holds_every_task_once_in_an_order_of_its_own() -> None:
+def test_every_epoch_holds_every_task_once() -> None:
     mixer = TaskMixer(tasks(math=20), 7, seed=3)
     epochs = [[task.task_id for task in mixer.next_tasks(20)] for _ in range(3)]
     assert all(sorted(epoch) == sorted(epochs[0]) for epoch in epochs)
     assert epochs[0] != epochs[1] != epochs[2] and mixer.epochs == {"math": 3.0}
     assert [t.task_id for t in TaskMixer(tasks(math=20), 7, seed=3).next_tasks(20)] == epochs[0]
     assert [t.task_id for t in TaskMixer(tasks(math=20), 7, seed=4).next_tasks(20)] != epochs[0]
-
-
-def test_without_shuffling_tasks_come_in_file_order() -> None:
     mixer = TaskMixer(tasks(math=3), 2, 0, shuffle=False)
     assert [task.task_id for task in mixer.next_tasks(5)] == ["math-0", "math-1", "math-2", "math-0", "math-1"]
 
@@ -74,10 +66,6 @@ def test_the_rest_of_an_epoch_is_left_out_where_it_fills_no_step() -> None:
 def test_rows_of_which_no_epoch_can_be_cut_are_an_error(sizes: dict[str, int], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         TaskMixer(tasks(**sizes), block=4, seed=0, drop_last=True)
-
-
-def test_interleave_spreads_evenly() -> None:
-    assert interleave({"a": 4, "b": 2}) == ["a", "b", "a", "a", "b", "a"]
 
 
 @settings(max_examples=60)
@@ -137,16 +125,15 @@ def test_shares_that_do_not_fit_the_data_are_an_error(shares: dict[str, float], 
         TaskMixer(tasks(math=2, code=2), 4, 0, shares)
 
 
-def test_shares_count_in_proportion_to_their_sum_and_a_domain_without_one_has_none() -> None:
-    mixer = TaskMixer(tasks(math=3, code=3, logic=3), 6, 0, {"math": 0.6, "code": 0.3})
-    domains = [task.domain for task in mixer.next_tasks(12)]
-    assert {name: domains.count(name) for name in ("math", "code", "logic")} == {"math": 8, "code": 4, "logic": 0}
-
-
-def test_other_data_than_the_checkpoints_is_an_error() -> None:
+def test_on_resume_shares_may_change_and_data_may_not() -> None:
     state = TaskMixer(tasks(math=3), 2, 0).state_dict()
     with pytest.raises(ConfigError, match="the rows of math are not those of the checkpoint"):
         TaskMixer(tasks(math=4), 2, 0).load_state_dict(state)
+    first = TaskMixer(tasks(math=9, code=9), 10, 0, {"math": 0.9, "code": 0.1})
+    first.next_tasks(50)
+    second = TaskMixer(tasks(math=9, code=9), 10, 0, {"math": 0.5, "code": 0.5})
+    second.load_state_dict(first.state_dict())
+    assert domains(second, 10) == {"math": 5, "code": 5}
 
 
 def test_other_values_in_rows_of_the_same_name_are_an_error() -> None:
@@ -159,11 +146,3 @@ def test_other_values_in_rows_of_the_same_name_are_an_error() -> None:
     mixer("1 + 1").load_state_dict(state)
     with pytest.raises(ConfigError, match="the rows of math are not those of the checkpoint"):
         mixer("1 + 2").load_state_dict(state)
-
-
-def test_shares_may_change_on_resume_and_hold_from_the_next_step_on() -> None:
-    first = TaskMixer(tasks(math=9, code=9), 10, 0, {"math": 0.9, "code": 0.1})
-    first.next_tasks(50)
-    second = TaskMixer(tasks(math=9, code=9), 10, 0, {"math": 0.5, "code": 0.5})
-    second.load_state_dict(first.state_dict())
-    assert domains(second, 10) == {"math": 5, "code": 5}

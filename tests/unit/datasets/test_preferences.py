@@ -13,6 +13,7 @@ from roll.datasets.mixing import RowSource
 from roll.datasets.preferences import PairColumns, load_pairs
 from roll.errors import ConfigError
 from roll.types.batch import PairRows
+from tests.helpers.cases import cases
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast as Tokenizer
@@ -58,30 +59,26 @@ def test_a_pair_is_two_rows_that_share_the_prompt(tmp_path: Path, tiny_tokenizer
     first, second = rendered(load(tmp_path, tiny_tokenizer, TEXTS), tiny_tokenizer)
     assert first[1] == f"13{end}" and second[1] == f"331{end}"
     assert first[0].startswith(asked + first[1]) and second[0].startswith(asked + second[1])
+    begun, end = [user("31"), answer("13"), user("42")], tiny_tokenizer.eos_token
+    row = {"chosen": [*begun, answer("24")], "rejected": [*begun, answer("42"), user("5"), answer("6")]}
+    compared = [part for _, part in rendered(load(tmp_path, tiny_tokenizer, row), tiny_tokenizer)]
+    assert compared == [f"24{end}", f"42{end}6{end}"]
+    end = tiny_tokenizer.eos_token
+    rows = load(tmp_path, tiny_tokenizer, TEXTS | {"more": "7"}, template="plain", query="more")
+    assert [whole for whole, _ in rendered(rows, tiny_tokenizer)] == [f"31\n713{end}", f"31\n7331{end}"]
+    # Nothing predicts it; a mean over an answer's tokens would be over one too many.
+    unasked = {"prompt": "", "chosen": "13", "rejected": "31"}
+    end = tiny_tokenizer.eos_token
+    rows = load(tmp_path, tiny_tokenizer, unasked, unasked | {"rejected": ""}, template="plain")
+    assert rendered(rows, tiny_tokenizer) == [(f"13{end}", f"3{end}"), (f"31{end}", f"1{end}")]
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"prompt": "31", "chosen": [answer("13")], "rejected": [answer("331")]},
-        {"prompt": "31", "chosen": answer("13"), "rejected": answer("331")},
-        {"prompt": [user("31")], "chosen": "13", "rejected": "331"},
-        {"prompt": "another", "chosen": [user("31"), answer("13")], "rejected": [user("31"), answer("331")]},
-    ],
-    ids=["answers_as_messages", "answers_as_one_message", "prompt_as_messages", "whole_conversations"],
-)
+@cases("row")
 def test_texts_and_messages_say_the_same(row: dict[str, Any], tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
     texts = load(tmp_path, tiny_tokenizer, TEXTS)
     messages = load(tmp_path, tiny_tokenizer, row)
     assert messages.input_ids.tolist() == texts.input_ids.tolist()
     assert messages.response_mask.tolist() == texts.response_mask.tolist()
-
-
-def test_turns_that_both_share_are_the_prompt(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
-    begun, end = [user("31"), answer("13"), user("42")], tiny_tokenizer.eos_token
-    row = {"chosen": [*begun, answer("24")], "rejected": [*begun, answer("42"), user("5"), answer("6")]}
-    compared = [part for _, part in rendered(load(tmp_path, tiny_tokenizer, row), tiny_tokenizer)]
-    assert compared == [f"24{end}", f"42{end}6{end}"]
 
 
 def test_a_template_that_rewrites_earlier_turns_compares_last_answers_alone(
@@ -97,12 +94,6 @@ def test_a_template_that_rewrites_earlier_turns_compares_last_answers_alone(
     row = {"chosen": [*begun, answer("24")], "rejected": [user("31"), answer("31"), user("42"), answer("24")]}
     with pytest.raises(ConfigError, match=r"in one row\. Set another template, or give pairs that differ in their"):
         load(tmp_path, tiny_tokenizer, row, template=template)
-
-
-def test_plain_rows_are_prompt_answer_and_end(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
-    end = tiny_tokenizer.eos_token
-    rows = load(tmp_path, tiny_tokenizer, TEXTS | {"more": "7"}, template="plain", query="more")
-    assert [whole for whole, _ in rendered(rows, tiny_tokenizer)] == [f"31\n713{end}", f"31\n7331{end}"]
 
 
 def test_names_of_columns_margins_and_ties(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
@@ -125,14 +116,6 @@ def test_pairs_whose_rows_are_the_same_are_left_out_whatever_makes_them_so(
     assert len(load(tmp_path, tiny_tokenizer, TEXTS, differs_late, **cut)) == 2
     with pytest.raises(ConfigError, match=r"no pairs to learn from in .* \(2 rows, 1 too long, 2 with equal responses"):
         load(tmp_path, tiny_tokenizer, not_shown, differs_late, **cut)
-
-
-def test_the_first_token_of_a_row_counts_in_no_answer(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
-    """Nothing predicts it; a mean over an answer's tokens would be over one too many."""
-    unasked = {"prompt": "", "chosen": "13", "rejected": "31"}
-    end = tiny_tokenizer.eos_token
-    rows = load(tmp_path, tiny_tokenizer, unasked, unasked | {"rejected": ""}, template="plain")
-    assert rendered(rows, tiny_tokenizer) == [(f"13{end}", f"3{end}"), (f"31{end}", f"1{end}")]
 
 
 def test_calls_whose_arguments_are_json_texts_are_those_whose_arguments_are_mappings(

@@ -21,28 +21,23 @@ def check(path: Path, rows: list[dict[str, Any]] | None = None, **args: Any) -> 
     return preflight(DataArgs(file_name=(str(path),), **args), KEY, DOMAINS)
 
 
-def test_good_data_has_no_problems(tmp_path: Path) -> None:
+def test_faults_of_rows_are_counted_and_told_once(tmp_path: Path) -> None:
     assert check(tmp_path / "rows.jsonl", [GOOD] * 3) == []
-
-
-def test_an_empty_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     assert check(path, []) == [f"{KEY}.file_name: {path} is empty: it has no rows"]
-
-
-def test_the_same_problem_in_many_rows_is_told_once_with_their_number(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     problems = check(path, [GOOD, *[{**GOOD, "tag": "code"}] * 5, {"prompt": "p", "tag": "math"}])
     assert len(problems) == 2
     assert problems[0].startswith(f"{path}:2: no domain has the tag 'code'") and problems[0].endswith("(5 of 7 rows)")
     assert problems[1].startswith(f"{path}:7: column 'ground_truth'")
-
-
-def test_a_broken_line_is_told_after_what_came_before(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({**GOOD, "tag": "code"}) + "\n{")
     problems = check(path)
     assert len(problems) == 2 and f"{path}:2: not a JSON object" in problems[1]
+    path = tmp_path / "rows.jsonl"
+    twice = '{"prompt": "p", "prompt": "q", "ground_truth": "1"}\n'
+    path.write_text(json.dumps(GOOD) + "\n" + twice * 3)
+    assert check(path) == [f"{path}:2: the key 'prompt' occurs twice in one object (3 of 4 rows)"]
 
 
 def test_a_message_without_a_text_is_no_prompt(tmp_path: Path) -> None:
@@ -87,13 +82,6 @@ def test_preflight_imports_neither_torch_nor_transformers() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_faults_of_rows_are_counted_with_the_first_of_them(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    twice = '{"prompt": "p", "prompt": "q", "ground_truth": "1"}\n'
-    path.write_text(json.dumps(GOOD) + "\n" + twice * 3)
-    assert check(path) == [f"{path}:2: the key 'prompt' occurs twice in one object (3 of 4 rows)"]
 
 
 def test_a_reward_that_reads_ground_truth_wants_it_in_some_row(tmp_path: Path) -> None:

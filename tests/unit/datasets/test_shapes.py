@@ -15,6 +15,7 @@ from roll.datasets.loader import Row
 from roll.datasets.preferences import PairColumns, load_pairs
 from roll.datasets.rows import Domain, RowReader
 from roll.errors import ConfigError
+from tests.helpers.cases import cases
 from tests.unit.datasets.templates import CALLS as WITH_TOOLS
 
 if TYPE_CHECKING:
@@ -31,47 +32,35 @@ def conversation(row: Mapping[str, Any], **names: Any) -> list[dict[str, Any]]:
     return Columns(**keys).read(Row("rows.jsonl", 7, row), DataArgs(), KEY).messages
 
 
-@pytest.mark.parametrize(
-    ("row", "names"),
-    [
-        ({"conversations": [{"from": "human", "value": "31?"}, {"from": "gpt", "value": "13"}]}, {}),
-        ({"conversation": [USER, ANSWER]}, {}),
-        ({"prompt": [USER], "completion": [ANSWER]}, {"prompt": "prompt", "response": "completion"}),
-        ({"prompt": "31?", "completion": "13"}, {"prompt": "prompt", "response": "completion"}),
-        ({"prompt": [USER], "completion": ANSWER}, {"prompt": "prompt", "response": "completion"}),
-        ({"input": [USER], "output": "13"}, {"prompt": "input"}),
-        ({"instruction": None, "output": None, "messages": [USER, ANSWER]}, {}),
-        ({"conversation": [{"input": "31?", "output": "13"}]}, {}),
-        ({"conversation": {"input": ["31?"], "output": ["13"]}}, {}),
-        ({"conversations": [{"human": "31?", "assistant": "13"}]}, {}),
-        ({"messages": [{"question": "31?", "answer": "13", "score": None}]}, {}),
-        ({"conversation": '[{"prompt": "31?", "response": "13"}]'}, {}),
-    ],
-    ids=[
-        "ShareGPT",
-        "conversation",
-        "TRL's messages",
-        "TRL's texts",
-        "TRL's message",
-        "Nemotron",
-        "unified columns",
-        "Capybara",
-        "Capybara as columns",
-        "human and assistant",
-        "question and answer",
-        "text of exchanges",
-    ],
-)
+@cases("row, names")
 def test_a_shape_of_the_hub_is_the_same_conversation(row: Mapping[str, Any], names: Mapping[str, str]) -> None:
     assert conversation(row, **names) == [USER, ANSWER]
 
 
-def test_a_side_of_an_exchange_that_is_null_is_no_message() -> None:
+def test_exchanges_and_transcripts_are_conversations() -> None:
     """Parquet fills nulls in: Capybara's rows that end with a question."""
     turns = [{"input": "31?", "output": "13"}, {"input": "7?", "output": None}]
     assert conversation({"conversation": turns}) == [USER, ANSWER]
     with pytest.raises(ConfigError, match="'conversation' has no message of the assistant to train on; it has user"):
         conversation({"conversation": turns[1:]})
+    call = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
+    talk = [{"from": "human", "value": "31?"}, {"from": "gpt", "value": None, "tool_calls": [call]}]
+    talk += [{"from": "tool", "value": "3"}, {"from": "gpt", "value": "13"}]
+    roles = [said["role"] for said in conversation({"conversations": talk})]
+    assert roles == ["user", "assistant", "tool", "assistant"]
+    turns = [{"input": "a", "output": "b", "system": "Be brief."}, {"input": "c", "output": "d", "system": None}]
+    said = [(message["role"], message["content"]) for message in conversation({"conversation": turns})]
+    assert said == [("system", "Be brief."), ("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
+    chosen, _ = pair({"prompt": "31?", "chosen": "\n\nHuman: a", "rejected": "b"})
+    assert chosen[1]["content"] == "\n\nHuman: a"
+    row = {"extra": {"asked": "31?", "kind": "math"}, "ground_truth": "13"}
+    assert prompt(row, prompt="extra.asked", tag="extra.kind") == ((USER,), "13")
+    asked, said, worse = (json.dumps([message]) for message in (USER, ANSWER, WORSE))
+    row = {"prompt": asked, "completion": said}
+    assert conversation(row, prompt="prompt", response="completion") == [USER, ANSWER]
+    assert pair({"prompt": asked, "chosen": said, "rejected": worse}) == ([USER, ANSWER], [USER, WORSE])
+    assert prompt({"prompt": asked, "ground_truth": "13"}) == ((USER,), "13")
+    assert prompt({"prompt": "[31, 1]?", "ground_truth": "13"})[0][0]["content"] == "[31, 1]?"
 
 
 @pytest.mark.parametrize("flag", ["train", "loss", "training"])
@@ -82,36 +71,19 @@ def test_a_flag_not_to_learn_an_answer_is_its_weight(flag: str) -> None:
     assert [said.get("weight") for said in conversation({"conversations": talk})] == [None, 0, None, 1]
 
 
-def test_a_turn_of_calls_alone_is_found_as_a_message() -> None:
-    call = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
-    talk = [{"from": "human", "value": "31?"}, {"from": "gpt", "value": None, "tool_calls": [call]}]
-    talk += [{"from": "tool", "value": "3"}, {"from": "gpt", "value": "13"}]
-    roles = [said["role"] for said in conversation({"conversations": talk})]
-    assert roles == ["user", "assistant", "tool", "assistant"]
-
-
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ({"prompt": "31?", "chosen": "", "rejected": "1"}, "column 'chosen' is an empty response"),
-        ({"prompt": [USER], "chosen": [{**ANSWER, "content": " "}], "rejected": [ANSWER]}, "is an empty response"),
-        ({"prompt": "31?", "chosen": "13", "rejected": None}, "'rejected' is empty. Correct the row, leave it out, or"),
-        (
-            {"prompt": [USER], "chosen": [{**ANSWER, "content": None}], "rejected": [ANSWER]},
-            r"the content of message 1 \(assistant\) is null",
-        ),
-    ],
-)
+@cases("row, said")
 def test_an_answer_of_a_pair_that_says_nothing_is_refused(row: Mapping[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         pair(row)
 
 
-def test_an_output_that_is_null_is_told_as_empty() -> None:
+def test_columns_that_say_nothing_are_told_as_what_they_are() -> None:
     with pytest.raises(
         ConfigError, match="column 'output' is empty. Correct the row, leave it out, or set response_key"
     ):
         conversation({"instruction": "31?", "output": None})
+    with pytest.raises(ConfigError, match=r"Set chosen_key to the column's name$"):
+        pair({"conversations": [USER, ANSWER]})
 
 
 def test_of_a_prompt_in_messages_nothing_is_learnt(tmp_path: "Path", tiny_tokenizer: "Tokenizer") -> None:
@@ -124,73 +96,19 @@ def test_of_a_prompt_in_messages_nothing_is_learnt(tmp_path: "Path", tiny_tokeni
     assert learnt == f"13{tiny_tokenizer.eos_token}"
 
 
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ({"prompt": "31?", "completion": "13"}, "prompt_key: prompt and response_key: completion"),
-        ({"prompt": [USER], "completion": [ANSWER]}, "prompt_key: prompt and response_key: completion"),
-        ({"input": [USER], "output": "13"}, "prompt_key: input and response_key: output"),
-        ({"question": "31?", "answer": "13"}, "prompt_key: question and response_key: answer"),
-        (
-            {"question": "31?", "solution": "Sort: 13", "answer": "13"},
-            "prompt_key: question and response_key: solution",
-        ),
-        (
-            {"instruction": "31?", "response": "13", "prompt": "Be brief. 31?"},
-            "prompt_key: instruction and response_key: response",
-        ),
-        (
-            {"instruction": "31?", "response": "13", "conversations": [USER, ANSWER]},
-            "prompt_key: instruction and response_key: response, or messages: conversations for whole conversations",
-        ),
-    ],
-)
+@cases("row, said")
 def test_columns_of_a_usual_name_are_told_with_their_keys(row: Mapping[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=rf"rows.jsonl:7: .*\(here {said}\)"):
         conversation(row)
 
 
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        (
-            {"message_id": "a", "message_tree_id": "t", "parent_id": None, "text": "31?", "role": "prompter"},
-            "write each path of a tree as messages: each row holds one message of a tree",
-        ),
-        (
-            {"instruction": "31?", "completions": [{"response": "13", "overall_score": 8.0}]},
-            "write two of them as chosen and rejected: each row holds several responses with scores",
-        ),
-        ({"prompt": "31?", "answers": [{"answer": "13", "rank": 1.0}]}, "write two of them as chosen and rejected: "),
-        ({"context": [USER], "response1": "13", "response2": "31"}, "write the better one as chosen, the other as"),
-        ({"prompt": "31?", "response": "13", "helpfulness": 4}, "write two of the same prompt as chosen and rejected"),
-        ({"system": "Be brief.", "chat": "USER: 31? ASSISTANT: 13"}, "write its turns as messages: each row holds a "),
-        ({"conversations": ["31?", "13"]}, "write them as messages, each with its role: each row holds texts of "),
-    ],
-    ids=["OASST", "UltraFeedback", "Nectar", "HelpSteer3", "HelpSteer2", "Glaive", "LIMA"],
-)
+@cases("row, said")
 def test_rows_that_no_key_reads_are_told_how_to_be_written(row: Mapping[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=f"Set chosen_key to the column's name, or {said}"):
         pair(row)
 
 
-def test_a_whole_conversation_beside_no_pair_is_not_told_as_texts() -> None:
-    with pytest.raises(ConfigError, match=r"Set chosen_key to the column's name$"):
-        pair({"conversations": [USER, ANSWER]})
-
-
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ({"problem": "31?", "ground_truth": "13"}, "(here KEY.prompt: problem)"),
-        ({"input": {"messages": [USER]}, "ground_truth": "13"}, "(here KEY.prompt: input.messages)"),
-        ({"prompt": "31?", "final_answer": "13"}, "(here KEY.ground_truth: final_answer)"),
-        ({"prompt": [USER], "reward_model": {"ground_truth": "13"}}, "(here KEY.ground_truth: reward_model."),
-        ({"question": "31?", "messages": [USER, ANSWER], "ground_truth": "13"}, "or name the column of the quest"),
-        ({"conversations": ["31?", "13"], "ground_truth": "13"}, "Set KEY.prompt to the column's name"),
-    ],
-    ids=["Big-Math", "OpenAI", "DeepMath", "DAPO", "OpenR1", "LIMA"],
-)
+@cases("row, said")
 def test_columns_of_prompts_are_told_with_their_keys(row: Mapping[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said.replace("KEY", KEY))):
         prompt_of(row)
@@ -264,16 +182,7 @@ def test_a_completion_that_its_row_calls_bad_is_not_learnt(tmp_path: "Path", tin
     assert len(good.lengths) == 1
 
 
-@pytest.mark.parametrize(
-    ("row", "warned"),
-    [
-        ({"system": "Be brief."}, "1 rows have a column 'system' that nothing reads. Set system_key: system if"),
-        ({"history": [["3?", "3"]]}, "1 rows have a column 'history' that nothing reads. Write it into the messages"),
-        ({"chat_template_kwargs": {"enable_thinking": False}}, "'chat_template_kwargs' that nothing reads"),
-        ({"system": "Be brief.", "prompt": [{"role": "system", "content": "Be brief."}, USER]}, ""),
-        ({"system": "", "history": [], "chat_template_kwargs": None}, ""),
-    ],
-)
+@cases("row, warned")
 def test_a_part_of_the_prompt_that_nothing_reads_is_told_in_every_run(
     tmp_path: "Path", tiny_tokenizer: "Tokenizer", caplog: pytest.LogCaptureFixture, row: dict[str, Any], warned: str
 ) -> None:
@@ -385,18 +294,7 @@ WORSE = {"role": "assistant", "content": "331"}
 TALK = "\n\nHuman: Hello\n\nAssistant: Yes?\n\nHuman: 31?\n\nAssistant: "
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"chosen": f"{TALK}13", "rejected": f"{TALK}331"},
-        {
-            "prompt": [{"from": "human", "value": "Hello"}, {"from": "gpt", "value": "Yes?"}, USER],
-            "chosen": {"from": "gpt", "value": "13"},
-            "rejected": {"from": "gpt", "value": "331"},
-        },
-    ],
-    ids=["hh-rlhf", "ShareGPT"],
-)
+@cases("row")
 def test_pairs_of_the_hub_are_two_conversations(row: Mapping[str, Any]) -> None:
     asked = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Yes?"}, USER]
     assert pair(row) == ([*asked, ANSWER], [*asked, WORSE])
@@ -411,11 +309,6 @@ def test_a_prompt_may_be_a_transcript_that_asks(whole: bool) -> None:
     assert [m["content"].strip() for m in chosen] == [m["content"] for m in [*said, ANSWER]]
     assert [m["content"].strip() for m in rejected] == [m["content"] for m in [*said, WORSE]]
     assert list(prompt({"prompt": asked, "ground_truth": "13"})[0]) == said
-
-
-def test_a_prompt_beside_a_transcript_is_the_prompt() -> None:
-    chosen, _ = pair({"prompt": "31?", "chosen": "\n\nHuman: a", "rejected": "b"})
-    assert chosen[1]["content"] == "\n\nHuman: a"
 
 
 def prompt(row: Mapping[str, Any], **args: Any) -> tuple[Any, Any]:
@@ -435,22 +328,9 @@ def test_a_ground_truth_may_stand_at_any_depth(row: Mapping[str, Any], column: s
     assert prompt({"prompt": "31?", **row}, ground_truth=column) == ((USER,), "13")
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"prompt": [USER]},
-        {"conversations": [{"from": "human", "value": "31?"}]},
-        {"messages": json.dumps([USER])},
-        {"prompt": [{"role": "user", "content": [{"type": "text", "text": "31?"}]}]},
-    ],
-)
+@cases("row")
 def test_prompts_of_rlvr_may_be_messages(row: Mapping[str, Any]) -> None:
     assert prompt({"ground_truth": "13", **row}) == ((USER,), "13")
-
-
-def test_columns_of_a_row_may_stand_in_a_mapping() -> None:
-    row = {"extra": {"asked": "31?", "kind": "math"}, "ground_truth": "13"}
-    assert prompt(row, prompt="extra.asked", tag="extra.kind") == ((USER,), "13")
 
 
 def test_an_input_that_nothing_reads_is_told(
@@ -473,21 +353,6 @@ def test_a_row_without_a_system_prompt_has_none(nothing: Any) -> None:
     assert conversation(row, system="system") == [USER, ANSWER]
     with pytest.raises(ConfigError, match="column 'system' is missing"):
         conversation({"instruction": "31?", "output": "13"}, system="system")
-
-
-def test_messages_may_be_the_json_text_of_any_column() -> None:
-    asked, said, worse = (json.dumps([message]) for message in (USER, ANSWER, WORSE))
-    row = {"prompt": asked, "completion": said}
-    assert conversation(row, prompt="prompt", response="completion") == [USER, ANSWER]
-    assert pair({"prompt": asked, "chosen": said, "rejected": worse}) == ([USER, ANSWER], [USER, WORSE])
-    assert prompt({"prompt": asked, "ground_truth": "13"}) == ((USER,), "13")
-    assert prompt({"prompt": "[31, 1]?", "ground_truth": "13"})[0][0]["content"] == "[31, 1]?"
-
-
-def test_exchanges_of_several_turns_are_one_conversation() -> None:
-    turns = [{"input": "a", "output": "b", "system": "Be brief."}, {"input": "c", "output": "d", "system": None}]
-    said = [(message["role"], message["content"]) for message in conversation({"conversation": turns})]
-    assert said == [("system", "Be brief."), ("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
 
 
 @pytest.mark.parametrize("empty", ["", " \n"])

@@ -60,25 +60,25 @@ def problem(given: DataArgs, reach: bool = True) -> str:
     return only
 
 
-def test_a_folder_stands_for_the_data_files_in_it_in_the_order_of_their_names(tmp_path: Path) -> None:
+def test_folders_patterns_and_addresses_stand_for_files(tmp_path: Path) -> None:
     for name, number in (("b.jsonl", 2), ("a.jsonl", 1), ("_left.jsonl", 8), (".hid.jsonl", 9), ("deeper/c.jsonl", 3)):
         write(tmp_path / name, number)
     (tmp_path / "README.md").write_text("no data")
     assert answers(args(str(tmp_path))) == ["1", "2"]
-
-
-def test_a_folder_without_data_files_is_refused(tmp_path: Path) -> None:
-    write(tmp_path / "deeper" / "a.jsonl", 1)
-    assert "holds no .json, .jsonl, .csv, .parquet files. Name others by a pattern" in problem(args(str(tmp_path)))
-
-
-def test_a_pattern_stands_for_the_files_that_match_it(tmp_path: Path) -> None:
     for name, number in (("x/part-2.jsonl", 2), ("part-1.jsonl", 1), ("part-3.json", 3), ("other.jsonl", 4)):
         write(tmp_path / name, number)
     (tmp_path / "part-9.jsonl").mkdir()
     assert answers(args(f"{tmp_path}/part-*.jsonl")) == ["1"]
     assert answers(args(f"{tmp_path}/**/part-*")) == ["1", "3", "2"]
     assert problem(args(f"{tmp_path}/none-*.jsonl")) == f"{KEY}.file_name: no file matches {tmp_path}/none-*.jsonl"
+    path = write(tmp_path / "a.jsonl", 1)
+    assert answers(args(f"file://{path}")) == ["1"]
+    assert problem(args(f"file://{tmp_path}/no.jsonl"), reach=False).endswith(f"there is no file {tmp_path}/no.jsonl")
+
+
+def test_a_folder_without_data_files_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "deeper" / "a.jsonl", 1)
+    assert "holds no .json, .jsonl, .csv, .parquet files. Name others by a pattern" in problem(args(str(tmp_path)))
 
 
 def test_a_file_with_the_signs_of_a_pattern_in_its_name_is_that_file(tmp_path: Path) -> None:
@@ -96,12 +96,6 @@ def test_the_type_given_for_a_pattern_is_that_of_all_its_files(tmp_path: Path) -
     assert "is not one of json" in problem(args(pattern, dataset_type="jsn"))
 
 
-def test_an_address_of_a_file_here_is_a_path(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", 1)
-    assert answers(args(f"file://{path}")) == ["1"]
-    assert problem(args(f"file://{tmp_path}/no.jsonl"), reach=False).endswith(f"there is no file {tmp_path}/no.jsonl")
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[str]:
     """A folder in fsspec's memory, of this test alone."""
@@ -113,15 +107,12 @@ def store(tmp_path: Path) -> Iterator[str]:
     files.rm(place, recursive=True)
 
 
-def test_files_elsewhere_are_read_alone_by_folder_and_by_pattern(store: str) -> None:
+def test_files_elsewhere_are_read_and_checked_like_others(store: str) -> None:
     assert answers(args(f"{store}/a.jsonl")) == ["1"]
     assert answers(args(store)) == ["1", "2"]
     assert answers(args(f"{store}/**/*.jsonl")) == ["1", "2", "3"]
     assert answers(args(f"{store}/notes.txt", dataset_type="jsonl")) == ["4"]
     assert f"there is no file {store}/none.jsonl" in problem(args(f"{store}/none.jsonl"))
-
-
-def test_rows_from_elsewhere_are_called_by_their_address_and_checked_like_others(store: str) -> None:
     (source,), _ = data_sources(args(f"{store}/a.jsonl"), KEY)
     assert [row.where for row in source.rows()] == [f"{store}/a.jsonl:1"]
     assert preflight(args(f"{store}/a.jsonl"), KEY, [MATH]) == []
@@ -129,8 +120,10 @@ def test_rows_from_elsewhere_are_called_by_their_address_and_checked_like_others
     assert wrong.startswith(f"{store}/a.jsonl:1: column 'question' (the prompt) is missing")
 
 
-def test_without_reach_nothing_is_looked_for_elsewhere() -> None:
+def test_unknown_protocols_are_told_and_nothing_is_asked_without_reach() -> None:
     assert data_sources(args("memory://no/where.jsonl"), KEY, reach=False) == ([], [])
+    assert "Protocol not known: nowhere" in problem(args("nowhere://a.jsonl"), reach=False)
+    assert list(lacking_packages(args("nowhere://a.jsonl"), KEY)) == []
 
 
 def test_a_protocol_says_which_package_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,11 +134,6 @@ def test_a_protocol_says_which_package_it_needs(monkeypatch: pytest.MonkeyPatch)
     text = f"{KEY}.file_name: s3://***@bucket/a.jsonl cannot be read: Install s3fs to access it"
     assert list(lacking_packages(args("s3://id:secret@bucket/a.jsonl"), KEY)) == [text]
     assert problem(args("s3://id:secret@bucket/a.jsonl")) == text
-
-
-def test_an_unknown_protocol_is_told() -> None:
-    assert "Protocol not known: nowhere" in problem(args("nowhere://a.jsonl"), reach=False)
-    assert list(lacking_packages(args("nowhere://a.jsonl"), KEY)) == []
 
 
 class _Quiet(SimpleHTTPRequestHandler):
@@ -175,7 +163,7 @@ def web(tmp_path: Path) -> Iterator[tuple[str, list[str]]]:
     server.server_close()
 
 
-def test_a_file_of_a_web_server_is_fetched_once_and_its_secrets_are_not_shown(web: tuple[str, list[str]]) -> None:
+def test_a_file_of_a_web_server_is_fetched_once_or_refused(web: tuple[str, list[str]]) -> None:
     address, asked = web
     given = args(f"{address}/a.jsonl?signature=abcdefgh12345")
     assert preflight(given, KEY, [MATH]) == []
@@ -183,9 +171,6 @@ def test_a_file_of_a_web_server_is_fetched_once_and_its_secrets_are_not_shown(we
     assert asked == ["/a.jsonl?signature=abcdefgh12345"]
     (source,), _ = data_sources(given, KEY)
     assert source.name == f"{address}/a.jsonl?signature=***"
-
-
-def test_a_file_that_a_web_server_does_not_have_is_refused(web: tuple[str, list[str]]) -> None:
     (wrong,) = preflight(args(f"{web[0]}/none.jsonl"), KEY, [MATH])
     assert wrong.startswith(f"{KEY}.file_name: {web[0]}/none.jsonl cannot be read: ClientResponseError: 404")
 
@@ -223,21 +208,20 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> FakeHub:
     return found
 
 
-def test_a_data_set_of_the_hub_is_read_by_split_and_subset_and_loaded_once(hub: FakeHub) -> None:
+def test_a_data_set_of_the_hub_is_read_by_split_or_says_why_not(hub: FakeHub) -> None:
     assert answers(args("someone/sums")) == ["2"]
     assert answers(args("someone/sums", split="test", subset="x")) == ["3x"]
     assert answers(args("someone/sums", split="test", subset="x")) == ["3x"]
     assert hub.calls == [("someone/sums", None, "train"), ("someone/sums", "x", "test")]
     (source,), _ = data_sources(args("someone/sums", subset="x"), KEY)
     assert [row.where for row in source.rows()] == ["someone/sums:x:train:0"]
-
-
-def test_a_data_set_that_cannot_be_had_says_why_and_what_to_do(hub: FakeHub) -> None:
     (wrong,) = preflight(args("someone/else"), KEY, [MATH])
     assert wrong.startswith(f"{KEY}.file_name: someone/else (split train) cannot be loaded as a data set of the")
     assert "OfflineModeIsEnabled" in wrong and "hf download someone/else --repo-type dataset" in wrong
     (wrong,) = preflight(args("someone/sums", split="tset"), KEY, [MATH])
     assert "Should be one of [train, test]" in wrong
+    del hub
+    assert f"{KEY}.dataset_type: json says how a file is read" in problem(args("someone/sums", dataset_type="json"))
 
 
 def test_a_path_that_looks_like_no_data_set_is_a_missing_file(
@@ -248,11 +232,6 @@ def test_a_path_that_looks_like_no_data_set_is_a_missing_file(
     for name in ("data/sums", "someone/sums.jsonl", "sums", "./someone/sums", "/someone/sums", "a/b/c"):
         assert "there is no file" in problem(args(name)), name
     assert hub.calls == []
-
-
-def test_a_data_set_has_no_file_type(hub: FakeHub) -> None:
-    del hub
-    assert f"{KEY}.dataset_type: json says how a file is read" in problem(args("someone/sums", dataset_type="json"))
 
 
 def test_a_missing_package_is_told_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,17 +3,17 @@
 from roll.envs.frozen_lake import FrozenLake, distances, is_held_out
 
 
-def test_the_same_seed_draws_the_same_map_and_others_differ() -> None:
+def test_maps_are_drawn_by_their_seed_with_a_way_to_the_goal() -> None:
     observations = [FrozenLake().reset(seed) for seed in (3, 3, *range(100, 140))]
     assert observations[0] == observations[1]
     assert len(set(observations)) > 35
-
-
-def test_every_map_has_a_way_to_the_goal() -> None:
     for seed in range(200):
         lake = FrozenLake(size=5, p=0.6)
         lake.reset(seed)
         assert (0, 0) in distances(lake.grid)
+    plans = list(FrozenLake().blind_plans(8))
+    assert len({tuple(plan) for plan in plans}) == 20
+    assert all(sorted(plan) == ["Down"] * 3 + ["Right"] * 3 for plan in plans)
 
 
 def test_following_the_distances_wins_and_earns_one() -> None:
@@ -33,16 +33,13 @@ def test_following_the_distances_wins_and_earns_one() -> None:
     assert (total, step.metrics["success"], step.observation.count("V")) == (1.0, 1.0, 1)
 
 
-def test_a_hole_ends_the_episode_with_nothing() -> None:
+def test_a_hole_ends_the_episode_and_a_wall_changes_nothing() -> None:
     lake = FrozenLake()
     lake.reset(0)
     lake.grid = ("_O__", "____", "____", "___G")
     step = lake.step("right")
     assert (step.reward, step.terminated, step.truncated, step.metrics["success"]) == (0.0, True, False, 0.0)
     assert step.observation == "_X__\n____\n____\n___G"
-
-
-def test_a_wall_and_a_meaningless_action_change_nothing() -> None:
     lake = FrozenLake()
     first = lake.reset(0)
     assert lake.step("Up")[0] == first
@@ -71,9 +68,3 @@ def test_training_and_held_out_maps_have_none_in_common() -> None:
             grids[maps].add(lake.grid)
             assert is_held_out(lake.grid) == (maps == "held_out")
     assert grids["training"].isdisjoint(grids["held_out"])
-
-
-def test_blind_plans_are_the_twenty_shortest_ways() -> None:
-    plans = list(FrozenLake().blind_plans(8))
-    assert len({tuple(plan) for plan in plans}) == 20
-    assert all(sorted(plan) == ["Down"] * 3 + ["Right"] * 3 for plan in plans)

@@ -12,6 +12,7 @@ import pytest
 from roll.envs.questions import MathQuestions, QaQuestions, Questions, exact_match, f1, load_rows
 from roll.envs.tools.search import Bm25, load_corpus
 from roll.errors import EnvError
+from tests.helpers.cases import cases
 
 DATA = Path(__file__).parents[3] / "examples" / "questions"
 MATH, QA, CORPUS = (str(DATA / f"{name}.jsonl") for name in ("math", "qa", "corpus"))
@@ -31,39 +32,25 @@ def test_bm25_gives_the_scores_of_its_formula() -> None:
     assert [place for place, _ in Bm25(["a b", "a b"]).search("a", 2)] == [0, 1]
 
 
-def test_a_corpus_has_titles_of_their_own_or_as_first_lines() -> None:
+def test_questions_come_by_seed_or_in_turn_with_another_try() -> None:
     found = load_corpus(CORPUS).search("which river flows through cairo", 1)
     assert [(one.title, one.text) for one in found] == [("Nile", "The Nile is a river that flows through Cairo.")]
     assert load_corpus(CORPUS) is load_corpus(CORPUS)
-
-
-def test_questions_are_drawn_by_the_seed_or_taken_in_turn() -> None:
     drawn = [QaQuestions(QA).reset(seed) for seed in range(40)]
     assert drawn == [QaQuestions(QA).reset(seed) for seed in range(40)]
     assert len(set(drawn)) == 8
     assert [QaQuestions(QA, seed=1).reset(seed) for seed in range(40)] != drawn
     in_turn = [QaQuestions(QA, mode="val").reset((1 << 30) + i) for i in range(8)]
     assert sorted(in_turn) == sorted({str(row["question"]) for row in load_rows(QA)})
+    env = MathQuestions(MATH, mode="val", tries=3, answer_format="text")
+    env.reset(2)
+    first, second, third = env.step("71"), env.step(""), env.step("72")
+    assert (first.observation, first.terminated, first.reward) == ("That is not right. Tries left: 2.", False, 0.0)
+    assert (second.terminated, second.metrics["action_is_valid"]) == (False, 0.0)
+    assert (third.reward, third.terminated) == (1.0, True)
 
 
-ASKED = [{"role": "user", "content": [{"type": "text", "text": "31?"}]}]
-
-
-@pytest.mark.parametrize(
-    ("row", "key", "found"),
-    [
-        ({"question": ASKED, "answer": "13"}, "question", "31?"),
-        ({"extra": {"asked": "31?"}, "answer": "13"}, "extra.asked", "31?"),
-        ({"question": ["31?"], "answer": "13"}, "question", "question holds a list, but a question is a text"),
-        (
-            {"question": [*ASKED, *ASKED], "answer": "13"},
-            "question",
-            "question holds 2 messages; it may hold one question",
-        ),
-        ({"question": [{"role": "system", "content": "Add."}, *ASKED], "answer": "13"}, "question", "Add.\n\n31?"),
-        ({"question": "31?", "image": "a.png", "answer": "13"}, "question", "column 'image' holds a picture"),
-    ],
-)
+@cases("row, key, found")
 def test_a_question_is_a_text_or_one_message(row: dict[str, Any], key: str, found: str, tmp_path: Path) -> None:
     """Never what Python writes of a list."""
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
@@ -78,32 +65,13 @@ def test_a_question_is_a_text_or_one_message(row: dict[str, Any], key: str, foun
             question()
 
 
-@pytest.mark.parametrize(
-    ("answer", "right", "found"),
-    [
-        (r"so \boxed{1.5}", 1.0, 1.0),
-        (r"<think>\boxed{2}</think> it is \boxed{\frac{6}{4}}", 1.0, 1.0),
-        (r"\boxed{2}", 0.0, 1.0),
-        ("1.5", 0.0, 0.0),
-        (r"<think>\boxed{1.5}", 0.0, 0.0),
-        ("", 0.0, 0.0),
-    ],
-)
+@cases("answer, right, found")
 def test_the_boxed_answer_is_judged_as_mathematics(answer: str, right: float, found: float) -> None:
     env = MathQuestions(MATH, mode="val")
     assert env.reset(1) == "What is one half of 3?"
     step = env.step(answer)
     assert (step.reward, step.metrics["success"], step.metrics["action_is_valid"]) == (right, right, found)
     assert step.terminated and not step.truncated
-
-
-def test_a_wrong_answer_may_be_tried_again() -> None:
-    env = MathQuestions(MATH, mode="val", tries=3, answer_format="text")
-    env.reset(2)
-    first, second, third = env.step("71"), env.step(""), env.step("72")
-    assert (first.observation, first.terminated, first.reward) == ("That is not right. Tries left: 2.", False, 0.0)
-    assert (second.terminated, second.metrics["action_is_valid"]) == (False, 0.0)
-    assert (third.reward, third.terminated) == (1.0, True)
 
 
 @pytest.mark.parametrize("answer", [{"solved": ["5"]}, True, [["5"]]])
@@ -135,19 +103,7 @@ def test_a_reference_that_is_no_mathematics_fails_the_episode(tmp_path: Path) ->
         env.step(r"\boxed{1}")
 
 
-@pytest.mark.parametrize(
-    ("answer", "truths", "exact", "shared"),
-    [
-        ("Paris", ["Paris"], 1.0, 1.0),
-        (" the  PARIS! ", ["paris"], 1.0, 1.0),
-        ("red house", ["big red house"], 0.0, 0.8),
-        ("kiwi", ["the kiwi bird", "kiwi"], 1.0, 1.0),
-        ("Paris or Rome", ["Paris"], 0.0, 0.5),
-        ("", ["Paris"], 0.0, 0.0),
-        ("the", ["a"], 1.0, 0.0),
-        ("Rome", ["Paris"], 0.0, 0.0),
-    ],
-)
+@cases("answer, truths, exact, shared")
 def test_texts_are_compared_as_squad_does(answer: str, truths: list[str], exact: float, shared: float) -> None:
     assert (exact_match(answer, truths), f1(answer, truths)) == (exact, pytest.approx(shared))
 

@@ -13,6 +13,7 @@ from roll.envs.webshop import prepare
 from roll.envs.webshop.catalogue import Goal, Product, load_catalogue
 from roll.envs.webshop.shop import WebShop, alike, judge, text_match, type_match
 from roll.errors import EnvError
+from tests.helpers.cases import cases
 
 SHOP = load_catalogue(None)
 GOAL = SHOP.goals("all")[0]  # waterproof, rubber sole; brown, 10; below 70: five things to meet
@@ -24,26 +25,20 @@ def product(title: str, **keys: Any) -> Product:
     return Product.model_validate({"title": title, **values})
 
 
-@pytest.mark.parametrize(
-    ("asin", "chosen", "reward"),
-    [
-        ("b0shoe0001", ["brown", "10"], 1.0),
-        ("b0shoe0001", [], 3 / 5),  # two attributes and the price
-        ("b0shoe0001", ["10", "dark grey"], 4 / 5),
-        ("b0shoe0002", ["brown", "10"], 4 / 5),  # no waterproof
-        ("b0shoe0003", ["10"], 2 / 5),  # the size and the price
-        ("b0tea00001", ["40 bags"], 0.0),  # no word of the title
-    ],
-)
+@cases("asin, chosen, reward")
 def test_a_purchase_earns_the_share_of_what_it_meets(asin: str, chosen: list[str], reward: float) -> None:
     assert judge(SHOP.products[asin], chosen, GOAL, SHOE).reward == pytest.approx(reward)
 
 
-def test_a_price_above_the_limit_is_one_thing_unmet() -> None:
+def test_prices_and_titles_weigh_what_a_purchase_earns() -> None:
     dear = GOAL.model_copy(update={"price_upper": 50.0})
     free = GOAL.model_copy(update={"price_upper": None})
     verdicts = [judge(SHOE, ["brown", "10"], goal, SHOE) for goal in (dear, free)]
     assert [(verdict.reward, verdict.price) for verdict in verdicts] == [(0.8, 0.0), (1.0, 1.0)]
+    wanted = product("one two three four five six seven eight nine ten eleven")
+    assert text_match("eleven", wanted.title) == pytest.approx(1 / 11)
+    assert type_match(product("eleven", query=wanted.query), wanted) == 0.1
+    assert text_match("anything", "of the with") == 0.2
 
 
 @pytest.mark.parametrize(
@@ -64,24 +59,7 @@ def test_the_kind_of_product_weighs_the_whole(bought: Product, kind: float) -> N
     assert verdict.reward == pytest.approx(kind * met / 5)
 
 
-def test_titles_that_share_one_word_of_many_are_hardly_of_a_kind() -> None:
-    wanted = product("one two three four five six seven eight nine ten eleven")
-    assert text_match("eleven", wanted.title) == pytest.approx(1 / 11)
-    assert type_match(product("eleven", query=wanted.query), wanted) == 0.1
-    assert text_match("anything", "of the with") == 0.2
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "same"),
-    [
-        ("navy blue", "Blue, navy", True),
-        ("red", "dark red", True),
-        ("dark blue", "dark green", False),
-        ("8", "9", False),
-        ("colour", "color", True),
-        ("", "red", False),
-    ],
-)
+@cases("first, second, same")
 def test_phrases_are_alike_whatever_the_order_of_their_words(first: str, second: str, same: bool) -> None:
     assert alike(first, second) is same is alike(second, first)
 

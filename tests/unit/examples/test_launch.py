@@ -128,7 +128,7 @@ def test_options_of_ray_are_those_that_it_has(head: str, command: click.Command)
     assert used <= known
 
 
-def test_files_that_scripts_call_are_there() -> None:
+def test_launch_files_name_what_is_there_and_leave_time_to_save() -> None:
     called = {
         REPOSITORY / path
         for file in [*SCRIPTS, SKY]
@@ -136,9 +136,6 @@ def test_files_that_scripts_call_are_there() -> None:
     }
     assert LAUNCH / "wait_for_nodes.py" in called
     assert [path for path in sorted(called) if not path.exists()] == []
-
-
-def test_two_nodes_of_eight_are_what_the_recipe_asks_for() -> None:
     recipe = read_yaml(TWO_NODES)
     assert (recipe["num_nodes"], recipe["num_gpus_per_node"]) == (2, 8)
     gpus = [pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] for pod in pods(RAY_JOB)]
@@ -146,6 +143,16 @@ def test_two_nodes_of_eight_are_what_the_recipe_asks_for() -> None:
     sky = read_yaml(SKY)
     assert (sky["num_nodes"], sky["resources"]["accelerators"].split(":")[1]) == (2, "8")
     assert all(TWO_NODES.name in file.read_text(encoding="utf-8") for file in (RAY_JOB, SKY))
+    sky = read_yaml(SKY)
+    resources = sky["resources"]
+    for name, section in {"task": sky, "resources": resources, "job_recovery": resources["job_recovery"]}.items():
+        assert [key for key in section if key not in SKY_KEYS[name].split()] == []
+    assert sky["secrets"] == {"RAY_AUTH_TOKEN": None}
+    script = SCRIPTS[1].read_text(encoding="utf-8")
+    [before_end] = re.findall(r"^#SBATCH --signal=B:TERM@(\d+)$", script, re.MULTILINE)
+    [timeout] = re.findall(r"interrupt_timeout=(\d+)", script)
+    assert int(timeout) + 20 <= int(before_end)
+    assert re.search(r"^#SBATCH --requeue$", script, re.MULTILINE)
 
 
 @pytest.mark.parametrize("file", [JOB, RAY_JOB], ids=lambda file: file.name)
@@ -172,19 +179,3 @@ def test_keys_of_the_rayjob_are_kuberays_and_its_ray_is_the_locks() -> None:
         assert [key for section in found for key in section if key not in KUBERAY_KEYS[name].split()] == []
     assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
     assert cluster["rayVersion"] == pins(REPOSITORY / "requirements" / "cuda-vllm.txt")["ray"]
-
-
-def test_keys_of_the_skypilot_file_are_skypilots_and_it_holds_no_secret() -> None:
-    sky = read_yaml(SKY)
-    resources = sky["resources"]
-    for name, section in {"task": sky, "resources": resources, "job_recovery": resources["job_recovery"]}.items():
-        assert [key for key in section if key not in SKY_KEYS[name].split()] == []
-    assert sky["secrets"] == {"RAY_AUTH_TOKEN": None}
-
-
-def test_a_time_limit_of_slurm_leaves_the_run_more_than_it_takes_to_save() -> None:
-    script = SCRIPTS[1].read_text(encoding="utf-8")
-    [before_end] = re.findall(r"^#SBATCH --signal=B:TERM@(\d+)$", script, re.MULTILINE)
-    [timeout] = re.findall(r"interrupt_timeout=(\d+)", script)
-    assert int(timeout) + 20 <= int(before_end)
-    assert re.search(r"^#SBATCH --requeue$", script, re.MULTILINE)

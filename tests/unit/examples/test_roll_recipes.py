@@ -10,6 +10,7 @@ from roll.configs.load.loader import compose_tree, resolve_tree
 from roll.configs.plan.derive import weighs_importance
 from roll.run.spec import PIPELINES
 from roll.run.start.load import check
+from tests.helpers.cases import cases
 
 RLVR = """
 hydra: {run: {dir: .}, output_subdir: null}
@@ -208,15 +209,7 @@ validation: {data_args: {file_name: y.jsonl}}
 """
 
 
-@pytest.mark.parametrize(
-    ("more", "is_rolls"),
-    [
-        ("hydra: {run: {dir: .}}", True),
-        ("defaults_of: roll", True),
-        ("", False),
-        ("hydra: {run: {dir: .}}\ndefaults_of: here", False),
-    ],
-)
+@cases("more, is_rolls")
 def test_a_yaml_of_roll_has_rolls_defaults(more: str, is_rolls: bool, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(ASYNC + more)
     raw = compose_tree(tmp_path, "mine", ())

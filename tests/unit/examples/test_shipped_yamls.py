@@ -8,6 +8,7 @@ import yaml
 
 from roll.commands.run import main
 from roll.configs.strategies.deepspeed import DeepSpeedFacts, deepspeed_problems
+from tests.helpers.cases import cases
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 MODELS = EXAMPLES.parent / "tests" / "unit" / "configs" / "memory" / "models"
@@ -58,16 +59,7 @@ def test_a_recipe_of_a_large_model_packs_its_rows(path: Path) -> None:
     assert packing and all(packing)
 
 
-@pytest.mark.parametrize(
-    ("recipe", "model", "most"),
-    [
-        ("qwen2.5-7B-rlvr/rlvr_fsdp2", "qwen2.5-7b", 35),
-        ("qwen2.5-7B-rlvr/rlvr_lora_1gpu", "qwen2.5-7b", 53),
-        ("qwen3-8B-rlvr/rlvr_fsdp2", "qwen3-8b", 37),
-        ("qwen3-8B-rlvr/rlvr_lora_1gpu", "qwen3-8b", 56),
-        ("qwen3-30B-A3B-rlvr/rlvr_fsdp2", "qwen3-30b-a3b", 49),
-    ],
-)
+@cases("recipe, model, most")
 def test_a_recipe_trains_on_gpus_of_80_gb_with_what_the_page_on_trainers_says(
     recipe: str,
     model: str,

@@ -33,17 +33,14 @@ def rows(path: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_the_page_has_the_files_that_its_commands_name() -> None:
+def test_both_pages_have_the_files_that_their_commands_name() -> None:
     files = [block.title for block in blocks(PAGE) if block.title is not None]
     commands = " ".join(block.text for block in blocks(PAGE) if block.language == "bash")
     assert files == ["make_data.py", "largest_first_reward.py", "largest_first.yaml"]
     assert [name for name in ("make_data.py", "largest_first.yaml") if name not in commands] == []
     assert {block.language for block in blocks(PAGE) if block.title is None} == {"bash", "text"}
 
-
-def test_the_chinese_page_has_the_same_files_and_commands() -> None:
-    """The comments of its YAML are in Chinese; all else of a block is the same to the letter."""
-
+    # The comments of its YAML are in Chinese; all else of a block is the same to the letter.
     def told(page: str) -> list[tuple[str, str | None, object]]:
         texts = [(block.language, block.title, block.text) for block in blocks(page)]
         return [(kind, title, yaml.safe_load(text) if kind == "yaml" else text) for kind, title, text in texts]

@@ -167,9 +167,14 @@ def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_tiny_model_dir
     return found
 
 
-def test_there_are_twelve_numbered_from_101_on() -> None:
+def test_twelve_tutorials_are_listed_and_lead_to_each_other() -> None:
     assert [name.split("_")[0] for name in PAGES] == [str(number) for number in range(101, 113)]
     assert [title(name).split(":")[0] for name in PAGES] == [name.split("_")[0] for name in PAGES]
+    for name, following in pairwise(PAGES):
+        assert f"[{title(following)}]({following}.md)" in text_of(name)
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    links = re.findall(r"\[([^]]+)\]\(tutorials/(\w+)\.md\)", index)
+    assert [(text, name) for text, name in links] == [(title(name), name) for name in PAGES]
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -179,17 +184,6 @@ def test_a_tutorial_is_short_and_ends_with_what_to_try_next(name: str) -> None:
     last = text_of(name).split("\n## ")[-1]
     assert last.startswith("What to try next\n") and last.count("\n- ") >= 3
     assert {block.language for block in page_blocks(name)} <= {"python", "bash", "text"}
-
-
-def test_each_tutorial_leads_to_the_next_by_its_title() -> None:
-    for name, following in pairwise(PAGES):
-        assert f"[{title(following)}]({following}.md)" in text_of(name)
-
-
-def test_the_index_lists_them_by_title() -> None:
-    index = (DOCS / "index.md").read_text(encoding="utf-8")
-    links = re.findall(r"\[([^]]+)\]\(tutorials/(\w+)\.md\)", index)
-    assert [(text, name) for text, name in links] == [(title(name), name) for name in PAGES]
 
 
 @pytest.mark.parametrize("name", PAGES)

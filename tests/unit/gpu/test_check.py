@@ -23,34 +23,19 @@ def test_names_are_unique_and_every_check_has_bounds():
     assert not [check.name for check in CHECKS if all(limit.cuda_only for limit in check.limits.values())]
 
 
-def test_without_a_gpu_nothing_runs():
+def test_a_machine_runs_the_checks_that_its_gpus_and_packages_allow():
     assert skipped(0).keys() == set(NAMES)
     assert skipped(0)["train-zero3"] == "needs 1 GPUs, there are 0"
-
-
-def test_one_gpu_runs_all_that_needs_one():
     found = skipped(1)
     assert found["train-megatron-tp2"] == "needs 2 GPUs, there is 1"
     assert found.keys() == {check.name for check in CHECKS if check.gpus > 1}
     assert not [name for name in found if name.startswith(("memory-", "score-", "train-zero", "learns-"))]
-
-
-def test_two_gpus_lack_what_needs_three_or_four():
     assert set(skipped(2)) == {"broadcast-death", "engine-death", "run-vllm-tp2-apart", "run-sglang-tp2-apart"}
-
-
-def test_eight_gpus_run_everything():
     assert skipped(8) == {}
-
-
-def test_an_engine_that_is_not_installed_skips_its_checks_only():
     found = skipped(8, ["deepspeed", "megatron", "vllm", "peft", "ray"])
     assert found["run-sglang-tp2-apart"] == "sglang not installed"
     assert found["train-megatron-te"] == "transformer_engine not installed"
     assert all("sglang" in name or name == "train-megatron-te" for name in found)
-
-
-def test_a_rehearsal_leaves_out_what_has_no_code_for_cpus():
     rehearsal = Machine("cpu", 8, frozenset(ENGINES))
     assert [c.name for c in CHECKS if why_skipped(c, rehearsal) is not None] == [
         "train-megatron-te",

@@ -8,6 +8,7 @@ from tests.gpu.__main__ import PAGE, REPORTS, main
 from tests.gpu.check import Check
 from tests.gpu.machine import visible_gpus
 from tests.gpu.report import BEGIN, END
+from tests.helpers.cases import cases
 
 CHECKS = [Check("one", "", "", "tests.unit.gpu.misbehaving:tells", {}), Check("two", "", "", "", {}, gpus=9)]
 
@@ -78,19 +79,7 @@ def test_a_page_that_cannot_be_written_is_told_before_any_check_runs(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("script", "narrowed", "names"),
-    [
-        ("echo 0; echo 1", None, ["0", "1"]),
-        ("echo 0; echo 1", "1", ["1"]),
-        ("echo 0; echo 1", "GPU-8f2a", ["GPU-8f2a"]),
-        ("echo 0; echo 1", "-1", []),
-        ("echo 0; echo 1", "1,5,0", ["1"]),
-        ("echo 0; echo 1", "", []),
-        ("echo 'NVIDIA-SMI has failed because the driver is gone.'; exit 9", None, []),
-        ("echo 'NVIDIA-SMI has failed because the driver is gone.'; exit 9", "0", []),
-    ],
-)
+@cases("script, narrowed, names")
 def test_a_gpu_is_what_driver_and_variable_both_name(
     script: str, narrowed: str | None, names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

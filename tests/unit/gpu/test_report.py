@@ -19,11 +19,21 @@ def rows(*reports: Report) -> list[str]:
     return [line for line in section([ONE, TWO], reports).splitlines() if line.startswith("| ")][1:]
 
 
-def test_nothing_has_run_without_a_report():
+def test_the_page_is_what_table_and_reports_make():
     assert rows() == [
         "| a path | of weights | `a.py` | `one` | never run |",
         "| another | `b.py` | `two` | never run |",
     ]
+    vllm = Report("cuda", FACTS, [Outcome("one", "passed"), Outcome("two", "skipped", "sglang not installed")])
+    sglang = Report("cuda", FACTS, [Outcome("one", "skipped", "vllm not installed"), Outcome("two", "passed")])
+    assert [row.rpartition("(")[2] for row in rows(vllm, sglang)] == ["A) |", "B) |"]
+    new = section([ONE], [])
+    assert replace_section(f"before\n{BEGIN}\nold\n{END}\nafter\n", new) == f"before\n{new}\nafter\n"
+    with pytest.raises(ValueError, match="no generated part"):
+        replace_section("a page", new)
+    # If this fails: `python -m tests.gpu --write-page`.
+    page = (FOLDER / PAGE).read_text()
+    assert replace_section(page, section(CHECKS, stored_reports(FOLDER / REPORTS))) == page
 
 
 def test_a_row_tells_figures_failures_and_why_it_was_skipped():
@@ -35,12 +45,6 @@ def test_a_row_tells_figures_failures_and_why_it_was_skipped():
     assert "| `two` | **failed**: gap is 2 \\| 3, must be at most 1 (A) |" in text
     skipped = Report("cuda", FACTS, [Outcome("one", "skipped", "needs 2 GPUs, there is 1")])
     assert rows(skipped)[0].endswith("| never run: needs 2 GPUs, there is 1 |")
-
-
-def test_what_one_environment_skips_another_ones_report_tells():
-    vllm = Report("cuda", FACTS, [Outcome("one", "passed"), Outcome("two", "skipped", "sglang not installed")])
-    sglang = Report("cuda", FACTS, [Outcome("one", "skipped", "vllm not installed"), Outcome("two", "passed")])
-    assert [row.rpartition("(")[2] for row in rows(vllm, sglang)] == ["A) |", "B) |"]
 
 
 def test_figures_are_judged_by_the_limits_of_now():
@@ -61,19 +65,6 @@ def test_a_report_is_read_as_it_was_written(tmp_path: Path):
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(ValueError, match=r"other\.json is no report of this suite"):
         Report.read(tmp_path / "other.json")
-
-
-def test_the_hand_written_part_of_the_page_stays():
-    new = section([ONE], [])
-    assert replace_section(f"before\n{BEGIN}\nold\n{END}\nafter\n", new) == f"before\n{new}\nafter\n"
-    with pytest.raises(ValueError, match="no generated part"):
-        replace_section("a page", new)
-
-
-def test_the_page_is_what_table_and_reports_make():
-    """If this fails: `python -m tests.gpu --write-page`."""
-    page = (FOLDER / PAGE).read_text()
-    assert replace_section(page, section(CHECKS, stored_reports(FOLDER / REPORTS))) == page
 
 
 def test_reports_are_kept_by_machine_and_a_later_one_of_the_same_versions_adds_to_the_earlier(tmp_path: Path):

@@ -14,6 +14,7 @@ from tests.gpu.checks.speed import Sizes
 from tests.gpu.place import SHAPE_OF_A_REHEARSAL, Place
 from tests.gpu.report import stored_reports
 from tests.gpu.table import CHECKS
+from tests.helpers.cases import cases
 
 UPDATE = {"mfu": 0.4, "time_to_plain": 1.0, "peak_to_planned": 1.0, "grad_norm_to_plain": 1.0, "moved": 6e-6}
 FIGURES: dict[str, dict[str, float]] = {
@@ -51,29 +52,7 @@ def place(directory: Path) -> Place:
     return Place("cpu", ("0",), directory)
 
 
-@pytest.mark.parametrize(
-    ("name", "figure", "value"),
-    [
-        ("mfu-0.5b", "mfu", 0.2),
-        ("mfu-0.5b-selective-compiled", "mfu", 0.3),
-        ("mfu-0.5b", "mfu", 1.1),
-        ("mfu-0.5b", "time_to_plain", 1.4),
-        ("mfu-0.5b", "time_to_plain", 0.4),
-        ("mfu-0.5b", "peak_to_planned", 1.2),
-        ("mfu-0.5b", "peak_to_planned", 0.8),
-        ("mfu-0.5b", "grad_norm_to_plain", 0.8),
-        ("mfu-0.5b", "moved", 0.0),
-        ("head-tiles", "time_to_small_tiles", 0.5),
-        ("head-tiles", "time_compiled", 0.9),
-        ("weight-copies", "to_host_share", 0.8),
-        ("weight-copies", "to_host_share", 1.5),
-        ("weight-copies", "to_device_share", 0.8),
-        ("sglang-hash", "seeded_to_unseeded", 6),
-        ("sglang-hash", "top_p_seeded_to_unseeded", 3),
-        ("sglang-hash", "likeliest_fraction", 1),
-        ("engine-sglang-tp1", "to_bare", 0.8),
-    ],
-)
+@cases("name, figure, value")
 def test_what_is_slow_or_large_fails(name: str, figure: str, value: float):
     assert wrong(name) == []
     assert wrong(name, **{figure: value}) == [figure]

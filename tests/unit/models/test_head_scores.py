@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from roll.configs.sections.model import FusedKernelOptions
 from roll.models.head_scores import PLAIN, HeadRequest, HeadScores, LogitTransform, Product, head_scores
 from roll.models.hf import LogProbHead
+from tests.helpers.cases import cases
 from tests.helpers.log_probs import with_others
 
 N, H, V = 9, 6, 13
@@ -219,24 +220,18 @@ def test_bf16_scores_are_fp32_of_bf16_products() -> None:
     assert all(leaf.grad is not None and leaf.grad.dtype == torch.bfloat16 for leaf in case.leaves)
 
 
-def test_the_likeliest_tokens_come_in_order_and_no_more_than_there_are() -> None:
+def test_no_position_gives_nothing_and_likeliest_tokens_come_in_order() -> None:
     found = head(chunk=1)(torch.randn(4, H), torch.arange(4), top_k=50)
     assert found.top_ids is not None and found.top_log_probs is not None
     assert found.top_ids.sort(1).values.tolist() == [list(range(V))] * 4
     assert bool((found.top_log_probs[:, :V].diff(dim=1) <= 0).all())
     nothing = math.log(torch.finfo(torch.float32).tiny)
     assert found.top_log_probs[:, V].tolist() == pytest.approx([nothing] * 4, abs=1e-4)
-
-
-def test_no_position_gives_nothing_and_a_gradient_of_zero() -> None:
     made, hidden = head(), torch.randn(0, H, requires_grad=True)
     found = made(hidden, torch.zeros(0, dtype=torch.int64), 1.0, True, 3)
     total(found).backward()
     weight: Any = made.lm_head.weight
     assert found.log_probs.shape == (0,) and not weight.grad.any()
-
-
-def test_nothing_that_comes_out_is_a_view_of_which_fsdp2_would_warn() -> None:
     found = head()(torch.randn(4, H), torch.arange(4), 1.0, True, 3)
     assert not [name for name, value in found._asdict().items() if value is not None and value._is_view()]
 
@@ -279,33 +274,13 @@ def test_compiled_chunks_give_the_same_numbers(top_k: int) -> None:
         SINGLE(mine.grad, theirs.grad)
 
 
-@pytest.mark.parametrize(
-    ("elements", "multiple", "positions", "columns"),
-    [
-        (2**23, 1, 14_000, 599),
-        (2**26, 128, 14_000, 4736),
-        (2**26, 128, 5_000, 13_312),
-        (2**26, 128, 1, 2**26),
-        (2**23, 128, 100_000, 80),
-        (2**23, 128, 2_000_000, 4),
-        (1, 128, 7, 1),
-    ],
-)
+@cases("elements, multiple, positions, columns")
 def test_tiles_are_as_wide_as_fits_and_a_multiple(elements: int, multiple: int, positions: int, columns: int) -> None:
     assert HeadRequest(elements, multiple=multiple).columns(positions) == columns
     assert columns * positions <= elements or columns == 1
 
 
-@pytest.mark.parametrize(
-    ("given", "kind", "size"),
-    [
-        (None, "cpu", (2**23, 1)),
-        (5000, "cpu", (5000, 1)),
-        (None, "cuda", (2**26, 128)),
-        (2**24, "cuda", (2**24, 128)),
-        (None, "npu", (2**26, 128)),
-    ],
-)
+@cases("given, kind, size")
 def test_tiles_suit_the_device(given: int | None, kind: str, size: tuple[int, int]) -> None:
     request = HeadRequest.on(kind, given)
     assert (request.tile_elements, request.multiple) == size

@@ -29,6 +29,7 @@ from roll.errors import StrategyError
 from roll.models.hf import TokenValueModel
 from roll.models.loading import LoadedModel, load_critic, load_policy, write_hf_model
 from roll.models.mtp_heads import is_of_prediction_head
+from tests.helpers.cases import cases
 
 
 def model_args(model_dir: Path, **options: object) -> ModelArgs:
@@ -57,7 +58,7 @@ IDS = torch.tensor([[5, 9, 17, 4, 30], [8, 3, 11, 2, 2]])
 MASK = torch.tensor([[False, False, True, False, True], [True, True, True, False, False]])
 
 
-def test_each_log_prob_is_of_its_own_token_given_what_precedes_it(policy: LoadedModel) -> None:
+def test_log_probs_are_of_the_next_token_at_the_temperature(policy: LoadedModel) -> None:
     log_probs, entropy = policy.module(IDS, MASK, 1.0)
     assert entropy is None
     logits = policy.pretrained(input_ids=IDS).logits.double()
@@ -65,20 +66,15 @@ def test_each_log_prob_is_of_its_own_token_given_what_precedes_it(policy: Loaded
         want = torch.log_softmax(logits[row, t - 1], -1)[IDS[row, t]]
         assert float(log_probs[row, t]) == pytest.approx(float(want), abs=1e-5)
     assert (log_probs != 0).tolist() == [[False, False, True, False, True], [False, True, True, False, False]]
-
-
-def test_temperature_divides_the_logits(policy: LoadedModel) -> None:
     log_probs, entropy = policy.module(IDS, MASK, 0.5, True)
     assert entropy is not None
     everything = torch.log_softmax(policy.pretrained(input_ids=IDS).logits[0, 1].double() / 0.5, -1)
     assert float(log_probs[0, 2]) == pytest.approx(float(everything[17]), abs=1e-5)
     assert float(entropy[0, 2]) == pytest.approx(float(-(everything.exp() * everything).sum()), abs=1e-5)
-
-
-def test_padding_on_the_right_changes_nothing(policy: LoadedModel) -> None:
     padded = torch.nn.functional.pad(IDS, (0, 3), value=7)
     mask = torch.nn.functional.pad(MASK, (0, 3))
     torch.testing.assert_close(policy.module(padded, mask)[0][:, :5], policy.module(IDS, MASK)[0])
+    assert policy.module(torch.tensor([[5]]), torch.tensor([[True]]))[0].tolist() == [[0.0]]
 
 
 def test_a_batch_with_nothing_to_score_has_a_graph_and_a_zero_gradient(policy: LoadedModel) -> None:
@@ -87,10 +83,6 @@ def test_a_batch_with_nothing_to_score_has_a_graph_and_a_zero_gradient(policy: L
     gradients = [p.grad for p in policy.module.parameters()]
     policy.module.zero_grad()
     assert all(gradient is not None and not gradient.any() for gradient in gradients)
-
-
-def test_a_row_of_one_token_is_scored_as_zero(policy: LoadedModel) -> None:
-    assert policy.module(torch.tensor([[5]]), torch.tensor([[True]]))[0].tolist() == [[0.0]]
 
 
 def test_a_new_critic_is_zero_and_reads_the_state_before_the_token(tiny_tied_model_dir: Path) -> None:
@@ -324,16 +316,6 @@ def test_layers_that_a_run_leaves_out_are_no_heads(tiny_model_dir: Path, tmp_pat
     assert not [name for name in load_file(tmp_path / "model.safetensors") if ".layers.1." in name]
 
 
-@pytest.mark.parametrize(
-    ("name", "is_one"),
-    [
-        ("model.layers.61.eh_proj.weight", True),
-        ("model.layers.60.mlp.gate.weight", False),
-        ("mtp.layers.0.mlp.up_proj.weight", True),
-        ("model.mtp_layers.0.input_proj.weight", True),
-        ("model.mtp.layers.0.enorm.weight", True),
-        ("lm_head.weight", False),
-    ],
-)
+@cases("name, is_one")
 def test_heads_that_predict_further_tokens_are_known_by_their_names(name: str, is_one: bool) -> None:
     assert is_of_prediction_head(name, 61) == is_one

@@ -31,12 +31,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_model_dir: Path)
     return place / "snapshots" / "abc123"
 
 
-def test_a_model_in_the_cache_needs_no_network_and_paths_stay(cache: Path, tiny_model_dir: Path) -> None:
+def test_a_cached_model_needs_no_network_and_a_missing_one_is_refused(cache: Path, tiny_model_dir: Path) -> None:
     found = fetch_models(["org/model", str(tiny_model_dir), "./model", "org/model"])
     assert found == {"org/model": str(cache)}
-
-
-def test_a_model_that_cannot_be_had_is_refused_with_the_way_out(cache: Path) -> None:
     del cache
     with pytest.raises(ConfigError, match=r"org/other is not a directory .* \(hf download org/other --local-dir ...\)"):
         fetch_models(["org/other"])

@@ -10,6 +10,7 @@ from transformers.models.auto import modeling_auto
 from roll.configs.sections.model import Head
 from roll.configs.tables.vision import VISION
 from roll.models.multimodal import loads, note, refusal, refused, senses, sounds_like_one
+from tests.helpers.cases import cases
 
 TEXT = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2, "vocab_size": 64}
 TOWER = {"hidden_size": 8, "depth": 1}
@@ -69,20 +70,7 @@ def test_a_model_that_trains_on_text_is_taken_and_told(kind: str, part: str) -> 
     assert said is not None and ("checkpoints of the run hold no more" in said) is (part == "text")
 
 
-@pytest.mark.parametrize(
-    ("name", "is_one"),
-    [
-        ("Qwen/Qwen2.5-VL-7B-Instruct", True),
-        ("Qwen/Qwen2-VL-2B", True),
-        ("meta-llama/Llama-3.2-11B-Vision-Instruct", True),
-        ("OpenGVLab/InternVL3-8B", True),
-        ("llava-hf/llava-1.5-7b-hf", True),
-        ("Qwen/Qwen2.5-7B-Instruct", False),
-        ("vision-lab/llama-3-8b", False),
-        ("mistralai/Mistral-7B-v0.3", False),
-        (None, False),
-    ],
-)
+@cases("name, is_one")
 def test_a_name_may_say_that_a_model_takes_pictures(name: str | None, is_one: bool) -> None:
     assert sounds_like_one(name) is is_one
 

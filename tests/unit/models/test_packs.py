@@ -114,11 +114,16 @@ def gradients(model: LoadedModel, loss: torch.Tensor) -> list[torch.Tensor]:
     return [p.grad.clone() for p in model.module.parameters() if p.grad is not None]
 
 
-def test_a_pack_is_the_first_tokens_of_each_row_without_padding() -> None:
+def test_a_pack_holds_the_tokens_of_rows_and_says_where_they_begin(packing_model: LoadedModel) -> None:
     pack = Pack.of(torch.tensor([[5, 9, 0, 0], [8, 3, 11, 2]]), torch.tensor([2, 3]))
     assert pack.input_ids.tolist() == [[5, 9, 8, 3, 11]] and pack.position_ids.tolist() == [[0, 1, 0, 1, 2]]
     assert pack.starts.tolist() == [0, 2, 5] and pack.longest == 3
     assert pack.places(torch.tensor([1, 0, 1]), torch.tensor([2, 1, 0])).tolist() == [4, 1, 2]
+    query, key = torch.randn(1, 6, 3, 2), torch.randn(1, 2, 3, 2)
+    with pytest.raises(StrategyError, match=r"4 ranks \(ulysses_size\) do not divide its 6 attention heads"):
+        _some_heads(query, key, key, ranks(4)[0])
+    with pytest.raises(StrategyError, match="Qwen2Attention does not learn where the rows of a pack begin"):
+        packing_model.pretrained(input_ids=rows()[0])
 
 
 class Alone(SequenceRanks):
@@ -159,12 +164,6 @@ def test_heads_of_a_rank_see_their_own_key_value_heads(heads: int, groups: int, 
             assert torch.equal(q[0, head], query[0, first + head])
             assert torch.equal(k[0, head // times], want[first + head][0])
             assert torch.equal(v[0, head // times], want[first + head][1])
-
-
-def test_heads_that_ranks_do_not_divide_are_refused() -> None:
-    query, key = torch.randn(1, 6, 3, 2), torch.randn(1, 2, 3, 2)
-    with pytest.raises(StrategyError, match=r"4 ranks \(ulysses_size\) do not divide its 6 attention heads"):
-        _some_heads(query, key, key, ranks(4)[0])
 
 
 @pytest.mark.parametrize("recomputes", [False, True], ids=["kept", "recomputed"])
@@ -281,11 +280,6 @@ def test_an_attention_mask_is_refused_and_not_taken_for_one_sequence(packing_mod
         packing_model.pretrained.set_attn_implementation("sdpa")
         theirs = backbone(**pack.arguments | ones).last_hidden_state
     assert float((theirs - want).abs().max()) > 0.1
-
-
-def test_a_pass_that_does_not_say_where_rows_begin_is_refused(packing_model: LoadedModel) -> None:
-    with pytest.raises(StrategyError, match="Qwen2Attention does not learn where the rows of a pack begin"):
-        packing_model.pretrained(input_ids=rows()[0])
 
 
 def test_attention_refuses_what_it_would_compute_otherwise() -> None:

@@ -1,19 +1,35 @@
-"""A saved model holds what its start held beside the weights, as it was."""
+"""The files of a start and of checkpoints."""
+
+from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorProperties,
+    TensorStorageMetadata,
+)
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from roll.configs.sections.model import ModelArgs
+from roll.errors import StrategyError
 from roll.models.copied_files import start_files
 from roll.models.loading import load_policy, write_hf_model
 from roll.models.megatron.hf_files import write_model
+from roll.models.weight_files import PlainReader
 
 LLAMA_2 = '{"do_sample": false, "temperature": 0.9,\n "top_p": 0.6, "eos_token_id": [2, 7], "their_own": 1}'
 BESIDE = {
@@ -88,3 +104,42 @@ def test_the_files_of_a_tokenizer_come_from_where_it_is(tiny_model_dir: Path, tm
     found = {file.name: folder for folder, file in start_files(args)}
     assert found["tokenizer.json"] == other and "tokenizer.model" not in found
     assert found["generation_config.json"] == start
+
+
+class Touch:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def index() -> Metadata:
+    chunk = ChunkStorageMetadata(torch.Size([0]), torch.Size([4]))
+    dtypes = (torch.float32, torch.bfloat16, torch.uint8)
+    tensors: Any = {
+        str(dtype): TensorStorageMetadata(TensorProperties(dtype=dtype), torch.Size([4]), [chunk]) for dtype in dtypes
+    }
+    place = _StorageInfo("__0_0.distcp", 0, 16)
+    return Metadata(
+        tensors | {"a": BytesStorageMetadata()}, None, {MetadataIndex("a"): place}, StorageMeta(Path("/a"), "b")
+    )
+
+
+def test_an_index_is_read_as_it_was_written_and_runs_nothing(tmp_path: Path) -> None:
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(index()))
+    assert PlainReader(tmp_path).read_metadata() == index()
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(Touch(tmp_path / "ran")))
+    problem = rf"{tmp_path}/\.metadata cannot be read: it asks for pathlib\.Path\.touch"
+    with pytest.raises(StrategyError, match=problem):
+        PlainReader(tmp_path).read_metadata()
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("content", [b"", pickle.dumps(index())[:-40], b"\xff" * 40, pickle.dumps({"a": 1})])
+def test_a_damaged_index_is_named(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / ".metadata").write_bytes(content)
+    with pytest.raises(StrategyError, match=rf"{tmp_path}/\.metadata (cannot be read|is not the index)"):
+        PlainReader(tmp_path).read_metadata()

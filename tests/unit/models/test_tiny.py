@@ -1,24 +1,20 @@
-"""The tiny models and tokenizer behave like real ones when they are loaded by their directory."""
+"""The tiny models and the task of the demo."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from roll.models.tiny import ARCHITECTURES, build_model, build_tokenizer
-
-TEXTS = [
-    "3142",
-    "<|im_start|>user\n3142<|im_end|>\n<|im_start|>assistant\n<answer>1234</answer><|im_end|>",
-    "P_OO\n_O__\n__O_\nO__G",
-    "Hello  world, it's\n\n é √ 12345",
-]
+from tests.helpers.cases import cases
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("text", TEXTS)
+@cases("text")
 def test_tokenizer_splits_the_same_after_auto_tokenizer_has_loaded_it(
     make_tiny_model_dir: Callable[..., Path], tiny_tokenizer: PreTrainedTokenizerFast, arch: str, text: str
 ) -> None:
@@ -55,3 +51,67 @@ def test_model_depends_on_the_seed_and_leaves_the_random_state_alone() -> None:
     assert torch.equal(torch.rand(1), expected)
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not torch.equal(first["lm_head.weight"], other["lm_head.weight"])
+
+
+def test_training_and_test_prompts_are_distinct(sort_task: ModuleType) -> None:
+    train, test = sort_task.make_data(sort_task.Settings())
+    assert {row.ground_truth for row in train}.isdisjoint(row.ground_truth for row in test)
+    assert (len(train), len(test)) == (5263, 512)
+    assert all(row.ground_truth == "".join(sorted(row.prompt)) for row in train + test)
+    train, _ = sort_task.make_data(sort_task.Settings(min_digits=3, max_digits=12, prompts_per_length=100))
+    prompts = [row.prompt for row in train]
+    assert len(set(prompts)) == len(prompts)
+    assert {len(prompt) for prompt in prompts} == set(range(3, 13))
+    rows = [sort_task.Row(prompt, "".join(sorted(prompt)), "sort") for prompt in ("3142", "7777", "0001", "90")]
+    pairs = sort_task.make_pairs(rows, seed=0)
+    assert [pair.prompt for pair in pairs] == ["3142", "0001", "90"]  # of 7777 there is one order
+    assert [pair.chosen for pair in pairs] == [f"<answer>{digits}</answer>" for digits in ("1234", "0001", "09")]
+    for pair in pairs:
+        assert pair.rejected != pair.chosen and sorted(pair.rejected) == sorted(pair.chosen)
+    assert pairs == sort_task.make_pairs(rows, seed=0)
+
+
+def test_preferences_are_the_right_answer_and_wrong_ones_of_every_kind(sort_task: ModuleType) -> None:
+    rows = [sort_task.Row("3142", "1234", "sort"), sort_task.Row("77", "77", "sort")]
+    pairs = sort_task.make_preferences(rows, seed=0, pairs_per_row=50)
+    assert [pair.prompt for pair in pairs] == ["3142"] * 50 + ["77"] * 50
+    assert {pair.chosen for pair in pairs} == {"<answer>1234</answer>", "<answer>77</answer>"}
+    wrong = [pair.rejected.removeprefix("<answer>").removesuffix("</answer>") for pair in pairs[:50]]
+    assert {len(digits) for digits in wrong} == {3, 4, 5} and "1234" not in wrong
+    assert any(sorted(digits) == list("1234") for digits in wrong), "another order"
+    assert any(list(digits) == sorted(digits) and len(digits) == 4 for digits in wrong), "other digits, in order"
+    assert pairs == sort_task.make_preferences(rows, seed=0, pairs_per_row=50)
+
+
+def test_warm_up_answers_with_the_prompts_own_digits_in_random_order(sort_task: ModuleType) -> None:
+    tokenizer = sort_task.build_tokenizer()
+    data = sort_task.WarmUpData(["3142", "90"], tokenizer, seed=0)
+    input_ids, labels = data.batch(200)
+    seen: dict[str, set[str]] = {"3142": set(), "90": set()}
+    for ids, wanted in zip(input_ids, labels, strict=True):
+        answer = tokenizer.decode(wanted[wanted != sort_task.IGNORED])
+        prompt = tokenizer.decode(ids).split("user\n")[1].split("<|im_end|>")[0]
+        digits = answer.removeprefix("<answer>").removesuffix("</answer><|im_end|>")
+        assert sorted(digits) == sorted(prompt)
+        assert torch.equal(ids[wanted != sort_task.IGNORED], wanted[wanted != sort_task.IGNORED])
+        seen[prompt].add(digits)
+    assert seen["90"] == {"90", "09"}
+    assert len(seen["3142"]) > 12  # of 24 orders, in about 100 draws
+
+
+def test_preparing_twice_does_the_work_once_and_other_settings_do_it_again(
+    sort_task: ModuleType, tmp_path: Path
+) -> None:
+    settings = sort_task.Settings(steps=2, batch_size=8)
+    assert sort_task.prepare(tmp_path, settings)
+    weights = (tmp_path / "model" / "model.safetensors").read_bytes()
+    assert not sort_task.prepare(tmp_path, settings)
+    assert sort_task.prepare(tmp_path, sort_task.Settings(steps=2, batch_size=8, seed=1))
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() != weights
+    assert sort_task.prepare(tmp_path, settings)  # the first seed again: the same model, byte for byte
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
+    assert json.loads((tmp_path / "test.jsonl").read_text().splitlines()[0]).keys() == {
+        "prompt",
+        "ground_truth",
+        "tag",
+    }

@@ -12,6 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from roll.configs.sections.model import ModelArgs
 from roll.errors import ConfigError
 from roll.models.tokenizer import EngineTokenizer, load_tokenizer
+from tests.helpers.cases import cases
 
 NAMES = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
 SPECIAL = [*NAMES.values(), "<unk>"]
@@ -241,17 +242,7 @@ def test_an_added_token_whose_id_differs_between_the_files_is_refused(tmp_path: 
         load_tokenizer(str(path))
 
 
-@pytest.mark.parametrize(
-    ("file", "contents"),
-    [
-        ("tokenizer_config.json", NAMES | {"pad_token": "[PAD]"}),
-        ("tokenizer_config.json", NAMES | {"unk_token": "[PAD]"}),
-        ("tokenizer_config.json", NAMES | {"additional_special_tokens": ["[PAD]"]}),
-        ("tokenizer_config.json", NAMES | {"added_tokens_decoder": {"286": entry("[PAD]")}}),
-        ("special_tokens_map.json", {"pad_token": "[PAD]"}),
-        ("added_tokens.json", {"[PAD]": 286}),
-    ],
-)
+@cases("file, contents")
 def test_a_token_without_an_embedding_that_tokenizer_json_lacks_is_refused(
     file: str, contents: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -398,15 +389,7 @@ def test_pieces_without_tokenizer_json_lose_a_blank_before_all_text_as_in_engine
         assert loaded.decode(ids) == said
 
 
-@pytest.mark.parametrize(
-    ("model_type", "config"),
-    [
-        ("gemma", {"tokenizer_class": "GemmaTokenizer"}),
-        ("llama", {}),
-        ("mistral", {"tokenizer_class": "LlamaTokenizerFast"}),
-        ("qwen2", {"tokenizer_class": "Qwen2Tokenizer"}),
-    ],
-)
+@cases("model_type, config")
 def test_pieces_that_a_class_cuts_otherwise_are_refused_by_name(
     model_type: str, config: dict[str, str], tmp_path: Path
 ) -> None:

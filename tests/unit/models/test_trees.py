@@ -83,10 +83,12 @@ def test_a_tree_has_every_token_once_at_its_column() -> None:
     assert found.places(torch.tensor([0, 1, 4]), torch.tensor([6, 6, 6])).unique().numel() == 1
 
 
-def test_rows_that_share_nothing_are_a_pack() -> None:
+def test_rows_that_share_nothing_are_a_pack_and_padding_does_not_count() -> None:
     ids = torch.tensor([[5, 6, 7], [6, 6, 7]])
     assert isinstance(tree_or_pack(ids, torch.tensor([2, 2]), least_saved=0), Pack)
     assert isinstance(tree_or_pack(ids[[0, 0]], torch.tensor([2, 2]), calls=ON_CPUS), Tree), "a duplicate costs nothing"
+    ids, _ = batch()
+    assert len(Padded(ids, LENGTHS).row_tokens()) == int(computed(LENGTHS).sum())
 
 
 def test_experts_of_tokens_are_part_of_what_they_share() -> None:
@@ -282,8 +284,3 @@ def test_a_strategy_does_not_start_with_attention_that_is_wrong(
         monkeypatch.setattr(tree_attention, "tree_attention", wrong)
     with torch.no_grad(), pytest.raises(StrategyError, match="use_prefix_sharing does not work .* a row is off by"):
         check_trees(model, CPU)
-
-
-def test_padded_rows_count_no_padding() -> None:
-    ids, _ = batch()
-    assert len(Padded(ids, LENGTHS).row_tokens()) == int(computed(LENGTHS).sum())

@@ -37,19 +37,20 @@ def test_the_student_learns_and_the_teacher_scores_each_with_its_own_model() -> 
     assert config(student_pretrain=None, pretrain="base").student.model_args.model_name_or_path == "base"
 
 
-def test_the_plan_says_what_is_learnt() -> None:
+def test_temperatures_and_keys_are_of_the_objective() -> None:
     rows = {row[0]: row[1] for row in distill_rows(config(), row_plan(config()))}
     assert rows["teacher"] == "0.5 x forward_kl over all tokens + 0.5 x nll"
     other = config(logits_topk=64, kd_temperature=2, distill_loss_weight=0.85, kd_objective="js_divergence")
     rows = {row[0]: row[1] for row in distill_rows(other, row_plan(other))}
     assert rows["teacher"] == "0.85 x js_divergence over the 64 likeliest tokens and the rest, at 2 and 2 + 0.15 x nll"
-
-
-def test_the_teachers_temperature_is_the_students_unless_it_has_its_own() -> None:
     found = divergence(config(kd_temperature=2, skew_lambda=0.3, kd_objective="skewed_forward_kl"))
     assert (found.temperature, found.teacher_temperature, found.skew) == (2, 2, 0.3)
     assert divergence(config(kd_temperature=2, teacher_temperature=1)).teacher_temperature == 1
     assert config(logits_topk="full").logits_topk == 0
+    (text,) = distill_warnings(config(adaptive_kl_alpha=0.7))
+    assert text == "adaptive_kl_alpha does nothing with kd_objective: forward_kl; it is for adaptive_kl."
+    assert list(distill_warnings(config(adaptive_kl_alpha=0.7, kd_objective="adaptive_kl"))) == []
+    assert list(distill_warnings(config(skew_lambda=0.7, kd_objective="skewed_reverse_kl"))) == []
 
 
 def test_a_whole_distribution_needs_the_heads_of_both_whole() -> None:
@@ -70,21 +71,11 @@ def test_a_whole_distribution_needs_the_heads_of_both_whole() -> None:
     assert list(distill_problems(config(student=megatron("megatron_train", pipeline_model_parallel_size=2)))) == []
 
 
-def test_keys_of_another_objective_are_warned_of() -> None:
-    (text,) = distill_warnings(config(adaptive_kl_alpha=0.7))
-    assert text == "adaptive_kl_alpha does nothing with kd_objective: forward_kl; it is for adaptive_kl."
-    assert list(distill_warnings(config(adaptive_kl_alpha=0.7, kd_objective="adaptive_kl"))) == []
-    assert list(distill_warnings(config(skew_lambda=0.7, kd_objective="skewed_reverse_kl"))) == []
-
-
-def test_lessons_follow_their_rows() -> None:
+def test_lessons_follow_their_rows_without_padding() -> None:
     rows = Rows.of([[1, 2, 3], [4, 5]], [[False, True, True], [False, True]])
     lesson = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
     taught = TaughtRows(**vars(rows), teacher_targets=lesson)
     batch = pad(taught, np.array([1, 0]))
     assert batch.teacher_targets is not None and batch.teacher_targets.tolist() == [[5, 6], [1, 2], [3, 4]]
-
-
-def test_of_padding_rows_beyond_the_metadata_nothing_is_told() -> None:
     shard = Shard(np.array([2, 4, 0, 3]), None)
     assert _reports_of(np.array([5, 6, 7]), shard).tolist() == [7, 0, 5, 0]

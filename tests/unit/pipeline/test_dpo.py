@@ -42,11 +42,13 @@ def test_a_sample_is_a_pair_of_rows_that_are_in_one_micro_batch() -> None:
     assert rows["reference"] == "reference: log-probs of every row once, in the first epoch"
 
 
-def test_a_micro_batch_by_tokens_holds_a_pair_of_the_longest_rows() -> None:
+def test_pairs_fit_micro_batches_and_ipo_takes_no_smoothing() -> None:
     short = {"use_dynamic_batching_in_train": True, "max_tokens_per_microbatch_in_train": 100}
     given = config(sequence_length=64, actor_train=short)
     (problem,) = batching_problems(DPOConfig.role_table["actor_train"], given.actor_train, 64, ("sequence_length",))
     assert "100 must be at least 2 sequences of one pair, 128 tokens" in problem.text
+    (problem,) = dpo_problems(config(ipo=True, label_smoothing=0.1))
+    assert problem.text.startswith("label_smoothing: 0.1 does nothing with ipo: true")
 
 
 def test_the_reference_is_a_model_of_its_own_the_policy_without_adapters_or_none() -> None:
@@ -66,11 +68,6 @@ def test_the_reference_is_a_model_of_its_own_the_policy_without_adapters_or_none
     other = {"strategy_args": {"strategy_name": "hf_infer"}, "model_args": {"model_name_or_path": "another"}}
     (wrong,) = run_problems(config(actor_train=LORA, reference=other))
     assert "another is not the model of actor_train" in wrong.text
-
-
-def test_ipo_takes_no_label_smoothing() -> None:
-    (problem,) = dpo_problems(config(ipo=True, label_smoothing=0.1))
-    assert problem.text.startswith("label_smoothing: 0.1 does nothing with ipo: true")
 
 
 def test_log_probs_are_asked_for_once_and_come_back_from_a_checkpoint(tmp_path: Path) -> None:

@@ -3,21 +3,13 @@
 import pytest
 
 from roll.platforms.allocator import clear_expandable, expandable
+from tests.helpers.cases import cases
 
 
 @pytest.mark.parametrize(
     "name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_NPU_ALLOC_CONF"]
 )
-@pytest.mark.parametrize(
-    ("value", "rest"),
-    [
-        ("expandable_segments:True", None),
-        ("expandable_segments:True,max_split_size_mb:512", "max_split_size_mb:512"),
-        ("max_split_size_mb:512, expandable_segments:True", "max_split_size_mb:512"),
-        ("a:1,expandable_segments: true ,roundup_power2_divisions:[256:1,512:2]",
-         "a:1,roundup_power2_divisions:[256:1,512:2]"),
-    ],
-)  # fmt: skip
+@cases("value, rest")
 def test_the_flag_goes_and_other_settings_stay(name: str, value: str, rest: str | None) -> None:
     variables = {name: value, "OTHER": "expandable_segments:True"}
     assert expandable(variables) == [name]

@@ -12,6 +12,7 @@ from roll.rewards.base import RewardInput, RewardOutcome
 from roll.rewards.config import RewardConfig, RewardPart
 from roll.rewards.table import sharing_of
 from roll.rewards.worker import RewardWorker
+from tests.helpers.cases import cases
 from tests.helpers.configs import config
 from tests.helpers.rewards import preflight
 
@@ -60,34 +61,22 @@ def test_a_penalty_does_not_make_a_right_answer_a_wrong_one(text: str, success: 
     assert outcome.score == success - 1 and outcome.metrics["success"] == success
 
 
-def test_the_main_part_has_its_own_word_on_success_and_its_metrics_keep_their_names() -> None:
+def test_parts_are_weighted_and_the_main_one_keeps_its_metrics() -> None:
     parts = [{"reward": "regex", "reward_args": {"pattern": "b+"}}, {"reward": f"{USER}:picky", "name": "again"}]
     outcome = one({"reward": f"{USER}:picky", "reward_manager_config": parts}, "a")
     metrics = {"success": 1, "tries": 3, "reward_picky": 0.5, "reward_regex": 0, "reward_again": 0.5}
     assert outcome.metrics == metrics | {"again_success": 1, "again_tries": 3}
     assert outcome.extra == {"seen": "a", "again_seen": "a"}
-
-
-def test_without_a_main_reward_the_parts_are_the_reward() -> None:
     parts = [{"reward": "regex", "reward_args": {"pattern": "a"}, "weight": 3}, OVERLONG]
     outcome = one({"reward_manager_config": parts}, "a", tokens=100)
     assert outcome.score == 2 and outcome.metrics == {"reward_regex": 3, "reward_overlong": -1}
-
-
-def test_one_part_alone_is_weighted_too() -> None:
     alone = {"reward_manager_config": [{"reward": "regex", "reward_args": {"pattern": "a"}, "weight": 0.5}]}
     assert one(alone, "a").score == 0.5
-
-
-def test_the_length_coefficient_is_the_weight_of_rolls_penalty_on_short_answers() -> None:
     settings = {"reward": "exact_match", "response_length_penalty_coef": 0.5}
     assert one(settings, tokens=250).score == 1 - 0.5 * 0.25
     assert one(settings, tokens=250).metrics["reward_short_response"] == -0.125
     assert one(settings, tokens=400).score == 1
     assert "reward_short_response" not in one({"reward": "exact_match"}, tokens=250).metrics
-
-
-def test_a_reward_alone_reports_as_it_always_did() -> None:
     assert one({"reward": "exact_match"}).metrics == {"answer_found": 1.0}
 
 
@@ -96,12 +85,23 @@ def first_line(outcome: RewardOutcome) -> str:
     return (outcome.failure or "").partition("\n")[0]
 
 
-def test_a_part_that_fails_fails_the_answer_and_is_named() -> None:
+def test_a_part_that_fails_fails_its_answer_alone() -> None:
     broken = {"reward": f"{USER}:by_name"}
     outcome = one({"reward": "exact_match", "reward_manager_config": [broken]}, "nan")
     assert first_line(outcome) == "ValueError: the part by_name returned nan, not a finite number"
     outcome = one({"reward": "exact_match", "reward_manager_config": [broken]}, "raise")
     assert first_line(outcome) == "KeyError: 'no such thing'"
+    batched = {"reward": f"{USER}:batched"}
+    assert [o and o.score for o in ask(batched, "a", "b", "c")] == [3, 3, 3]
+    assert [o and o.score for o in ask({**batched, "reward_args": {"scale": 2}}, "a", "b")] == [4, 4]
+    assert [o and o.score for o in ask(batched, "array", "b")] == [2, 2]
+    outcomes = ask({"reward": f"{USER}:Batched", "reward_args": {"bonus": 0.5}}, "a", "bcd")
+    assert [(o.score, o.metrics) for o in outcomes if o] == [(2.5, {"length": 1}), (2.5, {"length": 3})]
+    outcomes = ask({"reward": f"{USER}:batched", "format_pattern": "[a-z]+"}, "a", "1", "b")
+    assert [o and o.score for o in outcomes] == [2, 0, 2]
+    assert [o and o.score for o in ask({"reward": f"{USER}:batched", "format_pattern": "[a-z]+"}, "1", "2")] == [0, 0]
+    outcomes = ask({"reward": f"{USER}:batched"}, "a", "nan", "b")
+    assert [o and o.failure for o in outcomes] == [None, "returned nan, not a finite number", None]
 
 
 @pytest.mark.parametrize("other", ["waits", "Batched", "length"])
@@ -116,53 +116,13 @@ def test_parts_of_every_kind_add_up(other: str) -> None:
     assert [o and o.score for o in outcomes] == ([] if other == "waits" else [10.75])
 
 
-@pytest.mark.parametrize(
-    ("parts", "sharing"),
-    [
-        (["regex"], "none"),
-        (["waits"], "loop"),
-        (["batched"], "batch"),
-        (["Batched"], "batch"),
-        (["Batched", "waits"], "loop"),
-        (["length", "batched"], "batch"),
-        (["Counter"], "loop"),
-    ],
-)
+@cases("parts, sharing")
 def test_how_the_answers_of_a_group_are_judged_follows_from_the_parts(parts: list[str], sharing: str) -> None:
     names = [part if part == "regex" else f"{USER}:{part}" for part in parts]
     assert sharing_of(RewardConfig(reward_manager_config=tuple(RewardPart(reward=name) for name in names))) == sharing
 
 
-def test_a_batch_is_scored_at_once() -> None:
-    batched = {"reward": f"{USER}:batched"}
-    assert [o and o.score for o in ask(batched, "a", "b", "c")] == [3, 3, 3]
-    assert [o and o.score for o in ask({**batched, "reward_args": {"scale": 2}}, "a", "b")] == [4, 4]
-    assert [o and o.score for o in ask(batched, "array", "b")] == [2, 2]
-    outcomes = ask({"reward": f"{USER}:Batched", "reward_args": {"bonus": 0.5}}, "a", "bcd")
-    assert [(o.score, o.metrics) for o in outcomes if o] == [(2.5, {"length": 1}), (2.5, {"length": 3})]
-
-
-def test_an_answer_of_another_format_is_not_in_the_batch() -> None:
-    outcomes = ask({"reward": f"{USER}:batched", "format_pattern": "[a-z]+"}, "a", "1", "b")
-    assert [o and o.score for o in outcomes] == [2, 0, 2]
-    assert [o and o.score for o in ask({"reward": f"{USER}:batched", "format_pattern": "[a-z]+"}, "1", "2")] == [0, 0]
-
-
-def test_of_a_batch_with_a_score_that_is_no_number_only_that_answer_fails() -> None:
-    outcomes = ask({"reward": f"{USER}:batched"}, "a", "nan", "b")
-    assert [o and o.failure for o in outcomes] == [None, "returned nan, not a finite number", None]
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("raise", "KeyError: 'no such thing'"),
-        ("exit", "SystemExit: 3"),
-        ("short", "ValueError: the reward returned 0 scores for 1 responses"),
-        ("number", "TypeError: the reward takes a batch, so it must return a list of scores, not 1.0"),
-        ("spin", "took longer than timeout_s = 0.5"),
-    ],
-)
+@cases("text, reason")
 def test_a_batch_that_fails_is_asked_for_again_one_by_one_and_who_did_it_fails(text: str, reason: str) -> None:
     batched = {"reward": f"{USER}:batched", "timeout_s": 0.5}
     assert ask(batched, "a", text, "b") == [None, None, None]
@@ -170,45 +130,18 @@ def test_a_batch_that_fails_is_asked_for_again_one_by_one_and_who_did_it_fails(t
     assert one(batched, "a").score == 1
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"reward_manager_config": [{"reward": "overlong"}]},
-            "reward_manager_config.0.reward_args: overlong.*max_tokens",
-        ),
-        (
-            {"reward_manager_config": [{"reward": "overlong", "reward_args": {"max_tokens": 1, "cache_tokens": 2}}]},
-            "reward_manager_config.0.reward_args: overlong: cache_tokens: 2 must be from 1 to max_tokens, 1",
-        ),
-        (
-            {"reward": "regex", "reward_args": {"pattern": ""}, "reward_manager_config": [{"reward": "json:nothing"}]},
-            "reward_manager_config.0.reward: json:nothing: json has no nothing",
-        ),
-        ({"reward": f"{USER}:batched_async"}, "reward: .*takes a batch and is async. Drop @takes_batch"),
-        (
-            {"reward": f"{USER}:length", "reward_type": "soft"},
-            "reward_args: .*unexpected keyword argument 'reward_type'",
-        ),
-    ],
-)
+@cases("settings, message")
 def test_preflight_names_the_part_that_is_wrong(settings: dict[str, Any], message: str) -> None:
     (problem,) = preflight(RLVRConfig.model_construct(rewards={"math": RewardConfig(**settings)}))
     with pytest.raises(AssertionError, match=f"^rewards.math.{message}"):
         raise AssertionError(problem)
 
 
-def test_a_reward_of_ones_own_gets_the_reward_type_as_an_argument() -> None:
+def test_reward_types_go_to_the_parts_that_know_them() -> None:
     assert one({"reward": f"{USER}:typed", "reward_type": "soft"}).score == 0.5
     assert one({"reward": f"{USER}:typed"}).score == 1
-
-
-def test_a_reward_type_that_a_built_in_does_not_know_is_warned_about() -> None:
     (told,) = [text for text in rlvr_warnings(config({"rewards.math.reward_type": "soft"})) if "reward_type" in text]
     assert told == "rewards.math.reward_type does nothing here: math_rule knows one kind of reward."
-
-
-def test_the_data_must_have_what_any_part_declares() -> None:
     parts = (RewardPart(reward="exact_match"), RewardPart(reward="overlong"))
     rewards = {"a": RewardConfig(reward="regex", reward_manager_config=parts)}
     (domain,) = data_domains(RLVRConfig.model_construct(rewards=rewards))

@@ -3,41 +3,10 @@
 import pytest
 
 from roll.rewards.code.suites import problem_of_suite, read_suite
+from tests.helpers.cases import cases
 
 FIXTURE = "import pytest\n@pytest.fixture\ndef data(): return 1\n"
 
-GOOD = [
-    "assert f(1) == 2",
-    "from solution import f\ndef test_a(): assert f(1) == 2",
-    "import solution\nassert solution.f(1) == 2",
-    "from solution import *\nassert f(1) == 2",
-    "assert Solution().f(1) == 2",
-    "for a in range(3):\n    assert f(a) == a",
-    "def verify(): assert f(1) == 2\nverify()",
-    "try: f(1)\nexcept ValueError: pass",
-    "if f(1) != 2: raise ValueError",
-    "assert gcd(4, 2) == 2",
-    "class TestA:\n    def test_a(self): assert f(1) == 2",
-    "class Base:\n    def test_a(self): assert f(1) == 2\nclass TestB(Base): pass",
-    "import unittest\nclass A(unittest.TestCase):\n    def test_a(self): self.assertEqual(f(1), 2)\n"
-    "if __name__ == '__main__': unittest.main()",
-    "from unittest import IsolatedAsyncioTestCase\nclass A(IsolatedAsyncioTestCase):\n    async def test_a(self): f(1)",
-    "async def test_a(): assert f(1) == 2",
-    "import functools\ndef t(a): assert f(a) == 2\ntest_a = functools.partial(t, 1)",
-    f"{FIXTURE}def test_a(data): assert f(data) == 2",
-    "def test_a(request): assert f(1) == 2",
-    "import pytest\n@pytest.mark.parametrize('a,b', [(1, 2)])\ndef test_a(a, b): assert f(a) == b",
-    "def test(a, b): assert f(a) == b\ntest(1, 2)",
-    "from unittest.mock import patch\ndef test_a(): assert f(1) == 2",  # imported and not used
-    "from solution import patch\ndef test_a(): assert patch(1) == 2",
-    "def test_a(f=f): assert f(1) == 2",
-    "def test_a(a): assert f(a) == 2\ntest_a(1)",
-    "import pytest\n@pytest.fixture(name='data')\ndef made(): return 1\ndef test_a(data): assert f(data) == 2",
-    "def pytest_generate_tests(metafunc): metafunc.parametrize('a', [1])\ndef test_a(a): assert f(a) == 2",
-    "import io, contextlib\nwith contextlib.redirect_stdout(io.StringIO()): assert f(1) == 2",
-    "import sys\ndef test_a():\n    sys.stdout.write(str(f(1)))\n    assert f(1) == 2",
-    "from solution import BadError\nclass Mine(BadError): pass\ndef test_a(): assert f(1) == 2",
-]
 
 BAD = {
     "# nothing": "holds no test that runs",
@@ -71,7 +40,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("text", GOOD)
+@cases("text")
 def test_a_text_that_can_judge(text: str) -> None:
     assert problem_of_suite(text, None) is None
 
@@ -86,19 +55,8 @@ def test_a_name_of_the_function_makes_a_test_of_it(text: str) -> None:
     assert problem_of_suite(text, "sum") is None
 
 
-@pytest.mark.parametrize(
-    ("text", "function", "own"),
-    [
-        ("assert gcd(4, 2) == 2", None, ("gcd",)),  # it can be nothing else
-        ("assert isclose(f(1), 2)", None, ()),
-        ("from solution import f\nassert isclose(f(1), 2)", None, ()),
-        ("def check(candidate): assert isclose(candidate(1), 2)", "f", ("f",)),
-        ("assert sum([1]) == 1", "sum", ("sum",)),
-        ("assert abs(f(1) - 2) < 1", "f", ("f",)),
-        ("assert math.sqrt(4) == 2", None, ()),
-    ],
-)
+@cases("text, function, own")
 def test_names_of_python_are_the_answer_s_only_where_nothing_else_is(
-    text: str, function: str | None, own: tuple[str, ...]
+    text: str, function: str | None, own: list[str]
 ) -> None:
-    assert read_suite(text, function).local_names == own
+    assert [*read_suite(text, function).local_names] == own

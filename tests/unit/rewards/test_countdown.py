@@ -45,17 +45,14 @@ def test_an_answer_is_right_if_it_hits_the_target_with_each_number_once(answer: 
     assert scored(answer) == (score if score != 0.1 else 0.0)
 
 
-def test_a_number_may_be_left_out_where_that_is_said() -> None:
+def test_numbers_may_be_left_out_and_fractions_are_exact() -> None:
     answer = "<answer>8 * 2</answer>"
     truth = {"target": 16, "numbers": [8, 2, 7]}
     assert (scored(answer, truth), scored(answer, truth, use="some")) == (0.0, 1.0)
     assert scored("<answer>8 + 8</answer>", truth, use="some") == 0.0, "once means once"
     with pytest.raises(ValueError, match="use: 'none' must be all or some"):
         Countdown(use="none")  # type: ignore[arg-type]
-
-
-def test_fractions_are_exact() -> None:
-    """6 / (1 - 3 / 4) is 24, and 1 / 3 is not .33333."""
+    # 6 / (1 - 3 / 4) is 24, and 1 / 3 is not .33333.
     assert scored("<answer>6 / (1 - 3 / 4)</answer>", {"target": 24, "numbers": [1, 3, 4, 6]}) == 1.0
     truth = {"target": 100000, "numbers": [300000, 3]}
     assert scored("<answer>300000 / 3</answer>", truth) == 1.0

@@ -20,7 +20,7 @@ def cells(box: Box) -> set[tuple[int, int]]:
     return set(itertools.product(range(int(box.x1), int(box.x2)), range(int(box.y1), int(box.y2))))
 
 
-def test_the_overlap_of_boxes_is_that_of_the_cells_they_cover() -> None:
+def test_boxes_are_compared_by_the_cells_they_cover() -> None:
     draw = random.Random(1)
     for _ in range(300):
         one, other = (Box("a", *corners(draw)) for _ in range(2))
@@ -28,6 +28,11 @@ def test_the_overlap_of_boxes_is_that_of_the_cells_they_cover() -> None:
         expected = Fraction(len(both), len(either)) if either else Fraction(0)
         assert intersection_over_union(one, other) == pytest.approx(float(expected), abs=1e-15)
         assert intersection_over_union(one, other) == intersection_over_union(other, one)
+    assert judged("[]", "[]") == 1 and judged("<answer>[]</answer>", []) == 1
+    assert judged(GOOD, []) == pytest.approx(0.1 / 1.1) and judged("nothing", []) == 0
+    assert boxes_in(CAT) == [Box("cat", 0, 0, 10, 10)]
+    metrics = Detection(iou_threshold=0.5)(RewardInput("", json.dumps([CLOSE, DOG]), TRUTH)).metrics
+    assert metrics == {"format": 1, "success": 1, "iou": pytest.approx(0.9), "f_score": 1}
 
 
 def corners(draw: random.Random) -> tuple[int, int, int, int]:
@@ -159,11 +164,6 @@ def test_what_holds_no_list_of_boxes_scores_0(text: str) -> None:
     assert judged(text) == 0
 
 
-def test_where_nothing_is_to_be_found_an_empty_list_is_right() -> None:
-    assert judged("[]", "[]") == 1 and judged("<answer>[]</answer>", []) == 1
-    assert judged(GOOD, []) == pytest.approx(0.1 / 1.1) and judged("nothing", []) == 0
-
-
 @pytest.mark.parametrize("truth", [TRUTH, tuple(TRUTH), GOOD, f"<answer>{GOOD}</answer>", str(TRUTH)])
 def test_the_reference_is_data_or_text(truth: Any) -> None:
     assert judged(GOOD, truth) == 1
@@ -175,21 +175,12 @@ def test_a_reference_that_is_no_list_of_boxes_is_a_failure(truth: Any) -> None:
         judged(GOOD, truth)
 
 
-def test_one_box_may_stand_without_a_list() -> None:
-    assert boxes_in(CAT) == [Box("cat", 0, 0, 10, 10)]
-
-
 @pytest.mark.parametrize(
     "settings", [{"iou_threshold": 0}, {"iou_threshold": 1.5}, {"iou_weight": 2}, {"format_weight": -1}]
 )
 def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="must be"):
         Detection(**settings)
-
-
-def test_what_is_right_and_how_much_of_it_is_reported() -> None:
-    metrics = Detection(iou_threshold=0.5)(RewardInput("", json.dumps([CLOSE, DOG]), TRUTH)).metrics
-    assert metrics == {"format": 1, "success": 1, "iou": pytest.approx(0.9), "f_score": 1}
 
 
 def test_a_reference_in_pixels_of_the_file_is_scaled_to_what_the_model_saw() -> None:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pytest
 
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter, request_seed
 from roll.rewards.base import RewardInput, RewardOutcome
 from roll.rl.evaluation import Validation, ValidationSet
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams, Task
+from tests.helpers.cases import cases
 from tests.helpers.configs import config, problems
 
 SETS: dict[str, Any] = {
@@ -34,21 +34,7 @@ def test_sets_stand_beside_the_validation_and_are_greedy_unless_told_otherwise()
     assert config({}).missing_validation == "validation"
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"eval_sets": {"a/b": {"data_args": {"file_name": "x.jsonl"}}}}, "cannot be part of metric names"),
-        ({"eval_sets": {"pass_at_2": {"data_args": {"file_name": "x.jsonl"}}}}, "cannot be part of metric names"),
-        ({"eval_sets.hard.pass_at": [8]}, "eval_sets.hard.pass_at: 8 responses cannot be drawn from 4"),
-        ({"eval_sets.sums.data_args.file_name": []}, "eval_sets.sums.data_args.file_name is missing"),
-        ({"eval_sets.sums.data_args.file_name": "org/set"}, "eval_sets.sums.data_args.split is missing"),
-        (
-            {"eval_sets.sums.generating_args.max_new_tokens": 99},
-            "eval_sets.sums.generating_args.max_new_tokens: 99 is more than the 12 tokens",
-        ),
-        ({"eval_sets.sums.file": "x"}, "eval_sets.sums.file"),
-    ],
-)
+@cases("changes, said")
 def test_what_cannot_be_is_said_with_its_key(changes: dict[str, Any], said: str) -> None:
     assert any(said in text for text in problems({**SETS, **changes})), problems({**SETS, **changes})
     assert problems(SETS) == []

@@ -1,4 +1,6 @@
-"""Query filters: which groups are worth training on."""
+"""Filters and settings of rewards."""
+
+from __future__ import annotations
 
 import gc
 import weakref
@@ -7,8 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from roll.configs.load.aliases import apply_aliases
 from roll.distributed.scheduler.filters import by_domain, filter_problems, make_filter
+from roll.pipeline.agentic.agentic_config import AgenticConfig
+from roll.pipeline.rlvr.rlvr_checks import rlvr_problems
+from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.types.rollout import Generation, Task, Trajectory, TrajectoryGroup
+from tests.helpers.cases import cases
+from tests.helpers.configs import config
 
 NAN = float("nan")
 
@@ -66,9 +74,11 @@ def test_equal_rewards_have_no_spread_and_their_own_mean_whatever_they_are(size:
         assert not spread(made) and not below(made) and not above(made), reward
 
 
-def test_no_filter_keeps_everything_and_one_threshold_is_enough() -> None:
+def test_each_domain_has_its_own_filter_or_none() -> None:
     assert make_filter("no_filter", {})(group(0, 0))
     assert make_filter("mean_filter", {"threshold_up": 0.9})(group(0, 0))
+    keep = by_domain({"math": make_filter("std_filter", {"std_threshold": 0}), "chat": make_filter("no_filter", {})})
+    assert not keep(group(1, 1)) and keep(group(1, 1, domain="chat"))
 
 
 def test_a_group_that_a_filter_looked_at_is_gone_with_its_last_name() -> None:
@@ -84,27 +94,33 @@ def test_a_group_that_a_filter_looked_at_is_gone_with_its_last_name() -> None:
         gc.enable()
 
 
-def test_each_domain_has_its_own_filter() -> None:
-    keep = by_domain({"math": make_filter("std_filter", {"std_threshold": 0}), "chat": make_filter("no_filter", {})})
-    assert not keep(group(1, 1)) and keep(group(1, 1, domain="chat"))
-
-
-@pytest.mark.parametrize(
-    ("type_", "args", "message"),
-    [
-        ("median_filter", {}, "k.type: 'median_filter' is not one of no_filter, mean_filter, std_filter"),
-        ("mean_filter", {"std_threshold": 0}, "filter_args has 'std_threshold'; mean_filter takes threshold_down"),
-        ("std_filter", {"std_threshold": "a"}, "filter_args.std_threshold: 'a' is not a number"),
-        ("std_filter", {}, "filter_args is empty, so std_filter would keep every group"),
-        (
-            "mean_filter",
-            {"threshold_down": 0.9, "threshold_up": 0.1},
-            "threshold_down 0.9 is not below threshold_up 0.1, so every group would be dropped",
-        ),
-        ("no_filter", {"std_threshold": 0}, "filter_args has 'std_threshold'; no_filter takes none"),
-    ],
-)
+@cases("type_, args, message")
 def test_arguments_that_do_not_fit_are_named(type_: str, args: dict[str, Any], message: str) -> None:
     (problem,) = filter_problems(type_, args, "k")
     assert message in problem
     assert filter_problems("std_filter", {"std_threshold": 0.1}, "k") == []
+
+
+@cases("changes, said")
+def test_what_cannot_work_is_refused_with_the_way_out(changes: dict[str, Any], said: str) -> None:
+    (problem,) = [problem.text for problem in rlvr_problems(config(changes))]
+    assert said in problem
+
+
+def test_what_fits_is_not() -> None:
+    changes = {
+        "num_return_sequences_in_group": 6,
+        "group_size_redundancy": 2,
+        "max_running_requests": 8,
+        "rewards.math.dynamic_timeout": {"enable": True},
+        "rewards.math.reward_retries": 2,
+    }
+    assert rlvr_problems(config(changes)) == []
+
+
+def test_trinitys_retries_are_those_of_rewards_and_of_environments() -> None:
+    rlvr = {"rewards": {"math": {"max_retry_times": 2}}}
+    agentic = {"train_env_manager": {"max_retry_times": 2}}
+    assert apply_aliases(RLVRConfig, rlvr) == ([], []) == apply_aliases(AgenticConfig, agentic)
+    assert rlvr == {"rewards": {"math": {"reward_retries": 2}}}
+    assert agentic == {"train_env_manager": {"env_retries": 2}}

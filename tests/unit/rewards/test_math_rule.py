@@ -17,11 +17,7 @@ from roll.rewards.config import RewardConfig
 from roll.rewards.math_rule import MathRule
 from roll.rewards.table import row_checks
 from roll.utils.answers.math_equal import MathEqual, is_huge, reference
-from tests.unit.rewards.math_amounts import AMOUNTS, FRESH, SAID_TWICE
-from tests.unit.rewards.math_edges import EDGES
-from tests.unit.rewards.math_pairs import FORMS, KEPT, MENDED, ROWS, WRITTEN
-from tests.unit.rewards.math_responses import ANSWERED, HEDGED, RETRIED, TURNED
-from tests.unit.utils.prose_sentences import PAID
+from tests.helpers.cases import cases
 
 
 @pytest.fixture(scope="module")
@@ -100,80 +96,54 @@ def test_wrong_answers_and_garbage_score_0_quickly(math_rule: MathRule, response
     assert time.thread_time() - started < 20
 
 
-def test_metrics_say_how_the_answer_was_given(math_rule: MathRule) -> None:
+def test_metrics_say_how_the_answer_was_given_and_settings_what_counts(math_rule: MathRule) -> None:
     assert math_rule(RewardInput("", "it is 4", "4")).metrics == {"answer_found": 1.0, "boxed": 0.0}
     assert math_rule(RewardInput("", r"\boxed{4}", "4")).extra == {"answer": "4"}
     assert math_rule(RewardInput("", "some of them", "4")).metrics == {"answer_found": 0.0, "boxed": 0.0}
-
-
-def test_require_boxed_counts_no_other_answer() -> None:
     reward = MathRule(require_boxed=True)
     assert reward(RewardInput("", "4", "4")).score == 0
     assert reward(RewardInput("", r"\boxed{4}", "4")).score == 1
+    costs = MathRule(wrong=-1.0)
+    assert [costs(RewardInput("", answer, "42")).score for answer in ("so 42", "so 41", "")] == [1.0, -1.0, -1.0]
 
 
-def test_a_row_without_truth_raises_instead_of_scoring_0(math_rule: MathRule) -> None:
+def test_truths_are_found_in_solutions_and_never_computed_without_end(math_rule: MathRule) -> None:
     for truth in (None, " "):
         with pytest.raises(ValueError, match="ground_truth is empty"):
             math_rule(RewardInput("", "4", truth))
-
-
-def test_reference_finds_the_answer_in_worked_solutions() -> None:
     assert [reference(t) for t in ("72", r"so \boxed{72}", "6 * 12 = 72\n#### 72", "$72$")] == ["72"] * 4
-
-
-def test_what_python_could_not_finish_computing_is_huge() -> None:
     assert all(map(is_huge, ["10^{10^{10}}", "9**9**9**9", "2^{99999}", "99999!"]))
     assert not any(map(is_huge, ["2^{10}", "2^{2^3}", "10!", "x^2", "1" * 500, "0^{0^0}"]))
+    assert math_rule(RewardInput("", r"\boxed{7}", 10**5000)).score == 0
 
 
-@pytest.mark.parametrize(("truth", "answer", "is_right"), KEPT)
-def test_ordinary_answers_are_judged_as_ever(math_rule: MathRule, truth: str, answer: str, is_right: bool) -> None:
-    assert math_rule(RewardInput("", rf"so \boxed{{{answer}}}", truth)).score == is_right
+@cases("truth, right, wrong")
+def test_a_value_in_a_box(math_rule: MathRule, truth: str, right: list[str], wrong: list[str]) -> None:
+    """Numbers are read exactly, a form of the value is right, rows count in their order, and a box that says several
+    things is wrong."""
+    assert misjudged(math_rule, truth, [rf"so \boxed{{{answer}}}" for answer in right], 1) == []
+    assert misjudged(math_rule, truth, [rf"so \boxed{{{answer}}}" for answer in wrong], 0) == []
 
 
-@pytest.mark.parametrize(("truth", "answer", "is_right"), WRITTEN)
-def test_what_models_write_around_a_value_says_nothing(
-    math_rule: MathRule, truth: str, answer: str, is_right: bool
+@cases("truth, right, wrong")
+def test_a_response_is_paid_for_the_value_that_it_commits_to(
+    math_rule: MathRule, truth: str, right: list[str], wrong: list[str]
 ) -> None:
-    assert math_rule(RewardInput("", rf"\boxed{{{answer}}}", truth)).score == is_right
+    """A reason in brackets, a rounding or a list of formulas is part of the answer; several guesses, or the value of a
+    key of answers, are none."""
+    assert misjudged(math_rule, truth, right, 1) == []
+    assert misjudged(math_rule, truth, wrong, 0) == []
 
 
-@pytest.mark.parametrize(("truth", "answer", "is_right"), FORMS)
-def test_a_form_of_the_value_is_right_and_what_only_looks_like_one_is_wrong(
-    math_rule: MathRule, truth: str, answer: str, is_right: bool
-) -> None:
-    assert math_rule(RewardInput("", rf"\boxed{{{answer}}}", truth)).score == is_right
+def misjudged(math_rule: MathRule, truth: str, responses: list[str], score: float) -> list[str]:
+    return [text for text in responses if math_rule(RewardInput("", text, truth)).score != score]
 
 
-@pytest.mark.parametrize(("truth", "answer", "is_right"), ROWS)
-def test_rows_count_in_their_order_however_their_breaks_are_written(
-    math_rule: MathRule, truth: str, answer: str, is_right: bool
-) -> None:
-    assert math_rule(RewardInput("", rf"\boxed{{{answer}}}", truth)).score == is_right
-
-
-@pytest.mark.parametrize(
-    ("response", "truth", "is_right"),
-    [
-        ("It is \u22123.", "-3", True),
-        ("It is \u22123.", "3", False),
-        (r"It is $\frac{1}{2}$.", "1/2", True),
-        (r"It is $\frac{1}{2}$.", "2", False),
-        (r"It is $-\dfrac{1}{2}$.", "-1/2", True),
-    ],
-)
+@cases("response, truth, is_right")
 def test_outside_a_box_signs_and_fractions_of_latex_belong_to_the_number(
     math_rule: MathRule, response: str, truth: str, is_right: bool
 ) -> None:
     assert math_rule(RewardInput("", response, truth)).score == is_right
-
-
-@pytest.mark.parametrize(("truth", "answer", "is_right"), MENDED)
-def test_numbers_are_read_exactly_and_boxes_that_say_several_things_are_wrong(
-    math_rule: MathRule, truth: str, answer: str, is_right: bool
-) -> None:
-    assert math_rule(RewardInput("", rf"so \boxed{{{answer}}}", truth)).score == is_right
 
 
 @pytest.mark.parametrize(
@@ -201,10 +171,6 @@ def test_numbers_are_read_exactly_and_boxes_that_say_several_things_are_wrong(
 def test_a_ground_truth_is_read_as_files_hold_it(math_rule: MathRule, truth: Any, answer: str) -> None:
     assert math_rule(RewardInput("", rf"\boxed{{{answer}}}", truth)).score == 1
     assert math_rule(RewardInput("", r"\boxed{77}", truth)).score == 0
-
-
-def test_a_whole_number_longer_than_python_writes_is_a_ground_truth(math_rule: MathRule) -> None:
-    assert math_rule(RewardInput("", r"\boxed{7}", 10**5000)).score == 0
 
 
 def read(truth: Any, column: str = "answer") -> None:
@@ -259,22 +225,6 @@ def test_outside_a_box_the_last_number_counts_with_what_hedges_it(math_rule: Mat
     assert score(r"It is \boxed{5}, in \boxed{}.", "5") == 1
 
 
-@pytest.mark.parametrize(("truth", "response", "is_right"), PAID)
-def test_a_sentence_is_paid_for_what_it_says(math_rule: MathRule, truth: str, response: str, is_right: bool) -> None:
-    assert math_rule(RewardInput("", response, truth)).score == is_right
-
-
-@pytest.mark.parametrize(
-    ("truth", "response", "is_right"), [*HEDGED, *ANSWERED, *TURNED, *RETRIED, *EDGES, *AMOUNTS, *SAID_TWICE, *FRESH]
-)
-def test_a_response_is_paid_for_the_value_that_it_commits_to(
-    math_rule: MathRule, truth: str, response: str, is_right: bool
-) -> None:
-    """A reason in brackets, a rounding or a list of formulas is part of the answer; several guesses, or the value of a
-    key of answers, are none."""
-    assert math_rule(RewardInput("", response, truth)).score == is_right
-
-
 @pytest.mark.parametrize(("tolerance", "is_right"), [(None, False), (0.01, True), (0.001, False)])
 def test_the_tolerance_is_relative_and_for_decimals_alone(tolerance: float | None, is_right: bool) -> None:
     equal = MathEqual(tolerance)
@@ -306,8 +256,3 @@ def test_a_comparison_that_waits_for_the_processor_is_not_wrong(monkeypatch: pyt
 
     monkeypatch.setattr(equal, "_equal", waits)
     assert equal("x+1", "1+x")
-
-
-def test_a_wrong_answer_may_cost_something() -> None:
-    costs = MathRule(wrong=-1.0)
-    assert [costs(RewardInput("", answer, "42")).score for answer in ("so 42", "so 41", "")] == [1.0, -1.0, -1.0]

@@ -37,10 +37,12 @@ def test_the_reward_of_the_page_scores_and_reports_what_the_page_shows(folder: P
     assert [outcome.metrics for outcome in outcomes[:2]] == [{"correct": 1, "short": 1}, {"correct": 0, "short": 0}]
 
 
-def test_the_settings_of_the_page_pass_the_checks(folder: Path) -> None:
+def test_the_settings_and_columns_of_the_page_are_taken(folder: Path) -> None:
     rewards = {domain: RewardConfig(**keys) for domain, keys in yaml.safe_load(SETTINGS)["rewards"].items()}
     with importable(folder):
         assert preflight(RLVRConfig.model_construct(rewards=rewards)) == []
+    with importable(folder):
+        assert getattr(resolve("my_rewards:passes"), REQUIRED) == ("ground_truth", "unit_tests")
 
 
 def test_the_parts_of_the_page_of_rewards_pass_the_checks_and_add_up(folder: Path) -> None:
@@ -53,11 +55,6 @@ def test_the_parts_of_the_page_of_rewards_pass_the_checks_and_add_up(folder: Pat
         (outcome,) = RewardWorker("math", reward).score([RewardInput("", "42", "42", num_response_tokens=3584)])
     assert outcome is not None and outcome.score == pytest.approx(1 - 0.5 + 0.1 * 1.1)
     assert outcome.metrics["style_short"] == 1
-
-
-def test_the_columns_that_the_page_declares_are_required(folder: Path) -> None:
-    with importable(folder):
-        assert getattr(resolve("my_rewards:passes"), REQUIRED) == ("ground_truth", "unit_tests")
 
 
 def test_the_batch_reward_of_the_page_compares_the_answers_of_a_group(folder: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from roll.rewards.base import RewardInput
 from roll.rewards.penalties import LongWord, Overlong, Repetition, ShortResponse
+from tests.helpers.cases import cases
 
 
 def answer(text: str = "", tokens: int = 0) -> RewardInput:
@@ -57,21 +58,7 @@ def test_the_repetition_penalty_is_the_share_of_repeated_ngrams(size: int, by: A
         assert penalty(answer(text)) == pytest.approx(-0.7 * repeated_share(units, size), abs=1e-15)
 
 
-@pytest.mark.parametrize(
-    ("text", "settings", "score"),
-    [
-        ("a b a b a", {"ngram_size": 2, "max_penalty": -1}, -0.5),
-        ("a a a a a", {"ngram_size": 1, "max_penalty": -1}, -0.8),
-        ("A a", {"ngram_size": 1, "max_penalty": -1}, -0.5),
-        ("a b c", {}, 0),
-        ("a b", {}, 0),
-        ("", {}, 0),
-        ("one two three one two three", {}, -0.125),
-        ("\u5f88\u597d\u5f88\u597d\u5f88\u597d", {"ngram_size": 2, "max_penalty": -1, "by": "characters"}, -0.6),
-        ("\u5f88\u597d\u5f88\u597d\u5f88\u597d", {"ngram_size": 2, "max_penalty": -1}, 0),
-        ("a b a b", {"ngram_size": 2, "max_penalty": 0}, 0),
-    ],
-)
+@cases("text, settings, score")
 def test_repetitions_by_hand(text: str, settings: dict[str, Any], score: float) -> None:
     assert Repetition(**settings)(answer(text)) == pytest.approx(score, abs=1e-15)
 

@@ -161,14 +161,11 @@ def test_the_reward_sees_the_answer_and_the_row() -> None:
     assert sample == RewardInput("one two three", "11 11", "7", "math", "length", 2, "raw", TASK.payload)
 
 
-def test_failures_are_marked_and_have_no_reward() -> None:
+def test_a_failure_is_marked_and_not_scored() -> None:
     group = run(rollouter(Scores(RewardOutcome.failed("KeyError: x"), RewardOutcome(0.0)), 2), Engine("stop", "stop"))
     failed, fine = group.trajectories
     assert failed.failure == "KeyError: x" and np.isnan(failed.reward) and failed.finish_reason == "failed"
     assert fine.failure is None and fine.reward == 0.0
-
-
-def test_an_aborted_answer_is_a_failure_and_not_scored() -> None:
     scores = Scores(RewardOutcome(1.0), RewardOutcome(0.5))
     group = run(rollouter(scores, 3), Engine("stop", "abort", "length"))
     assert [t.failure for t in group.trajectories] == [None, "generation was aborted", None]
@@ -191,22 +188,16 @@ def test_one_request_per_group_with_a_seed_of_its_own() -> None:
     assert [r.request_id for r in engine.requests[:2]] == ["train-5", "train-6"]
 
 
-def test_a_group_samples_under_the_seed_of_its_number_in_whichever_step_it_is_played() -> None:
+def test_a_group_samples_under_the_seed_of_its_number() -> None:
     """Resumed with another batch size, group 40 belongs to another step."""
     engine, subject = Engine("stop"), rollouter(Scores(RewardOutcome(0.0)), 1)
     for step in (5, 10):
         run(subject, engine, 40, step)
     first, second = (request.sampling.seed for request in engine.requests)
     assert first == second == request_seed(42, "train", 40)
-
-
-def test_seeds_never_change() -> None:
     assert request_seed(42, "train", 0) == 180839773014818
     assert request_seed(42, "validation", 1234567) == 119845790607196
     assert all(0 <= request_seed(1, "train", group) < 2**48 for group in range(400))
-
-
-def test_counts_that_do_not_fit_are_errors() -> None:
     with pytest.raises(ValueError, match="1 responses, but 2 were requested"):
         run(rollouter(Scores(), 2), Engine("stop"))
     with pytest.raises(ValueError, match="0 outcomes for 1 responses"):

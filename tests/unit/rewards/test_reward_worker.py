@@ -19,6 +19,7 @@ from roll.pipeline.rlvr.row_operators import data_domains
 from roll.rewards.base import RewardInput, RewardOutcome, requires
 from roll.rewards.config import RewardConfig
 from roll.rewards.worker import RewardWorker
+from tests.helpers.cases import cases
 from tests.helpers.rewards import preflight
 
 USER = "user_rewards"
@@ -43,44 +44,30 @@ def score(worker: RewardWorker, *responses: str, truth: object = None) -> list[R
     return outcomes
 
 
-def test_a_function_a_class_and_a_built_in_score() -> None:
+def test_rewards_of_any_kind_score_and_say_more() -> None:
     assert [o.score for o in score(worker(f"{USER}:length"), "ab", "abc")] == [2, 3]
     assert [o.score for o in score(worker(f"{USER}:length", reward_args={"scale": 0.5}), "ab")] == [1]
     assert sorted(o.score for o in score(worker(f"{USER}:Counter", reward_args={"start": 5}), "a", "b")) == [6, 7]
     built_in = worker("exact_match", reward_args={"pattern": "=(.)"})
     assert [o.score for o in score(built_in, "=1", "=2", truth="1")] == [1, 0]
-
-
-def test_numbers_of_any_kind_and_results_are_scores() -> None:
     outcomes = score(worker(f"{USER}:by_name"), "bool", "int", "result", "other")
     assert [o.score for o in outcomes] == [1.0, 2.0, 0.5, 0.25]
     assert outcomes[2].metrics == {"m": 1.0} and outcomes[2].extra == {"x": "y"}
     assert all(o.failure is None for o in outcomes)
-
-
-def test_what_a_reward_says_beside_its_score_travels_whatever_it_is() -> None:
     (outcome,) = score(worker(f"{USER}:by_name"), "unsendable")
     outcome = pickle.loads(pickle.dumps(outcome))
     assert outcome.score == 0.5 and outcome.metrics == {"m\\ud800": 1.0}
     assert outcome.extra["file"].startswith("<_io.TextIOWrapper")
     assert outcome.extra["f"].startswith("<function")
     assert outcome.extra["odd"] == "(not recorded: a key is a tuple)"
+    from roll.rewards.base import finite
+
+    assert finite(np.float32(0.5)) == 0.5 and finite(np.array(2)) == 2
+    assert finite(np.array([2.0])) is None and finite(np.nan) is None
+    assert score(worker(f"{USER}:length")) == [] and score(worker(f"{USER}:Meeting")) == []
 
 
-@pytest.mark.parametrize(
-    ("response", "reason"),
-    [
-        ("raise", "KeyError: 'no such thing'"),
-        ("os_timeout", "TimeoutError: judge did not answer"),
-        ("nan", "returned nan, not a finite number"),
-        ("inf", "returned inf, not a finite number"),
-        ("none", "returned None, not a finite number"),
-        ("text", "returned '1.0', not a finite number"),
-        ("large", "returned 1e+39, which is too large for float32"),
-        ("list", r"returned [1.0], not a finite number"),
-        ("bad_result", "returned None, not a finite number"),
-    ],
-)
+@cases("response, reason")
 def test_what_is_no_score_is_a_failure_with_its_reason(response: str, reason: str) -> None:
     (outcome,) = score(worker(f"{USER}:by_name"), response)
     assert message(outcome) == reason and math.isnan(outcome.score)
@@ -91,11 +78,18 @@ def message(outcome: RewardOutcome | None) -> str | None:
     return None if outcome is None or outcome.failure is None else outcome.failure.partition("\n")[0]
 
 
-def test_a_reward_that_raises_is_told_with_its_own_lines() -> None:
+def test_a_reward_that_raises_or_cannot_be_built_is_told() -> None:
     (outcome,) = score(worker(f"{USER}:escapes"), "panic")
     file = Path(__file__).with_name(f"{USER}.py")
     place = 1 + file.read_text().splitlines().index('            raise Panic("unwrap on None")')
     assert outcome.failure == f'Panic: unwrap on None\n  {file}:{place} in escapes: raise Panic("unwrap on None")'
+    gated = worker(f"{USER}:by_name", format_pattern="<a>.*</a>", timeout_s=5)
+    outcomes = score(gated, "raise", "<a>\n</a>", "<a></a>x")
+    assert [(o.score, o.failure) for o in outcomes] == [(0, None), (0.25, None), (0, None)]
+    with pytest.raises(RewardError, match="rewards.math: the reward cannot be built: OSError: no licence file"):
+        worker(f"{USER}:Broken")
+    with pytest.raises(RewardError, match="gives a Uncallable, which cannot be called"):
+        worker(f"{USER}:Uncallable")
 
 
 ESCAPES = {
@@ -126,13 +120,6 @@ def test_what_is_beside_a_score_may_be_nothing_and_else_fails_its_own_answer() -
     assert ask(subject, "list", "m") == [None, None]  # to be asked for one by one
     (wrong,) = score(subject, "list")
     assert wrong.failure is not None and "metrics must be a mapping of names to values, not [('a', 1)]" in wrong.failure
-
-
-def test_numpy_scalars_are_scores_and_arrays_are_not() -> None:
-    from roll.rewards.base import finite
-
-    assert finite(np.float32(0.5)) == 0.5 and finite(np.array(2)) == 2
-    assert finite(np.array([2.0])) is None and finite(np.nan) is None
 
 
 @pytest.mark.parametrize("response", ["spin", "sleep", "swallow", "backtrack"])
@@ -168,39 +155,30 @@ def test_the_alarm_of_the_process_is_given_back() -> None:
         signal.signal(signal.SIGALRM, previous)
 
 
-def test_async_rewards_run_at_once_and_each_has_its_own_time() -> None:
+def test_async_rewards_have_their_own_time_on_one_kind_of_loop() -> None:
     outcomes = score(worker(f"{USER}:Meeting", timeout_s=5), "meets", "meets", "alone", "meets", "x", "os_timeout")
     assert [o.score for o in outcomes if o.failure is None] == [3, 3, 3]
     assert outcomes[2].failure == "took longer than timeout_s = 5"
     assert message(outcomes[4]) == "KeyError: 'x'"
     assert message(outcomes[5]) == "TimeoutError: judge did not answer"
-
-
-def test_an_async_reward_that_blocks_is_stopped_and_told_why() -> None:
     limited = worker(f"{USER}:blocking", timeout_s=2.0)
     (blocked,) = score(limited, "block")
     assert blocked.failure is not None and blocked.failure.startswith("blocked the event loop for over 2 s")
     assert [o.score for o in score(limited, "a", "b")] == [1, 1]
-
-
-def test_an_answer_that_holds_the_loop_for_a_while_is_not_blamed_for_the_time_of_many() -> None:
     limited = worker(f"{USER}:blocking", timeout_s=4.0)
     outcomes = ask(limited, *["hold"] * 5)
     assert None in outcomes and not [outcome for outcome in outcomes if outcome is not None and outcome.failure]
-
-
-class OtherLoops(asyncio.DefaultEventLoopPolicy):
-    def new_event_loop(self) -> asyncio.AbstractEventLoop:
-        raise AssertionError("the loop of the policy was made")
-
-
-def test_answers_are_judged_on_the_same_kind_of_loop_whatever_policy_a_library_sets() -> None:
-    """SGLang's import sets that of uvloop, which ends otherwise when a task raises KeyboardInterrupt."""
+    # SGLang's import sets that of uvloop, which ends otherwise when a task raises KeyboardInterrupt.
     asyncio.set_event_loop_policy(OtherLoops())
     try:
         assert [outcome.score for outcome in score(worker(f"{USER}:blocking", timeout_s=9), "waits")] == [1]
     finally:
         asyncio.set_event_loop_policy(None)
+
+
+class OtherLoops(asyncio.DefaultEventLoopPolicy):
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        raise AssertionError("the loop of the policy was made")
 
 
 def test_a_loop_that_was_interrupted_leaves_no_tasks_behind(caplog: pytest.LogCaptureFixture) -> None:
@@ -235,47 +213,7 @@ def test_a_pattern_that_takes_for_ever_is_the_failure_of_the_answer_that_it_is_m
     assert endless.failure == "took longer than timeout_s = 2"
 
 
-def test_an_answer_not_of_the_format_earns_0_without_being_scored() -> None:
-    gated = worker(f"{USER}:by_name", format_pattern="<a>.*</a>", timeout_s=5)
-    outcomes = score(gated, "raise", "<a>\n</a>", "<a></a>x")
-    assert [(o.score, o.failure) for o in outcomes] == [(0, None), (0.25, None), (0, None)]
-
-
-def test_a_reward_that_cannot_be_built_is_an_error() -> None:
-    with pytest.raises(RewardError, match="rewards.math: the reward cannot be built: OSError: no licence file"):
-        worker(f"{USER}:Broken")
-    with pytest.raises(RewardError, match="gives a Uncallable, which cannot be called"):
-        worker(f"{USER}:Uncallable")
-
-
-def test_no_answers_give_no_outcomes() -> None:
-    assert score(worker(f"{USER}:length")) == [] and score(worker(f"{USER}:Meeting")) == []
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"reward": "math_rule", "reward_args": {"boxed": True}},
-            "reward_args: math_rule.*unexpected keyword.*'boxed'",
-        ),
-        ({"reward": "no.such:thing"}, "reward: no.such:thing: importing no.such failed with ModuleNotFoundError"),
-        ({"reward": f"{USER}:lenght"}, f"reward: {USER}:lenght: {USER} has no lenght"),
-        (
-            {"reward": "math_rules"},
-            "reward: 'math_rules' is not of the form package.module:object or one of .*, exact_match",
-        ),
-        ({"reward": f"{USER}:NOT_A_REWARD"}, "reward: .* is a int; name a function or a class"),
-        ({"reward": f"{USER}:Uncallable"}, "reward: .* has no __call__"),
-        ({"reward": f"{USER}:Counter"}, "reward_args: .*missing a required argument: 'start'"),
-        ({"reward": f"{USER}:length", "reward_args": {"scal": 1}}, "reward_args: .*unexpected keyword argument 'scal'"),
-        ({"reward": "regex"}, "reward_args: regex.*missing a required argument: 'pattern'"),
-        ({"reward": "regex", "reward_args": {"pattern": "("}}, "reward_args: regex: missing \\), unterminated"),
-        ({"reward": "exact_match", "reward_args": {"pattern": "(a)(b)"}}, "reward_args: exact_match: .* has 2 groups"),
-        ({"reward": "exact_match", "format_pattern": "["}, "format_pattern: '\\[' is not a regular expression"),
-        ({}, "reward is missing: math_rule, exact_match, regex, "),
-    ],
-)
+@cases("settings, message")
 def test_preflight_names_the_key_of_what_is_wrong(settings: dict[str, Any], message: str) -> None:
     config = RLVRConfig.model_construct(rewards={"math": RewardConfig(**settings)})
     (problem,) = preflight(config)
@@ -339,7 +277,7 @@ def test_the_data_must_have_what_a_reward_declares_or_else_reads(
     assert (domain.required, domain.some_ground_truth) == (required, some)
 
 
-def test_a_limit_of_the_call_stops_an_answer_and_holds_for_that_call_alone() -> None:
+def test_a_limit_of_the_call_holds_for_that_call_alone() -> None:
     subject = worker(f"{USER}:by_name", timeout_s=30.0)
     (late,) = subject.score([RewardInput("", "sleep")], timeout_s=0.1)
     assert late is not None and late.may_pass
@@ -347,14 +285,8 @@ def test_a_limit_of_the_call_stops_an_answer_and_holds_for_that_call_alone() -> 
     assert [o.score for o in score(subject, "int")] == [2.0]
     (late,) = score(worker(f"{USER}:by_name", timeout_s=0.1), "sleep")
     assert late.failure == "took longer than timeout_s = 0.1" and late.may_pass
-
-
-def test_only_what_may_pass_says_so() -> None:
     outcomes = score(worker(f"{USER}:by_name"), "os_timeout", "raise")
     assert [o.may_pass for o in outcomes] == [True, False]
-
-
-def test_a_limit_of_the_call_holds_for_each_of_those_that_share_a_loop() -> None:
     subject = worker(f"{USER}:Meeting", timeout_s=30.0)
     outcomes = subject.score([RewardInput("", "alone"), RewardInput("", "alone")], timeout_s=0.1)
     assert [outcome and outcome.failure for outcome in outcomes] == [

@@ -14,6 +14,7 @@ from roll.rewards.config import RewardConfig
 from roll.rewards.penalties import LongWord, Repetition
 from roll.rewards.texts import Regex
 from roll.rewards.worker import RewardWorker
+from tests.helpers.cases import cases
 
 HARMONY = ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>")
 PAIRS = [
@@ -30,18 +31,6 @@ SPECIAL = [
 ]
 pairs = pytest.mark.parametrize(("begin", "end"), PAIRS, ids=[begin for begin, _ in PAIRS])
 forms = pytest.mark.parametrize("form", ["special", "words", "prompt"])
-BOXES = '[{"bbox_2d": [0, 0, 2, 2], "label": "cat"}]'
-IFEVAL = '{"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}'
-REWARDS: list[tuple[str, dict[str, Any], str, str, float]] = [  # reward, args, ground truth, right answer, wrong score
-    ("math_rule", {}, "42", "42", 0),
-    ("exact_match", {}, "42", "42", 0),
-    ("exact_match", {"pattern": "<answer>(.*?)</answer>"}, "42", "<answer>42</answer>", 0),
-    ("multiple_choice", {}, "B", "B", 0),
-    ("general_rule", {}, "B", "B", 0),
-    ("crossthinkqa", {"reward_type": "loose"}, "B", "B", -1),
-    ("ifeval", {}, IFEVAL, "yes", 0),
-    ("detection", {}, BOXES, BOXES, 0),
-]
 
 
 def tokenizer(special: bool) -> PreTrainedTokenizerFast:
@@ -66,7 +55,7 @@ def sampled(form: str, begin: str, rest: str, truth: Any = None) -> RewardInput:
 
 @forms
 @pairs
-@pytest.mark.parametrize(("reward", "args", "truth", "answer", "wrong"), REWARDS)
+@cases("reward, args, truth, answer, wrong")
 def test_unfinished_thinking_is_paid_alike_whatever_its_marks(
     reward: str, args: dict[str, Any], truth: str, answer: str, wrong: float, begin: str, end: str, form: str
 ) -> None:
@@ -116,28 +105,18 @@ def test_marks_are_no_words_to_the_penalties(begin: str, end: str, form: str) ->
     assert Repetition(ngram_size=1)(sample) == 0
 
 
-def test_other_special_tokens_are_no_text_and_raw_text_has_them() -> None:
+def test_raw_text_has_the_marks_and_an_opening_once() -> None:
     sample = sampled("special", "[THINK]", "a[/THINK]b<eos>c")
     assert (sample.response_text, sample.answer) == ("[THINK]a[/THINK]bc", "bc")
     assert sample.raw_text == "[THINK]a[/THINK]b<eos>c<eos><pad>"
-
-
-def test_an_opening_is_added_once() -> None:
     sample = RewardInput("?<think>\n", "a</think>b")
     assert sample.response_text == "<think>\na</think>b"
     assert RewardInput("?<think>\n", sample.response_text) == sample
+    for pattern, text in ((r"\d+$", "4\n\n"), (r"\d+$", "4 x"), (r"\d+", "4\n"), (r"\d+\$", "4\n")):
+        assert Regex(pattern)(RewardInput("", text)) == 0
 
 
-@pytest.mark.parametrize(
-    ("pattern", "text", "score"),
-    [
-        (r"</think>\s*(\w+)$", "<think>41</think> 42", 1),
-        (r"<think>.*?</think>\s*(\w+)", "<think>41</think> 42", 1),
-        ("<answer>(.*?)</answer>", "<think><answer>42</answer></think> I do not know", 0),
-        (None, "<think>41</think>\n\n42", 1),
-        (None, "<think>41</think>", 0),
-    ],
-)
+@cases("pattern, text, score")
 def test_exact_match_looks_behind_the_thinking(pattern: str | None, text: str, score: float) -> None:
     worker = RewardWorker("math", RewardConfig(reward="exact_match", reward_args={"pattern": pattern}))
     (outcome,) = worker.score([RewardInput("", text, "42")])
@@ -151,8 +130,3 @@ def test_a_dollar_at_the_end_of_a_format_leaves_out_a_last_line_break(pattern: s
     (outcome,) = RewardWorker("math", config).score([RewardInput("", text, "42")])
     assert outcome is not None and outcome.score == 1
     assert Regex(pattern)(RewardInput("", text)) == 1
-
-
-def test_a_format_still_takes_all_of_the_text() -> None:
-    for pattern, text in ((r"\d+$", "4\n\n"), (r"\d+$", "4 x"), (r"\d+", "4\n"), (r"\d+\$", "4\n")):
-        assert Regex(pattern)(RewardInput("", text)) == 0

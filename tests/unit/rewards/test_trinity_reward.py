@@ -10,6 +10,7 @@ from roll.rewards.base import RewardInput
 from roll.rewards.config import RewardConfig
 from roll.rewards.table import build_reward
 from roll.rewards.trinity import TrinityReward
+from tests.helpers.cases import cases
 
 HERE = "tests.unit.rewards.test_trinity_reward"
 SAMPLE = RewardInput("what is 2 + 2?", "<think>x</think>4", ground_truth="4")
@@ -56,47 +57,27 @@ def reward(path: str, **args: Any) -> TrinityReward:
     return TrinityReward(f"{HERE}:{path}", args)
 
 
-def test_a_mapping_is_summed_and_its_parts_are_metrics() -> None:
+def test_a_reward_by_name_sums_a_mapping_or_fails() -> None:
     found = reward("Parts", bonus=0.5)(SAMPLE)
     assert (found.score, found.metrics) == (1.5, {"accuracy": 1.0, "format_score": 0.5})
-
-
-def test_a_function_and_one_that_takes_anything_are_called_by_name() -> None:
     assert reward("length", most=100)(SAMPLE).score == 0.0 and reward("length")(SAMPLE).score == 1.0
     assert reward("Open")(SAMPLE).score == 3.0
     assert TrinityReward(f"{HERE}.Parts")(SAMPLE).score == 1.1, "Trinity writes paths with dots"
-
-
-def test_what_is_no_number_fails_the_answer() -> None:
     with pytest.raises(TypeError, match="a number is wanted"):
         reward("words")(SAMPLE)
+    args = {"path": f"{HERE}:Parts", "args": {"bonus": 0.0}}
+    config = RewardConfig.model_validate({"reward": "trinity_reward", "reward_args": args})
+    assert told(config) == []
+    built: Any = build_reward(config)
+    assert built(SAMPLE).score == 1.0
 
 
 def told(config: RewardConfig) -> list[str]:
     return [problem.text for problem in code_problems(RLVRConfig.model_construct(rewards={"math": config}))]
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ({"path": f"{HERE}:Tokens"}, "wants response_token; there are response, prompt, truth"),
-        ({"path": f"{HERE}:Waits"}, "is async"),
-        ({"path": f"{HERE}:NoCall"}, "cannot be called"),
-        ({"path": f"{HERE}:Nowhere"}, "has no Nowhere"),
-        ({"path": "no_such_module:Reward"}, "no_such_module"),
-        ({"path": f"{HERE}:Parts", "args": {"malus": 1}}, "malus"),
-        ({}, "path"),
-    ],
-)
+@cases("args, message")
 def test_what_cannot_be_called_is_refused_before_the_run(args: dict[str, Any], message: str) -> None:
     config = RewardConfig.model_validate({"reward": "trinity_reward", "reward_args": args})
     problems = told(config)
     assert len(problems) == 1 and "rewards.math.reward_args" in problems[0] and message in problems[0]
-
-
-def test_it_is_a_reward_by_name() -> None:
-    args = {"path": f"{HERE}:Parts", "args": {"bonus": 0.0}}
-    config = RewardConfig.model_validate({"reward": "trinity_reward", "reward_args": args})
-    assert told(config) == []
-    built: Any = build_reward(config)
-    assert built(SAMPLE).score == 1.0

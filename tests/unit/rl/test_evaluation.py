@@ -1,14 +1,23 @@
-"""Validation metrics by hand-built groups, pass@k against counting all subsets."""
+"""Figures of evaluations."""
+
+from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from roll.configs.checks.rollout import bench_problems
+from roll.errors import ConfigError
+from roll.rl.bench import checkpoint_to_measure, of_checkpoint, summary_lines
 from roll.rl.evaluation import mean_of_sets, pass_at_k, validation_metrics
+from roll.run.saving.checkpoint import Checkpoint, CheckpointStore, DriverState, write_state
 from roll.types.rollout import Generation, Task, Trajectory, TrajectoryGroup
+from tests.helpers.configs import config
 
 
 def group(rewards: list[float | None], tag: str = "a") -> TrajectoryGroup:
@@ -40,32 +49,28 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_solved_answer(solved: int, k: 
     assert pass_at_k(4, solved, k) == pytest.approx(sum(any(s) for s in subsets) / len(subsets))
 
 
-def test_means_per_tag_and_failed_attempts_count_as_unsolved():
+def test_means_are_per_tag_and_success_is_what_the_environment_says():
     metrics = validation_metrics([group([1, 0, None, 1]), group([0, 0, 0, 0], tag="b")])
     assert metrics["val/reward_mean"] == 2 / 8
     assert metrics["val/reward_mean/a"] == 0.5 and metrics["val/reward_mean/b"] == 0
     assert metrics["val/failed_fraction"] == 1 / 8
     assert metrics["val/pass_at_2"] == pytest.approx((1 - 1 / 6) / 2) and metrics["val/pass_at_4/a"] == 1
     assert metrics["val/response_length_mean"] == 2
-
-
-def test_one_tag_and_one_answer_give_no_breakdown():
     assert set(validation_metrics([group([1])])) == {
         "val/reward_mean",
         "val/response_length_mean",
         "val/failed_fraction",
     }
     assert validation_metrics([]) == {}
-
-
-def test_what_an_environment_calls_success_decides_about_solved():
-    """A format penalty leaves a won game below 1; returns above 1 need not be wins."""
+    # A format penalty leaves a won game below 1; returns above 1 need not be wins.
     made = group([0.9, 3.0])
     won = replace(made.trajectories[0], metrics={"success": 1.0})
     lost = replace(made.trajectories[1], metrics={"success": 0.0})
     assert validation_metrics([replace(made, trajectories=(won, lost))])["val/pass_at_2"] == 1
     won = replace(won, metrics={"success": 0.0})
     assert validation_metrics([replace(made, trajectories=(won, lost))])["val/pass_at_2"] == 0
+    assert mean_of_sets({"small": 0.5, "large": 1.0}) == {"val/reward_mean": 0.75}
+    assert mean_of_sets({}) == {}
 
 
 def test_a_named_set_has_the_metrics_of_a_validation_under_its_name():
@@ -102,6 +107,57 @@ def test_pass_at_k_of_fewer_than_k_answers_is_no_number(solved: int):
     assert not math.isnan(pass_at_k(2, solved, 2))
 
 
-def test_sets_count_alike_whatever_their_size():
-    assert mean_of_sets({"small": 0.5, "large": 1.0}) == {"val/reward_mean": 0.75}
-    assert mean_of_sets({}) == {}
+EVAL = {"eval_sets.sums.data_args.file_name": "sums.jsonl"}
+NOBODY = 2**22 + 1  # the number of no process
+
+
+def saved(store: CheckpointStore, step: int) -> Path:
+    with store.writing(step) as directory:
+        (directory / "hf_model").mkdir()
+        (directory / "hf_model" / "config.json").write_text("{}")
+        write_state(directory, DriverState(steps_done=step, run={}))
+    return store.directory / f"step_{step:06d}"
+
+
+def test_the_newest_checkpoint_is_measured_and_nothing_is_removed(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path)
+    saved(store, 3)
+    newest = saved(store, 5)
+    under_way = tmp_path / f".step_000007.partial-{NOBODY}"  # of a run on another machine
+    under_way.mkdir()
+    found = checkpoint_to_measure(store, True)
+    assert found is not None and found.path == newest and found.state.steps_done == 5
+    assert under_way.exists()
+    assert checkpoint_to_measure(store, False) is None
+
+
+def test_a_checkpoint_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no checkpoint in .* to measure"):
+        checkpoint_to_measure(CheckpointStore(tmp_path), True)
+    with pytest.raises(ConfigError, match="resume_from_checkpoint"):
+        checkpoint_to_measure(CheckpointStore(tmp_path), str(tmp_path / "step_000001"))
+
+
+def test_the_engines_start_with_the_policy_of_the_checkpoint_and_the_tokenizer_of_the_run(tmp_path: Path) -> None:
+    made = config({**EVAL, "mode": "bench"})
+    path = saved(CheckpointStore(tmp_path), 2)
+    measured = of_checkpoint(made, Checkpoint(path, DriverState(steps_done=2, run={})))
+    args = measured.actor_infer.model_args
+    assert args.model_name_or_path == str(path / "hf_model")
+    assert args.tokenizer_path == "org/model"
+    assert measured.actor_train == made.actor_train
+    os.remove(path / "hf_model" / "config.json")
+    with pytest.raises(ConfigError, match="holds no hf_model"):
+        of_checkpoint(made, Checkpoint(path, DriverState(steps_done=2, run={})))
+
+
+def test_there_must_be_something_to_measure_in_a_line_each() -> None:
+    assert [problem.text for problem in bench_problems(config({"mode": "bench"}))] == [
+        "mode: bench has nothing to measure: validation is missing. Add it."
+    ]
+    assert not list(bench_problems(config({**EVAL, "mode": "bench"})))
+    assert not list(bench_problems(config({})))
+    assert list(summary_lines({"val/a/reward_mean": 0.5, "val/b": 1.0})) == [
+        "val/a/reward_mean  0.5000",
+        "val/b              1.0000",
+    ]

@@ -57,7 +57,7 @@ def test_several_teachers_have_domains_and_weights_of_their_own() -> None:
     assert "and no reward" in said(given)["teachers.code"]
 
 
-def test_the_divergence_that_teaches_is_chosen_by_a_key() -> None:
+def test_teachers_score_their_domains_with_the_chosen_divergence() -> None:
     given = config({"is_pure_opd": True, "teacher": TEACHER, "opd_advantage": "js_divergence", "opd_js_weight": 0.3})
     (domain,) = given.domains
     assert said(given)["teacher"] == f"advantage + 1 x 0.7 x (log m - log p) of {domain}, and no reward"
@@ -65,6 +65,12 @@ def test_the_divergence_that_teaches_is_chosen_by_a_key() -> None:
     alone = config({"is_pure_opd": True, "teacher": TEACHER, "opd_js_weight": 0.3})
     assert credit_settings(alone, 0.0).teacher_share is None
     assert list(opd_warnings(alone)) == ["opd_js_weight does nothing with opd_advantage: log_ratio."]
+    # Rows 4, 0, 3 and a padding row; rows 0 and 4 are wanted of five.
+    shard = Shard(np.array([4, 0, 3, 5]), None)
+    wanted = np.array([True, False, False, False, True])
+    assert _chosen(shard, RowChunk(0, 0, 4), wanted).tolist() == [0, 1]
+    assert _chosen(shard, RowChunk(0, 1, 4), wanted).tolist() == [1]
+    assert _chosen(shard, RowChunk(0, 1, 4), None).tolist() == [1, 2, 3]
 
 
 def test_without_a_switch_no_teacher_is_started_and_nothing_changes() -> None:
@@ -156,15 +162,6 @@ def test_what_cannot_work_is_said() -> None:
 def test_groups_of_one_are_for_pure_distillation(switch: str) -> None:
     found = problems({switch: True, "teacher": TEACHER, "num_return_sequences_in_group": 1})
     assert any("compares a reward with the others of its group" in text for text in found) == (switch == "use_opd")
-
-
-def test_a_teacher_scores_the_rows_of_its_domains_alone() -> None:
-    """Rows 4, 0, 3 and a padding row; rows 0 and 4 are wanted of five."""
-    shard = Shard(np.array([4, 0, 3, 5]), None)
-    wanted = np.array([True, False, False, False, True])
-    assert _chosen(shard, RowChunk(0, 0, 4), wanted).tolist() == [0, 1]
-    assert _chosen(shard, RowChunk(0, 1, 4), wanted).tolist() == [1]
-    assert _chosen(shard, RowChunk(0, 1, 4), None).tolist() == [1, 2, 3]
 
 
 def test_keys_of_teachers_without_effect_are_warned_of() -> None:

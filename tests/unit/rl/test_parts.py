@@ -25,6 +25,7 @@ from roll.run.saving.resume import RLState
 from roll.types.batch import Rows, SampleSet
 from roll.types.rollout import TrajectoryGroup
 from roll.utils.timing import Timer
+from tests.helpers.cases import cases
 from tests.helpers.configs import config
 from tests.unit.rl.rollouts.test_filtered_step import Clusters, Engine, Prepared, Trainer, by_rank, group
 
@@ -195,7 +196,7 @@ STATE: dict[str, Any] = {
 """What a run wrote before its step was made of parts, after two steps."""
 
 
-def test_the_metrics_of_a_step_come_in_the_order_of_its_phases(make: Callable[..., RLVRPipeline]) -> None:
+def test_phases_and_metrics_come_in_their_order(make: Callable[..., RLVRPipeline]) -> None:
     """Of keys that two of them have, the later one's value counts: so the order decides values, too."""
     pipeline = make()
     metrics = pipeline.step(0)
@@ -203,9 +204,6 @@ def test_the_metrics_of_a_step_come_in_the_order_of_its_phases(make: Callable[..
     clusters: Any = pipeline.clusters
     assert clusters.actor_train.scores == clusters.critic.scores == [["old_log_probs", "ref_log_probs", "values"]]
     assert (metrics["rollout/reward_mean"], metrics["rollout/sampled_reward_mean"]) == (1.125, 0.375)
-
-
-def test_phases_have_their_names_and_their_order(make: Callable[..., RLVRPipeline]) -> None:
     pipeline = make()
     pipeline.step(0)
     assert [*pipeline.timer.metrics()] == [
@@ -213,6 +211,11 @@ def test_phases_have_their_names_and_their_order(make: Callable[..., RLVRPipelin
         *("time/score/ref_log_probs_s", "time/score/values_s", "time/train_critic_s", "time/train_actor_s"),
         *("time/weight_sync_s", "time/other_s", "time/step_s"),
     ]
+    pipeline, log = make(), list[str]()
+    pipeline.parts = StepParts([Noting(log)])
+    pipeline.scheduler = Saved([StepGroups([], [group(3, 0.0, 0.0)])])  # type: ignore[assignment]
+    pipeline.step(0)
+    assert log == ["after_rollout", "before_publish of version 0", "after_publish of version 1"]
 
 
 def test_a_checkpoint_holds_what_it_held_before_the_step_was_made_of_parts(
@@ -297,14 +300,6 @@ def test_parts_are_called_around_the_training_of_a_step(make: Callable[..., RLVR
     assert "teacher_targets" in clusters.actor_train.scores[0] and "teacher_targets" not in clusters.critic.scores[0]
 
 
-def test_a_step_that_trains_on_nothing_calls_what_is_around_it(make: Callable[..., RLVRPipeline]) -> None:
-    pipeline, log = make(), list[str]()
-    pipeline.parts = StepParts([Noting(log)])
-    pipeline.scheduler = Saved([StepGroups([], [group(3, 0.0, 0.0)])])  # type: ignore[assignment]
-    pipeline.step(0)
-    assert log == ["after_rollout", "before_publish of version 0", "after_publish of version 1"]
-
-
 class Handing(RLMode):
     """Another process trains, in name."""
 
@@ -327,18 +322,7 @@ def test_a_step_that_is_handed_over_looks_at_its_rollouts_and_trains_nothing(
     assert [*pipeline.timer.metrics()][:3] == ["time/rollout_s", "time/hand_over_s", "time/weight_sync_s"]
 
 
-@pytest.mark.parametrize(
-    ("parts", "said"),
-    [
-        (
-            [{"old_logprobs": None}],
-            "Noting.scores: 'old_logprobs' is no field of TokenScores. Its fields: ",
-        ),
-        ([{"values": None}], "Noting.scores: 'values' is there already"),
-        ([{"teacher_targets": None}, {"teacher_targets": None}], "Noting.scores: 'teacher_targets' is there already"),
-    ],
-    ids=["unknown", "of the step", "twice"],
-)
+@cases("parts, said")
 def test_a_score_under_a_name_that_ranks_do_not_know_is_refused_before_they_train(
     parts: list[dict[str, None]], said: str, make: Callable[..., RLVRPipeline]
 ) -> None:
@@ -366,24 +350,7 @@ def test_late_rewards_come_before_the_dump_and_the_operators(make: Callable[...,
     assert [file.name for file in (tmp_path / "dump").iterdir()] == ["step_000001.npz"]
 
 
-ALWAYS = ["Shaping", "Mix", "StepRecords", "GapAlarm"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "parts"),
-    [
-        ({}, ["LateRewards", *ALWAYS]),
-        ({"rollout_mock": {"enable": True}}, ["LateRewards", "RolloutDump", *ALWAYS]),
-        ({"rollout_mock": {"enable": True, "mode": "mock"}}, ALWAYS),
-        ({"async_generation_ratio": 1}, ["LateRewards", *ALWAYS[:3], "EngineProbe", *ALWAYS[3:]]),
-        ({"async_generation_ratio": 1, "mode": "train", "experience": {"dir": "x"}}, ["LateRewards", *ALWAYS]),
-        (
-            {"use_kl_loss": True, "kl_loss_coef": 0.1, "kl_loss_type": "full"},
-            ["LateRewards", *ALWAYS[:3], "FullKL", *ALWAYS[3:]],
-        ),
-    ],
-    ids=["plain", "dump", "mock", "ahead", "in parts", "full KL"],
-)
+@cases("changes, parts")
 def test_settings_say_which_parts_a_run_has(
     changes: dict[str, Any], parts: list[str], make: Callable[..., RLVRPipeline], tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ from roll.rl.settings import (
     zero_gradient_rows,
 )
 from roll.rl.user_code import user_code_problems
+from tests.helpers.cases import cases
 from tests.helpers.configs import config
 
 FILTER = {"enabled": True, "agg_type": "sequence", "ratio_low": 0.5, "ratio_high": 2.0, "diff_enabled": True}
@@ -61,12 +62,24 @@ def test_train_infer_correction_reaches_the_loss_with_all_its_keys() -> None:
     assert [old_log_probs(given, updates).source for updates in (1, 4)] == ["update", "pass"]
 
 
-def test_without_it_the_loss_corrects_nothing() -> None:
+def test_losses_are_set_by_lengths_log_probs_and_clips() -> None:
     assert loss_of(config()).correction is None
     ahead = loss_of(config({"async_generation_ratio": 0.5})).correction
     assert ahead == TrainInferCorrection(ImportanceWeight("token", 1.2))
     assert loss_of(config({"async_generation_ratio": 0.5, OFF: False})).correction is None
     assert loss_of(config({"train_infer_correction.filters": [{"enabled": False}]})).correction is None
+    normed = {"loss_agg_mode": "seq-mean-token-sum-norm"}
+    longest = build_plan(config()).response_length
+    assert loss_of(config(normed)).aggregation == Aggregation("seq-mean-token-sum-norm", longest)
+    assert loss_of(config({**normed, "loss_scale_factor": 2.5})).aggregation.scale_factor == 2.5
+    several = {"rollout_batch_size": 64, "force_disable_old_logprobs_recompute": True}
+    assert loss_of(config(several)).old_is_rollout
+    assert not loss_of(config({"rollout_batch_size": 64})).old_is_rollout
+    keys = config().actor_infer.generating_args
+    assert sampling_params(keys, 12).max_new_tokens == 12
+    assert sampling_params(keys.model_copy(update={"max_new_tokens": 3}), 12).max_new_tokens == 3
+    assert sampling_params(keys.model_copy(update={"max_new_tokens": 30}), 12).max_new_tokens == 12
+    assert credit_settings(config({"reward_clip": 0.5}), 0.1).reward_clip == 0.5
 
 
 @pytest.mark.parametrize(
@@ -111,13 +124,6 @@ def test_pg_variant_and_its_keys_choose_the_objective(keys: dict[str, Any], obje
     assert loss_of(config(keys)).objective == objective
 
 
-def test_the_constant_of_the_loss_is_the_longest_response_or_what_is_given() -> None:
-    normed = {"loss_agg_mode": "seq-mean-token-sum-norm"}
-    longest = build_plan(config()).response_length
-    assert loss_of(config(normed)).aggregation == Aggregation("seq-mean-token-sum-norm", longest)
-    assert loss_of(config({**normed, "loss_scale_factor": 2.5})).aggregation.scale_factor == 2.5
-
-
 def test_keys_of_an_estimator_reach_its_function_and_only_pass_at_k_takes_a_deviation() -> None:
     given = config({"adv_estimator": "asymre", "asymre_baseline_shift": -0.3})
     assert advantage_settings(given) == AdvantageSettings("asymre", args={"asymre_baseline_shift": -0.3})
@@ -136,32 +142,7 @@ def test_keys_of_an_estimator_reach_its_function_and_only_pass_at_k_takes_a_devi
         assert "says by itself what a reward is worth" in problem.text
 
 
-def test_with_the_engines_log_probs_as_old_ones_the_gap_is_taken_from_the_present_policy() -> None:
-    several = {"rollout_batch_size": 64, "force_disable_old_logprobs_recompute": True}
-    assert loss_of(config(several)).old_is_rollout
-    assert not loss_of(config({"rollout_batch_size": 64})).old_is_rollout
-
-
-def test_max_new_tokens_may_ask_for_less_than_there_is_room() -> None:
-    keys = config().actor_infer.generating_args
-    assert sampling_params(keys, 12).max_new_tokens == 12
-    assert sampling_params(keys.model_copy(update={"max_new_tokens": 3}), 12).max_new_tokens == 3
-    assert sampling_params(keys.model_copy(update={"max_new_tokens": 30}), 12).max_new_tokens == 12
-
-
-def test_reward_clip_limits_rewards_and_what_the_kl_makes_of_them() -> None:
-    assert credit_settings(config({"reward_clip": 0.5}), 0.1).reward_clip == 0.5
-
-
-@pytest.mark.parametrize(
-    ("train", "infer", "keeps_kv", "threshold"),
-    [
-        ("bf16", "bf16", False, 0.1),
-        ("fp32", "bf16", False, 0.1),
-        ("fp32", "fp32", False, 0.005),
-        ("fp32", "fp32", True, 0.1),
-    ],
-)
+@cases("train, infer, keeps_kv, threshold")
 def test_a_difference_of_log_probs_is_warned_of_by_the_coarser_dtype(
     train: str, infer: str, keeps_kv: bool, threshold: float
 ) -> None:
@@ -171,24 +152,6 @@ def test_a_difference_of_log_probs_is_warned_of_by_the_coarser_dtype(
     assert log_prob_diff_threshold(config(dtypes | {"log_prob_diff_warning": 0.3}), keeps_kv) == 0.3
 
 
-@pytest.mark.parametrize(
-    ("changes", "skips"),
-    [
-        ({}, True),
-        ({"pg_variant": "m2po"}, True),
-        ({"pg_variant": "rec"}, True),
-        ({"pg_variant": "rec", "rec_regularizer": "k2"}, False),
-        ({"pg_variant": "kimi15"}, False),
-        ({"pg_variant": "clip_cov"}, False),
-        ({"use_kl_loss": True, "kl_loss_coef": 0.1}, False),
-        ({"add_token_level_kl": True}, True),
-        ({"enable_reference": True}, False),
-        ({"enable_reference": True, "skip_idle_rows": True}, True),
-        ({"entropy_loss_coef": 0.01}, False),
-        ({"actor_train.model_args.moe_aux_loss_coef": 0.01}, False),
-        ({"actor_train.mtp_training_mode": "joint"}, False),
-        ({"skip_idle_rows": False}, False),
-    ],
-)
+@cases("changes, skips")
 def test_rows_without_advantage_are_left_out_unless_a_term_moves_them(changes: dict[str, Any], skips: bool) -> None:
     assert (zero_gradient_rows(config(changes)) is not None) == skips

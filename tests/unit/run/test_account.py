@@ -76,10 +76,13 @@ def test_workers_answer_while_something_else_goes_on_but_for_a_timeline(timeline
     assert len(clusters.asked) == (4 if timeline else 3)
 
 
-def test_a_run_that_has_no_workers_has_no_account(tmp_path: Path) -> None:
+def test_without_workers_there_is_no_account_and_peaks_may_be_given(tmp_path: Path) -> None:
     made = Accounting(config({"profiler_output_dir": str(tmp_path)}))
     made.start()
     assert made.metrics(1) == {}
+    made, _ = account(tmp_path, gpu_peak_tflops=1e-6)
+    made.start()
+    assert not [name for name in made.metrics(1) if "mfu" in name], "the shape of org/model is not known"
 
 
 def test_the_trace_has_the_events_of_all_on_one_clock(tmp_path: Path) -> None:
@@ -125,9 +128,3 @@ def test_what_bounds_the_steps_is_told_when_it_is_news(tmp_path: Path, caplog: p
         "step 3: the trainer waits 60% of the time: use more rollout devices, or rollouts that run further ahead "
         "(docs/rollouts.md)"
     ]
-
-
-def test_the_peak_of_the_devices_is_the_given_one(tmp_path: Path) -> None:
-    made, _ = account(tmp_path, gpu_peak_tflops=1e-6)
-    made.start()
-    assert not [name for name in made.metrics(1) if "mfu" in name], "the shape of org/model is not known"

@@ -40,7 +40,7 @@ def test_two_devices_of_which_one_is_idle_for_half_of_the_step_have_a_bubble_of_
     assert metrics["busy/actor_infer_fraction"] == pytest.approx(0.5)
 
 
-def test_roles_that_take_turns_on_a_device_fill_it_together() -> None:
+def test_roles_count_by_devices_and_answers() -> None:
     usages = [
         role("actor_train", "train", worker(0, (0,), {"train": 3.0, "score": 1.0, "offload_states": 1.0, "idle": 5.0})),
         role("actor_infer", "generate", worker(0, (0,), {"sampling": 5.0, "away": 5.0})),
@@ -48,6 +48,22 @@ def test_roles_that_take_turns_on_a_device_fill_it_together() -> None:
     metrics = goodput_metrics(usages, NOTHING, 10.0)
     assert metrics["goodput/bubble_fraction"] == pytest.approx(0.1)
     assert metrics["busy/actor_train_fraction"] == pytest.approx(0.4), "moving states is no work"
+    useful = UsefulTokens()
+    useful.add_restored(100)
+    useful.add([role("actor_train", "train", worker(0, (0,), {}), train=Work(rows=4, tokens=300, learnt=80))], NOTHING)
+    assert useful.metrics() == {"goodput/useful_fraction": pytest.approx(0.8)}
+    usages = [
+        role("rewards.math", "cpu", worker(0, (), {"score": 8.0, "idle": 2.0})),
+        role("actor_train", "train", worker(0, (0,), {"train": 5.0, "idle": 5.0})),
+    ]
+    metrics = goodput_metrics(usages, NOTHING, 10.0)
+    assert metrics["busy/rewards.math_fraction"] == pytest.approx(0.8)
+    assert metrics["goodput/bubble_fraction"] == pytest.approx(0.5)
+    usages = [role("sft_train", "train", worker(0, (0,), {"train": 5.0, "idle": 5.0}), train=Work(4, 80, 0.0, 60))]
+    metrics = goodput_metrics(usages, Sizes({}, learner="sft_train"), 10.0)
+    assert metrics["goodput/trained_tokens_per_s"] == pytest.approx(6)
+    assert not [name for name in metrics if name.startswith(("rollout/", "sync/", "goodput/useful"))]
+    assert goodput_metrics([role("actor_infer", "generate")], NOTHING, 10.0) == {}
 
 
 def test_a_worker_of_several_devices_keeps_them_all_busy_and_no_device_is_busier_than_wholly() -> None:
@@ -135,34 +151,6 @@ def test_what_was_sampled_ahead_is_useful_once_it_is_trained_on_and_never_more_t
         useful.add([trainer, role("actor_infer", "generate", engine)], NOTHING)
         fractions.append(useful.metrics()["goodput/useful_fraction"])
     assert fractions == pytest.approx([1 / 2, 2 / 3, 1])
-
-
-def test_tokens_of_groups_from_a_checkpoint_were_sampled_too() -> None:
-    useful = UsefulTokens()
-    useful.add_restored(100)
-    useful.add([role("actor_train", "train", worker(0, (0,), {}), train=Work(rows=4, tokens=300, learnt=80))], NOTHING)
-    assert useful.metrics() == {"goodput/useful_fraction": pytest.approx(0.8)}
-
-
-def test_processes_without_devices_are_busy_in_whatever_they_do_and_fill_no_device() -> None:
-    usages = [
-        role("rewards.math", "cpu", worker(0, (), {"score": 8.0, "idle": 2.0})),
-        role("actor_train", "train", worker(0, (0,), {"train": 5.0, "idle": 5.0})),
-    ]
-    metrics = goodput_metrics(usages, NOTHING, 10.0)
-    assert metrics["busy/rewards.math_fraction"] == pytest.approx(0.8)
-    assert metrics["goodput/bubble_fraction"] == pytest.approx(0.5)
-
-
-def test_a_run_without_engines_says_nothing_of_sampling() -> None:
-    usages = [role("sft_train", "train", worker(0, (0,), {"train": 5.0, "idle": 5.0}), train=Work(4, 80, 0.0, 60))]
-    metrics = goodput_metrics(usages, Sizes({}, learner="sft_train"), 10.0)
-    assert metrics["goodput/trained_tokens_per_s"] == pytest.approx(6)
-    assert not [name for name in metrics if name.startswith(("rollout/", "sync/", "goodput/useful"))]
-
-
-def test_a_role_of_which_nobody_answered_is_left_out() -> None:
-    assert goodput_metrics([role("actor_infer", "generate")], NOTHING, 10.0) == {}
 
 
 def test_utilisation_is_the_models_operations_by_what_the_devices_could_have_done() -> None:

@@ -34,12 +34,23 @@ def test_steps_are_what_the_passes_over_the_rows_take_rounded_up(
     assert length(rows, per_step, num_train_epochs=epochs) == steps
 
 
-def test_max_steps_wins_over_epochs() -> None:
+def test_max_steps_wins_and_the_plan_promises_nothing_uncounted() -> None:
     both = {"num_train_epochs": 3, "max_steps": 7}
     assert length(10, 4, **both) == 7
     assert length(10, 4) == 500
     made = config(both)
     assert "num_train_epochs: 3 does nothing here: max_steps: 7 counts." in list(run_warnings(made, build_plan(made)))
+    made = config({"num_train_epochs": 1.5, "actor_train.training_args.warmup_ratio": 0.1})
+    plan = build_plan(made)
+    text = describe(made, plan, batch_rows(made, plan))
+    assert text.startswith("roll: 1.5 epochs (steps by the number of rows), seed 42")
+    assert "updates by the number of rows, 10% of them warm-up" in text
+    assert "500" not in text.splitlines()[0]
+    made = AgenticConfig.model_validate({"num_train_epochs": 1})
+    texts = [problem.text for problem in run_problems(made)]
+    told = "num_train_epochs: only the environments roll_math and roll_qa have rows that epochs can count."
+    assert f"{told} Set max_steps." in texts
+    assert not RLVRConfig.model_validate({"max_steps": 3, "num_train_epochs": 1}).counts_epochs
 
 
 def test_schedules_and_warm_up_follow_from_the_rows() -> None:
@@ -66,15 +77,6 @@ def test_a_warm_up_that_is_longer_than_the_rows_give_is_told_when_they_are_count
     assert "the warm-up of 30 updates is not over when the run ends" in caplog.text
 
 
-def test_the_plan_promises_no_steps_that_nobody_has_counted() -> None:
-    made = config({"num_train_epochs": 1.5, "actor_train.training_args.warmup_ratio": 0.1})
-    plan = build_plan(made)
-    text = describe(made, plan, batch_rows(made, plan))
-    assert text.startswith("roll: 1.5 epochs (steps by the number of rows), seed 42")
-    assert "updates by the number of rows, 10% of them warm-up" in text
-    assert "500" not in text.splitlines()[0]
-
-
 def test_rolls_place_of_the_epochs_counts_where_the_run_says_nothing() -> None:
     args = {"num_train_epochs": 3, "learning_rate": 1e-5}
     tree = {"sft_train": {"training_args": args}, "pretrain": "model"}
@@ -89,14 +91,6 @@ def test_rolls_place_of_the_epochs_counts_where_the_run_says_nothing() -> None:
         assert with_epochs({**tree, key: 10}, SFTConfig.role_table) == {**tree, key: 10}
     critic = {"critic": {"training_args": args}}
     assert with_epochs(critic, ROLES) == critic
-
-
-def test_environments_have_no_epochs() -> None:
-    made = AgenticConfig.model_validate({"num_train_epochs": 1})
-    texts = [problem.text for problem in run_problems(made)]
-    told = "num_train_epochs: only the environments roll_math and roll_qa have rows that epochs can count."
-    assert f"{told} Set max_steps." in texts
-    assert not RLVRConfig.model_validate({"max_steps": 3, "num_train_epochs": 1}).counts_epochs
 
 
 def test_an_rlvr_run_counts_its_prompts_and_a_resumed_one_comes_to_the_same(

@@ -45,12 +45,14 @@ def test_the_tokenizer_is_read_where_tokenizer_path_says(apart: tuple[Path, Path
         policy_tokenizer("actor_train", ModelArgs(model_name_or_path=model, tokenizer_path=f"{own}x/"))
 
 
-def test_a_tokenizer_with_more_tokens_than_the_model_has_embeddings_is_refused(apart: tuple[Path, Path]) -> None:
+def test_engines_read_the_tokenizer_and_refuse_one_that_is_too_large(apart: tuple[Path, Path]) -> None:
     model, own = apart
     (model / "config.json").unlink()
     (model / "config.json").write_text(json.dumps({"vocab_size": 7}))
     with pytest.raises(ConfigError, match=r"has ids up to \d+, but .*/model has 7 embeddings \(vocab_size\)"):
         policy_tokenizer("actor_train", ModelArgs(model_name_or_path=str(model), tokenizer_path=str(own)))
+    model, own = (str(folder) for folder in apart)
+    assert EngineTokenizer(ModelArgs(model_name_or_path=model, tokenizer_path=own)).path == own
 
 
 def test_the_engine_of_a_policy_has_its_tokenizer_and_no_other() -> None:
@@ -64,18 +66,10 @@ def test_the_engine_of_a_policy_has_its_tokenizer_and_no_other() -> None:
     )
 
 
-def test_engines_read_it_there(apart: tuple[Path, Path]) -> None:
-    model, own = (str(folder) for folder in apart)
-    assert EngineTokenizer(ModelArgs(model_name_or_path=model, tokenizer_path=own)).path == own
-
-
-def test_roles_that_read_no_text_have_no_use_for_a_tokenizer() -> None:
+def test_other_names_mean_the_same_and_roles_without_text_need_none() -> None:
     section = WorkerConfig(model_args=ModelArgs(tokenizer_path="org/tokens"))
     idle = [name for name, role in ROLES.items() if "model_args.tokenizer_path" in unused_keys(section, role)]
     assert idle == ["critic", "reference"]
-
-
-def test_other_names_of_it_mean_the_same() -> None:
     for name in ("tokenizer", "tokenizer_name_or_path"):
         raw = tree({"actor_train.model_args": {name: "org/tokens"}})
         assert apply_aliases(RLVRConfig, raw) == ([], [])

@@ -18,6 +18,7 @@ from roll.run.loop import Run
 from roll.run.records.run_record import RUN_FILE, read_story
 from roll.run.saving.checkpoint import Checkpoint
 from roll.run.tracking.local import JsonlTracker, read_metrics
+from tests.helpers.cases import cases
 from tests.helpers.configs import config
 
 
@@ -71,18 +72,7 @@ class Counting(Run):
         self.at("close")
 
 
-@pytest.mark.parametrize(
-    "when, saved",
-    [
-        ("build", []),
-        ("evaluation 0", []),
-        ("step 1", [2]),
-        ("evaluation 2", [2]),
-        ("report 2", [2]),
-        ("report 4", [4]),
-        ("never", []),
-    ],
-)
+@cases("when, saved")
 def test_whenever_ctrl_c_comes_the_last_finished_step_is_saved_once(
     when: str, saved: list[int], tmp_path: Path
 ) -> None:
@@ -91,15 +81,7 @@ def test_whenever_ctrl_c_comes_the_last_finished_step_is_saved_once(
     assert run.saved == saved
 
 
-@pytest.mark.parametrize(
-    "keys, validated",
-    [
-        ({}, [0, 1, 2, 3, 4]),
-        ({"val_before_train": False}, [1, 2, 3, 4]),
-        ({"val_before_train": True, "eval_steps": -1}, [0]),
-        ({"val_before_train": False, "eval_steps": 4}, [4]),
-    ],
-)
+@cases("keys, validated")
 def test_the_untrained_model_is_validated_as_val_before_train_says(
     keys: dict[str, Any], validated: list[int], tmp_path: Path
 ) -> None:

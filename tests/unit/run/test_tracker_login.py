@@ -9,6 +9,7 @@ import pytest
 
 from roll.run.tracking.build import missing_logins
 from roll.run.tracking.services import check_reachable
+from tests.helpers.cases import cases
 
 
 @pytest.fixture(autouse=True)
@@ -30,15 +31,7 @@ def test_services_without_a_key_are_named_with_what_to_do() -> None:
     assert swanlab.startswith("track_with: swanlab has no API key. Run `swanlab login`")
 
 
-@pytest.mark.parametrize(
-    "kwargs, environment",
-    [
-        ({"api_key": "k"}, {}),
-        ({"wandb": {"mode": "offline"}, "swanlab": {"mode": "local"}}, {}),
-        ({}, {"WANDB_API_KEY": "k", "SWANLAB_API_KEY": "k"}),
-        ({}, {"WANDB_MODE": "disabled", "SWANLAB_MODE": "offline"}),
-    ],
-)
+@cases("kwargs, environment")
 def test_a_key_or_an_offline_mode_is_enough(
     kwargs: dict[str, Any], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

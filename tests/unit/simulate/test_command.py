@@ -24,18 +24,21 @@ def made(*arguments: str) -> Setup:
     return setup_of(*parse(["play", *arguments]))
 
 
-def test_without_a_yaml_the_options_describe_the_run() -> None:
+def test_a_yaml_or_options_describe_the_run() -> None:
     setup = made(*SMALL, "--train_devices", "1", "--async_generation_ratio", "0.6", "--seed", "5", "--turns", "3")
     assert setup.bounds == RolloutBounds(4, ahead=3, max_staleness=1) and setup.devices == Devices(1, 1)
     assert isinstance(setup.workload, LogNormal) and (setup.workload.seed, setup.workload.turns) == (5, 3)
     assert setup.workload.median == pytest.approx(400 * 2200 / 16_384)
-
-
-def test_a_yaml_gives_batch_lengths_and_devices_and_overrides_change_it() -> None:
     setup = made(*TINY_SORT, "response_length=24", "max_running_requests=64", "enable_old_logprobs_recompute=true")
     assert (setup.bounds, setup.group_size, setup.max_running) == (RolloutBounds(32), 8, 64)
     assert setup.devices == Devices(1, 1) and not setup.trains_critic and setup.passes == {"old_log_probs": 1}
     assert isinstance(setup.workload, LogNormal) and (setup.workload.cap, setup.workload.prompt) == (24, 16)
+    partly = (*TINY_SORT, "num_gpus_per_node=2", "actor_infer.device_mapping=[0,1]", "async_generation_ratio=0.5")
+    devices = made(*partly).devices
+    assert devices == Devices(1, 2, common=1) and (devices.num_leaving, devices.total) == (1, 2)
+    assert made(*partly, "partial_gpu_mode=false").devices == Devices(1, 2, common=1, leaving=2)
+    assert made("--shared", "--devices", "8", "--train_devices", "2").devices == Devices.shared(8, train=2)
+    assert str(Devices.shared(8, train=2)) == "2 of 8"
 
 
 def test_what_is_printed_names_the_run_its_phases_and_the_gain(
@@ -52,15 +55,6 @@ def test_what_is_printed_names_the_run_its_phases_and_the_gain(
     ]  # fmt: skip
     assert ", weight_sync 0.5" in lines[1] and "x of" in lines[-1]
     assert json.loads(trace.read_text())["traceEvents"]
-
-
-def test_engines_that_share_a_part_of_their_devices_with_the_trainer_leave_one_by_one() -> None:
-    partly = (*TINY_SORT, "num_gpus_per_node=2", "actor_infer.device_mapping=[0,1]", "async_generation_ratio=0.5")
-    devices = made(*partly).devices
-    assert devices == Devices(1, 2, common=1) and (devices.num_leaving, devices.total) == (1, 2)
-    assert made(*partly, "partial_gpu_mode=false").devices == Devices(1, 2, common=1, leaving=2)
-    assert made("--shared", "--devices", "8", "--train_devices", "2").devices == Devices.shared(8, train=2)
-    assert str(Devices.shared(8, train=2)) == "2 of 8"
 
 
 def test_a_search_marks_what_nothing_beats(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,12 +10,19 @@ from roll.errors import ConfigError
 from roll.run.tracking.local import write_metrics
 from roll.simulate.calibrate import fit_decode, fit_trainer, line_through, rows_of_run
 from roll.simulate.setup import Costs, read_costs, write_costs
+from tests.helpers.cases import cases
 
 
-def test_a_decode_step_is_straight_between_the_points_and_beyond_the_last() -> None:
+def test_steps_are_straight_between_points_and_tell_what_they_can() -> None:
     costs = Costs(decode_s=((1, 0.01), (3, 0.02), (5, 0.06)))
     assert [costs.decode_step_s(n) for n in (1, 2, 3, 4, 6)] == pytest.approx([0.01, 0.015, 0.02, 0.04, 0.08])
     assert Costs(decode_s=((2, 0.01),)).decode_step_s(9) == 0.01
+    rows = [metrics(400 * n, 50) | {"rollout/running_groups": float(n > 1)} for n in range(1, 4)]
+    with pytest.raises(ConfigError, match="--run: its rollouts ran ahead"):
+        fit_decode(rows, num_engines=1)
+    assert line_through([10, 10, 10.5], [2, 2, 2.1]) == (0.0, pytest.approx(0.2))
+    assert line_through([1, 2, 3], [3, 5, 7]) == pytest.approx((1.0, 2.0))
+    assert line_through([1, 2, 3], [1, 3, 5])[0] == 0.0
 
 
 def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
@@ -23,33 +30,18 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path) -> None:
     write_costs(tmp_path / "new" / "costs.json", costs, {"from": "a test"})
     assert read_costs(tmp_path / "new" / "costs.json") == costs
     assert json.loads((tmp_path / "new" / "costs.json").read_text())["source"] == {"from": "a test"}
+    write_costs(tmp_path / "costs.json", Costs(), {})
+    assert read_costs(tmp_path / "costs.json") == Costs()
+    with pytest.raises(ConfigError, match="0 steps of training are in its metrics.jsonl; at least 4 are needed"):
+        rows_of_run(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "given, said",
-    [
-        ([], "Input should be an object"),
-        ({"costs": {"decode": 1}}, "costs.decode: Unexpected keyword argument"),
-        ({"costs": {"publish_s": "2"}}, "costs.publish_s: Input should be a valid number"),
-        ({"costs": {"publish_s": -1}}, "publish_s: -1.0 is not at least 0"),
-        ({"costs": {"train_tokens_per_s": 0}}, "train_tokens_per_s: 0.0 is not above 0"),
-        ({"costs": {"beside": 0.5}}, "beside: 0.5 is not at least 1"),
-        ({"costs": {"kv_tokens": 0}}, "kv_tokens: 0 is not above 0"),
-        ({"costs": {"decode_s": [[1, 2, 3]]}}, "costs.decode_s.0: Tuple should have at most 2 items"),
-        ({"costs": {"decode_s": [[2, 0.1], [1, 0.2]]}}, "not increasing numbers of running responses"),
-        ({"costs": {"decode_s": [[1, 0.2], [2, 0.1]]}}, "not increasing seconds above 0"),
-    ],
-)
+@cases("given, said")
 def test_a_file_that_is_no_calibration_is_refused(tmp_path: Path, given: Any, said: str) -> None:
     path = tmp_path / "costs.json"
     path.write_text(json.dumps(given))
     with pytest.raises(ConfigError, match=f"--calibration .*costs.json: .*{said}"):
         read_costs(path)
-
-
-def test_the_default_costs_pass_their_own_checks(tmp_path: Path) -> None:
-    write_costs(tmp_path / "costs.json", Costs(), {})
-    assert read_costs(tmp_path / "costs.json") == Costs()
 
 
 def metrics(tokens: int, longest: int) -> dict[str, float]:
@@ -88,20 +80,3 @@ def test_costs_are_read_off_the_metrics_of_a_run(tmp_path: Path) -> None:
     )
     (one, first), (most, last) = fit_decode(rows, num_engines=2)
     assert (one, first) == (1, pytest.approx(0.011)) and last == pytest.approx(0.01 + 0.001 * most)
-
-
-def test_a_run_that_was_ahead_does_not_tell_what_decoding_costs() -> None:
-    rows = [metrics(400 * n, 50) | {"rollout/running_groups": float(n > 1)} for n in range(1, 4)]
-    with pytest.raises(ConfigError, match="--run: its rollouts ran ahead"):
-        fit_decode(rows, num_engines=1)
-
-
-def test_steps_of_one_size_tell_a_rate_and_no_overhead() -> None:
-    assert line_through([10, 10, 10.5], [2, 2, 2.1]) == (0.0, pytest.approx(0.2))
-    assert line_through([1, 2, 3], [3, 5, 7]) == pytest.approx((1.0, 2.0))
-    assert line_through([1, 2, 3], [1, 3, 5])[0] == 0.0
-
-
-def test_a_run_without_metrics_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="0 steps of training are in its metrics.jsonl; at least 4 are needed"):
-        rows_of_run(tmp_path)

@@ -41,29 +41,31 @@ def ask(order: int, length: int, context: int = 0, key: str = "", new: int = 0) 
     return lambda engine: engine.begin([answer], key or str(order), new)
 
 
-def test_two_answers_share_the_steps_until_the_shorter_one_ends() -> None:
+def test_answers_share_steps_prefills_and_the_cache() -> None:
     """3 steps of 2 s for both, then 2 steps of 1 s for the longer."""
     _, ends = play(costs(decode_s=((1, 1.0), (2, 2.0))), (0.0, ask(0, 3)), (0.0, ask(1, 5)))
     assert ends == pytest.approx({0: 6.0, 1: 8.0})
-
-
-def test_an_answer_that_joins_slows_the_others_down_from_then_on() -> None:
-    """2 steps alone in 2 s, then 2 s for each of the other 3 of the first; the second has one left, alone."""
+    # 2 steps alone in 2 s, then 2 s for each of the other 3 of the first; the second has one left, alone.
     _, ends = play(costs(decode_s=((1, 1.0), (2, 2.0))), (0.0, ask(0, 5)), (2.0, ask(1, 4)))
     assert ends == pytest.approx({0: 8.0, 1: 9.0})
-
-
-def test_a_prefill_stalls_all_and_a_beginning_that_is_known_costs_only_what_is_new() -> None:
     made = costs(prefill_tokens_per_s=10.0)
     first, again, other = ask(0, 4, 20, key="a"), ask(1, 1, 24, key="a", new=5), ask(2, 1, 24)
     _, ends = play(made, (0.0, first), (10.0, again), (20.0, other))
     assert ends == pytest.approx({0: 2.0 + 4.0, 1: 10.0 + 0.5 + 1.0, 2: 20.0 + 2.4 + 1.0})
-
-
-def test_steps_grow_with_the_tokens_in_the_cache() -> None:
-    """Seconds of step i: 1 + context so far; over 2 tokens the integral of 1 + v is 4."""
+    # Seconds of step i: 1 + context so far; over 2 tokens the integral of 1 + v is 4.
     _, ends = play(costs(decode_context_s=1.0), (0.0, ask(0, 2)))
     assert ends == pytest.approx({0: 4.0})
+    made = costs(prefill_tokens_per_s=10.0)
+    back: list[Event] = [(3.0, lambda engine: engine.stop("away")), (8.0, lambda engine: engine.go_on(True))]
+    engine, ends = play(made, (0.0, ask(0, 5, context=8)), *back)
+    # .8 s of prefill, 2.2 tokens by 3 s; at 8 s 8 + 2.2 tokens are computed in 1.1 s (whole tokens), 2.8 are left
+    assert ends == pytest.approx({0: 8.0 + 1.1 + 2.8})
+    assert engine.num_prefilled == 8 + 11
+    # Two answers of 8 fill 10 tokens after 5 steps. The first ends at 8; then the other computes 5 tokens again in 1
+    # s and has 3 to go.
+    engine, ends = play(costs(kv_tokens=10, prefill_tokens_per_s=5.0), (0.0, ask(0, 8)), (0.0, ask(1, 8)))
+    assert ends == pytest.approx({0: 8.0, 1: 12.0})
+    assert engine.num_preemptions == 1 and engine.num_sampled == pytest.approx(16)
 
 
 def test_an_engine_that_is_stopped_goes_on_where_it_was_and_tokens_keep_their_versions() -> None:
@@ -78,23 +80,6 @@ def test_an_engine_that_is_stopped_goes_on_where_it_was_and_tokens_keep_their_ve
     )
     assert found == [answer] and answer.versions == [(0, pytest.approx(1.5)), (7, pytest.approx(2.5))]
     assert (engine.catch_up().held, engine.seconds.busy) == pytest.approx((2.0, 4.0))
-
-
-def test_coming_back_computes_the_cache_again() -> None:
-    made = costs(prefill_tokens_per_s=10.0)
-    back: list[Event] = [(3.0, lambda engine: engine.stop("away")), (8.0, lambda engine: engine.go_on(True))]
-    engine, ends = play(made, (0.0, ask(0, 5, context=8)), *back)
-    # .8 s of prefill, 2.2 tokens by 3 s; at 8 s 8 + 2.2 tokens are computed in 1.1 s (whole tokens), 2.8 are left
-    assert ends == pytest.approx({0: 8.0 + 1.1 + 2.8})
-    assert engine.num_prefilled == 8 + 11
-
-
-def test_a_full_cache_puts_the_last_one_off_until_there_is_room() -> None:
-    """Two answers of 8 fill 10 tokens after 5 steps. The first ends at 8; then the other computes 5 tokens again in 1 s
-    and has 3 to go."""
-    engine, ends = play(costs(kv_tokens=10, prefill_tokens_per_s=5.0), (0.0, ask(0, 8)), (0.0, ask(1, 8)))
-    assert ends == pytest.approx({0: 8.0, 1: 12.0})
-    assert engine.num_preemptions == 1 and engine.num_sampled == pytest.approx(16)
 
 
 def test_what_an_aborted_answer_leaves_is_free_for_others() -> None:

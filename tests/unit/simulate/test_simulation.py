@@ -132,32 +132,20 @@ def test_whatever_is_shared_each_group_is_trained_once_within_the_bound_and_what
         assert step.num_tokens == pytest.approx(lengths)
 
 
-def test_answers_that_wait_for_a_slot_come_one_after_the_other() -> None:
+def test_answers_rewards_and_turns_take_their_slots_in_order() -> None:
     assert simulate(setup([[3, 5, 1]], SYNC, max_running=2), 2).step_s == pytest.approx(5.0)
     assert simulate(setup([[3, 5, 1]], SYNC, max_running=1), 2).step_s == pytest.approx(9.0)
-
-
-def test_rewards_are_given_answer_by_answer_by_as_many_workers_as_there_are() -> None:
     work = Given([[1, 2, 6]], delay_s=3.0)
     assert simulate(setup([[1, 2, 6]], SYNC, workload=work), 2).step_s == pytest.approx(6.0 + 3.0)
     assert simulate(setup([[1, 2, 6]], SYNC, workload=work, reward_workers=1), 2).step_s == pytest.approx(10.0)
-
-
-def test_turns_of_an_episode_are_answered_one_after_the_other() -> None:
     work = LogNormal(median=4, common=0.0, own=0.0, prompt=0, turns=3, delays=Delays(0.5))
     assert simulate(setup([[4]], SYNC, workload=work), 2).step_s == pytest.approx(3 * 4.5)
-
-
-def test_an_engine_that_dies_loses_its_answers_and_another_begins_them_anew() -> None:
-    """Two groups of 4 s on two engines; one dies at 3 s and is back 100 s later: its answer takes 3 + 4 s."""
+    # Two groups of 4 s on two engines; one dies at 3 s and is back 100 s later: its answer takes 3 + 4 s.
     made = setup([[4]], RolloutBounds(2), devices=Devices(1, 2), costs=costs(restart_s=100.0), deaths=((3.0, 0),))
     assert step_seconds(simulate(made, 2, warmup=0)) == pytest.approx([7.0, 4.0])
     alone = replace(made, devices=Devices(1, 1), bounds=SYNC)
     assert step_seconds(simulate(alone, 2, warmup=0)) == pytest.approx([3.0 + 100.0 + 4.0, 4.0])
-
-
-def test_the_real_filter_drops_groups_and_others_take_their_place() -> None:
-    """Rewards that are all alike: nothing is kept, and as many replacements as are allowed were sampled in vain."""
+    # Rewards that are all alike: nothing is kept, and as many replacements as are allowed were sampled in vain.
     keep = make_filter("std_filter", {"std_threshold": 0.0})
     report = simulate(setup([[2, 2]], RolloutBounds(2), keep=keep, max_replacements=3), 2)
     assert [(step.groups, step.num_dropped) for step in report.steps] == [((), 5), ((), 5)]

@@ -13,14 +13,11 @@ from roll.types.group_codec import RecordedGroup, write_groups
 from roll.types.rollout import Trajectory
 
 
-def test_lengths_have_the_median_mean_and_longest_of_their_description() -> None:
+def test_lengths_have_their_description_and_repeat() -> None:
     groups = [LogNormal(seed=1).group(number, 16).lengths for number in range(3000)]
     lengths = np.concatenate(groups)
     assert np.median(lengths) == pytest.approx(2200, rel=0.05) and lengths.mean() == pytest.approx(3280, rel=0.03)
     assert np.mean([group.max() for group in groups]) == pytest.approx(7350, rel=0.04) and lengths.max() == 16_384
-
-
-def test_a_group_is_the_same_whenever_it_is_asked_for() -> None:
     work = LogNormal(delays=Delays(2.0, 0.5), turns=3)
     one, two, other = work.group(5, 4), work.group(5, 4), work.group(6, 4)
     assert (one.lengths == two.lengths).all() and (one.delays_s == two.delays_s).all()

@@ -56,12 +56,9 @@ def test_rows_of_a_group_are_those_of_a_loop(answers: list[Generation], prompt: 
         assert row.facts == replace(made, input_ids=made.input_ids).facts  # other columns are counted anew
 
 
-def test_a_row_that_travels_brings_its_own_tokens_alone() -> None:
+def test_a_row_travels_with_its_tokens_and_routes() -> None:
     many = local_rows(PROMPT, [answer(1000, 3)] * 50, [""] * 50, ())
     assert len(pickle.dumps(many[7], protocol=5)) < 20_000
-
-
-def test_routes_stand_on_the_rows_of_their_answers() -> None:
     routes = np.ones((6, 2, 1), np.int16)
     known, unknown = local_rows(PROMPT, [replace(answer(4, 3), routes=routes), answer(4, 3)], ["", ""], ())
     assert known.routes is not None

@@ -57,21 +57,15 @@ def test_collated_rows_hold_prompt_then_response_aligned_with_their_log_probs():
     assert samples.group_ids.tolist() == [9, 9] and samples.domains.tolist() == ["sort", "sort"]
 
 
-def test_a_failed_attempt_keeps_its_row_but_nothing_of_it_is_trained():
+def test_failed_and_padding_rows_train_nothing():
     samples = collate_groups([group_of([[1, 2], [3]], failures=(0,))])
     assert samples.response_lengths.tolist() == [0, 1]
     assert np.isnan(samples.rewards[0]) and samples.rewards[1] == 1
-
-
-def test_padding_rows_are_masked_copies_of_the_shortest_row():
     samples = collate_groups([group_of([[1, 2, 3], [4]])])
     extra = padding_rows(samples, 2)
     assert extra.input_ids.tolist() == [11, 12, 4] * 2
     assert not extra.response_mask.any() and np.isnan(extra.rewards).all() and (extra.group_ids == -1).all()
     assert len(SampleBatch.concatenate([samples, extra])) == 4
-
-
-def test_fields_of_the_wrong_length_are_refused_by_name():
     samples = collate_groups([group_of([[1]])])
     with pytest.raises(ValueError, match="TrainBatch.advantages has 2 entries for 3 tokens"):
         TrainBatch(samples, np.zeros(2, np.float32))
@@ -79,6 +73,10 @@ def test_fields_of_the_wrong_length_are_refused_by_name():
         Generation(np.zeros(2, np.int32), np.zeros(1, np.float32), np.zeros(2, np.int32), "stop")
     with pytest.raises(ValueError, match="top_p"):
         SamplingParams(4, top_p=0.0)
+    lengths = np.array([3, 2, 4], np.int32)
+    assert token_indices(lengths, np.array([2, 0])).tolist() == [5, 6, 7, 8, 0, 1, 2]
+    assert token_indices(lengths, np.array([], np.int64)).tolist() == []
+    assert sum_rows(np.arange(9.0), lengths).tolist() == [3, 7, 26]
 
 
 rows_of_tokens = st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=6), min_size=1, max_size=8)
@@ -104,13 +102,6 @@ def test_select_pad_and_unpad_agree_with_plain_lists(responses: list[list[int]],
     assert unpad(batch.rollout_log_probs, samples.lengths[chosen]).tolist() == picked.rollout_log_probs.tolist()
 
 
-def test_token_indices_and_row_sums():
-    lengths = np.array([3, 2, 4], np.int32)
-    assert token_indices(lengths, np.array([2, 0])).tolist() == [5, 6, 7, 8, 0, 1, 2]
-    assert token_indices(lengths, np.array([], np.int64)).tolist() == []
-    assert sum_rows(np.arange(9.0), lengths).tolist() == [3, 7, 26]
-
-
 @settings(max_examples=50)
 @given(st.integers(1, 5), st.data())
 def test_balanced_parts_have_equal_counts_and_hold_every_row_once(num_parts: int, data: st.DataObject):
@@ -122,12 +113,28 @@ def test_balanced_parts_have_equal_counts_and_hold_every_row_once(num_parts: int
     assert sorted(int(i) for p in parts for i in p) == list(range(size))
 
 
-def test_balance_example_of_the_docstring():
+def test_parts_are_balanced_by_work_and_keep_rows_together() -> None:
     lengths = np.array([9, 1, 5, 5, 7, 3])
     parts = balance(lengths, 2)
     assert [p.tolist() for p in parts] == [[0, 3, 1], [4, 2, 5]] and [lengths[p].sum() for p in parts] == [15, 15]
     with pytest.raises(ValueError, match="6 rows do not divide into 4 parts"):
         balance(lengths, 4)
+    lengths = np.array([9, 1, 5, 5, 7, 3])
+    assert [p.tolist() for p in packs(lengths, np.arange(6), 16)] == [[0, 3, 1], [4, 2, 5]]
+    assert [p.tolist() for p in packs(np.array([6, 4, 4, 3, 3]), np.arange(5), 10)] == [[0, 1], [2, 3, 4]]
+    assert [len(p) for p in packs(lengths, np.arange(6), 100, at_least=3)] == [2, 2, 2]
+    assert [p.tolist() for p in packs(lengths, np.arange(6), 4)] == [[0], [4], [2], [3], [5, 1]]
+    # Attention costs the square: beside a row of 24 576 tokens there is one short row, not two or three.
+    lengths = np.array([24_576, *[8_192] * 6])
+    assert work(lengths) == pytest.approx([49_152, *[10_922.67] * 6], abs=0.01)
+    assert [sorted(p.tolist()) for p in packs(lengths, np.arange(7), 65_536)] == [[0, 6], [1, 2, 3, 4, 5]]
+    lengths, own = np.array([4, 1, 2, 3, 9, 8, 7, 6]), np.array([4, 1, 2, 3, 8, 8, 7, 6])
+    order, groups = np.arange(8), np.arange(8) // 4
+    got, want = groups_by_rank(lengths, own, groups, order, 2, 2), rows_by_rank(lengths, order, 2, 2)
+    assert [part.tobytes() for part in got] == [part.tobytes() for part in want]
+    assert [list(part) for part in parts_in_order(6, 2, 2)] == [[0, 1, 2, 3], [4, 5]]
+    assert [list(part) for part in parts_in_order(5, 1, 2)] == [[0, 1, 2], [3, 4]]
+    assert [list(part) for part in parts_in_order(2, 2, 3)] == [[0, 1]]
 
 
 @settings(max_examples=50)
@@ -152,21 +159,6 @@ def test_packs_hold_every_row_once_within_their_limit(lengths: list[int], limit:
     assert all(len(pack) for pack in made)
 
 
-def test_packs_are_few_and_then_even():
-    lengths = np.array([9, 1, 5, 5, 7, 3])
-    assert [p.tolist() for p in packs(lengths, np.arange(6), 16)] == [[0, 3, 1], [4, 2, 5]]
-    assert [p.tolist() for p in packs(np.array([6, 4, 4, 3, 3]), np.arange(5), 10)] == [[0, 1], [2, 3, 4]]
-    assert [len(p) for p in packs(lengths, np.arange(6), 100, at_least=3)] == [2, 2, 2]
-    assert [p.tolist() for p in packs(lengths, np.arange(6), 4)] == [[0], [4], [2], [3], [5, 1]]
-
-
-def test_long_rows_weigh_more_than_their_tokens():
-    """Attention costs the square: beside a row of 24 576 tokens there is one short row, not two or three."""
-    lengths = np.array([24_576, *[8_192] * 6])
-    assert work(lengths) == pytest.approx([49_152, *[10_922.67] * 6], abs=0.01)
-    assert [sorted(p.tolist()) for p in packs(lengths, np.arange(7), 65_536)] == [[0, 6], [1, 2, 3, 4, 5]]
-
-
 def test_ranks_share_every_update_of_the_given_order():
     lengths, order = np.array([4, 1, 2, 3, 9, 8, 7, 6]), np.array([0, 1, 2, 3, 7, 6, 5, 4])
     ranks = rows_by_rank(lengths, order, num_updates=2, num_ranks=2)
@@ -189,13 +181,6 @@ def test_rows_of_a_group_stay_on_one_rank_where_they_are_a_tree() -> None:
     assert [sorted(rank[:2]) for rank in two] == [[0, 2], [1, 3]] and all(sorted(rank[2:])[0] >= 4 for rank in two)
     three = groups_by_rank(lengths[:6], own[:6], np.zeros(6, int), np.arange(6), 1, 3)
     assert [len(rank) for rank in three] == [2, 2, 2], "a group that fits nowhere is cut"
-
-
-def test_where_groups_save_little_rows_are_balanced_one_by_one() -> None:
-    lengths, own = np.array([4, 1, 2, 3, 9, 8, 7, 6]), np.array([4, 1, 2, 3, 8, 8, 7, 6])
-    order, groups = np.arange(8), np.arange(8) // 4
-    got, want = groups_by_rank(lengths, own, groups, order, 2, 2), rows_by_rank(lengths, order, 2, 2)
-    assert [part.tobytes() for part in got] == [part.tobytes() for part in want]
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -235,12 +220,9 @@ def row_of(response_mask: list[bool], token_rewards: list[float] | None = None) 
     )
 
 
-def test_split_rows_keep_the_rewards_of_their_tokens() -> None:
+def test_turns_keep_the_rewards_of_their_tokens_or_the_last_has_all() -> None:
     rows = sampled_rows([row_of([False, True, True], [0, 0.5, 1]), row_of([False, True])])
     assert [row["token_rewards"].tolist() for row in split_rows(rows)] == [[0, 0.5, 1], [0, 0]]
-
-
-def test_the_last_turn_gets_the_reward_of_an_attempt_that_knows_no_rewards_of_its_turns() -> None:
     group = group_of([[1], [2]])
     first, other = group.trajectories
     first = replace(first, turn_rewards=np.array([1.0]))
@@ -248,12 +230,6 @@ def test_the_last_turn_gets_the_reward_of_an_attempt_that_knows_no_rewards_of_it
     meta = row_meta([replace(group, trajectories=(first, other))])
     assert meta.num_turns is not None and meta.num_turns.tolist() == [1, 3]
     assert meta.turn_rewards is not None and meta.turn_rewards.tolist() == [1, 0, 0, 2]
-
-
-def test_rows_that_belong_together_are_in_one_part() -> None:
-    assert [list(part) for part in parts_in_order(6, 2, 2)] == [[0, 1, 2, 3], [4, 5]]
-    assert [list(part) for part in parts_in_order(5, 1, 2)] == [[0, 1, 2], [3, 4]]
-    assert [list(part) for part in parts_in_order(2, 2, 3)] == [[0, 1]]
 
 
 def test_rows_keep_the_targets_of_their_own_tokens() -> None:

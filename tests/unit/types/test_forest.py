@@ -17,12 +17,32 @@ def tokens(forest: Forest, rows: Rows) -> list[int]:
     return np.concatenate(rows)[forest.source].tolist()
 
 
-def test_the_example_of_its_docstring() -> None:
+def test_trees_branch_where_that_saves_something() -> None:
     forest = forest_of([np.array([5, 6, 4]), np.array([5, 6, 7, 8])], least_saved=0)
     assert forest.source.tolist() == [0, 1, 2, 5, 6] and forest.depth.tolist() == [0, 1, 2, 2, 3]
     assert forest.start.tolist() == [0, 2, 3, 5] and forest.end.tolist() == [5, 3, 5]
     assert forest.level.tolist() == [0, 1, 1] and forest.first.tolist() == [0, 3]
     assert forest.places.tolist() == [0, 1, 2, 0, 1, 3, 4]
+    row = np.arange(100)
+    forest = forest_of([row[:n] for n in range(10, 101, 10)])
+    assert forest.start.tolist() == [0, 100] and forest.num_tokens == 100
+    row = np.arange(2000)
+    rows = [np.append(row[:n], 5000 + n) for n in range(1, 2001)]
+    forest = forest_of(rows, least_saved=0)
+    assert forest.num_tokens == 4000 and forest.level.max() == 1999
+    # Two rows with 3 tokens in common stand alone; with 32 they share, and a row that ends there costs no node.
+    assert forest_of(rows_of("abcx", "abcy")).num_tokens == 8
+    assert forest_of(rows_of("a" * 32 + "x", "a" * 32 + "y")).num_tokens == 34
+    assert forest_of(rows_of("abc", "abcy")).num_tokens == 4
+    assert forest_of(rows_of("abcx", "abcy", "abcz"), least_saved=6).num_tokens == 6
+    assert forest_of(rows_of("abcx", "abcy", "abcz"), least_saved=7).num_tokens == 12
+    prompt = "p" * 40
+    forest = forest_of(rows_of(prompt + "abx", prompt + "aby", prompt + "c"))
+    assert forest.num_tokens == 40 + 3 + 3 + 1 and forest.level.tolist() == [0, 1, 1, 1]
+    one = np.stack([np.arange(50), np.zeros(50, np.int64)], 1)
+    other = one.copy()
+    other[45, 1] = 1
+    assert forest_of([one, other]).num_tokens == 55
 
 
 def test_a_path_is_the_tokens_of_ancestors_and_a_nodes_own() -> None:
@@ -91,34 +111,6 @@ def test_the_order_of_rows_changes_nothing_but_where_they_are(seed: int) -> None
         assert one.places[span].tolist() == other.places[mine].tolist()
 
 
-def test_turns_of_an_episode_are_one_node() -> None:
-    row = np.arange(100)
-    forest = forest_of([row[:n] for n in range(10, 101, 10)])
-    assert forest.start.tolist() == [0, 100] and forest.num_tokens == 100
-
-
-def test_a_deep_chain_of_branches_is_built_in_one_pass() -> None:
-    row = np.arange(2000)
-    rows = [np.append(row[:n], 5000 + n) for n in range(1, 2001)]
-    forest = forest_of(rows, least_saved=0)
-    assert forest.num_tokens == 4000 and forest.level.max() == 1999
-
-
-def test_one_branching_that_saves_little_is_not_made() -> None:
-    """Two rows with 3 tokens in common stand alone; with 32 they share, and a row that ends there costs no node."""
-    assert forest_of(rows_of("abcx", "abcy")).num_tokens == 8
-    assert forest_of(rows_of("a" * 32 + "x", "a" * 32 + "y")).num_tokens == 34
-    assert forest_of(rows_of("abc", "abcy")).num_tokens == 4
-    assert forest_of(rows_of("abcx", "abcy", "abcz"), least_saved=6).num_tokens == 6
-    assert forest_of(rows_of("abcx", "abcy", "abcz"), least_saved=7).num_tokens == 12
-
-
-def test_a_branching_inside_a_shared_prompt_falls_back_to_the_prompt() -> None:
-    prompt = "p" * 40
-    forest = forest_of(rows_of(prompt + "abx", prompt + "aby", prompt + "c"))
-    assert forest.num_tokens == 40 + 3 + 3 + 1 and forest.level.tolist() == [0, 1, 1, 1]
-
-
 def test_work_of_shared_prefixes_is_their_tokens_and_pairs() -> None:
     """Rows of 3 and 4 tokens share 2: 5 of 7 tokens, and 3 of 6 + 10 pairs once instead of twice."""
     assert forest_of([np.array([5, 6, 4]), np.array([5, 6, 7, 8])], least_saved=0).shared_work() == (7, 5, 3)
@@ -133,7 +125,7 @@ def test_work_of_shared_prefixes_is_their_tokens_and_pairs() -> None:
         assert forest.shared_work() == (sum(map(len, rows)), forest.num_tokens, of_rows - pairs)
 
 
-def test_costs_are_tokens_pairs_and_nodes() -> None:
+def test_costs_are_tokens_pairs_nodes_and_copies_of_keys() -> None:
     """A prompt of 512 with 8 answers of 64: 9 nodes, 1024 tokens, a level below the first."""
     prompt = np.zeros(512, np.int64)
     forest = forest_of([np.concatenate([prompt, np.full(64, at + 1)]) for at in range(8)])
@@ -141,6 +133,18 @@ def test_costs_are_tokens_pairs_and_nodes() -> None:
     assert forest.costs(CallCosts(node=16)) == pytest.approx([1024 + pairs * 2 / 24_576 + 9 * 16])
     assert forest.costs(CallCosts(ancestor=0.5)) == pytest.approx([1024 + pairs * 2 / 24_576 + 8 * 256])
     assert forest_of([prompt]).costs(CallCosts()) == pytest.approx(work(np.array([512])))
+    # Sharing 40 of 1000 tokens in two rows saves less than a tenth; another group in the batch stays a tree.
+    begin, group = np.full(40, 7), np.full(300, 9)
+    rows = [np.concatenate([begin, np.full(960, at)]) for at in (1, 2)]
+    rows += [np.append(group, at) for at in range(4)]
+    assert forest_of(rows).num_tokens == 40 + 2 * 960 + 304
+    assert forest_of(rows, ON_CPUS).num_tokens == 2000 + 304
+    # 40 answers of one token to a prompt of 40: 80 tokens instead of 1640, and 1600 copies of keys, which cost 48.
+    rows = [np.append(np.full(40, 9), at) for at in range(40)]
+    assert forest_of(rows, ON_GPUS).num_tokens == 80
+    assert forest_of(rows, CallCosts(ancestor=1.0)).num_tokens == 41 * 40
+    turns = np.arange(100)
+    assert forest_of([turns[:40], turns], ON_GPUS).num_tokens == 100
 
 
 def test_exact_passes_pay_for_the_attention_of_every_row() -> None:
@@ -154,28 +158,3 @@ def test_exact_passes_pay_for_the_attention_of_every_row() -> None:
     long = [np.append(np.zeros(50_000, np.int64), np.full(50_000, at)) for at in (1, 2)]
     assert forest_of(long, ON_CPUS).num_tokens == 150_000
     assert forest_of(long, OF_EXACT_PASSES).num_tokens == 200_000
-
-
-def test_by_cost_rows_that_gain_little_stand_alone() -> None:
-    """Sharing 40 of 1000 tokens in two rows saves less than a tenth; another group in the batch stays a tree."""
-    begin, group = np.full(40, 7), np.full(300, 9)
-    rows = [np.concatenate([begin, np.full(960, at)]) for at in (1, 2)]
-    rows += [np.append(group, at) for at in range(4)]
-    assert forest_of(rows).num_tokens == 40 + 2 * 960 + 304
-    assert forest_of(rows, ON_CPUS).num_tokens == 2000 + 304
-
-
-def test_copies_of_keys_cost_little_on_gpus() -> None:
-    """40 answers of one token to a prompt of 40: 80 tokens instead of 1640, and 1600 copies of keys, which cost 48."""
-    rows = [np.append(np.full(40, 9), at) for at in range(40)]
-    assert forest_of(rows, ON_GPUS).num_tokens == 80
-    assert forest_of(rows, CallCosts(ancestor=1.0)).num_tokens == 41 * 40
-    turns = np.arange(100)
-    assert forest_of([turns[:40], turns], ON_GPUS).num_tokens == 100
-
-
-def test_rows_with_keys_of_several_numbers_part_where_any_differs() -> None:
-    one = np.stack([np.arange(50), np.zeros(50, np.int64)], 1)
-    other = one.copy()
-    other[45, 1] = 1
-    assert forest_of([one, other]).num_tokens == 55

@@ -50,10 +50,19 @@ def test_an_attempt_is_made_of_either_kind_of_answer_by_one_call() -> None:
     assert (failed.failure, failed.finish_reason, np.isnan(failed.reward)) == ("broke", "failed", True)
 
 
-def test_what_an_answer_counts_is_known_in_both_forms() -> None:
+def test_stored_attempts_count_change_and_travel_as_others() -> None:
     assert (answer(4, 2, 3).num_tokens, answer(4, 2, 3).oldest_version) == (3, 2)
     assert (IN_STORE.num_tokens, IN_STORE.oldest_version) == (3, 2)
     assert stored_among([answer(1), IN_STORE, answer(2)]) == {1: PLACE}
+    there = attempt(IN_STORE)
+    rewarded = there.rewarded(2.0, {"m": 1.0}, {"why": "so"})
+    assert (rewarded.reward, rewarded.metrics, rewarded.extra) == (2.0, {"m": 1.0}, {"why": "so"})
+    assert rewarded.content is PLACE and there.failed("broke").content is PLACE
+    assert replace(IN_STORE, finish_reason="moved") == Generation(content=PLACE, finish_reason="moved")
+    # 400 bytes were those of a StoredTrajectory with such metrics, at commit b9843b3; 9 are its side, which is new.
+    metrics = {"success": 1.0, "turns": 0.0}
+    row = replace(attempt(answer(0, 0)), reward=0.0, index=0, finish_reason="stop", metrics=metrics)
+    assert len(pickle.dumps(stored([row]), protocol=5)) <= 400 + 9
 
 
 @pytest.mark.parametrize(
@@ -73,14 +82,6 @@ def test_rows_of_a_simulated_run_have_nothing_to_fetch(read: Callable[[Trajector
     content = StoredRow(None, None, 0, FACTS)
     with pytest.raises(TokensElsewhere, match="simulated run"):
         read(Trajectory(reward=0.0, finish_reason="stop", content=content))
-
-
-def test_rewards_of_stored_attempts_change_without_their_tokens() -> None:
-    there = attempt(IN_STORE)
-    rewarded = there.rewarded(2.0, {"m": 1.0}, {"why": "so"})
-    assert (rewarded.reward, rewarded.metrics, rewarded.extra) == (2.0, {"m": 1.0}, {"why": "so"})
-    assert rewarded.content is PLACE and there.failed("broke").content is PLACE
-    assert replace(IN_STORE, finish_reason="moved") == Generation(content=PLACE, finish_reason="moved")
 
 
 @pytest.mark.parametrize("change", [{"response_text": "x"}, {"media": ()}, {"input_ids": PROMPT}, {"turns": ()}])
@@ -127,10 +128,3 @@ def test_rows_that_are_stored_together_keep_all_but_their_content() -> None:
     assert here.lengths.tolist() == apart.lengths.tolist() == [4, 5]
     with pytest.raises(TokensElsewhere):
         collate_groups([TrajectoryGroup(task, 0, tuple(there))])
-
-
-def test_a_stored_row_travels_in_as_few_bytes_as_before() -> None:
-    """400 bytes were those of a StoredTrajectory with such metrics, at commit b9843b3; 9 are its side, which is new."""
-    metrics = {"success": 1.0, "turns": 0.0}
-    row = replace(attempt(answer(0, 0)), reward=0.0, index=0, finish_reason="stop", metrics=metrics)
-    assert len(pickle.dumps(stored([row]), protocol=5)) <= 400 + 9

@@ -65,13 +65,20 @@ def test_every_column_of_every_class_is_checked(made: type) -> None:
         assert column.unit in ("rows", "tokens", "turns")
 
 
-def test_rows_without_a_rollout_are_padded_and_trained_on() -> None:
+def test_rows_without_a_rollout_are_padded_and_images_stay() -> None:
     batch = pad(plain_rows(), np.array([1, 0]))
     assert batch.input_ids.tolist() == [[8, 9, 0], [5, 6, 7]] and batch.loss_weights.tolist() == [0.5, 1]
     assert batch.rollout_log_probs is None and batch.advantages is None and batch.media is None
     outputs = TokenOutputs(log_probs=torch.full((2, 3), -0.5, requires_grad=True))
     loss, _ = SupervisedLoss()(outputs, batch, LossScale(3, 2))
     assert loss.item() == pytest.approx(0.5 * (0.5 * 1 + 1 * 2) / 3)  # row weights times tokens, over all tokens
+    rows = plain_rows(media=((RED, BLUE), ()))
+    assert rows.select(np.array([1, 0, 1])).media == ((), (RED, BLUE), ())
+    joined = Rows.concatenate([rows, rows.select(np.array([1]))])
+    assert joined.media == ((RED, BLUE), (), ()) and joined.lengths.tolist() == [3, 2, 2]
+    assert pad(rows, np.array([1, 0])).media == ((), (RED, BLUE))
+    with pytest.raises(ValueError, match="some batches have media and some have not"):
+        Rows.concatenate([rows, plain_rows()])
 
 
 @pytest.mark.parametrize(
@@ -88,16 +95,6 @@ def test_micro_batches_check_shapes_and_dtypes(name: str, value: torch.Tensor, m
     with pytest.raises(ValueError, match=message):
         replace(batch, **{name: value})
     assert isinstance(batch.to(torch.device("cpu")), MicroBatch)
-
-
-def test_images_stay_with_their_rows() -> None:
-    rows = plain_rows(media=((RED, BLUE), ()))
-    assert rows.select(np.array([1, 0, 1])).media == ((), (RED, BLUE), ())
-    joined = Rows.concatenate([rows, rows.select(np.array([1]))])
-    assert joined.media == ((RED, BLUE), (), ()) and joined.lengths.tolist() == [3, 2, 2]
-    assert pad(rows, np.array([1, 0])).media == ((), (RED, BLUE))
-    with pytest.raises(ValueError, match="some batches have media and some have not"):
-        Rows.concatenate([rows, plain_rows()])
 
 
 def test_the_images_of_a_task_reach_the_rows_made_of_it() -> None:

@@ -5,18 +5,10 @@ from pathlib import Path
 import pytest
 
 from roll.run.start.machine import smallest_gpu_bytes
+from tests.helpers.cases import cases
 
 
-@pytest.mark.parametrize(
-    ("script", "expected"),
-    [
-        ("printf '81559\\n40960\\n'", 40960 * 2**20),
-        ("echo 'No devices were found'", None),
-        ("echo '[N/A]'", None),
-        ("exit 9", None),
-        ("true", None),
-    ],
-)
+@cases("script, expected")
 def test_the_smallest_gpu_counts_and_no_answer_is_none(
     script: str, expected: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

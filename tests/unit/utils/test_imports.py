@@ -18,31 +18,22 @@ from roll.utils.imports import (
     split,
     traced,
 )
+from tests.helpers.cases import cases
 
 
-def test_a_built_in_name_and_both_forms_of_a_path_lead_to_the_same_object() -> None:
+def test_both_forms_of_a_path_lead_to_the_same_object() -> None:
     found = {resolve(name, {"short": "json:dumps"}) for name in ("short", "json:dumps", "json.dumps")}
     assert found == {json.dumps}
     assert resolve("json.decoder:JSONDecoder.decode") is json.JSONDecoder.decode
+    assert split("a.b:c.d") == ("a.b", "c.d")
+    assert split("a.b.c") == ("a.b", "c")
+    assert is_installed("json") and not is_installed("roll_no_such_package")
+    with pytest.raises(EnvError) as caught:
+        raise EnvError("set key: a")
+    assert traced(caught.value) == "EnvError: set key: a"
 
 
-@pytest.mark.parametrize(
-    ("name", "part"),
-    [
-        ("shrot", "'shrot' is not of the form package.module:object or one of short"),
-        ("json:nothing", "json:nothing: json has no nothing"),
-        ("no_such_package.x:f", "importing no_such_package.x failed with ModuleNotFoundError"),
-        ("json:", "is not of the form"),
-        ("a b:c", "is not of the form"),
-        ("no_such_file:f", "No module named 'no_such_file'; put no_such_file.py beside the YAML or on PYTHONPATH"),
-        ("own.py:f", "'own.py:f' is a file: write own:f, with the file beside the YAML or in a f"),
-        ("/code/my-own.py:f", "'/code/my-own.py:f' is a file: rename it, with letters, digits and _ alone, and wri"),
-        ("./code/own.py:C.f", "'./code/own.py:C.f' is a file: write own:C.f, "),
-        ("/code/own.py", "'/code/own.py' is a file: write own:object, "),
-        ("./own:place", "'./own:place' is a file: write own:place, "),
-        ("my_reward", "one of short; for NAME.py beside the YAML write NAME:object"),
-    ],
-)
+@cases("name, part")
 def test_a_wrong_name_says_which_part_is_wrong(name: str, part: str) -> None:
     with pytest.raises(ImportError) as error:
         resolve(name, {"short": "json:dumps"})
@@ -55,15 +46,6 @@ def test_what_a_module_raises_on_import_is_the_cause(tmp_path: Path, monkeypatch
     with pytest.raises(ImportError, match=r"ValueError: half written \(roll_test_broken.py, line 2\)") as error:
         resolve("roll_test_broken:reward")
     assert isinstance(error.value.__cause__, ValueError)
-
-
-def test_a_path_splits_at_the_colon_or_the_last_dot() -> None:
-    assert split("a.b:c.d") == ("a.b", "c.d")
-    assert split("a.b.c") == ("a.b", "c")
-
-
-def test_installed_is_seen_without_importing() -> None:
-    assert is_installed("json") and not is_installed("roll_no_such_package")
 
 
 def test_own_folders_are_those_of_the_user_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,9 +115,3 @@ def test_an_error_is_told_with_the_lines_of_ones_own_code_the_first_and_the_last
         'deep: json.loads("[1,")',
     ]
     assert all(line.startswith(f"  {__file__}:") for line in lines)
-
-
-def test_an_error_that_is_raised_on_purpose_has_its_text_alone() -> None:
-    with pytest.raises(EnvError) as caught:
-        raise EnvError("set key: a")
-    assert traced(caught.value) == "EnvError: set key: a"

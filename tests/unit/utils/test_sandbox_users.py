@@ -1,4 +1,4 @@
-"""Whom jobs run as where root starts them, and what they see of the interpreter."""
+"""Users and limits of sandboxed programs."""
 
 import grp
 import os
@@ -13,6 +13,7 @@ from roll.envs.tools import python_code
 from roll.envs.tools.python_code import PythonCodeTool
 from roll.errors import EnvError
 from roll.rewards.code.languages import find_python
+from roll.rewards.code.local import cpu_s
 from roll.rewards.code.reward import CodeSandbox
 from roll.utils.sandbox import job as launch
 from roll.utils.sandbox.job import USERS, Job, Limits, Namespaces, checked_users, job_user, own_python, view
@@ -107,3 +108,11 @@ def test_of_the_interpreter_a_program_sees_its_libraries_and_nothing_beside_them
     assert own_python() == (f"{conda}/bin/python", (f"{conda}/lib", f"{conda}/bin/python"))
     python = find_python.__wrapped__()  # the other one keeps what it finds
     assert (python.command[0], python.shown) == own_python()
+
+
+@pytest.mark.parametrize(("given", "whole"), [(0.2, 1), (1.0, 1), (1.1, 2), (4.5, 5), (5.0, 5)])
+def test_seconds_of_the_cpu_are_rounded_up(given: float, whole: int) -> None:
+    """Rounded down, a program that may compute for 4.5 seconds would be ended after 4."""
+    limits = Limits(cpu_s=given, wall_s=60, memory_mb=256, disk_mb=1)
+    assert Job(("/usr/bin/true",), view(), limits).resources["cpu"] == (whole, whole + 1)
+    assert cpu_s(limits) == whole

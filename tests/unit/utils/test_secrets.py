@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roll.utils.secrets import find_secrets, is_secret_key, mask, redact
+from tests.helpers.cases import cases
 
 
 @pytest.mark.parametrize(
@@ -59,23 +60,22 @@ def test_redact_masks_every_form_in_which_a_secret_appears_in_a_config():
     assert config["system_envs"]["HF_TOKEN"] == "hf_abcdefgh", "the config itself is untouched"
 
 
-def test_ordinary_words_under_a_vague_key_are_not_masked_in_other_texts():
+def test_what_is_no_secret_stays():
     """`data_key: answer` would otherwise put *** into every log line that says "answer"."""
     assert find_secrets({"data_key": "answer", "api_key": "abc", "judge_api_key": "secret-judge"}) == {"secret-judge"}
-
-
-def test_longer_secrets_are_masked_before_their_own_beginnings():
-    assert mask("x abcdef-123 y", ["abcdef", "abcdef-123"]) == "x *** y"
-
-
-def test_urls_without_credentials_stay_as_they_are():
     text = "see https://host:80/a@b and mail me@there.org"
     assert mask(text) == text
+    digest = "f3a9c0d1e2b3a4c5d6e7f8091a2b3c4d5e6f7a8b"
+    for path in ("v1/chat/completions", f"resolve/{digest}/config.json", "Qwen/DeepSeekMath7BRL0324", "2026-11-29"):
+        assert mask(f"https://h/{path}") == f"https://h/{path}"
+    assert mask("see https://h/v1/S3cr3tV4lue9876543?n=1") == "see https://h/v1/***?n=1"
 
 
-def test_redacting_twice_changes_nothing_more():
+def test_secrets_are_masked_once_and_by_their_form():
+    assert mask("x abcdef-123 y", ["abcdef", "abcdef-123"]) == "x *** y"
     config = {"api_key": "sk-1234567890", "url": "http://u:pw123456@h/"}
     assert redact(redact(config)) == redact(config)
+    assert mask("key AKIAIOSFODNN7EXAMPLE") == "key ***"
 
 
 def test_secret_filter_masks_message_arguments_and_traceback():
@@ -97,20 +97,8 @@ def test_secret_filter_masks_message_arguments_and_traceback():
 LETTERS = string.ascii_letters + string.digits
 VALUES = st.text(LETTERS, min_size=20, max_size=44).map(lambda text: f"{text}a1B2c3D4")
 
-TEXTS = [
-    "python a.py --token {}", "python a.py --api-key={} --steps 3", "env API_KEY={} python a.py",
-    "MY_SERVICE_KEY={} ./go",
-    "curl -H 'Authorization: Bearer {}' http://h/", "Authorization: Basic {}", '{{"api_key": "{}", "n": 1}}',
-    "{{'x-api-key': '{}'}}", "export DB_PASSWORD='{}'", "https://me:{}@host/v1", "postgres://u:{}@h:5432/d",
-    "https://h/run?apikey={}&n=2", "https://s3/x?X-Amz-Signature={}", "error: token={}", "++judge.api_key={}",
-    "got sk-proj-{} there", "hf_{}", "(ghp_{})", "github_pat_{}", "glpat-{}", "xoxb-1-{}", "sk-ant-api03-{}",
-    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIi{}.{}",
-    "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4\n{}\n-----END RSA PRIVATE KEY-----",
-    "-----BEGIN PRIVATE KEY-----\n{}",
-]  # fmt: skip
 
-
-@pytest.mark.parametrize("text", TEXTS)
+@cases("text")
 @given(value=VALUES)
 def test_no_secret_is_in_a_text_that_shows_by_a_form_a_flag_or_a_name_that_it_is_one(text: str, value: str):
     whole = text.format(*[value] * text.count("{}"))
@@ -128,28 +116,7 @@ def test_a_secret_under_a_name_is_masked_wherever_the_settings_repeat_it(value: 
         assert mask(f"log of {value}.", find_secrets(config)) == "log of ***."
 
 
-def test_an_access_key_of_amazon_is_known_by_its_form():
-    assert mask("key AKIAIOSFODNN7EXAMPLE") == "key ***"
-
-
-def test_only_what_is_random_in_the_path_of_an_address_is_a_secret():
-    digest = "f3a9c0d1e2b3a4c5d6e7f8091a2b3c4d5e6f7a8b"
-    for path in ("v1/chat/completions", f"resolve/{digest}/config.json", "Qwen/DeepSeekMath7BRL0324", "2026-11-29"):
-        assert mask(f"https://h/{path}") == f"https://h/{path}"
-    assert mask("see https://h/v1/S3cr3tV4lue9876543?n=1") == "see https://h/v1/***?n=1"
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["--max_tokens 1024", "max_new_tokens=2048", "pad_token: '<|endoftext|>'", "tokens: [15, 16]",
-     "--token-file a/b.txt",
-     "api_key: expected a text", "judge_api_key is missing", "--api-key {api_key}", "--key=$KEY",
-     "export TOKEN=${TOKEN}",
-     "tokenizer=Qwen/Qwen3-8B-Base", "stop_tokens=['<|im_end|>']", "KeyError: 'row12345'", "PyJWT==2.10.1",
-     "token=151643", "api_key=None", "sky launch --secret WANDB_API_KEY", "hf_infer with hf_transfer", "sk-learn 1.5",
-     '"Authorization": "Bearer " + key', "num_tokens: 123456789", "prompt_key=question2024", "a mask-token-free-text",
-     "PWD=/home/user1", "sort key: row12345"],
-)  # fmt: skip
+@cases("text")
 def test_ordinary_words_stay(text: str):
     assert mask(text) == text
 

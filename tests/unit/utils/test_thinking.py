@@ -86,12 +86,9 @@ def test_the_words_alone_have_no_marks(begin: str, end: str) -> None:
     assert without_marks(f"{begin}\na b{end}c").split() == ["a", "b", "c"]
 
 
-def test_a_text_without_thinking_is_all_answer() -> None:
+def test_thinking_ends_with_its_own_marks() -> None:
     assert after_thinking("no thoughts, 4") == "no thoughts, 4"
     assert after_thinking("a[THINKER] or <thinks>, 4") == "a[THINKER] or <thinks>, 4"
-
-
-def test_marks_of_another_kind_do_not_end_thinking() -> None:
     assert after_thinking("<think>it writes [/THINK] and <|END_THINKING|> 42") == ""
     assert after_thinking("<think>a</think>the tag [THINK] begins it") == "the tag [THINK] begins it"
 

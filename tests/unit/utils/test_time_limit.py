@@ -33,13 +33,18 @@ def test_an_inner_limit_ends_the_inner_call_and_the_outer_one_still_holds() -> N
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
 
 
-def test_an_inner_limit_that_is_longer_leaves_the_outer_one_alone() -> None:
+def test_inner_and_outer_limits_are_kept_apart() -> None:
     started = time.monotonic()
     with pytest.raises(TimeLimitReached):
         call_within(0.2, lambda: call_within(LONG_S, spin))
     assert time.monotonic() - started < LONG_S / 2
     assert call_within(5.0, lambda: call_within(3.0, lambda: 7)) == 7
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    # Else a comparison that the limit of the reward ends would be a wrong answer.
+    with pytest.raises(TimeLimitReached):
+        call_within(0.3, lambda: computed_within(LONG_S, lambda: time.sleep(LONG_S), None))
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    assert computed_within(0.2, lambda: spin() or "done", "too slow") == "too slow"
 
 
 def test_a_thread_is_no_longer_waited_for() -> None:
@@ -69,14 +74,6 @@ def test_a_limit_of_cpu_time_does_not_count_waits() -> None:
     with pytest.raises(TimeLimitReached):
         call_within(0.2, spin, of_cpu=True)
     assert 0.2 <= time.thread_time() - started < LONG_S / 2
-
-
-def test_a_limit_around_is_not_taken_for_the_one_within() -> None:
-    """Else a comparison that the limit of the reward ends would be a wrong answer."""
-    with pytest.raises(TimeLimitReached):
-        call_within(0.3, lambda: computed_within(LONG_S, lambda: time.sleep(LONG_S), None))
-    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
-    assert computed_within(0.2, lambda: spin() or "done", "too slow") == "too slow"
 
 
 def test_limits_of_cpu_time_hold_within_each_other() -> None:

@@ -61,10 +61,15 @@ def test_the_second_turn_sees_the_first_until_the_conversation_begins_anew(model
     assert said == "\n".join([first, second, "(new conversation)", first])
 
 
-def test_a_seed_gives_the_same_answers_again(model: Path, say: Say) -> None:
+def test_seeds_repeat_and_what_has_no_room_or_no_eyes_says_so(model: Path, say: Say) -> None:
     words = (str(model), "--max_new_tokens", "20", "--temperature", "1.5")
     answers = [say(*words, "--seed", seed, typed="1 2\n3\n")[1] for seed in ("7", "7", "8")]
     assert answers[0] == answers[1] != answers[2]
+    longest = AutoModelForCausalLM.from_pretrained(model).config.max_position_embeddings
+    code, lines = say(str(model), typed="1 " * longest + "\n/exit\n")
+    assert code == 0 and "/reset" in lines[0] and f"the model reads {longest}" in lines[0]
+    with pytest.raises(ConfigError, match=r"--image: a.png cannot be shown: the model takes text alone"):
+        say(str(model), "--image", "a.png", typed="")
 
 
 def test_an_answer_that_is_stopped_is_forgotten_and_the_next_one_is_given(
@@ -80,12 +85,6 @@ def test_an_answer_that_is_stopped_is_forgotten_and_the_next_one_is_given(
     monkeypatch.setattr(talker.Shown, "put", stops)
     code, lines = say(str(model), "--temperature", "0", "--max_new_tokens", "12", typed="9 9\n1 2 3\n")
     assert (code, "\n".join(lines)) == (0, "\n".join(["", "(stopped)", greedy(model, "1 2 3")]))
-
-
-def test_a_conversation_that_has_no_room_says_so(model: Path, say: Say) -> None:
-    longest = AutoModelForCausalLM.from_pretrained(model).config.max_position_embeddings
-    code, lines = say(str(model), typed="1 " * longest + "\n/exit\n")
-    assert code == 0 and "/reset" in lines[0] and f"the model reads {longest}" in lines[0]
 
 
 @pytest.mark.parametrize(
@@ -162,8 +161,3 @@ def test_a_model_that_sees_is_shown_pictures_and_remembers_them(seeing: Path, sa
     )
     assert alone in said
     assert lines[-1].startswith("(the picture: no.png: it cannot be read")
-
-
-def test_pictures_for_a_model_of_text_are_refused(model: Path, say: Say) -> None:
-    with pytest.raises(ConfigError, match=r"--image: a.png cannot be shown: the model takes text alone"):
-        say(str(model), "--image", "a.png", typed="")

@@ -10,6 +10,7 @@ from roll.commands.table import main
 from roll.configs.sections.data import DataArgs
 from roll.datasets.loader import Row
 from roll.datasets.rows import Domain, RowReader
+from tests.helpers.cases import cases
 
 
 def write(path: Path, *rows: dict[str, Any]) -> str:
@@ -97,16 +98,7 @@ def test_tokens_are_counted_through_the_template(
     assert "have more than 5 tokens" in shown
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["nowhere.jsonl"], "there is no file nowhere.jsonl"),
-        (["f.jsonl", "promt=x"], "promt: no key here. Did you mean prompt?"),
-        (["f.jsonl", "chosen_key=x", "--for", "sft"], "chosen_key: not read from rows for sft"),
-        (["prompt=x"], "name a file"),
-        (["empty.jsonl"], "there are no rows"),
-    ],
-)
+@cases("words, said")
 def test_what_cannot_be_meant_is_refused(
     words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,21 +115,7 @@ def test_options_may_stand_before_columns(tmp_path: Path, capsys: pytest.Capture
     assert "Sort\n  | 31\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("row", "words", "unread"),
-    [
-        ({"instruction": "Sort", "input": "31", "output": "13"}, (), "input"),
-        ({"instruction": "Sort", "input": "31", "output": "13"}, ("query_key=input",), None),
-        ({"prompt": "31", "ground_truth": "1", "level": 3, "empty": ""}, (), "level"),
-        ({"prompt": "31", "reward_model": {"ground_truth": "1"}}, ("ground_truth=reward_model.ground_truth",), None),
-        ({"prompt": "31", "chosen": "13", "rejected": "31", "system": "Sort."}, (), "system"),
-        (
-            {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], "source": "x"},
-            (),
-            "source",
-        ),
-    ],
-)
+@cases("row, words, unread")
 def test_columns_that_nobody_reads_are_listed(
     row: dict[str, Any],
     words: tuple[str, ...],
@@ -152,17 +130,7 @@ def test_columns_that_nobody_reads_are_listed(
     assert lines == ([] if unread is None else [unread])
 
 
-@pytest.mark.parametrize(
-    ("row", "pieces"),
-    [
-        ({"prompt": "31"}, ["prompt"]),
-        ({"instruction": "31", "output": "13"}, ["given", "learnt", "given"]),
-        (
-            {"prompt": "31", "chosen": "13", "rejected": "31"},
-            ["given", "chosen", "given", "given", "rejected", "given"],
-        ),
-    ],
-)
+@cases("row, pieces")
 def test_a_row_is_shown_as_the_model_sees_it(
     row: dict[str, Any], pieces: list[str], tmp_path: Path, tiny_model_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

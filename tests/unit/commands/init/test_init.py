@@ -15,6 +15,7 @@ from roll.commands.table import main
 from roll.configs.load.chosen_values import Machine
 from roll.reproduce.recipes import recipes
 from roll.run.start import machine as machine_module
+from tests.helpers.cases import cases
 
 MODEL = "org/model-0.5B"
 ROW: dict[str, Any] = {"prompt": "1+1?", "ground_truth": "2"}
@@ -42,16 +43,7 @@ def init(*words: str) -> dict[str, Any]:
     return yaml.safe_load(Path("new.yaml").read_text())
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--data", "train.jsonl"),
-        ("--data", "train.jsonl", "--reward", "general_rule", "--gpus", "8"),
-        ("--env", "frozen_lake"),
-        ("--env", "frozen_lake", "--gpus", "2"),
-        ("--env", "roll.envs.sokoban:Sokoban"),
-    ],
-)
+@cases("words")
 def test_what_it_writes_plans_without_a_problem(
     place: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,30 +138,7 @@ def test_an_environment_may_be_the_answer_about_data(place: Path, monkeypatch: p
     assert list(yaml.safe_load(Path("new.yaml").read_text())["custom_envs"]) == ["frozen_lake"]
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["new.yaml"], "set --model and --data, or --env"),
-        (["new.yaml", "--model", MODEL, "--data", "none.jsonl"], "--data: there is no file none.jsonl"),
-        (["new.yaml", "--model", MODEL, "--data", "odd.jsonl"], "Name it with --prompt COLUMN"),
-        (["new.yaml", "--model", MODEL, "--data", "odd.jsonl", "--prompt", "b"], "odd.jsonl has no column b. It has a"),
-        (["new.yaml", "--model", MODEL, "--data", "train.jsonl", "--reward", "mathrule"], "Did you mean math_rule?"),
-        (["new.yaml", "--model", MODEL, "--env", "frozen_lak"], "Did you mean frozen_lake?"),
-        (["new.yaml", "--model", MODEL, "--env", "frozen_lake", "--reward", "math_rule"], "computes its own rewards"),
-        (["new.yaml", "--model", MODEL, "--env", "frozen_lake", "--data", "train.jsonl"], "give one of them"),
-        (["new.yaml", "--model", MODEL, "--data", "train.jsonl", "--gpus", "all"], "--gpus: all must be a number"),
-        (["new.yaml", "--model", "./none", "--data", "train.jsonl"], "there is no model directory ./none"),
-        (["new.yaml", "--model", "models/none", "--data", "train.jsonl"], "there is no model directory models/none"),
-        (["new.yaml", "--model", "models", "--data", "train.jsonl"], "has no config.json"),
-        (["new.yaml", "--model", "none.gguf", "--data", "train.jsonl"], "there is no file none.gguf"),
-        (["new.yaml", "--recipe", "agent-135m", "--data", "train.jsonl"], "it plays environments and has no rows"),
-        (["new.yaml", "--recipe", "tags-135m", "--data", "train.jsonl"], "each of its stages has rows of its own"),
-        (["new.yaml", "--recipe", "sums-135m", "--prompt", "q"], "name columns of the rows of --data"),
-        (["new.yaml", "--model", MODEL, "--data", "bare.jsonl"], "no column of the first row is known to hold one: q"),
-        (["new.txt", "--model", MODEL, "--data", "train.jsonl"], "ends in .yaml"),
-        (["none/new.yaml", "--model", MODEL, "--data", "train.jsonl"], "there is no folder none"),
-    ],
-)
+@cases("words, said")
 def test_what_cannot_be_is_refused_and_nothing_is_written(
     place: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ from roll.configs.load.inert_keys import INERT, InertKey, inert_keys, known_keys
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.distill.distill_config import DistillConfig
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from tests.helpers.cases import cases
 from tests.helpers.configs import checked, problems
 from tests.helpers.pages import DOCS
 
@@ -50,24 +51,7 @@ def test_a_key_holds_in_the_classes_below_unless_they_have_it_themselves() -> No
     assert "val_greedy" not in inert_keys(AgenticConfig)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"is_offload_states": "often"}, "is_offload_states: 'often' must be true or false."),
-        ({"local_rank": True}, "local_rank: true must be a number."),
-        (
-            {"actor_train.model_args.num_labels": "high"},
-            "actor_train.model_args.num_labels: 'high' must be a whole number.",
-        ),
-        ({"router_args.max_running_requests": "x"}, "router_args.max_running_requests: 'x' must be a whole number."),
-        ({"transfer_backend": 3}, "transfer_backend: 3 must be a mapping of keys to values."),
-        (
-            {"router_args.router_nam": "x"},
-            "router_args.router_nam: unknown key (value 'x'). Did you mean router_name?",
-        ),
-        ({"profiler_timelin": False}, "profiler_timelin: unknown key (value false). Did you mean profiler_timeline?"),
-    ],
-)
+@cases("changes, message")
 def test_its_name_and_its_value_are_checked_like_those_of_any_key(changes: dict[str, Any], message: str) -> None:
     assert problems(changes) == [message]
 

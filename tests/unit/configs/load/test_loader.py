@@ -9,6 +9,7 @@ from roll.configs.load import loader, yaml_file
 from roll.configs.load.loader import load_tree
 from roll.errors import ConfigError
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from tests.helpers.cases import cases
 
 YAML = """
 defaults:
@@ -106,11 +107,15 @@ def test_the_yamls_name_is_the_experiments_unless_it_says_otherwise(tmp_path: Pa
     assert load(tmp_path).settings == {"max_steps": 3, "exp_name": "run"}
 
 
-def test_an_override_of_a_variable_reaches_everything_that_uses_it(directory: Path) -> None:
+def test_overrides_reach_what_uses_them_and_take_out_keys_and_items(directory: Path) -> None:
     found = load(directory, "size=3", "rollout_batch_size=16", "deepspeed_zero2.zero_optimization.stage=1")
     assert (found.settings["max_steps"], found.settings["val_batch_size"]) == (3, 16)
     for role in ("actor_train", "critic"):
         assert found.settings[role]["strategy_args"]["strategy_config"]["zero_optimization"]["stage"] == 1
+    assert "rollout_batch_size" not in load(directory, "~rollout_batch_size", "~val_batch_size").settings
+    found = load(directory, "~actor_infer.generating_args.stop_strings.0", "~val_batch_size='${rollout_batch_size}'")
+    assert found.settings["actor_infer"]["generating_args"]["stop_strings"] == ["b"]
+    assert "val_batch_size" not in found.settings
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -144,73 +149,35 @@ def test_overrides_need_no_plus_and_read_values_as_hydra_does(directory: Path) -
     assert found["actor_infer"]["generating_args"]["stop_strings"] == ["a", "c"]
 
 
-def test_a_key_can_be_taken_out(directory: Path) -> None:
-    assert "rollout_batch_size" not in load(directory, "~rollout_batch_size", "~val_batch_size").settings
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("~actor_infer.generating_args.nothing", "there is no actor_infer.generating_args.nothing to remove."),
-        ("~rollout_batch_siz", "there is no rollout_batch_siz to remove. Did you mean rollout_batch_size?"),
-        ("~nowhere.at.all", "there is no nowhere."),
-        ("~actor_infer.generating_args.stop_strings.2", "2 is not a position in a list of 2."),
-        ("~rollout_batch_size=65", "rollout_batch_size is 64, so it is kept."),
-    ],
-)
+@cases("override, message")
 def test_what_is_not_there_cannot_be_taken_out(directory: Path, override: str, message: str) -> None:
     assert message in refused(directory, override)
 
 
-def test_an_item_can_be_taken_out_of_a_list_and_a_key_by_its_value(directory: Path) -> None:
-    found = load(directory, "~actor_infer.generating_args.stop_strings.0", "~val_batch_size='${rollout_batch_size}'")
-    assert found.settings["actor_infer"]["generating_args"]["stop_strings"] == ["b"]
-    assert "val_batch_size" not in found.settings
-
-
-def test_an_unknown_top_level_key_that_nothing_refers_to_stays_a_setting_to_be_refused(directory: Path) -> None:
+def test_what_is_missing_or_leads_nowhere_is_named(directory: Path) -> None:
     assert load(directory, "pompt_length=3").settings["pompt_length"] == 3
-
-
-def test_references_that_lead_nowhere_are_all_named(directory: Path) -> None:
     (directory / "run.yaml").write_text("a: ${nope}\nb: {c: '${nada.x}'}\nd: ???\n")
     text = refused(directory)
     assert "a: Interpolation key 'nope' not found." in text
     assert "b.c: Interpolation key 'nada.x' not found." in text
     assert "d is ??? (must be set)." in text
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("max_steps", "'max_steps' is not an override. Write key=value"),
-        ("--max_steps=3", "'--max_steps=3' is not an override."),
-        ("hydra.run.dir=x", "Hydra's own settings cannot be overridden here."),
-        ("max_steps.x=3", "override max_steps.x: max_steps is '${size}'"),
-        (
-            "rollout_batch_size.x=3",
-            "override rollout_batch_size.x: rollout_batch_size is 64, which has no keys below it.",
-        ),
-        ("actor_infer.generating_args.stop_strings.7=c", "7 is not a position in a list of 2."),
-    ],
-)
-def test_an_override_that_cannot_be_applied_says_why(directory: Path, override: str, message: str) -> None:
-    if override == "max_steps.x=3":
-        message = "max_steps is 8, which has no keys below it."
-    assert message in refused(directory, override)
-
-
-def test_a_missing_yaml_comes_with_the_nearest_name(directory: Path) -> None:
     assert "there is no rum.yaml" in refused(directory, name="rum")
     (directory / "short.yml").write_text("seed: 1\n")
     assert "short.yml: a configuration ends in .yaml" in refused(directory, name="short.yml")
     assert "Did you mean run?" in refused(directory, name="rum")
     assert "there is no such directory" in refused(directory / "elsewhere")
-
-
-def test_a_missing_fragment_is_named(directory: Path) -> None:
     (directory / "run.yaml").write_text("defaults:\n  - ../config/deepspeed_zero9@_here_\nmax_steps: 3\n")
     assert "Could not load '../config/deepspeed_zero9'" in refused(directory)
+    (directory / "folder.yaml").mkdir()
+    assert "folder.yaml is a directory, not a YAML." in refused(directory, name="folder")
+    assert "There: run." in refused(directory, name="zzz")
+
+
+@cases("override, message")
+def test_an_override_that_cannot_be_applied_says_why(directory: Path, override: str, message: str) -> None:
+    if override == "max_steps.x=3":
+        message = "max_steps is 8, which has no keys below it."
+    assert message in refused(directory, override)
 
 
 @pytest.mark.parametrize("text", ["a: [1", "- 1\n- 2\n", "a: 1\na: 2\n"])
@@ -219,21 +186,7 @@ def test_what_is_no_mapping_is_refused_without_a_traceback(directory: Path, text
     assert str(directory / "run.yaml") in refused(directory)
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        ("defaults: 3", "defaults: 3 must be a list of names of fragments."),
-        ("defaults: [[a]]", "defaults: [['a']] must be a list of names of fragments."),
-        ("defaults: [nowhere]", "Could not load 'nowhere'"),
-        ("defaults: [{a: [b, null]}]", "run.yaml: "),
-        ("hydra: 3", "hydra: 3 must be a mapping of keys to values."),
-        ("hydra: {searchpath: 3}", "hydra.searchpath: 3 must be a list of directories."),
-        ("hydra: {searchpath: ['nowhere://x']}", "No config source registered for schema nowhere"),
-        ("hydra: {run: {dir: []}}", "run.yaml: "),
-        ("seed: ${seed}", "seed: ${seed} refers to itself."),
-        ("a: ${oc.decode:'[1'}", "a: "),
-    ],
-)
+@cases("damage, message")
 def test_what_hydra_cannot_compose_is_one_message_with_the_file_or_key(
     directory: Path, damage: str, message: str
 ) -> None:
@@ -241,12 +194,6 @@ def test_what_hydra_cannot_compose_is_one_message_with_the_file_or_key(
     text = refused(directory)
     assert message in text
     assert "\n" not in text
-
-
-def test_a_directory_with_the_name_of_a_yaml_is_said_so(directory: Path) -> None:
-    (directory / "folder.yaml").mkdir()
-    assert "folder.yaml is a directory, not a YAML." in refused(directory, name="folder")
-    assert "There: run." in refused(directory, name="zzz")
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a\0b", "a/" * 3000])

@@ -7,6 +7,7 @@ import pytest
 from roll.configs.base import Settings
 from roll.configs.problems import joined_problems
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
+from tests.helpers.cases import cases
 from tests.helpers.configs import checked, config, problems, tree
 
 
@@ -29,62 +30,7 @@ def test_another_systems_name_of_a_strategy_is_that_of_the_one_that_fits_the_rol
     assert names == ["fsdp2_train", "fsdp2_infer", name]  # a rollout engine has none of them
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"rolout_batch_size": 3}, "rolout_batch_size: unknown key (value 3). Did you mean rollout_batch_size?"),
-        (
-            {"actor_train.training_args.learning_rat": 1e-6},
-            "actor_train.training_args.learning_rat: unknown key (value 1e-06). Did you mean learning_rate?",
-        ),
-        (
-            {"rewards.math.rewrd": "math_rule"},
-            "rewards.math.rewrd: unknown key (value 'math_rule'). Did you mean reward?",
-        ),
-        ({"max_steps": "many"}, "max_steps: 'many' must be a whole number."),
-        ({"max_steps": 2.5}, "max_steps: 2.5 must be a whole number."),
-        ({"max_steps": True}, "max_steps: true must be a number."),
-        (
-            {"actor_train.training_args.learning_rate": "fast"},
-            "actor_train.training_args.learning_rate: 'fast' must be a number.",
-        ),
-        ({"use_kl_loss": 3}, "use_kl_loss: 3 must be true or false."),
-        ({"exp_name": 3}, "exp_name: 3 must be text (put quotes around it)."),
-        ({"exp_name": "  "}, "exp_name: '  ' must be a name, not blanks."),
-        ({"exp_name": ""}, "exp_name: '' must have at least 1 character."),
-        (
-            {"checkpoint_config.hub_model_id": "mine"},
-            "checkpoint_config.hub_model_id: 'mine' must match pattern '^[\\w.-]+/[\\w.-]+$'.",
-        ),
-        ({"mode": {"bench": 1}}, "mode: {'bench': 1} is not one of both, explore, train, bench."),
-        ({"system_envs": {1: "a"}}, "system_envs[1]: 1 must be text (put quotes around it)."),
-        (
-            {"actor_train.training_args.optimizer_from": ""},
-            "actor_train.training_args.optimizer_from: '' must not be empty.",
-        ),
-        ({"actor_train": [1]}, "actor_train: [1] must be a mapping of keys to values."),
-        ({"ppo_epochs": 0}, "ppo_epochs: 0 must be at least 1."),
-        ({"gamma": 1.5}, "gamma: 1.5 must be at most 1."),
-        ({"pg_clip": 0}, "pg_clip: 0 must be more than 0."),
-        (
-            {"loss_agg_mode": "token_mean"},
-            "loss_agg_mode: 'token_mean' is not one of token-mean, seq-mean-token-sum, seq-mean-token-mean, "
-            "seq-mean-token-sum-norm. Did you mean token-mean?",
-        ),
-        (
-            {"track_with": ["jsonl", "wandbb"]},
-            "track_with[1]: 'wandbb' is not one of tensorboard, wandb, mlflow, swanlab, jsonl, stdout, "
-            "prometheus. Did you mean wandb?",
-        ),
-        (
-            {"actor_infer.device_mapping": "list(rang(0,4))"},
-            "actor_infer.device_mapping: 'rang(0, 4)' is not a list such as [0, 1, 2], list(range(start, stop[, "
-            "step])), "
-            "list([0, 1]), or a sum of these.",
-        ),
-        ({"actor_infer.strategy_args": {}}, "actor_infer.strategy_args.strategy_name is missing."),
-    ],
-)
+@cases("changes, message")
 def test_a_wrong_key_or_value_is_named_with_its_path(changes: dict[str, Any], message: str) -> None:
     assert [problem.text for problem in checked(changes).problems] == [message]
 
@@ -104,21 +50,39 @@ def test_all_problems_are_reported_at_once_and_the_rest_is_still_checked() -> No
     assert any("names device 0 more than once" in text for text in found)
 
 
-def test_a_misspelt_batch_key_does_not_also_blame_the_batch() -> None:
+def test_a_misspelt_key_is_read_as_the_one_that_was_meant_and_hides_nothing_else() -> None:
     """With its default of 128 the batch would not divide by 96: a consequence of the typing error, and no news."""
     args = "actor_train.training_args.per_device_train_batch_size"
     found = problems({"rollout_batch_size": ..., "rolout_batch_size": 96, args: 48, "num_gpus_per_node": 8})
     assert [text.split(":")[0] for text in found] == ["rolout_batch_size"]
+    texts = problems({"rollout_batch_siz": 3, "num_return_sequences_in_group": 7})
+    assert [text[:40] for text in texts] == [
+        "rollout_batch_siz: unknown key (value 3)",
+        "actor_train: a step has 32 x 7 = 224 sam",
+    ]
+    texts = problems({"rollout_batch_size": ..., "rolout_batch_size": 3, "num_return_sequences_in_group": 7})
+    assert [text[:50] for text in texts] == [
+        "rolout_batch_size: unknown key (value 3). Did you ",
+        "actor_train: a step has 3 x 7 = 21 samples (rollou",
+    ]
+    tree_changes = {
+        "actor_infer": ...,
+        "actor_infr": {"strategy_args": {"strategy_name": "vllm"}, "device_maping": [2]},
+    }
+    assert [text.split(":")[0] for text in problems(tree_changes)] == ["actor_infr", "actor_infer.device_maping"]
+    (text,) = problems({"rollout_batch_size": ..., "rolout_batch_size": "many", "num_return_sequences_in_group": 7})
+    assert text.startswith("rolout_batch_size: unknown key (value 'many').")
+    (text,) = problems({"rollout_batch_size": ..., "rollout_size": 3, "num_return_sequences_in_group": 7})
+    assert text == "rollout_size: unknown key (value 3). Did you mean rollout_batch_size?"
+    (text,) = problems({"actor_train.training_args.learning_rat": 1})
+    assert text.endswith("Did you mean learning_rate?")
 
 
-def test_a_key_read_by_nobody_warns_and_a_planned_one_only_fails_when_it_asks_for_something() -> None:
+def test_keys_without_effect_warn_or_fail_by_what_they_ask_for() -> None:
     assert checked({"l2": 0.0}).warnings == ("l2: 0.0 does nothing here: ROLL declares this key and never reads it.",)
     beams = "actor_infer.generating_args.num_beams"
     assert checked({beams: 1}).problems == ()
     assert problems({beams: 2}) == [f"{beams}: 2 is not implemented yet. Remove it, or set 1."]
-
-
-def test_an_ignored_key_is_silent_at_its_default_and_gives_its_reason_otherwise() -> None:
     assert checked({"actor_train.training_args.num_train_epochs": 1.0}).warnings == ()
     assert checked({"actor_train.training_args.num_train_epochs": 50}).warnings == (
         "actor_train.training_args.num_train_epochs: 50 does nothing here: the run's max_steps or num_train_epochs "
@@ -158,19 +122,11 @@ def test_other_spellings_mean_the_same() -> None:
     assert made.config.actor_train.data_args.file_name == ("a.jsonl",)
 
 
-@pytest.mark.parametrize(
-    "words, trackers",
-    [
-        ("console", ("stdout",)),
-        ("console, tensorboard", ("stdout", "tensorboard")),
-        (["console", "tracking"], ("stdout", "wandb")),
-        ("none", ()),
-    ],
-)
-def test_the_words_of_verl_name_trackers(words: object, trackers: tuple[str, ...]) -> None:
+@cases("words, trackers")
+def test_the_words_of_verl_name_trackers(words: object, trackers: list[str]) -> None:
     made = checked({"track_with": words})
     assert made.problems == () and made.config is not None
-    assert made.config.track_with == trackers
+    assert [*made.config.track_with] == trackers
 
 
 def test_two_spellings_that_disagree_are_a_problem() -> None:
@@ -208,9 +164,15 @@ def test_secrets_do_not_appear_in_messages() -> None:
     assert "rewards.math.own_api_key" in said and "sk-" not in said
 
 
-def test_a_built_configuration_cannot_be_changed() -> None:
+def test_a_configuration_is_frozen_and_leaves_its_tree_alone() -> None:
     with pytest.raises(ValueError, match="frozen"):
         config().actor_train.training_args.learning_rate = 1.0
+    given = tree({"actor_train.model_args.flash_attn": "fa2", "nonsense": 1})
+    before = repr(given)
+    from roll.configs.load.validate import validate
+
+    validate(RLVRConfig, given)
+    assert repr(given) == before
 
 
 def test_defaults_that_follow_from_other_keys_are_filled_in() -> None:
@@ -258,83 +220,22 @@ def test_every_key_has_a_help_text() -> None:
     assert bare == []
 
 
-def test_validation_leaves_the_given_tree_alone() -> None:
-    given = tree({"actor_train.model_args.flash_attn": "fa2", "nonsense": 1})
-    before = repr(given)
-    from roll.configs.load.validate import validate
-
-    validate(RLVRConfig, given)
-    assert repr(given) == before
-
-
-def test_what_holds_for_several_entries_is_told_once() -> None:
+def test_one_cause_is_one_message() -> None:
     texts = ["custom_envs.A.max_steps: no.", "seed: no.", "custom_envs.B.max_steps: no.", "rewards.A.max_steps: no."]
     assert joined_problems([*texts, *texts]) == [
         "custom_envs.{A, B}.max_steps: no.",
         "seed: no.",
         "rewards.A.max_steps: no.",
     ]
-
-
-def test_a_missing_section_of_a_role_is_not_blamed_on_its_model() -> None:
     found = problems({"actor_train": ...})
     assert any("actor_train.strategy_args.strategy_name is missing" in text for text in found)
     assert not any("pretrain is missing" in text for text in found)
 
 
-def test_an_unknown_key_beside_the_one_it_resembles_hides_nothing() -> None:
-    texts = problems({"rollout_batch_siz": 3, "num_return_sequences_in_group": 7})
-    assert [text[:40] for text in texts] == [
-        "rollout_batch_siz: unknown key (value 3)",
-        "actor_train: a step has 32 x 7 = 224 sam",
-    ]
-
-
-def test_a_misspelt_key_is_read_as_the_one_that_was_meant() -> None:
-    texts = problems({"rollout_batch_size": ..., "rolout_batch_size": 3, "num_return_sequences_in_group": 7})
-    assert [text[:50] for text in texts] == [
-        "rolout_batch_size: unknown key (value 3). Did you ",
-        "actor_train: a step has 3 x 7 = 21 samples (rollou",
-    ]
-
-
-def test_a_misspelt_section_is_checked_inside() -> None:
-    tree_changes = {
-        "actor_infer": ...,
-        "actor_infr": {"strategy_args": {"strategy_name": "vllm"}, "device_maping": [2]},
-    }
-    assert [text.split(":")[0] for text in problems(tree_changes)] == ["actor_infr", "actor_infer.device_maping"]
-
-
-def test_a_value_that_does_not_fit_the_key_it_was_taken_for_says_nothing_more() -> None:
-    (text,) = problems({"rollout_batch_size": ..., "rolout_batch_size": "many", "num_return_sequences_in_group": 7})
-    assert text.startswith("rolout_batch_size: unknown key (value 'many').")
-
-
-def test_a_key_that_is_only_a_little_alike_silences_findings_on_the_default_of_the_other() -> None:
-    (text,) = problems({"rollout_batch_size": ..., "rollout_size": 3, "num_return_sequences_in_group": 7})
-    assert text == "rollout_size: unknown key (value 3). Did you mean rollout_batch_size?"
-
-
-@pytest.mark.parametrize(
-    ("key", "places"),
-    [
-        ("actor_train.learning_rate", "under actor_train.training_args"),
-        ("actor_infer.generation.temperature", None),
-        ("actor_train.strategy_name", "under actor_train.strategy_args"),
-        ("actor_train.pg_args", "at the top of the YAML, outside every section."),
-        ("rewards.math.seed", "at the top of the YAML, outside every section."),
-        ("actor_train.training_args.infer_batch_size", "under actor_train."),
-    ],
-)
+@cases("key, places")
 def test_a_key_in_the_wrong_section_is_told_where_it_belongs(key: str, places: str | None) -> None:
     (text,) = problems({key: 1})
     assert (f" It belongs {places}" in text) if places else ("It belongs" not in text)
-
-
-def test_a_misspelt_key_is_no_key_of_another_section() -> None:
-    (text,) = problems({"actor_train.training_args.learning_rat": 1})
-    assert text.endswith("Did you mean learning_rate?")
 
 
 @pytest.mark.parametrize("name", [".", ".."])
@@ -376,39 +277,11 @@ def test_a_value_that_was_filled_in_is_blamed_on_the_key_it_came_from() -> None:
     texts = problems({"pretrain": 3, "actor_infer": ..., "actor_inf_er_": {"strategy_args": {"strategy_name": "vllm"}}})
     assert "pretrain: 3 must be text (put quotes around it)." in texts
     assert [text for text in texts if "model_name_or_path" in text and not text.startswith("actor_")] == []
-
-
-def test_a_value_that_was_filled_in_is_named_where_nothing_else_is_wrong() -> None:
     texts = problems({"actor_infer.device_mapping": [999_999], "num_gpus_per_node": 1})
     assert "num_nodes: 1000000 must be at most 100000." in texts
 
 
-@pytest.mark.parametrize(
-    ("given", "ours"),
-    [
-        ({"num_generations": 8}, "num_generations is num_return_sequences_in_group"),
-        ({"beta": 0.04}, "beta is kl_loss_coef"),
-        ({"max_prompt_length": 32}, "max_prompt_length is prompt_length"),
-        ({"model_name_or_path": "x"}, "model_name_or_path is pretrain"),
-        ({"critic.training_args.lr": 1e-6}, "critic.training_args.lr is critic.training_args.learning_rate"),
-        ({"data": {"train_batch_size": 8}}, "data.train_batch_size is rollout_batch_size"),
-        (
-            {"actor_rollout_ref": {"rollout": {"n": 4}, "actor": {"kl_loss_coef": 1}}},
-            "actor_rollout_ref.rollout.n is num_return_sequences_in_group, actor_rollout_ref.actor.kl_loss_coef is "
-            "kl_loss_coef",
-        ),
-        ({"algorithm": {"repeat_times": 8}}, "algorithm.repeat_times is num_return_sequences_in_group"),
-        ({"algorithm": {"adv_estimator": "grpo"}}, "algorithm.adv_estimator is adv_estimator"),
-        ({"critic": {"lr": 1e-6}}, "critic.lr is critic.training_args.learning_rate"),
-        ({"temperature": 1}, "temperature is actor_infer.generating_args.temperature"),
-        ({"actor_infer.temperature": 1}, "actor_infer.temperature is actor_infer.generating_args.temperature"),
-        ({"custom_reward_function": {"path": "x"}}, "custom_reward_function.path is rewards.<domain>.reward"),
-        (
-            {"vllm_tensor_parallel_size": 2},
-            "vllm_tensor_parallel_size is actor_infer.strategy_args.strategy_config.tensor_parallel_size",
-        ),
-    ],
-)
+@cases("given, ours")
 def test_a_key_of_another_system_is_answered_with_ours(given: dict[str, Any], ours: str) -> None:
     found = [str(problem) for problem in checked(given).problems if f" Here {ours}." in str(problem)]
     assert len(found) == 1, checked(given).problems

@@ -14,6 +14,7 @@ from roll.configs.memory.parts import GB, Phase, total
 from roll.run.spec import PIPELINES
 from roll.run.start.load import load
 from roll.run.start.memory_report import gather_facts
+from tests.helpers.cases import cases
 
 EXAMPLES = Path(__file__).resolve().parents[4] / "examples"
 MODELS = Path(__file__).parent / "models"
@@ -165,16 +166,13 @@ def test_what_deepspeed_keeps_on_the_host_is_on_no_gpu(shipped: Shipped) -> None
     assert on_disk.states["optimizer"] == on_disk.host == ()
 
 
-def test_weights_that_are_not_trained_have_no_gradient_and_no_optimizer(shipped: Shipped) -> None:
+def test_roles_apart_keep_their_states_and_frozen_weights_have_none(shipped: Shipped) -> None:
     """The embedding of 7B is 545 million of its 7.6 billion parameters."""
     frozen = states(shipped(ZERO3, "+actor_train.model_args.freeze_module_prefix=model.embed_tokens"))
     trained = 7_615_616_512 - 152_064 * 3584
     assert frozen["weights"] == pytest.approx(2 * 7_615_616_512 / 8 / GB)
     assert frozen["gradients"] == pytest.approx(4 * trained / 8 / GB)
     assert frozen["optimizer"] == pytest.approx(12 * trained / 8 / GB)
-
-
-def test_roles_apart_keep_their_states_and_leave_no_copies(shipped: Shipped) -> None:
     plan = shipped(("qwen2.5-7B-rlvr", "rlvr_megatron_disjoint", SEVEN))
     publish = moment(plan, "weight publish of actor_infer", where=1)
     assert any(part.name.startswith("key-value cache") and part.num_bytes > 50 * GB for part in publish.parts)
@@ -182,16 +180,7 @@ def test_roles_apart_keep_their_states_and_leave_no_copies(shipped: Shipped) -> 
     assert not any("copies" in part.name for part in host.parts)
 
 
-@pytest.mark.parametrize(
-    ("devices", "stage", "training", "scoring"),
-    [
-        ("[0]", 0, "offload_optimizer with stage: 2, or", "offload_param with stage: 3, or"),
-        ("[0]", 3, "offload_optimizer, more devices", "offload_param, or"),
-        ("[0,1]", 0, "stage: 1 or more, or", "stage: 3, or"),
-        ("[0,1]", 2, "stage: 3 or more, more devices", "stage: 3, or"),
-        ("[0,1]", 3, "offload_optimizer, more devices", "offload_param, or"),
-    ],
-)
+@cases("devices, stage, training, scoring")
 def test_what_is_told_to_make_a_trainer_smaller_does(
     shipped: Shipped, devices: str, stage: int, training: str, scoring: str
 ) -> None:

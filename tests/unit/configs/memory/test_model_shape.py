@@ -21,23 +21,11 @@ from roll.configs.memory.model_shape import model_shape
 from roll.configs.sections.model import Head
 from roll.configs.tables.families import FAMILIES as KNOWN
 from roll.models.megatron.family_table import FAMILIES as BY_MEGATRON
+from tests.helpers.cases import cases
 from tests.parity.megatron.models import config as tiny_config
 
 MODELS = Path(__file__).parent / "models"
 FAMILIES = tuple(KNOWN)
-CHANGES: tuple[dict[str, Any], ...] = (
-    {},
-    {"tie_word_embeddings": True},
-    {"attention_bias": True},
-    {"mlp_bias": True},
-    {"mlp_only_layers": [1]},
-    {"decoder_sparse_step": 2},
-    {"num_key_value_heads": 4},
-    {"attention_bias": False, "qkv_bias": False, "use_qk_norm": False},
-    {"first_k_dense_replace": 0, "n_shared_experts": 2},
-    {"first_k_dense_replace": 2, "mlp_layer_types": ["sparse", "dense"]},
-    {"q_lora_rank": None},
-)
 
 
 KINDS: dict[Head, Any] = {
@@ -76,7 +64,7 @@ def test_every_family_that_megatron_knows_is_known() -> None:
     assert KNOWN.keys() >= BY_MEGATRON.keys()
 
 
-@pytest.mark.parametrize("changes", CHANGES, ids=str)
+@cases("changes")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_names_and_sizes_are_those_of_the_torch_model(family: str, changes: dict[str, Any]) -> None:
     config = tiny_config(family, **changes)

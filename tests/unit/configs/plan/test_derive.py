@@ -1,9 +1,10 @@
-"""Which roles and passes a run needs."""
+"""What follows from the keys: references, passes, parallel sizes and places."""
 
 from typing import Any
 
 import pytest
 
+from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.derive import (
     compares_vocabulary,
     compares_within_groups,
@@ -11,23 +12,15 @@ from roll.configs.plan.derive import (
     old_log_probs,
     weighs_importance,
 )
+from roll.configs.problems import ids_text
+from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.strategies.megatron import parallel_problems
 from roll.configs.tables.estimators import ESTIMATORS
-from tests.helpers.configs import config
+from tests.helpers.cases import cases
+from tests.helpers.configs import config, problems
 
 
-@pytest.mark.parametrize(
-    ("changes", "needed"),
-    [
-        ({}, False),
-        ({"init_kl_coef": 0.2}, False),  # a coefficient alone switches nothing on
-        ({"kl_loss_coef": 0.1}, False),
-        ({"use_kl_loss": True}, False),
-        ({"use_kl_loss": True, "kl_loss_coef": 0.1}, True),
-        ({"add_token_level_kl": True}, True),
-        ({"add_token_level_kl": True, "init_kl_coef": 0}, False),
-        ({"enable_reference": True}, True),
-    ],
-)
+@cases("changes, needed")
 def test_a_reference_is_needed_exactly_when_a_term_uses_it(changes: dict[str, Any], needed: bool) -> None:
     assert config(changes).needs_reference is needed
 
@@ -37,66 +30,12 @@ def test_only_gae_needs_a_critic() -> None:
     assert not config({"adv_estimator": "reinforce"}).needs_critic
 
 
-@pytest.mark.parametrize(
-    ("changes", "updates", "source"),
-    [
-        ({}, 1, "update"),
-        ({}, 4, "pass"),
-        ({"add_token_level_kl": True}, 1, "pass"),
-        ({"enable_old_logprobs_recompute": True}, 1, "pass"),
-        ({"adv_estimator": "optimal_token_baseline"}, 1, "pass"),
-        ({"force_disable_old_logprobs_recompute": True}, 1, "update"),
-        ({"force_disable_old_logprobs_recompute": True}, 4, "rollout"),
-        ({"force_disable_old_logprobs_recompute": True, "add_token_level_kl": True}, 1, "rollout"),
-        # with groups ahead: the loss is weighted by itself, from the update's own log-probs
-        ({"async_generation_ratio": 1}, 1, "update"),
-        ({"async_generation_ratio": 1}, 4, "pass"),
-        ({"async_generation_ratio": 1, "force_disable_old_logprobs_recompute": True}, 1, "rollout"),
-        (
-            {
-                "async_generation_ratio": 1,
-                "force_disable_old_logprobs_recompute": True,
-                "train_infer_correction.is_weight.enabled": True,
-            },
-            1,
-            "update",
-        ),
-        # tokens of a whole update are chosen before it begins
-        ({"pg_variant": "clip_cov"}, 1, "pass"),
-        ({"actor_train.pg_variant": "kl_cov"}, 4, "pass"),
-        ({"pg_variant": "kl_cov", "force_disable_old_logprobs_recompute": True}, 1, "rollout"),
-        # vllm's log-probs are then those of another distribution: they are not used
-        ({"force_disable_old_logprobs_recompute": True, "actor_infer.generating_args.top_p": 0.9}, 4, "pass"),
-        ({"force_disable_old_logprobs_recompute": True, "actor_infer.generating_args.min_new_tokens": 2}, 4, "pass"),
-        (
-            {
-                "force_disable_old_logprobs_recompute": True,
-                "actor_infer.generating_args.top_p": 0.9,
-                "actor_infer.strategy_args.strategy_name": "sglang",
-            },
-            4,
-            "rollout",
-        ),
-    ],
-)
+@cases("changes, updates, source")
 def test_old_log_probs_come_from_where_the_rules_say(changes: dict[str, Any], updates: int, source: str) -> None:
     assert old_log_probs(config(changes), updates).source == source
 
 
-@pytest.mark.parametrize(
-    ("changes", "weighs"),
-    [
-        ({}, False),
-        ({"actor_train.model_update_frequency": 2}, False),
-        ({"async_generation_ratio": 0.1}, True),
-        ({"async_generation_ratio": 0.1, "train_infer_correction.is_weight.enabled": False}, False),
-        ({"train_infer_correction.is_weight.enabled": True}, True),
-        # the policy ratio is to what sampled already
-        ({"async_generation_ratio": 1, "force_disable_old_logprobs_recompute": True}, False),
-        # the engine's log-probs are of another distribution
-        ({"async_generation_ratio": 1, "actor_infer.generating_args.top_p": 0.9}, False),
-    ],
-)
+@cases("changes, weighs")
 def test_where_rollouts_run_ahead_the_loss_is_weighted_unless_something_else_corrects(
     changes: dict[str, Any], weighs: bool
 ) -> None:
@@ -126,3 +65,64 @@ def test_whole_distributions_are_compared_by_the_loss_alone() -> None:
     in_reward = config({**full, "add_token_level_kl": True, "init_kl_coef": 0.1})
     assert (compares_vocabulary(in_loss), needs_ref_log_probs(in_loss)) == (True, False)
     assert (compares_vocabulary(in_reward), needs_ref_log_probs(in_reward)) == (False, True)
+
+
+AT = "reference.strategy_args.strategy_config.expert_model_parallel_size"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(0, "0"), (2.5, "2.5"), ("two", "'two'"), ("y" * 500, "'" + "y" * 76 + "...")]
+)
+def test_a_size_that_is_no_whole_number_is_shown_short(value: object, shown: str) -> None:
+    strategy = {"strategy_name": "megatron_infer", "strategy_config": {"expert_model_parallel_size": value}}
+    worker = WorkerConfig.model_validate({"strategy_args": strategy, "device_mapping": "[0]"})
+    (problem,) = parallel_problems("reference", worker)
+    assert problem.text == f"{AT}: {shown} must be a whole number from 1 on."
+
+
+def test_ids_say_which_roles_share_devices_and_nodes() -> None:
+    made = config({"num_nodes": 2, "actor_infer.device_mapping": [7, 8, 15]})
+    places = build_plan(made).layout["actor_infer"].workers
+    assert [(place.node, place.local_ids) for place in places] == [(0, (7,)), (1, (0,)), (1, (7,))]
+    layout = build_plan(config({"actor_infer.device_mapping": [0, 1, 2, 3]})).layout
+    assert layout.shared() == (("actor_train", "actor_infer", (0, 1)),)
+    assert build_plan(config()).layout.shared() == ()
+    layout = build_plan(config({"actor_infer.device_mapping": [0, 1, 2, 3]})).layout
+    assert layout.shares_devices("actor_train") and layout.shares_devices("actor_infer")
+    assert not layout.shares_devices("rewards.math")
+    assert not build_plan(config()).layout.shares_devices("actor_infer")
+    places = build_plan(config({"rewards.math.world_size": 3, "num_nodes": 2})).layout["rewards.math"].workers
+    assert [(place.rank, place.node, place.local_rank, place.devices) for place in places] == [
+        (0, 0, 0, ()),
+        (1, 0, 1, ()),
+        (2, 1, 0, ()),
+    ]
+
+
+def test_workers_of_several_devices_are_counted_on_their_node() -> None:
+    changes = {"num_nodes": 2, "actor_infer.device_mapping": [4, 5, 6, 7, 8, 9], "actor_infer.num_gpus_per_worker": 2}
+    places = build_plan(config(changes)).layout["actor_infer"].workers
+    assert [(place.node, place.local_rank, place.devices, place.local_ids) for place in places] == [
+        (0, 0, (4, 5), (4, 5)),
+        (0, 1, (6, 7), (6, 7)),
+        (1, 0, (8, 9), (0, 1)),
+    ]
+
+
+@cases("changes, nodes")
+def test_the_number_of_nodes_follows_from_the_largest_id_unless_it_is_given(
+    changes: dict[str, Any], nodes: int
+) -> None:
+    assert problems(changes) == []
+    assert config(changes).num_nodes == nodes
+
+
+@cases("changes, message")
+def test_a_placement_that_cannot_work_is_refused(changes: dict[str, Any], message: str) -> None:
+    found = problems(changes)
+    assert len(found) == 1 and found[0].startswith(message)
+
+
+@cases("ids, text")
+def test_ids_are_written_in_runs(ids: list[int], text: str) -> None:
+    assert ids_text(ids) == text

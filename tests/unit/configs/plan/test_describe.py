@@ -1,10 +1,14 @@
-"""What a person reads before a run."""
+"""The lines of a plan: devices, batches, defaults and what is learnt."""
 
-import pytest
+from typing import Any
 
+from roll.configs.load.chosen_values import Chosen, keys_in_yaml
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.describe import batch_rows, describe
-from tests.helpers.configs import config
+from roll.configs.plan.describe_defaults import default_lines
+from roll.configs.plan.describe_learning import algorithm_rows
+from tests.helpers.cases import cases
+from tests.helpers.configs import config, tree
 
 
 def text(changes: dict[str, object] | None = None) -> str:
@@ -13,22 +17,26 @@ def text(changes: dict[str, object] | None = None) -> str:
     return describe(made, plan, batch_rows(made, plan))
 
 
-def test_a_plan_without_a_validation_section_promises_none() -> None:
+def test_the_plan_shows_batches_packs_and_idle_nodes_in_a_line_each() -> None:
     assert "validate  never: there is no section validation" in text()
     given = {"data_args": {"file_name": "val.jsonl"}}
     assert "validate  at the start, every 10 steps, at the end" in text({"validation": given})
     assert "validate  never\n" in text({"validation": given, "eval_steps": -1})
+    shown = text()
+    assert "32 prompts x 8 samples = 256 = 64 per update (16 x 2 x 2) x 4 updates; 2000 updates in the run" in shown
+    assert "a pass of their own: a step has 4 updates" in shown
+    # Rows are at most 44 tokens here: two of full length fit into 100.
+    by_rows = text({"actor_train.use_sequence_packing": True})
+    assert "actor_train: 16 rows in training, where 32 rows of a rank are at most 2 packs; 16 rows in scor" in by_rows
+    by_tokens = text(PACKED)
+    assert "actor_train: up to 100 tokens in training, where 32 rows of a rank are at most 16 packs" in by_tokens
+    assert "packs" not in text()
+    shown = text({"num_nodes": 100_000, "num_gpus_per_node": 1_000})
+    assert "node 1..99999" in shown
+    assert len(shown.splitlines()) < 40
 
 
-@pytest.mark.parametrize(
-    "keys, said",
-    [
-        ({"val_before_train": False}, "every 10 steps, at the end"),
-        ({"val_before_train": False, "eval_steps": 2}, "every 2 steps, at the end"),
-        ({"val_before_train": True, "eval_steps": -1}, "at the start"),
-        ({"val_before_train": False, "eval_steps": 0}, "never"),
-    ],
-)
+@cases("keys, said")
 def test_the_plan_says_when_the_model_is_validated(keys: dict[str, object], said: str) -> None:
     assert f"validate  {said}\n" in text({"validation": {"data_args": {"file_name": "val.jsonl"}}, **keys})
 
@@ -54,27 +62,7 @@ def test_the_device_map_shows_who_shares_who_is_apart_and_what_is_free() -> None
     assert "2 workers (tensor parallel 2)" in shown
 
 
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({}, None),
-        (
-            {"actor_infer.device_mapping": [0, 1]},
-            "takes 0.6 of each GPU (gpu_memory_utilization, by default: it shares them)",
-        ),
-        (
-            {
-                "actor_infer.device_mapping": [0, 1],
-                "actor_infer.strategy_args.strategy_config": {"gpu_memory_utilization": 0.75},
-            },
-            "takes 0.75 of each GPU (gpu_memory_utilization)",
-        ),
-        (
-            {"actor_infer.device_mapping": [0, 1], "actor_infer.strategy_args.strategy_name": "sglang"},
-            "takes 0.6 of each GPU (mem_fraction_static, by default: it shares them)",
-        ),
-    ],
-)
+@cases("changes, line")
 def test_the_share_of_an_engine_is_shown_where_it_is_given_or_follows_from_the_placement(
     changes: dict[str, object], line: str | None
 ) -> None:
@@ -82,50 +70,7 @@ def test_the_share_of_an_engine_is_shown_where_it_is_given_or_follows_from_the_p
     assert shown == ([] if line is None else [f"  actor_infer {line}"])
 
 
-def test_the_batch_is_shown_as_a_sum_with_the_schedules_length() -> None:
-    shown = text()
-    assert "32 prompts x 8 samples = 256 = 64 per update (16 x 2 x 2) x 4 updates; 2000 updates in the run" in shown
-    assert "a pass of their own: a step has 4 updates" in shown
-
-
-@pytest.mark.parametrize(
-    ("changes", "line"),
-    [
-        ({}, "per engine in a step, 128 of them at once, 512 on GPUs (max_running_requests)"),
-        ({"max_running_requests": 96}, "per engine in a step, 96 of them at once (max_running_requests)"),
-        (
-            {"actor_infer.strategy_args.strategy_name": "hf_infer"},
-            "per engine in a step, 128 of them at once (max_running_requests)",
-        ),
-        (
-            {"actor_infer.strategy_args.strategy_config.max_num_seqs": 64, "max_running_requests": 256},
-            "per engine in a step, 64 of them at once (actor_infer's max_num_seqs)",
-        ),
-        (
-            {"actor_infer.strategy_args.strategy_config.max_num_seqs": 200},
-            "128 of them at once, 200 on GPUs (actor_infer's max_num_seqs)",
-        ),
-        (
-            {"actor_infer.strategy_args.strategy_config": {"max_num_seqs": 999, "max_num_batched_tokens": 99}},
-            "99 of them at once (actor_infer's max_num_batched_tokens)",
-        ),
-        (
-            {
-                "actor_infer.strategy_args": {
-                    "strategy_name": "sglang",
-                    "strategy_config": {"max_running_requests": 8},
-                }
-            },
-            "8 of them at once (actor_infer's max_running_requests)",
-        ),
-        (
-            {"actor_infer.strategy_args.strategy_config.max_num_seqs": 200, "platform": "cpu"},
-            "128 of them at once (max_running_requests)",
-        ),
-        ({"platform": "cuda"}, "512 of them at once (max_running_requests)"),
-        ({"platform": "cpu"}, "128 of them at once (max_running_requests)"),
-    ],
-)
+@cases("changes, line")
 def test_answers_of_an_engine_are_shown_with_how_many_run_at_once(changes: dict[str, object], line: str) -> None:
     assert line in text(changes)
 
@@ -157,15 +102,6 @@ PACKED = {
     "actor_train.use_dynamic_batching_in_train": True,
     "actor_train.max_tokens_per_microbatch_in_train": 100,
 }
-
-
-def test_the_plan_says_how_large_packs_are_and_how_many_at_most() -> None:
-    """Rows are at most 44 tokens here: two of full length fit into 100."""
-    by_rows = text({"actor_train.use_sequence_packing": True})
-    assert "actor_train: 16 rows in training, where 32 rows of a rank are at most 2 packs; 16 rows in scor" in by_rows
-    by_tokens = text(PACKED)
-    assert "actor_train: up to 100 tokens in training, where 32 rows of a rank are at most 16 packs" in by_tokens
-    assert "packs" not in text()
 
 
 def test_the_plan_says_who_shares_prefixes_and_why_auto_does_not() -> None:
@@ -213,7 +149,70 @@ def test_the_plan_says_how_many_tokens_sharing_saves_at_full_lengths() -> None:
     assert "fewer tokens" not in text(shared | {"num_return_sequences_in_group": 1})
 
 
-def test_nodes_that_nothing_uses_are_one_line() -> None:
-    shown = text({"num_nodes": 100_000, "num_gpus_per_node": 1_000})
-    assert "node 1..99999" in shown
-    assert len(shown.splitlines()) < 40
+def listed(changes: dict[str, object] | None = None, chosen: tuple[Chosen, ...] = ()) -> dict[str, str]:
+    lines = default_lines(config(changes), keys_in_yaml(tree(changes)), chosen)[1:]
+    return {words[0]: " ".join(words[1:]) for words in map(str.split, lines)}
+
+
+def test_defaults_that_this_run_reads_are_listed() -> None:
+    found = listed()
+    assert found["pg_clip"] == "0.2"
+    assert found["actor_train.training_args.learning_rate"] == "5e-5"
+    assert found["actor_infer.generating_args.temperature"] == "1"
+    assert found["track_with"] == "tensorboard, jsonl"
+    found = listed({"pg_clip": 0.2}, (Chosen("seed", 7, "drawn"),))
+    assert not {"pg_clip", "seed", "response_length", "actor_train.strategy_args.strategy_name"} & found.keys()
+    found = listed()
+    unread = {"cispo_epsilon_low", "lambd", "asymre_baseline_shift", "actor_infer.training_args.learning_rate"}
+    assert not unread & found.keys()
+    assert "lambd" in listed({"adv_estimator": "gae", "critic": {}})
+    assert not [key for key in found if key.startswith(("critic.", "reference."))]
+
+
+LEFT_OUT: dict[str, Any] = {"adv_estimator": ..., "prompt_length": ..., "rollout_batch_size": ...}
+
+
+def rows(changes: dict[str, Any] | None = None) -> dict[str, str]:
+    made = config(changes)
+    return {row[0]: row[1] for row in algorithm_rows(made, build_plan(made), keys_in_yaml(tree(changes)))}
+
+
+def test_a_plan_names_what_the_run_learns_by_a_line_each() -> None:
+    assert list(rows()) == [
+        "algorithm", "advantages", "loss", "clip", "KL", "temperature", "learning rate", "updates", "groups", "lengths",
+    ]  # fmt: skip
+    assert keys_in_yaml({"a": None, "b": {"c": None, "d": 0}}) == {"b", "b.d"}
+    reference = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [0]}
+    shown = rows({"reference": reference, "use_kl_loss": True, "kl_loss_coef": 0.001, "add_token_level_kl": True})
+    loss, reward = shown["KL"].split("; ")
+    assert loss == "0.001 x KL to the reference in the loss, k3"
+    assert reward == "0.2 x KL to the reference in the reward, k1"
+    validation = {"data_args": {"file_name": "val.jsonl"}}
+    assert list(rows({"mode": "bench", "validation": validation})) == ["temperature", "lengths"]
+
+
+def test_what_the_yaml_leaves_out_is_marked_as_a_default() -> None:
+    shown = rows(LEFT_OUT)
+    assert shown["algorithm"] == "grpo (default)"
+    assert shown["loss"] == "ppo (default), seq-mean-token-mean (default)"
+    assert shown["clip"] == "ratio within 0.8 and 1.2 (pg_clip, by default)"
+    assert shown["KL"] == "none (default)" and shown["temperature"] == "1 (default)"
+    assert shown["learning rate"].startswith("actor_train 5e-5 (default), linear to 0")
+    assert shown["groups"] == "128 prompts x 8 samples = 1024 samples a step (rollout_batch_size by default)"
+    assert shown["lengths"] == "prompt 1024 + response 12 = 1036 tokens (prompt_length by default)"
+
+
+def test_what_the_yaml_says_is_not_marked_even_where_it_says_the_default() -> None:
+    keys = {
+        "pg_variant": "ppo", "loss_agg_mode": "seq-mean-token-mean", "pg_clip": 0.2, "use_kl_loss": False,
+        "actor_infer.generating_args": {"temperature": 1.0},
+        "actor_train.training_args.learning_rate": 5e-5,
+    }  # fmt: skip
+    shown = rows(keys)
+    assert not [text for text in shown.values() if "default" in text]
+    assert shown["updates"] == "actor_train 4 updates a step, 64 samples each"
+
+
+@cases("keys, row, said")
+def test_each_line_follows_the_keys(keys: dict[str, Any], row: str, said: str) -> None:
+    assert rows(keys)[row].startswith(said)

@@ -14,8 +14,6 @@ from roll.configs.strategies.table import feature_problem, strategies_with
 from roll.configs.tables.roles import ACTOR_INFER, ACTOR_TRAIN, REFERENCE, Role
 from roll.errors import ConfigError
 
-NAME = "actor_train.strategy_args.strategy_name"
-
 
 def choice(role: Role, name: str) -> Choice:
     return Choice(role, WorkerConfig.model_validate({"strategy_args": {"strategy_name": name}}))
@@ -34,8 +32,16 @@ def _is_read(role: Role, key: str) -> bool:
     return any(f"{key}.".startswith(f"{read}.") for read in role.reads)
 
 
-def test_no_field_of_a_spec_is_a_switch() -> None:
+def test_a_spec_takes_features_and_has_no_switches() -> None:
     assert [field.name for field in fields(StrategySpec) if field.type == "bool"] == []
+    assert feature_problem(choice(ACTOR_TRAIN, "fsdp2_train"), Feature.LORA, "all-linear") is None
+    assert feature_problem(choice(REFERENCE, "hf_infer"), Feature.SEQUENCE_PACKING, "true") is None
+    given: tuple[Any, ...] = ({Feature.LORA}, ["lora"], (Feature.LORA,), frozenset({"lora"}))
+    for features in given:
+        spec = StrategySpec("mine", {"train": "mine:Class"}, supports=features)
+        assert spec.supports == frozenset({Feature.LORA})
+        assert pickle.loads(pickle.dumps(spec)) == spec == replace(spec)
+    assert StrategySpec("mine", {}).supports == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -70,20 +76,6 @@ def test_one_sentence_says_key_value_strategy_who_has_it_and_what_to_do(
     assert problem is not None and problem.text == text
     at = key or f"{role.name}.{FEATURES[feature].key}"
     assert problem.keys == (at, f"{role.name}.strategy_args.strategy_name")
-
-
-def test_nothing_is_wrong_where_the_strategy_has_the_feature() -> None:
-    assert feature_problem(choice(ACTOR_TRAIN, "fsdp2_train"), Feature.LORA, "all-linear") is None
-    assert feature_problem(choice(REFERENCE, "hf_infer"), Feature.SEQUENCE_PACKING, "true") is None
-
-
-def test_a_spec_takes_any_collection_of_features_and_their_names() -> None:
-    given: tuple[Any, ...] = ({Feature.LORA}, ["lora"], (Feature.LORA,), frozenset({"lora"}))
-    for features in given:
-        spec = StrategySpec("mine", {"train": "mine:Class"}, supports=features)
-        assert spec.supports == frozenset({Feature.LORA})
-        assert pickle.loads(pickle.dumps(spec)) == spec == replace(spec)
-    assert StrategySpec("mine", {}).supports == frozenset()
 
 
 @pytest.mark.parametrize(

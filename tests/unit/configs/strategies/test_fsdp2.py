@@ -11,6 +11,7 @@ from roll.configs.strategies.fsdp2_settings import Fsdp2Settings
 from roll.configs.strategies.table import required_facts
 from roll.configs.tables.roles import ROLES
 from roll.distributed.strategy.table import strategy_problems
+from tests.helpers.cases import cases
 
 
 def worker(config: dict[str, Any], role: str = "actor_train", **given: Any) -> WorkerConfig:
@@ -25,53 +26,12 @@ def found(config: dict[str, Any], role: str = "actor_train", **given: Any) -> li
     return [problem.text.removeprefix(at) for problem in problems]
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {},
-        {"fsdp_size": 2, "forward_prefetch": True, "reshard_after_forward": False},
-        {"wrap_policy": {"transformer_layer_cls_to_wrap": ["Qwen2DecoderLayer"], "min_num_params": 1000}},
-        {"mixed_precision": {"param_dtype": "bfloat16", "reduce_dtype": "torch.float32"}},
-        {"fsdp_size": 16, "param_dtype": "bf16", "reduce_dtype": "float32"},
-        {"param_offload": True, "optimizer_offload": True},
-        {"tensor_parallel_size": 2, "fsdp_size": 1, "param_offload": True},
-        {"offload_policy": True},
-    ],
-)
+@cases("config")
 def test_settings_that_a_trainer_takes(config: dict[str, Any]) -> None:
     assert found(config) == []
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"fsdp_sizes": 2}, "fsdp_sizes: unknown key (value 2). Did you mean fsdp_size?"),
-        ({"tensor_parallel": 2}, "tensor_parallel: unknown key (value 2). Did you mean tensor_parallel_size?"),
-        (
-            {"tensor_parallel_size": 3},
-            "tensor_parallel_size: 3 does not divide the role's 4 ranks. Use one of [1, 2, 4].",
-        ),
-        ({"tensor_parallel_size": 0}, "tensor_parallel_size: 0 must be at least 1."),
-        (
-            {"tensor_parallel_size": 2, "fsdp_size": 0},
-            "fsdp_size: 0 does not divide the role's 2 groups of 2 ranks. Use -1, or one of [1, 2].",
-        ),
-        ({"use_orig_params": True}, "use_orig_params: unknown key (value true)."),
-        ({"wrap_policy": {"min_params": 3}}, "wrap_policy.min_params: unknown key (value 3)."),
-        ({"fsdp_size": 3}, "fsdp_size: 3 does not divide the role's 4 ranks. Use -1, or one of [1, 2, 4]."),
-        ({"fsdp_size": 0}, "fsdp_size: 0 does not divide the role's 4 ranks. Use -1, or one of [1, 2, 4]."),
-        ({"fsdp_size": -2}, "fsdp_size: -2 must be at least -1."),
-        ({"reshard_after_forward": 2}, "reshard_after_forward: 2 must be true or false."),
-        (
-            {"mixed_precision": {"param_dtype": "fp32"}},
-            "param_dtype: fp32 contradicts actor_train.model_args.dtype: bf16. Keep one.",
-        ),
-        (
-            {"offload_policy": True, "param_offload": True},
-            "param_offload: with offload_policy everything stays in host memory anyway. Remove one of them.",
-        ),
-    ],
-)
+@cases("config, message")
 def test_settings_that_are_refused(config: dict[str, Any], message: str) -> None:
     (problem,) = found(config)
     assert problem.startswith(message)
@@ -88,9 +48,11 @@ def test_what_only_training_has_is_refused_of_a_role_that_scores() -> None:
     assert problem == "optimizer_offload: reference does not learn and does not use it. Remove it."
 
 
-def test_fp16_is_refused() -> None:
+def test_fp16_is_refused_and_checkpoints_are_free_of_ranks_and_dtype() -> None:
     (problem,) = found({}, model_args={"dtype": "fp16"})
     assert problem == "actor_train.model_args.dtype: fp16 with fsdp2_train, without loss scaling. Use bf16, or fp32."
+    facts = {"strategy_name": "fsdp2_train", "freeze_module_prefix": None, "lora": None, "optim": "adamw_torch"}
+    assert required_facts(worker({}), 4) == facts
 
 
 def test_gradients_of_a_model_in_fp32_are_summed_in_nothing_else() -> None:
@@ -106,8 +68,3 @@ def test_gradients_of_a_model_in_fp32_are_summed_in_nothing_else() -> None:
 @pytest.mark.parametrize(("size", "ranks"), [(-1, 4), (1, 1), (2, 2), (4, 4), (16, 4)])
 def test_fsdp_size_says_how_many_of_four_ranks_hold_the_model_together(size: int, ranks: int) -> None:
     assert Fsdp2Settings(fsdp_size=size).shard_size(4) == ranks
-
-
-def test_a_checkpoint_is_tied_neither_to_ranks_nor_to_dtype() -> None:
-    facts = {"strategy_name": "fsdp2_train", "freeze_module_prefix": None, "lora": None, "optim": "adamw_torch"}
-    assert required_facts(worker({}), 4) == facts

@@ -25,6 +25,7 @@ from roll.configs.strategies.megatron_config import (
 )
 from roll.configs.strategies.table import required_facts
 from roll.utils.imports import is_installed
+from tests.helpers.cases import cases
 
 AT = "actor_train.strategy_args.strategy_config"
 
@@ -33,66 +34,7 @@ def texts(**config: Any) -> list[str]:
     return [problem.text for problem in megatron_problems(AT, config)]
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"tensor_parallel_size": 2}, "Megatron strategies have no such key. Did you mean tensor_model_parallel_size?"),
-        (
-            {"tensor_model_parallel_size": 0},
-            ".tensor_model_parallel_size: 0: input should be greater than or equal to 1.",
-        ),
-        ({"recompute_granularity": "some"}, ".recompute_granularity: 'some': input should be 'full' or 'selective'."),
-        ({"virtual_pipeline_model_parallel_size": 2}, "needs pipeline_model_parallel_size of 2 or more"),
-        ({"overlap_param_gather": True}, "needs use_distributed_optimizer: true and overlap_grad_reduce: true"),
-        ({"recompute_method": "block"}, "needs recompute_granularity: full"),
-        ({"recompute_modules": ["mlp"]}, "needs recompute_granularity: selective"),
-        ({"moe_layer_recompute": True, "recompute_granularity": "full"}, "is contained in recompute_granularity: full"),
-        (
-            {"variable_seq_lengths": True, "moe_token_dispatcher_type": "allgather"},
-            "refused by Megatron with the allgather",
-        ),
-        (
-            {"moe_shared_expert_overlap": True, "moe_token_dispatcher_type": "allgather"},
-            "needs moe_token_dispatcher_type",
-        ),
-        (
-            {"apply_rope_fusion": True, "transformer_impl": "local"},
-            "apply_rope_fusion: true contradicts transformer_impl: local. Remove that, or set this to false.",
-        ),
-        (
-            {
-                "moe_grouped_gemm": True,
-                "overlap_param_gather": True,
-                "overlap_grad_reduce": True,
-                "use_distributed_optimizer": True,
-            },
-            "moe_grouped_gemm: does not wait for weights that are still gathered (overlap_param_gather)",
-        ),
-        ({"account_for_loss_in_pipeline_split": True}, "needs pipeline_model_parallel_size of 2 or more. Remove it."),
-        ({"num_layers_in_first_pipeline_stage": 2}, "needs pipeline_model_parallel_size of 2 or more. Remove it."),
-        (
-            {
-                "pipeline_model_parallel_size": 2,
-                "num_layers_in_last_pipeline_stage": 2,
-                "account_for_loss_in_pipeline_split": True,
-            },
-            "num_layers_in_last_pipeline_stage: does not go with the account_for_ keys. Remove either.",
-        ),
-        (
-            {"fp32_residual_connection": True},
-            ".fp32_residual_connection: true cannot be used with transformer_impl: local: these layers take their "
-            "input in model_args.dtype. Remove it.",
-        ),
-        ({"apply_query_key_layer_scaling": True}, "true cannot be used with transformer_impl: local: attention is one"),
-        ({"attention_softmax_in_fp32": False}, "false cannot be used with transformer_impl: local: attention is one"),
-        ({"memory_efficient_layer_norm": True}, "true cannot be used with transformer_impl: local: the norm is"),
-        ({"persist_layer_norm": True}, "true cannot be used with transformer_impl: local: the norm is torch's own"),
-        ({"cp_comm_type": "p2p"}, "'p2p' cannot be used with transformer_impl: local: keys and values are gathered"),
-        ({"tp_comm_overlap": True}, "true cannot be used with transformer_impl: local: only transformer-engine's"),
-        ({"fp8": "e4m3"}, ".fp8: matrices are multiplied in model_args.dtype, and FP8 is not here; vLLM samples"),
-        ({"additional_configs": {"gdn_backend": "torch"}}, "no linear attention here; fsdp2_train and deepspeed"),
-    ],
-)
+@cases("config, message")
 def test_what_megatron_cannot_run_is_refused_with_the_reason(config: dict[str, Any], message: str) -> None:
     found = texts(**config)
     assert len(found) == 1
@@ -106,9 +48,6 @@ def test_what_it_can_run_is_taken_and_the_rest_passed_on() -> None:
     settings, passed_on = split_settings(config)
     assert (settings.tensor_model_parallel_size, settings.sequence_parallel) == (2, True)
     assert passed_on == {"attention_softmax_in_fp32": True}
-
-
-def test_transformer_engine_and_what_needs_it_are_passed_on() -> None:
     config = {"transformer_impl": "transformer_engine", "moe_grouped_gemm": True, "apply_rope_fusion": True}
     config |= {"fp32_residual_connection": True, "cp_comm_type": "p2p"}
     assert texts(**config) == []
@@ -126,22 +65,7 @@ def test_a_kernel_of_transformer_engine_asks_for_its_layers(key: str) -> None:
         assert found.endswith(f"Or use: {key}: false.")
 
 
-@pytest.mark.parametrize(
-    ("config", "taken", "warning"),
-    [
-        ({"sequence_parallel": True}, False, "sequence_parallel is off: tensor_model_parallel_size is 1."),
-        ({"sequence_parallel": True, "tensor_model_parallel_size": 2}, True, None),
-        ({"tensor_model_parallel_size": 2}, False, None),
-        (
-            {"tensor_model_parallel_size": 2, "expert_model_parallel_size": 2},
-            True,
-            "sequence_parallel is on: with tensor parallel Megatron cannot train experts without it.",
-        ),
-        ({"use_flash_attn": True}, False, "use_flash_attn does nothing here: attention is the fused kernel"),
-        ({"optimizer_cpu_offload": True}, False, "optimizer_cpu_offload does nothing here: the optimizer steps on"),
-        ({"masked_softmax_fusion": True}, False, "masked_softmax_fusion has no effect: attention is one fused kernel"),
-    ],
-)
+@cases("config, taken, warning")
 def test_what_is_taken_otherwise_than_written_is_said(config: dict[str, Any], taken: bool, warning: str | None) -> None:
     assert texts(**config) == []
     settings, _ = split_settings(config)
@@ -173,19 +97,7 @@ def test_a_value_that_repeats_another_setting_must_agree_with_it() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("settings", "ranks", "message"),
-    [
-        ({"expert_model_parallel_size": 4}, 6, "expert_model_parallel_size: 4 x expert_tensor_parallel_size 1 must "
-            "divide the 6 ranks of a pipeline stage. Nearest that works: 3 or 6."),
-        ({"expert_model_parallel_size": 4, "pipeline_model_parallel_size": 4}, 8, "must divide the 2 ranks of a "
-            "pipeline stage. Nearest that works: 2."),
-        ({"expert_model_parallel_size": 4, "expert_tensor_parallel_size": 2}, 4, "expert_model_parallel_size: 4 x "
-            "expert_tensor_parallel_size 2 must divide the 4 ranks of a pipeline stage. Nearest that works: 2."),
-        ({"expert_tensor_parallel_size": 3}, 4, "expert_tensor_parallel_size: 3 must divide the 4 ranks of a pipeline "
-            "stage. Nearest that works: 2 or 4."),
-    ],
-)  # fmt: skip
+@cases("settings, ranks, message")
 def test_expert_sizes_that_do_not_divide_the_ranks_come_with_the_nearest_that_do(
     settings: dict[str, Any], ranks: int, message: str
 ) -> None:
@@ -304,21 +216,10 @@ def test_sizes_that_do_not_divide_the_model_come_with_the_nearest_that_do(
     assert message in found[0]
 
 
-@pytest.mark.parametrize(
-    ("settings", "own"),
-    [
-        ({}, (4, 4)),
-        ({"account_for_loss_in_pipeline_split": True, "account_for_embedding_in_pipeline_split": True}, (4, 4)),
-        ({"num_layers_in_first_pipeline_stage": 3}, (3, 5)),
-        ({"num_layers_in_last_pipeline_stage": 8}, None),
-        ({"num_layers_in_first_pipeline_stage": 3, "pipeline_model_parallel_size": 3}, None),
-        ({"num_layers_in_first_pipeline_stage": 2, "pipeline_model_parallel_size": 4}, (2, 2, 2, 2)),
-        ({"num_layers_in_last_pipeline_stage": 2, "pipeline_model_parallel_size": 3}, (3, 3, 2)),
-        ({"num_layers_in_first_pipeline_stage": 3, "num_layers_in_last_pipeline_stage": 5}, (3, 5)),
-    ],
-)
-def test_stages_share_the_layers(settings: dict[str, Any], own: tuple[int, ...] | None) -> None:
-    assert MegatronSettings.model_validate({"pipeline_model_parallel_size": 2} | settings).stage_layers(8) == own
+@cases("settings, own")
+def test_stages_share_the_layers(settings: dict[str, Any], own: list[int] | None) -> None:
+    layers = MegatronSettings.model_validate({"pipeline_model_parallel_size": 2} | settings).stage_layers(8)
+    assert layers == (own and tuple(own))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from roll.configs.strategies.number_checks import cap_warning, number_problems, 
 from roll.configs.tables.roles import ROLES
 from roll.models.megatron.family_table import FAMILIES, family_problem
 from roll.run.start.preflight import machine_report, role_strategy_warnings
+from tests.helpers.cases import cases
 from tests.helpers.configs import config
 
 LONGROPE = {"rope_type": "longrope", "original_max_position_embeddings": 4096}
@@ -32,15 +33,7 @@ def refused(made: Choice, model: dict[str, Any]) -> list[str]:
     return [problem.text for problem in number_problems(made, model)]
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        {"model_type": "gemma2", "attn_logit_softcapping": 50.0},
-        {"model_type": "gemma2"},  # transformers' default
-        {"model_type": "vaultgemma"},
-        {"model_type": "some_vision", "text_config": {"model_type": "gemma2", "attn_logit_softcapping": 30.0}},
-    ],
-)
+@cases("model")
 def test_sdpa_is_refused_where_attention_has_a_soft_cap_and_auto_says_eager(model: dict[str, Any]) -> None:
     assert refused(choice(), model) == refused(choice(attn_implementation="eager"), model) == []
     assert refused(choice(attn_implementation="fa2"), model) == []
@@ -50,9 +43,13 @@ def test_sdpa_is_refused_where_attention_has_a_soft_cap_and_auto_says_eager(mode
     assert warning is not None and "attn_implementation is eager: the model has attn_logit_softcapping" in warning
 
 
-def test_a_cap_of_null_is_none() -> None:
+def test_numbers_that_a_role_does_not_use_are_no_hindrance() -> None:
     model = {"model_type": "gemma2", "attn_logit_softcapping": None}
     assert attention_cap(model) is None and refused(choice(attn_implementation="sdpa"), model) == []
+    assert refused(choice("critic"), {"model_type": "llama", "logits_scaling": 2.0}) == []
+    assert unread_number({"model_type": "llama", "alibi": True}, of_head=False) is not None
+    (text,) = refused(choice(model_config_kwargs={"attention_dropout": 0.1}), {"model_type": "llama"})
+    assert text.startswith("actor_train.model_args.model_config_kwargs.attention_dropout: 0.1, but dropout is off")
 
 
 @pytest.mark.parametrize("kind", sorted(SINKS))
@@ -63,16 +60,7 @@ def test_a_kernel_without_sinks_is_refused(kind: str, implementation: str) -> No
     assert attention_problem(None, {"model_type": kind}) is attention_problem("eager", {"model_type": kind}) is None
 
 
-@pytest.mark.parametrize(
-    ("kind", "more", "why"),
-    [
-        ("gpt_oss", {}, "which has sinks in its attention"),
-        ("granite_swa", {}, "which has sinks in its attention"),
-        ("gemma2", {}, "which has a soft cap on attention (attn_logit_softcapping: 50.0)"),
-        ("bloom", {}, "which has a bias by distance"),
-        ("mamba2", {}, "which has states that continue"),
-    ],
-)
+@cases("kind, more, why")
 def test_packs_are_refused_in_the_plan_for_what_config_json_does_not_say(
     kind: str, more: dict[str, Any], why: str
 ) -> None:
@@ -81,29 +69,7 @@ def test_packs_are_refused_in_the_plan_for_what_config_json_does_not_say(
     assert list(packing.model_problems(choice(), {"model_type": kind} | more)) == []
 
 
-@pytest.mark.parametrize(
-    ("model", "why"),
-    [
-        (
-            {"model_type": "llama", "attn_logit_softcapping": 30.0},
-            "attn_logit_softcapping: 30.0, which is not supported",
-        ),
-        (
-            {"model_type": "llama", "final_logit_softcapping": 30.0},
-            "final_logit_softcapping: 30.0, which is not supported",
-        ),
-        ({"model_type": "qwen2", "logits_scaling": 8.0}, "logits_scaling: 8.0, which is not supported for qwen2"),
-        ({"model_type": "llama", "logit_scale": 0.1}, "logit_scale: 0.1"),
-        ({"model_type": "qwen3", "attention_multiplier": 0.1}, "attention_multiplier: 0.1"),
-        ({"model_type": "mistral", "query_pre_attn_scalar": 256}, "query_pre_attn_scalar: 256"),
-        ({"model_type": "llama", "alibi": True}, "alibi: True"),
-        ({"model_type": "newcomer", "logits_scaling": 2.0}, "logits_scaling: 2.0"),
-        ({"model_type": "llama", "rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor: 0.5"),
-        ({"model_type": "minimax", "head_dim": 128, "rotary_dim": 64}, "rotary_dim: 64, and transformers turns whole"),
-        ({"model_type": "deepseek_v2", "norm_topk_prob": True}, "norm_topk_prob: True, and transformers computes"),
-        ({"model_type": "deepseek_v3", "scoring_func": "softmax"}, "scoring_func: 'softmax', and transformers"),
-    ],
-)
+@cases("model, why")
 def test_a_number_that_the_type_leaves_out_is_refused_by_its_name(model: dict[str, Any], why: str) -> None:
     (text,) = refused(choice(), model)
     assert why in text
@@ -111,39 +77,12 @@ def test_a_number_that_the_type_leaves_out_is_refused_by_its_name(model: dict[st
         assert why in str(family_problem(model))
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        {"model_type": "granite", "logits_scaling": 8.0, "attention_multiplier": 0.1},
-        {"model_type": "gemma3", "text_config": {"final_logit_softcapping": 30.0, "query_pre_attn_scalar": 256}},
-        {"model_type": "llama", "attn_logit_softcapping": None, "logits_scaling": 1.0, "alibi": False},
-        {"model_type": "glm4", "partial_rotary_factor": 0.5},
-        {"model_type": "deepseek_v3", "scoring_func": "sigmoid", "topk_method": "noaux_tc"},
-    ],
-)
+@cases("model")
 def test_a_number_that_the_type_reads_and_a_neutral_one_are_taken(model: dict[str, Any]) -> None:
     assert refused(choice(), model) == []
 
 
-def test_logits_do_not_matter_to_a_head_of_values() -> None:
-    assert refused(choice("critic"), {"model_type": "llama", "logits_scaling": 2.0}) == []
-    assert unread_number({"model_type": "llama", "alibi": True}, of_head=False) is not None
-
-
-@pytest.mark.parametrize(
-    ("model", "why"),
-    [
-        ({"model_type": "bloom"}, "biases by distance"),
-        ({"model_type": "falcon", "alibi": True}, "biases by distance"),
-        ({"model_type": "minimax", "layer_types": ["linear_attention"]}, "layers of type linear_attention"),
-        (
-            {"model_type": "qwen3_next", "layer_types": ["linear_attention"]},
-            "a state in every layer and attention in none",
-        ),
-        ({"model_type": "llama4_text"}, "scaled by columns"),
-        ({"model_type": "mamba"}, "a state"),
-    ],
-)
+@cases("model, why")
 def test_hf_infer_says_in_the_plan_what_it_cannot_sample_from(model: dict[str, Any], why: str) -> None:
     (text,) = refused(choice("actor_infer"), model)
     has_vllm = model["model_type"] not in VLLM_REFUSED
@@ -158,11 +97,6 @@ def test_hf_infer_takes_models_with_states_beside_attention() -> None:
     for model in ({"model_type": "qwen3_next", **layers}, {"model_type": "qwen3_5", "text_config": text}):
         assert refused(choice("actor_infer"), model) == []
     assert refused(choice("actor_infer"), {"model_type": "nemotron_h", "hybrid_override_pattern": "M*"}) == []
-
-
-def test_dropout_is_not_asked_for() -> None:
-    (text,) = refused(choice(model_config_kwargs={"attention_dropout": 0.1}), {"model_type": "llama"})
-    assert text.startswith("actor_train.model_args.model_config_kwargs.attention_dropout: 0.1, but dropout is off")
 
 
 def rope(longest: int, own_kernels: bool, model: dict[str, Any], config: dict[str, Any] | None = None) -> list[str]:

@@ -13,6 +13,7 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.packing import model_problems
 from roll.configs.tables.roles import ROLES
+from tests.helpers.cases import cases
 from tests.helpers.configs import checked, config, problems
 
 SIZE = "actor_train.model_args.ulysses_size"
@@ -39,27 +40,7 @@ def test_a_step_that_does_not_split_is_told_with_the_ranks_that_share() -> None:
     ) in said
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({SIZE: 3}, f"{SIZE}: 3 does not divide the role's 8 ranks. Use one of [1, 2, 4, 8], or a multiple of 3"),
-        ({SIZE: 0}, f"{SIZE}: 0 must be"),
-        (
-            {SIZE: 2, "actor_train.strategy_args.strategy_name": "megatron_train"},
-            f"{SIZE}: 2 with megatron_train, which does not divide sequences by ulysses_size. Supported by: "
-            "deepspeed_train, fsdp2_train. Use one of them, or use the parallel sizes of strategy_config, or set it to "
-            "1.",
-        ),
-        (
-            {SIZE: 2, "actor_train.model_args.attn_implementation": "eager"},
-            "actor_train.model_args.attn_implementation: eager with actor_train.model_args.ulysses_size: 2, which it",
-        ),
-        (
-            {SIZE: 2, "actor_train.strategy_args.strategy_config": {"sequence_parallel_size": 2}},
-            "sequence_parallel_size: 2",
-        ),
-    ],
-)
+@cases("changes, said")
 def test_what_cannot_share_sequences_is_refused_before_the_run(changes: dict[str, Any], said: str) -> None:
     found = problems(EIGHT | changes)
     assert any(said in text for text in found), found
@@ -106,17 +87,7 @@ def test_a_model_that_cannot_be_packed_cannot_share_sequences() -> None:
     assert "Set it to 1;" in said
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("rope_scaling", {"type": "longrope", "long_factor": [4.0]}),
-        ("rope_parameters", {"rope_type": "dynamic", "factor": 4.0}),
-        (
-            "rope_parameters",
-            {"full_attention": {"rope_type": "longrope"}, "sliding_attention": {"rope_type": "default"}},
-        ),
-    ],
-)
+@cases("key, value")
 def test_frequencies_that_follow_the_positions_of_a_rank_are_refused(key: str, value: dict[str, Any]) -> None:
     (said,) = problems_of(2, {"num_attention_heads": 4, key: value})
     assert said.startswith(f"{SIZE}: 2 with org/model, whose config.json has rope_type ")

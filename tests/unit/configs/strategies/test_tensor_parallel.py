@@ -9,6 +9,7 @@ from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.fsdp2 import model_problems
 from roll.configs.strategies.fsdp2_settings import PLANNED, Fsdp2Settings
 from roll.configs.tables.roles import ROLES
+from tests.helpers.cases import cases
 from tests.unit.configs.strategies.test_fsdp2 import found, worker
 
 TWO = {"tensor_parallel_size": 2}
@@ -18,6 +19,10 @@ QWEN = {"model_type": "qwen2", "num_attention_heads": 12, "num_key_value_heads":
 def test_ranks_that_share_matrices_are_one_data_parallel_rank() -> None:
     assert parallel_sizes(worker(TWO)) == ParallelSizes(data=2, tensor=2, whole_head=True)
     assert parallel_sizes(worker({})) == ParallelSizes(data=4)
+    assert of_model(QWEN, 1) == of_model(QWEN, 2) == []
+    (text,) = of_model(QWEN, 4)
+    assert "4 does not divide num_key_value_heads 2 of" in text and text.endswith("Sizes that do: 1, 2.")
+    assert list(PLANNED) == sorted(set(PLANNED))
 
 
 @pytest.mark.parametrize(("size", "groups"), [(-1, 4), (1, 1), (2, 2), (8, 4)])
@@ -25,18 +30,7 @@ def test_fsdp_size_counts_groups_that_share_matrices(size: int, groups: int) -> 
     assert Fsdp2Settings(tensor_parallel_size=2, fsdp_size=size).shard_size(8) == groups
 
 
-@pytest.mark.parametrize(
-    ("config", "given", "why"),
-    [
-        ({}, {"model_args": {"ulysses_size": 2}}, "model_args.ulysses_size: sequence parallel needs whole layers"),
-        ({}, {"model_args": {"lora_target": "all-linear"}}, "model_args.lora_target: adapters are not divided."),
-        ({}, {"model_args": {"enable_activation_offload": True}}, "enable_activation_offload: activations that are"),
-        ({}, {"use_torch_compile": True}, "use_torch_compile: a divided model cannot be compiled."),
-        ({"offload_policy": True}, {}, "offload_policy: ranks cannot exchange what is in host memory."),
-        ({}, {"training_args": {"optim": "muon"}}, "training_args.optim: muon, which takes whole matrices."),
-    ],
-    ids=["ulysses", "lora", "activations", "compile", "host", "muon"],
-)
+@cases("config, given, why")
 def test_what_does_not_go_with_it(config: dict[str, Any], given: dict[str, Any], why: str) -> None:
     said = [
         text for text in found(TWO | config, **given) if text.startswith("tensor_parallel_size: 2 with actor_train.")
@@ -49,18 +43,8 @@ def of_model(model: dict[str, Any], size: int) -> list[str]:
     return [problem.text.removeprefix(f"{choice.at}.") for problem in model_problems(choice, model)]
 
 
-def test_sizes_that_divide_the_model() -> None:
-    assert of_model(QWEN, 1) == of_model(QWEN, 2) == []
-    (text,) = of_model(QWEN, 4)
-    assert "4 does not divide num_key_value_heads 2 of" in text and text.endswith("Sizes that do: 1, 2.")
-
-
 @pytest.mark.parametrize("kind", ["qwen3_moe", "apertus", None])
 def test_a_type_whose_plan_was_not_tried_is_refused(kind: str | None) -> None:
     (text,) = of_model(QWEN | {"model_type": kind}, 2)
     assert text.startswith(f"tensor_parallel_size: models of type {kind} are not divided. Set it to 1,")
     assert of_model(QWEN | {"model_type": kind}, 1) == []
-
-
-def test_types_are_named_once() -> None:
-    assert list(PLANNED) == sorted(set(PLANNED))

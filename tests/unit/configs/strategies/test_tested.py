@@ -10,6 +10,7 @@ from roll.configs.strategies.table import spec_of
 from roll.configs.strategies.tested import argument_problems, refused_variables, rules
 from roll.distributed.strategy.sglang import args as sglang_args
 from roll.distributed.strategy.vllm import args as vllm_args
+from tests.helpers.cases import cases
 from tests.helpers.configs import config, problems, warnings_of
 
 AT = "actor_infer.strategy_args"
@@ -29,22 +30,7 @@ def said(engine: str, given: dict[str, Any], role_name: str = "actor_infer", *al
     return [problem.text for problem in argument_problems(engine, role_name, role)]
 
 
-@pytest.mark.parametrize(
-    ("engine", "given", "reason"),
-    [
-        ("vllm", {"quantization": "awq"}, "trainers send weights in bf16 or fp32"),
-        ("vllm", {"quantization": "fp8"}, "set it to fp8_per_tensor or fp8_per_block or fp8_per_channel."),
-        ("vllm", {"dtype": "float32"}, "set model_args.dtype. Remove it, or set it to auto."),
-        ("vllm", {"hf_overrides": {"rope_theta": 1}}, "set model_args.model_config_kwargs"),
-        ("vllm", {"distributed_executor_backend": "ray"}, "set it to mp or uni."),
-        ("vllm", {"enable_sleep_mode": False}, "give its memory to a trainer"),
-        ("vllm", {"nnodes": 2}, "an engine stays on one node"),
-        ("sglang", {"enable_memory_saver": False}, "give its memory to a trainer"),
-        ("sglang", {"pp_size": 2}, "weight updates reach the first pipeline stage only"),
-        ("sglang", {"prefill_attention_backend": "Flex-attention"}, "leaves out windows of attention"),
-        ("sglang", {"disaggregation_mode": "prefill"}, "must both prefill and decode"),
-    ],
-)
+@cases("engine, given, reason")
 def test_a_wrong_value_is_refused_with_the_reason_even_if_it_is_let_through(
     engine: str, given: dict[str, Any], reason: str
 ) -> None:
@@ -52,17 +38,7 @@ def test_a_wrong_value_is_refused_with_the_reason_even_if_it_is_let_through(
     assert text.startswith(f"{AT}.strategy_config.{next(iter(given))} cannot be set: ") and reason in text
 
 
-@pytest.mark.parametrize(
-    ("engine", "name", "value", "reason"),
-    [
-        ("vllm", "kv_cache_dtype", "fp8", "log-probs would come from a cache in fewer bits"),
-        ("vllm", "speculative_config", {"method": "ngram"}, "drafted tokens"),
-        ("vllm", "enable_dbo", True, "it was not tested here"),
-        ("vllm", "argument_of_2031", 1, "it was not tested here"),
-        ("sglang", "moe_a2a_backend", "mooncake", "fewer bits"),
-        ("sglang", "enable_custom_logit_processor", True, "it changes the distribution"),
-    ],
-)
+@cases("engine, name, value, reason")
 def test_what_was_not_tested_is_refused_until_the_user_lets_it_through(
     engine: str, name: str, value: Any, reason: str
 ) -> None:
@@ -85,22 +61,7 @@ def test_the_plan_names_what_is_let_through_and_what_is_named_for_nothing() -> N
     )
 
 
-@pytest.mark.parametrize(
-    ("engine", "given"),
-    [
-        (
-            "vllm",
-            {"quantization": "fp8_per_block", "kv_cache_dtype": "bfloat16", "dtype": "auto", "load_format": "dummy"},
-        ),
-        ("vllm", {"speculative_config": None, "logits_processors": [], "enable_eplb": False, "data_parallel_size": 1}),
-        (
-            "vllm",
-            {"enable_sleep_mode": True, "distributed_executor_backend": "mp", "limit_mm_per_prompt": {"image": 2}},
-        ),
-        ("sglang", {"enable_memory_saver": True, "attn_dp_size": 1, "base_gpu_id": 0, "kv_cache_dtype": "bf16"}),
-        ("sglang", {"json_model_override_args": "{}", "moe_a2a_backend": "deepep", "attention_backend": "fa3"}),
-    ],
-)
+@cases("engine, given")
 def test_values_that_change_nothing_pass(engine: str, given: dict[str, Any]) -> None:
     assert said(engine, given) == []
 
@@ -130,23 +91,7 @@ def test_random_weights_are_for_engines_that_a_trainer_sends_to(engine: str) -> 
     assert "no trainer sends weights to rewards.judge" in text
 
 
-@pytest.mark.parametrize(
-    ("engine", "name", "value", "reason"),
-    [
-        ("vllm", "VLLM_BATCH_INVARIANT", "1", "set batch_invariant in strategy_config. Remove it."),
-        ("vllm", "VLLM_FLOAT32_MATMUL_PRECISION", "high", "Remove it, or set it to highest, or let it through: "),
-        ("vllm", "VLLM_USE_MODELSCOPE", "True", "model_download_type: MODELSCOPE"),
-        ("vllm", "VLLM_WORKER_MULTIPROC_METHOD", "fork", "starts and watches the engine's processes"),
-        ("vllm", "VLLM_ASCEND_ENABLE_NZ", "2", "weight updates need torch's layout. Remove it, or set it to 1."),
-        ("vllm", "VLLM_ATTENTION_BACKEND", "TRITON", "it was not tested here"),
-        ("sglang", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN", "0", "needs spare positions"),
-        ("sglang", "SGLANG_OF_2031", "1", "it was not tested here"),
-        ("every_role", "NVIDIA_TF32_OVERRIDE", "1", "10 bits of TF32"),
-        ("vllm", "ONEDNN_DEFAULT_FPMATH_MODE", "BF16", "Remove it, or set it to strict."),
-        ("sglang", "CUDA_VISIBLE_DEVICES", "0", "the role's device_mapping"),
-        ("every_role", "RANK", "0", "roll sets it for each worker"),
-    ],
-)
+@cases("engine, name, value, reason")
 def test_variables_that_are_wrong_or_not_tested_are_refused(engine: str, name: str, value: str, reason: str) -> None:
     ((key, why),) = refused_variables(engine, "actor_infer", {name: value})
     assert key == name and reason in why
@@ -154,15 +99,7 @@ def test_variables_that_are_wrong_or_not_tested_are_refused(engine: str, name: s
     assert (left == []) == ("let it through" in why)
 
 
-@pytest.mark.parametrize(
-    ("engine", "variables"),
-    [
-        ("vllm", {"VLLM_BATCH_INVARIANT": "0", "VLLM_FLOAT32_MATMUL_PRECISION": "HIGHEST", "VLLM_DP_SIZE": "1"}),
-        ("vllm", {"VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": "NONE", "SGLANG_X": "1"}),
-        ("sglang", {"SGLANG_RETURN_ORIGINAL_LOGPROB": "n", "VLLM_BATCH_INVARIANT": "1"}),
-        ("every_role", {"VLLM_DP_SIZE": "2", "OMP_NUM_THREADS": "4", "NCCL_DEBUG": "INFO", "INF_NAN_MODE_ENABLE": "1"}),
-    ],
-)
+@cases("engine, variables")
 def test_variables_that_change_nothing_and_those_of_another_engine_pass(engine: str, variables: dict[str, str]) -> None:
     assert [*refused_variables(engine, "actor_infer", variables)] == []
 

@@ -16,6 +16,7 @@ from roll.datasets.conversations import Columns, load_conversations, look_at_row
 from roll.datasets.preferences import PairColumns, load_pairs
 from roll.errors import ConfigError
 from roll.types.batch import PairRows, Rows
+from tests.helpers.cases import cases
 from tests.unit.datasets.pictures.files import png
 
 if TYPE_CHECKING:
@@ -120,38 +121,20 @@ def test_an_answer_of_its_own_row_has_the_pictures_up_to_it(data: Data, tmp_path
     assert [data.text(rows, row, learnt=True) for row in (0, 1)] == ["13<|im_end|>", "24<|im_end|>"]
 
 
-def test_a_picture_behind_the_last_answer_is_left_out_with_its_message(data: Data) -> None:
+def test_queries_and_single_answers_have_the_pictures_up_to_them(data: Data) -> None:
     more = {"role": "user", "content": [{"type": "image", "image": "c.png"}]}
     rows = data.talks({"messages": [*TWO_TURNS, more]})
     assert rows.media is not None and [shown.length for shown in rows.media[0]] == [6, 4]
-
-
-def test_a_query_follows_the_pictures_of_its_prompt(data: Data) -> None:
     asked = [{"role": "user", "content": [{"type": "image", "image": "a.png"}, {"type": "text", "text": "What"}]}]
     rows = data.talks({"prompt": asked, "more": "is it?", "answer": "31"}, query="more")
     assert data.text(rows).startswith(f"{USER}{SHOWN}What\nis it?<|im_end|>")
-
-
-def test_rows_of_text_have_no_pictures(data: Data) -> None:
     assert data.talks({"prompt": "31", "answer": "13"}, {"prompt": "42", "images": [], "answer": "24"}).media is None
 
 
 ROW = {"prompt": "<image>?", "images": ["a.png"], "answer": "1"}
 
 
-@pytest.mark.parametrize(
-    ("row", "complaint"),
-    [
-        (ROW | {"images": ["a.png", "b.png"]}, "the texts have 1 <image>, but the column 'images' or 'image' holds 2"),
-        (ROW | {"images": ["none.png"]}, "column images[0]: "),
-        (ROW | {"images": ["rows.jsonl"]}, "it is no picture in PNG"),
-        (ROW | {"answer": "<|image_pad|>"}, "the text holds <|image_pad|>"),
-        ({"prompt": "<|image_pad|>", "answer": "1"}, "the text holds <|image_pad|>"),
-        (ROW | {"answer": "see <image>"}, "message 2 (assistant) has <image> in its text"),
-        (ROW | {"videos": ["a.mp4"]}, "/a.mp4' is no folder, GIF or WebP, and files of other formats are not read"),
-    ],
-    ids=["count", "missing", "broken", "answer", "prompt", "named", "video"],
-)
+@cases("row, complaint")
 def test_what_cannot_be_shown_is_refused_with_its_row(row: dict[str, Any], complaint: str, data: Data) -> None:
     with pytest.raises(ConfigError) as caught:
         data.talks(row)
@@ -171,14 +154,11 @@ def test_a_model_that_does_not_see_refuses_pictures(data: Data) -> None:
         data.talks(ROW, vision=None)
 
 
-def test_the_front_of_the_files_is_read_as_a_run_reads_it(data: Data) -> None:
+def test_lengths_and_the_front_of_files_are_those_of_a_run(data: Data) -> None:
     args = data.args(ROW, ROW | {"images": ["none.png"]})
     columns = Columns("prompt", None, "answer", None, sees=True)
     (problem,) = look_at_rows(args, KEY, columns)
     assert "rows.jsonl:2, column images[0]: there is no file" in problem
-
-
-def test_lengths_count_every_token_of_the_pictures(data: Data) -> None:
     length = int(data.talks(ROW).lengths[0])
     assert data.talks(ROW, longest=length)
     with pytest.raises(ConfigError, match=f"1 of 1 rows are longer .* the longest has {length}"):
@@ -219,23 +199,17 @@ def test_no_cut_goes_through_a_picture_or_takes_one_from_its_answer(data: Data, 
 PAIR = {"prompt": "<image>?", "images": ["a.png"], "chosen": "13", "rejected": "2"}
 
 
-def test_both_rows_of_a_pair_show_the_pictures_of_its_prompt(data: Data) -> None:
+def test_pairs_show_the_pictures_of_their_prompt_whole_or_go(data: Data) -> None:
     pairs = data.pairs(PAIR, {"prompt": "31", "chosen": "13", "rejected": "2"})
     assert pairs.media is not None and [len(media) for media in pairs.media] == [1, 1, 0, 0]
     assert pairs.media[0] == pairs.media[1] and pairs.media[0][0].length == 6
     assert [data.text(pairs, row, learnt=True) for row in (0, 1)] == ["13<|im_end|>", "2<|im_end|>"]
-
-
-def test_pairs_of_conversations_name_their_pictures_twice(data: Data) -> None:
     chosen, rejected = TWO_TURNS, [*TWO_TURNS[:3], {"role": "assistant", "content": "5"}]
     pairs = data.pairs({"chosen": chosen, "rejected": rejected})
     assert pairs.media is not None and [len(media) for media in pairs.media] == [2, 2]
     other = [{**TWO_TURNS[0], "content": [{"type": "image", "image": "c.png"}]}, *TWO_TURNS[1:]]
     with pytest.raises(ConfigError, match="show different pictures"):
         data.pairs({"chosen": other, "rejected": rejected})
-
-
-def test_a_pair_whose_picture_would_be_cut_is_left_out(data: Data) -> None:
     length = int(data.pairs(PAIR).lengths.max())
     more = {"prompt": "31", "chosen": "13", "rejected": "2"}
     for how, count in (("left", 1), ("right", 2)):

@@ -30,11 +30,10 @@ def test_a_placeholder_becomes_as_many_as_its_picture_has_tokens() -> None:
     assert prompt.ids.tolist() == [4, *[IMAGE] * 3, 5, *[IMAGE] * 2, IMAGE] and prompt.ids.dtype == np.int32
     assert [(shown.start, shown.length) for shown in prompt.media] == [(1, 3), (5, 2), (7, 1)]
     assert shorten(prompt.ids, prompt.media).tolist() == [4, IMAGE, 5, IMAGE, IMAGE]
-
-
-def test_text_alone_stays_as_it_is() -> None:
     prompt = expand(np.array([4, 5]), [], model())
     assert prompt.ids.tolist() == [4, 5] and prompt.media == ()
+    with pytest.raises(ValueError, match="a picture at tokens 3 to 6 of 5"):
+        shorten(np.zeros(5, np.int32), (Shown(picture(1, 3), 3, 3),))
 
 
 @settings(max_examples=300, deadline=None, database=None, derandomize=True)
@@ -62,8 +61,3 @@ def test_shortening_is_the_inverse_whatever_follows(items: list[int | tuple[int,
 def test_placeholders_and_pictures_have_to_be_as_many(ids: list[int], num_pictures: int, complaint: str) -> None:
     with pytest.raises(PictureError, match=complaint):
         expand(np.array(ids), [picture(1, 1)] * num_pictures, model())
-
-
-def test_spans_of_another_row_are_refused() -> None:
-    with pytest.raises(ValueError, match="a picture at tokens 3 to 6 of 5"):
-        shorten(np.zeros(5, np.int32), (Shown(picture(1, 3), 3, 3),))

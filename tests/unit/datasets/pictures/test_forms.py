@@ -92,7 +92,7 @@ def test_what_is_no_picture_is_refused_with_its_place(value: Any, complaint: str
     assert complaint in str(caught.value)
 
 
-def test_relative_paths_begin_in_the_folder_that_is_named() -> None:
+def test_paths_json_texts_and_limits_are_those_that_a_row_names() -> None:
     assert sources("a.png", "/pictures")[0].place == "/pictures/a.png"
     assert sources("a.png", "file:///pictures/")[0].place == "/pictures/a.png"
     assert sources("a.png", "s3://bucket/pictures/")[0] == PictureSource(
@@ -100,6 +100,18 @@ def test_relative_paths_begin_in_the_folder_that_is_named() -> None:
     )
     assert sources("a.png", None, "s3://bucket/rows.jsonl")[0].place == "s3://bucket/a.png"
     assert sources("/a.png", "/pictures")[0].place == "/a.png"
+    assert [each.place for each in sources('["a.png", {"path": "b.png"}]')] == ["/data/a.png", "/data/b.png"]
+    assert sources('["a.png"]')[0].where.endswith("[0]") and sources("[]") == []
+    assert sources("[1].png")[0].place == "/data/[1].png"
+    places = PicturePlaces(None, {"min_pixels": None, "max_pixels": 784})
+    value = {"image": "a.png", "max_pixels": 784, "min_pixels": None}
+    assert pictures_in(value, "w", DATA, places)[0].place == "/data/a.png"
+    with pytest.raises(ConfigError, match="w: max_pixels: 785"):
+        pictures_in({**value, "max_pixels": 785}, "w", DATA, places)
+    from PIL import Image
+
+    (source,) = sources(base64.b64encode(encoded(Image.new("P", (40, 40)), "GIF")).decode())
+    assert source.form == "inline"
 
 
 STRUCT = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
@@ -211,24 +223,3 @@ def test_places_do_not_depend_on_the_working_directory(tmp_path: Path, monkeypat
     assert sources("a.png", "pictures")[0].place == f"{tmp_path}/pictures/a.png"
     assert StoredPicture.at("rows.parquet", 3, "images", 1).place == f"{tmp_path}/rows.parquet#3/images/1"
     assert StoredPicture.at("s3://b/rows.parquet", 3, "images", 1).place == "s3://b/rows.parquet#3/images/1"
-
-
-def test_lists_and_mappings_may_be_json_in_a_text() -> None:
-    assert [each.place for each in sources('["a.png", {"path": "b.png"}]')] == ["/data/a.png", "/data/b.png"]
-    assert sources('["a.png"]')[0].where.endswith("[0]") and sources("[]") == []
-    assert sources("[1].png")[0].place == "/data/[1].png"
-
-
-def test_limits_of_a_picture_may_be_those_of_the_run() -> None:
-    places = PicturePlaces(None, {"min_pixels": None, "max_pixels": 784})
-    value = {"image": "a.png", "max_pixels": 784, "min_pixels": None}
-    assert pictures_in(value, "w", DATA, places)[0].place == "/data/a.png"
-    with pytest.raises(ConfigError, match="w: max_pixels: 785"):
-        pictures_in({**value, "max_pixels": 785}, "w", DATA, places)
-
-
-def test_a_gif_in_base64_is_no_path() -> None:
-    from PIL import Image
-
-    (source,) = sources(base64.b64encode(encoded(Image.new("P", (40, 40)), "GIF")).decode())
-    assert source.form == "inline"

@@ -22,6 +22,7 @@ from roll.datasets.preflight import preflight
 from roll.datasets.rows import Domain
 from roll.errors import ConfigError
 from roll.types.rollout import Task
+from tests.helpers.cases import cases
 from tests.unit.datasets.pictures.files import bomb, png
 
 if TYPE_CHECKING:
@@ -101,47 +102,7 @@ def prompt(*contents: str) -> str:
     return "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in turns) + "<|im_start|>assistant\n"
 
 
-ROWS: list[tuple[dict[str, Any], list[str], str, str]] = [
-    ({"prompt": "What is it?", "image": "a.png"}, ["a.png"], prompt(SHOWN + "What is it?"), "[picture]What is it?"),
-    (
-        {"prompt": "<image>31 or <image>?", "images": ["a.png", {"path": "b.png", "bytes": None}]},
-        ["a.png", "b.png"],
-        prompt(f"{SHOWN}31 or {SHOWN}?"),
-        "[picture]31 or [picture]?",
-    ),
-    (
-        {
-            "messages": [
-                {"role": "user", "content": [{"type": "image", "image": "b.png"}, {"type": "text", "text": "?"}]}
-            ]
-        },
-        ["b.png"],
-        prompt(SHOWN + "?"),
-        "[picture]?",
-    ),
-    (
-        {
-            "messages": [
-                {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "1"}, {"type": "image"}]},
-                {"role": "assistant", "content": "2"},
-                {"role": "user", "content": "3"},
-            ],
-            "images": ["c.png", "a.png"],
-        },
-        ["c.png", "a.png"],
-        prompt(f"{SHOWN}1{SHOWN}", "2", "3"),
-        "user: [picture]1[picture]\n\nassistant: 2\n\nuser: 3",
-    ),
-    (
-        {"prompt": [{"role": "user", "content": "1 <image>"}], "images": ["a.png"]},  # as verl's rows have it
-        ["a.png"],
-        prompt("1 " + SHOWN),
-        "1 [picture]",
-    ),
-]
-
-
-@pytest.mark.parametrize(("row", "pictures", "text", "question"), ROWS, ids=["bare", "named", "parts", "next", "verl"])
+@cases("row, pictures, text, question")
 def test_pictures_stand_where_the_row_says(
     row: dict[str, Any], pictures: list[str], text: str, question: str, load: Loader
 ) -> None:
@@ -172,20 +133,33 @@ def test_a_row_that_shows_nothing_is_read_as_ever(load: Loader) -> None:
         assert {**vars(ours), "prompt_ids": 0} == {**vars(theirs), "prompt_ids": 0}
 
 
-def test_text_rows_of_a_column_with_nulls_are_read(load: Loader) -> None:
+def test_texts_parts_and_tools_stay_as_they_are_beside_pictures(load: Loader) -> None:
     tasks = load.all(
         [{"prompt": "1", "images": None}, {"prompt": "2", "images": ["a.png"]}, {"prompt": "3", "images": []}]
     )
     assert [len(task.pictures) for task in tasks.tasks] == [0, 1, 0]
-
-
-def test_a_picture_inside_a_message_does_not_travel_with_the_payload(load: Loader) -> None:
     packed = base64.b64encode(png()).decode()
     part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{packed}"}}
     task = load.one({"messages": [{"role": "user", "content": [part, {"type": "text", "text": "?"}]}]})
     assert task.pictures[0].form == "inline" and task.pictures[0].place == packed
     assert task.payload == {"messages": [{"role": "user", "content": "[picture]?"}]}
     assert task.pictures[0].where.endswith("rows.jsonl:1, message 1, part 1")
+    held = [{"image": "a.png", "score": 1}]
+    task = load.one({"messages": [USER, {"role": "assistant", "content": "x"}, {"role": "tool", "content": held}]})
+    assert task.pictures == () and json.dumps(held) in task.prompt_text
+    for prompt_key in (None, "prompt"):
+        task = load.one({"prompt": [IMAGE, {"type": "text", "text": "31?"}]}, prompt=prompt_key)
+        assert names(task) == ["a.png"] and task.prompt_text == prompt(SHOWN + "31?")
+        assert task.payload == {"prompt": [{"role": "user", "content": "[picture]31?"}]}
+    call = {"role": "assistant", "content": "x"}
+    rows = [USER, {"role": "tool", "content": [IMAGE, {"type": "text", "text": "there"}]}]
+    task = load.one({"messages": [rows[0], call, rows[1]]})
+    assert names(task) == ["a.png"] and task.question.endswith("tool: [picture]there")
+    found = load.all([{"prompt": "?" * 60}, {"prompt": "?", "image": "c.png"}], 25, truncation="left")
+    assert (found.num_truncated, found.num_dropped) == (1, 1) and len(found.tasks[0].prompt_ids) == 25
+    load.vision = None  # type: ignore[assignment]
+    assert load.one({"prompt": [{"type": "text", "text": "31?"}]}).prompt_text == prompt("31?")
+    assert "shows a picture, but runs read text only" in load.refused({"prompt": [IMAGE]})
 
 
 USER = {"role": "user", "content": "?"}
@@ -231,15 +205,7 @@ def test_a_row_that_cannot_be_shown_is_refused_with_its_place(
     assert f"{load.folder}/rows.jsonl:1" in message and complaint in message
 
 
-@pytest.mark.parametrize(
-    ("row", "args"),
-    [
-        ({"prompt": "?", "image": "a.png", "image_path": "x/a.png", "speech": "a.wav"}, {"image_key": "image"}),
-        ({"prompt": "?", "image": "a.png", "image_url": "https://x/a.png", "photo": "a.jpg"}, {}),
-        ({"messages": [{"role": "user", "content": [IMAGE]}], "image_path": "x/a.png"}, {}),
-        ({"prompt": "?", "shots": ["a.png"], "img_path": "x/a.png"}, {"image_key": "shots"}),
-    ],
-)
+@cases("row, args")
 def test_the_column_that_shows_pictures_decides_whatever_other_columns_hold(
     row: dict[str, Any], args: dict[str, Any], load: Loader
 ) -> None:
@@ -253,22 +219,6 @@ def test_a_blind_model_refuses_a_picture_in_a_part_of_text(part: dict[str, Any],
     assert "beside its content" in load.refused({"messages": [{**USER, "images": ["a.png"]}]})
 
 
-def test_what_a_tool_returns_may_be_a_list_of_anything(load: Loader) -> None:
-    held = [{"image": "a.png", "score": 1}]
-    task = load.one({"messages": [USER, {"role": "assistant", "content": "x"}, {"role": "tool", "content": held}]})
-    assert task.pictures == () and json.dumps(held) in task.prompt_text
-
-
-def test_a_prompt_of_parts_is_one_message(load: Loader) -> None:
-    for prompt_key in (None, "prompt"):
-        task = load.one({"prompt": [IMAGE, {"type": "text", "text": "31?"}]}, prompt=prompt_key)
-        assert names(task) == ["a.png"] and task.prompt_text == prompt(SHOWN + "31?")
-        assert task.payload == {"prompt": [{"role": "user", "content": "[picture]31?"}]}
-    load.vision = None  # type: ignore[assignment]
-    assert load.one({"prompt": [{"type": "text", "text": "31?"}]}).prompt_text == prompt("31?")
-    assert "shows a picture, but runs read text only" in load.refused({"prompt": [IMAGE]})
-
-
 def test_a_placeholder_without_a_column_is_told_once_for_each_file(load: Loader, caplog: Any) -> None:
     rows = [{"prompt": "31?"}, {"prompt": "<image>?", "scan": "a.png"}, {"prompt": "<image>?"}]
     load.all(rows)
@@ -276,13 +226,23 @@ def test_a_placeholder_without_a_column_is_told_once_for_each_file(load: Loader,
     assert f"{load.folder}/rows.jsonl:2: a text has <image>" in message and f"{KEY}.image_key" in message
 
 
-def test_image_key_may_be_a_path_and_chooses_among_columns(load: Loader) -> None:
+def test_the_column_and_the_limits_are_those_of_the_settings(load: Loader) -> None:
     row = {"prompt": "<image>?", "extra": {"images": ["a.png"], "level": 3}, "image": "b.png"}
     task = load.one(row, image_key="extra.images")
     assert names(task) == ["a.png"] and task.payload == {"prompt": "<image>?", "extra": {"level": 3}}
     rows = [{"prompt": "?", "extra": {"images": None}}, row, {"prompt": "?", "extra": None}]
     assert [names(task) for task in load.all(rows, image_key="extra.images").tasks] == [[], ["a.png"], []]
     assert "column 'extra.images'" in load.refused({"prompt": "?", "extra": {}}, image_key="extra.images")
+    message = load.refused({"prompt": "?", "image": "a.png"}, image_max_pixels=783)
+    assert "image_max_pixels: 783" in message and "28 x 28 = 784 pixels" in message
+    assert load.one({"prompt": "?", "image": "a.png"}, image_max_pixels=784)
+    base = base_length(load) - 1
+    row = {"prompt": "?", "image": "c.png"}
+    assert "1 of 1 prompts are longer" in load.refused(row, longest=base + 4)
+    assert load.one(row, longest=base + 4, image_max_pixels=4 * 784)
+    assert "1 of 1 prompts are longer" in load.refused(
+        row, longest=base + 4, image_max_pixels=16777216, image_min_pixels=3136
+    )
 
 
 @pytest.mark.parametrize("template", ["plain", "chatml", "empty"])
@@ -292,13 +252,17 @@ def test_a_template_of_texts_says_that_it_writes_no_pictures(template: str, load
     assert "writes no pictures, and the row shows some. Use native" in message
 
 
-def test_a_limit_below_one_token_is_an_error(load: Loader) -> None:
-    message = load.refused({"prompt": "?", "image": "a.png"}, image_max_pixels=783)
-    assert "image_max_pixels: 783" in message and "28 x 28 = 784 pixels" in message
-    assert load.one({"prompt": "?", "image": "a.png"}, image_max_pixels=784)
-
-
-def test_a_model_that_does_not_see_refuses_pictures_and_says_so(load: Loader) -> None:
+def test_a_blind_model_and_missing_files_are_told_as_a_run_tells_them(load: Loader) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load.all([{"prompt": "?", "image": f"x{number}.png"} for number in range(9)])
+    assert (
+        len(caught.value.problems) == 5 and "rows.jsonl:5, column image: there is no file" in caught.value.problems[4]
+    )
+    load.all([{"prompt": "?", "image": "a.png"}])
+    args = DataArgs(file_name=(str(load.folder / "rows.jsonl"),))
+    assert preflight(args, KEY, DOMAINS, vision=load.vision) == []
+    (problem,) = preflight(args, KEY, DOMAINS)
+    assert "does not see pictures" in problem
     load.vision = None  # type: ignore[assignment]
     assert "but the run's model does not see pictures" in load.refused({"prompt": "?", "images": ["a.png"]})
 
@@ -384,48 +348,9 @@ def test_prompts_are_as_long_as_the_model_sees_them(load: Loader, opened: list[s
         assert (found.num_dropped, found.num_truncated, found.num_rows) == (2, 0, 4)
 
 
-def test_a_text_row_is_still_cut(load: Loader) -> None:
-    found = load.all([{"prompt": "?" * 60}, {"prompt": "?", "image": "c.png"}], 25, truncation="left")
-    assert (found.num_truncated, found.num_dropped) == (1, 1) and len(found.tasks[0].prompt_ids) == 25
-
-
-def test_the_limits_of_the_settings_count(load: Loader) -> None:
-    base = base_length(load) - 1
-    row = {"prompt": "?", "image": "c.png"}
-    assert "1 of 1 prompts are longer" in load.refused(row, longest=base + 4)
-    assert load.one(row, longest=base + 4, image_max_pixels=4 * 784)
-    assert "1 of 1 prompts are longer" in load.refused(
-        row, longest=base + 4, image_max_pixels=16777216, image_min_pixels=3136
-    )
-
-
 def test_a_picture_that_is_broken_or_elsewhere_is_left_to_its_task(load: Loader, caplog: Any) -> None:
     (load.folder / "d.png").write_bytes(bomb(11_000))
     rows = [{"prompt": "?", "image": "d.png"}, {"prompt": "?", "image": "memory://none.png"}]
     with caplog.at_level("INFO"):
         assert len(load.all(rows, base_length(load)).tasks) == 2
     assert "1 pictures of long prompts are not on this machine" in caplog.text
-
-
-def test_missing_files_are_named_together(load: Loader) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load.all([{"prompt": "?", "image": f"x{number}.png"} for number in range(9)])
-    assert (
-        len(caught.value.problems) == 5 and "rows.jsonl:5, column image: there is no file" in caught.value.problems[4]
-    )
-
-
-def test_preflight_reads_rows_as_a_run_does(load: Loader) -> None:
-    load.all([{"prompt": "?", "image": "a.png"}])
-    args = DataArgs(file_name=(str(load.folder / "rows.jsonl"),))
-    assert preflight(args, KEY, DOMAINS, vision=load.vision) == []
-    (problem,) = preflight(args, KEY, DOMAINS)
-    assert "does not see pictures" in problem
-
-
-def test_a_tool_may_show_a_picture(load: Loader) -> None:
-    call = {"role": "assistant", "tool_calls": [{"function": {"name": "see", "arguments": {}}}], "content": "x"}
-    rows = [USER, {"role": "tool", "content": [IMAGE, {"type": "text", "text": "there"}]}]
-    del call["tool_calls"]
-    task = load.one({"messages": [rows[0], call, rows[1]]})
-    assert names(task) == ["a.png"] and task.question.endswith("tool: [picture]there")

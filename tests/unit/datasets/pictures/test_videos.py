@@ -18,6 +18,7 @@ from roll.datasets.pictures.videos import FrameChoice
 from roll.errors import ConfigError, PictureError
 from roll.rewards.judge.api import _data_url
 from roll.types.media import PictureSource, Shown, media_fields, media_of
+from tests.helpers.cases import cases
 from tests.unit.datasets.pictures.files import QWEN, SAME, encoded, pixels, png
 from tests.unit.datasets.pictures.test_rows import SHOWN, Loader, load, names, prompt, tokenizer, vision
 
@@ -43,20 +44,7 @@ def folder(path: Path, count: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("starts", "seconds", "fps", "most", "frames"),
-    [
-        ([0.0, 0.3, 0.6, 0.9], 1.2, 2.0, 9, [0, 1, 3]),  # at 0, 0.5 and 1.0
-        ([0.0, 0.1, 0.2, 0.3], 0.4, 10.0, 9, [0, 1, 2, 3]),
-        ([0.0, 0.5], 1.0, 4.0, 9, [0, 1]),  # a frame that stays is shown once
-        ([0.0, 60.0, 120.0], 180.0, 2.0, 128, [0, 1, 2]),
-        ([0.0], 20.0, 2.0, 9, [0]),
-        ([0.0, 0.1, 0.2, 0.3, 0.4], 1e5, 1e300, 3, [0, 2, 4]),
-        ([0.0], 0.05, 2.0, 9, [0]),
-        ([0.0, 0.1, 0.2, 0.3, 0.4], 0.5, 10.0, 3, [0, 2, 4]),
-        ([0.0, 0.1, 0.2, 0.3, 0.4], 0.5, 10.0, 1, [0]),
-    ],
-)
+@cases("starts, seconds, fps, most, frames")
 def test_frames_are_there_at_their_times(
     starts: list[float], seconds: float, fps: float, most: int, frames: list[int]
 ) -> None:

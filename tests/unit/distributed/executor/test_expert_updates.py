@@ -53,13 +53,10 @@ def test_each_update_learns_its_part_of_the_experts_rows_by_their_own_count(num_
         assert mixed[name] == plain[name], name
 
 
-def test_tokens_that_were_learnt_are_those_of_both() -> None:
+def test_an_update_learns_the_experts_with_and_without_the_policy() -> None:
     own = sum(LENGTHS) - len(LENGTHS)
     assert train(1, None).num_tokens == own
     assert train(1, 0.5).num_tokens == own + 17
-
-
-def test_an_update_without_a_row_of_the_policy_learns_the_experts() -> None:
     nothing = (0.0,) * 4
     assert result(train(1, None, nothing))["skipped_updates"] == 1
     mixed = result(train(1, 0.5, nothing))

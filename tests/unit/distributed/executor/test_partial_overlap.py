@@ -94,16 +94,13 @@ def shape_of(*engines: int, ratio: int = 4, **changes: Any) -> Shape:
     return Shape(engines=each, trainer=frozenset({0}), bounds=bounds, **given | changes)
 
 
-def test_while_the_trainer_works_the_engines_beside_it_sample_also_what_the_others_left() -> None:
+def test_engines_beside_the_trainer_sample_and_those_that_leave_stand_still() -> None:
     partly = played(shape_of(0, 1))
     assert partly.infer.told["hand_over"] == partly.infer.told["load_states"] / 2 == STEPS
     assert partly.infer.told["offload_states"] == 0 and partly.sampled_in_turns > 0
     assert sum(engine.worker.usage(TraceOptions()).counts.get("moved_answers", 0) for engine in partly.engines) > 0
     answers = [answer for answers in partly.answers.values() for answer in answers]
     assert any(len(set(answer.policy_versions.tolist())) > 1 for answer in answers)
-
-
-def test_engines_that_all_leave_stand_still_with_what_they_are_at() -> None:
     for shape in (shape_of(0), shape_of(0, 1, leaves_whole=True), shape_of(0, 1, scorers=[frozenset({0, 1})])):
         assert played(shape).infer.told["offload_states"] > 0
 

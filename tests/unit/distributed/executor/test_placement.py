@@ -63,13 +63,30 @@ class Roles:
         return moves
 
 
-def test_who_works_in_the_background_comes_back_when_another_hold_ends() -> None:
+def test_who_works_in_the_background_comes_back_when_holds_end() -> None:
     roles = Roles(reference_on={1}, train_on={2})
     with roles.hold(Claim(roles.reference)) as moves:
         assert moves == ["-infer all", "+reference all"]
     assert roles.take() == ["-reference all", "+infer all"]
     with roles.hold(Claim(roles.train)) as moves:  # on devices of its own
         assert moves == ["+train all"]
+    assert roles.take() == []
+    roles = Roles(reference_on={0}, train_on={2})
+    with roles.placement.reserved(Claim(roles.train)):
+        with roles.hold(Claim(roles.reference)):
+            roles.take()
+        assert roles.take() == ["-reference all", "+infer all"]
+    roles = Roles(reference_on={0}, train_on={0, 1})
+    with roles.hold(Claim(roles.train)):
+        roles.take()
+        with roles.hold(Claim(roles.train, WEIGHTS)):
+            assert roles.take() == []
+        assert roles.take() == []
+    assert roles.take() == ["-train all", "+infer all"]
+    roles = Roles(reference_on={0}, train_on={0, 1})
+    with pytest.raises(RuntimeError), roles.placement.reserved(Claim(roles.train)), roles.hold(Claim(roles.train)):
+        roles.take()
+        raise RuntimeError
     assert roles.take() == []
 
 
@@ -84,29 +101,3 @@ def test_a_turn_of_several_holds_moves_nothing_twice_and_loads_weights_alone_for
             assert moves == ["-train rest", "+infer weights"]
         assert roles.take() == []
     assert roles.take() == ["-train weights", "+infer rest"]
-
-
-def test_only_devices_that_are_kept_free_wait_for_the_end_of_the_turn() -> None:
-    roles = Roles(reference_on={0}, train_on={2})
-    with roles.placement.reserved(Claim(roles.train)):
-        with roles.hold(Claim(roles.reference)):
-            roles.take()
-        assert roles.take() == ["-reference all", "+infer all"]
-
-
-def test_within_a_hold_nobody_comes_back() -> None:
-    roles = Roles(reference_on={0}, train_on={0, 1})
-    with roles.hold(Claim(roles.train)):
-        roles.take()
-        with roles.hold(Claim(roles.train, WEIGHTS)):
-            assert roles.take() == []
-        assert roles.take() == []
-    assert roles.take() == ["-train all", "+infer all"]
-
-
-def test_after_a_failure_nothing_is_moved() -> None:
-    roles = Roles(reference_on={0}, train_on={0, 1})
-    with pytest.raises(RuntimeError), roles.placement.reserved(Claim(roles.train)), roles.hold(Claim(roles.train)):
-        roles.take()
-        raise RuntimeError
-    assert roles.take() == []

@@ -13,6 +13,7 @@ from roll.distributed.executor.clusters import RLClusters, RunClusters
 from roll.distributed.executor.worker import build_strategy
 from roll.errors import StrategyError
 from roll.platforms.table import CUDA
+from tests.helpers.cases import cases
 from tests.helpers.configs import config
 
 
@@ -78,16 +79,7 @@ def test_a_worker_refuses_what_its_node_would_change_of_its_numbers(
     built_engine({}, monkeypatch, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"exact_log_probs": True},
-        {
-            "actor_infer.strategy_args": {"strategy_name": "vllm", "strategy_config": {"enable_lora": True}},
-            "actor_train.strategy_args.strategy_name": "fsdp2_train",
-        },
-    ],
-)
+@cases("changes")
 def test_a_judges_engine_has_nothing_of_the_policys_adapters_and_exact_passes(
     changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -26,8 +26,16 @@ def lengths_of(*lengths: int) -> np.ndarray:
     return np.array(lengths, np.int32)
 
 
-def test_as_many_shards_as_workers_are_one_each():
+def test_shards_and_micro_batches_are_by_count_tokens_or_packs():
     assert spread([lengths_of(9, 9), lengths_of(1)], 2) == [[RowChunk(0, 0, 2)], [RowChunk(1, 0, 1)]]
+    lengths, rows = lengths_of(3, 9, 4, 8), np.arange(4)
+    assert [list(b) for b in micro_batches(lengths, rows, BatchLimits(3))] == [[1, 3, 2], [0]]
+    assert [list(b) for b in micro_batches(lengths, rows, BatchLimits(1, 18))] == [[1, 3], [2, 0]]
+    assert [list(b) for b in micro_batches(lengths, rows, BatchLimits(1, 12, packs=True))] == [[1, 0], [3, 2]]
+    idle, lengths = np.array([False, True, True, False, True, True]), lengths_of(5, 4, 2, 9, 3, 1)
+    assert without_zero_gradient_rows(np.array([4, 0, 2, 3]), idle, lengths, 1).tolist() == [0, 3]
+    assert without_zero_gradient_rows(np.array([4, 0, 2, 3]), idle, lengths, 3).tolist() == [0, 2, 3]
+    assert without_zero_gradient_rows(np.array([4, 1, 2]), idle, lengths, 1).tolist() == [2]
 
 
 def test_rows_are_spread_by_tokens():
@@ -52,13 +60,6 @@ def test_every_row_goes_to_exactly_one_worker_in_order(shards: list[list[int]], 
     assert len(work) == num_workers
     covered = [(p.shard, row) for pieces in work for p in pieces for row in range(p.start, p.stop)]
     assert covered == [(i, row) for i, shard in enumerate(shards) for row in range(len(shard))]
-
-
-def test_micro_batches_are_by_count_or_by_padded_tokens_or_packed():
-    lengths, rows = lengths_of(3, 9, 4, 8), np.arange(4)
-    assert [list(b) for b in micro_batches(lengths, rows, BatchLimits(3))] == [[1, 3, 2], [0]]
-    assert [list(b) for b in micro_batches(lengths, rows, BatchLimits(1, 18))] == [[1, 3], [2, 0]]
-    assert [list(b) for b in micro_batches(lengths, rows, BatchLimits(1, 12, packs=True))] == [[1, 0], [3, 2]]
 
 
 def test_limits_follow_the_roles_settings():
@@ -108,13 +109,6 @@ def test_ranks_that_need_fewer_micro_batches_make_as_many_as_the_others(limits: 
             assert max(int(lengths[batch].sum()) for batch in made) <= 18
 
 
-def test_idle_rows_are_left_out_but_for_the_shortest_that_are_needed():
-    idle, lengths = np.array([False, True, True, False, True, True]), lengths_of(5, 4, 2, 9, 3, 1)
-    assert without_zero_gradient_rows(np.array([4, 0, 2, 3]), idle, lengths, 1).tolist() == [0, 3]
-    assert without_zero_gradient_rows(np.array([4, 0, 2, 3]), idle, lengths, 3).tolist() == [0, 2, 3]
-    assert without_zero_gradient_rows(np.array([4, 1, 2]), idle, lengths, 1).tolist() == [2]
-
-
 def test_scores_are_joined_by_row_id():
     pieces = [
         (np.array([4, 0]), lengths_of(2, 1), np.array([40.0, 41.0, 1.0], np.float32)),
@@ -123,17 +117,11 @@ def test_scores_are_joined_by_row_id():
     joined = join_scores(pieces, np.array([7, 0, 9]), lengths_of(3, 1, 2), np.array([True, True, False]))
     assert joined.tolist() == [70, 71, 72, 1, 0, 0]
     assert joined.dtype == np.float32
-
-
-def test_a_missing_row_or_another_length_is_an_error():
     piece = (np.array([4]), lengths_of(2), np.zeros(2, np.float32))
     with pytest.raises(ValueError, match="no scores for rows \\[5\\]"):
         join_scores([piece], np.array([4, 5]), lengths_of(2, 2), np.array([True, True]))
     with pytest.raises(ValueError, match="disagree on the length"):
         join_scores([piece], np.array([4]), lengths_of(3), np.array([True]))
-
-
-def test_a_score_set_finds_the_pieces_of_some_rows():
     first = ScorePiece(np.array([0, 2]), lengths_of(1, 1), "a")
     second = ScorePiece(np.array([1, 3]), lengths_of(1, 1), "b")
     assert ScoreSet((first, second)).of(np.array([3, 9])) == (second,)
@@ -184,31 +172,25 @@ def computed_tokens(keys: list[np.ndarray], batch: np.ndarray) -> int:
     return forest_of([keys[row] for row in batch], least_saved=0).num_tokens
 
 
-def test_rows_that_begin_alike_are_in_one_micro_batch_though_their_number_is_the_same() -> None:
+def test_rows_that_begin_alike_stay_together_and_count_what_is_computed() -> None:
     keys = groups_of(4, 4)
     batches = tree_micro_batches(keys, np.arange(8), BatchLimits(4))
     assert [sorted(batch.tolist()) for batch in batches] in ([[0, 2, 4, 6], [1, 3, 5, 7]], [[1, 3, 5, 7], [0, 2, 4, 6]])
-
-
-def test_a_limit_by_tokens_counts_those_that_are_computed() -> None:
-    """8 rows of 50 tokens are 400, and 160 as trees: 80 of each group."""
+    # 8 rows of 50 tokens are 400, and 160 as trees: 80 of each group.
     keys = groups_of(4, 4)
     assert len(tree_micro_batches(keys, np.arange(8), BatchLimits(1, max_tokens=160))) == 1
     two = tree_micro_batches(keys, np.arange(8), BatchLimits(1, max_tokens=159))
     assert [computed_tokens(keys, batch) for batch in two] == [80, 80], "even, and no group is cut"
     assert [len(batch) for batch in tree_micro_batches(keys, np.arange(8), BatchLimits(1, max_tokens=1))] == [1] * 8
-
-
-def shared_tokens(keys: Sequence[np.ndarray]) -> int:
-    return forest_of(keys).num_tokens
-
-
-def test_beginnings_that_are_too_small_to_share_count_in_every_row() -> None:
-    """Four pairs of rows of 25 tokens, 15 of which both have: 140 distinct tokens, and 200 that are computed."""
+    # Four pairs of rows of 25 tokens, 15 of which both have: 140 distinct tokens, and 200 that are computed.
     keys, limits = groups_of(2, 2, 2, 2, prompt=15), BatchLimits(1, max_tokens=140)
     assert [len(batch) for batch in tree_micro_batches(keys, np.arange(8), limits)] == [8]
     batches = tree_micro_batches(keys, np.arange(8), limits, computed=shared_tokens)
     assert [len(batch) for batch in batches] == [5, 3] and sorted(np.concatenate(batches)) == [*range(8)]
+
+
+def shared_tokens(keys: Sequence[np.ndarray]) -> int:
+    return forest_of(keys).num_tokens
 
 
 @given(

@@ -60,16 +60,13 @@ def update(made: TrainWorker, limits: BatchLimits, count: int, chosen: np.ndarra
     return [sorted(batch.input_ids[:, 0].tolist()) for batch in trained]
 
 
-def test_an_update_keeps_groups_together() -> None:
+def test_an_update_keeps_groups_together_in_equal_micro_batches() -> None:
     """Prompts of two groups begin with two numbers. By lengths alone, which are equal, they are mixed."""
     batches = update(worker(True), BatchLimits(4), 2)
     assert all(len(set(batch)) == 1 for batch in batches) and len(batches) == 2
     mixed = update(worker(False), BatchLimits(4), 2)
     assert all(len(set(batch)) == 2 for batch in mixed)
-
-
-def test_ranks_agree_on_the_number_of_micro_batches_by_computed_tokens() -> None:
-    """This rank needs 1 and 1 of 160 tokens, where rows would be 400; the other one 1 and 3."""
+    # This rank needs 1 and 1 of 160 tokens, where rows would be 400; the other one 1 and 3.
     limits, chunks = BatchLimits(1, max_tokens=200, packs=True), [np.arange(8), np.arange(8)]
     assert worker(True)._most_needed(rows(), chunks, limits) == [1, 3]
     assert worker(False)._most_needed(rows(), chunks, limits) == [2, 3]

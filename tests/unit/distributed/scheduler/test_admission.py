@@ -1,28 +1,31 @@
-"""The rule by which a step takes its groups, against playing every way that the following steps could go."""
+"""What the scheduler admits, numbers and corrects."""
+
+from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import product
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from roll.configs.plan.batch_plan import RolloutBounds
+from roll.distributed.scheduler.filters import length_bias, mean_of_censored
+from roll.distributed.scheduler.numbered_tasks import EVERY, NumberedTasks
 from roll.distributed.scheduler.rollout_core import can_take
+from roll.types.rollout import Generation, Task, Trajectory, TrajectoryGroup
 
 
-def test_the_capacity_is_of_the_steps_between_two_publishes_and_those_ahead() -> None:
+def test_bounds_admit_what_steps_can_take_before_their_deadlines() -> None:
     assert RolloutBounds(8).capacity == 8
     assert RolloutBounds(8, ahead=4, sync_interval=2, max_staleness=2).capacity == 20
-
-
-def test_bounds_under_which_a_step_could_wait_for_ever_are_refused() -> None:
     assert RolloutBounds(8, ahead=8, max_staleness=1).capacity == 16
     with pytest.raises(ValueError, match="17 groups would be in flight, but only 16 can be trained on in time"):
         RolloutBounds(8, ahead=9, max_staleness=1)
-
-
-def test_what_is_left_may_fill_the_steps_before_its_deadline_and_no_more() -> None:
     assert can_take({4: 2}, {4: 4}, step=3, num_groups=2)
     assert not can_take({4: 2}, {4: 5}, step=3, num_groups=2)
     assert not can_take({4: 1}, {4: 1}, step=3, num_groups=2)  # too few are finished
@@ -55,3 +58,97 @@ def test_a_step_takes_the_oldest_finished_groups_if_the_others_can_all_come_in_t
 @pytest.mark.parametrize("deadlines", [[1, 1, 1], [1, 2, 2, 2, 2]])
 def test_the_brute_force_knows_what_does_not_fit(deadlines: list[int]) -> None:
     assert not fits(deadlines, 0, 2) and fits(deadlines[:2], 0, 2)
+
+
+PROMPT = np.array([1], np.int32)
+
+
+def slow_mean(lengths: np.ndarray, are_whole: np.ndarray) -> float:
+    """Token by token: of the answers that are that long, the share that does not end there goes on."""
+    alive, mean = 1.0, 0.0
+    for token in range(1, int(lengths.max()) + 1):
+        mean += alive
+        ended = np.sum((lengths == token) & are_whole)
+        alive *= 1 - ended / np.sum(lengths >= token)
+    return mean
+
+
+def group(*lengths: int, cut: tuple[int, ...] = ()) -> TrajectoryGroup:
+    def row(index: int, length: int) -> Trajectory:
+        answer = Generation(
+            np.full(length, 5, np.int32), np.zeros(length, np.float32), np.zeros(length, np.int32), "stop"
+        )
+        failure = "generation was aborted" if index in cut else None
+        return Trajectory.from_generation(PROMPT, answer, 1.0, index=index, response_text="", failure=failure)
+
+    return TrajectoryGroup(Task("t", "math", PROMPT), 0, tuple(row(*numbered) for numbered in enumerate(lengths)))
+
+
+def test_the_mean_is_that_of_a_loop_and_cutting_does_not_move_it() -> None:
+    random = np.random.default_rng(3)
+    for _ in range(200):
+        lengths = random.integers(0, 30, random.integers(1, 40)) + 1
+        are_whole = random.random(len(lengths)) < random.random()
+        assert mean_of_censored(lengths, are_whole) == pytest.approx(slow_mean(lengths, are_whole))
+        assert mean_of_censored(lengths, np.ones(len(lengths), bool)) == pytest.approx(lengths.mean())
+    # Answers of mean 100, each cut at a time of its own: the plain mean of what is seen is far below.
+    random = np.random.default_rng(4)
+    lengths, limits = random.geometric(0.01, 20_000), random.geometric(0.005, 20_000)
+    seen, are_whole = np.minimum(lengths, limits), lengths <= limits
+    assert seen.mean() < 70
+    assert mean_of_censored(seen, are_whole) == pytest.approx(100, rel=0.03)
+    # Of 10, 20 and two more: one is whole after 30, one was cut after 15, so that it is as long as 20 or 30.
+    left = replace(group(10, 20), surplus=((30, True), (15, False)))
+    expected = 15 / slow_mean(np.array([10, 20, 30, 15]), np.array([True, True, True, False]))
+    assert length_bias([left], [left]) == pytest.approx(expected)
+    assert expected == pytest.approx(15 / 21.25)
+
+
+def test_the_bias_is_one_where_all_is_trained_on_and_below_where_the_long_ones_are_missing() -> None:
+    short, long = group(10, 20), group(30, 60)
+    assert length_bias([short, long], [short, long]) == 1.0
+    assert length_bias([short, long], [short]) == 15 / 30
+    assert length_bias([group(10, 20, cut=(1,))], [group(10, 20, cut=(1,))]) == 10 / 15
+    assert length_bias([short], [short], [(30, True)]) == 15 / 20
+    assert length_bias([short], [short], [(5, False), (30, True)]) == 15 / 20  # 5 says nothing of the others
+    assert length_bias([short], []) is None
+    assert length_bias([group(0, 0)], [group(0, 0)]) is None
+
+
+class Squares:
+    """Tasks 0, 1, 4, 9, ..."""
+
+    def __init__(self, position: int = 0):
+        self.position = position
+
+    def next_tasks(self, count: int) -> list[Task]:
+        first, self.position = self.position, self.position + count
+        return [Task(str(i * i), "d", np.zeros(1, np.int32)) for i in range(first, first + count)]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.position = state["position"]
+
+
+@given(st.integers(1, 400), st.sets(st.integers(0, 399), max_size=8))
+def test_older_numbers_come_again_after_a_resume(upto: int, numbers: set[int]) -> None:
+    tasks = NumberedTasks(Squares())
+    for number in range(upto):
+        assert tasks.draw(number).task_id == str(number * number)
+    numbers = {number for number in numbers if number < upto}
+    place, state = tasks.place(min(numbers, default=upto))
+    assert state == {"position": place} and (place % EVERY == 0 or not numbers)
+    resumed = NumberedTasks(Squares(place))
+    resumed.restore(place, numbers, upto)
+    for number in (*sorted(numbers), upto):
+        assert resumed.draw(number).task_id == str(number * number)
+    assert resumed.place(upto + 1)[0] == upto + 1
+
+
+def test_a_number_that_nobody_announced_is_refused() -> None:
+    tasks = NumberedTasks(Squares())
+    tasks.draw(0)
+    with pytest.raises(KeyError, match="task 5 is not the next one, 1"):
+        tasks.draw(5)

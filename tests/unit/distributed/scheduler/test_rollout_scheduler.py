@@ -155,9 +155,15 @@ def test_a_crash_in_one_group_ends_collect_and_the_others_and_no_number_is_lost(
     assert (numbers["place"], numbers["next"], numbers["active"]) == (0, 8, [[n, 0] for n in range(8)])
 
 
-def test_too_many_failed_attempts_stop_the_run_and_show_the_cause(loop: EventLoopThread):
+def test_failures_stop_the_run_and_dropped_groups_are_counted(loop: EventLoopThread):
     scheduler = make(loop, DelayedRollouter(fail=True), num_groups=4, max_failed_fraction=0.5)
     with pytest.raises(RewardError, match=r"4 of 4 attempts failed.*max_failed_fraction(.|\n)*4 x division by zero"):
+        scheduler.collect(0)
+    scheduler = make(loop, DelayedRollouter(), keep=lambda g: False, num_groups=3, max_replacements=2)
+    groups = scheduler.collect(0)
+    assert (len(groups.groups), len(groups.dropped), len(groups.sampled)) == (0, 5, 5)
+    scheduler = make(loop, DelayedRollouter(fail=True), keep=lambda g: False, num_groups=4)
+    with pytest.raises(RewardError, match="4 of 4 attempts failed"):
         scheduler.collect(0)
 
 
@@ -171,18 +177,6 @@ def test_dropped_groups_are_replaced_by_the_next_tasks(loop: EventLoopThread, tm
     assert [g.task.task_id for g in groups.dropped] == ["1", "3", "5"]
     scheduler.published(1)
     assert scheduler.save(tmp_path)["groups"]["next"] == 7
-
-
-def test_when_the_filter_keeps_nothing_all_groups_are_dropped_ones(loop: EventLoopThread):
-    scheduler = make(loop, DelayedRollouter(), keep=lambda g: False, num_groups=3, max_replacements=2)
-    groups = scheduler.collect(0)
-    assert (len(groups.groups), len(groups.dropped), len(groups.sampled)) == (0, 5, 5)
-
-
-def test_failures_of_dropped_groups_count_as_well(loop: EventLoopThread):
-    scheduler = make(loop, DelayedRollouter(fail=True), keep=lambda g: False, num_groups=4)
-    with pytest.raises(RewardError, match="4 of 4 attempts failed"):
-        scheduler.collect(0)
 
 
 def test_every_stage_of_a_groups_life_is_marked_in_its_order(loop: EventLoopThread):

@@ -18,6 +18,7 @@ from roll.features.prefix_sharing.forward import TreePlan
 from roll.models.loading import load_policy
 from roll.models.sequences.forward_plan import ForwardPlan, ModelRank
 from roll.types.batch import MicroBatch
+from tests.helpers.cases import cases
 from tests.unit.distributed.executor.test_shards import groups_of
 
 CPU = torch.device("cpu")
@@ -37,15 +38,7 @@ def passes(sharing: str, exact: bool = False) -> ForwardPlan:
     return ExactPlan(inner) if exact else inner
 
 
-@pytest.mark.parametrize(
-    ("sharing", "prompt", "want"),
-    [
-        ("off", 40, 400),
-        ("on", 40, 2 * 40 + 8 * 10),
-        ("auto", 40, 2 * 40 + 8 * 10),
-        ("on", 2, 8 * 12),  # 6 tokens that a prompt of 2 would save are too few
-    ],
-)
+@cases("sharing, prompt, want")
 def test_tokens_are_those_of_the_layout(sharing: str, prompt: int, want: int) -> None:
     """Rows of two groups. The layout leaves out the last token of each row."""
     rows = groups_of(4, 4, prompt=prompt)

@@ -26,10 +26,6 @@ def test_a_warm_up_begins_above_0_and_rises_in_equal_steps_to_the_peak(shape: st
     assert rates == pytest.approx([0.2, 0.4, 0.6, 0.8, 1])
 
 
-def test_constant_obeys_a_warm_up() -> None:
-    assert [learning_rate_factor("constant", i, 10, 3) for i in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]
-
-
 @pytest.mark.parametrize("shape", ["linear", "cosine"])
 def test_min_lr_ratio_is_where_the_schedule_ends(shape: str) -> None:
     args = TrainingArgs.model_validate(
@@ -47,7 +43,7 @@ def test_min_lr_ratio_is_where_the_schedule_ends(shape: str) -> None:
     assert rates[8:] == pytest.approx([0.2, 0.2])
 
 
-def test_weight_decay_reaches_matrices_only() -> None:
+def test_groups_of_adamw_have_the_role_s_numbers_and_decay_matrices() -> None:
     matrix, bias, frozen = (torch.nn.Parameter(torch.zeros(*shape)) for shape in ((2, 2), (2,), (3, 3)))
     frozen.requires_grad_(False)
     groups = parameter_groups([(p, p.dim()) for p in (matrix, bias, frozen)], 0.1)
@@ -55,6 +51,12 @@ def test_weight_decay_reaches_matrices_only() -> None:
         (0.1, [id(matrix)]),
         (0.0, [id(bias)]),
     ]
+    parameters = [(torch.nn.Parameter(torch.zeros(2, 2)), 2), (torch.nn.Parameter(torch.zeros(2)), 1)]
+    assert [(len(g["params"]), g["weight_decay"]) for g in parameter_groups(parameters, 0.0)] == [(1, 0.0), (1, 0.0)]
+    args = TrainingArgs(learning_rate=0.1, adam_beta1=0.8, adam_beta2=0.7, adam_epsilon=1e-5)
+    defaults = adamw([{"params": [torch.nn.Parameter(torch.zeros(1))]}], args).defaults
+    assert (defaults["lr"], defaults["betas"], defaults["eps"]) == (0.1, (0.8, 0.7), 1e-5)
+    assert [learning_rate_factor("constant", i, 10, 3) for i in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]
 
 
 @pytest.mark.parametrize("optim", ["adamw_torch", "muon"])
@@ -66,14 +68,3 @@ def test_biases_of_all_experts_in_one_tensor_are_biases(optim: Optimizer) -> Non
     args = TrainingArgs(optim=optim, weight_decay=0.1)
     groups = optimizer_of(module, args, lambda parameter: parameter.dim()).param_groups
     assert [(group["weight_decay"], [p.dim() for p in group["params"]]) for group in groups] == [(0.1, [3]), (0.0, [2])]
-
-
-def test_groups_are_the_same_without_weight_decay() -> None:
-    parameters = [(torch.nn.Parameter(torch.zeros(2, 2)), 2), (torch.nn.Parameter(torch.zeros(2)), 1)]
-    assert [(len(g["params"]), g["weight_decay"]) for g in parameter_groups(parameters, 0.0)] == [(1, 0.0), (1, 0.0)]
-
-
-def test_adamw_takes_the_role_s_numbers() -> None:
-    args = TrainingArgs(learning_rate=0.1, adam_beta1=0.8, adam_beta2=0.7, adam_epsilon=1e-5)
-    defaults = adamw([{"params": [torch.nn.Parameter(torch.zeros(1))]}], args).defaults
-    assert (defaults["lr"], defaults["betas"], defaults["eps"]) == (0.1, (0.8, 0.7), 1e-5)

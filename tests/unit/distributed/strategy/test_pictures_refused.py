@@ -18,12 +18,9 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model_dir(tmp_path_factory.mktemp("model"), "qwen2_5_vl")
 
 
-def test_vllm_does_not_keep_what_old_weights_saw(model_dir: Path) -> None:
+def test_engines_without_support_refuse_pictures(model_dir: Path) -> None:
     context = replace(rank_context(shows_pictures=True), keeps_kv=True)
     with pytest.raises(StrategyError, match="actor_infer: kv_on_update: keep .* Set kv_on_update: recompute"):
         asyncio.run(VllmStrategy(role("vllm", model_dir, 1, {}), context).start())
-
-
-def test_sglang_shows_no_pictures(model_dir: Path) -> None:
     with pytest.raises(StrategyError, match="actor_infer: sglang shows no pictures here"):
         asyncio.run(SglangStrategy(role("sglang", model_dir, 1, {}), rank_context(shows_pictures=True)).start())

@@ -8,6 +8,7 @@ import pytest
 from roll.datasets.encoding import decoder
 from roll.distributed.strategy.stop_strings import StopStrings, answer_texts
 from roll.types.rollout import Generation, SamplingParams
+from tests.helpers.cases import cases
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -56,19 +57,7 @@ def test_most_tokens_are_ruled_out_without_decoding(tiny_tokenizer: "PreTrainedT
     assert table.sum() - incomplete < 20  # ">" and the tags that hold it
 
 
-@pytest.mark.parametrize(
-    "text, strings, seen",
-    [
-        ("select 1</sql>", ("</sql>",), "select 1"),
-        ("so user", ("never", "ser"), "so u"),
-        ("so user", ("o u",), "s"),  # the last token holds more behind it
-        ("<answer>12</answer>", ("</answer>",), "<answer>12"),  # an added token
-        ("stop and stop", ("stop",), "stop and "),  # the earlier one did not end it
-        ("a\n\n", ("\n", "\n\n"), "a"),
-        ("naïve é", ("é",), "naïve "),
-        ("ended by a token", ("never",), "ended by a token"),
-    ],
-)
+@cases("text, strings, seen")
 def test_the_stop_string_that_ended_an_answer_is_cut_from_what_it_says(
     tiny_tokenizer: "PreTrainedTokenizerFast", text: str, strings: tuple[str, ...], seen: str
 ) -> None:

@@ -10,6 +10,7 @@ from roll.configs.strategies.spec import Package, StrategySpec
 from roll.configs.strategies.table import STRATEGIES
 from roll.configs.tables.roles import ACTOR_INFER, ACTOR_TRAIN, ROLES
 from roll.distributed.strategy.table import engine_problems, serving, strategy_class_path, strategy_problems
+from tests.helpers.cases import cases
 from tests.helpers.configs import problems
 
 
@@ -18,38 +19,7 @@ def worker(name: str | None, **settings: Any) -> WorkerConfig:
     return WorkerConfig.model_validate(strategy | settings)
 
 
-@pytest.mark.parametrize(
-    ("role", "name", "message"),
-    [
-        (
-            "actor_train",
-            None,
-            "actor_train.strategy_args.strategy_name is missing. Strategies that can run actor_train: "
-            "deepspeed_train, ",
-        ),
-        (
-            "actor_infer",
-            "vlm",
-            "actor_infer.strategy_args.strategy_name: unknown strategy 'vlm'. Did you mean vllm? Known: ",
-        ),
-        (
-            "actor_train",
-            "vllm",
-            "actor_train.strategy_args.strategy_name: vllm cannot run actor_train, which learns. Strategies that can: "
-            "deepspeed_train, ",
-        ),
-        (
-            "actor_infer",
-            "deepspeed_train",
-            "actor_infer.strategy_args.strategy_name: deepspeed_train cannot run actor_infer, which generates.",
-        ),
-        (
-            "reference",
-            "vllm",
-            "reference.strategy_args.strategy_name: vllm cannot run reference, which scores rows.",
-        ),
-    ],
-)
+@cases("role, name, message")
 def test_a_strategy_that_cannot_run_a_role_is_refused_with_those_that_can(
     role: str, name: str | None, message: str
 ) -> None:
@@ -68,23 +38,7 @@ def test_only_engines_with_tensor_parallelism_take_several_devices_per_worker() 
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "setting", "message"),
-    [
-        ("hf_infer", {"max_num_seq": 8}, "max_num_seq: hf_infer has no such setting. Did you mean max_num_seqs?"),
-        (
-            "vllm",
-            {"max_lora_rank": 1},
-            "max_lora_rank cannot be set: it follows actor_train.model_args.lora_rank and lora_target. Remove it.",
-        ),
-        ("vllm", {"model": "x"}, "model cannot be set: set model_args.model_name_or_path. Remove it."),
-        (
-            "sglang",
-            {"dp_size": 2},
-            "dp_size cannot be set: add devices to device_mapping for more engines. Remove it, or set it to 1.",
-        ),
-    ],
-)
+@cases("name, setting, message")
 def test_a_rollout_engines_own_settings_are_checked_before_it_starts(
     name: str, setting: dict[str, Any], message: str
 ) -> None:
@@ -117,22 +71,16 @@ def test_a_strategy_that_is_not_written_yet_says_so() -> None:
     )
 
 
-def test_every_class_path_of_the_table_has_the_form_module_colon_class() -> None:
+def test_every_role_has_a_strategy_and_unknown_ones_are_told() -> None:
     for spec in STRATEGIES.values():
         assert set(spec.classes) <= set(spec.uses)
         for path in spec.classes.values():
             module, _, name = path.partition(":")
             assert module.startswith("roll.distributed.strategy.") and name.isidentifier()
-
-
-def test_every_role_has_a_strategy_that_exists() -> None:
     for role in ROLES.values():
         name = serving(role.use)[0]
         assert STRATEGIES[name].is_implemented
         assert strategy_class_path(name, role.use)
-
-
-def test_an_unknown_strategy_reaches_the_user() -> None:
     assert problems({"actor_infer.strategy_args.strategy_name": "vlm"})[0].startswith(
         "actor_infer.strategy_args.strategy_name: unknown strategy 'vlm'. Did you mean vllm?"
     )

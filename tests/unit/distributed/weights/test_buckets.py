@@ -17,6 +17,7 @@ from roll.distributed.weights.bucket import (
     write_bucket,
 )
 from roll.distributed.weights.transport import SharedSegment, WeightReceiver, write_file_bucket
+from tests.helpers.cases import cases
 
 CPU = torch.device("cpu")
 
@@ -26,31 +27,18 @@ def sizes(num_bytes: list[int], bucket_bytes: int) -> list[list[int]]:
     return [[len(tensor) for _, tensor in bucket] for bucket in fill_buckets(weights, bucket_bytes)]
 
 
-@pytest.mark.parametrize(
-    ("num_bytes", "bucket_bytes", "wanted"),
-    [
-        ([64, 64, 64], 128, [[64, 64], [64]]),  # two fill a bucket to its last byte
-        ([64, 65], 128, [[64], [65]]),  # 65 bytes take 128: each starts at a multiple of 64
-        ([1, 1, 1, 1], 128, [[1, 1], [1, 1]]),
-        ([64, 500, 64, 64], 128, [[64], [500], [64, 64]]),  # one that is too large stands alone
-        ([128, 128, 64], 128, [[128], [128], [64]]),  # each bucket counts from 0
-        ([], 128, []),
-    ],
-)
+@cases("num_bytes, bucket_bytes, wanted")
 def test_buckets_hold_what_fits_with_its_alignment(
     num_bytes: list[int], bucket_bytes: int, wanted: list[list[int]]
 ) -> None:
     assert sizes(num_bytes, bucket_bytes) == wanted
 
 
-def test_a_bucket_that_was_filled_fits_into_its_bytes() -> None:
+def test_a_bucket_fits_its_bytes_and_holds_partners_together() -> None:
     weights = [(str(i), torch.zeros(i % 7 * 13, dtype=torch.bfloat16)) for i in range(50)]
     buckets = list(fill_buckets(iter(weights), 512))
     assert [name for bucket in buckets for name, _ in bucket] == [str(i) for i in range(50)]
     assert all(index_bucket(bucket).num_bytes <= 512 for bucket in buckets) and len(buckets) > 5
-
-
-def test_weights_that_are_one_tensor_to_the_receiver_share_a_bucket() -> None:
     weights = [(name, torch.zeros(64, dtype=torch.uint8)) for name in ("q", "q_bias", "k", "o", "v")]
     joined = dict.fromkeys("qkv", "qkv")
     buckets = [[name for name, _ in bucket] for bucket in fill_buckets(iter(weights), 128, joined)]

@@ -1,8 +1,7 @@
 """Weights that are sent because one that an engine may hold in one piece with them has changed."""
 
-import pytest
-
 from roll.distributed.weights.bucket import with_partners
+from tests.helpers.cases import cases
 
 LAYERS = [
     f"model.layers.{layer}.{name}"
@@ -17,23 +16,7 @@ EXPERTS = [f"model.layers.2.mlp.experts.{expert}.{part}_proj.weight" for expert 
 NAMES = ["model.embed_tokens.weight", *LAYERS, *EXPERTS, "model.layers.2.mlp.gate.weight", "model.norm.weight"]
 
 
-@pytest.mark.parametrize(
-    ("changed", "also"),
-    [
-        ("model.embed_tokens.weight", []),
-        ("model.norm.weight", []),
-        ("model.layers.1.self_attn.o_proj.weight", []),
-        ("model.layers.1.input_layernorm.weight", []),
-        ("model.layers.1.mlp.down_proj.weight", []),
-        ("model.layers.1.self_attn.q_norm.weight", []),
-        ("model.layers.1.mlp.up_proj.weight", ["model.layers.1.mlp.gate_proj.weight"]),
-        (
-            "model.layers.1.self_attn.v_proj.weight",
-            [f"model.layers.1.self_attn.{part}" for part in ("q_proj.weight", "q_proj.bias", "k_proj.weight")],
-        ),
-        (EXPERTS[1], [EXPERTS[0], *EXPERTS[2:], "model.layers.2.mlp.gate.weight"]),
-    ],
-)
+@cases("changed, also")
 def test_a_changed_weight_brings_along_what_may_be_fused_with_it(changed: str, also: list[str]) -> None:
     assert with_partners(NAMES, [changed]) == {changed, *also}
 

@@ -20,6 +20,7 @@ from roll.envs.tools.calculator import CalculatorTool
 from roll.envs.tools.search import SearchTool
 from roll.errors import EnvError
 from roll.pipeline.agentic.sample_forms import ChatEncoder
+from tests.helpers.cases import cases
 from tests.unit.envs.test_questions import CORPUS
 from tests.unit.pipeline.agentic.parts import GO, Script, env_config, job, player
 from tests.unit.pipeline.agentic.test_episode import sampled
@@ -70,7 +71,7 @@ def test_a_call_is_answered_with_its_result_and_is_no_action(encoder: ChatEncode
     assert (row.metrics["tool_call"], row.metrics["success"]) == (0.25, 1.0)
 
 
-def test_a_call_that_comes_to_nothing_is_told_and_costs_what_it_says() -> None:
+def test_calls_are_exact_and_what_comes_to_nothing_is_told() -> None:
     echo = {"tool_id": "tests.unit.envs.tools.test_tool_env:Echo", "tool_args": {"fails": True}}
     env = build_env(with_tools(echo, tool_reward=0.5, tool_execute_error_reward=-0.7))
     env.reset(0)
@@ -78,19 +79,17 @@ def test_a_call_that_comes_to_nothing_is_told_and_costs_what_it_says() -> None:
     assert step.observation == "<tool_response>\nError: no echo\n</tool_response>"
     assert step.reward == pytest.approx(-0.2)
     assert step.metrics == {"action_is_valid": 1.0, "success": 0.0, "tool_call": 1.0, "tool_error": 1.0}
-
-
-def test_the_first_call_in_an_answer_counts_whichever_tool_it_names() -> None:
     tools = [CalculatorTool(), Echo()]
     assert first_call(tools, f"<echo>a</echo> {CALL}") == (tools[1], "a")
     assert first_call(tools, f"{CALL}<echo>a</echo>") == (tools[0], "6 * 7")
     assert first_call(tools, "<calculator>1 + 1 <echo>") is None
-
-
-def test_arithmetic_is_exact_and_its_faults_are_told() -> None:
     assert CalculatorTool().run("(1 + 2) / 4") == "(1 + 2) / 4 = 3/4"
     with pytest.raises(ToolError, match="not understood: division by zero"):
         CalculatorTool().run("1 / 0")
+    twice = ToolWrapperConfig.model_validate({"tool_configs": [{"tool_id": "calculator"}] * 2})
+    assert [str(found) for found in tool_problems("at", twice)] == [
+        "at.tool_configs: two tools are called calculator: a call could mean either."
+    ]
 
 
 def test_search_shows_the_best_texts_of_a_corpus() -> None:
@@ -138,23 +137,7 @@ def test_search_asks_a_server_and_a_server_without_an_answer_is_no_fault_of_the_
         tool.run("bad")
 
 
-@pytest.mark.parametrize(
-    ("tool", "text"),
-    [
-        ({"tool_id": "search"}, "search needs either corpus (a data file) or search_url"),
-        ({"tool_id": "search", "tool_args": {"corpus": "nowhere.jsonl"}}, "nowhere.jsonl does not exist"),
-        ({"tool_id": "search", "tool_args": {"top": 3}}, "It takes corpus, search_url, topk, timeout, num_workers."),
-        ({"tool_id": "roll.errors:ConfigError"}, "tool_configs[0].tool_id: roll.errors:ConfigError is not a tool"),
-        ({"tool_id": "no_such.module:Tool"}, "importing no_such.module failed"),
-    ],
-)
+@cases("tool, text")
 def test_a_tool_that_cannot_be_built_is_told_before_a_run(tool: dict[str, Any], text: str) -> None:
     (found,) = tool_problems("at", ToolWrapperConfig.model_validate({"tool_configs": [tool]}))
     assert text in str(found)
-
-
-def test_two_tools_of_one_name_are_told_before_a_run() -> None:
-    twice = ToolWrapperConfig.model_validate({"tool_configs": [{"tool_id": "calculator"}] * 2})
-    assert [str(found) for found in tool_problems("at", twice)] == [
-        "at.tool_configs: two tools are called calculator: a call could mean either."
-    ]

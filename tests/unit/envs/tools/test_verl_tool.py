@@ -129,10 +129,15 @@ def test_create_gets_what_the_row_says_of_the_tool(name: str, told: str, empty: 
         assert empty is None or made._tool.log[-3] == empty, "another row's do not stay"
 
 
-def test_older_classes_get_it_by_name() -> None:
+def test_older_classes_work_and_pictures_or_missing_ones_are_refused() -> None:
     made = tool("OlderRemembers")
     made.begin({"extra_info": {"tools_kwargs": {"add": {"create_kwargs": {"truth": "3", "other": 4}}}}})
     assert made.run('{"a": 1, "b": 2}') == "3" and made._tool.log[0] == "truth 3"
+    with pytest.raises(EnvError, match="pictures"):
+        tool("Painter").run("{}")
+    entry = {"tool_id": "verl", "tool_args": {"class_name": "not_there.Weather", "config": {}, "tool_schema": SCHEMA}}
+    (problem,) = tool_problems("at", ToolWrapperConfig.model_validate({"tool_configs": [entry]}))
+    assert "tool_configs[0].tool_args" in problem.text and "not_there" in problem.text
 
 
 def test_a_question_hands_its_row_to_the_tools(tmp_path: Path) -> None:
@@ -178,14 +183,3 @@ def test_a_class_may_have_its_schema_itself() -> None:
 def test_a_class_of_another_interface_is_refused(name: str, reason: str) -> None:
     with pytest.raises(EnvError, match=reason):
         tool(name)
-
-
-def test_pictures_are_refused_not_lost() -> None:
-    with pytest.raises(EnvError, match="pictures"):
-        tool("Painter").run("{}")
-
-
-def test_the_plan_names_the_entry_whose_class_is_not_there() -> None:
-    entry = {"tool_id": "verl", "tool_args": {"class_name": "not_there.Weather", "config": {}, "tool_schema": SCHEMA}}
-    (problem,) = tool_problems("at", ToolWrapperConfig.model_validate({"tool_configs": [entry]}))
-    assert "tool_configs[0].tool_args" in problem.text and "not_there" in problem.text

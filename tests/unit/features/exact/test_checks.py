@@ -16,6 +16,7 @@ from roll.features.exact.checks import KEY, WIDTH, exact_machine_problems, exact
 from roll.models.exact.sizes import WHOLE
 from roll.platforms.table import PLATFORMS
 from roll.run.start.preflight import machine_report
+from tests.helpers.cases import cases
 from tests.helpers.configs import config, problems
 
 EXACT: dict[str, Any] = {
@@ -30,10 +31,26 @@ def said(changes: dict[str, Any]) -> list[str]:
     return [text for text in problems(EXACT | changes) if "exact_log_probs" in text]
 
 
-def test_it_works_with_both_trainers() -> None:
+def test_trainers_and_models_that_are_exact_are_taken_and_others_refused() -> None:
     assert said({}) == []
     assert said({"actor_train.strategy_args.strategy_name": "deepspeed_train"}) == []
     assert said({"actor_train.use_prefix_sharing": "on"}) == []
+    assert WIDTH == WHOLE
+    window = {"model_type": "gemma3_text", "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4}
+    yarn = {"model_type": "qwen3", "rope_scaling": {"rope_type": "yarn", "factor": 2.0}}
+    mixture = {"model_type": "qwen3_moe", "num_experts": 8}
+    exact = ({"model_type": "llama"}, window, yarn, mixture)
+    assert [of_model("actor_train", model) for model in exact] == [[]] * 4
+    args = {"model_name_or_path": "m", "lora_target": "q_proj"}
+    choice = Choice(ROLES["actor_train"], WorkerConfig.model_validate({"model_args": args}))
+    (problem,) = exact_model_problems(choice, {"model_type": "qwen3_moe", "num_experts": 8})
+    assert "which has experts, whose exact products know no adapters (lora_target)" in problem.text
+    assert list(exact_model_problems(choice, {"model_type": "qwen3"})) == []
+    answers = [list(picture_problems(config(EXACT | {KEY: exact}), "actor_train")) for exact in (True, False)]
+    assert [any(text.startswith(f"{KEY}: true, but the rows show pictures") for text in each) for each in answers] == [
+        True,
+        False,
+    ]
 
 
 def test_adapters_go_to_the_engine_by_themselves() -> None:
@@ -59,49 +76,7 @@ def test_what_the_engine_s_settings_say_of_adapters_does_not_change_them(tmp_pat
     assert full == bare and not full.use_rslora
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"actor_infer.strategy_args.strategy_name": "vllm"},
-            "vllm has kernels of its own. Use hf_infer",
-        ),
-        ({"actor_train.strategy_args.strategy_name": "megatron_train"}, "megatron_train has kernels of its own"),
-        ({"actor_train.model_args.dtype": "fp16", "actor_infer.model_args.dtype": "fp16"}, "fp16 is not tested"),
-        ({"actor_infer.model_args.dtype": "fp32"}, "give different numbers. Set them to the same"),
-        (LORA | {"actor_train.model_args.lora_alpha": 24}, "lora_alpha: 24 multiplies what adapters add by 3"),
-        (LORA | {"actor_train.model_args.use_rslora": True}, "lora_alpha: 16 multiplies what adapters add by 5.65685"),
-        (LORA | {"actor_train.model_args.lora_rank": 6}, "lora_rank: 6 is not a multiple of 4"),
-        (LORA | {"actor_train.model_args.lora_dropout": 0.1}, "lora_dropout: 0.1 leaves inputs out"),
-        (
-            LORA | {"actor_train.model_args.additional_target": "embed_tokens"},
-            "trains embed_tokens in full",
-        ),
-        ({"actor_train.model_args.lora_target": "q_proj, lm_head"}, "true sends no adapter of lm_head"),
-        ({"actor_train.model_args.ulysses_size": 2}, "ulysses_size: 2 divides sequences"),
-        (
-            {"actor_train.strategy_args.strategy_config": {"tensor_parallel_size": 2}},
-            "tensor_parallel_size: 2 adds up products in parts",
-        ),
-        ({"actor_train.strategy_args.strategy_config": {"ep_size": 2}}, "ep_size: 2 sends tokens to the experts"),
-        (
-            {
-                "actor_train.strategy_args.strategy_name": "deepspeed_train",
-                "actor_train.model_args.dtype": "fp32",
-                "actor_infer.model_args.dtype": "fp32",
-                "actor_train.strategy_args.strategy_config": {"zero_optimization": {"stage": 3}},
-            },
-            "stage: 3 adds biases after rounding products. Set memory_efficient_linear beside it to false",
-        ),
-        ({"actor_train.use_torch_compile": True}, "use_torch_compile: True uses different kernels"),
-        (
-            {"actor_train.model_args.fused_kernel_options.impl_backend": "cut_cross_entropy"},
-            "cut_cross_entropy has kernels of its own. Set it to torch",
-        ),
-        ({"actor_infer.model_args.attn_implementation": "fa2"}, "fa2 is not the exact attention"),
-        ({"kv_on_update": "keep"}, "kv_on_update: keep samples over keys and values of old weights"),
-    ],
-)
+@cases("changes, message")
 def test_what_breaks_it_is_refused(changes: dict[str, Any], message: str) -> None:
     texts = said(changes)
     assert any(re.search(message, text) for text in texts), texts
@@ -123,37 +98,12 @@ def test_devices_without_exact_products_are_refused(platform: str, monkeypatch: 
     assert list(exact_machine_problems(config({**EXACT, "platform": "cpu"}))) == []
 
 
-def test_a_plan_and_exact_products_know_the_same_width() -> None:
-    assert WIDTH == WHOLE
-
-
 def of_model(role: str, model: dict[str, Any]) -> list[str]:
     choice = Choice(ROLES[role], WorkerConfig.model_validate({"model_args": {"model_name_or_path": "m"}}))
     return [problem.text for problem in exact_model_problems(choice, model)]
 
 
-@pytest.mark.parametrize(
-    ("model", "why"),
-    [
-        (
-            {"model_type": "longcat_flash", "num_experts": 8},
-            "experts, which exact passes do not know of this type",
-        ),
-        ({"model_type": "kimi", "text_config": {"n_routed_experts": 8}}, "experts"),
-        ({"model_type": "falcon_h1"}, "layers that carry a state from token to token"),
-        ({"model_type": "mamba2"}, "states that continue into the next row"),
-        ({"model_type": "gptj"}, "attention of its own"),
-        ({"model_type": "diffllama"}, "attention that subtracts one half from the other"),
-        ({"model_type": "gemma2"}, "a soft cap on attention (attn_logit_softcapping"),
-        ({"model_type": "gpt_oss"}, "sinks in its attention"),
-        ({"model_type": "bloom"}, "a bias by distance (ALiBi)"),
-        (
-            {"model_type": "axk2", "layer_types": ["indexed_attention"]},
-            "layers of type indexed_attention",
-        ),
-        ({"rope_scaling": {"rope_type": "longrope"}}, "rotary frequencies that follow the longest row of a pass"),
-    ],
-)
+@cases("model, why")
 def test_models_that_are_not_exact_are_refused_before_they_are_loaded(model: dict[str, Any], why: str) -> None:
     (text,) = of_model("actor_train", model)
     assert text.startswith("exact_log_probs: true with m (actor_train.model_args.model_name_or_path), wh")
@@ -162,32 +112,8 @@ def test_models_that_are_not_exact_are_refused_before_they_are_loaded(model: dic
     assert of_model("actor_infer", model) == of_model("critic", model) == [], "said of the trainer's, and not exact"
 
 
-def test_models_of_whole_attention_of_windows_and_of_experts_are_exact() -> None:
-    window = {"model_type": "gemma3_text", "layer_types": ["sliding_attention", "full_attention"], "sliding_window": 4}
-    yarn = {"model_type": "qwen3", "rope_scaling": {"rope_type": "yarn", "factor": 2.0}}
-    mixture = {"model_type": "qwen3_moe", "num_experts": 8}
-    exact = ({"model_type": "llama"}, window, yarn, mixture)
-    assert [of_model("actor_train", model) for model in exact] == [[]] * 4
-
-
-def test_a_mixture_with_adapters_is_refused() -> None:
-    args = {"model_name_or_path": "m", "lora_target": "q_proj"}
-    choice = Choice(ROLES["actor_train"], WorkerConfig.model_validate({"model_args": args}))
-    (problem,) = exact_model_problems(choice, {"model_type": "qwen3_moe", "num_experts": 8})
-    assert "which has experts, whose exact products know no adapters (lora_target)" in problem.text
-    assert list(exact_model_problems(choice, {"model_type": "qwen3"})) == []
-
-
 def test_the_plan_reads_the_model_and_says_it_once(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "doge", "num_experts": 8}))
     for exact in (True, False):
         report = machine_report(config(EXACT | {"pretrain": str(tmp_path), "exact_log_probs": exact}))
         assert sum("exact_log_probs" in problem.text for problem in report.problems) == int(exact)
-
-
-def test_rows_with_pictures_are_refused_beside_it() -> None:
-    said = [list(picture_problems(config(EXACT | {KEY: exact}), "actor_train")) for exact in (True, False)]
-    assert [any(text.startswith(f"{KEY}: true, but the rows show pictures") for text in each) for each in said] == [
-        True,
-        False,
-    ]

@@ -25,16 +25,13 @@ def test_a_use_takes_decay_from_the_version() -> None:
     assert [entry.number for entry in ranked] == [entry.number for entry, _ in by_hand] == [1, 0, 2]
 
 
-def test_equal_priorities_keep_the_order_of_the_data() -> None:
+def test_priorities_noise_and_limits_are_those_of_seed_and_step() -> None:
     candidates = [
         (Entry(1, 4, oldest_version=2), 0),
         (Entry(0, 9, oldest_version=2), 0),
         (Entry(1, 3, oldest_version=2), 0),
     ]
     assert [entry.number for entry in reuse().in_order(candidates, 0)] == [9, 3, 4]
-
-
-def test_noise_is_that_of_the_seed_and_the_step_and_has_the_deviation_that_is_asked_for() -> None:
     keys = reuse(priority="decay_limit_randomization", sigma=1.5)
     candidates = [(Entry(0, n, oldest_version=0), 0) for n in range(400)]
     noise = np.random.default_rng([3, 7]).normal(0.0, 1.5, 400)
@@ -42,18 +39,12 @@ def test_noise_is_that_of_the_seed_and_the_step_and_has_the_deviation_that_is_as
     assert [entry.number for entry in keys.in_order(candidates, 7)] == by_hand
     assert [entry.number for entry in keys.in_order(candidates, 8)] != by_hand
     assert noise.std() == pytest.approx(1.5, abs=0.2)
-
-
-def test_uses_are_limited_by_the_function_that_limits_them() -> None:
     used = Use(Entry(0, 0), times=3, step=2, ended=10.0)
     assert reuse(use_limit=3).comes_back(used), "linear_decay has no limit"
     limited = reuse(priority="decay_limit_randomization", use_limit=3)
     assert not limited.comes_back(used)
     assert limited.comes_back(Use(Entry(0, 0), times=2, step=2, ended=10.0))
     assert reuse(priority="decay_limit_randomization", use_limit=0).comes_back(used)
-
-
-def test_a_group_rests_before_it_comes_back() -> None:
     used = Use(Entry(0, 0), times=1, step=2, ended=10.0)
     keys = reuse(cooldown_s=5.0)
     assert [keys.is_rested(used, now) for now in (10.0, 14.9, 15.0)] == [False, False, True]

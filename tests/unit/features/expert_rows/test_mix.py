@@ -92,13 +92,18 @@ def test_rows_do_not_depend_on_ranks(num_ranks: int) -> None:
     assert drawn(mix(num_ranks), range(5)) == drawn(mix(2), range(5))
 
 
-def test_ranks_that_rows_do_not_fill_get_copies_with_nothing_to_learn() -> None:
+def test_ranks_without_rows_and_rows_without_weight_learn_nothing() -> None:
     given, plan = made(rows={"a": {"share": 0.05, "data_args": {"file_name": "x.jsonl"}}})
     mixed = Mix(given, plan, {"a": RowSource(numbered(100, 20), 1, True, "a")}).add_expert_rows(JOB, 0)
     assert mixed is not None and mixed.rows is not None  # 3 rows of an update on 2 ranks
     assert [len(update) for update in updates_of(mixed.rows, 2)] == [3, 3]
     assert [len(shard.rows) for shard in mixed.rows.shards] == [4, 4]
     assert mixed.metrics["actor/expert_rows"] == 6
+    given = mix(weight=0.5, decay_steps=2)
+    assert [given.add_expert_rows(JOB, step) is None for step in range(4)] == [False, False, True, True]
+    assert given.state()["b"]["drawn"] == 2 * 2 * 7
+    plain, plan = config({}), build_plan(config({}))
+    assert Mix(plain, plan, {}).add_expert_rows(JOB, 0) is None
 
 
 def test_a_checkpoint_brings_every_source_back_to_its_place(tmp_path: Path) -> None:
@@ -118,14 +123,6 @@ def test_a_source_that_the_checkpoint_does_not_know_begins(tmp_path: Path) -> No
     drawn(part, range(2))
     again.load_state({"a": part.state()["a"]}, tmp_path)
     assert [number for number in drawn(again, range(1))[0][0] if number >= 200] == list(range(200, 207))
-
-
-def test_where_rows_have_no_weight_none_are_drawn() -> None:
-    given = mix(weight=0.5, decay_steps=2)
-    assert [given.add_expert_rows(JOB, step) is None for step in range(4)] == [False, False, True, True]
-    assert given.state()["b"]["drawn"] == 2 * 2 * 7
-    plain, plan = config({}), build_plan(config({}))
-    assert Mix(plain, plan, {}).add_expert_rows(JOB, 0) is None
 
 
 def test_rows_are_read_as_fine_tuning_reads_them(tiny_model_dir: Path, tmp_path: Path) -> None:

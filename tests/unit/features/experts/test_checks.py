@@ -6,6 +6,7 @@ import pytest
 
 from roll.features.experts.checks import balance_model_problems
 from roll.run.start.preflight import choices
+from tests.helpers.cases import cases
 from tests.helpers.configs import config, problems
 
 KEY = "actor_train.model_args.moe_aux_loss_coef"
@@ -17,18 +18,7 @@ def test_every_trainer_takes_it(name: str) -> None:
     assert problems({KEY: 0.01, "actor_train.strategy_args.strategy_name": name}) == []
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            {"actor_train.use_torch_compile": True},
-            f"{KEY}: 0.01 with actor_train.use_torch_compile: true: router outputs",
-        ),
-        ({CHECKPOINTING: True}, f"{KEY}: 0.01 with {CHECKPOINTING}: true: router outputs have no gradient there."),
-        ({KEY: -0.1}, f"{KEY}: -0.1"),
-    ],
-    ids=["compiled", "reentrant", "negative"],
-)
+@cases("changes, said")
 def test_what_leaves_routers_untold_is_refused(changes: dict[str, Any], said: str) -> None:
     found = problems({KEY: 0.01} | changes)
     assert len(found) == 1 and said in found[0], found

@@ -7,6 +7,7 @@ import pytest
 from roll.configs.plan.batch_plan import build_plan
 from roll.features.experts.checks import router_replay_model_problems
 from roll.run.start.preflight import choices
+from tests.helpers.cases import cases
 from tests.helpers.configs import config, problems
 
 KEY = "actor_train.router_replay.mode"
@@ -21,30 +22,7 @@ def test_every_trainer_takes_it(name: str) -> None:
     assert problems({KEY: "R3", NAME: name, ENGINE: "sglang"}) == []
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            {KEY: "R3", ENGINE: "vllm"},
-            f"{KEY}: R3 with {ENGINE}: vllm, which does not report which experts its tokens "
-            "went to. Supported by: hf_infer, sglang. Use one of them, or use R2.",
-        ),
-        (
-            {KEY: "R3", ENGINE: "hf_infer", "mode": "explore"},
-            f"{KEY}: R3 needs the experts of the rollout, which mode does not store",
-        ),
-        ({KEY: "R2", "actor_train.use_torch_compile": True}, f"{KEY}: R2 with actor_train.use_torch_compile: true"),
-        (
-            {
-                KEY: "R2",
-                NAME: "megatron_train",
-                "actor_train.strategy_args.strategy_config": {"moe_router_fusion": True},
-            },
-            f"{KEY}: R2 with actor_train.strategy_args.strategy_config.moe_router_fusion: true, whose kernel",
-        ),
-        ({KEY: "R1"}, f"{KEY}: 'R1'"),
-    ],
-)
+@cases("changes, said")
 def test_what_cannot_replay_is_refused(changes: dict[str, Any], said: str) -> None:
     found = problems(changes)
     assert any(said in text for text in found), found

@@ -15,6 +15,7 @@ from roll.errors import StrategyError
 from roll.models.exports import plain_name
 from roll.models.hf import LogProbHead
 from roll.models.loading import LoadedModel, load_model, load_policy, write_hf_model
+from tests.helpers.cases import cases
 from tests.parity.families.models import save_tiny
 from tests.parity.megatron import models
 
@@ -59,58 +60,37 @@ def adapter_dir(model_dir: Path, directory: Path) -> Path:
     return directory / "adapter"
 
 
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [
-        (
-            {"lora_target": "q_proj, layers.0.mlp.up_proj"},
-            ["0.self_attn.q_proj", "1.self_attn.q_proj", "0.mlp.up_proj"],
-        ),
-        ({"lora_target": ["v_proj"], "freeze_module_prefix": "model.layers.0."}, ["1.self_attn.v_proj"]),
-        ({"lora_target": "self_attn.o_proj", "freeze_module_prefix": "model.layers.1"}, ["0.self_attn.o_proj"]),
-    ],
-    ids=str,
-)
+@cases("given, found")
 def test_a_target_is_the_last_part_of_a_name(given: dict[str, Any], found: list[str], tiny_model_dir: Path) -> None:
     assert layers(loaded(tiny_model_dir, **given)) == {f"model.layers.{name}" for name in found}
 
 
-def test_all_linear_is_every_linear_layer_but_the_head(tiny_model_dir: Path) -> None:
+def test_targets_scale_and_dropout_are_those_of_peft(tiny_model_dir: Path) -> None:
     model = loaded(tiny_model_dir)
     assert len(layers(model)) == 14 and not [name for name in layers(model) if "lm_head" in name]
     trained = [name for name, parameter in model.module.named_parameters() if parameter.requires_grad]
     assert len(trained) == 28 and all(".lora_" in name for name in trained)
+    for given, scale in (({}, 2.0), ({"lora_alpha": 3}, 0.75), ({"lora_alpha": 3, "use_rslora": True}, 1.5)):
+        exports = loaded(tiny_model_dir, lora_rank=4, **given).exports
+        assert {export.adapter[2] for export in exports if export.adapter} == {scale}
+    model = with_b(loaded(tiny_model_dir, lora_dropout=0.5))
+    ids, mask = torch.arange(3, 33).reshape(2, 15), torch.ones(2, 15, dtype=torch.bool)
+    assert model.adapters is not None
+    with torch.no_grad():
+        with model.adapters.without_dropout():
+            assert torch.equal(model.module(ids, mask)[0], model.module(ids, mask)[0])
+        assert not torch.equal(model.module(ids, mask)[0], model.module(ids, mask)[0])
+    with pytest.raises(StrategyError, match="additional_target trains every layer in full that lora_target names"):
+        loaded(tiny_model_dir, lora_target="q_proj, o_proj", additional_target="self_attn")
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"lora_target": "query"}, "lora_target: no linear layer of the model is named query. It has down_proj, "),
-        ({"lora_target": "embed_tokens"}, "no linear layer of the model is named embed_tokens"),
-        ({"lora_target": "lm_head"}, "lora_target: lm_head: embedding and head are one weight in this model"),
-        ({"lora_target": "all-embedding"}, "lora_target: all-embedding: adapters are for linear layers"),
-        ({"freeze_module_prefix": "model.layers"}, "freeze_module_prefix: model.layers leaves no layer that lora_targ"),
-        ({"additional_target": "lm_head"}, "additional_target: lm_head: embedding and head are one weight"),
-        ({"additional_target": "vision"}, "additional_target: no module of the model is named vision"),
-        ({"adapter_name_or_path": "/no/such/adapter"}, "adapter_name_or_path: /no/such/adapter: no adapter can be re"),
-    ],
-    ids=str,
-)
+@cases("given, said")
 def test_what_does_not_fit_the_model_is_refused(given: dict[str, Any], said: str, tiny_tied_model_dir: Path) -> None:
     with pytest.raises(StrategyError, match=said):
         loaded(tiny_tied_model_dir, **given)
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"lora_rank": 4}, "was made with lora_rank: 2, lora_alpha: 4. Set that in model_args"),
-        ({"use_rslora": True}, "was made with use_rslora: False"),
-        ({"lora_target": "q_proj"}, "has adapters for other layers than .* lacks none, and has .*down_proj.* besides"),
-        ({"additional_target": "norm"}, "it lacks model.norm.weight, and has none besides"),
-    ],
-    ids=str,
-)
+@cases("given, said")
 def test_an_adapter_to_start_from_must_be_the_one_that_is_described(
     given: dict[str, Any], said: str, tiny_model_dir: Path, tmp_path: Path
 ) -> None:
@@ -133,12 +113,6 @@ def test_adapters_of_indexers_are_saved_and_taken_up_though_no_gradient_reaches_
     again = loaded(base, adapter_name_or_path=str(place))
     factors = [(name, p) for name, p in again.module.named_parameters() if ".lora_B." in name and ".indexer." in name]
     assert factors and all(bool(factor.any()) for _, factor in factors)
-
-
-def test_a_factor_with_rslora_is_alpha_over_the_root_of_the_rank(tiny_model_dir: Path) -> None:
-    for given, scale in (({}, 2.0), ({"lora_alpha": 3}, 0.75), ({"lora_alpha": 3, "use_rslora": True}, 1.5)):
-        exports = loaded(tiny_model_dir, lora_rank=4, **given).exports
-        assert {export.adapter[2] for export in exports if export.adapter} == {scale}
 
 
 def test_merging_leaves_the_trained_weights_alone_and_equals_peft(tiny_model_dir: Path) -> None:
@@ -195,16 +169,6 @@ def test_an_adapter_of_the_head_is_part_of_its_log_probs_and_learns(tiny_model_d
         assert torch.equal(model.module(ids, mask)[0], base.module(ids, mask)[0])
     want = base.pretrained.lm_head.weight + model.pretrained.lm_head.get_delta_weight("default")
     assert torch.allclose(merged(model)["lm_head.weight"], want, atol=1e-7)
-
-
-def test_dropout_is_of_training_alone(tiny_model_dir: Path) -> None:
-    model = with_b(loaded(tiny_model_dir, lora_dropout=0.5))
-    ids, mask = torch.arange(3, 33).reshape(2, 15), torch.ones(2, 15, dtype=torch.bool)
-    assert model.adapters is not None
-    with torch.no_grad():
-        with model.adapters.without_dropout():
-            assert torch.equal(model.module(ids, mask)[0], model.module(ids, mask)[0])
-        assert not torch.equal(model.module(ids, mask)[0], model.module(ids, mask)[0])
 
 
 @torch.no_grad()
@@ -308,11 +272,6 @@ def test_gate_and_up_of_experts_without_down_are_refused(family: str, target: st
     with pytest.raises(StrategyError, match=f"lora_target: {target} adapts gate and up of experts without down"):
         loaded(tmp_path, lora_target=target)
     assert loaded(tmp_path, lora_target="o_proj, w2" if family == "mixtral" else "o_proj, down_proj")
-
-
-def test_layers_that_are_all_trained_in_full_are_told_of(tiny_model_dir: Path) -> None:
-    with pytest.raises(StrategyError, match="additional_target trains every layer in full that lora_target names"):
-        loaded(tiny_model_dir, lora_target="q_proj, o_proj", additional_target="self_attn")
 
 
 def test_adapters_of_a_layer_with_states_are_not_passed_over_in_training(

@@ -20,8 +20,9 @@ from roll.configs.strategies.table import STRATEGIES
 from roll.configs.tables.roles import ACTOR_TRAIN, CRITIC, Role
 from roll.features.lora import checks
 from roll.features.lora.checks import lora_problems, sent_adapter_model_problems
-from roll.features.lora.model_checks import EXPERTS_AND_RSLORA, EXPERTS_WITHOUT_DOWN, lora_model_problems
+from roll.features.lora.model_checks import EXPERTS_WITHOUT_DOWN, lora_model_problems
 from roll.run.start.preflight import choices, machine_report, role_strategy_warnings
+from tests.helpers.cases import cases
 from tests.helpers.configs import checked, config, problems, warnings_of
 
 MODELS = Path(__file__).parents[2] / "configs" / "memory" / "models"
@@ -44,20 +45,7 @@ def test_other_names_of_the_same_keys_are_taken() -> None:
     assert (args.lora_target, args.adapter_name_or_path) == (("all-linear",), "/an/adapter")
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"lora_target": "all-linear", "lora_rank": 0}, "actor_train.model_args.lora_rank: 0 must be at least 1."),
-        (
-            {"lora_target": "all-linear", "lora_dropout": 1.0},
-            "actor_train.model_args.lora_dropout: 1.0 must be less than",
-        ),
-        ({"lora_target": "all-embedding"}, "lora_target: all-embedding: adapters are for linear layers; additional_ta"),
-        ({"adapter_name_or_path": "/a"}, "adapter_name_or_path is for LoRA, which lora_target switches on. Set actor_"),
-        ({"additional_target": "lm_head"}, "actor_train.model_args.additional_target is for LoRA, which lora_target "),
-    ],
-    ids=str,
-)
+@cases("changes, said")
 def test_settings_that_cannot_work_are_refused(changes: dict[str, Any], said: str) -> None:
     found = problems({f"actor_train.model_args.{key}": value for key, value in changes.items()})
     assert len(found) == 1 and said in found[0]
@@ -78,21 +66,15 @@ def test_a_strategy_that_trains_no_adapters_is_refused_and_those_that_do_are_nam
         assert problems(LORA | {"actor_train.strategy_args.strategy_name": name}) == []
 
 
-def test_layers_of_transformer_engine_get_no_adapters() -> None:
+def test_layers_without_adapters_are_named() -> None:
     megatron = {"strategy_name": "megatron_train", "strategy_config": {"transformer_impl": "transformer_engine"}}
     found = problems(LORA | {"actor_train.strategy_args": megatron})
     said = "actor_train.model_args.lora_target: adapters on layers of transformer-engine are not supported yet."
     assert [text for text in found if text.startswith(said)]
-
-
-def test_experts_in_one_product_get_no_adapters() -> None:
     megatron = {"strategy_name": "megatron_train", "strategy_config": {"moe_grouped_gemm": True}}
     said = "actor_train.model_args.lora_target: actor_train.strategy_args.strategy_config.moe_grouped_gemm: true, whose"
     assert [text for text in problems(LORA | {"actor_train.strategy_args": megatron}) if text.startswith(said)]
     assert not problems({"actor_train.strategy_args": megatron})
-
-
-def test_settings_of_adapters_without_a_target_are_said_to_do_nothing() -> None:
     given = {"actor_train.model_args.lora_rank": 16, "actor_train.model_args.lora_alpha": 32}
     said = "actor_train.model_args: lora_rank, lora_alpha do nothing: LoRA is off (lora_target is not set)."
     assert said in role_strategy_warnings(config(given))
@@ -120,14 +102,11 @@ def test_the_reference_is_the_policy_without_adapters_and_no_role_of_its_own() -
     assert said in warnings_of(made)
 
 
-def test_without_a_kl_term_nobody_is_the_reference() -> None:
+def test_the_policy_without_adapters_is_the_reference_or_nobody() -> None:
     one_update = {"rollout_batch_size": 8}
     plan, with_kl = (build_plan(config(LORA | one_update | more)) for more in ({}, KL))
     assert not plan.policy_is_reference and plan.reference_batch_size is None and plan.scoring == frozenset()
     assert with_kl.policy_is_reference and with_kl.scoring == {"actor_train"}
-
-
-def test_a_reference_that_is_another_model_is_refused() -> None:
     other = REFERENCE | {"model_args": {"model_name_or_path": "org/other"}}
     assert problems(LORA | KL | {"reference": other}) == [
         "reference.model_args.model_name_or_path: org/other is not the model of actor_train, org/model. With "
@@ -135,11 +114,14 @@ def test_a_reference_that_is_another_model_is_refused() -> None:
         "lora_target."
     ]
     assert problems(KL | {"reference": other}) == []
-
-
-def test_a_start_from_an_adapter_is_no_reference() -> None:
     given = LORA | KL | {"actor_train.model_args.adapter_name_or_path": "/an/adapter"}
     assert any("the KL compares with the model without any adapter" in text for text in warnings_of(config(given)))
+    tied = model("qwen2.5-7b") | {"tie_word_embeddings": True}
+    worker = config({"actor_train.model_args": {"lora_target": "q_proj", "additional_target": "lm_head"}}).actor_train
+    assert [problem.text for problem in lora_model_problems(Choice(ACTOR_TRAIN, worker), tied)] == [
+        "actor_train.model_args.additional_target: lm_head: embedding and head are one weight in this model "
+        "(tie_word_embeddings); this would make two of it. Remove it."
+    ]
 
 
 def model(name: str) -> dict[str, Any]:
@@ -152,87 +134,14 @@ def shape_of(name: str, role: Role = ACTOR_TRAIN) -> ModelShape:
     return shape
 
 
-@pytest.mark.parametrize(
-    ("args", "name", "said"),
-    [
-        (
-            {"lora_target": "query"},
-            "qwen2.5-7b",
-            "actor_train.model_args.lora_target: no linear layer of the model is named query. It has down_proj, "
-            "gate_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj, or write all-linear.",
-        ),
-        (
-            {"lora_target": "gate_proj"},
-            "qwen3-30b-a3b",
-            "actor_train.model_args.lora_target: gate_proj and up_proj of experts are one matrix, and gate_proj names "
-            "a part of it. Name both, or none.",
-        ),
-        (
-            {"lora_target": "gate_proj, up_proj, down_proj"},
-            "qwen3-30b-a3b",
-            "actor_train.model_args.lora_target: gate_proj, up_proj, down_proj names layers of experts alone. Name one "
-            "beside them, such as o_proj.",
-        ),
-        (
-            {"lora_target": "gate_proj, up_proj, o_proj"},
-            "qwen3-30b-a3b",
-            f"actor_train.model_args.lora_target: gate_proj, up_proj, o_proj {EXPERTS_WITHOUT_DOWN}.",
-        ),
-        ({"lora_target": "down_proj, o_proj"}, "qwen3-30b-a3b", None),
-        ({"lora_target": "gate_proj, up_proj, down_proj, o_proj"}, "qwen3-30b-a3b", None),
-        (
-            {"lora_target": "down_proj, o_proj", "use_rslora": True},
-            "qwen3-30b-a3b",
-            f"actor_train.model_args.use_rslora: {EXPERTS_AND_RSLORA}.",
-        ),
-        (
-            {"lora_target": "q_proj", "freeze_module_prefix": "model."},
-            "qwen2.5-7b",
-            "actor_train.model_args.freeze_module_prefix: model. leaves no layer that "
-            "actor_train.model_args.lora_target could name.",
-        ),
-        (
-            {"lora_target": "q_proj, o_proj", "additional_target": "self_attn"},
-            "qwen2.5-7b",
-            "actor_train.model_args.additional_target: self_attn leaves no layer that "
-            "actor_train.model_args.lora_target could name.",
-        ),
-        ({"lora_target": "q_proj, up_proj", "additional_target": "self_attn"}, "qwen2.5-7b", None),
-        ({"lora_target": "layers.3.mlp.up_proj"}, "qwen2.5-7b", None),
-        ({"lora_target": "lm_head"}, "qwen2.5-7b", None),
-        (
-            {"lora_target": "q_proj", "additional_target": "lm_heads"},
-            "qwen2.5-7b",
-            "actor_train.model_args.additional_target: no module of the model that has weights is named lm_heads. It "
-            "has down_proj, embed_tokens, gate_proj, input_layernorm, k_proj, layers, lm_head, mlp, model, norm, "
-            "o_proj, post_attention_layernorm, q_proj, self_attn, up_proj, v_proj.",
-        ),
-        (
-            {"lora_target": "q_proj", "additional_target": "embed_tokens", "freeze_module_prefix": "model.embed"},
-            "qwen2.5-7b",
-            "actor_train.model_args.freeze_module_prefix: model.embed leaves no module that "
-            "actor_train.model_args.additional_target: embed_tokens names. Remove one of them.",
-        ),
-        ({"lora_target": "q_proj", "additional_target": ["lm_head", "layers.3.mlp", "norm"]}, "qwen2.5-7b", None),
-        ({"lora_target": "all-linear"}, "qwen3-30b-a3b", None),
-        ({}, "qwen2.5-7b", None),
-    ],
-)
+@cases("args, name, said")
 def test_targets_are_held_against_the_models_layers(args: dict[str, Any], name: str, said: str | None) -> None:
     worker = config({"actor_train.model_args": args}).actor_train
     found = [problem.text for problem in lora_model_problems(Choice(ACTOR_TRAIN, worker), model(name))]
     assert found == ([] if said is None else [said])
 
 
-@pytest.mark.parametrize(
-    ("kind", "target", "is_refused"),
-    [
-        ("falcon_h1", "all-linear", True),
-        ("nemotron_h", "q_proj, mixer.out_proj", True),
-        ("falcon_h1", "q_proj, in_proj", False),
-        ("granitemoehybrid", "all-linear", False),
-    ],
-)
+@cases("kind, target, is_refused")
 def test_layers_to_which_peft_gives_no_adapters_are_refused_by_name(kind: str, target: str, is_refused: bool) -> None:
     worker = config({"actor_train.model_args": {"lora_target": target}}).actor_train
     found = [problem.text for problem in lora_model_problems(Choice(ACTOR_TRAIN, worker), {"model_type": kind})]
@@ -260,15 +169,6 @@ def test_layers_that_are_named_in_place_of_others_are_there_and_can_have_adapter
         *("in_proj", "up_proj", "down_proj", "q_proj", "k_proj", "v_proj", "o_proj")
     }
     assert not found(names)
-
-
-def test_one_weight_of_embedding_and_head_cannot_be_trained_in_full() -> None:
-    tied = model("qwen2.5-7b") | {"tie_word_embeddings": True}
-    worker = config({"actor_train.model_args": {"lora_target": "q_proj", "additional_target": "lm_head"}}).actor_train
-    assert [problem.text for problem in lora_model_problems(Choice(ACTOR_TRAIN, worker), tied)] == [
-        "actor_train.model_args.additional_target: lm_head: embedding and head are one weight in this model "
-        "(tie_word_embeddings); this would make two of it. Remove it."
-    ]
 
 
 @pytest.mark.parametrize("target", ["down_proj", "gate_proj, up_proj, down_proj", "all-linear"])
@@ -319,24 +219,7 @@ def test_modules_are_called_as_the_trainer_knows_them(
     assert len(found) == (said is not None) and all(WHERE in text and str(said) in text for text in found)
 
 
-@pytest.mark.parametrize(
-    ("strategy", "target", "said"),
-    [
-        ("fsdp2_train", "q_proj, gate_up_proj, down_proj", None),
-        ("deepspeed_train", "o_proj, experts.gate_up_proj", None),  # peft reads gate and up alone of a parameter
-        ("fsdp2_train", "experts.down_proj", "names layers of experts alone"),
-        (
-            "fsdp2_train",
-            "q_proj, gate_proj",
-            "is named gate_proj. It has down_proj, gate_up_proj, k_proj",
-        ),
-        (
-            "megatron_train",
-            "q_proj, down_proj",
-            "no linear layer of the model is named down_proj. It has k_",
-        ),
-    ],
-)
+@cases("strategy, target, said")
 def test_experts_in_one_tensor_of_the_files_get_adapters_by_its_name(
     strategy: str, target: str, said: str | None
 ) -> None:
@@ -348,7 +231,7 @@ def test_experts_in_one_tensor_of_the_files_get_adapters_by_its_name(
     assert [said is not None and said in problem.text for problem in found] == [True] * (said is not None)
 
 
-def test_adapters_of_experts_in_one_tensor_are_counted() -> None:
+def test_memory_counts_adapters_and_modules_trained_in_full() -> None:
     """Rank 4 for each of 8 experts: [2048, 2 x 6144] and [6144, 2048], of each of 48 layers."""
     gpt_oss = {key: value for key, value in model("qwen3-30b-a3b").items() if key != "num_experts"} | GPT_OSS
     shape, why = model_shape(gpt_oss)
@@ -356,6 +239,30 @@ def test_adapters_of_experts_in_one_tensor_are_counted() -> None:
     args = ModelArgs.model_validate({"lora_target": "gate_up_proj, down_proj", "lora_rank": 4})
     trained = sum(weight.num_elements for weight, learns in held_weights(shape, args) if learns)
     assert trained == 48 * 8 * 4 * (2048 + 2 * 6144 + 6144 + 2048)
+    # A of q, k, v, gate and up is whole on each rank, and B of o and down.
+    whole = 28 * 16 * (5 * 3584 + 2 * 3584)
+    held = (adapter_elements(16) - whole) / 2 + whole
+    states = states_of(megatron, "megatron_train", {"tensor_model_parallel_size": 2, "use_distributed_optimizer": True})
+    assert states["gradients"] == 4 * held
+    assert states["optimizer"] == 12 * held
+    head = 152_064 * 3584
+    without, with_head = (
+        states_of(deepspeed, "deepspeed_train", {"zero_optimization": {"stage": 0}}, additional_target=target)
+        for target in ([], ["lm_head"])
+    )
+    assert with_head["weights"] - without["weights"] == 2 * head
+    assert with_head["optimizer"] - without["optimizer"] == 12 * head
+    # Rank 1: 152,064 rows and 3584 columns; all-linear leaves it out.
+    zero = {"zero_optimization": {"stage": 0}}
+    without, named = (
+        states_of(deepspeed, "deepspeed_train", zero, lora_target=target, lora_rank=1)
+        for target in (["all-linear"], ["all-linear", "lm_head"])
+    )
+    assert named["optimizer"] - without["optimizer"] == 12 * (152_064 + 3584)
+    worker = config({"actor_train.model_args": {"lora_target": ["q_proj"], "lora_rank": 1}}).actor_train
+    facts = RoleFacts(worker, shape_of("qwen2.5-7b", CRITIC), "train", 1, shares_devices=False)
+    states = {p.name: p.num_bytes for parts in deepspeed.train_memory(facts).states.values() for p in parts}
+    assert states["optimizer"] == 12 * (28 * 2 * 3584 + 3584 + 1)
 
 
 @pytest.mark.parametrize("word", ["down_proj", "experts.0.down_proj"])
@@ -397,82 +304,26 @@ def test_a_frozen_base_has_neither_gradients_nor_moments() -> None:
     }
 
 
-def test_tensor_parallel_divides_one_factor_of_every_adapter() -> None:
-    """A of q, k, v, gate and up is whole on each rank, and B of o and down."""
-    whole = 28 * 16 * (5 * 3584 + 2 * 3584)
-    held = (adapter_elements(16) - whole) / 2 + whole
-    states = states_of(megatron, "megatron_train", {"tensor_model_parallel_size": 2, "use_distributed_optimizer": True})
-    assert states["gradients"] == 4 * held
-    assert states["optimizer"] == 12 * held
-
-
-def test_a_module_trained_in_full_is_there_twice() -> None:
-    head = 152_064 * 3584
-    without, with_head = (
-        states_of(deepspeed, "deepspeed_train", {"zero_optimization": {"stage": 0}}, additional_target=target)
-        for target in ([], ["lm_head"])
-    )
-    assert with_head["weights"] - without["weights"] == 2 * head
-    assert with_head["optimizer"] - without["optimizer"] == 12 * head
-
-
-def test_the_heads_adapter_is_counted_where_it_is_named() -> None:
-    """Rank 1: 152,064 rows and 3584 columns; all-linear leaves it out."""
-    zero = {"zero_optimization": {"stage": 0}}
-    without, named = (
-        states_of(deepspeed, "deepspeed_train", zero, lora_target=target, lora_rank=1)
-        for target in (["all-linear"], ["all-linear", "lm_head"])
-    )
-    assert named["optimizer"] - without["optimizer"] == 12 * (152_064 + 3584)
-
-
-def test_a_critic_trains_its_head_in_place() -> None:
-    worker = config({"actor_train.model_args": {"lora_target": ["q_proj"], "lora_rank": 1}}).actor_train
-    facts = RoleFacts(worker, shape_of("qwen2.5-7b", CRITIC), "train", 1, shares_devices=False)
-    states = {p.name: p.num_bytes for parts in deepspeed.train_memory(facts).states.values() for p in parts}
-    assert states["optimizer"] == 12 * (28 * 2 * 3584 + 3584 + 1)
-
-
 SENT = "actor_infer.strategy_args"
 ENABLED = LORA | {SENT: {"strategy_name": "vllm", "strategy_config": {"enable_lora": True}}}
 KEY = "actor_infer.strategy_args.strategy_config.enable_lora"
 
 
-def test_engines_that_get_adapters_by_themselves_know_their_rank() -> None:
+def test_engines_know_the_rank_or_get_merged_weights() -> None:
     run = checked(ENABLED | {"actor_train.model_args.lora_rank": 12}).config
     assert run is not None and build_plan(run).adapter_rank == 12
     for changes in (LORA, ENABLED | {SENT: {"strategy_name": "vllm", "strategy_config": {"enable_lora": False}}}):
         merged = checked(changes).config
         assert merged is not None and build_plan(merged).adapter_rank is None
+    choice = next(choice for choice in choices(config(ENABLED)) if choice.role.use == "generate")
+    model = json.loads((MODELS / "qwen3-30b-a3b.json").read_text())
+    (found,) = sent_adapter_model_problems(choice, model)
+    assert found.text.startswith(f"{KEY}: true with a mixture (org/model): the engine would put adapters on its exp")
+    assert list(sent_adapter_model_problems(choice, {"text_config": model})) == [found]
+    assert not list(sent_adapter_model_problems(choice, json.loads((MODELS / "qwen2.5-7b.json").read_text())))
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (
-            {"actor_train.model_args.lora_target": []},
-            "true sends LoRA adapters to the engine, and actor_train trains no",
-        ),
-        (
-            {"actor_train.strategy_args.strategy_name": "megatron_train"},
-            "true with actor_train.strategy_args.strategy_name: megatron_train, which does not send LoRA adapters "
-            "apart from the weights. Supported by: deepspeed_train, fsdp2_train. Use one of them, or remove it.",
-        ),
-        (
-            {"actor_train.model_args.additional_target": "lm_head"},
-            "additional_target trains lm_head in full. Remove one",
-        ),
-        (
-            {"actor_train.model_args.lora_target": "q_proj, lm_head"},
-            "true sends no adapter of lm_head, which actor_trai",
-        ),
-        (
-            {"actor_train.model_args.lora_rank": 600},
-            "actor_train.model_args.lora_rank: 600; vllm takes at most 512. Low",
-        ),
-    ],
-    ids=str,
-)
+@cases("changes, said")
 def test_adapters_that_cannot_be_sent_by_themselves_are_refused(changes: dict[str, Any], said: str) -> None:
     found = [text for text in problems(ENABLED | changes) if text.startswith(KEY)]
     assert len(found) == 1 and said in found[0]
@@ -489,12 +340,3 @@ def test_an_engine_that_no_adapter_reaches_is_refused_one() -> None:
     (said,) = (text for text in problems(LORA | {"rewards.math": judge}) if "adapter" in text)
     key = "rewards.math.strategy_args.strategy_config.enable_lora"
     assert said == f"{key}: no adapter ever reaches rewards.math. Remove it."
-
-
-def test_a_mixture_gets_merged_weights() -> None:
-    choice = next(choice for choice in choices(config(ENABLED)) if choice.role.use == "generate")
-    model = json.loads((MODELS / "qwen3-30b-a3b.json").read_text())
-    (found,) = sent_adapter_model_problems(choice, model)
-    assert found.text.startswith(f"{KEY}: true with a mixture (org/model): the engine would put adapters on its exp")
-    assert list(sent_adapter_model_problems(choice, {"text_config": model})) == [found]
-    assert not list(sent_adapter_model_problems(choice, json.loads((MODELS / "qwen2.5-7b.json").read_text())))

@@ -12,6 +12,7 @@ from roll.features.mtp.checks import head_model_problems
 from roll.models.megatron.family_table import model_problems
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.run.start.preflight import choices
+from tests.helpers.cases import cases
 from tests.helpers.configs import config, problems, warnings_of
 
 KEY = "actor_train.mtp_training_mode"
@@ -27,29 +28,17 @@ def test_megatron_takes_it(mode: str | None) -> None:
     assert problems({KEY: mode, SETTINGS: parallel, "actor_train.router_replay.mode": "R2"} | MEGATRON) == []
 
 
-def test_it_is_off_and_weighs_a_tenth() -> None:
+def test_heads_are_off_weigh_a_tenth_and_are_idle_elsewhere() -> None:
     worker = config().actor_train
     assert (worker.trains_prediction_head, worker.mtp_loss_scaling_factor) == (False, 0.1)
     assert {"mtp_training_mode", "mtp_loss_scaling_factor"} <= AgenticConfig.role_table["actor_train"].reads
+    critic = {"critic.device_mapping": [3], "critic.strategy_args.strategy_name": "deepspeed_train"}
+    made = config({"critic.mtp_loss_scaling_factor": 0.2, "adv_estimator": "gae"} | critic)
+    told = [text for text in warnings_of(made) if "mtp_loss_scaling_factor" in text]
+    assert told == ["critic: mtp_loss_scaling_factor does nothing here: this role learns values."]
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({NAME: "deepspeed_train"}, f"{KEY}: joint with deepspeed_train, which does not train MTP heads. "
-         "Supported by: megatron_train. Use it, or set it to disabled."),
-        ({NAME: "fsdp2_train"}, f"{KEY}: joint with fsdp2_train, which does not train MTP heads"),
-        ({"actor_train.model_args.lora_target": "all-linear"}, f"{KEY}: joint with actor_train.model_args.lora_target"),
-        ({SETTINGS: {"apply_rope_fusion": True}},
-         f"{KEY}: joint works with {SETTINGS}.transformer_impl: local only, but it is transformer_engine"),
-        ({"skip_idle_rows": True}, "skip_idle_rows: true can skip no rows: actor_train.mtp_training_mode adds a"),
-        ({"actor_train.mtp_loss_scaling_factor": -1}, "actor_train.mtp_loss_scaling_factor: -1"),
-        ({KEY: "alone"}, f"{KEY}: 'alone'"),
-        ({"critic.mtp_training_mode": "joint", "critic.strategy_args.strategy_name": "megatron_train",
-          "critic.device_mapping": [3], "adv_estimator": "gae"},
-         "critic.mtp_training_mode: joint: heads are trained by actor_train alone. Remove it."),
-    ],
-)  # fmt: skip
+@cases("changes, said")
 def test_what_cannot_train_heads_is_refused(changes: dict[str, Any], said: str) -> None:
     found = problems({KEY: "joint"} | MEGATRON | changes)
     assert any(said in text for text in found), found
@@ -97,13 +86,6 @@ def test_a_factor_without_a_loss_is_told(mode: Any) -> None:
     assert text in warnings_of(config({KEY: mode, factor: 0.2}))
     assert text not in warnings_of(config({KEY: "joint", factor: 0.2} | MEGATRON))
     assert text not in warnings_of(config({KEY: mode}))
-
-
-def test_a_role_that_trains_no_heads_is_told_that_its_factor_is_idle_and_no_more() -> None:
-    critic = {"critic.device_mapping": [3], "critic.strategy_args.strategy_name": "deepspeed_train"}
-    made = config({"critic.mtp_loss_scaling_factor": 0.2, "adv_estimator": "gae"} | critic)
-    told = [text for text in warnings_of(made) if "mtp_loss_scaling_factor" in text]
-    assert told == ["critic: mtp_loss_scaling_factor does nothing here: this role learns values."]
 
 
 @pytest.mark.parametrize("is_whole", [True, False])

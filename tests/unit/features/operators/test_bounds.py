@@ -28,7 +28,7 @@ def broken(some: Sequence[OperatorRow]) -> list[float]:
     raise ValueError("no model")
 
 
-def test_lengths_are_counted_in_characters_or_tokens_of_a_part() -> None:
+def test_lengths_and_pass_rates_have_bounds() -> None:
     both = rows({"prompt": "a bb", "answers": ["c", "d e f"]}, {"prompt": "abc", "answers": ["a", "b"]})
     assert length(both, LengthArgs(max=3), context()) == ["more than 3 characters", None]
     assert length(both, LengthArgs(unit="tokens", min=2), context()) == [None, "fewer than 2 tokens"]
@@ -36,15 +36,9 @@ def test_lengths_are_counted_in_characters_or_tokens_of_a_part() -> None:
     assert length(both, LengthArgs(part="response", min=2), context())[0] == "fewer than 2 characters"
     assert length(both, LengthArgs(part="both", unit="tokens", max=4), context()) == ["more than 4 tokens", None]
     assert length(rows("abc"), LengthArgs(part="both", min=4), context()) == ["fewer than 4 characters"]
-
-
-def test_a_column_of_pass_rates_has_bounds_that_stay() -> None:
     some = rows(*({"prompt": "p", "pass_rate": rate} for rate in (0.0, 0.125, 0.5, 1.0, "0.25")))
     found = pass_rate(some, PassRateArgs(min=0.125, max=0.875), context())
     assert found == ["pass rate below 0.125", None, None, "pass rate above 0.875", None]
-
-
-def test_rows_without_a_number_end_the_run_stay_or_go() -> None:
     some = rows({"prompt": "p", "pass_rate": None}, {"prompt": "p", "pass_rate": float("nan")}, "p")
     with pytest.raises(ConfigError, match=r"x.operators\[0\]: f.jsonl:0 has no pass rate: column 'pass_rate' gives"):
         pass_rate(some, PassRateArgs(), context())
@@ -88,21 +82,15 @@ def test_rollouts_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
         rates_of(tmp_path / "none", 1.0, "x")
 
 
-def test_a_scorer_is_called_by_batch_and_its_numbers_stay_in_the_column() -> None:
+def test_a_scorer_is_called_by_batch_and_named_if_it_fails() -> None:
     CALLS.clear()
     args = QualityArgs(scorer=f"{OWN}:by_length", scorer_args={"factor": 2}, batch_size=2, min=3, max=7)
     found = quality(rows("a", "bb", "ccc", "dddd", "ee"), args, context())
     assert found == ["quality below 3", {"quality": 4.0}, {"quality": 6.0}, "quality above 7", {"quality": 4.0}]
     assert CALLS == [2, 2, 1]
-
-
-def test_without_a_scorer_the_column_says_it() -> None:
     some: list[Any] = [{"prompt": "p", "score": 1}, {"prompt": "p", "score": 3}]
     assert quality(rows(*some), QualityArgs(column="score", min=2), context()) == ["quality below 2", None]
     huge = rows({"prompt": "p", "score": 10**400}, {"prompt": "p", "score": -(10**400)})  # no float holds them
     assert quality(huge, QualityArgs(column="score", min=2), context()) == [None, "quality below 2"]
-
-
-def test_a_scorer_that_fails_is_named() -> None:
     with pytest.raises(ConfigError, match=r"args.scorer: .*:broken raised ValueError: no model \(test_bounds.py, line"):
         quality(rows("a"), QualityArgs(scorer=f"{OWN}:broken"), context())

@@ -13,16 +13,10 @@ def taken(text: str, **args: object) -> bool:
     return verdict is not None
 
 
-def test_one_shared_ngram_is_enough_and_fewer_words_are_none() -> None:
+def test_shared_ngrams_are_found() -> None:
     assert taken("say ONE two, no: two three four") and taken("one two three")
     assert not taken("one two four three five")
-
-
-def test_a_share_of_the_evaluations_ngrams_is_asked_for() -> None:
-    """The evaluation's row has three 3-grams."""
+    # The evaluation's row has three 3-grams.
     assert taken("zero one two three four", share=0.6) and not taken("zero one two three four", share=0.7)
     assert taken("one two three four five six", share=1.0)
-
-
-def test_texts_with_fewer_words_than_an_ngram_have_to_be_the_same() -> None:
     assert taken("Hi") and not taken("hi there") and not taken("say hi to all")

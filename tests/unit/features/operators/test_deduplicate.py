@@ -17,40 +17,25 @@ def test_texts_are_the_same_but_for_case_space_and_spelling() -> None:
     )
     assert found == [None, SAME, None, None, SAME]
     assert normalised(" A\t ﬁ\n") == "a fi"
-
-
-def test_a_letter_is_the_same_in_every_spelling_and_case() -> None:
-    """But for the Turkish dotless i, whose upper case is that of i."""
+    # But for the Turkish dotless i, whose upper case is that of i.
     for letter in map(chr, (code for code in range(0x30000) if not 0xD800 <= code < 0xE000)):
         spellings = {letter, letter.lower(), unicodedata.normalize("NFD", letter)}
         spellings |= {letter.upper()} if letter != "\u0131" else set()
         assert len(set(map(normalised, spellings))) == 1, letter
-
-
-def test_a_part_is_what_is_compared() -> None:
     same = rows({"prompt": "p", "answers": ["a"]}, {"prompt": "p", "answers": ["b"]}, {"prompt": "q", "answers": ["a"]})
     assert deduplicate(same, DeduplicateArgs(), context()) == [None, None, None]
     assert deduplicate(same, DeduplicateArgs(part="prompt"), context()) == [None, SAME, None]
     assert deduplicate(same, DeduplicateArgs(part="response"), context()) == [None, None, SAME]
-
-
-def test_where_a_prompt_ends_is_a_difference() -> None:
     differ = rows({"prompt": "2", "answers": ["3 4"]}, {"prompt": "2 3", "answers": ["4"]})
     assert deduplicate(differ, DeduplicateArgs(), context()) == [None, None]
     pairs = rows({"prompt": "p", "answers": ["a", "b c"]}, {"prompt": "p", "answers": ["a b", "c"]})
     assert deduplicate(pairs, DeduplicateArgs(), context()) == [None, None]
-
-
-def test_words_are_runs_of_letters_and_single_signs() -> None:
     assert normalized_words("What is 2+30?") == ["what", "is", "2", "+", "30", "?"]
     assert normalized_words("第一 ab") == ["第", "一", "ab"]
     assert normalized_words("a_第 a\U00020000b") == ["a", "_", "第", "a", "\U00020000", "b"]
     assert len(ngrams(["a", "b", "c", "d"], 3)) == 2
     assert ngrams(["a", "b"], 3) == ngrams(["a", "b"], 2) and not ngrams([], 3)
-
-
-def test_rows_near_to_one_that_stays_go() -> None:
-    """Word 1-grams: {a b c d e} and {a b c d f} share 4 of 6."""
+    # Word 1-grams: {a b c d e} and {a b c d f} share 4 of 6.
     texts = rows("a b c d e", "a b c d f", "v w x y z")
     args = DeduplicateArgs(similarity=0.6, ngram=1)
     assert deduplicate(texts, args, context()) == [None, NEAR, None]

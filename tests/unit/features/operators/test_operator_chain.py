@@ -1,14 +1,24 @@
-"""Operators in turn: what each takes, changes, and may not do."""
+"""Chains of operators and what is checked of them before a run."""
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from roll.configs.sections.data import DataArgs
+from roll.configs.sections.model import ModelArgs
+from roll.configs.sections.operators import QualityArgs
+from roll.datasets.chosen_rows import Places
 from roll.errors import ConfigError
+from roll.features.operators.bounds import quality
+from roll.features.operators.checks import operator_problems, user_function_problems
 from roll.features.operators.row import Chosen, Context, OperatorRow, apply, as_json, from_json, run_chain
+from tests.helpers.cases import cases
+from tests.helpers.configs import problems
+from tests.helpers.pages import DOCS, importable, snippets, write_files
 from tests.unit.features.operators.rows import context, rows
 
 OWN = "tests.unit.features.operators.test_operator_chain"
@@ -69,22 +79,19 @@ def test_each_sees_what_the_ones_before_left() -> None:
     assert chosen.lines()[-1] == "1 of 4 rows remain"
 
 
-def test_an_id_that_an_operator_gives_is_the_rows() -> None:
+def test_a_chain_names_rows_and_leaves_some() -> None:
     """As the run reads it, and recorded rollouts have it."""
     some = rows("a", "b")
     left = list(apply(run(some, f"{OWN}:renamed", f"{OWN}:named"), some))
     assert [(row.id, row.values["seen"]) for row in left] == [("new-r0", "new-r0"), ("new-r1", "new-r1")]
-
-
-def test_a_choice_survives_json() -> None:
     chosen = run(rows("ab", "c"), f"{OWN}:shout")
     assert from_json(json.loads(json.dumps(as_json(chosen)))) == chosen
-
-
-def test_what_leaves_nothing_is_refused() -> None:
     expected = r"x.operators\[1\]: length leaves none of 2 rows \(2 more than 1 characters\)"
     with pytest.raises(ConfigError, match=expected):
         run(rows("ab", "cd"), "deduplicate", {"name": "length", "args": {"max": 1}})
+    for given in ("deduplicate", ["deduplicate"], [{"name": "deduplicate"}], {"name": "deduplicate", "args": {}}):
+        (entry,) = DataArgs.model_validate({"operators": given}).operators
+        assert (entry.name, entry.args) == ("deduplicate", {})
 
 
 @pytest.mark.parametrize(
@@ -107,7 +114,70 @@ def test_true_and_none_stay(verdict: object) -> None:
     assert run(rows("a", "b"), {"name": f"{OWN}:own", "args": {"say": verdict}}).rows == (0, 1)
 
 
-def test_a_name_alone_is_an_operator_without_arguments() -> None:
-    for given in ("deduplicate", ["deduplicate"], [{"name": "deduplicate"}], {"name": "deduplicate", "args": {}}):
-        (entry,) = DataArgs.model_validate({"operators": given}).operators
-        assert (entry.name, entry.args) == ("deduplicate", {})
+TRAIN, VAL = "actor_train.data_args", "validation.data_args"
+
+
+def found(*operators: Any, at: str = TRAIN, validation: bool = True, answers: bool = True) -> list[str]:
+    places = {TRAIN: {}} | ({VAL: {}} if validation else {})
+    args = {key: DataArgs.model_validate({"operators": list(operators)} if key == at else {}) for key in places}
+    asked = Places(args, TRAIN, "rlvr", ModelArgs(), has_responses=answers)
+    return [problem.text for problem in operator_problems(asked)]
+
+
+def entry(name: str, **args: Any) -> dict[str, Any]:
+    return {"name": name, "args": args}
+
+
+def test_operators_are_checked_against_the_run() -> None:
+    assert found("deduplicate", entry("length", max=3, part="response"), "contamination", "own.module:f") == []
+    assert found("deduplicate", "data_juicer:text_length_filter", at=VAL) == []
+    (problem,) = found(entry("length", part="response", max=3), answers=False)
+    assert "rows of this run have no responses" in problem
+    assert "there is no validation.data_args" in found("contamination", validation=False)[0]
+    assert f"{TRAIN} is what is compared with them" in found("contamination", at=VAL)[0]
+    (problem,) = problems({"actor_train.data_args.operators": [entry("length", maxx=3)]})
+    assert problem.startswith("actor_train.data_args.operators[0].args.maxx: unknown key")
+    args = DataArgs.model_validate({"operators": ["json:dumps", "json:nothing", entry("quality", scorer="nowhere:f")]})
+    first, second = user_function_problems({"x": args})
+    assert first.startswith("x.operators[1]: json:nothing: json has no nothing")
+    assert second.startswith("x.operators[2].args.scorer: nowhere:f: importing nowhere failed")
+
+
+@cases("operator, said")
+def test_names_and_arguments_are_checked(operator: Any, said: str) -> None:
+    (problem,) = found(operator)
+    assert problem.startswith(said), problem
+
+
+@cases("operator, said")
+def test_what_would_be_ignored_is_refused(operator: Any, said: str) -> None:
+    (problem,) = found(operator)
+    assert problem.startswith(f"{TRAIN}.operators[0].args{said}"), problem
+
+
+def test_what_is_of_use_without_limits_is_not() -> None:
+    useful = [
+        entry("deduplicate", ngram=3, similarity=0.8),
+        entry("pass_rate", missing="drop"),
+        entry("pass_rate", rollouts="dumps", solved_at=0.5, min=0.1),
+        entry("quality", scorer="own:score", scorer_args={"a": 1}, batch_size=8),
+        entry("quality", missing="drop"),
+    ]
+    assert found(*useful) == []
+
+
+def test_the_yaml_has_no_problems_and_the_functions_choose_and_score(tmp_path: Path) -> None:
+    page = (DOCS / "data.md").read_text(encoding="utf-8")
+    shown = page.split("## Operators\n")[1].split("\n\n`operators`")[0]
+    args = DataArgs.model_validate(yaml.safe_load(shown)["actor_train"]["data_args"])
+    places = {"actor_train.data_args": args, "validation.data_args": DataArgs()}
+    assert list(operator_problems(Places(places, "actor_train.data_args", "rlvr", ModelArgs()))) == []
+    write_files(snippets("data.md", "python"), tmp_path)
+    with importable(tmp_path):
+        assert list(user_function_problems(places)) == []
+        own = [entry for entry in args.operators if entry.name == "my_operators:no_links"]
+        some = rows("see https://a.b", "2+2")
+        chosen = run_chain(some, own, "x", lambda at, op: Context(at, op, context().count_tokens, dict))
+        assert chosen.rows == (1,) and chosen.steps[0].why == "1 has links"
+        scores = quality(some, QualityArgs(scorer="my_operators:length_score"), context())
+        assert scores == [{"quality": 1 / 15}, {"quality": 1 / 3}]

@@ -39,13 +39,10 @@ def test_conversations_with_other_calls_are_not_the_same(end: list[Mapping[str, 
     assert deduplicate(made, DeduplicateArgs(), context()) == [None, None, SAME, SAME]
 
 
-def test_an_answer_that_is_a_call_is_not_empty() -> None:
+def test_calls_are_part_of_prompts_and_answers() -> None:
     (row,) = rows([ASKED, called("Rome")])
     assert row.responses == ('book({"to": "Rome"})',)
     assert length([row], LengthArgs(part="response", min=1), context()) == [None]
-
-
-def test_calls_in_a_prompt_of_rlvr_are_part_of_what_is_asked() -> None:
     messages = [ASKED, called("Rome"), {"role": "tool", "content": "ok"}]
     reader = RowReader(DataArgs(messages="messages"), "k", [Domain("math", ("math",), required=())])
     found = reader.read(Row("f.jsonl", 0, {"messages": messages})).question

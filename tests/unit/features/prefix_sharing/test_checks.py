@@ -11,10 +11,10 @@ from roll.configs.tables.roles import ROLES
 from roll.features.prefix_sharing.checks import obstacles, prefix_sharing_machine_problems
 from roll.platforms.table import CUDA, ROCM
 from roll.run.start.preflight import choices
+from tests.helpers.cases import cases
 from tests.helpers.configs import config, problems
 
 SHARED = {"actor_train.use_prefix_sharing": "on"}
-MEGATRON = {"actor_train.strategy_args.strategy_name": "megatron_train"}
 FSDP2 = {"actor_train.strategy_args.strategy_name": "fsdp2_train"}
 
 
@@ -30,30 +30,7 @@ def test_on_and_off_are_words_though_yaml_has_them_as_booleans(given: Any, means
     assert WorkerConfig().use_prefix_sharing == "auto"
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            MEGATRON,
-            "on with megatron_train, which does not compute rows that begin alike as a tree. Supported by: ",
-        ),
-        ({"actor_train.model_args.ulysses_size": 2}, "on with actor_train.model_args.ulysses_size, whose ranks divide"),
-        (
-            FSDP2 | {"actor_train.strategy_args.strategy_config": {"tensor_parallel_size": 2}},
-            "on with actor_train.strategy_args.strategy_config.tensor_parallel_size, with which prefix sharing is not "
-            "tested",
-        ),
-        (
-            {"actor_train.model_args.lora_target": "all-linear", "actor_train.model_args.lora_dropout": 0.1},
-            "on with actor_train.model_args.lora_dropout, which would drop the same numbers for all rows",
-        ),
-        (
-            {"actor_train.use_torch_compile": True},
-            "on with actor_train.use_torch_compile, with which prefix sharing is not",
-        ),
-        ({"actor_train.model_args.attn_implementation": "eager"}, "on with actor_train.model_args.attn_implementation"),
-    ],
-)
+@cases("changes, message")
 def test_what_is_not_exact_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
     (text,) = said(SHARED | changes)
     assert text.startswith(f"actor_train.use_prefix_sharing: {message}")
@@ -69,13 +46,14 @@ def test_an_engine_that_samples_shares_nothing(strategy: str) -> None:
     assert text.endswith("No strategy for actor_infer does. Set it to off.")
 
 
-def test_a_plain_role_may_share_and_one_that_scores_has_no_dropout() -> None:
+def test_plain_roles_and_windows_may_share() -> None:
     assert said(SHARED) == said(SHARED | FSDP2) == []
     kernel = {"actor_train.model_args.attn_implementation": "fa2"}
     assert said(kernel) == said(SHARED | kernel) == []
     assert list(obstacles(WorkerConfig.model_validate({"model_args": {"attn_implementation": "fa2"}}), learns=True))
     worker = WorkerConfig.model_validate({"model_args": {"lora_target": "all-linear", "lora_dropout": 0.1}})
     assert list(obstacles(worker, learns=True)) == ["model_args.lora_dropout"] and not obstacles(worker, learns=False)
+    assert list(packing.model_problems(choice("on"), {"model_type": "mistral", "sliding_window": 99})) == []
 
 
 def test_devices_without_kernels_are_refused_where_the_machine_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,27 +77,10 @@ def choice(mode: str, longest: int = 100) -> Choice:
     return Choice(ROLES["actor_train"], WorkerConfig.model_validate(worker), longest=longest)
 
 
-@pytest.mark.parametrize(
-    ("model", "why"),
-    [
-        ({"model_type": "gpt_oss"}, "which has sinks in its attention"),
-        ({"model_type": "gemma2"}, "which has a soft cap on attention"),
-        ({"model_type": "mamba2"}, "which has states that continue"),
-        ({"model_type": "gpt_neo"}, "which has attention of its own"),
-        ({"layer_types": ["linear_attention", "full_attention"]}, "layers of type linear_attention, which see past"),
-        (
-            {"model_type": "qwen3_next", "layer_types": ["linear_attention", "full_attention"]},
-            "which has layers that carry a state from token to token, through whole rows",
-        ),
-    ],
-)
+@cases("model, why")
 def test_models_whose_rows_would_be_other_ones_are_refused_before_they_are_loaded(
     model: dict[str, Any], why: str
 ) -> None:
     (problem,) = packing.model_problems(choice("on"), model)
     assert problem.text.startswith("actor_train.use_prefix_sharing: on with m, ") and why in problem.text
     assert list(packing.model_problems(choice("auto"), model)) == []
-
-
-def test_windows_are_no_hindrance() -> None:
-    assert list(packing.model_problems(choice("on"), {"model_type": "mistral", "sliding_window": 99})) == []

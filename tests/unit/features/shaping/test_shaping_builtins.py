@@ -80,26 +80,17 @@ def test_a_state_goes_on_bit_for_bit_through_json() -> None:
     assert str(found) == str(expected[3:])  # as texts, in which NaN is itself
 
 
-def test_all_rows_of_an_attempt_get_its_reward_and_tell_what_it_was() -> None:
+def test_stats_are_of_attempts_and_filters_those_of_query_filter_config() -> None:
     (made,) = RewardShaping(RewardShapingArgs(weight=-1.0))([of_two_rows(group(0, 1.0, None))])
     assert [row.reward for row in made.trajectories[:2]] == [0.0, 0.0]
     assert [row.extra for row in made.trajectories] == [{"sampled_reward": 1.0}] * 2 + [{}] * 2
     (again,) = RewardShaping(RewardShapingArgs(stat="response_length"))([made])
     assert again.trajectories[0].extra == {"sampled_reward": 1.0}
-
-
-def test_a_number_that_the_reward_reports_is_a_stat() -> None:
     assert shaped([group(0, 1.0, 1.0)], stat="score", weight=2.0) == [[1.0, 3.0]]
     with pytest.raises(AlgorithmError, match="reports no 'length'; it has reward, response_length, score"):
         shaped([group(0, 1.0)], stat="length")
-
-
-def test_a_division_by_nothing_is_refused() -> None:
     with pytest.raises(AlgorithmError, match="divide by score makes the reward 1 of an attempt at 7 inf"):
         shaped([group(7, 1.0, 1.0)], stat="score", op="divide")
-
-
-def test_filters_are_those_of_query_filter_config() -> None:
     groups = [group(0, 1.0, 1.0), group(1, 1.0, 0.0), group(2, 0.0, 0.0)]
     assert [made.group_id for made in std_filter(StdFilterArgs())(groups)] == [1]
     assert [made.group_id for made in mean_filter(MeanFilterArgs(threshold_down=0.0))(groups)] == [0, 1]

@@ -16,6 +16,7 @@ from roll.features.shaping.builtins import with_rewards
 from roll.features.shaping.chain import Shaping
 from roll.features.shaping.checks import experience_problems
 from roll.types.rollout import TrajectoryGroup
+from tests.helpers.cases import cases
 from tests.helpers.configs import config
 from tests.helpers.pages import DOCS, importable, snippets, write_files
 from tests.unit.features.shaping.groups import group
@@ -67,37 +68,21 @@ def step() -> StepGroups:
     return StepGroups([group(2, 1.0, 0.0), group(5, 1.0, 1.0), group(6, 0.0, None)], [group(1, 0.0, 0.0)])
 
 
-def test_without_operators_a_step_is_the_same_object() -> None:
+def test_each_sees_what_the_ones_before_left_and_order_stays() -> None:
     groups = step()
     assert Shaping(()).apply(groups) == (groups, {}) and Shaping(()).apply(groups)[0] is groups
     assert not Shaping(()).filters and Shaping(()).state() == []
-
-
-def test_each_sees_what_the_ones_before_left_and_order_stays() -> None:
     shaping = ("reward_shaping", {"op": "multiply", "weight": 2.0})
     made, metrics = experience(shaping, ("std_filter", {}), (f"{OWN}:last_first", {})).apply(step())
     assert [one.group_id for one in made.groups] == [2, 6]  # a group of one reward says nothing and stays
     assert made.groups[0].rewards.tolist() == [2.0, 0.0]
     assert [(one.group_id, one.rewards.tolist()) for one in made.dropped] == [(1, [0.0, 0.0]), (5, [1.0, 1.0])]
     assert metrics == {"rollout/sampled_reward_mean": 3 / 7}  # seven attempts did not fail
-
-
-def test_what_may_be_dropped_is_known() -> None:
     assert not experience(("reward_shaping", {})).filters
     assert experience(("std_filter", {})).filters and experience((f"{OWN}:last_first", {})).filters
 
 
-@pytest.mark.parametrize(
-    "kind, said",
-    [
-        ("other", "gave 3, not a TrajectoryGroup"),
-        ("twice", "gave group 2 twice"),
-        ("unknown", "gave group 99 which it was not given"),
-        ("fewer", "gave 1 rows for group 2, which has 2"),
-        ("nan", r"gave group 2 the rewards \[nan, 1.0\]"),
-        ("raises", r"raised ZeroDivisionError: division by zero \(test_shaping_chain.py, line"),
-    ],
-)
+@cases("kind, said")
 def test_what_code_of_ones_own_gives_is_looked_at(kind: str, said: str) -> None:
     with pytest.raises(AlgorithmError, match=rf"^experience_operators\[0\]: {OWN}:wrong {said}"):
         experience((f"{OWN}:wrong", {"kind": kind})).apply(step())

@@ -7,17 +7,10 @@ pytest.importorskip("megatron.core", reason="megatron-core is not installed")
 from roll.models.megatron.families import gpt_oss, mixtral, qwen3, qwen3_moe
 from roll.models.megatron.family import WeightMap
 from roll.models.megatron.weights import local_name
+from tests.helpers.cases import cases
 
 
-@pytest.mark.parametrize(
-    ("name", "hf_names"),
-    [
-        ("self_attention.linear_qkv.layer_norm_weight", ("input_layernorm.weight",)),
-        ("mlp.linear_fc1.layer_norm_weight", ("post_attention_layernorm.weight",)),
-        ("mlp.linear_fc1.weight", ("mlp.gate_proj.weight", "mlp.up_proj.weight")),
-        ("self_attention.q_layernorm.weight", ("self_attn.q_norm.weight",)),
-    ],
-)
+@cases("name, hf_names")
 def test_a_fused_norm_is_the_norm_before_its_matrix(name: str, hf_names: tuple[str, ...]) -> None:
     entry = WeightMap(qwen3.FAMILY, head="lm").entry(f"decoder.layers.7.{local_name(name)}")
     assert entry.hf_names == tuple(f"model.layers.7.{hf_name}" for hf_name in hf_names)

@@ -47,36 +47,27 @@ def test_parts_of_all_ranks_merge_to_the_full_tensors(name: str, size: int) -> N
         assert torch.equal(got, want)
 
 
-def test_queries_stand_with_the_key_and_value_they_attend_to() -> None:
+def test_rows_of_ranks_stand_with_those_they_belong_to() -> None:
     """4 heads, 2 key-value heads, one number per head: q0 q1 k0 v0 | q2 q3 k1 v1."""
     shapes = Shapes(num_heads=4, num_kv_heads=2, head_dim=1, vocab_size=1)
     query, key, value = torch.tensor([0.0, 1, 2, 3]), torch.tensor([10.0, 11]), torch.tensor([20.0, 21])
     rule = QueryKeyValue("q", "k", "v")
     assert rule.split([query, key, value], 0, 2, shapes).tolist() == [0, 1, 10, 20]
     assert rule.split([query, key, value], 1, 2, shapes).tolist() == [2, 3, 11, 21]
-
-
-def test_each_rank_holds_its_gate_rows_above_its_up_rows() -> None:
     gate, up = torch.arange(4.0)[:, None], 10 + torch.arange(4.0)[:, None]
     assert GateUp("g", "u").split([gate, up], 1, 2, SHAPES)[:, 0].tolist() == [2, 3, 12, 13]
     assert FusedGateUp("gu").split([torch.cat([gate, up])], 1, 2, SHAPES)[:, 0].tolist() == [2, 3, 12, 13]
     beside = torch.stack([gate[:, 0], up[:, 0]], dim=1).flatten()
     assert InterleavedGateUp("gu").split([beside[None]], 1, 2, SHAPES)[:, 0].tolist() == [2, 3, 12, 13]
     assert InterleavedGateUp("gu").split([beside], 1, 2, SHAPES).tolist() == [2, 3, 12, 13]
-
-
-def test_a_matrix_the_other_way_round_is_divided_by_its_input() -> None:
     given = torch.arange(8.0).view(4, 2)  # [in, out]
     assert torch.equal(InputRows("w").split([given], 1, 2, SHAPES), torch.tensor([[4.0, 6.0], [5.0, 7.0]]))
+    full = torch.ones(21, 2)
+    parts = [Vocabulary("w").split([full], rank, 2, SHAPES) for rank in range(2)]
+    assert [int(part.sum()) for part in parts] == [32, 10]
+    assert Vocabulary("w").merge(parts, SHAPES)[0].shape == (21, 2)
 
 
 @pytest.mark.parametrize(("vocab", "ranks", "rows"), [(100, 1, 104), (100, 2, 112), (16, 2, 16), (151936, 8, 151936)])
 def test_the_vocabulary_is_padded_to_equal_shares_of_eights(vocab: int, ranks: int, rows: int) -> None:
     assert padded_vocab_size(vocab, ranks) == rows
-
-
-def test_padded_rows_are_zero_and_leave_again() -> None:
-    full = torch.ones(21, 2)
-    parts = [Vocabulary("w").split([full], rank, 2, SHAPES) for rank in range(2)]
-    assert [int(part.sum()) for part in parts] == [32, 10]
-    assert Vocabulary("w").merge(parts, SHAPES)[0].shape == (21, 2)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from roll.pipeline.agentic.agentic_checks import agentic_warnings
 from roll.pipeline.agentic.agentic_config import VAL_SEEDS
 from roll.pipeline.agentic.settings import episode_rules, job_limit_s
+from tests.helpers.cases import cases
 from tests.unit.pipeline.agentic.test_config import config, problems
 
 SETS = {
@@ -47,35 +46,7 @@ def test_sets_may_stand_in_the_place_of_the_validation() -> None:
     assert made.missing_validation == "" and config(val_env_manager=None).missing_validation == "val_env_manager"
 
 
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"a/b.tags": ["Lake"]}, "eval_sets: 'a/b' cannot be part of metric names"),
-        ({"Lake.tags": ["Lake"]}, "eval_sets: 'Lake' cannot be part of metric names"),
-        ({"success_mean.tags": ["Lake"]}, "eval_sets: 'success_mean' cannot be part of metric names"),
-        ({"x.num_episodes": 4}, "eval_sets.x.tags is missing: name entries of custom_envs (Lake, Guess)."),
-        ({"x.tags": ["Lak"]}, "eval_sets.x.tags: there is no custom_envs.Lak."),
-        ({"x.tags": ["Lake", "Lake"]}, "eval_sets.x.tags names a tag more than once: Lake, Lake."),
-        (
-            {"x.tags": ["Lake"], "x.num_episodes": 10, "x.group_size": 4},
-            "eval_sets.x.num_episodes: 10 trajectories do not divide into groups of eval_sets.x.group_size: 4. Use 8 "
-            "or 12, or group_size: 2 or 5.",
-        ),
-        (
-            {"x.tags": ["Lake"], "x.pass_at": [2]},
-            "eval_sets.x.pass_at: 2 responses cannot be drawn from 1. Raise eval_sets.x.group_size, or name numbers",
-        ),
-        (
-            {"x.tags": ["Lake"], "x.env_seeds": [5, 9]},
-            "train_env_manager.env_seeds [0, 1073741824) and eval_sets.x.env_seeds [5, 9) overlap in [5, 9)",
-        ),
-        ({"x.tags": ["Lake"], "x.env_seeds": [9, 5]}, "eval_sets.x.env_seeds: [9, 5) must be a range of numbers"),
-        (
-            {"x.tags": ["Lake"], "x.generating_args": {"min_new_tokens": 9, "max_new_tokens": 5}},
-            "eval_sets.x.generating_args.min_new_tokens: 9 is more than eval_sets.x.generating_args.max_new_tokens: 5",
-        ),
-    ],
-)
+@cases("keys, message")
 def test_sets_that_cannot_be_are_refused(keys: dict[str, object], message: str) -> None:
     nested: dict[str, dict[str, object]] = {}
     for key, value in keys.items():

@@ -17,6 +17,7 @@ from roll.pipeline.agentic.env_calls import EnvThread
 from roll.pipeline.agentic.episode import Counts
 from roll.pipeline.agentic.sample_forms import ChatEncoder, check_same, make_form
 from roll.types.rollout import Trajectory
+from tests.helpers.cases import cases
 from tests.unit.pipeline.agentic.parts import GO, Crowded, Misbehaving, Script, env_config, job, player
 
 
@@ -76,13 +77,22 @@ def test_every_request_holds_exactly_the_row_so_far(encoder: ChatEncoder) -> Non
     assert len({request.sampling.seed for request in script.requests}) == 3
 
 
-def test_an_answer_cut_by_max_tokens_per_step_gets_its_end_as_given_not_sampled(encoder: ChatEncoder) -> None:
+def test_episodes_that_are_too_long_are_cut_and_marked(encoder: ChatEncoder) -> None:
     (row,) = asyncio.run(
         player(encoder, Script(encoder, ["abcdefgh"]), env_config(max_tokens_per_step=3, max_steps=2)).play(job())
     )
     assert sampled(row, encoder) == ["abc", "abc"]
     assert "abc<|im_end|>\n<|im_start|>user\n" in encoder.show(row.input_ids)
     assert row.metrics["answer_cut"] == 1.0
+    config = env_config(agent_system_template="x" * 500)
+    (row,) = asyncio.run(player(encoder, Script(encoder, [GO]), config, max_length=60).play(job()))
+    assert row.failure is None
+    assert (row.finish_reason, row.metrics["sequence_cut"]) == ("length", 1.0)
+    assert len(row.input_ids) <= 60
+    config = env_config(max_steps=50, env_config={"length": 50})
+    (row,) = asyncio.run(player(encoder, Script(encoder, [GO]), config, max_length=120).play(job()))
+    assert (row.failure, row.finish_reason) == (None, "length")
+    assert 90 < len(row.input_ids) <= 120
 
 
 def test_step_samples_are_one_row_per_turn_with_a_window_of_history(encoder: ChatEncoder) -> None:
@@ -122,30 +132,7 @@ def test_history_gives_way_oldest_first_when_the_prompt_is_too_long(encoder: Cha
     assert rows[-1].metrics == {} and rows[0].metrics["sequence_cut"] == 1.0
 
 
-def test_a_first_prompt_that_is_too_long_is_cut_and_marked(encoder: ChatEncoder) -> None:
-    config = env_config(agent_system_template="x" * 500)
-    (row,) = asyncio.run(player(encoder, Script(encoder, [GO]), config, max_length=60).play(job()))
-    assert row.failure is None
-    assert (row.finish_reason, row.metrics["sequence_cut"]) == ("length", 1.0)
-    assert len(row.input_ids) <= 60
-
-
-def test_an_episode_that_fills_the_sequence_ends_and_is_marked(encoder: ChatEncoder) -> None:
-    config = env_config(max_steps=50, env_config={"length": 50})
-    (row,) = asyncio.run(player(encoder, Script(encoder, [GO]), config, max_length=120).play(job()))
-    assert (row.failure, row.finish_reason) == (None, "length")
-    assert 90 < len(row.input_ids) <= 120
-
-
-@pytest.mark.parametrize(
-    "pattern, text, action",
-    [
-        (r"<answer>(.*?)</answer>", "well <answer> Left </answer>", "Left"),
-        (r"<think>(.*?)</think>\s*<answer>(.*?)</answer>", "<think>a\nb</think>\n<answer>Up</answer>", "Up"),
-        (r"<think>(.*?)</think>\s*<answer>(.*?)</answer>", "<answer>Up</answer>", None),
-        (r"^(.*)$", "anything", "anything"),
-    ],
-)
+@cases("pattern, text, action")
 def test_the_last_group_of_the_pattern_is_the_action(
     encoder: ChatEncoder, pattern: str, text: str, action: str | None
 ) -> None:
@@ -167,24 +154,7 @@ def test_a_pattern_without_end_fails_the_episode_and_holds_up_no_other(encoder: 
     assert fine.failure is None
 
 
-@pytest.mark.parametrize(
-    "how, cause",
-    [
-        ("raise", "step raised ValueError: the ice broke"),
-        ("hang", "step took longer than 2 s"),
-        ("nan", "step returned the reward nan"),
-        ("large", "step returned the reward 1e+39"),
-        ("none", "step returned NoneType"),
-        (
-            "surrogate",
-            "step returned an observation that is not a text: 'utf-8' codec can't encode character '\\ud800'",
-        ),
-        ("interrupt", "step raised KeyboardInterrupt: as Ctrl-C"),
-        ("exit", "step raised SystemExit: 3"),
-        ("mute", "step raised Mute: (its message cannot be made)"),
-        ("odd", "step raised SystemExit: 4"),
-    ],
-)
+@cases("how, cause")
 def test_an_environment_that_fails_gives_a_failed_row_with_the_cause(
     encoder: ChatEncoder, how: str, cause: str
 ) -> None:

@@ -174,7 +174,7 @@ def test_texts_and_several_pictures_stand_where_the_environment_says(encoder: Ch
         assert len(shorten(request.prompt_ids, request.media)) == len(request.prompt_ids) - len(request.media)
 
 
-def test_an_answer_that_says_a_picture_ends_the_episode_as_no_action(encoder: ChatEncoder) -> None:
+def test_a_text_that_says_a_picture_is_no_action_and_no_prompt(encoder: ChatEncoder) -> None:
     row, script = play(encoder, shades(1, 2, 3), ["<answer>go</answer><|image_pad|>"], max_tokens_per_step=20)
     assert len(script.requests) == 3, "the end of the turn came behind it"
     script = Script(encoder, ["go<|image_pad|>"])
@@ -182,6 +182,9 @@ def test_an_answer_that_says_a_picture_ends_the_episode_as_no_action(encoder: Ch
     (row,) = asyncio.run(player(encoder, script, config, format_penalty=-0.5).play(job()))
     assert (row.failure, len(row.turns)) == (None, 1)
     assert (row.turns[0].action, row.reward) == (None, 0.5)
+    row, _ = play(encoder, ["<|image_pad|>"], [GO])
+    assert row.failure is not None
+    assert "1 placeholders for 0 pictures" in row.failure
 
 
 @pytest.mark.parametrize(
@@ -224,12 +227,6 @@ def test_a_first_prompt_that_would_lose_its_picture_fails(encoder: ChatEncoder) 
     assert row.failure is not None
     assert "the first prompt has" in row.failure
     assert "image_max_pixels" in row.failure
-
-
-def test_a_text_with_a_placeholder_fails_its_episode(encoder: ChatEncoder) -> None:
-    row, _ = play(encoder, ["<|image_pad|>"], [GO])
-    assert row.failure is not None
-    assert "1 placeholders for 0 pictures" in row.failure
 
 
 def test_files_of_groups_and_records_hold_the_pictures(encoder: ChatEncoder, tmp_path: Path) -> None:

@@ -62,16 +62,19 @@ def refuse(job: EpisodeJob) -> None:
     raise AssertionError("nothing is left to stop")
 
 
-def test_the_first_to_finish_count_and_the_rest_is_stopped_and_told_by_its_length() -> None:
+def test_the_first_to_finish_count_and_failures_only_if_nothing_is_left() -> None:
     stage = Stage(long=(1, 2))
     group = run(EnvRollouter(stage.play, stage.stop, group_size=4, redundancy=2))
     assert [t.index for t in group.trajectories] == [0, 3, 4, 5]
     assert sorted(group.surplus) == [(11, False), (12, False)]
-
-
-def test_what_ends_at_the_same_moment_and_is_not_needed_is_told_as_whole() -> None:
     group = run(EnvRollouter(Stage().play, refuse, group_size=2, redundancy=1))
     assert len(group.trajectories) == 2 and group.surplus == ((2, True),)
+
+    async def play(job: EpisodeJob) -> list[Trajectory]:
+        return [failed_row(job.index, "broke", {})] if job.index < 2 else [row(job.index)]
+
+    assert [t.failure for t in run(EnvRollouter(play, refuse, 3, redundancy=2)).trajectories] == [None] * 3
+    assert [t.failure for t in run(EnvRollouter(play, refuse, 3, redundancy=1)).trajectories] == [None, None, "broke"]
 
 
 def test_a_cancelled_group_tells_how_long_the_episodes_were_that_had_begun() -> None:
@@ -119,14 +122,6 @@ def test_a_group_that_is_cancelled_while_its_surplus_is_stopped_tells_all_its_le
 
     for lengths in asyncio.run(asyncio.wait_for(cancel(), 60)):
         assert sorted(lengths) == [(2, True), (11, False), (12, False)]
-
-
-def test_a_failed_episode_counts_only_when_nothing_can_take_its_place() -> None:
-    async def play(job: EpisodeJob) -> list[Trajectory]:
-        return [failed_row(job.index, "broke", {})] if job.index < 2 else [row(job.index)]
-
-    assert [t.failure for t in run(EnvRollouter(play, refuse, 3, redundancy=2)).trajectories] == [None] * 3
-    assert [t.failure for t in run(EnvRollouter(play, refuse, 3, redundancy=1)).trajectories] == [None, None, "broke"]
 
 
 def test_tasks_follow_from_seed_and_place_and_validation_has_others() -> None:

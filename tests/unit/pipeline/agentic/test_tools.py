@@ -40,11 +40,13 @@ def test_check_env_names_what_breaks_the_contract(capsys: pytest.CaptureFixture[
         assert part in out, out
 
 
-def test_check_env_stops_at_what_keeps_episodes_from_being_played(capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_env_stops_at_what_cannot_be_played(capsys: pytest.CaptureFixture[str]) -> None:
     assert check_env.main(["tests.unit.pipeline.agentic.broken_env:Short"]) == 1
     out = capsys.readouterr().out
     assert "step returned 4 values, not (observation, reward, terminated, truncated, metrics)" in out
     assert "1 problem.\n" in out
+    assert check_env.main(["nowhere.at:All"]) == 2
+    assert "importing nowhere.at failed" in capsys.readouterr().err
 
 
 def test_check_env_takes_lists_as_the_command_line_of_a_run_does(
@@ -79,11 +81,6 @@ def test_check_env_says_what_is_not_installed(
     for name, package in (("gem", "gem-llm"), ("gymnasium", "gymnasium")):
         assert check_env.main([name, "env=Some-v0"]) == 2
         assert f"needs the package {package}" in capsys.readouterr().err
-
-
-def test_check_env_says_that_there_is_no_such_environment(capsys: pytest.CaptureFixture[str]) -> None:
-    assert check_env.main(["nowhere.at:All"]) == 2
-    assert "importing nowhere.at failed" in capsys.readouterr().err
 
 
 def test_the_lakes_baselines_are_next_to_nothing_by_chance_and_a_third_blindly() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from roll.pipeline.agentic.sample_forms import ChatEncoder
+from tests.helpers.cases import cases
 from tests.helpers.chat_traits import TRAITS, Trait, tokenizer_of
 
 ENDING = [(name, end) for name, trait in TRAITS.items() for end in (trait.ends or (trait.eos,))]
@@ -60,19 +61,7 @@ def test_an_answer_that_was_cut_gets_the_end_of_the_template(name: str, tmp_path
     assert seen == written
 
 
-@pytest.mark.parametrize(
-    ("name", "sampled", "expected"),
-    [
-        ("channels, one call", "<|return|>", "<|return|><|start|>user<|message|>go<|end|><|start|>assistant"),
-        ("channels, one call", "<|call|>", "<|call|><|start|>user<|message|>go<|end|><|start|>assistant"),
-        ("two marks end a turn", "<|stop|><|turn_end|>", "<|stop|><|turn_end|><|turn|>user<|start|>go<|stop|>"),
-        ("two marks end a turn", "<|stop|>", "<|stop|><|turn_end|><|turn|>user<|start|>go<|stop|>"),
-        ("ends the whole with eos", "<|endoftext|>", "<|endoftext|>\n<|user|>\ngo<|end|>\n<|assistant|>\n"),
-        ("alternates, ends turns with another mark than eos", "<|eos|>", "<|eos|>\n<|turn|>user\ngo<|turn_end|>\n"),
-        ("ends with the next role's mark", "<|user|>", "<|user|>\ngo<|assistant|>"),
-        ("ends with the next role's mark", "<|endoftext|>", "<|endoftext|><|user|>\ngo<|assistant|>"),
-    ],
-)
+@cases("name, sampled, expected")
 def test_a_turn_ends_once_whatever_the_policy_ends_it_with(
     name: str, sampled: str, expected: str, tmp_path: Path
 ) -> None:

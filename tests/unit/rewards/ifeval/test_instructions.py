@@ -1,297 +1,33 @@
-"""Each instruction of IFEval on responses that follow it, that do not, and at the edge. Those about languages are in
-test_languages.py."""
+"""Each instruction of IFEval on responses that follow it and that do not. Those about languages are in
+test_languages.py.
+
+The verdicts follow from the published definitions. Those at the edges were taken from a copy of the authors' checks
+(google-research/instruction_following_eval, as a package of evaluation tasks ships it) with NLTK's tokenizers and its
+English Punkt tables; none of that is needed here.
+"""
 
 from typing import Any
 
 import pytest
 
 from roll.rewards.ifeval.instructions import INSTRUCTIONS
-
-CASES: dict[str, list[tuple[str, dict[str, Any], bool]]] = {
-    "keywords:existence": [
-        ("The cat sat on the mat.", {"keywords": ["cat", "mat"]}, True),
-        ("The CAT sat on the Mat.", {"keywords": ["cat", "mat"]}, True),
-        ("The cats sat on the matting.", {"keywords": ["cat", "mat"]}, True),
-        ("The cat sat.", {"keywords": ["cat", "mat"]}, False),
-        ("Nothing here.", {"keywords": ["cat"]}, False),
-        ("We write C++ (and more).", {"keywords": ["c++", "(and"]}, True),
-        ("We write C.", {"keywords": ["c++"]}, True),
-        ("abc", {"keywords": ["a.c"]}, True),
-        ("global  warming", {"keywords": ["global warming"]}, False),
-        ("About global warming.", {"keywords": ["global warming"]}, True),
-    ],
-    "keywords:frequency": [
-        ("a cat and a cat", {"keyword": "cat", "frequency": 2, "relation": "at least"}, True),
-        ("a cat and a Cat", {"keyword": "CAT", "frequency": 2, "relation": "at least"}, True),
-        ("a cat", {"keyword": "cat", "frequency": 2, "relation": "at least"}, False),
-        ("a cat", {"keyword": "cat", "frequency": 2, "relation": "less than"}, True),
-        ("a cat, a cat", {"keyword": "cat", "frequency": 2, "relation": "less than"}, False),
-        ("nothing", {"keyword": "cat", "frequency": 1, "relation": "less than"}, True),
-        ("cats scatter", {"keyword": "cat", "frequency": 2, "relation": "at least"}, True),
-        ("a.b aXb", {"keyword": "a.b", "frequency": 2, "relation": "at least"}, True),
-        ("a cat", {"keyword": " cat ", "frequency": 1, "relation": "at least"}, True),
-        ("a cat, a cat", {"keyword": "cat", "frequency": 2, "relation": "at most"}, True),
-    ],
-    "keywords:forbidden_words": [
-        ("A dog barks.", {"forbidden_words": ["cat", "bird"]}, True),
-        ("A cat meows.", {"forbidden_words": ["cat"]}, False),
-        ("A CAT meows.", {"forbidden_words": ["cat"]}, False),
-        ("Cats scatter.", {"forbidden_words": ["cat"]}, True),
-        ("cat-like", {"forbidden_words": ["cat"]}, False),
-        ("the end: cat", {"forbidden_words": ["dog", "cat"]}, False),
-        ("I use C#.", {"forbidden_words": ["c#"]}, True),
-        ("I use C.", {"forbidden_words": ["c#"]}, True),
-        ("the big apple", {"forbidden_words": ["big apple"]}, False),
-        ("cat_food", {"forbidden_words": ["cat"]}, True),
-    ],
-    "keywords:letter_frequency": [
-        ("banana", {"letter": "a", "let_frequency": 3, "let_relation": "at least"}, True),
-        ("banana", {"letter": "a", "let_frequency": 4, "let_relation": "at least"}, False),
-        ("banana", {"letter": "a", "let_frequency": 4, "let_relation": "less than"}, True),
-        ("banana", {"letter": "a", "let_frequency": 3, "let_relation": "less than"}, False),
-        ("BaNana", {"letter": "n", "let_frequency": 2, "let_relation": "at least"}, True),
-        ("banana", {"letter": "N", "let_frequency": 2, "let_relation": "at least"}, True),
-        ("xyz", {"letter": "a", "let_frequency": 1, "let_relation": "less than"}, True),
-        ("a!b!", {"letter": "!", "let_frequency": 2, "let_relation": "at least"}, True),
-        ("#a", {"letter": "#", "let_frequency": 2, "let_relation": "at least"}, False),
-    ],
-    "length_constraints:number_sentences": [
-        ("One. Two. Three.", {"num_sentences": 3, "relation": "at least"}, True),
-        ("One. Two.", {"num_sentences": 3, "relation": "at least"}, False),
-        ("One. Two.", {"num_sentences": 3, "relation": "less than"}, True),
-        ("One. Two. Three.", {"num_sentences": 3, "relation": "less than"}, False),
-        ("Dr. Smith came at 5 p.m. today.", {"num_sentences": 2, "relation": "less than"}, True),
-        ("It costs 3.50 dollars. Really?! Yes!", {"num_sentences": 3, "relation": "at least"}, True),
-        ("No end", {"num_sentences": 1, "relation": "at least"}, True),
-        ("...", {"num_sentences": 1, "relation": "at least"}, True),
-        ("1. One thing\n2. Another thing", {"num_sentences": 2, "relation": "less than"}, False),
-        ("One. Two. Three. Four.", {"num_sentences": 3, "relation": "around"}, True),
-        ("One. Two. Three. Four. Five.", {"num_sentences": 3, "relation": "around"}, False),
-    ],
-    "length_constraints:number_paragraphs": [
-        ("one\n***\ntwo", {"num_paragraphs": 2}, True),
-        ("one\n* * *\ntwo", {"num_paragraphs": 2}, False),
-        ("one *** two *** three", {"num_paragraphs": 3}, True),
-        ("one\n\ntwo", {"num_paragraphs": 2}, False),
-        ("one\n\ntwo", {"num_paragraphs": 1}, True),
-        ("one\n***\ntwo\n***\n", {"num_paragraphs": 2}, True),
-        ("***\none\n***\ntwo", {"num_paragraphs": 2}, True),
-        ("one\n***\n***\ntwo", {"num_paragraphs": 2}, False),
-        ("one\n***\n\n***\ntwo", {"num_paragraphs": 3}, False),
-        ("one is ***bold***\n***\ntwo", {"num_paragraphs": 2}, False),
-        ("one\n******\ntwo", {"num_paragraphs": 2}, False),
-        ("* a\n* b\n* c", {"num_paragraphs": 1}, True),
-    ],
-    "length_constraints:number_words": [
-        ("one two three", {"num_words": 3, "relation": "at least"}, True),
-        ("one two", {"num_words": 3, "relation": "at least"}, False),
-        ("one two", {"num_words": 3, "relation": "less than"}, True),
-        ("one two three", {"num_words": 3, "relation": "less than"}, False),
-        ("one, two... three!", {"num_words": 3, "relation": "exactly"}, True),
-        ("don't", {"num_words": 2, "relation": "at least"}, True),
-        ("--- *** !!!", {"num_words": 1, "relation": "at least"}, False),
-        ("one two three", {"num_words": 3, "relation": "at most"}, True),
-        ("w " * 109, {"num_words": 100, "relation": "around"}, True),
-        ("w " * 111, {"num_words": 100, "relation": "around"}, False),
-    ],
-    "length_constraints:nth_paragraph_first_word": [
-        ("One.\n\nTwo.", {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "two"}, True),
-        ("One.\n\nTwo.", {"num_paragraphs": 2, "nth_paragraph": 1, "first_word": "two"}, False),
-        ("One.\n\nTwo.", {"num_paragraphs": 3, "nth_paragraph": 2, "first_word": "two"}, False),
-        ("One.\nTwo.", {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "two"}, False),
-        ("One.\n\n\n\nTwo.\n\n", {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "two"}, False),
-        ('One.\n\n"Two", he said.', {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "two"}, True),
-        ("One.\n\nTwofold.", {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "two"}, False),
-        ("One.\n\nTwo", {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "TWO"}, True),
-        ("One.\n\nTwo's a pair", {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "two"}, True),
-        ("One.\n\nTwo", {"num_paragraphs": 2, "nth_paragraph": 3, "first_word": "two"}, False),
-        ("One.\n \nTwo", {"num_paragraphs": 2, "nth_paragraph": 2, "first_word": "two"}, False),
-    ],
-    "detectable_content:number_placeholders": [
-        ("Dear [name], meet me at [address].", {"num_placeholders": 2}, True),
-        ("Dear [name], meet me.", {"num_placeholders": 2}, False),
-        ("[a] [b] [c]", {"num_placeholders": 2}, True),
-        ("[] [ ]", {"num_placeholders": 1}, True),
-        ("[a [b] c]", {"num_placeholders": 2}, False),
-        ("[two words]", {"num_placeholders": 1}, True),
-        ("[a\nb]", {"num_placeholders": 1}, False),
-        ("(name)", {"num_placeholders": 1}, False),
-        ("[" + "a" * 300_000, {"num_placeholders": 1}, False),
-    ],
-    "detectable_content:postscript": [
-        ("Bye.\nP.S. I love you", {"postscript_marker": "P.S."}, True),
-        ("Bye.\nP. S. I love you", {"postscript_marker": "P.S."}, True),
-        ("Bye.\np.s. i love you", {"postscript_marker": "P.S."}, True),
-        ("Bye. P.S. I love you", {"postscript_marker": "P.S."}, True),
-        ("Bye.\n**P.S.** I love you", {"postscript_marker": "P.S."}, True),
-        ("Bye.", {"postscript_marker": "P.S."}, False),
-        ("Bye.\nP.S.", {"postscript_marker": "P.S."}, True),
-        ("Bye.\nP.P.S. More", {"postscript_marker": "P.P.S"}, True),
-        ("Bye.\nP.P.S More", {"postscript_marker": "P.P.S"}, True),
-        ("Bye.\nP.S. More", {"postscript_marker": "P.P.S"}, False),
-        ("Bye.\nP.P.S. More", {"postscript_marker": "P.S."}, True),
-        ("Bye.\nNote: more", {"postscript_marker": "Note:"}, True),
-        ("Bye. The PS of a horse", {"postscript_marker": "P.S."}, False),
-    ],
-    "detectable_format:number_bullet_lists": [
-        ("* one\n* two", {"num_bullets": 2}, True),
-        ("- one\n- two", {"num_bullets": 2}, True),
-        ("* one\n- two\n+ three", {"num_bullets": 3}, False),
-        ("* one", {"num_bullets": 2}, False),
-        ("* one\n* two\n* three", {"num_bullets": 2}, False),
-        ("Points:\n  * one\n    * two", {"num_bullets": 2}, True),
-        ("**bold** is no bullet\n* one", {"num_bullets": 1}, True),
-        ("*italics* begin this line\n* one", {"num_bullets": 1}, False),
-        ("---\n* one\n* * *\n- - -", {"num_bullets": 1}, False),
-        ("1. one\n2. two", {"num_bullets": 2}, False),
-        ("* **bold** one\n* two", {"num_bullets": 2}, True),
-        ("-5 degrees", {"num_bullets": 0}, False),
-    ],
-    "detectable_format:constrained_response": [
-        ("My answer is yes.", {}, True),
-        ("My answer is no.", {}, True),
-        ("My answer is maybe.", {}, True),
-        ("Well. My answer is maybe. I think.", {}, True),
-        ("Yes.", {}, False),
-        ("My answer is yes", {}, False),
-        ("my answer is yes.", {}, False),
-        ("My answer is yes. My answer is no.", {}, True),
-        ("My answer is perhaps.", {}, False),
-    ],
-    "detectable_format:number_highlighted_sections": [
-        ("*one* and *two*", {"num_highlights": 2}, True),
-        ("**one** and *two*", {"num_highlights": 2}, True),
-        ("*one*", {"num_highlights": 2}, False),
-        ("*one* *two* *three*", {"num_highlights": 2}, True),
-        ("** ** and * *", {"num_highlights": 1}, False),
-        ("* a bullet\n* another *bullet*", {"num_highlights": 2}, False),
-        ("* a bullet\n* another *bullet*", {"num_highlights": 1}, True),
-        ("2 * 3 * 4", {"num_highlights": 1}, True),
-        ("*one\ntwo*", {"num_highlights": 1}, False),
-        ("***both***", {"num_highlights": 1}, True),
-        ("***both***", {"num_highlights": 2}, True),
-        ("*two words* and **three whole words**", {"num_highlights": 2}, True),
-    ],
-    "detectable_format:multiple_sections": [
-        ("Section 1\na\nSection 2\nb", {"section_spliter": "Section", "num_sections": 2}, True),
-        ("Section 1\na", {"section_spliter": "Section", "num_sections": 2}, False),
-        ("SECTION 1\na\nSECTION 2\nb", {"section_spliter": "SECTION", "num_sections": 2}, True),
-        ("section 1\na\nsection 2\nb", {"section_spliter": "SECTION", "num_sections": 2}, False),
-        ("## Day 1\na\n## Day 2\nb\n## Day 3", {"section_spliter": "Day", "num_sections": 3}, True),
-        ("**Section 1**\na\n**Section 2**", {"section_spliter": "Section", "num_sections": 2}, True),
-        ("Section 1\nsee Section 2", {"section_spliter": "Section", "num_sections": 2}, True),
-        ("Section one\nSection two", {"section_spliter": "Section", "num_sections": 2}, False),
-        ("Section 1\nSection 2\nSection 3", {"section_spliter": "Section", "num_sections": 2}, True),
-        ("\n" * 30_000 + "Section 1", {"section_spliter": "Section", "num_sections": 2}, False),
-        ("Section1\nSection2", {"section_spliter": "Section", "num_sections": 2}, True),
-    ],
-    "detectable_format:json_format": [
-        ('{"a": 1}', {}, True),
-        ("[1, 2]", {}, True),
-        ('```json\n{"a": 1}\n```', {}, True),
-        ('```\n{"a": 1}\n```', {}, True),
-        ('```JSON\n{"a": 1}\n```', {}, True),
-        ('  \n{"a": 1}\n ', {}, True),
-        ('Here: {"a": 1}', {}, False),
-        ("{'a': 1}", {}, False),
-        ('{"a": 1', {}, False),
-        ("5", {}, True),
-        ('"text"', {}, True),
-        ('{"a": NaN}', {}, True),
-        ("[" * 100_000, {}, False),
-    ],
-    "detectable_format:title": [
-        ("<<Poem of joy>>\nText", {}, True),
-        ("Text <<A>> text", {}, True),
-        ("<Poem of joy>", {}, False),
-        ("<<>>", {}, False),
-        ("<<  >>", {}, False),
-        ("<<Poem\nof joy>>", {}, False),
-        ("Poem of joy", {}, False),
-        ("<<Poem of joy", {}, False),
-        ("# <<Poem>>", {}, True),
-        ("<<" + "a" * 300_000, {}, False),
-    ],
-    "combination:two_responses": [
-        ("One\n******\nTwo", {}, True),
-        ("One ****** Two", {}, True),
-        ("One\n******\nOne", {}, False),
-        ("One", {}, False),
-        ("One\n******\n", {}, False),
-        ("One\n******\nTwo\n******\nThree", {}, False),
-        ("******\nOne\n******\nTwo\n******", {}, True),
-        ("One\n***\nTwo", {}, False),
-        ("One\n*******\nTwo", {}, True),
-        ("One\n******\n******\nTwo", {}, False),
-    ],
-    "combination:repeat_prompt": [
-        ("Write a poem. Roses are red", {"prompt_to_repeat": "Write a poem."}, True),
-        ("WRITE A POEM. Roses are red", {"prompt_to_repeat": "Write a poem."}, True),
-        ("  Write a poem.\n\nRoses", {"prompt_to_repeat": "Write a poem. "}, True),
-        ("Roses are red", {"prompt_to_repeat": "Write a poem."}, False),
-        ("Sure! Write a poem. Roses", {"prompt_to_repeat": "Write a poem."}, False),
-        ("Write a poem", {"prompt_to_repeat": "Write a poem."}, False),
-        ("Write a poem.", {"prompt_to_repeat": "Write a poem."}, True),
-        ("Write  a poem. Roses", {"prompt_to_repeat": "Write a poem."}, False),
-    ],
-    "startend:end_checker": [
-        ("That is it. Is there more?", {"end_phrase": "Is there more?"}, True),
-        ("That is it. is there MORE?", {"end_phrase": "Is there more?"}, True),
-        ("That is it. Is there more? \n", {"end_phrase": "Is there more?"}, True),
-        ('"That is it. Is there more?"', {"end_phrase": "Is there more?"}, True),
-        ("Is there more? No.", {"end_phrase": "Is there more?"}, False),
-        ("That is it.", {"end_phrase": "Is there more?"}, False),
-        ("Is there more", {"end_phrase": "Is there more?"}, False),
-        ("Is there more?", {"end_phrase": " Is there more? "}, True),
-    ],
-    "startend:quotation": [
-        ('"All of it"', {}, True),
-        (' "All of it"\n', {}, True),
-        ('"All" of "it"', {}, True),
-        ('"All of it', {}, False),
-        ('All of it"', {}, False),
-        ("'All of it'", {}, False),
-        ('"', {}, False),
-        ('""', {}, True),
-        ('Sure: "all"', {}, False),
-    ],
-    "change_case:capital_word_frequency": [
-        ("NASA and ESA", {"capital_frequency": 2, "capital_relation": "at least"}, True),
-        ("NASA and Esa", {"capital_frequency": 2, "capital_relation": "at least"}, False),
-        ("NASA and Esa", {"capital_frequency": 2, "capital_relation": "less than"}, True),
-        ("NASA and ESA", {"capital_frequency": 2, "capital_relation": "less than"}, False),
-        ("I am A", {"capital_frequency": 2, "capital_relation": "at least"}, True),
-        ("GPT-4 is IT", {"capital_frequency": 2, "capital_relation": "exactly"}, True),
-        ("the U.S. DON'T", {"capital_frequency": 2, "capital_relation": "exactly"}, False),
-        ("123 4 5", {"capital_frequency": 1, "capital_relation": "less than"}, True),
-        ("iPHONE Phone", {"capital_frequency": 1, "capital_relation": "at least"}, False),
-        ("A B C", {"capital_frequency": 3, "capital_relation": "at most"}, True),
-    ],
-    "punctuation:no_comma": [
-        ("No commas here.", {}, True),
-        ("One, two", {}, False),
-        (",", {}, False),
-        ("1,000", {}, False),
-        ("semi; colon: dash - dot.", {}, True),
-        ("a\uff0cb", {}, True),
-        ("'", {}, True),
-        ("end,", {}, False),
-    ],
-}
+from tests.helpers.cases import cases
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "kwargs", "follows"), [(name, *case) for name, cases in CASES.items() for case in cases]
-)
-def test_a_response_follows_an_instruction_or_not(name: str, text: str, kwargs: dict[str, Any], follows: bool) -> None:
-    assert INSTRUCTIONS[name](text, **kwargs) is follows
+@cases("name, arguments, follow, fail")
+def test_a_response_follows_an_instruction_or_not(
+    name: str, arguments: dict[str, Any], follow: list[str], fail: list[str]
+) -> None:
+    verdicts = {text: INSTRUCTIONS[name](text, **arguments) for text in follow + fail}
+    assert verdicts == dict.fromkeys(follow, True) | dict.fromkeys(fail, False)
 
 
-def test_every_instruction_of_the_paper_has_at_least_eight_cases_of_both_kinds() -> None:
-    of_languages = {"language:response_language", "change_case:english_capital", "change_case:english_lowercase"}
-    assert set(CASES) | of_languages == set(INSTRUCTIONS) and len(INSTRUCTIONS) == 25
-    for name, cases in CASES.items():
-        assert len(cases) >= 8 and {follows for *_, follows in cases} == {True, False}, name
+def test_endless_texts_fail() -> None:
+    assert not INSTRUCTIONS["detectable_content:number_placeholders"]("[" + "a" * 300_000, num_placeholders=1)
+    sections = {"section_spliter": "Section", "num_sections": 2}
+    assert not INSTRUCTIONS["detectable_format:multiple_sections"]("\n" * 30_000 + "Section 1", **sections)
+    assert not INSTRUCTIONS["detectable_format:json_format"]("[" * 100_000)
+    assert not INSTRUCTIONS["detectable_format:title"]("<<" + "a" * 300_000)
 
 
 def test_a_relation_that_is_none_is_an_error() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from roll.rewards.ifeval.instructions import INSTRUCTIONS
+from tests.helpers.cases import cases
 
 pytest.importorskip("py3langid", reason="languages are told by py3langid: pip install py3langid")
 
@@ -35,43 +36,16 @@ def test_a_response_is_in_one_language_and_no_other(code: str, asked: str) -> No
     assert in_language(SAMPLES[code].upper(), language=code) is True, "capitals do not mislead"
 
 
-def test_regions_of_a_language_are_the_language() -> None:
+def test_languages_are_told_alike_every_time() -> None:
     assert INSTRUCTIONS["language:response_language"](SAMPLES["zh"], language="zh-cn")
     assert INSTRUCTIONS["language:response_language"](SAMPLES["pt"], language="PT-br")
-
-
-def test_the_same_text_gets_the_same_verdict_every_time() -> None:
     in_language = INSTRUCTIONS["language:response_language"]
     for text in ("hello, how are you?", "no", "Oslo Berlin Paris"):
         assert len({tuple(in_language(text, language=code) for code in SAMPLES) for _ in range(20)}) == 1
-
-
-ENGLISH = SAMPLES["en"]
-CASED = [
-    ("change_case:english_capital", ENGLISH.upper(), True),
-    ("change_case:english_capital", ENGLISH, False),
-    ("change_case:english_capital", ENGLISH.upper() + " ok", False),
-    ("change_case:english_capital", ENGLISH.upper() + " 123!", True),
-    ("change_case:english_capital", SAMPLES["fr"].upper(), False),
-    ("change_case:english_capital", SAMPLES["de"].upper(), False),
-    ("change_case:english_capital", "123", False),
-    ("change_case:english_capital", SAMPLES["zh"], False),
-    ("change_case:english_lowercase", ENGLISH.lower(), True),
-    ("change_case:english_lowercase", ENGLISH, False),
-    ("change_case:english_lowercase", ENGLISH.lower() + " OK", False),
-    ("change_case:english_lowercase", ENGLISH.lower() + " 123!", True),
-    ("change_case:english_lowercase", SAMPLES["fr"].lower(), False),
-    ("change_case:english_lowercase", SAMPLES["es"].lower(), False),
-    ("change_case:english_lowercase", "123", False),
-    ("change_case:english_lowercase", SAMPLES["zh"], False),
-]
-
-
-@pytest.mark.parametrize(("name", "text", "follows"), CASED)
-def test_english_in_capitals_or_in_small_letters(name: str, text: str, follows: bool) -> None:
-    assert INSTRUCTIONS[name](text) is follows
-
-
-def test_a_text_without_a_letter_is_in_any_language() -> None:
     assert INSTRUCTIONS["language:response_language"]("123 ...", language="fr") is True
     assert INSTRUCTIONS["change_case:english_capital"]("123") is False
+
+
+@cases("name, text, follows")
+def test_english_in_capitals_or_in_small_letters(name: str, text: str, follows: bool) -> None:
+    assert INSTRUCTIONS[name](text) is follows

@@ -14,6 +14,7 @@ from roll.rewards.base import RewardInput
 from roll.rewards.config import RewardConfig
 from roll.rewards.ifeval.reward import IFEval, loose_versions
 from roll.rewards.worker import RewardWorker
+from tests.helpers.cases import cases
 from tests.helpers.configs import config
 from tests.helpers.rewards import preflight
 
@@ -26,25 +27,24 @@ def judged(text: str, row: dict[str, Any] = ROW, **settings: Any) -> float:
     return IFEval(**settings)(RewardInput("", text, row.get("ground_truth"), payload=row)).score
 
 
-@pytest.mark.parametrize(
-    ("text", "hard", "soft"),
-    [
-        ("<<Joy>> of life", 1, 1),
-        ("<<Joy>>", 0, 2 / 3),
-        ("joy, joy", 0, 0),
-        ("joy joy joy", 0, 2 / 3),
-        ("", 0, 0),
-        ("  \n", 0, 0),
-    ],
-)
+@cases("text, hard, soft")
 def test_hard_is_all_or_nothing_and_soft_the_share_that_is_followed(text: str, hard: float, soft: float) -> None:
     assert judged(text) == hard and judged(text, reward_type="soft") == pytest.approx(soft)
 
 
-def test_each_verdict_is_told() -> None:
+def test_verdicts_and_versions_of_a_response_are_told() -> None:
     result = IFEval("soft")(RewardInput("", "joy joy joy", payload=ROW))
     assert result.extra == {"instructions": dict(zip(IDS, [True, True, False], strict=True))}
     assert result.metrics == {"instructions_followed": pytest.approx(2 / 3), "success": 0}
+    assert judged("a b", {"instruction_id_list": ["punctuation:no_comma"]}) == 1
+    assert judged("a", {"instruction_id_list": "punctuation:no_comma", "kwargs": {}}) == 1
+    assert loose_versions("*a*\nb\nc") == ["*a*\nb\nc", "a\nb\nc", "b\nc", "b\nc", "*a*\nb", "a\nb", "b", "b"]
+    assert set(loose_versions("one line")) == {"one line", ""}
+    path = "roll.pipeline.rlvr.rewards.ifeval_rule_reward_worker.GeneralRuleRewardWorker"
+    reward = config({"rewards.own": {"worker_cls": path, "reward_type": "soft"}}).rewards["own"]
+    truth = json.dumps({"func_name": "validate_no_commas"})
+    (outcome,) = RewardWorker("own", reward).score([RewardInput("", "a b c a b c a b c d", truth)])
+    assert outcome is not None and outcome.score == 1 - 0.5 * (1 - 4 / 8)
 
 
 ALL_NULL = {"num_words": None, "relation": None, "keywords": None}
@@ -68,33 +68,7 @@ def test_instructions_are_read_in_the_forms_in_which_data_have_them(row: dict[st
     assert judged("<<Joy>> of life", row) == 1 and judged("joy, of my life", row) == 0
 
 
-def test_one_instruction_without_arguments_needs_no_list_of_them() -> None:
-    assert judged("a b", {"instruction_id_list": ["punctuation:no_comma"]}) == 1
-    assert judged("a", {"instruction_id_list": "punctuation:no_comma", "kwargs": {}}) == 1
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({}, "the row has no instruction_id_list, and its ground_truth is no instruction: None"),
-        ({"ground_truth": "42"}, "its ground_truth is no instruction: '42'"),
-        ({"ground_truth": {"N": 1}}, "instruction_id_list None must name instructions"),
-        ({"instruction_id_list": []}, "must name instructions"),
-        ({"instruction_id_list": IDS, "kwargs": [{}]}, "must name instructions"),
-        ({"instruction_id_list": ["keywords:none"]}, "'keywords:none' is no instruction of IFEval; those of IFBench"),
-        ({"instruction_id_list": ["keywords:existence"]}, "keywords:existence with {}: missing a required argument"),
-        (
-            {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{"num_words": 3}]},
-            "punctuation:no_comma with {'num_words': 3}: got an unexpected keyword argument 'num_words'",
-        ),
-        ({"ground_truth": {"func_name": "verify_all"}}, "'verify_all' is no instruction"),
-        ({"ground_truth": '{"func_name": '}, "its ground_truth is no instruction: '{"),
-        (
-            {"ground_truth": ["[{'instruction_id': ['count:word_count_range'], 'kwargs': [{'min_words': 5}]}]"]},
-            "'count:word_count_range' is no instruction of IFEval; those of IFBench and IF-RLVR are not here",
-        ),
-    ],
-)
+@cases("row, message")
 def test_a_row_that_holds_no_instruction_is_a_failure(row: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match="(?s).*" + message.replace("{", "\\{").replace("(", "\\(")):
         judged("a", row)
@@ -130,11 +104,6 @@ def test_loose_forgives_asterisks_the_first_and_the_last_line(
     row: dict[str, Any], text: str, strict: float, loose: float
 ) -> None:
     assert (judged(text, row), judged(text, row, mode="loose")) == (strict, loose)
-
-
-def test_the_eight_versions_of_a_response() -> None:
-    assert loose_versions("*a*\nb\nc") == ["*a*\nb\nc", "a\nb\nc", "b\nc", "b\nc", "*a*\nb", "a\nb", "b", "b"]
-    assert set(loose_versions("one line")) == {"one line", ""}
 
 
 @pytest.mark.parametrize(
@@ -192,11 +161,3 @@ def test_rows_with_instructions_that_nobody_knows_are_refused_before_the_run(tmp
         f"{path}:2: instruction keywords:existence with {{'keyword': 'a'}}: missing a required argument: 'keywords' "
         "(rewards.if)"
     )
-
-
-def test_rolls_ifeval_has_its_repetition_penalty() -> None:
-    path = "roll.pipeline.rlvr.rewards.ifeval_rule_reward_worker.GeneralRuleRewardWorker"
-    reward = config({"rewards.own": {"worker_cls": path, "reward_type": "soft"}}).rewards["own"]
-    truth = json.dumps({"func_name": "validate_no_commas"})
-    (outcome,) = RewardWorker("own", reward).score([RewardInput("", "a b c a b c a b c d", truth)])
-    assert outcome is not None and outcome.score == 1 - 0.5 * (1 - 4 / 8)

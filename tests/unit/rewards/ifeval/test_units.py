@@ -5,6 +5,7 @@ import pytest
 from roll.rewards.ifeval.instructions import count_capital_words, count_words
 from roll.rewards.ifeval.reward import blocks, divided
 from roll.rewards.ifeval.sentences import count_sentences
+from tests.helpers.cases import cases
 
 
 @pytest.mark.parametrize(
@@ -56,68 +57,17 @@ def test_sentences(text: str, count: int) -> None:
     assert count_sentences(text) == count
 
 
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ("Bye.\n\nP.S. Come back soon.", 3),
-        ("FOX (V.O.)\nI was young. I was free.", 3),
-        ("K.D. Lang sang. D.J. Miller spoke.", 4),
-        ("J.K. Rowling met J.P. Morgan.", 1),
-        ("Walk from vertex v. The next one is w. Then stop.", 1),
-        ("The answer is C. There are two. The other is D. None fits.", 2),
-        ("The answer is A. There are two.", 2),
-        ("A. Introduction\nB. Methods of cooking\nC. Results", 3),
-        ("A. Baker\nB. Miller", 1),
-        ("I. Planning the trip\nII. Packing\nX. Return", 4),
-        ("He waited ... We left.", 1),
-        ("He waited... However, we left.", 2),
-        ("1. Business plan\n2. Review the plan\n3. Write it", 2),
-        ("It began in 1990. Credit was cheap.", 1),
-        ("It opens at 9 a.m. Visitors should wait.", 2),
-        ("It opens at 9 a.m. Walking takes a minute.", 2),
-        ("We met in Aug. 2019. It was hot.", 2),
-        ("Take 5 mg. Wait a day.", 2),
-        ("Rev. Green came. Capt. Ahab left.", 4),
-        ("The U.S. Census was late.", 1),
-    ],
-)
+@cases("text, count")
 def test_sentences_behind_letters_abbreviations_and_numbers_are_the_authors(text: str, count: int) -> None:
     assert count_sentences(text) == count
 
 
-@pytest.mark.parametrize(
-    ("text", "words", "capitals"),
-    [
-        ("", 0, 0),
-        ("one two", 2, 0),
-        ("don't DON'T", 4, 2),
-        ("NASA, the U.S. and I", 6, 3),
-        ("GPT-4 is 4 x 4", 6, 1),
-        ("NASA\u2014ESA, A\u2013B and an\u2014A", 7, 2),
-        ("snake_case ALL_CAPS", 2, 1),
-        ("AT&T", 2, 2),
-        ("\u00c9T\u00c9 \u00e9t\u00e9", 2, 1),
-        ("\u4f60\u597d\u5417", 1, 0),
-        ("...", 0, 0),
-    ],
-)
+@cases("text, words, capitals")
 def test_words_and_words_in_capitals(text: str, words: int, capitals: int) -> None:
     assert (count_words(text), count_capital_words(text)) == (words, capitals)
 
 
-@pytest.mark.parametrize(
-    ("text", "paragraphs"),
-    [
-        ("a", ["a"]),
-        ("a\n***\nb", ["a", "b"]),
-        ("a\n***", ["a"]),
-        ("***\na", ["a"]),
-        ("a *** *** b", None),
-        ("", []),
-        ("***", []),
-        ("a***b", ["a***b"]),
-    ],
-)
+@cases("text, paragraphs")
 def test_paragraphs_between_dividers(text: str, paragraphs: list[str] | None) -> None:
     assert divided(text) == paragraphs
 

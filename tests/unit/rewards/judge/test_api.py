@@ -142,14 +142,11 @@ def test_what_goes_wrong_every_time_is_the_failure_of_the_answer(act: Act, reaso
     assert len(server.asked) == 3
 
 
-def test_what_a_retry_cannot_mend_is_not_tried_again() -> None:
+def test_a_judge_that_refuses_or_is_gone_fails_the_answer() -> None:
     with judge_server(sends({"error": {"message": "no such model"}}, 404)) as server:
         (outcome,) = judged(settings(server.url))
     assert outcome.failure is not None and "the judge m at http://127.0.0.1" in outcome.failure
     assert "no such model" in outcome.failure and len(server.asked) == 1
-
-
-def test_a_judge_that_is_gone_fails_the_answer() -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"

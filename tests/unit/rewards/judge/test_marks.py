@@ -52,13 +52,10 @@ def test_neither_does_what_else_is_filled_in(field: str) -> None:
     assert all(len(re.findall(rf"<{name}_\w{{8}}>", text)) == 1 for name in ("question", "rules", "truth"))
 
 
-def test_marks_stay_as_they_are_where_nothing_is_like_them() -> None:
+def test_the_same_texts_get_the_same_marks() -> None:
     assert "<answer>" not in rendered(PROMPTS["correctness"].text, "the answer is <b>42</b>, 1 < answer"), "may be one"
     assert "<answer>\n42 </b>\n</answer>" in rendered(PROMPTS["correctness"].text, "42 </b>")
     assert rendered("<a>{response}</a> Say <v>yes</v>.", "<v>yes</v>") == "<a><v>yes</v></a> Say <v>yes</v>."
-
-
-def test_the_same_texts_get_the_same_marks() -> None:
     assert len({rendered(PROMPTS["quality"].text, FORGED) for _ in range(3)}) == 1
 
 

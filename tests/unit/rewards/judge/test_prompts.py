@@ -14,15 +14,29 @@ from roll.rewards.base import RewardInput
 from roll.rewards.config import RewardConfig
 from roll.rewards.judge.judge import PROMPTS, JudgePrompt, prompt_named
 from roll.utils.secrets import redact
+from tests.helpers.cases import cases
 from tests.helpers.configs import checked, config, problems
 
 ANSWER = RewardInput("<|user|>6 * 7?", "it is {42}", 42, question="6 * 7?", payload={"rubric": "be brief", "n": 3})
 
 
-def test_places_are_filled_with_the_answer_and_its_row() -> None:
+def test_a_judge_is_asked_as_its_settings_say() -> None:
     prompt = JudgePrompt("{question} / {response} / {reference} / {rubric} / {{x}} {lowest} to {highest}", 0, 10)
     assert prompt.render(ANSWER) == "6 * 7? / it is {42} / 42 / be brief / {x} 0 to 10"
     assert prompt.columns == ("ground_truth", "rubric")
+    assert problems(judge()) == []
+    assert config(judge()).rewards["math"].generating_args.temperature == 0
+    asked = config(judge(generating_args={"temperature": 0.7})).rewards["math"]
+    assert asked.generating_args.temperature == 0.7
+    worker = "roll.pipeline.rlvr.rewards.llm_judge_reward_worker.LLMJudgeRewardWorker"
+    assert config(judge(reward=..., worker_cls=worker)).rewards["math"].is_judge
+    found = checked(judge(judge_prompt="Qwen2.5-7B-Instruct-RLVR-prompt", reward=..., worker_cls=worker))
+    assert found.problems == ()
+    assert problems(engines(reward=..., worker_cls=worker)) == []
+    (said,) = problems({"actor_infer.worker_cls": worker})
+    assert said.startswith(f"actor_infer.worker_cls: {worker} is not supported")
+    settings = RewardConfig(reward="llm_judge", judge_api_key="key-123456")
+    assert redact(settings.model_dump())["judge_api_key"] == "***"
 
 
 @pytest.mark.parametrize("name", PROMPTS)
@@ -39,20 +53,7 @@ def test_a_prompt_is_a_name_a_text_or_a_file(tmp_path: Path) -> None:
     assert prompt_named(None) is PROMPTS["quality"] and prompt_named("correctness") is PROMPTS["correctness"]
 
 
-@pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        ("correctnes", "'correctnes' is not a prompt. Did you mean correctness?"),
-        ("prompts/none.txt", "there is no file prompts/none.txt"),
-        ("Is it right?", "it has no {response}"),
-        ("{response} in \\boxed{}", "{} is not a placeholder. Write {{ and }} for literal braces"),
-        ("{response.__class__}", "{response.__class__} is not a placeholder"),
-        ("{response!r}", "{response} is not a placeholder"),
-        ("{response:>9}", "{response} is not a placeholder"),
-        ("{response[0]}", "{response[0]} is not a placeholder"),
-        ("{response} {", "its braces do not match"),
-    ],
-)
+@cases("given, reason")
 def test_a_prompt_that_cannot_be_filled_in_is_refused(given: str, reason: str) -> None:
     (said,) = problems(judge(judge_prompt=given))
     assert said.startswith("rewards.math.judge_prompt: ") and reason in said
@@ -68,50 +69,10 @@ def judge(**changes: Any) -> dict[str, Any]:
     return {f"rewards.math.{key}": value for key, value in (keys | changes).items()}
 
 
-def test_a_judge_is_greedy_unless_told_otherwise() -> None:
-    assert problems(judge()) == []
-    assert config(judge()).rewards["math"].generating_args.temperature == 0
-    asked = config(judge(generating_args={"temperature": 0.7})).rewards["math"]
-    assert asked.generating_args.temperature == 0.7
-
-
-def test_rolls_worker_class_means_this_reward() -> None:
-    worker = "roll.pipeline.rlvr.rewards.llm_judge_reward_worker.LLMJudgeRewardWorker"
-    assert config(judge(reward=..., worker_cls=worker)).rewards["math"].is_judge
-    found = checked(judge(judge_prompt="Qwen2.5-7B-Instruct-RLVR-prompt", reward=..., worker_cls=worker))
-    assert found.problems == ()
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"judge_model_type": ...}, "judge_model_type is missing"),
-        ({"judge_model_name": ...}, "judge_model_name is missing"),
-        ({"judge_api_url": ...}, "judge_api_url is missing"),
-        ({"judge_api_url": "127.0.0.1:8000"}, "judge_api_url: '127.0.0.1:8000' is not an address"),
-        ({"judge_api_url": "http://bob:pass99word@/v1"}, "judge_api_url: 'http://***@/v1' is not an address"),
-        ({"judge_api_url": "http://host:99999999/v1"}, "is not an address"),
-        ({"judge_verdict": "pattern"}, "judge_verdict_pattern is missing"),
-        ({"judge_verdict": "json", "judge_verdict_pattern": "a"}, "judge_verdict_pattern contradicts"),
-        ({"judge_verdict_pattern": "("}, "judge_verdict_pattern: '(' is not a regular expression"),
-        ({"judge_score_range": [10, 1]}, "judge_score_range: 10 is not below 1"),
-        ({"judge_scores": {" ": 1}}, "judge_scores: ' ' is not a word"),
-        ({"reward_args": {"temperature": 1}}, "reward_args: llm_judge takes none"),
-    ],
-)
+@cases("changes, said")
 def test_settings_of_a_judge_that_cannot_work_are_refused(changes: dict[str, Any], said: str) -> None:
     (found,) = problems(judge(**changes))
     assert found.startswith("rewards.math.") and said in found
-
-
-def test_keys_of_a_judge_without_one_are_warned_about() -> None:
-    (said,) = rlvr_warnings(config({"rewards.math.judge_model_name": "m", "rewards.math.judge_prompt": "quality"}))
-    assert said == "rewards.math: judge_model_name, judge_prompt do nothing here: llm_judge is not its reward."
-
-
-def test_the_key_is_in_no_dump() -> None:
-    config = RewardConfig(reward="llm_judge", judge_api_key="key-123456")
-    assert redact(config.model_dump())["judge_api_key"] == "***"
 
 
 ENGINES = {
@@ -127,23 +88,13 @@ def engines(**changes: Any) -> dict[str, Any]:
     return judge(**({"judge_model_name": ..., "judge_api_url": ...} | ENGINES | changes))
 
 
-def test_a_judge_with_engines_of_its_own_is_a_role_like_others() -> None:
+def test_judges_are_roles_that_domains_may_share() -> None:
     made = config(engines())
     assert problems(engines()) == [] and checked(engines()).warnings == ()
     assert made.judge_of == {"math": "rewards.math"} and "rewards.math" not in made.cpu_roles
     worker = made.model_roles["rewards.math"]
     assert (made.num_nodes, worker.num_gpus_per_worker, worker.num_workers) == (2, 2, 1)
     assert (made.rewards["math"].timeout_s, made.rewards["math"].generating_args.temperature) == (600.0, 0.0)
-
-
-def test_rolls_worker_class_may_be_a_judge_on_engines() -> None:
-    worker = "roll.pipeline.rlvr.rewards.llm_judge_reward_worker.LLMJudgeRewardWorker"
-    assert problems(engines(reward=..., worker_cls=worker)) == []
-    (said,) = problems({"actor_infer.worker_cls": worker})
-    assert said.startswith(f"actor_infer.worker_cls: {worker} is not supported")
-
-
-def test_several_domains_may_ask_one_judge() -> None:
     cluster = {"reward": "llm_judge", "judge_model_type": "cluster", "judge_prompt": "correctness"}
     changes = {"rewards": {"math": cluster, "code": cluster, "sort": {"reward": "math_rule"}}, **SHARED}
     made = config(changes)
@@ -151,6 +102,16 @@ def test_several_domains_may_ask_one_judge() -> None:
     assert made.judge_of == {"math": "reward_model", "code": "reward_model"}
     assert list(made.model_roles) == ["actor_train", "actor_infer", "reward_model"]
     assert list(made.cpu_roles) == ["rewards.sort"]
+    sharing = asked_after_the_rollout({})
+    assert problems(sharing) == [] and config(sharing).after_rollout_domains == {"math"}
+    beside = asked_after_the_rollout({"is_use_additional_prompts": True, "rewards.math.device_mapping": [3]})
+    assert problems(beside) == [] and config(beside).after_rollout_domains == frozenset()
+    assert "reward_model" not in config(SHARED).model_roles
+    assert rlvr_warnings(config(SHARED)) == [
+        "reward_model is not started: no domain of rewards has judge_model_type: cluster."
+    ]
+    (said,) = rlvr_warnings(config({"rewards.math.judge_model_name": "m", "rewards.math.judge_prompt": "quality"}))
+    assert said == "rewards.math: judge_model_name, judge_prompt do nothing here: llm_judge is not its reward."
 
 
 def asked_after_the_rollout(changes: dict[str, Any]) -> dict[str, Any]:
@@ -162,61 +123,7 @@ def asked_after_the_rollout(changes: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        (engines(strategy_args=...), "rewards.math.strategy_args.strategy_name is missing. Strategies that can run"),
-        (engines(model_args=...), "rewards.math has no model: rewards.math.model_args.model_name_or_path is missing"),
-        (engines(device_mapping=...), "rewards.math.device_mapping is missing: it says where"),
-        (
-            engines(strategy_args={"strategy_name": "deepspeed_train"}, device_mapping=[8]),
-            "rewards.math.strategy_args.strategy_name: deepspeed_train cannot run rewards.math, which generates",
-        ),
-        (
-            engines(reward_manager_config=[{"reward": "my_rewards:brevity"}]),
-            "rewards.math.reward_manager_config.0.reward: my_rewards:brevity cannot be a part beside a judge",
-        ),
-        (engines(reward_manager_config=[{"reward": "regex", "reward_args": {"pattern": "a"}}]), "regex cannot be a"),
-        (engines(generating_args={"num_return_sequences": 2}), "num_return_sequences: 2, but a judge is asked once"),
-        (engines(device_mapping=[1, 3]), "share only 1"),
-        (engines(judge_model_name="m"), "rewards.math.judge_model_name is for judge_model_type: api"),
-        (engines(judge_api_url="http://h/v1"), "judge_model_type is inference. Remove judge_api_url, or set"),
-        (engines(judge_api_key="key-123456"), "Remove judge_api_key."),
-        (engines(judge_max_requests=3), "Remove judge_max_requests."),
-        (engines(judge_request_timeout_s=3), "Remove judge_request_timeout_s."),
-        (
-            judge(judge_model_type="cluster", judge_model_name=..., judge_api_url=...),
-            "reward_model is missing: rewards.math.judge_model_type is cluster",
-        ),
-        (
-            {**engines(judge_model_type="cluster", model_args=..., strategy_args=...), **SHARED},
-            "rewards.math.device_mapping: with judge_model_type: cluster the engines of the section reward_model",
-        ),
-        (
-            {**engines(judge_model_type="cluster", model_args=..., device_mapping=...), **SHARED},
-            "rewards.math.strategy_args: with judge_model_type: cluster",
-        ),
-        (
-            {
-                **judge(judge_model_type="cluster", judge_model_name=..., judge_api_url=...),
-                "reward_model": {"device_mapping": [3]},
-            },
-            "reward_model.strategy_args.strategy_name is missing",
-        ),
-        (
-            {
-                **judge(judge_model_type="cluster", judge_model_name=..., judge_api_url=...),
-                "reward_model": {"strategy_args": {"strategy_name": "vllm"}},
-            },
-            "reward_model.device_mapping is missing",
-        ),
-        (
-            asked_after_the_rollout({"is_use_additional_prompts": True}),
-            "rewards.math.query_filter_config can only be applied after it: rewards.math shares devices with other "
-            "roles",
-        ),
-    ],
-)
+@cases("changes, said")
 def test_engines_of_a_judge_that_cannot_work_are_refused(changes: dict[str, Any], said: str) -> None:
     assert any(said in found for found in problems(changes)), problems(changes)
 
@@ -237,17 +144,3 @@ def test_a_judge_that_may_talk_until_no_prompt_fits_is_refused(make_tiny_model_d
     (default,) = said(strategy_args=vllm, model_args=here)
     assert default.startswith(told.format("512, its default,", 512))
     assert said(strategy_args=vllm, model_args=here, generating_args={"max_new_tokens": 100}) == []
-
-
-def test_a_judge_is_asked_after_the_rollout_where_it_shares_devices_and_beside_it_elsewhere() -> None:
-    sharing = asked_after_the_rollout({})
-    assert problems(sharing) == [] and config(sharing).after_rollout_domains == {"math"}
-    beside = asked_after_the_rollout({"is_use_additional_prompts": True, "rewards.math.device_mapping": [3]})
-    assert problems(beside) == [] and config(beside).after_rollout_domains == frozenset()
-
-
-def test_a_shared_judge_that_nobody_asks_is_warned_about_and_not_started() -> None:
-    assert "reward_model" not in config(SHARED).model_roles
-    assert rlvr_warnings(config(SHARED)) == [
-        "reward_model is not started: no domain of rewards has judge_model_type: cluster."
-    ]

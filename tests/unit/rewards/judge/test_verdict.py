@@ -7,6 +7,7 @@ import pytest
 from roll.rewards.config import VerdictForm
 from roll.rewards.judge import judge as verdict
 from roll.rewards.judge.judge import NoVerdict, VerdictReader
+from tests.helpers.cases import cases
 
 WORDS = {
     "yes": 1,
@@ -47,11 +48,22 @@ def test_words_that_are_missing_or_disagree_are_no_verdict(reply: str, reason: s
         VerdictReader("yes_no")(reply)
 
 
-def test_words_of_ones_own_have_their_own_worth() -> None:
+def test_words_boxes_and_patterns_have_their_worth() -> None:
     read = VerdictReader("yes_no", scores={"Right": 1.0, "partly right": 0.5, "wrong": -1.0})
     assert [read(reply) for reply in ("Verdict: right", "Verdict: Partly Right", "WRONG!")] == [1.0, 0.5, -1.0]
     with pytest.raises(NoVerdict, match="neither right nor partly right nor wrong"):
         read("yes")
+    read = VerdictReader("boxed", score_range=(0, 4))
+    assert [read(rf"\boxed{{{held}}}") for held in ("Yes", r"\text{no}", "3", " 1 ")] == [1.0, 0.0, 0.75, 0.25]
+    for reply in (r"\boxed{perhaps}", r"\boxed{yes", "yes", r"\boxed{5}"):
+        with pytest.raises(NoVerdict):
+            read(reply)
+    read = VerdictReader("pattern", r"<v>(.*?)</v>", {"A": 1.0, "B": 0.25}, (0, 10))
+    assert [read(reply) for reply in ("<v>B</v> or rather <v>A</v>", "<v> b </v>", "<v>5</v>")] == [1.0, 0.25, 0.5]
+    assert VerdictReader("pattern", r"\d", None, (0, 10))("1 2 3") == pytest.approx(0.3)
+    for reply in ("A", "<v>C</v>", "<v></v>", "<v>11</v>"):
+        with pytest.raises(NoVerdict):
+            read(reply)
 
 
 SCORES = {
@@ -87,17 +99,7 @@ def test_a_score_that_is_missing_or_outside_the_range_is_no_verdict(reply: str, 
         VerdictReader("score", score_range=(0, 10))(reply)
 
 
-@pytest.mark.parametrize(
-    ("reply", "score"),
-    [
-        ('{"score": 4}', 0.75),
-        ('Here it is:\n```json\n{"reason": "a {brace}", "score": 1.0}\n```', 0.0),
-        ('{"score": 1} no: {"score": 5, "why": {"style": "fine"}}', 1.0),
-        ('{"verdict": true}', 1.0),
-        ('{"verdict": "No"}', 0.0),
-        ('{"score": "3"}', 0.5),
-    ],
-)
+@cases("reply, score")
 def test_json_holds_a_number_a_word_or_a_truth(reply: str, score: float) -> None:
     assert VerdictReader("json", score_range=(1, 5))(reply) == score
 
@@ -110,23 +112,6 @@ def test_json_holds_a_number_a_word_or_a_truth(reply: str, score: float) -> None
 def test_json_that_is_none_or_holds_no_verdict_is_none(reply: str) -> None:
     with pytest.raises(NoVerdict):
         VerdictReader("json", score_range=(1, 5))(reply)
-
-
-def test_a_box_holds_a_word_or_a_number() -> None:
-    read = VerdictReader("boxed", score_range=(0, 4))
-    assert [read(rf"\boxed{{{held}}}") for held in ("Yes", r"\text{no}", "3", " 1 ")] == [1.0, 0.0, 0.75, 0.25]
-    for reply in (r"\boxed{perhaps}", r"\boxed{yes", "yes", r"\boxed{5}"):
-        with pytest.raises(NoVerdict):
-            read(reply)
-
-
-def test_of_a_pattern_the_last_match_counts_and_its_group() -> None:
-    read = VerdictReader("pattern", r"<v>(.*?)</v>", {"A": 1.0, "B": 0.25}, (0, 10))
-    assert [read(reply) for reply in ("<v>B</v> or rather <v>A</v>", "<v> b </v>", "<v>5</v>")] == [1.0, 0.25, 0.5]
-    assert VerdictReader("pattern", r"\d", None, (0, 10))("1 2 3") == pytest.approx(0.3)
-    for reply in ("A", "<v>C</v>", "<v></v>", "<v>11</v>"):
-        with pytest.raises(NoVerdict):
-            read(reply)
 
 
 def test_a_pattern_that_never_ends_on_a_reply_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,22 +122,16 @@ def test_the_difference_is_told_of_the_tokens_that_engines_sampled_under_the_wei
     assert asking.result(clusters, 2, 0.7, version=3) == {}  # type: ignore[arg-type]
 
 
-def test_answers_of_other_weights_and_none_at_all_tell_nothing() -> None:
+def test_engines_are_asked_when_steps_cannot_tell() -> None:
     for replies, version in (({0: generation(-1.0, -1.0)}, 4), ({}, 3), ({0: generation(-1.0, -1.0, version=2)}, 3)):
         asking, clusters = probe(), Clusters(-1.0)
         asking.send(Engines(replies), {}, version=3)  # type: ignore[arg-type]
         assert asking.result(clusters, 1, 0.7, version) == {}  # type: ignore[arg-type]
-
-
-def test_engines_are_asked_now_and_then_while_steps_cannot_tell() -> None:
     asking, engines = probe(), Engines({})
     told = [GAP] * 3 + [""] * 21 + [GAP] + [""] * 2
     for version, name in enumerate(told):
         asking.send(engines, {name: 0.0}, version)  # type: ignore[arg-type]
     assert [int(request.request_id.split("-")[1]) for request in engines.asked] == [3, 13, 23, 25]
-
-
-def test_nothing_is_asked_before_there_was_a_prompt() -> None:
     engines = Engines({})
     EngineProbe(SamplingParams(5), 0, GapAlarm(1.0)).send(engines, {}, 1)  # type: ignore[arg-type]
     assert not engines.asked

@@ -81,9 +81,16 @@ def test_scorers_take_turns_and_each_group_gets_the_reward_of_its_domain() -> No
     assert not any(waits(g) for g in done)
 
 
-def test_an_attempt_that_still_waits_for_its_reward_is_never_trained_on() -> None:
+def test_attempts_without_their_rewards_are_not_trained_on_and_may_stop_the_run() -> None:
     with pytest.raises(ValueError, match="has no reward"):
         collate_groups([group("chat", 6, math.nan)])
+    broken = group("chat", 1, 1.0, 1.0)
+    broken = TrajectoryGroup(broken.task, 1, (broken.trajectories[0].failed("gave nan"), broken.trajectories[1]))
+    assert scheduler(SchedulerSettings(RolloutBounds(1), max_failed_fraction=0.5)).rescore(
+        StepGroups([broken], []), [broken], 3
+    )
+    with pytest.raises(RewardError, match=r"step 3: 1 of 2 attempts failed.*\n  1 x gave nan"):
+        scheduler(SchedulerSettings(RolloutBounds(1))).rescore(StepGroups([broken], []), [broken], step=3)
 
 
 def scheduler(settings: SchedulerSettings, keep: Any = None) -> RolloutScheduler:
@@ -100,13 +107,3 @@ def test_filters_look_again_at_groups_whose_rewards_came_late() -> None:
     completed = [group("chat", 1, 0.0), groups.groups[1], group("chat", 3, 1.0), groups.dropped[0]]
     found = looks.rescore(groups, completed, step=0)
     assert [[g.group_id for g in some] for some in (found.groups, found.dropped)] == [[2, 3], [0, 1]]
-
-
-def test_too_many_failures_after_the_rollout_stop_the_run() -> None:
-    broken = group("chat", 1, 1.0, 1.0)
-    broken = TrajectoryGroup(broken.task, 1, (broken.trajectories[0].failed("gave nan"), broken.trajectories[1]))
-    assert scheduler(SchedulerSettings(RolloutBounds(1), max_failed_fraction=0.5)).rescore(
-        StepGroups([broken], []), [broken], 3
-    )
-    with pytest.raises(RewardError, match=r"step 3: 1 of 2 attempts failed.*\n  1 x gave nan"):
-        scheduler(SchedulerSettings(RolloutBounds(1))).rescore(StepGroups([broken], []), [broken], step=3)

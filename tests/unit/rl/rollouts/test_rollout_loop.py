@@ -12,6 +12,7 @@ import pytest
 from roll.errors import ConfigError, TaskError
 from roll.rl.rollout_loop import UserRollouter, load_loop, loop_problems
 from roll.types.rollout import Task, Trajectory, TrajectoryGroup
+from tests.helpers.cases import cases
 from tests.helpers.configs import config
 from tests.helpers.pages import snippets
 
@@ -83,17 +84,7 @@ def test_the_loop_of_the_page_asks_again_where_all_answers_were_wrong(loops: str
         assert (found.group_id, found.rewards.tolist()) == (4, rewards)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("Missing", "has no Missing"),
-        ("NoMethod", "NoMethod has no method `async def run_group"),
-        ("Plain", "Plain has no method `async def run_group"),
-        ("NoInner", "NoInner does not take the arguments of a rollout loop: "),
-        ("Short", "Short.run_group does not take the arguments of a rollout loop: "),
-        ("function", "is a function, and no class"),
-    ],
-)
+@cases("name, said")
 def test_what_is_no_loop_is_refused(loops: str, name: str, said: str) -> None:
     with pytest.raises(ConfigError, match=f"user_defined_rollout_loop_cls: .*{said}"):
         load_loop(f"{loops}:{name}")
@@ -129,16 +120,7 @@ class Misbehaving:
         return made.trajectories if self.how == "rows" else made
 
 
-@pytest.mark.parametrize(
-    ("how", "group_size", "said"),
-    [
-        ("raises", 1, r"Misbehaving failed at group 4 \(row-0\): KeyError: 'hint'"),
-        ("rows", 1, "run_group returned a tuple. It must return a TrajectoryGroup"),
-        ("another group", 1, "run_group returned group 5 with 1 attempts. It must return group 4 with 1"),
-        ("good", 2, "run_group returned group 4 with 1 attempts. It must return group 4 with 2"),
-        ("good", 1, None),
-    ],
-)
+@cases("how, group_size, said")
 def test_what_a_loop_does_wrong_is_told_with_its_name(how: str, group_size: int, said: str | None) -> None:
     rollouter, task = UserRollouter(Misbehaving(how), group_size), Task("row-0", "math", np.array([1], np.int32))
     if said is None:

@@ -15,6 +15,7 @@ from roll.rl.rollouters import RecordedRollouter, RolloutDump
 from roll.types.group_codec import RecordedGroup, read_groups, write_groups
 from roll.types.rollout import LocalRow, Task, Trajectory, TrajectoryGroup
 from roll.types.texts import ParsedMessage, Turn
+from tests.helpers.cases import cases
 from tests.helpers.configs import config
 
 
@@ -111,22 +112,7 @@ def test_a_step_that_is_made_again_replaces_its_record(dumped: Path) -> None:
         played(rollouter, 3, "row-3")
 
 
-@pytest.mark.parametrize(
-    ("changes", "name", "said"),
-    [
-        ({}, "row-1", "group 0 is of task row-0, here it is of row-1. Use the data, seed and batch of the run"),
-        (
-            {"num_return_sequences_in_group": 4, "rollout_batch_size": 16},
-            "row-0",
-            "num_return_sequences_in_group: 4, but groups in .* have 3 attempts",
-        ),
-        (
-            {"prompt_length": 3, "response_length": 2},
-            "row-0",
-            r"prompt_length \+ response_length: 5 tokens, but a row in .* has 7",
-        ),
-    ],
-)
+@cases("changes, name, said")
 def test_records_of_another_run_are_refused(dumped: Path, changes: dict[str, Any], name: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         played(recorded(dumped, **changes), 0, name)

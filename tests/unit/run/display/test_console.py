@@ -35,23 +35,19 @@ METRICS = {
 }
 
 
-def test_table_row_stands_below_its_header_and_fits_80_columns():
+def test_tables_and_times_fit_80_columns():
     assert header(VIEW.columns) == "  step   reward      val   length  entropy     clip     grad       lr       time"
     assert (
         row(12, METRICS, VIEW.columns)
         == "    12    0.531    0.250     12.3    1.500    0.021    0.987  1.0e-05     1.00 s"
     )
     assert len(header(VIEW.columns)) == len(row(12, METRICS, VIEW.columns)) == 80
-
-
-def test_what_a_step_did_not_measure_is_a_dot_in_the_table_and_absent_in_the_line():
     assert row(3, {"val/reward_mean": 0.5}, VIEW.columns).split() == ["3", ".", "0.500", ".", ".", ".", ".", "."]
     assert plain_line(3, 10, {"val/reward_mean": 0.5}, VIEW.columns) == "step 3/10  val 0.500"
-
-
-def test_time_split_has_seconds_and_shares_of_the_top_level_phases_longest_first():
     assert time_split(METRICS) == ["rollout 0.60 s 60%", "train_actor 0.30 s 30%", "other 0.10 s 10%"]
     assert time_split({}) == []
+    page = (Path(__file__).parents[4] / "docs" / "metrics.md").read_text()
+    assert [column.metric for column in VIEW.columns if f"`{column.metric}`" not in page] == []
 
 
 def test_plain_display_logs_one_line_per_step(caplog):
@@ -101,17 +97,18 @@ def test_terminal_display_prints_header_rows_progress_split_and_summary():
     assert "reward first 0.1 last 0.9" in text.split("summary")[-1]
 
 
-def test_a_resumed_runs_bar_begins_at_its_first_step():
+def test_bars_begin_where_the_run_does():
     output = io.StringIO()
     terminal = Console(file=output, force_terminal=True, width=100, color_system=None)
     with make_display(terminal, VIEW.columns) as display:
         display.start(12, 30)
     assert "12/30" in output.getvalue()
-
-
-def test_every_column_is_documented_in_the_metrics_page():
-    page = (Path(__file__).parents[4] / "docs" / "metrics.md").read_text()
-    assert [column.metric for column in VIEW.columns if f"`{column.metric}`" not in page] == []
+    output = io.StringIO()
+    terminal = Console(file=output, force_terminal=True, width=100, color_system=None)
+    with make_display(terminal, VIEW.columns, 30):
+        pass
+    assert "0/30" in output.getvalue() and "elapsed 0:00:0" in output.getvalue()
+    assert plain_line(30, 0, METRICS, VIEW.columns).startswith("step 30  ")
 
 
 def test_terminal_display_gives_the_cursor_back_when_the_run_fails():
@@ -146,15 +143,3 @@ def test_a_terminal_that_was_closed_takes_no_run_with_it():
         display.start(0, 10)
         display.step(1, METRICS)
     terminal_handler(terminal).emit(logging.makeLogRecord({"msg": "unheard", "levelno": logging.INFO}))
-
-
-def test_a_bar_that_starts_knows_the_steps_and_calls_the_time_that_passed_elapsed():
-    output = io.StringIO()
-    terminal = Console(file=output, force_terminal=True, width=100, color_system=None)
-    with make_display(terminal, VIEW.columns, 30):
-        pass
-    assert "0/30" in output.getvalue() and "elapsed 0:00:0" in output.getvalue()
-
-
-def test_a_run_that_takes_no_steps_is_at_a_step_and_not_past_its_last():
-    assert plain_line(30, 0, METRICS, VIEW.columns).startswith("step 30  ")

@@ -45,14 +45,11 @@ def test_whatever_stands_in_names_and_rows_is_drawn(tmp_path):
     assert draw_curves(rows, tmp_path / "curves.png", VIEW, "a $\\frac{ of \ud800") is not None
 
 
-def test_a_picture_that_cannot_be_written_ends_no_run(tmp_path, caplog):
+def test_what_cannot_be_drawn_ends_no_run(tmp_path, caplog):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     (tmp_path / "file").write_text("in the way")
     assert draw_curves(ROWS, tmp_path / "file" / "curves.png", VIEW) is None
     assert "curves.png is not drawn. " in caplog.text
-
-
-def test_a_run_without_rows_draws_nothing(tmp_path):
     assert draw_curves([], tmp_path / "curves.png", VIEW) is None
 
 

@@ -57,13 +57,13 @@ def test_the_jsonl_file_holds_every_field(tmp_path):
     assert "reward failed" in (tmp_path / "step_000003.val.txt").read_text()
 
 
-def test_groups_are_chosen_by_domains_taking_turns_and_stay_whole():
+def test_groups_are_chosen_by_domains_and_their_worst_come_first():
     records = [record(g, domain="math" if g < 3 else "code") for g in range(5) for _ in range(3)]
     chosen = choose_groups(records, RecordLimits(num_groups=3, num_samples_per_group=2))
     assert [(group[0].group_id, len(group)) for group in chosen] == [(0, 2), (3, 2), (1, 2)]
-
-
-def test_long_texts_lose_their_middle():
+    records = [record(0, reward=reward) for reward in (0.5, None, 1.0, 0.0)]
+    ((first, second),) = choose_groups(records, RecordLimits(num_samples_per_group=2, choose="worst"))
+    assert (first.reward, second.reward) == (None, 0.0)
     ((cut,),) = choose_groups([record(0, response_text="a" * 50 + "b" * 50)], RecordLimits(num_characters=20))
     assert cut.response_text == "a" * 10 + "\n[... 80 characters left out ...]\n" + "b" * 10
 
@@ -258,12 +258,6 @@ def test_a_random_choice_is_the_same_in_a_run_that_is_repeated_and_another_in_th
 
     assert chosen(1) == chosen(1) != chosen(2)
     assert {number for step in chosen(1) for number in step} == {0, 1, 2, 3}
-
-
-def test_the_worst_attempts_of_a_group_are_recorded_first():
-    records = [record(0, reward=reward) for reward in (0.5, None, 1.0, 0.0)]
-    ((first, second),) = choose_groups(records, RecordLimits(num_samples_per_group=2, choose="worst"))
-    assert (first.reward, second.reward) == (None, 0.0)
 
 
 def test_no_groups_means_no_records(tmp_path):

@@ -13,6 +13,7 @@ from roll.run.saving import hub
 from roll.run.saving.checkpoint import CheckpointStore
 from roll.run.saving.hub import HubPushes, message_of
 from roll.run.start.preflight import machine_report
+from tests.helpers.cases import cases
 from tests.helpers.configs import config
 
 
@@ -138,14 +139,6 @@ def test_a_run_that_saves_nothing_sends_nothing() -> None:
     assert never.hub_repo is None
 
 
-@pytest.mark.parametrize(
-    ("folder", "message"),
-    [
-        ("my_run/checkpoints/step_000050/hf_model", "Step 50 of my_run"),
-        ("/data/ckpts/step_000050/hf_model", "Step 50"),
-        ("/hf_model", "Model"),
-        ("/", "Model"),
-    ],
-)
+@cases("folder, message")
 def test_a_commit_names_step_and_run_where_they_are_known(folder: str, message: str) -> None:
     assert message_of(Path(folder)) == message

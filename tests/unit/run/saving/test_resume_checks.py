@@ -37,12 +37,9 @@ def refusal(checkpoint: Checkpoint, settings: dict[str, Any]) -> str:
     return str(caught.value)
 
 
-def test_an_unchanged_run_goes_on_without_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_applied_is_told_in_a_line_each(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert resume(saved(tmp_path, {}), {"output_dir": "elsewhere", "save_steps": 7}) == frozenset()
     assert caplog.messages == []
-
-
-def test_what_is_applied_is_told_in_one_line_each(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert resume(saved(tmp_path, {RATE: 1e-5, "pg_clip": 0.2}), {RATE: 1e-6, "pg_clip": 0.3}) == {RATE, "pg_clip"}
     assert [message.split(" (")[0] for message in caplog.messages] == [
         f"resuming with another setting: {RATE}: 1e-05 -> 1e-06",

@@ -1,9 +1,8 @@
 from typing import Any
 
-import pytest
-
 from roll.run.saving.resume import RULES, differences
 from roll.utils.secrets import redact
+from tests.helpers.cases import cases
 from tests.helpers.configs import config
 from tests.layout.source import REPOSITORY
 
@@ -18,47 +17,7 @@ def test_the_same_settings_have_no_differences() -> None:
     assert differences(config({}).model_dump(mode="json"), config({})) == []
 
 
-@pytest.mark.parametrize(
-    "key, then, now, effect",
-    [
-        ("actor_train.training_args.learning_rate", 1e-5, 1e-6, "applied"),
-        ("actor_train.training_args.lr_scheduler_type", "linear", "cosine", "applied"),
-        ("actor_train.training_args.weight_decay", 0.0, 0.1, "applied"),
-        ("actor_train.training_args.adam_beta2", 0.999, 0.95, "applied"),
-        ("max_grad_norm", 1.0, 0.5, "applied"),
-        ("max_steps", 100, 200, "applied"),
-        ("rollout_batch_size", 32, 64, "applied"),
-        ("num_return_sequences_in_group", 8, 16, "applied"),
-        ("pg_clip", 0.2, 0.3, "applied"),
-        ("adv_estimator", "grpo", "rloo", "applied"),
-        ("pg_variant", "ppo", "cispo", "applied"),
-        ("pg_args.name", "a", "b", "applied"),
-        ("adv_args.model_name_or_path", "a", "b", "applied"),
-        ("init_kl_coef", 0.2, 0.3, "applied"),
-        ("actor_infer.generating_args.temperature", 1.0, 0.8, "applied"),
-        ("rewards.math.timeout_s", 30.0, 60.0, "applied"),
-        ("seed", 42, 43, "refused"),
-        ("actor_train.data_args.shuffle", True, False, "refused"),
-        ("actor_train.model_args.freeze_module_prefix", "model.embed", "model.layers", "refused"),
-        ("actor_train.model_args.lora_target", ["q_proj"], ["v_proj"], "refused"),
-        ("actor_train.model_args.lora_dropout", 0.0, 0.1, "applied"),
-        ("actor_train.model_args.adapter_name_or_path", "a", "b", "free"),
-        ("actor_train.strategy_args.strategy_name", "deepspeed_train", "megatron_train", "refused"),
-        ("rewards.math.model_args.model_name_or_path", "a", "b", "applied"),
-        ("reward.model_args.model_name_or_path", "a", "b", "applied"),
-        ("reward_model.model_args.model_name_or_path", "a", "b", "applied"),
-        ("actor_train.model_args.model_name_or_path", "a", "b", "free"),
-        ("rewards.math.reward_args.model_name_or_path", "a", "b", "applied"),
-        ("validation.data_args.shuffle", True, False, "free"),
-        ("output_dir", "a", "b", "free"),
-        ("save_steps", 5, 6, "free"),
-        ("max_ckpt_to_keep", 0, 3, "free"),
-        ("actor_infer.device_mapping", [2], [3], "free"),
-        ("actor_train.data_args.file_name", "a.jsonl", "b.jsonl", "free"),
-        ("tracker_kwargs.project", "a", "b", "free"),
-        ("actor_train.infer_batch_size", 8, 16, "free"),
-    ],
-)
+@cases("key, then, now, effect")
 def test_each_setting_has_its_effect(key: str, then: Any, now: Any, effect: str) -> None:
     found = changed(key, then, now)
     whole = {"file_name": "['a.jsonl'] -> ['b.jsonl']", "shuffle": "true -> false"}

@@ -1,13 +1,25 @@
-"""Which model a place on disk stands for."""
+"""Models, optimizers and the driver's state as a run finds them."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from roll.configs.plan.batch_plan import build_plan
+from roll.configs.sections.model import ModelArgs
+from roll.configs.strategies.model_numbers import text_part
+from roll.configs.strategies.table import STRATEGIES, required_facts
+from roll.distributed.strategy.saved_facts import SavedFacts
 from roll.errors import ConfigError
-from roll.run.saving.checkpoint import HF_MODEL, CheckpointStore, DriverState, saved_model, write_state
+from roll.run.saving.checkpoint import HF_MODEL, CheckpointStore, DriverState, read_state, saved_model, write_state
+from roll.run.saving.model_files import read_model_config
+from roll.run.saving.optimizer_from import check_optimizer_from
+from tests.helpers.configs import config, problems
 
 
 def save(run: Path, step: int, with_model: bool = True) -> Path:
@@ -19,13 +31,10 @@ def save(run: Path, step: int, with_model: bool = True) -> Path:
     return run / "checkpoints" / f"step_{step:06d}"
 
 
-def test_a_run_stands_for_its_newest_checkpoint_and_a_checkpoint_for_its_model(tmp_path: Path) -> None:
+def test_a_run_stands_for_its_newest_model_and_a_name_for_the_hubs(tmp_path: Path) -> None:
     first, second = save(tmp_path, 2), save(tmp_path, 4)
     assert saved_model(str(tmp_path), "MODEL") == str(second / HF_MODEL)
     assert saved_model(str(first), "MODEL") == str(first / HF_MODEL) == saved_model(str(first / HF_MODEL), "MODEL")
-
-
-def test_what_is_no_path_is_a_name_of_the_hub() -> None:
     assert saved_model("Qwen/Qwen2.5-0.5B", "MODEL") == "Qwen/Qwen2.5-0.5B"
 
 
@@ -43,3 +52,120 @@ def test_a_place_without_a_model_is_refused_with_what_to_name(tmp_path: Path) ->
     ):
         with pytest.raises(ConfigError, match=f"MODEL .*{text}"):
             saved_model(str(tmp_path / place), "MODEL")
+
+
+def model(name: str | None, **settings: Any) -> ModelArgs:
+    return ModelArgs.model_validate({"model_name_or_path": name, **settings})
+
+
+def test_a_model_in_the_hubs_cache_is_read_without_a_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    repository = tmp_path / "models--owner--model"
+    snapshot = repository / "snapshots" / "0123abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text(json.dumps({"hidden_size": 64}))
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0123abc")
+    assert read_model_config(model("owner/model")) == ({"hidden_size": 64}, "")
+    assert read_model_config(model("owner/other")) == (None, "no config.json of owner/other on this machine")
+    assert read_model_config(model(None))[0] is None
+
+
+def test_a_directory_of_that_name_comes_before_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("owner/model").mkdir(parents=True)
+    Path("owner/model/config.json").write_text(json.dumps({"hidden_size": 8}))
+    assert read_model_config(model("owner/model")) == ({"hidden_size": 8}, "")
+
+
+def test_a_role_reads_its_own_settings_over_those_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 8, "max_position_embeddings": 32}))
+    args = model(str(tmp_path), model_config_kwargs={"max_position_embeddings": 64})
+    assert read_model_config(args) == ({"hidden_size": 8, "max_position_embeddings": 64}, "")
+
+
+@pytest.mark.parametrize("inner", [None, [], [1], "llama", 5, True, 0.5])
+def test_what_is_no_part_for_text_says_nothing(inner: object) -> None:
+    assert text_part({"hidden_size": 8, "text_config": inner}) == {"hidden_size": 8, "text_config": inner}
+
+
+def test_the_part_for_text_says_its_sizes() -> None:
+    assert text_part({"hidden_size": 8, "text_config": {"hidden_size": 64}})["hidden_size"] == 64
+
+
+KEY = "actor_train.training_args.optimizer_from"
+
+
+def test_a_strategy_that_cannot_and_adapters_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert problems({KEY: "at"}) == []
+    specs = {**STRATEGIES, "fsdp2_train": replace(STRATEGIES["fsdp2_train"], supports=frozenset())}
+    monkeypatch.setattr("roll.configs.strategies.table.STRATEGIES", specs)
+    monkeypatch.setattr("roll.distributed.strategy.table.STRATEGIES", specs)
+    (said,) = problems({KEY: "at", "actor_train.strategy_args": {"strategy_name": "fsdp2_train"}})
+    assert said == (
+        f"{KEY}: at with fsdp2_train, which does not begin with the optimizer of another run. Supported by: "
+        "deepspeed_train, megatron_train. Use one of them, or remove it, and a fresh one is made."
+    )
+    (said,) = problems({KEY: "at", "actor_train.model_args.lora_target": "all-linear"})
+    assert said.startswith(f"{KEY}: does not work with lora_target: the run trains new adapters")
+
+
+def test_a_folder_without_a_state_and_a_state_of_another_form_are_refused(tmp_path: Path) -> None:
+    made = config({KEY: str(tmp_path)})
+    plan = build_plan(made)
+    with pytest.raises(ConfigError, match=f"{KEY}: .* holds no state of a role that learns: .* Name a role's folder"):
+        check_optimizer_from(made, plan)
+    facts = required_facts(made.actor_train, 2)
+    SavedFacts(facts).write(tmp_path)
+    check_optimizer_from(made, plan)
+    SavedFacts(facts | {"dtype": "fp32"}).write(tmp_path)
+    with pytest.raises(ConfigError, match=f"{KEY}: {tmp_path} was saved with dtype 'fp32' .now '.*'., to which"):
+        check_optimizer_from(made, plan)
+
+
+def test_a_run_that_takes_nothing_over_is_asked_nothing() -> None:
+    made = config({})
+    check_optimizer_from(made, build_plan(made))
+
+
+def test_state_is_json_with_numpy_as_numbers_and_the_config_redacted(tmp_path):
+    run = {"tokens": np.int64(3), "cursor": {"math": [1, 2]}, "best": 0.1 + 0.2}
+    path = write_state(
+        tmp_path, DriverState(steps_done=3, run=run, config={"tracker_kwargs": {"api_key": "k"}, "seed": 1})
+    )
+    assert json.loads(path.read_text()) == {
+        "steps_done": 3,
+        "run": {"tokens": 3, "cursor": {"math": [1, 2]}, "best": 0.1 + 0.2},
+        "config": {"tracker_kwargs": {"api_key": "***"}, "seed": 1},
+    }
+    assert read_state(tmp_path).model_dump() == json.loads(path.read_text())
+
+
+def test_what_json_cannot_hold_is_refused(tmp_path):
+    with pytest.raises(TypeError, match="got set"):
+        write_state(tmp_path, DriverState(steps_done=1, run={"seen": {1, 2}}))
+
+
+GOOD = '{"steps_done": 3, "run": {}, "config": {}}'
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("[1]", "it holds list, not an object"),
+        ("null", "it holds NoneType, not an object"),
+        ("{", "Expecting property name"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"steps_done": ' + "9" * 5000 + "}", "Exceeds the limit"),
+        ("\udcff", "invalid start byte"),
+        (GOOD.replace("3", '"3"'), "steps_done: Input should be a valid integer"),
+        (GOOD.replace("3", "-3"), "steps_done: Input should be greater than or equal to 0"),
+        (GOOD.replace("{}", "[]", 1), "run: Input should be a valid dictionary"),
+        ('{"steps_done": 3}', "run: Field required"),
+    ],
+    ids=lambda text: text[:30],
+)
+def test_a_state_of_another_shape_is_damaged(tmp_path, text, said):
+    (tmp_path / "driver_state.json").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ConfigError, match="driver_state.json cannot be read, so the checkpoint is damaged: .*" + said):
+        read_state(tmp_path)

@@ -9,6 +9,7 @@ import pytest
 from roll.errors import ConfigError
 from roll.run.stages.entries import PLACES
 from roll.run.stages.planned import Stage
+from tests.helpers.cases import cases
 from tests.helpers.configs import config
 from tests.unit.run.stages.conftest import LEARNER, LONG, SHORT, WARM_UP
 
@@ -25,16 +26,28 @@ def refused(plan: Planner, *stages: Any, **given: Any) -> tuple[str, ...]:
     return error.value.problems
 
 
-def test_a_stage_has_the_keys_of_the_yaml_but_for_those_that_it_changes(plan: Planner) -> None:
+def test_keys_of_stages_change_the_yaml_and_are_never_left_out(plan: Planner) -> None:
     warm_up, short, long = plan(shared={"seed": 7, "max_steps": 50})
     assert [stage.loaded.config.seed for stage in (warm_up, short, long)] == [7, 7, 7]
     assert [stage.loaded.config.max_steps for stage in (warm_up, short, long)] == [6, 4, 5]
     lengths = [stage.loaded.config.value("response_length") for stage in (short, long)]
     assert lengths == [8, 12]
     assert [stage.spec.name for stage in (warm_up, short, long)] == ["sft", "rlvr", "rlvr"]
+    shared = {"actor_infer.generating_args": {"stop_strings": ["a", "b"], "top_p": 0.9}, "max_grad_norm": 0.5}
+    changes = {"actor_infer": {"generating_args": {"stop_strings": ["c"]}}, "max_grad_norm": None}
+    (stage,) = plan({**SHORT, **changes}, shared=shared)
+    sampling = stage.loaded.config.value("actor_infer").generating_args
+    assert (sampling.stop_strings, sampling.top_p) == (("c",), 0.9)
+    assert stage.loaded.config.max_grad_norm == 1.0
+    _, second = plan(SHORT, {**LONG, "max_steps": "${many}"}, shared={"many": 9})
+    assert second.loaded.config.max_steps == 9
+    (problem,) = refused(plan, shared={"rolout_batch_size": 32})
+    assert "(long): rolout_batch_size: unknown key (value 32). Did you mean rollout_batch_size?" in problem
+    (problem,) = refused(plan, {**WARM_UP, "rollout_batch_size": 32}, SHORT)
+    assert problem.startswith("stages[0] (warm-up): rollout_batch_size: unknown key")
 
 
-def test_every_stage_has_a_name_and_folders_of_its_own(plan: Planner) -> None:
+def test_every_stage_has_folders_of_its_own(plan: Planner) -> None:
     shared = {"logging_dir": "logs", "checkpoint_config.output_dir": "ckpt", "exp_name": "sums"}
     _, short, long = plan(WARM_UP, {**SHORT, "logging_dir": "elsewhere"}, LONG, shared=shared)
     assert (short.loaded.config.exp_name, long.loaded.config.exp_name) == ("sums-short", "sums-long")
@@ -42,24 +55,9 @@ def test_every_stage_has_a_name_and_folders_of_its_own(plan: Planner) -> None:
     assert (long.loaded.config.output_dir, long.loaded.config.logging_dir) == ("out/3-long", "logs/3-long")
     assert str(long.loaded.config.checkpoint_dir) == "ckpt/3-long"
     assert long.loaded.config.value("rollout_dump_dir") == "out/3-long/rollouts"
-
-
-def test_without_an_output_dir_the_folders_are_below_that_of_the_experiment(plan: Planner) -> None:
     warm_up, *_ = plan(shared={"output_dir": ...})
     assert warm_up.loaded.config.output_dir == "./output/run/1-warm-up"
-
-
-def test_every_place_that_a_run_writes_to_is_known() -> None:
     assert {*PLACES, "output_dir"} >= config({"profiler_timeline": True}).directories.keys()
-
-
-def test_sections_change_key_by_key_lists_as_a_whole_and_null_takes_away(plan: Planner) -> None:
-    shared = {"actor_infer.generating_args": {"stop_strings": ["a", "b"], "top_p": 0.9}, "max_grad_norm": 0.5}
-    changes = {"actor_infer": {"generating_args": {"stop_strings": ["c"]}}, "max_grad_norm": None}
-    (stage,) = plan({**SHORT, **changes}, shared=shared)
-    sampling = stage.loaded.config.value("actor_infer").generating_args
-    assert (sampling.stop_strings, sampling.top_p) == (("c",), 0.9)
-    assert stage.loaded.config.max_grad_norm == 1.0
 
 
 def test_variables_have_the_value_of_their_stage(plan: Planner) -> None:
@@ -75,12 +73,7 @@ def test_variables_have_the_value_of_their_stage(plan: Planner) -> None:
     ]
 
 
-def test_a_variable_that_one_stage_alone_uses_is_no_key_of_the_others(plan: Planner) -> None:
-    _, second = plan(SHORT, {**LONG, "max_steps": "${many}"}, shared={"many": 9})
-    assert second.loaded.config.max_steps == 9
-
-
-def test_what_a_kind_of_run_does_not_know_is_left_out_and_said(plan: Planner) -> None:
+def test_kinds_of_stages_are_named_or_follow_from_keys(plan: Planner) -> None:
     shared = {"validation": {"data_args": {"file_name": "sft.jsonl"}, "generating_args": {"temperature": 0.0}}}
     warm_up, short, _ = plan(shared={**shared, "total_epochs": 3, "use_additional_prompts": False})
     left_out = set(warm_up.left_out)
@@ -88,37 +81,29 @@ def test_what_a_kind_of_run_does_not_know_is_left_out_and_said(plan: Planner) ->
     assert "validation" not in left_out and warm_up.loaded.config.value("validation") is not None
     assert short.left_out == ()
     assert f"left out: {', '.join(warm_up.left_out)}" in "\n".join(warm_up.lines(3))
-
-
-def test_a_stage_may_say_its_kind_by_an_algorithm_and_has_none_of_another_kind(plan: Planner) -> None:
     named = {**{key: value for key, value in WARM_UP.items() if key != "pipeline"}, "algorithm": "sft"}
     warm_up, short = plan(named, SHORT, shared={"algorithm": "grpo", "adv_estimator": ...})
     assert (warm_up.spec.name, short.spec.name) == ("sft", "rlvr")
     assert warm_up.loaded.config.value("algorithm") == "sft" and short.loaded.config.value("algorithm") == "grpo"
     inherits, _ = plan(WARM_UP, SHORT, shared={"algorithm": "grpo", "adv_estimator": ...})
     assert inherits.loaded.config.value("algorithm") is None and "algorithm" in inherits.left_out
+    (stage,) = plan(SHORT, script=None)
+    assert stage.spec.name == "rlvr"
+    both, _ = plan({**SHORT, "pipeline": "rlvr"}, {**LONG, "pipeline": "rlvr"}, script="sft")
+    assert both.spec.name == "rlvr"
 
 
-def test_a_key_that_no_stage_knows_is_told_once(plan: Planner) -> None:
-    (problem,) = refused(plan, shared={"rolout_batch_size": 32})
-    assert "(long): rolout_batch_size: unknown key (value 32). Did you mean rollout_batch_size?" in problem
-
-
-def test_a_key_of_a_stage_is_never_left_out(plan: Planner) -> None:
-    (problem,) = refused(plan, {**WARM_UP, "rollout_batch_size": 32}, SHORT)
-    assert problem.startswith("stages[0] (warm-up): rollout_batch_size: unknown key")
-
-
-def test_the_faults_of_all_stages_are_told_with_their_places(plan: Planner) -> None:
+def test_stages_that_cannot_follow_each_other_are_refused(plan: Planner) -> None:
     problems = refused(plan, {**WARM_UP, "sequence_length": 0}, SHORT, {**LONG, "rollout_batch_size": 33})
     assert problems[0] == "stages[0] (warm-up): sequence_length: 0 must be at least 2."
     assert problems[1].startswith("stages[2] (long): ") and "rollout_batch_size: 32 or 40" in problems[1]
     assert len(problems) == 2
-
-
-def test_stages_without_a_last_checkpoint_are_refused(plan: Planner) -> None:
     (problem,) = refused(plan, shared={"save_steps": -1})
     assert problem.startswith("save_steps: -1 saves nothing.")
+    (problem,) = refused(plan, shared={"mode": "train"})
+    assert problem == "mode: 'train': a stage samples and trains in one process. Take it out."
+    (problem,) = refused(plan, shared={"resume_from_checkpoint": "out/step_000003"})
+    assert problem.startswith("resume_from_checkpoint: stages resume by themselves.")
 
 
 def test_a_policy_is_handed_to_every_role_that_the_yaml_would_start_from_pretrain(plan: Planner) -> None:
@@ -133,32 +118,34 @@ def test_a_policy_is_handed_to_every_role_that_the_yaml_would_start_from_pretrai
     assert "actor_train, actor_infer, reference: the model that short leaves" in "\n".join(long.lines(3))
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"models": {"reference": "start"}}, {"actor_train": "short", "actor_infer": "short"}),
-        (
-            {"models": {"reference": "warm-up"}},
-            {"actor_train": "short", "actor_infer": "short", "reference": "warm-up"},
-        ),
-        ({"pretrain": "other"}, {}),
-        (
-            {"reference": {"model_args": {"model_name_or_path": "other"}}},
-            {"actor_train": "short", "actor_infer": "short"},
-        ),
-    ],
-)
+@cases("changes, expected")
 def test_a_stage_may_say_otherwise(plan: Planner, changes: dict[str, Any], expected: dict[str, str]) -> None:
     *_, long = plan(WARM_UP, SHORT, {**LONG, **changes}, shared=KL)
     assert long.models == expected
 
 
-def test_a_model_that_the_yaml_names_by_role_gives_way_to_what_was_learnt(plan: Planner) -> None:
+def test_what_was_learnt_takes_the_place_of_models_that_the_yaml_names(plan: Planner) -> None:
     shared = {**KL, "reference.model_args.model_name_or_path": "first", "actor_train.model_args.dtype": "fp32"}
     *_, long = plan(WARM_UP, LONG, shared=shared)
     assert long.models["reference"] == "warm-up"
     *_, long = plan(WARM_UP, {**LONG, "models": {"reference": "start"}}, shared=shared)
     assert long.loaded.config.value("reference").model_args.model_name_or_path == "first"
+    lora = {"lora_target": "all-linear", "lora_rank": 4, "adapter_name_or_path": "adapters"}
+    shared = {"actor_train.model_args": lora}
+    first, second = plan(SHORT, LONG, shared=shared)
+    assert first.loaded.config.value("actor_train").model_args.adapter_name_or_path == "adapters"
+    assert second.loaded.config.value("actor_train").model_args.adapter_name_or_path is None
+    assert second.loaded.config.value("actor_train").model_args.lora_rank == 4
+    two = {**WARM_UP, "sft_train": {**WARM_UP["sft_train"], "device_mapping": [0, 1]}}
+    _, short = plan(two, {**SHORT, "optimizer": "kept"})
+    assert (short.optimizers["actor_train"].stage, short.optimizers["actor_train"].role) == ("warm-up", "sft_train")
+    teacher = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [0]}
+    models = {"actor_train": "start", "actor_infer": "start", "teacher": "short"}
+    _, long = plan(SHORT, {**LONG, "is_pure_opd": True, "teacher": teacher, "models": models})
+    assert (long.models, long.shown.config.value("teacher.model_args.model_name_or_path")) == (
+        {"teacher": "short"},
+        "of short/hf_model",
+    )
 
 
 def test_a_reward_model_is_handed_to_what_scores_with_one_and_the_policy_stays_the_policys(plan: Planner) -> None:
@@ -177,15 +164,6 @@ def test_a_reward_model_is_handed_to_what_scores_with_one_and_the_policy_stays_t
     assert config.model_roles["rewards.math"].model_args.model_name_or_path == "b/hf_model"
 
 
-def test_adapters_that_an_earlier_stage_began_with_are_in_its_model(plan: Planner) -> None:
-    lora = {"lora_target": "all-linear", "lora_rank": 4, "adapter_name_or_path": "adapters"}
-    shared = {"actor_train.model_args": lora}
-    first, second = plan(SHORT, LONG, shared=shared)
-    assert first.loaded.config.value("actor_train").model_args.adapter_name_or_path == "adapters"
-    assert second.loaded.config.value("actor_train").model_args.adapter_name_or_path is None
-    assert second.loaded.config.value("actor_train").model_args.lora_rank == 4
-
-
 def test_a_kept_optimizer_is_that_of_the_stage_whose_model_it_is(plan: Planner) -> None:
     critic = {**LEARNER, "device_mapping": [0, 1], "training_args": {"per_device_train_batch_size": 16}}
     shared = {"critic": critic, "adv_estimator": "gae"}
@@ -199,44 +177,10 @@ def test_a_kept_optimizer_is_that_of_the_stage_whose_model_it_is(plan: Planner) 
     assert "actor_train, critic: the optimizer of short as well" in "\n".join(long.lines(3))
 
 
-def test_the_optimizer_of_another_kind_of_run_is_kept_under_its_roles_name(plan: Planner) -> None:
-    two = {**WARM_UP, "sft_train": {**WARM_UP["sft_train"], "device_mapping": [0, 1]}}
-    _, short = plan(two, {**SHORT, "optimizer": "kept"})
-    assert (short.optimizers["actor_train"].stage, short.optimizers["actor_train"].role) == ("warm-up", "sft_train")
-
-
-@pytest.mark.parametrize(
-    ("stages", "message"),
-    [
-        ([{**SHORT, "optimizer": "kept"}], "(short): optimizer: kept, but nothing that learns here starts from the"),
-        ([WARM_UP, {**SHORT, "pretrain": "x", "optimizer": "kept"}], "(short): optimizer: kept, but nothing that"),
-        (
-            [WARM_UP, {**SHORT, "optimizer": "kept"}],  # on two ranks, after one
-            "(short): optimizer: kept, but the state of sft_train of warm-up is of dp_size 1 (now 2) for actor_train.",
-        ),
-        (
-            [SHORT, {**LONG, "optimizer": "kept", "actor_train": {"model_args": {"lora_target": "all-linear"}}}],
-            "(long): optimizer: kept, but the state of actor_train of short is of lora",
-        ),
-        (
-            [SHORT, {**LONG, "actor_train": {"strategy_args": {"strategy_name": "megatron_train"}}}],
-            "(long): optimizer: kept, but the state of actor_train of short is of strategy_name 'deepspeed_train' (now",
-        ),
-    ],
-)
+@cases("stages, message")
 def test_an_optimizer_that_cannot_be_kept_is_refused(plan: Planner, stages: list[dict[str, Any]], message: str) -> None:
     stages[-1]["optimizer"] = "kept"
     assert message in refused(plan, *stages)[0]
-
-
-def test_a_stage_may_be_the_teacher_of_a_later_one(plan: Planner) -> None:
-    teacher = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [0]}
-    models = {"actor_train": "start", "actor_infer": "start", "teacher": "short"}
-    _, long = plan(SHORT, {**LONG, "is_pure_opd": True, "teacher": teacher, "models": models})
-    assert (long.models, long.shown.config.value("teacher.model_args.model_name_or_path")) == (
-        {"teacher": "short"},
-        "of short/hf_model",
-    )
 
 
 @pytest.mark.parametrize(
@@ -286,16 +230,6 @@ def test_a_list_that_is_none_is_refused(
     assert problem.startswith(message)
 
 
-def test_stages_of_a_run_in_parts_are_refused(plan: Planner) -> None:
-    (problem,) = refused(plan, shared={"mode": "train"})
-    assert problem == "mode: 'train': a stage samples and trains in one process. Take it out."
-
-
-def test_a_path_to_resume_from_is_refused(plan: Planner) -> None:
-    (problem,) = refused(plan, shared={"resume_from_checkpoint": "out/step_000003"})
-    assert problem.startswith("resume_from_checkpoint: stages resume by themselves.")
-
-
 def test_overrides_name_a_stage_or_its_place(plan: Planner) -> None:
     overrides = ("stages.short.max_steps=9", "stages.2.max_steps=8", "seed=3")
     _, short, long = plan(overrides=overrides)
@@ -323,10 +257,3 @@ def test_an_override_in_whose_place_every_stage_has_its_own_is_refused(plan: Pla
         "override 'max_steps=9' changes nothing: every stage has a max_steps of its own. Write "
         "stages.warm-up.max_steps=value for one of them."
     )
-
-
-def test_a_stage_that_names_no_kind_is_of_that_whose_keys_it_has(plan: Planner) -> None:
-    (stage,) = plan(SHORT, script=None)
-    assert stage.spec.name == "rlvr"
-    both, _ = plan({**SHORT, "pipeline": "rlvr"}, {**LONG, "pipeline": "rlvr"}, script="sft")
-    assert both.spec.name == "rlvr"

@@ -14,6 +14,7 @@ from roll.errors import ConfigError
 from roll.run.kind import kind_of
 from roll.run.start import machine as machine_module
 from roll.run.start.load import Loaded, load
+from tests.helpers.cases import cases
 
 RLVR: dict[str, Any] = {
     "pretrain": "org/model-0.5B",
@@ -129,15 +130,24 @@ def test_prompts_and_updates_split_over_any_number_of_gpus(plan: Plan, gpus: int
     assert train.updates_per_step == 1 and train.splits_evenly
 
 
-def test_a_batch_that_the_yaml_gives_takes_as_many_gpus_as_share_it_evenly(plan: Plan) -> None:
+def test_numbers_that_the_yaml_gives_are_kept(plan: Plan) -> None:
     loaded = plan(RLVR, Machine(6, 80e9, ALL), "rollout_batch_size=32")
     assert loaded.config.value("actor_train.device_mapping") == (0, 1, 2, 3)
     assert "less 2 over which it does not split evenly" in chosen(loaded)["actor_train.device_mapping"].described
-
-
-def test_a_micro_batch_of_the_yaml_is_kept_and_accumulation_follows(plan: Plan) -> None:
     train = plan(RLVR, EIGHT, f"{ARGS}.per_device_train_batch_size=2").plan.trains["actor_train"]
     assert (train.micro_batch_size, train.accumulation, train.updates_per_step) == (2, 64, 1)
+    strategy = {"strategy_name": "vllm", "strategy_config": {"max_model_len": 1536}}
+    config = plan({**RLVR, "actor_infer": {"strategy_args": strategy}}).config
+    assert (config.value("prompt_length"), config.value("response_length")) == (768, 768)
+    config = plan(RLVR, Machine(packages=ALL), "num_nodes=2", "num_gpus_per_node=4").config
+    assert config.value("actor_train.device_mapping") == tuple(range(8))
+    on_cpu = plan(RLVR, Machine(packages=ALL), "num_nodes=1").config
+    assert on_cpu.value("actor_train.device_mapping") is None
+    assert plan(RLVR, Machine(4, 80e9, ALL), "num_nodes=1").config.value("actor_train.device_mapping") == (0, 1, 2, 3)
+    config = plan(RLVR, Machine(4, 80e9, ALL), "num_nodes=2").config
+    assert (config.num_gpus_per_node, len(config.value("actor_infer.device_mapping"))) == (4, 8)
+    with pytest.raises(ConfigError, match="do not split into updates of .*Nearest values that work"):
+        plan(RLVR, EIGHT, "rollout_batch_size=3", f"{ARGS}.per_device_train_batch_size=16")
 
 
 @pytest.mark.parametrize(
@@ -170,18 +180,7 @@ def test_a_step_on_cpus_is_small_unless_the_yaml_says_otherwise(plan: Plan) -> N
     assert found(RLVR, laptop, *devices) == [128, 2048], "slots of a YAML for another machine"
 
 
-@pytest.mark.parametrize(
-    ("words", "threads"),
-    [
-        ((), {"actor_train": "8", "actor_infer": "8"}),
-        (("actor_train.world_size=2",), {"actor_train": "4", "actor_infer": "8"}),
-        (("async_generation_ratio=1",), {"actor_train": "4", "actor_infer": "4"}),
-        (("actor_train.world_size=8",), {"actor_infer": "8"}),
-        (("actor_train.system_envs.OMP_NUM_THREADS='3'",), {"actor_infer": "8"}),
-        (("system_envs.OMP_NUM_THREADS='3'",), {}),
-        (("num_nodes=2",), {}),
-    ],
-)
+@cases("words, threads")
 def test_workers_that_compute_at_the_same_time_share_the_cores(
     plan: Plan, words: tuple[str, ...], threads: dict[str, str]
 ) -> None:
@@ -194,17 +193,6 @@ def test_workers_that_compute_at_the_same_time_share_the_cores(
     assert not [key for key in chosen(on_gpus) if "OMP" in key]
 
 
-def test_the_length_of_an_engine_is_a_limit_too(plan: Plan) -> None:
-    strategy = {"strategy_name": "vllm", "strategy_config": {"max_model_len": 1536}}
-    config = plan({**RLVR, "actor_infer": {"strategy_args": strategy}}).config
-    assert (config.value("prompt_length"), config.value("response_length")) == (768, 768)
-
-
-def test_a_number_of_gpus_in_the_yaml_counts_for_machines_that_are_not_here(plan: Plan) -> None:
-    config = plan(RLVR, Machine(packages=ALL), "num_nodes=2", "num_gpus_per_node=4").config
-    assert config.value("actor_train.device_mapping") == tuple(range(8))
-
-
 @pytest.mark.parametrize(("here", "asked"), [(0, 1), (0, 8), (1, 8), (4, 8)])
 def test_engines_of_gpus_that_are_elsewhere_are_those_of_gpus(plan: Plan, here: int, asked: int) -> None:
     loaded = plan(RLVR, Machine(here, 80e9 if here else None), f"num_gpus_per_node={asked}")
@@ -215,17 +203,6 @@ def test_engines_of_gpus_that_are_elsewhere_are_those_of_gpus(plan: Plan, here: 
     assert on_slots.model_roles["actor_infer"].strategy_name == "hf_infer", "devices of a machine without GPUs"
 
 
-def test_one_node_says_nothing_of_devices(plan: Plan) -> None:
-    on_cpu = plan(RLVR, Machine(packages=ALL), "num_nodes=1").config
-    assert on_cpu.value("actor_train.device_mapping") is None
-    assert plan(RLVR, Machine(4, 80e9, ALL), "num_nodes=1").config.value("actor_train.device_mapping") == (0, 1, 2, 3)
-
-
-def test_several_nodes_have_as_many_gpus_as_this_one(plan: Plan) -> None:
-    config = plan(RLVR, Machine(4, 80e9, ALL), "num_nodes=2").config
-    assert (config.num_gpus_per_node, len(config.value("actor_infer.device_mapping"))) == (4, 8)
-
-
 @pytest.mark.parametrize(("gpus", "per_node"), [(2, 2), (1, 8), (16, 8)])
 def test_a_run_that_names_devices_of_this_machine_asks_for_no_more_of_a_node(
     plan: Plan, gpus: int, per_node: int
@@ -233,11 +210,6 @@ def test_a_run_that_names_devices_of_this_machine_asks_for_no_more_of_a_node(
     """A node of 8, where nothing else is said, would never be there on a machine of 2."""
     named = ("actor_train.device_mapping=[0]", "actor_infer.device_mapping=[1]", "rollout_batch_size=64")
     assert plan(RLVR, Machine(gpus, 80e9, ALL), *named).config.num_gpus_per_node == per_node
-
-
-def test_samples_that_split_over_no_number_of_gpus_are_told_with_values_that_do(plan: Plan) -> None:
-    with pytest.raises(ConfigError, match="do not split into updates of .*Nearest values that work"):
-        plan(RLVR, EIGHT, "rollout_batch_size=3", f"{ARGS}.per_device_train_batch_size=16")
 
 
 def test_a_role_beside_slots_keeps_its_worker_on_a_machine_without_gpus(plan: Plan) -> None:

@@ -15,7 +15,7 @@ def problems(at: str, **keys: object) -> list[str]:
     return [problem.text for problem in data_args_problems({at: DataArgs.model_validate(keys)})]
 
 
-def test_a_validation_with_a_data_set_of_the_hub_says_which_split() -> None:
+def test_data_sets_without_names_splits_or_sound_limits_are_refused() -> None:
     assert problems(TRAIN, file_name="openai/gsm8k") == []
     assert problems(VALIDATION, file_name="openai/gsm8k", split="test") == []
     assert problems(VALIDATION, file_name="openai/gsm8k.jsonl") == []
@@ -23,17 +23,11 @@ def test_a_validation_with_a_data_set_of_the_hub_says_which_split() -> None:
         "validation.data_args.split is missing: which split of openai/gsm8k is validated? train is what is trained on "
         "by default."
     ]
-
-
-def test_no_name_at_all_and_types_that_do_not_fit_the_names_are_refused() -> None:
     assert problems(TRAIN)[0].startswith("actor_train.data_args.file_name is missing: name files (.json, ")
     assert problems(TRAIN, file_name=["a", "b", "c"], dataset_type="json, csv") == [
         "actor_train.data_args.dataset_type has 2 entries for 3 of actor_train.data_args.file_name. Give one for all, "
         "one each, or none."
     ]
-
-
-def test_limits_of_pictures_that_contradict_each_other_are_refused() -> None:
     assert problems(TRAIN, file_name="a.jsonl", image_min_pixels=3136, image_max_pixels=3136) == []
     args = DataArgs(file_name=("a.jsonl",), image_min_pixels=200_000, image_max_pixels=3136)
     (problem,) = data_args_problems({TRAIN: args})

@@ -10,6 +10,7 @@ from roll.run.start import engine_models
 from roll.run.start.engine_models import NOTHING, Registry, sglang_registry, vllm_registry
 from roll.run.start.preflight import choices, machine_report, role_strategy_warnings
 from roll.utils.imports import is_installed
+from tests.helpers.cases import cases
 from tests.helpers.configs import config
 
 REGISTRY = """
@@ -96,15 +97,7 @@ def test_one_of_transformers_alone_is_warned_of(tmp_path: Path, monkeypatch: pyt
     assert problems == [] and text.startswith("actor_infer: the installed vLLM does not implement OlmoFor")
 
 
-@pytest.mark.parametrize(
-    ("kinds", "model_type", "engine"),
-    [
-        (["LlamaForCausalLM"], "llama", "vllm"),
-        (["OddForCausalLM", "LlamaForCausalLM"], "llama", "sglang"),
-        ([], "novel", "vllm"),
-        (["NovelForCausalLM"], "novel", "hf_infer"),
-    ],
-)
+@cases("kinds, model_type, engine")
 def test_of_others_nothing_is_said(
     kinds: list[str], model_type: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,15 +109,7 @@ def test_plugins_of_the_engine_may_bring_any(tmp_path: Path, monkeypatch: pytest
     assert told(tmp_path, monkeypatch, ["NovelForCausalLM"], "novel") == ([], [])
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings", "words"),
-    [
-        ("qwen3_next", {}, "strategy_name: vllm cannot sample from qwen3_next models on a CPU"),
-        ("falcon_h1", {}, "strategy_config.enable_prefix_caching is not false: on a CPU vllm shares no prefixes"),
-        ("falcon_h1", {"enable_prefix_caching": False}, ""),
-        ("qwen3", {}, ""),
-    ],
-)
+@cases("kind, settings, words")
 def test_a_model_with_states_is_refused_where_vllm_on_a_cpu_ends(
     kind: str, settings: dict[str, object], words: str, tmp_path: Path
 ) -> None:
@@ -135,16 +120,7 @@ def test_a_model_with_states_is_refused_where_vllm_on_a_cpu_ends(
     assert len(found) == bool(words) and all(words in problem.text and problem.of == "place" for problem in found)
 
 
-@pytest.mark.parametrize(
-    ("kind", "use"),
-    [
-        ("mamba", "Use GPUs."),
-        ("qwen3_next", "Use GPUs, or hf_infer."),
-        ("codegen", "Use hf_infer."),
-        ("doge", "Use sglang, if it has them, or another model: hf_infer cannot either (masks of its own)."),
-        ("recurrent_gemma", "or another model: hf_infer cannot either (a state, not a key-value cache)."),
-    ],
-)
+@cases("kind, use")
 def test_an_engine_that_cannot_sample_either_is_not_advised(kind: str, use: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
     report = machine_report(config({"pretrain": str(tmp_path), "actor_infer.strategy_args.strategy_name": "vllm"}))
@@ -152,18 +128,7 @@ def test_an_engine_that_cannot_sample_either_is_not_advised(kind: str, use: str,
     assert text.endswith(use)
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings", "is_said"),
-    [
-        ("gemma2", {}, True),
-        ("gemma2", {"attention_backend": ["fa3"]}, True),
-        ("gemma2", {"attention_backend": "trtllm_mha"}, True),
-        ("gemma2", {"attention_backend": "triton", "decode_attention_backend": "torch_native"}, True),
-        ("gemma2", {"prefill_attention_backend": "fa3", "decode_attention_backend": "flashinfer"}, False),
-        ("gemma2", {"attention_backend": "triton"}, False),
-        ("gemma3_text", {}, False),
-    ],
-)
+@cases("kind, settings, is_said")
 def test_sglang_has_to_take_a_kernel_that_caps_attention(
     kind: str, settings: dict[str, object], is_said: bool, tmp_path: Path
 ) -> None:

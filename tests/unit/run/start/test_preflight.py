@@ -9,6 +9,7 @@ from roll.configs.sections.model import ModelArgs
 from roll.pipeline.rlvr.rlvr_checks import missing_files
 from roll.run.saving.model_files import read_model_config
 from roll.run.start.preflight import machine_report
+from tests.helpers.cases import cases
 from tests.helpers.configs import config
 from tests.helpers.paths import hide
 
@@ -57,17 +58,7 @@ def test_a_config_json_that_is_none_is_not_read(content: str, tmp_path: Path) ->
     assert model is None and str(tmp_path / "config.json") in why
 
 
-@pytest.mark.parametrize(
-    "model, said",
-    [
-        ({"layer_types": ["linear_attention", "full_attention"]}, "layers of type linear_attention, which see past"),
-        ({"text_config": {"layer_types": ["conv"]}}, "layers of type conv, which see past"),
-        ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping: 50.0) that the kernels for packs leave out"),
-        ({"layer_types": ["sliding_attention", "full_attention"], "attn_logit_softcapping": None}, ""),
-        ({"model_type": "jamba"}, "which has layers whose states continue into the next row"),
-        ({"model_type": "qwen3_next", "layer_types": ["linear_attention", "full_attention"]}, ""),
-    ],
-)
+@cases("model, said")
 def test_a_model_whose_rows_cannot_be_packed_is_told_before_it_is_loaded(
     model: dict[str, object], said: str, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from roll.configs.sections.model import ModelArgs
 from roll.run.start.model_size import num_parameters
 from roll.run.start.rl_defaults import rate_warnings
 from roll.utils.text import short
+from tests.helpers.cases import cases
 from tests.helpers.configs import config
 
 RATE = "actor_train.training_args.learning_rate"
@@ -28,37 +29,12 @@ def test_more_than_16_updates_a_step_are_warned_of(keys: dict[str, Any], updates
     assert (f"a step makes {updates} updates" in found[0]) if updates > 16 else not found
 
 
-def test_the_warning_names_values_that_make_fewer() -> None:
+def test_warnings_name_better_values_for_adapters_and_critics_too() -> None:
     """256 samples in micro batches of 4 on 2 ranks are 32 passes of a rank."""
     (found,) = warnings({MICRO: 4, ACCUMULATION: 1})
     assert f"Set {ACCUMULATION} to 2 (16 updates) or 32 (1 update)." in found
-
-
-@pytest.mark.parametrize(
-    ("model", "rate", "is_high"),
-    [
-        ("Qwen/Qwen2.5-0.5B-Instruct", 5e-5, True),
-        ("Qwen/Qwen2.5-0.5B-Instruct", 1e-5, False),
-        ("org/small-0.2B", 1e-4, True),
-        ("org/small-0.2B", 5e-5, False),
-        ("org/tiny-0.05B", 1e-3, False),
-        ("org/no-size", 1e-3, False),
-    ],
-)
-def test_a_rate_is_warned_of_above_1e_5_and_above_5e_5_for_models_of_less_than_a_third_of_a_billion(
-    model: str, rate: float, is_high: bool
-) -> None:
-    found = warnings({"pretrain": model, RATE: rate})
-    assert bool(found) == is_high
-    assert all(f"{RATE}: {short(rate)} is high for training all of 0." in text for text in found)
-
-
-def test_adapters_may_learn_faster() -> None:
     lora = {"lora_rank": 8, "lora_target": "all-linear"}
     assert not warnings({"pretrain": "org/m-7B", RATE: 1e-4, "actor_train.model_args": lora})
-
-
-def test_a_critic_is_looked_at_too() -> None:
     critic = {
         "strategy_args": {"strategy_name": "deepspeed_train"},
         "device_mapping": [0, 1],
@@ -66,6 +42,15 @@ def test_a_critic_is_looked_at_too() -> None:
     }
     found = warnings({"pretrain": "org/m-7B", "critic": critic, "adv_estimator": "gae"})
     assert [text.partition(":")[0] for text in found] == ["critic", "critic.training_args.learning_rate"]
+
+
+@cases("model, rate, is_high")
+def test_a_rate_is_warned_of_above_1e_5_and_above_5e_5_for_models_of_less_than_a_third_of_a_billion(
+    model: str, rate: float, is_high: bool
+) -> None:
+    found = warnings({"pretrain": model, RATE: rate})
+    assert bool(found) == is_high
+    assert all(f"{RATE}: {short(rate)} is high for training all of 0." in text for text in found)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from roll.algorithms.user_objective import TAKEN, UserObjective
 from roll.errors import AlgorithmError
 from roll.types.batch import TokenScores
 from roll.types.metrics import MetricSums
+from tests.helpers.cases import cases
 from tests.helpers.configs import config, problems
 from tests.helpers.pages import importable, metric_entries
 from tests.unit.algorithms.rows import alone, random_samples
@@ -161,66 +162,24 @@ def test_an_estimator_that_cannot_work_is_refused_with_its_place(name: str, part
     assert all(part in text for part in parts), text
 
 
-@pytest.mark.parametrize(
-    ("keys", "parts"),
-    [
-        ({"pg_variant": "own_loss:x"}, ["pg_variant: own_loss:x: importing own_loss failed with ModuleNotFoundError"]),
-        ({"actor_train.pg_variant": "own_losses:x"}, ["actor_train.pg_variant: own_losses:x: own_losses has no x"]),
-        ({"pg_variant": "own_losses:__doc__"}, ["own_losses:__doc__ is a NoneType; name a class"]),
-        ({"pg_variant": "own_losses:Scaled"}, ["pg_args.scale is missing: own_losses:Scaled(scale: float, rate"]),
-        (
-            {"pg_variant": "own_losses:Scaled", "pg_args": {"scale": 1, "rat": 2}},
-            ["pg_args.rat: own_losses:Scaled has no such argument. It has scale, rate. Did you mean rate?"],
-        ),
-        (
-            {"pg_variant": "own_losses:Scaled", "pg_args": {"scale": "high"}},
-            ["pg_args.scale: 'high': Input should be a valid number"],
-        ),
-        (
-            {"pg_variant": "own_losses:Scaled", "pg_args": {"scale": -1}},
-            ["pg_args: own_losses:Scaled: scale must be above 0, not -1."],
-        ),
-        ({"pg_variant": "own_losses:Breaks"}, ["pg_variant: own_losses:Breaks cannot be built: OSError: no table."]),
-        ({"pg_variant": "own_losses:NotCalled"}, ["gives a NotCalled that cannot be called", "(tokens, metrics)"]),
-        ({"actor_train.pg_variant": "own_losses:OneArgument"}, ["actor_train.pg_variant: ", "too many positional"]),
-        ({"pg_variant": "own_losses:Raises"}, ["raised ZeroDivisionError", "(own_losses.py, line 20).", TRIED]),
-        ({"pg_variant": "own_losses:Summed"}, ["returned a tensor of shape () for tokens of shape (2, 6).", TRIED]),
-        ({"pg_variant": "own_losses:Number"}, ["returned 0.5 for tokens of shape (2, 6).", TRIED]),
-        ({"pg_variant": "own_losses:Detached"}, ["returned losses without a gradient.", TRIED]),
-        ({"pg_variant": "own_losses:Divides"}, ["returned -inf for 4 of 11 tokens, first for the log-prob -3", TRIED]),
-        ({"pg_variant": "own_losses:Unreached"}, ["whose gradient does not reach the policy.", TRIED]),
-        (
-            {"pg_variant": "own_losses:Backward"},
-            ["own_losses:Backward, in its gradient, raised KeyError: 'torn'", TRIED],
-        ),
-        ({"pg_variant": "own_losses:function"}, ["pg_variant: own_losses:function is a function", "Name a class"]),
-        (
-            {"pg_variant": "own_losses:Reports", "pg_args": {"name": "kl_loss"}},
-            ["reports kl_loss, which is a metric of every run. Give it another name.", TRIED],
-        ),
-        (
-            {"pg_variant": "own_losses:Reports", "pg_args": {"name": "gap", "whole": True}},
-            ["reports the metric gap with a tensor of shape (2, 6). It takes single numbers", TRIED],
-        ),
-        (
-            {"pg_variant": "own_losses:Reports", "pg_args": {"name": "gap", "twice": True}},
-            ["reports gap both as a mean and as a maximum.", TRIED],
-        ),
-        ({"pg_variant": "own_losses:Rooted"}, ["has the gradient nan for the log ratio 0 and the advantage 1", TRIED]),
-    ],
-)
+@cases("keys, parts")
 def test_a_loss_that_cannot_work_is_refused_with_its_place(keys: dict[str, Any], parts: list[str]) -> None:
     (text,) = problems(keys)
     assert all(part in text for part in parts), text
 
 
-def test_arguments_without_code_of_ones_own_are_refused() -> None:
+def test_code_of_ones_own_is_known_to_the_plan() -> None:
     assert problems({"adv_args": {"floor": 1}}) == [
         "adv_args are arguments of an adv_estimator of your own; grpo takes none. Remove them."
     ]
     assert problems({"pg_variant": "kimi15", "pg_args": {"tau": 1}}) == [
         "pg_args are arguments of a pg_variant of your own. kimi15 has keys of its own: kimi15_tau. Remove pg_args."
     ]
+    critic = {"strategy_args": {"strategy_name": "deepspeed_train"}, "device_mapping": [0, 1]}
+    critic["training_args"] = {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2}
+    given = {"adv_estimator": "own_estimators:valued", "critic": critic}
+    assert problems(given) == []
+    assert config(given).estimator.needs_critic and config(given).estimator.keys == ("gamma", "lambd")
 
 
 def test_what_an_estimator_says_of_itself_is_checked_like_a_built_in_one() -> None:
@@ -282,30 +241,16 @@ def test_a_loss_that_fails_in_a_step_names_the_token() -> None:
     assert not objective(tokens(float("nan")), MetricSums()).isfinite().all(), "a policy that is nan is not its fault"
 
 
-def test_what_a_loss_says_outside_the_mask_does_not_count() -> None:
+def test_metrics_of_a_loss_are_numbers_under_their_own_names() -> None:
     losses = UserObjective("own_losses:FarAway", {})(tokens(1.0), MetricSums())
     assert losses[0].tolist() == pytest.approx([-(5**0.5), -4.0, 0.0])
-
-
-def test_the_metrics_of_a_loss_are_numbers_without_a_gradient() -> None:
     metrics = MetricSums()
     UserObjective("own_losses:Reports", {"name": "gap"})(tokens(1.0), metrics)
     total, count = metrics.means["gap"]
     assert isinstance(total, torch.Tensor) and not total.requires_grad
     assert (float(total), count) == (-3.0, 11.0)
-
-
-def test_every_metric_of_the_actor_keeps_its_name() -> None:
     names = [entry.split("/") for entry in metric_entries()]
     inside = {
         "train_infer_" + name[1] for name in names if name[0] == "train_infer" and name[1].startswith("log_prob_diff")
     }
     assert {name[1] for name in names if name[0] == "actor"} | inside == TAKEN
-
-
-def test_the_plan_of_a_run_knows_what_the_estimator_says() -> None:
-    critic = {"strategy_args": {"strategy_name": "deepspeed_train"}, "device_mapping": [0, 1]}
-    critic["training_args"] = {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2}
-    given = {"adv_estimator": "own_estimators:valued", "critic": critic}
-    assert problems(given) == []
-    assert config(given).estimator.needs_critic and config(given).estimator.keys == ("gamma", "lambd")

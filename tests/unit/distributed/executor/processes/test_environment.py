@@ -53,8 +53,17 @@ def test_threads_and_nccl_settings_of_each_kind_of_role(role: str, seat: Assigne
     assert role_environment(role, {}, seat) == common | expected
 
 
-def test_what_the_user_sets_wins():
+def test_users_and_engines_have_the_last_word_on_variables():
     assert role_environment("critic", {"OMP_NUM_THREADS": "4"}, on(LAPTOP))["OMP_NUM_THREADS"] == "4"
+    assert not NCCL.keys() & worker_environment(on_cpu=False).keys()
+    assert in_order(["10", "2", "0"]) == in_order([2, 10, 0]) == ("0", "2", "10")
+    assert in_order(["GPU-b", "GPU-a"]) == ("GPU-a", "GPU-b")
+    seat = on(SECOND, 0, 1)
+    assert rank_environment([seat], seat, is_distributed=False) == {"CUDA_VISIBLE_DEVICES": "0,1"}
+    variables = {"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"}
+    assert begin_environment(variables, {SHARES_GPUS: "1"}) == ["PYTORCH_NPU_ALLOC_CONF"]
+    cpu = replace(LAPTOP, platform=CPU)
+    assert not any(rank_environment([on(cpu, 0)], on(cpu, 0), is_distributed=False).values())
 
 
 @pytest.mark.parametrize(("own", "left"), [({SHARES_GPUS: "1"}, {"PYTORCH_ALLOC_CONF": "a:1"}), ({}, None)])
@@ -81,15 +90,6 @@ def test_programs_of_the_environment_are_found_by_workers_with_gpus(monkeypatch:
         assert variables["PATH"] == expected
 
 
-def test_sglang_leaves_the_settings_of_nccl_to_those_of_all_roles():
-    assert not NCCL.keys() & worker_environment(on_cpu=False).keys()
-
-
-def test_gpus_of_a_node_have_the_same_order_in_every_run():
-    assert in_order(["10", "2", "0"]) == in_order([2, 10, 0]) == ("0", "2", "10")
-    assert in_order(["GPU-b", "GPU-a"]) == ("GPU-a", "GPU-b")
-
-
 def test_ranks_on_two_nodes_see_their_own_gpus_and_meet_at_the_first():
     slots = [on(FIRST, 0), on(FIRST, 1, rank=1, local_rank=1), on(SECOND, 0, rank=2)]
     assert rank_environment(slots, slots[1], is_distributed=True) == {
@@ -101,11 +101,6 @@ def test_ranks_on_two_nodes_see_their_own_gpus_and_meet_at_the_first():
         "MASTER_ADDR": "10.0.0.1",
     }
     assert rank_environment(slots, slots[2], is_distributed=True)["LOCAL_WORLD_SIZE"] == "1"
-
-
-def test_an_engine_of_several_gpus_sees_them_all_and_no_rank():
-    seat = on(SECOND, 0, 1)
-    assert rank_environment([seat], seat, is_distributed=False) == {"CUDA_VISIBLE_DEVICES": "0,1"}
 
 
 def test_workers_get_the_drivers_folders_and_the_code_before_the_path_of_their_node():
@@ -131,16 +126,6 @@ def test_workers_start_with_what_their_platform_needs():
     amd = replace(FIRST, platform=ROCM)
     assert rank_environment([on(amd, 2)], on(amd, 2), is_distributed=False) == {"HIP_VISIBLE_DEVICES": "6"}
     assert [seat.platform for seat in (on(ascend, 0), on(ascend), on(LAPTOP, 0))] == [NPU, CPU, CPU]
-
-
-def test_the_allocators_flag_goes_on_npus_as_well():
-    variables = {"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"}
-    assert begin_environment(variables, {SHARES_GPUS: "1"}) == ["PYTORCH_NPU_ALLOC_CONF"]
-
-
-def test_no_accelerator_is_seen_where_the_run_leaves_them_alone():
-    cpu = replace(LAPTOP, platform=CPU)
-    assert not any(rank_environment([on(cpu, 0)], on(cpu, 0), is_distributed=False).values())
 
 
 # Which platform a run has, by its key and by what Ray says of the nodes.

@@ -21,12 +21,9 @@ def test_the_root_cause_comes_first_and_the_others_follow():
     )
 
 
-def test_a_dead_worker_is_the_cause_of_everything_else():
+def test_the_cause_is_the_dead_worker_or_the_one_that_is_named():
     failures = [Failure(0, "ValueError: strange"), Failure(3, "killed", died=True)]
     assert str(worker_error("critic", "train", failures)).startswith("critic rank 3 died in train: killed")
-
-
-def test_a_failure_that_names_another_worker_is_told_as_it_is():
     failure = Failure.of(WorkerError("actor_infer rank 1 died in receive_weights: gone"), rank=0)
     assert str(worker_error("actor_train", "publish_weights", [failure])) == str(
         WorkerError("actor_infer rank 1 died in receive_weights: gone")

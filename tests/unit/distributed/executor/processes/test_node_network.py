@@ -10,11 +10,14 @@ from roll.utils.network import LOOPBACK, interface_of
 LO = interface_of(LOOPBACK)
 
 
-def test_a_run_of_one_node_stays_on_loopback_whatever_the_shell_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interfaces_follow_the_number_of_nodes_and_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth7")
     network = loopback_network()
     assert network.address == LOOPBACK
     assert network.variables == {"GLOO_SOCKET_IFNAME": LO, "NCCL_SOCKET_IFNAME": f"={LO}"}
+    assert loopback_network(NPU).variables == {"GLOO_SOCKET_IFNAME": LO, "HCCL_SOCKET_IFNAME": f"={LO}"}
+    assert node_network("127.0.0.2", LO, NPU).variables == loopback_network(NPU).variables
+    assert loopback_network(CPU).variables == {"GLOO_SOCKET_IFNAME": LO}
 
 
 def test_among_several_nodes_the_interface_is_that_of_rays_address_or_the_nodes_own_choice(
@@ -34,9 +37,3 @@ def test_the_key_wins_over_both_and_names_an_interface_of_the_node(monkeypatch: 
     assert network.variables == {"GLOO_SOCKET_IFNAME": LO, "NCCL_SOCKET_IFNAME": f"={LO}"}
     with pytest.raises(ResourceError, match="network_interface: ib7: .* has no such interface"):
         node_network("127.0.0.2", "ib7")
-
-
-def test_hccl_listens_where_nccl_would() -> None:
-    assert loopback_network(NPU).variables == {"GLOO_SOCKET_IFNAME": LO, "HCCL_SOCKET_IFNAME": f"={LO}"}
-    assert node_network("127.0.0.2", LO, NPU).variables == loopback_network(NPU).variables
-    assert loopback_network(CPU).variables == {"GLOO_SOCKET_IFNAME": LO}

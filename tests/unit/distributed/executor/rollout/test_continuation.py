@@ -10,6 +10,7 @@ import pytest
 from roll.distributed.executor.rollout.answers import Continuation, continued_seed, joined, names_of, rest_of
 from roll.distributed.strategy.stop_strings import StopStrings
 from roll.types.rollout import FinishReason, Generation, GenerationRequest, SamplingParams
+from tests.helpers.cases import cases
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -87,11 +88,17 @@ def test_what_somebody_has_read_stays_when_the_engine_dies() -> None:
     assert read == [[5], [5, 6, 7], [5, 6, 7, 8], [5, 6, 7, 8, 9]]
 
 
-def test_an_answer_that_was_moved_at_its_limit_is_whole() -> None:
+def test_whole_and_surplus_answers_are_not_begun_again() -> None:
     whole = Continuation(request(max_new_tokens=2))
     whole.receive(0, generation([5, 6], "moved"))
     answers = whole.answers()
     assert answers is not None and answers[0].finish_reason == "length"
+    whole = Continuation(replace(request(2), enough=1))
+    whole.receive(0, generation([5], "stop"))
+    whole.give_up()
+    whole.receive(1, generation([7], "abort"))
+    answers = whole.answers()
+    assert answers is not None and [answer.finish_reason for answer in answers] == ["stop", "abort"]
 
 
 @pytest.mark.parametrize(("moved", "enough"), [([1, 2], [1]), ([0, 2], [None, None])])
@@ -130,15 +137,7 @@ def test_ids_log_probs_and_versions_are_joined() -> None:
     assert joined(request(), alone, never) is alone
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "min_new_tokens", "expected"),
-    [
-        ("x </an", "swer> and more", 0, "x </answer>"),  # across the seam
-        ("x", " y </answer> and", 0, "x y </answer> and"),  # the engine's own matter
-        ("x </an", "other> </answer", 0, "x </another> </answer"),
-        ("x </an", "swer> and more", 100, "x </answer> and more"),  # not yet allowed to end
-    ],
-)
+@cases("before, after, min_new_tokens, expected")
 def test_a_stop_string_across_the_seam_ends_the_answer(
     tiny_tokenizer: "PreTrainedTokenizerFast", before: str, after: str, min_new_tokens: int, expected: str
 ) -> None:
@@ -174,12 +173,3 @@ def test_what_is_cut_short_after_it_was_given_up_is_where_another_run_begins() -
     for number, answer in begun.answers.items():
         again.receive(number, answer)
     assert asked(again) == [("r~1@1", [1], 1), ("r~2@0", [2], 0)]
-
-
-def test_surplus_that_redundancy_cuts_is_not_begun_again() -> None:
-    whole = Continuation(replace(request(2), enough=1))
-    whole.receive(0, generation([5], "stop"))
-    whole.give_up()
-    whole.receive(1, generation([7], "abort"))
-    answers = whole.answers()
-    assert answers is not None and [answer.finish_reason for answer in answers] == ["stop", "abort"]

@@ -24,13 +24,24 @@ def set_loads(router: EngineRouter, *loads: int) -> None:
         router.add(rank, load - router.load(rank))
 
 
-def test_different_prompts_go_to_the_least_loaded_engine() -> None:
+def test_prompts_go_to_the_least_loaded_engine_and_are_forgotten_when_answered() -> None:
     router = router_of(0, 0, 0)
     for number in range(9):
         rank = router.choose(request(number))
         assert rank is not None
         router.add(rank, 8)
     assert [router.load(rank) for rank in range(3)] == [24, 24, 24]
+    router = router_of(1, 0)
+    assert router.choose(request(5)) == 1
+    set_loads(router, 0, 0)
+    assert router.choose(request(5)) == 0
+    router = EngineRouter(3, room=4)
+    assert router.choose(request(1, session="a")) == 0
+    router.close(2)
+    set_loads(router, 3, 0)
+    assert router.choose(request(2, session="a")) == 0
+    set_loads(router, 4, 0)
+    assert router.choose(request(3, session="a")) == 1
 
 
 def test_equal_prompts_share_an_engine_as_long_as_it_is_not_much_fuller() -> None:
@@ -43,13 +54,6 @@ def test_equal_prompts_share_an_engine_as_long_as_it_is_not_much_fuller() -> Non
     assert router.choose(request(5, 6)) == 0  # more than 1.5 * 3 + 8
     set_loads(router, 3, 10)
     assert router.choose(request(5, 6)) == 0  # where it went last
-
-
-def test_prompts_are_forgotten_when_everything_is_answered() -> None:
-    router = router_of(1, 0)
-    assert router.choose(request(5)) == 1
-    set_loads(router, 0, 0)
-    assert router.choose(request(5)) == 0
 
 
 def test_a_session_stays_on_its_engine_until_that_is_gone() -> None:
@@ -109,13 +113,3 @@ def test_the_choice_is_that_of_a_look_at_all_engines_whatever_comes_and_goes() -
                     loads[rank] = 0
                     router.reopen(rank)
             assert len(router._heap) <= 8 * num_engines + 2
-
-
-def test_while_one_is_away_a_session_leaves_an_engine_without_room() -> None:
-    router = EngineRouter(3, room=4)
-    assert router.choose(request(1, session="a")) == 0
-    router.close(2)
-    set_loads(router, 3, 0)
-    assert router.choose(request(2, session="a")) == 0
-    set_loads(router, 4, 0)
-    assert router.choose(request(3, session="a")) == 1

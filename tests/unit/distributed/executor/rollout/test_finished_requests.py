@@ -45,8 +45,11 @@ def test_answers_and_errors_come_back_as_they_were_packed():
     assert last.policy_versions.tolist() == [3, 3, 3]
 
 
-def test_errors_alone_travel_too():
+def test_many_tokens_and_errors_alone_travel():
     assert FinishedRequests.pack([(request("a", 5), "dead")]).unpack() == [("a", "dead")]
+    half = {0: answer(*[1] * (DIRECT_TOKENS // 2))}
+    assert not is_large([(request("a", 5), half), (request("b", 5), half), (request("c", 5), "dead")])
+    assert is_large([(request("a", 5), half), (request("b", 5), half), (request("c", 5), {0: answer(1)})])
 
 
 def stored(row: int, facts: RowFacts, reason: FinishReason = "stop") -> Generation:
@@ -77,9 +80,3 @@ def test_of_stored_answers_come_facts_their_rows_and_their_texts():
     assert rows.policy_versions.tolist() == [-1, -1, 3, 3, -1, -1, -1, 2, 2]
     np.testing.assert_allclose(rows.rollout_log_probs, [0, 0, -0.1, -0.2, 0, 0, 0, -0.7, -0.8], rtol=1e-6)
     assert [texts[row] for row in range(3)] == [RowTexts("1 2", "<s>1 2"), RowTexts("", "<s>"), RowTexts("7 ", "<s>7 ")]
-
-
-def test_many_tokens_are_stored_however_many_requests_they_are_of():
-    half = {0: answer(*[1] * (DIRECT_TOKENS // 2))}
-    assert not is_large([(request("a", 5), half), (request("b", 5), half), (request("c", 5), "dead")])
-    assert is_large([(request("a", 5), half), (request("b", 5), half), (request("c", 5), {0: answer(1)})])

@@ -67,13 +67,10 @@ def test_each_engine_is_a_part_unless_all_leave_together(leaves_whole: bool) -> 
         assert workers.told.pop() == (method, ranks)
 
 
-def test_engines_that_are_being_replaced_are_not_told_and_one_that_dies_of_it_is_forgiven() -> None:
+def test_engines_that_are_replaced_are_not_told_and_others_say_their_load() -> None:
     made, workers = engines(recovery=Recovery())
     calls = made.offload(ALL_STATES, [0, 1, 2])
     assert workers.told == [("offload_states", [0])]
     assert calls.forgives(Failure(2, "killed", died=True)) and not calls.forgives(Failure(0, "no memory"))
-
-
-def test_clients_in_other_processes_know_how_much_an_engine_works_on() -> None:
     made, _ = engines(room=7)
     assert made.client("environments")._router._room == made._router._room == 7

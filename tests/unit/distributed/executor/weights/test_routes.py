@@ -114,35 +114,38 @@ def test_the_route_and_the_senders_follow_from_the_placement(
     assert (ways(plan), plan.backend, plan.senders) == (expected, backend, senders)
 
 
-def test_every_rank_that_sends_knows_its_readers():
+def test_where_memory_is_shared_follows_from_the_placement():
     plan = plan_send(FOUR, 0, [on(GPUS, "0", "1"), on(GPUS, "2")], (2, 1), "auto", None)
     assert [plan.readers("cuda_ipc", rank) for rank in range(4)] == [[(0, 0)], [(0, 1)], [(1, 0)], []]
     assert plan.readers("memory", 0) == []
-
-
-def test_memory_on_gpus_means_ipc_where_they_are_shared_and_shared_memory_elsewhere():
     assert choose_route(FOUR, 0, on(GPUS, "0"), 1, "memory") == EngineRoute("cuda_ipc", (0,))
     assert choose_route(FOUR, 0, on(GPUS, "2", "1"), 2, "memory") == EngineRoute("cuda_ipc", (2, 1))
     assert choose_route(TWO, 0, on(GPUS, "2"), 1, "memory") == EngineRoute("memory", (0,))
     assert choose_route(BOTH_NODES[:6], 0, on(OTHER_GPUS, "3"), 1, "memory") == EngineRoute("memory", (4,))
-
-
-def test_memory_on_a_host_without_a_rank_of_the_trainer_is_refused():
     with pytest.raises(ConfigError, match="weight_sync_route: memory needs .*10.0.0.1.*10.0.0.2"):
         choose_route(FOUR, 0, on(OTHER_GPUS, "0"), 1, "memory")
+    # No process opens another's NPU memory here: the trainer's copy in host memory is read instead.
+    trainers = [on(ASCEND, str(gpu), rank=gpu) for gpu in range(4)]
+    for route in ("auto", "memory"):
+        assert choose_route(trainers, 0, on(ASCEND, "2", "1"), 2, route) == EngineRoute("memory", (0, 0))
+    amd = replace(GPUS, platform=ROCM)
+    for node in (GPUS, amd):
+        assert choose_route([on(node, "0")], 0, on(node, "0"), 1, "auto").route == "cuda_ipc"
 
 
-def test_a_broadcast_that_is_asked_for_takes_nccl_between_distinct_gpus_only():
+def test_a_broadcast_takes_the_backend_of_its_devices():
     disjoint = plan_send(FOUR[:1], 0, [on(GPUS, "1"), on(OTHER_GPUS, "0")], (1, 1), "broadcast", None)
     assert (ways(disjoint), disjoint.backend) == ("broadcast:0 broadcast:0", "nccl")
     assert disjoint.address == "10.0.0.1"
     overlapping = plan_send(FOUR[:1], 0, [on(GPUS, "0", "1")], (2,), "broadcast", None)
     assert (ways(overlapping), overlapping.backend) == ("broadcast:0,0", "gloo")
-
-
-def test_a_laptop_broadcasts_over_gloo_on_loopback():
     plan = plan_send([on(LAPTOP)], 0, [on(LAPTOP)], (1,), "broadcast", Path("weights"))
     assert (ways(plan), plan.backend, plan.address) == ("broadcast:0", "gloo", "127.0.0.1")
+    trainers = [on(ASCEND, "0")]
+    plan = plan_send(trainers, 0, [on(ASCEND, "1"), on(OTHER_ASCEND, "0")], (1, 1), "auto", None)
+    assert ([way.route for way in plan.ways], plan.backend) == (["broadcast", "broadcast"], "hccl")
+    shared = plan_send(trainers, 0, [on(ASCEND, "0"), on(OTHER_ASCEND, "0")], (1, 1), "broadcast", None)
+    assert shared.backend == "gloo"
 
 
 def test_files_of_weights_lie_where_only_their_user_looks(tmp_path: Path) -> None:
@@ -156,21 +159,3 @@ def test_files_of_weights_lie_where_only_their_user_looks(tmp_path: Path) -> Non
 
 
 ASCEND, OTHER_ASCEND = replace(GPUS, platform=NPU), replace(OTHER_GPUS, platform=NPU)
-
-
-def test_without_ipc_shared_devices_mean_shared_memory():
-    """No process opens another's NPU memory here: the trainer's copy in host memory is read instead."""
-    trainers = [on(ASCEND, str(gpu), rank=gpu) for gpu in range(4)]
-    for route in ("auto", "memory"):
-        assert choose_route(trainers, 0, on(ASCEND, "2", "1"), 2, route) == EngineRoute("memory", (0, 0))
-    amd = replace(GPUS, platform=ROCM)
-    for node in (GPUS, amd):
-        assert choose_route([on(node, "0")], 0, on(node, "0"), 1, "auto").route == "cuda_ipc"
-
-
-def test_a_broadcast_between_npus_is_hccls():
-    trainers = [on(ASCEND, "0")]
-    plan = plan_send(trainers, 0, [on(ASCEND, "1"), on(OTHER_ASCEND, "0")], (1, 1), "auto", None)
-    assert ([way.route for way in plan.ways], plan.backend) == (["broadcast", "broadcast"], "hccl")
-    shared = plan_send(trainers, 0, [on(ASCEND, "0"), on(OTHER_ASCEND, "0")], (1, 1), "broadcast", None)
-    assert shared.backend == "gloo"

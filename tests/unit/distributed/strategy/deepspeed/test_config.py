@@ -29,14 +29,11 @@ def test_clipping_is_always_written_out(max_grad_norm: float) -> None:
     assert config.own_clip == 0
 
 
-def test_fp32_without_zero_is_clipped_by_the_strategy() -> None:
+def test_precision_batches_and_clipping_follow_plan_and_model() -> None:
     config = training_config(role(), plan(0.7))
     assert (config.stage, config.own_clip, config.json["gradient_clipping"]) == (0, 0.7, 0.0)
     config = training_config(role("bf16"), plan(0.7))
     assert (config.own_clip, config.json["gradient_clipping"], config.json["bf16"]) == (0.0, 0.7, {"enabled": True})
-
-
-def test_batch_sizes_and_precision_follow_plan_and_model() -> None:
     json = training_config(role("bf16", bf16={"enabled": "auto"}, train_batch_size="auto"), plan(1.0)).json
     assert (json["train_micro_batch_size_per_gpu"], json["gradient_accumulation_steps"], json["train_batch_size"]) == (
         4,
@@ -44,21 +41,19 @@ def test_batch_sizes_and_precision_follow_plan_and_model() -> None:
         64,
     )
     assert json["bf16"]["enabled"] is True
-
-
-def test_bf16_gradients_add_up_in_fp32_unless_told_otherwise() -> None:
     assert training_config(role("bf16", zero_optimization={"stage": 2}), plan(1.0)).json["data_types"] == {
         "grad_accum_dtype": "fp32"
     }
     told = role("bf16", zero_optimization={"stage": 3}, data_types={"grad_accum_dtype": "bf16"})
     assert training_config(told, plan(1.0)).json["data_types"] == {"grad_accum_dtype": "bf16"}
-
-
-def test_ranks_sum_gradients_of_bf16_in_fp32_unless_told_otherwise() -> None:
     assert training_config(role("bf16"), plan(1.0)).json["communication_data_type"] == "fp32"
     told = role("bf16", communication_data_type="bf16")
     assert training_config(told, plan(1.0)).json["communication_data_type"] == "bf16"
     assert "communication_data_type" not in training_config(role(), plan(1.0)).json
+    with pytest.raises(StrategyError, match="fp16"):
+        training_config(role("fp16"), plan(1.0))
+    with pytest.raises(StrategyError, match="fp16"):
+        scoring_config(role("fp16"))
 
 
 def test_scoring_shards_weights_with_stage_3_only() -> None:
@@ -68,10 +63,3 @@ def test_scoring_shards_weights_with_stage_3_only() -> None:
     whole = scoring_config(role(zero_optimization={"stage": 2, "overlap_comm": True}))
     assert whole.json["zero_optimization"] == {"stage": 0}
     assert whole.json["train_micro_batch_size_per_gpu"] == 3
-
-
-def test_fp16_is_refused() -> None:
-    with pytest.raises(StrategyError, match="fp16"):
-        training_config(role("fp16"), plan(1.0))
-    with pytest.raises(StrategyError, match="fp16"):
-        scoring_config(role("fp16"))

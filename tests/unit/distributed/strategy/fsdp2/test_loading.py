@@ -45,19 +45,13 @@ def test_shards_in_host_memory_leave_the_buffers_on_the_device() -> None:
     assert "1.inv_freq" not in module.state_dict()  # it is still none that a checkpoint holds
 
 
-def test_a_buffer_that_two_modules_hold_is_on_the_device_in_both() -> None:
+def test_buffers_are_on_the_device_and_nccl_serves_no_host_memory() -> None:
     module = empty_model()
     module.append(module[1])
     make_room(module, HOST, DEVICE)
     assert module[1].inv_freq.device == module[3].inv_freq.device == DEVICE
-
-
-def test_shards_on_the_device_have_the_buffers_beside_them() -> None:
     module = empty_model()
     make_room(module, HOST, HOST)
     assert devices(module) == ({"cpu"}, {"cpu"})
-
-
-def test_nccl_serves_no_tensor_in_host_memory() -> None:
     backend: Any = "nccl"  # a str to the type checker
     assert "cpu" not in dist.BackendConfig(backend).device_backend_map

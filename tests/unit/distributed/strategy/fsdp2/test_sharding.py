@@ -32,17 +32,13 @@ def untied(make_tiny_model_dir: Callable[..., Path]) -> LoadedModel:
 LAYERS = ["backbone.layers.0", "backbone.layers.1"]
 
 
-def test_blocks_embedding_and_head_are_gathered_one_by_one(untied: LoadedModel) -> None:
+def test_blocks_embedding_and_head_or_named_classes_are_gathered(untied: LoadedModel, tied: LoadedModel) -> None:
     assert named(untied) == ["backbone.embed_tokens", *LAYERS, "head"]
-
-
-def test_a_weight_that_embedding_and_head_share_is_in_neither(tied: LoadedModel) -> None:
     assert named(tied) == LAYERS
-
-
-def test_named_classes_take_the_place_of_the_blocks(tied: LoadedModel) -> None:
     inner = [f"{layer}.{name}" for layer in LAYERS for name in ("self_attn", "mlp")]
     assert named(tied, transformer_layer_cls_to_wrap=["Qwen2Attention", "Qwen2MLP"]) == inner
+    with pytest.raises(StrategyError, match="the model has no LlamaDecoderLayer. It has .*Qwen2DecoderLayer"):
+        named(tied, transformer_layer_cls_to_wrap=["LlamaDecoderLayer"])
 
 
 def test_large_modules_are_groups_besides_and_what_is_in_a_group_is_not_counted_twice(untied: LoadedModel) -> None:
@@ -53,8 +49,3 @@ def test_large_modules_are_groups_besides_and_what_is_in_a_group_is_not_counted_
     assert set(mlp) <= set(found) and set(LAYERS) <= set(found) and "" not in found
     assert not any(name.endswith("mlp") for name in found)  # nothing is left of it outside of its three matrices
     assert "head.lm_head" not in found  # whose weight the head reads itself
-
-
-def test_a_class_that_the_model_does_not_have_is_refused_with_those_it_has(tied: LoadedModel) -> None:
-    with pytest.raises(StrategyError, match="the model has no LlamaDecoderLayer. It has .*Qwen2DecoderLayer"):
-        named(tied, transformer_layer_cls_to_wrap=["LlamaDecoderLayer"])

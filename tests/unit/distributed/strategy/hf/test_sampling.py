@@ -67,31 +67,38 @@ def test_top_k_and_top_p_keep_the_likeliest_tokens_in_their_proportions(top_k: i
     assert torch.isclose(log_probs[:, None].double(), full[None], atol=1e-6).any(-1).all()
 
 
-def test_repetition_penalty_changes_what_is_drawn_but_not_what_is_reported() -> None:
+def test_greedy_and_penalised_draws_report_plain_log_probs() -> None:
     seen = torch.zeros(NUM_DRAWS, len(LOGITS), dtype=torch.bool)
     seen[:, [0, 2]] = True  # one logit above zero, one below
     counts, log_probs = draw_many(SamplingParams(repetition_penalty=rows(1.5), present_tokens=seen))
     assert_same_distribution(counts, exact_probabilities(1.0, penalty=1.5, seen=(0, 2)))
     full = torch.log_softmax(LOGITS.double(), -1)
     assert torch.isclose(log_probs[:, None].double(), full[None], atol=1e-6).any(-1).all()
-
-
-def test_banned_tokens_are_never_drawn() -> None:
-    banned = torch.zeros(NUM_DRAWS, len(LOGITS), dtype=torch.bool)
-    banned[:, [0, 3]] = True
-    counts, _ = draw_many(SamplingParams(banned=banned))
-    expected = exact_probabilities(1.0)
-    expected[[0, 3]] = 0
-    assert_same_distribution(counts, expected / expected.sum())
-
-
-def test_temperature_zero_is_greedy_and_reports_log_probs_at_temperature_one() -> None:
     knobs = SamplingParams(temperature=torch.tensor([0.0, 0.0, 1.0]))
     tokens, log_probs = draw_tokens(
         LOGITS.expand(3, -1), torch.tensor([0.999, 0.001, 0.999], dtype=torch.float64), knobs
     )
     assert tokens.tolist() == [0, 0, 6]
     assert log_probs[0].item() == pytest.approx(torch.log_softmax(LOGITS, -1)[0].item(), abs=1e-6)
+
+
+def test_banned_and_impossible_tokens_are_never_drawn() -> None:
+    banned = torch.zeros(NUM_DRAWS, len(LOGITS), dtype=torch.bool)
+    banned[:, [0, 3]] = True
+    counts, _ = draw_many(SamplingParams(banned=banned))
+    expected = exact_probabilities(1.0)
+    expected[[0, 3]] = 0
+    assert_same_distribution(counts, expected / expected.sum())
+    logits = torch.tensor([[200.0, 0.0, 0.0, 0.0]])  # exp(-200) is 0 in float32
+    banned = torch.tensor([[True, False, False, False]])
+    tokens, log_probs = draw_tokens(logits, torch.tensor([0.5], dtype=torch.float64), SamplingParams(banned=banned))
+    assert tokens.tolist() == [2]
+    assert log_probs.tolist() == [-200.0]
+    logits = torch.tensor([-torch.inf, 1.0, 0.0, -torch.inf]).expand(2, -1)
+    largest = UniformStreams().draw(1, 0, 1) * 0 + (1 - 1e-12)
+    uniforms = torch.from_numpy(np.array([0.0, largest[0]]))
+    tokens, _ = draw_tokens(logits, uniforms, SamplingParams())
+    assert tokens.tolist() == [1, 2]
 
 
 def test_every_row_has_parameters_of_its_own() -> None:
@@ -107,22 +114,6 @@ def test_every_row_has_parameters_of_its_own() -> None:
     assert together.tolist() == [plain, 0, 0, 0]
     alone, _ = draw_tokens(LOGITS[None], uniforms[:1], SamplingParams())
     assert alone.tolist() == [plain]
-
-
-def test_a_ban_of_the_only_likely_token_leaves_the_others() -> None:
-    logits = torch.tensor([[200.0, 0.0, 0.0, 0.0]])  # exp(-200) is 0 in float32
-    banned = torch.tensor([[True, False, False, False]])
-    tokens, log_probs = draw_tokens(logits, torch.tensor([0.5], dtype=torch.float64), SamplingParams(banned=banned))
-    assert tokens.tolist() == [2]
-    assert log_probs.tolist() == [-200.0]
-
-
-def test_tokens_of_probability_zero_are_not_drawn_at_the_ends_of_the_unit_interval() -> None:
-    logits = torch.tensor([-torch.inf, 1.0, 0.0, -torch.inf]).expand(2, -1)
-    largest = UniformStreams().draw(1, 0, 1) * 0 + (1 - 1e-12)
-    uniforms = torch.from_numpy(np.array([0.0, largest[0]]))
-    tokens, _ = draw_tokens(logits, uniforms, SamplingParams())
-    assert tokens.tolist() == [1, 2]
 
 
 def test_a_stream_depends_on_seed_and_index_only() -> None:

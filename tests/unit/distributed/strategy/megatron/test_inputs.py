@@ -15,7 +15,7 @@ def batch() -> MicroBatch:
     return MicroBatch(ids, torch.tensor([5, 3, 1]), mask, torch.ones(3), zeros)
 
 
-def test_padded_rows_lose_their_last_column_and_predict_the_next_token() -> None:
+def test_padded_rows_predict_the_next_token_and_added_slots_nothing() -> None:
     layout = SlotLayout()
     given = prepare(batch(), layout, layout.extent(batch()))
     assert given.input_ids.tolist() == [[11, 12, 13, 14], [21, 22, 23, 0], [31, 0, 0, 0]]
@@ -23,6 +23,13 @@ def test_padded_rows_lose_their_last_column_and_predict_the_next_token() -> None
     assert given.targets.tolist() == [13, 23, 14, 15]
     assert given.places.tolist() == [2, 7, 3, 4]
     assert given.packed is None
+    for layout in (SlotLayout(), SlotLayout(packs=True)):
+        rows, positions = layout.extent(batch())
+        given = prepare(batch(), layout, layout.extent(batch()))
+        wider = prepare(batch(), layout, (rows, positions + 4))
+        assert wider.targets.tolist() == given.targets.tolist()
+        assert wider.places.tolist() == given.places.tolist()
+        assert wider.input_ids.numel() > given.input_ids.numel()
 
 
 def test_packed_rows_follow_each_other_without_padding() -> None:
@@ -43,16 +50,6 @@ def test_ends_of_rows_are_on_the_host_for_megatrons_own_layers_alone(reads_on_ho
     assert packed.cu_seqlens_q.is_meta and packed.cu_seqlens_kv.is_meta
     ends = [packed.cu_seqlens_q_padded, packed.cu_seqlens_kv_padded]
     assert [end if end is None else end.tolist() for end in ends] == [[0, 4, 6, 7] if reads_on_host else None] * 2
-
-
-def test_a_larger_extent_adds_slots_that_ask_for_nothing() -> None:
-    for layout in (SlotLayout(), SlotLayout(packs=True)):
-        rows, positions = layout.extent(batch())
-        given = prepare(batch(), layout, layout.extent(batch()))
-        wider = prepare(batch(), layout, (rows, positions + 4))
-        assert wider.targets.tolist() == given.targets.tolist()
-        assert wider.places.tolist() == given.places.tolist()
-        assert wider.input_ids.numel() > given.input_ids.numel()
 
 
 @pytest.mark.parametrize("packs", [False, True])

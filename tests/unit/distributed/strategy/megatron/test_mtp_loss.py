@@ -20,18 +20,19 @@ def further(layout: SlotLayout) -> MtpInputs:
     return MtpInputs.of(prepare(batch(), layout, layout.extent(batch())))
 
 
-def test_padded_rows_have_the_next_tokens_beside_their_own() -> None:
+def test_targets_of_heads_are_the_next_tokens_of_the_same_row() -> None:
     found = further(SlotLayout())
     assert found.following.tolist() == [[12, 13, 14, 15], [22, 23, 0, 0], [0, 0, 0, 0]]
     assert found.slots.tolist() == [0, 1, 1 * 3, 2 * 3]  # hidden states are [positions, rows]
     assert found.targets.tolist() == [13, 23, 14, 15]
-
-
-def test_packed_rows_do_not_look_into_each_other() -> None:
     found = further(SlotLayout(packs=True))
     assert found.following.tolist() == [[12, 13, 14, 15, 22, 23, 0]]
     assert found.slots.tolist() == [0, 1, 2, 4]
     assert found.targets.tolist() == [13, 14, 15, 23]
+    both = batch()
+    only = MicroBatch(both.input_ids[:1], both.lengths[:1], both.response_mask[:1], torch.ones(1), torch.zeros(1, 5))
+    found = MtpInputs.of(prepare(only, SlotLayout(), SlotLayout().extent(only)))
+    assert (found.slots.tolist(), found.targets.tolist()) == ([0, 1, 2], [13, 14, 15])
 
 
 @pytest.mark.parametrize("packs", [False, True])
@@ -47,10 +48,3 @@ def test_a_mean_counts_tokens_that_some_position_predicts_on_all_ranks() -> None
     assert loss.num_tokens == 2 * 4
     assert loss(torch.tensor(16.0)) == 1.0
     assert MtpLoss.of(0.5, [], lambda values: [0.0]).num_tokens == 1
-
-
-def test_nothing_follows_the_last_token_of_the_last_row() -> None:
-    both = batch()
-    only = MicroBatch(both.input_ids[:1], both.lengths[:1], both.response_mask[:1], torch.ones(1), torch.zeros(1, 5))
-    found = MtpInputs.of(prepare(only, SlotLayout(), SlotLayout().extent(only)))
-    assert (found.slots.tolist(), found.targets.tolist()) == ([0, 1, 2], [13, 14, 15])

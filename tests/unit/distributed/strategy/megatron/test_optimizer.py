@@ -26,30 +26,21 @@ def steps(on_gpu: bool, num_steps: int = 4) -> tuple[list[float], SimpleNamespac
     return parameter.tolist(), part
 
 
-def test_on_a_gpu_the_fused_kernel_steps_and_says_the_same() -> None:
+def test_kernels_follow_the_device_and_counts_the_weights() -> None:
     fused, part = steps(on_gpu=True)
     assert [group["fused"] for group in part.optimizer.param_groups] == [True]
     assert fused == pytest.approx(steps(on_gpu=False)[0], abs=1e-6)
-
-
-def test_on_a_cpu_nothing_changes_also_after_a_checkpoint_of_a_gpu() -> None:
     alone = part_of(nn.Parameter(torch.ones(2)))
     alone.optimizer.param_groups[0]["fused"] = True
     prefer_fused([alone], on_gpu=False)
     assert alone.optimizer.param_groups[0]["fused"] is None
-
-
-def test_counts_of_steps_go_where_the_weights_are() -> None:
-    """A checkpoint brings them back to host memory, where the fused kernel does not find them."""
+    # A checkpoint brings them back to host memory, where the fused kernel does not find them.
     parameter = nn.Parameter(torch.ones(2, device="meta"))  # a device that is not the host stands in for a GPU
     part = part_of(parameter)
     part.optimizer.state[parameter] = {"step": torch.tensor(3), "exp_avg": torch.zeros(2)}
     prefer_fused([part], on_gpu=True)
     count = part.optimizer.state[parameter]["step"]
     assert (count.device.type, count.dtype) == ("meta", torch.float32)
-
-
-def test_another_optimizer_is_left_alone() -> None:
     other = SimpleNamespace(optimizer=torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1))
     prefer_fused([other], on_gpu=True)
     assert other.optimizer.param_groups[0]["fused"] is None

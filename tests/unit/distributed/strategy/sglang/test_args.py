@@ -6,6 +6,7 @@ import pytest
 
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.sglang.args import argument_problems, engine_arguments, worker_environment
+from tests.helpers.cases import cases
 
 
 def role(num_gpus_per_worker: int = 1, **strategy_config: Any) -> WorkerConfig:
@@ -46,26 +47,17 @@ def test_an_engine_on_shared_gpus_leaves_room_unless_told_otherwise(
     assert "mem_fraction_static" not in engine_arguments(role(1), on_cpu=True, seed=3, shares_devices=shares_devices)
 
 
-def test_sizes_must_agree_with_the_devices_of_a_worker() -> None:
+def test_sizes_agree_with_devices_and_cores() -> None:
     assert problems(role(4, tp_size=4, pp_size=1)) == problems(role(2, tp_size=2)) == []
     assert "num_gpus_per_worker is 1, but tp_size in actor_infer" in problems(role(1, tp_size=2))[0]
-
-
-def test_only_engines_of_several_ranks_bind_them_to_cores() -> None:
     assert "SGLANG_CPU_OMP_THREADS_BIND" not in worker_environment(on_cpu=True)
     assert worker_environment(True, 2)["SGLANG_CPU_OMP_THREADS_BIND"] == "0|1"
     assert "SGLANG_USE_CPU_ENGINE" not in worker_environment(on_cpu=False)
+    assert engine_arguments(role(), on_cpu=True, seed=0, most_answers=64)["max_running_requests"] == 256
+    assert engine_arguments(role(), on_cpu=True, seed=0, most_answers=512)["max_running_requests"] == 512
 
 
-@pytest.mark.parametrize(
-    ("given", "largest"),
-    [
-        ({}, 512),
-        ({"cuda_graph_max_bs_decode": 64}, 64),
-        ({"cuda_graph_bs_decode": [1, 2]}, None),
-        ({"cuda_graph_config": {}}, None),
-    ],
-)
+@cases("given, largest")
 def test_graphs_on_a_gpu_reach_as_many_answers_as_there_are_at_once(given: dict[str, Any], largest: int | None) -> None:
     arguments = engine_arguments(role(**given), on_cpu=False, seed=0, most_answers=1024)
     assert arguments.get("cuda_graph_max_bs_decode") == largest
@@ -81,8 +73,3 @@ def test_what_is_sent_to_experts_has_the_bits_of_the_model(backend: str, sent: s
         settings = role(moe_a2a_backend=backend, deepep_dispatcher_output_dtype=given)
         arguments = engine_arguments(settings, on_cpu=False, seed=0)
         assert arguments.get("deepep_dispatcher_output_dtype") == (sent or given)
-
-
-def test_an_engine_on_a_cpu_has_room_for_all_answers() -> None:
-    assert engine_arguments(role(), on_cpu=True, seed=0, most_answers=64)["max_running_requests"] == 256
-    assert engine_arguments(role(), on_cpu=True, seed=0, most_answers=512)["max_running_requests"] == 512

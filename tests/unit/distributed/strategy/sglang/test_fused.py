@@ -38,11 +38,8 @@ def test_partners_are_loaded_in_one_call_wherever_the_buckets_are_cut():
         assert loads[-1] == []  # nothing waits for the end
 
 
-def test_without_a_list_of_names_partners_are_loaded_at_the_end():
+def test_partners_are_loaded_at_the_end_and_plain_weights_at_once():
     loads = calls(NAMES, (2, 4), None)
     assert set(loads[-1]) == {LAYER.format(layer, part) for layer in range(2) for part in PARTS}
-
-
-def test_weights_of_plain_attention_pass_at_once():
     names = [LAYER.format(0, part) for part in ("q_proj.weight", "kv_b_proj.weight", "q_b_proj.weight")]
     assert calls(names, (1, 2), names) == [[name] for name in names] + [[]]

@@ -19,31 +19,22 @@ def meta(numbers: np.ndarray) -> dict[str, str]:
     return {"routed_experts": base64.b64encode(numbers.astype(np.int32).tobytes()).decode()}
 
 
-def test_layers_without_experts_are_left_out() -> None:
+def test_routes_are_of_layers_with_routers_and_of_whole_answers() -> None:
     numbers = np.arange(4 * 3 * 2).reshape(4, 3, 2)
     routes = TOLD.read(meta(numbers))
     assert routes is not None and routes.dtype == np.int16
     assert np.array_equal(routes, numbers[:, [0, 2]])
     assert TOLD.read({}) is None
-
-
-def test_a_token_without_experts_is_told() -> None:
     numbers = np.zeros((4, 3, 2))
     numbers[1, 1] = -1  # of a layer that has none
     assert TOLD.read(meta(numbers)) is not None
     numbers[1, 2, 0] = -1
     with pytest.raises(StrategyError, match="experts of all tokens"):
         TOLD.read(meta(numbers))
-
-
-def test_layers_with_experts_are_those_that_have_routers() -> None:
     config = AutoConfig.for_model("qwen3_moe", **SHAPE | MODELS["qwen3_moe"] | {"mlp_only_layers": [0]})
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     assert mixture_layers(model) == (1,)
-
-
-def test_an_answer_without_experts_is_told_unless_it_was_cut_short() -> None:
     answer = {"output_ids": [], "meta_info": {"finish_reason": {"type": "stop"}}}
     with pytest.raises(StrategyError, match="does not report which experts processed the tokens"):
         to_generation(answer, was_aborted=False, route_reader=TOLD)

@@ -14,6 +14,7 @@ from roll.configs.tables.sight import VisionModel
 from roll.configs.tables.vision import vision_model
 from roll.distributed.strategy.vllm import args as vllm_args
 from roll.distributed.strategy.vllm.args import argument_problems, engine_arguments, worker_environment
+from tests.helpers.cases import cases
 
 
 def make_role(num_gpus_per_worker: int = 1, dtype: str = "bf16", **strategy_config: Any) -> WorkerConfig:
@@ -64,12 +65,9 @@ def test_an_engine_on_shared_gpus_leaves_room_unless_told_otherwise(
     assert arguments.get("gpu_memory_utilization") == expected
 
 
-def test_an_engine_on_a_cpu_gets_no_share_of_its_devices() -> None:
+def test_environments_and_shares_of_engines_on_a_cpu() -> None:
     """There the key is a share of the machine's memory."""
     assert "gpu_memory_utilization" not in engine_arguments(make_role(), on_cpu=True, seed=3, shares_devices=True)
-
-
-def test_the_cpu_environment_adds_to_the_common_one() -> None:
     common, on_cpu = worker_environment(False), worker_environment(True)
     assert common.items() <= on_cpu.items()
     assert on_cpu["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
@@ -117,22 +115,13 @@ def test_importing_the_module_imports_neither_torch_nor_vllm() -> None:
     assert printed.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize(
-    ("given", "sizes"),
-    [
-        ({}, (512, 8192)),
-        ({"max_num_seqs": 64}, (64, 8192)),
-        ({"max_num_batched_tokens": 4096}, (512, 4096)),
-        ({"max_num_batched_tokens": 256}, (256, 256)),
-        ({"enable_chunked_prefill": False}, (512, None)),
-    ],
-)
+@cases("given, sizes")
 def test_an_engine_on_a_gpu_samples_all_answers_that_it_is_given_at_once(
-    given: dict[str, Any], sizes: tuple[int, int | None]
+    given: dict[str, Any], sizes: list[int | None]
 ) -> None:
     """An AsyncLLM that no server starts has 128 sequences and prefills 2,048 tokens otherwise, on any GPU."""
     arguments = engine_arguments(make_role(**given), on_cpu=False, seed=0, most_answers=512)
-    assert (arguments["max_num_seqs"], arguments.get("max_num_batched_tokens")) == sizes
+    assert [arguments["max_num_seqs"], arguments.get("max_num_batched_tokens")] == sizes
 
 
 @pytest.mark.parametrize(("most_answers", "size"), [(64, 256), (512, 512)])
@@ -201,20 +190,7 @@ def test_the_old_name_of_the_processors_cache_is_read(old: bool, room: float) ->
     assert problems(disable_mm_preprocessor_cache=old) == []
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"mm_processor_kwargs": {"max_pixels": 9}}, "mm_processor_kwargs.max_pixels cannot be set: trainers would"),
-        ({"mm_processor_kwargs": {"image_mean": [0, 0, 0]}}, "mm_processor_kwargs.image_mean cannot be set: trainers"),
-        ({"mm_processor_kwargs": {"images_kwargs": {"do_rescale": False}}}, "images_kwargs.do_rescale cannot be set"),
-        ({"mm_processor_kwargs": {"images_kwargs": {"size": {}}}}, "mm_processor_kwargs.images_kwargs.size cannot be"),
-        ({"disable_mm_preprocessor_cache": "yes"}, "disable_mm_preprocessor_cache: 'yes' must be true or false."),
-        (
-            {"disable_mm_preprocessor_cache": True, "mm_processor_cache_gb": 4},
-            "disable_mm_preprocessor_cache is true, and mm_processor_cache_gb is 4. Remove one of them.",
-        ),
-    ],
-)
+@cases("given, message")
 def test_settings_of_pictures_that_would_disagree_are_refused(given: dict[str, Any], message: str) -> None:
     (text,) = problems(**given)
     assert text.startswith("actor_infer.strategy_args.strategy_config.") and message in text

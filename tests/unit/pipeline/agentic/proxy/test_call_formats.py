@@ -13,6 +13,7 @@ from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, TOOL, USER
 from roll.pipeline.agentic.proxy.transcript.parse import Parser
 from roll.pipeline.agentic.proxy.transcript.render import Renderer
 from roll.pipeline.agentic.sample_forms import ChatEncoder
+from tests.helpers.cases import cases
 from tests.helpers.chat_traits import Trait, tokenizer_of
 
 TOOLS: list[Any] = [
@@ -175,15 +176,7 @@ def test_a_conversation_of_harmony_goes_on_behind_a_call_and_behind_a_final_answ
             assert encoder.show(behind.ids) == "<|start|>user<|message|>sure?<|end|><|start|>assistant"
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        '<|channel|>commentary to=functions.open <|constrain|>json<|message|>{"box": "F',
-        "<|channel|>commentary to=functions.open <|constrain|>json<|message|>[1]<|call|>",
-        "<|channel|>commentary to=functions.op",
-        "words<|channel|>final<|message|>7<|return|>",
-    ],
-)
+@cases("said")
 def test_a_message_of_harmony_that_cannot_be_read_is_text_and_counted(tmp_path: Path, said: str) -> None:
     encoder = harmony_encoder(tmp_path)
     parser = Parser(encoder)

@@ -16,6 +16,7 @@ from roll.pipeline.agentic.proxy.transcript.forms import GLM, QWEN_XML
 from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, USER, Call, ChatMessage
 from roll.pipeline.agentic.proxy.transcript.parse import Parser
 from roll.pipeline.agentic.sample_forms import ChatEncoder
+from tests.helpers.cases import cases
 from tests.unit.pipeline.agentic.proxy.test_call_formats import CALLS, HARMONY, SHOWN, TURN
 
 TEMPLATES = {"gpt-oss": HARMONY, **{family: SHOWN + TURN.replace("CALLS", calls) for family, calls in CALLS.items()}}
@@ -126,23 +127,6 @@ def test_what_a_template_writes_of_calls_returns_or_is_malformed(family: str, as
 EITHER = {"anyOf": [{"type": "string"}, {"type": ["integer", "null", "array"]}]}
 
 
-@pytest.mark.parametrize(
-    ("text", "schema", "value"),
-    [
-        ("5.0", {"type": "integer"}, 5),
-        ("five", {"type": "integer"}, "five"),
-        ("5", {"type": "boolean"}, 5),
-        ("['a', None]", {"type": "array", "items": {"type": ["string", "null"]}}, ["a", None]),
-        ("{1, 2}", {"type": "array"}, "{1, 2}"),
-        ("5", EITHER, 5),
-        ("5.0", EITHER, "5.0"),
-        ("None", EITHER, None),
-        ('["a",1]', EITHER, '["a",1]'),
-        ("1.50", {}, "1.50"),
-        ("1e999", {}, "1e999"),
-        ("5", {"allOf": [{"type": ["string", "integer"]}, {"type": "string"}]}, "5"),
-        ("7", {"$ref": "#"}, 7),
-    ],
-)
+@cases("text, schema, value")
 def test_a_text_is_a_value_of_the_type_that_the_schema_gives_it(text: str, schema: dict[str, Any], value: Any) -> None:
     assert same(argument_value(text, "a", {"properties": {"a": schema}}), value)

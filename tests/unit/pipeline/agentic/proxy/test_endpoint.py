@@ -17,6 +17,7 @@ from roll.pipeline.agentic.proxy.endpoint.reward import Outcome
 from roll.pipeline.agentic.proxy.endpoint.server import quiet_server
 from roll.pipeline.agentic.proxy.endpoint.session import MOST_REFUSED, Session
 from roll.pipeline.agentic.proxy.transcript.transcript import transcript_rows
+from tests.helpers.cases import cases
 from tests.unit.pipeline.agentic.proxy.parts import (
     ASK,
     CALL,
@@ -284,20 +285,7 @@ def test_models_are_listed_in_both_protocols() -> None:
     serve(["yes"], play)
 
 
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [
-        ({"response_format": {"type": "grammar"}}, "response_format"),
-        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "response_format"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"tool_choice": {"type": "function", "function": {"name": "shut"}}, "tools": [OPEN]}, "tool_choice"),
-        ({"tool_choice": {"type": "allowed_tools", "tools": []}, "tools": [OPEN]}, "tool_choice"),
-        ({"n": 0}, "n"),
-        ({"messages": []}, "messages"),
-        ({"messages": [{"role": "wizard", "content": "x"}]}, "messages"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages"),
-    ],
-)
+@cases("changes, field")
 def test_what_is_not_done_is_refused_by_its_field(changes: dict[str, Any], field: str) -> None:
     async def play(place: Place) -> Any:
         with pytest.raises(openai.BadRequestError) as error:
@@ -410,18 +398,7 @@ def test_a_program_that_sends_nonsense_is_ended(messages: list[Any]) -> None:
     serve(["yes"], play)
 
 
-ROUTES = (
-    ("POST", "/v1/chat/completions"),
-    ("POST", "/v1/messages"),
-    ("POST", "/v1/messages/count_tokens"),
-    ("GET", "/v1/models"),
-    ("POST", "/v1/responses"),
-    ("POST", "/v1/reward"),
-    ("GET", "/v1/task"),
-)
-
-
-@pytest.mark.parametrize(("method", "route"), ROUTES)
+@cases("method, route")
 def test_without_its_key_no_request_reaches_a_session(method: str, route: str) -> None:
     async def play(place: Place) -> None:
         other = open_session(place.endpoint)

@@ -16,6 +16,7 @@ from roll.pipeline.agentic.proxy.transcript.guide import JSON, GuideRefused, str
 from roll.pipeline.agentic.proxy.transcript.message import ChatCall
 from roll.pipeline.agentic.proxy.transcript.parse import Parser
 from roll.pipeline.agentic.sample_forms import ChatEncoder
+from tests.helpers.cases import cases
 from tests.unit.pipeline.agentic.proxy.parts import ASK, CALL, KEEPS, OPEN, Place, serve, tool_encoder
 
 openai = pytest.importorskip("openai", reason="the package openai is not installed")
@@ -107,61 +108,28 @@ def test_several_calls_are_led_where_the_form_has_them() -> None:
         assert fits(structure_of(ChatCall((), **keys), Parser(encoder)), text, encoder), text
 
 
-def test_an_answer_of_gpt_oss_in_json_is_on_its_final_channel() -> None:
+def test_forms_that_cannot_be_led_are_known() -> None:
     encoder = marked_encoder("gpt-oss")
     structure = structure_of(ChatCall((), schema=DIGIT), Parser(encoder))
     text = '<|channel|>final<|message|>{"digit": 5}'
     assert fits(structure, text, encoder) and not fits(structure, '{"digit": 5}', encoder)
     assert Parser(encoder).parse(text, (), "x").message.content == '{"digit": 5}'
-
-
-def test_other_forms_of_calls_cannot_be_led_and_thinking_that_the_template_begins_is_ended() -> None:
     with pytest.raises(GuideRefused, match="tool_choice: only auto and none work"):
         led("{{ tools }}", tools=(OPEN,), must_call=("open",))
     thinks = KEEPS.replace("'<|im_start|>assistant\n' }}{% endif %}", "'<|im_start|>assistant\n<think>' }}{% endif %}")
     structure = led(thinks, schema=DIGIT)
     assert fits(structure, '</think>\n\n{"digit": 5}') and not fits(structure, '{"digit": 5}')
-
-
-def test_a_name_of_a_tool_that_no_form_can_write_is_refused() -> None:
     odd = {"type": "function", "function": {"name": 'a"b'}}
     with pytest.raises(GuideRefused, match="no call can be led to 'a\"b'"):
         led(tools=(odd,), must_call=('a"b',))
 
 
-NODE = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
-
-
-@pytest.mark.parametrize(
-    ("schema", "said"),
-    [
-        ({**NODE, "properties": {"next": {"anyOf": [{"type": "null"}, {"$ref": "#"}]}}}, '{"next": {"next": null}}'),
-        ({"type": "object", "properties": {"next": {"$ref": "#"}}}, '{"next": {"next": {}}}'),
-        ({"type": "array", "items": {"$ref": "#"}}, "[[], [[]]]"),
-        ({"type": ["array", "null"], "minItems": 1, "items": {"$ref": "#"}}, "[null]"),
-        ({"$ref": "#/$defs/x", "$defs": {"x": {"const": 3}}}, "3"),
-        ({"type": "object", "properties": {"a": {"$ref": "#/$defs/7"}}, "$defs": {"7": {"type": "null"}}}, "{}"),
-        ({"type": "object", "required": ["a"], "additionalProperties": {"type": "null"}}, '{"a": null}'),
-    ],
-)
+@cases("schema, said")
 def test_a_schema_that_contains_itself_and_ends_is_followed(schema: dict[str, Any], said: str) -> None:
     assert fits(led(schema=schema), said)
 
 
-NO_SCHEMAS: tuple[dict[str, Any], ...] = (
-    {"$ref": "https://x/y"},
-    {"$ref": "#name"},
-    {"$ref": "#/a/b/0"},
-    {"$ref": 3},
-    {"properties": [1]},
-    {"required": 1},
-    {"enum": 3},
-    {"type": 4},
-    {"anyOf": 2},
-)
-
-
-@pytest.mark.parametrize("schema", NO_SCHEMAS, ids=str)
+@cases("schema")
 def test_what_is_no_schema_is_the_engines_affair(schema: dict[str, Any]) -> None:
     assert led(schema=schema) is not None
 

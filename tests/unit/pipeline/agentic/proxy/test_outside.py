@@ -19,6 +19,7 @@ from roll.pipeline.agentic.proxy.outside.front import FILE, Front
 from roll.pipeline.agentic.proxy.outside.line import Line
 from roll.pipeline.agentic.proxy.player import OutsidePlayer
 from roll.types.rollout import Trajectory
+from tests.helpers.cases import cases
 from tests.unit.pipeline.agentic.proxy.parts import ASK, ENCODER, Engine, check_rows, proxy_rules, until
 
 T = TypeVar("T")
@@ -168,16 +169,7 @@ def test_the_token_of_a_run_stays_when_it_is_started_again(tmp_path: Path) -> No
     assert serve(tmp_path, token) == serve(tmp_path, token)
 
 
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        ({"task": {"q": 1}}, "group"),
-        ({"task": "x", "group": "g"}, "task"),
-        ({"group": ""}, "group"),
-        ({"wait_s": 1e9}, "wait_s"),
-        ({"seed": 3}, "seed"),
-    ],
-)
+@cases("body, field")
 def test_what_is_no_request_for_a_session_is_refused_by_its_field(
     tmp_path: Path, body: dict[str, Any], field: str
 ) -> None:

@@ -22,6 +22,7 @@ from roll.pipeline.agentic.proxy.player import ProgramPlayer
 from roll.pipeline.agentic.proxy.session_player import Tasks
 from roll.types.rollout import Trajectory
 from roll.types.texts import ParsedMessage
+from tests.helpers.cases import cases
 from tests.unit.pipeline.agentic.proxy.parts import JOB, Engine, check_rows, proxy_rules, tool_encoder
 
 ENCODER = tool_encoder()
@@ -148,18 +149,7 @@ def test_a_command_plays_and_writes_its_reward(folder: Path) -> None:
     assert row.reward == 0.25 and row.turns[0].observation == "[user] one"
 
 
-@pytest.mark.parametrize(
-    ("function", "cause"),
-    [
-        ("breaks", "exit code 70 .*ValueError: the ice broke"),
-        ("silent", "never called the policy: does it use OPENAI_BASE_URL"),
-        ("poor", "gave no reward: return one, post it, or write it to ROLL_REWARD_FILE"),
-        ("odd", "gave no reward: a reward is a number up to .*, not 'much'"),
-        ("huge", "gave no reward: a reward is a number up to .*, not 10000"),
-        ("no_number", "metrics are finite numbers by name, and 'right' is nan"),
-        ("missing", "foreign_agent:missing cannot be imported"),
-    ],
-)
+@cases("function, cause")
 def test_an_episode_without_reward_is_a_failed_one_that_says_why(folder: Path, function: str, cause: str) -> None:
     (row,) = played(folder, {"agent": f"foreign_agent:{function}"})
     assert row.failure is not None and not row.response_mask.any()
@@ -200,10 +190,13 @@ def test_what_is_no_number_is_refused_in_one_way(value: object) -> None:
     assert checked_reward(np.float32(0.5)) == 0.5 and checked_metrics({"a": np.int64(2)}) == {"a": 2.0}
 
 
-def test_a_program_that_crashes_is_started_again_with_another_session(folder: Path) -> None:
+def test_a_program_that_crashes_is_started_again_and_a_slow_one_fails(folder: Path) -> None:
     engine = Engine(ENCODER, lambda number: "yes")
     (row,) = played(folder, {"agent": "foreign_agent:breaks"}, engine, retries=2)
     assert row.metrics["env_crashes"] == 3 and len({request.session for request in engine.requests}) == 3
+    (folder / "late_agent.py").write_text("import time\ndef play(task, session):\n    time.sleep(600)\n")
+    (row,) = played(folder, {"agent": "late_agent:play"}, None, episode_timeout_s=1.5)
+    assert row.failure == "Tools: the program took longer than 1.5 s" and row.metrics["env_hangs"] == 1
 
 
 @pytest.mark.parametrize("is_in_time", [True, False])
@@ -261,12 +254,6 @@ def test_a_program_that_waits_costs_its_watcher_nothing(folder: Path) -> None:
     looker.join(60)
     assert row.reward == 1.0
     assert seen[1][1] - seen[0][1] <= 3, "it was woken while nothing happened"
-
-
-def test_a_program_that_takes_too_long_is_a_failed_episode(folder: Path) -> None:
-    (folder / "late_agent.py").write_text("import time\ndef play(task, session):\n    time.sleep(600)\n")
-    (row,) = played(folder, {"agent": "late_agent:play"}, None, episode_timeout_s=1.5)
-    assert row.failure == "Tools: the program took longer than 1.5 s" and row.metrics["env_hangs"] == 1
 
 
 def test_after_max_steps_answers_a_program_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.helpers.cases import cases
 from tests.unit.pipeline.agentic.proxy.parts import ASK, CALL, Place, check_rows, serve
 
 openai = pytest.importorskip("openai", reason="the SDK of OpenAI is not installed")
@@ -146,22 +147,7 @@ def test_nonsense_is_refused_and_nothing_is_sampled(body: dict[str, Any]) -> Non
     serve(["yes"], play)
 
 
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [
-        ({"tool_choice": {"type": "mcp", "server_label": "x"}, "tools": [TOOL]}, "tool_choice"),
-        ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format"),
-        ({"include": ["message.output_text.logprobs"]}, "include"),
-        ({"previous_response_id": "resp_none"}, "previous_response_id"),
-        ({"input": []}, "input"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "messages"),
-        ({"input": [{"role": "user", "content": 5}]}, "input"),
-        ({"input": [{"type": "reasoning", "summary": [], "encrypted_content": "gAAA!"}]}, "input"),
-        ({"input": [{"role": "wizard", "content": "x"}]}, "messages"),
-        ({"input": [{"type": "function_call", "call_id": "c"}]}, "messages"),
-    ],
-)
+@cases("changes, field")
 def test_what_is_not_done_is_refused_by_its_field(changes: dict[str, Any], field: str) -> None:
     async def play(place: Place) -> Any:
         with pytest.raises(openai.BadRequestError) as error:

@@ -81,10 +81,14 @@ def test_a_command_plays_in_the_sandbox_and_its_reward_comes_out(folder: Path) -
     assert "done with {'question': 'one', 'seed': 5}" in log
 
 
-def test_the_address_may_stand_in_the_command(folder: Path) -> None:
+def test_a_sandboxed_program_is_told_its_address_and_says_why_it_fails(folder: Path) -> None:
     command = 'python -c "import sys; print(sys.argv[1:])" {base_url} {task_file} {reward_file} {model}'
     _, log = played(folder, "", command=command)
     assert "'http://127.0.0.1:8000/s/" in log and "'/box/task.json', '/reward/reward.json', 'policy'" in log
+    row, _ = played(folder, AGENT + 'open(os.environ["ROLL_REWARD_FILE"], "w").write("much")\n')
+    assert row.failure is not None and "the reward file" in row.failure and "a number" in row.failure
+    row, _ = played(folder, AGENT + 'raise ValueError("the ice broke")\n')
+    assert row.failure is not None and "exit code 1" in row.failure and "the ice broke" in row.failure
 
 
 def test_it_sees_the_files_of_its_command_and_reaches_nothing_but_the_endpoint(
@@ -168,16 +172,6 @@ print("paid", pay("ROLL_REWARD_KEY", 0.5), pay("OPENAI_API_KEY", 1.0))
 """
     row, log = played(folder, AGENT + pay)
     assert (row.failure, row.reward) == (None, 0.5) and "paid 200 401" in log, log
-
-
-def test_a_reward_file_that_holds_none_says_so(folder: Path) -> None:
-    row, _ = played(folder, AGENT + 'open(os.environ["ROLL_REWARD_FILE"], "w").write("much")\n')
-    assert row.failure is not None and "the reward file" in row.failure and "a number" in row.failure
-
-
-def test_a_program_that_fails_says_why(folder: Path) -> None:
-    row, _ = played(folder, AGENT + 'raise ValueError("the ice broke")\n')
-    assert row.failure is not None and "exit code 1" in row.failure and "the ice broke" in row.failure
 
 
 def test_a_program_that_takes_too_long_is_gone_with_all_that_it_started(folder: Path) -> None:

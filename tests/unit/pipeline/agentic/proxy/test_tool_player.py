@@ -28,6 +28,7 @@ from roll.pipeline.agentic.proxy.metrics import agentic_metrics
 from roll.pipeline.agentic.proxy.tool_player import CUT, UNREADABLE, ToolPlayer
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams, Task, Trajectory, TrajectoryGroup
 from roll.utils import supervision
+from tests.helpers.cases import cases
 from tests.unit.pipeline.agentic.parts import rules
 from tests.unit.pipeline.agentic.proxy.parts import CALL, DROPS, JOB, KEEPS, Engine, check_rows, log_prob, tool_encoder
 
@@ -475,15 +476,7 @@ def test_a_call_that_hangs_is_answered_and_a_server_that_hangs_is_started_again(
     assert said == ["a", "ToolError: hang took longer than 3 s", "ToolError: echo took longer than 3 s", "c"]
 
 
-@pytest.mark.parametrize(
-    ("how", "keys", "cause"),
-    [
-        ("dies", {}, "cannot be used: .*no licence found"),
-        ("silent", {"start_timeout_s": 1.0}, "did not list its tools within start_timeout_s: 1"),
-        ("endless", {}, "its list of tools has no end: 0 tools so far"),
-        ("no command", {}, "cannot be used: .*no_such_program cannot be started: No such file"),
-    ],
-)
+@cases("how, keys, cause")
 def test_a_server_that_does_not_start_fails_the_episode_with_its_words(
     tmp_path: Path, how: str, keys: dict[str, Any], cause: str, monkeypatch: Any
 ) -> None:

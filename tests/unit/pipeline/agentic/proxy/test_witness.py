@@ -125,20 +125,14 @@ def test_a_break_names_its_cause_and_its_first_token(cause: str) -> None:
     assert len(list(transcript_rows(session.transcript.root))) == 2
 
 
-def test_thinking_that_the_program_drops_is_shown_with_both_texts() -> None:
+def test_the_witness_names_what_the_program_dropped() -> None:
     session = conversation(ENCODERS["keeps"], *CAUSES["thinking_dropped"])
     (found,) = session.transcript.breaks
     assert found.was.startswith("<think>why</think>") and found.now.startswith("yes")
     assert found.before.endswith("assistant\n") and found.message == 2
     assert "request 2: the program dropped the thinking of a response (message 3, token " in found.text()
-
-
-def test_thinking_that_the_template_drops_is_no_fault_of_the_program() -> None:
     session = conversation(ENCODERS["drops"], ["<think>why</think>yes", "no"], lambda messages: None)
     assert [one.cause for one in session.transcript.breaks] == ["template"]
-
-
-def test_the_name_of_who_speaks_belongs_to_a_message() -> None:
     encoder = tool_encoder(KEEPS.replace("m.role + '\n' }}", "m.role + (m.name or '') + '\n' }}"))
     session = conversation(encoder, ["yes", "no"], lambda messages: messages[1].update(name="bob"))
     assert [(one.cause, one.message) for one in session.transcript.breaks] == [("message_edited", 1)]
@@ -160,7 +154,7 @@ def test_tools_that_change_are_told() -> None:
     assert [one.cause for one in asyncio.run(run()).transcript.breaks] == ["tools_changed"]
 
 
-def test_a_whole_conversation_is_one_row_of_what_was_sent_and_sampled() -> None:
+def test_whole_conversations_and_sub_agents_are_no_breaks() -> None:
     session = conversation(ENCODERS["keeps"], ["<think>a</think>" + CALL, "it is 7", "yes"], lambda messages: None)
     ((row, _),) = transcript_rows(session.transcript.root)
     text = ENCODERS["keeps"].show(row.input_ids)
@@ -168,8 +162,6 @@ def test_a_whole_conversation_is_one_row_of_what_was_sent_and_sampled() -> None:
     assert "</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n7\n</tool_response><|im_end|>" in text
     assert session.transcript.counts["continued"] == 2
 
-
-def test_a_sub_agent_is_no_break() -> None:
     def other(messages: Messages) -> None:
         messages[:] = [{"role": "user", "content": "a title, please"}]
 
