@@ -106,7 +106,7 @@ class RunView:
                 if name in _IN_HEAD:
                     ui.label(visible(f"{name}: {value}")).classes("text-caption")
         ui.label(visible(str(live.files.directory))).classes("soft mono")
-        with ui.tabs().props("dense align=left no-caps") as self._tabs:
+        with ui.tabs().props("dense align=left no-caps").classes("full-width") as self._tabs:
             for name in ("Curves", "Times", "Health", "Log", "Configuration"):
                 ui.tab(name)
         with ui.tab_panels(self._tabs, value="Curves", animated=False).classes("full-width"):
