@@ -447,9 +447,7 @@ def source_keys(
         command = replace(command, unread=tuple(name for name in command.unread if name not in asked))
     tree = _with_environment(tree, {**(variables or {}), **(command.environment if command else {})})
     of_hydra = [text.lstrip("+~").partition("=") for texts in words for text in texts if _is_hydras(text)]
-    named = {name for name in tree if f"${{{name}}}" in str(tree)}  # variables of a file of one's own
-    leaves_of = ((key, value) for key, value in resolved_leaves(tree) if key not in named)
-    keys = (*leaves_of, *((key, value) for key, _, value in of_hydra))
+    keys = (*resolved_leaves(tree), *((key, value) for key, _, value in of_hydra))
     return SourceKeys(
         tree,
         keys,

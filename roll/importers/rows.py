@@ -106,28 +106,6 @@ class Row:
     outcome: Outcome = "mapped"
 
 
-def to(key: str, *targets: str, **more: Any) -> Row:
-    return Row(key, targets, **more)
-
-
-def summed(key: str, sum: str, default: Any = NOTHING, **more: Any) -> Row:
-    return Row(key, sum=sum, default=default, **more)
-
-
-def lacks(key: str, note: str, *idle: Any, default: Any = NOTHING) -> Row:
-    """A key that is not available, but at the values that ask for nothing: null and `idle`."""
-    return Row(key, note=note, idle=(None, *idle), outcome="not available", default=default)
-
-
-def changes(key: str, note: str, *idle: Any, default: Any = NOTHING) -> Row:
-    """A key that is not available, as of `lacks`, and without which the run is not the one that its author meant."""
-    return Row(key, note=note, idle=(None, *idle), outcome=CHANGES, default=default)
-
-
-def needless(key: str, note: str, **more: Any) -> Row:
-    return Row(key, note=note, outcome="asks for nothing", **more)
-
-
 @dataclass(frozen=True)
 class CombinedKeys:
     """Settings that several keys yield together, with an explanation. `difference` says how they differ from what was

@@ -10,7 +10,7 @@ from typing import Any
 from roll.configs.sections.run import AT_THE_START, LONGEST_STAGE_NAME
 from roll.importers.convert import Entry, Imported, SourceKeys, Tree, convert
 from roll.importers.row_files import rows_of
-from roll.importers.rows import CHANGES, Outcome, Table, needless
+from roll.importers.rows import CHANGES, Outcome, Row, Table
 from roll.importers.trinity.combined_keys import TRINITY_COMBINED_KEYS, TRINITY_CONDITIONS, algorithm_defaults
 from roll.importers.trinity.old_keys import old_notes
 from roll.importers.trinity.rows import RL_NAMES, SFT_NAMES, name_of, own_rows, present_key
@@ -34,7 +34,7 @@ def trinity_table(keys: Iterable[tuple[str, Any]]) -> Table:
     table = _TABLES.get(str(dict(key_values).get("algorithm.algorithm_type")), TRINITY_RL)
     names = [table.canonical(key) for key, value in key_values if value in _EMPTY]
     sections = [name for name in dict.fromkeys(names) if table.row(name) is None and _is_section(table, name)]
-    rows = (*table.rows, *(needless(name, "empty: not given") for name in sections))
+    rows = (*table.rows, *(Row(name, note="empty: not given", outcome="asks for nothing") for name in sections))
     return replace(table, rows=rows, newer_names=_names_there(table))
 
 

@@ -88,10 +88,10 @@ def checkout_of(module: str, script: Path) -> Checkout | None:
 
 @cache
 def _texts(root: Path) -> tuple[tuple[str, str], ...]:
-    """Return the texts of a checkout's modules by their paths below it."""
-    files = [path.relative_to(root) for path in sorted(root.glob("*/**/*.py"))[:_MOST_FILES]]
-    inner = [path for path in files if not any(part in _BESIDE or part[0] == "." for part in path.parts)]
-    return tuple((str(path), _text(root / path)) for path in inner)
+    """Return the texts of a checkout's packages by their paths below it; folders of data are not walked through."""
+    packages = [path.parent for path in sorted(root.glob("*/__init__.py")) if path.parent.name not in _BESIDE]
+    files = [path for package in packages for path in sorted(package.rglob("*.py"))]
+    return tuple((str(path.relative_to(root)), _text(path)) for path in files[:_MOST_FILES])
 
 
 def _text(path: Path) -> str:

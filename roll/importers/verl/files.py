@@ -37,6 +37,8 @@ class Composed:
     choices: dict[str, str] = field(default_factory=dict)
     """Files that a word of the command or a file above chooses for a group."""
     read: list[str] = field(default_factory=list)
+    reads_verls: bool = True
+    """False where verl's own files, which lie beside, are defaults and not what is given."""
 
     @property
     def remarks(self) -> list[str]:
@@ -102,9 +104,10 @@ def of_command(command: Command, script: Path) -> Composed:
     path = _beside(f"{name}.yaml", _config_path(command), script)
     if path is None and VERLS.fullmatch(name):
         composed.bases.append(name)
-    elif path is None and (path := _of_checkout(command, script)):  # its defaults are those of the program
+    elif path is None and (path := _of_checkout(command, script)):
         composed.notes.append(f"--config-name {name}: read from {path.name}.")
-        composed.tree = {key: value for key, value in read_yaml(path).items() if key not in ("defaults", "hydra")}
+        composed.reads_verls = False
+        _compose(path, composed, 1)
     elif path is None:
         hint = "import that file, with the keys of the command behind it"
         composed.notes.append(
@@ -164,8 +167,9 @@ def _add(path: Path, tree: dict[str, Any], composed: Composed, depth: int) -> No
             _merge(composed.tree, tree)
             continue
         file = path.parent / f"{name}.yaml"
-        if path_info(file).is_file and file.resolve() != path.resolve():
-            inner = Composed(choices=composed.choices)
+        is_default = VERLS.fullmatch(name) and not composed.reads_verls
+        if not is_default and path_info(file).is_file and file.resolve() != path.resolve():
+            inner = Composed(choices=composed.choices, reads_verls=composed.reads_verls)
             _compose(file, inner, depth + 1)
             section = "" if _is_global(file) else section
             composed.bases += inner.bases

@@ -9,7 +9,7 @@ from typing import Any
 
 from roll.importers.conversions import positive
 from roll.importers.row_files import rows_of
-from roll.importers.rows import ChangesRun, CombinedKeys, Row, SourceLookup, Table, changes, devices, needless
+from roll.importers.rows import CHANGES, ChangesRun, CombinedKeys, Row, SourceLookup, Table, devices
 from roll.importers.verl import batches as counts
 from roll.importers.verl.common import ACTOR, ENDS_SOONER, ROLLOUT, schedule_of
 from roll.importers.verl.correction import unweighted
@@ -56,7 +56,7 @@ def overlapping_table(table: Table, module: str, values: Mapping[str, Any]) -> T
     rows = {row.key: row for row in (*rows_of("verl/overlap.yaml"), *(rows_of("verl/stream.yaml") if streams else ()))}
     if streams and values.get(_TOTAL, _TOTAL) is None:  # then verl counts epochs
         rows = {key: row for key, row in rows.items() if key != "trainer.total_epochs"}
-        rows[_TOTAL] = needless(_TOTAL, "trainer.total_epochs counts")
+        rows[_TOTAL] = Row(_TOTAL, note="trainer.total_epochs counts", outcome="asks for nothing")
     sums = {**table.sums, "placement": _placement, **(_STREAM if streams else _ONE_STEP)}
     table = replace(table, program={**table.program, **(_DEFAULTS if streams else {})}, sums=sums)
     return replace(table, rows=(*rows.values(), *(row for row in table.rows if row.key not in rows)))
@@ -69,8 +69,9 @@ def _may_be_stream(module: str, keys: Iterable[str]) -> bool:
 
 def _unread(module: str) -> Row:
     if module == _WAITS:
-        return needless(f"{_ASYNC}.**", f"{_WAITS} reads no such section")
-    return changes(f"{_ASYNC}.**", "keys of a program of its own, which is not verl's fully_async_policy")
+        return Row(f"{_ASYNC}.**", note=f"{_WAITS} reads no such section", outcome="asks for nothing")
+    note = "keys of a program of its own, which is not verl's fully_async_policy"
+    return Row(f"{_ASYNC}.**", note=note, idle=(None,), outcome=CHANGES)
 
 
 # GPUs: the trainer's are those of the section trainer, and engines have those of rollout.

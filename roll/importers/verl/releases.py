@@ -45,7 +45,7 @@ _OF_SPEED = re.compile(
 _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?(\.*)([\w.]+)(?:,\s*([^{}]*))?\}")
 _DEEPEST = 9
 _UNUSED = re.compile(r"_target_$|^hydra\.|^defaults$|profiler|nsys|transfer_queue|ray_kwargs|ray_init")
-ON_THERE = "On there, and unknown to the importer: "
+ON_THERE = "On there, and not read: "
 _OF_PROMPTS = re.compile(r"data\..*(template|prompt_(type|name|style|format))")
 _OR_CLIP_RATIO = ("clip_ratio_low", "clip_ratio_high")
 """Keys of which null is a value: clip_ratio counts."""
@@ -184,6 +184,11 @@ def of_checkout(
         and not any(keys.get(f"{key[: dot.start()]}.enable") is False for dot in re.finditer(r"\.", key))
         and table.row(table.canonical(key)) is None
         and (place := table.place_of(key)) != ""
+    ]
+    own += [
+        f"{key} {show(value)}"
+        for key, value in mine.keys.items()
+        if "${oc.env" in str(value) and key not in given and table.row(table.canonical(key))
     ]
     of_program = made.derived
     made = replace(made, derived=lambda values: {**changed, **of_program(values)})

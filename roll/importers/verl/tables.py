@@ -100,6 +100,9 @@ def import_verl(
     if found is not None:
         below = fitting(name, own)[0][0] if found[1].bases else None
         table = forked(table, "", dict(flat(found[1].tree)))
+        whole = f"{original.tree}{found[1].tree}"  # an unknown name that others refer to is a variable of these files
+        known = table.canonical
+        keys = [(key, value) for key, value in keys if f"${{{key}}}" not in whole or table.row(known(key))]
         mine, told = of_checkout(name, str(found[0]), found[1].tree, below, table, given)
         return convert(keys, mine, [*notes, *told, *found[1].remarks], of_script)
     fits, lacking = fitting(name, own, version)

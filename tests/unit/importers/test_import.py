@@ -14,7 +14,7 @@ from roll.commands.table import main as roll
 from roll.errors import ConfigError
 from roll.importers.command import ANOTHER_RUN, OK, imported_from
 from roll.importers.convert import Imported, convert, read
-from roll.importers.rows import Table, to
+from roll.importers.rows import Row, Table
 
 FOLDER = Path(__file__).parents[2] / "importers"
 SOURCES = sorted(path for path in FOLDER.iterdir() if path.suffix in (".yaml", ".sh"))
@@ -442,7 +442,7 @@ def test_a_number_that_is_left_open_is_asked_for_by_name(place: Path, capsys: py
 
 
 def test_two_names_of_one_key_that_differ_are_told() -> None:
-    rows = (to("a.x", "y"),)
+    rows = (Row("a.x", ("y",)),)
     table = Table("verl", "rlvr", rows, {}, {}, canonical=lambda key: key.removeprefix("old."))
     found = convert([("a.x", 1), ("old.a.x", 2)], table)
     assert found.tree == {"y": 1}

@@ -28,10 +28,13 @@ SCORES = (
 def checkout(place: Path, script: str, last: str = RAISES, source: str = "openai/gsm8k", own: str = "") -> Imported:
     """A fork below `verl` in a repository; its trainer takes no KL off the rewards."""
     files = {
+        "__init__.py": "",
         "trainer/main_ppo.py": MAIN.format(last),
         "trainer/ppo/ray_trainer.py": "x = config.data.own\n# apply_kl_penalty(x)\ny = config.data.prompt_type\n",
-        "trainer/config/ppo_trainer.yaml": f"algorithm: {{gamma: 1.0}}\ndata: {{max_prompt_length: 512{own}}}\n",
-        "trainer/config/mine.yaml": "defaults: [ppo_trainer, _self_]\nalgorithm: {gamma: 0.9}\n",
+        "trainer/config/ppo_trainer.yaml": "algorithm: {gamma: 1.0}\n"
+        f"data: {{max_prompt_length: 512, max_response_length: '${{room}}'{own}}}\n",
+        "trainer/config/mine.yaml": "defaults: [ppo_trainer, user, _self_]\nalgorithm: {gamma: 0.9}\nroom: 64\n",
+        "trainer/config/user.yaml": "custom_reward_function: {path: '${oc.env:HOME}/my.py'}\n",
         "utils/reward_score/__init__.py": SCORES.format(source),
     }
     for name, text in files.items():
@@ -75,6 +78,8 @@ def test_prompts_of_a_forks_own_keys_change_the_run(tmp_path: Path) -> None:
 
 def test_the_file_of_a_config_name_lies_beside_the_program(tmp_path: Path) -> None:
     found = checkout(tmp_path, f"python3 -m verl.trainer.main_ppo --config-name=mine {WORDS}")
+    assert all(each.key != "room" for each in found.entries), "a variable of the files"
+    assert found.tree["rewards"]["verl"]["reward_args"]["path"] == "${oc.env:HOME}/my.py"
     assert found.tree["gamma"] == 0.9 and not any("not beside the script" in change for change in found.changes)
 
 

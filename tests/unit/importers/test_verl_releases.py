@@ -94,7 +94,7 @@ def test_defaults_are_those_of_the_checkout_around_a_script(tmp_path: Path) -> N
     outcomes = {entry.key: entry.outcome for entry in found.entries}
     assert outcomes["algorithm.trick"] == "asks for nothing" and outcomes["algorithm.new"] == "changes the run"
     assert any(f"as in {config / 'own.yaml'}" in note for note in found.notes)
-    assert any("unknown to the importer: algorithm.search" in note for note in found.notes)
+    assert any("not read: algorithm.search" in note for note in found.notes)
 
 
 def test_files_that_build_on_verls_own_have_its_defaults(tmp_path: Path) -> None:
