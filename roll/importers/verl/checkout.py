@@ -18,7 +18,7 @@ _BESIDE = ("tests", "examples", "docs", "scripts", "build")
 _SCORES = Path("verl/utils/reward_score/__init__.py")
 _SCORE_FUNCTIONS = ("default_compute_score", "_default_compute_score")
 _CHOICES = ("_select_rm_score_fn", *_SCORE_FUNCTIONS)
-_TRAINER = re.compile(r"from verl\.trainer\.ppo\.ray_trainer import .*\bRayPPOTrainer\b|ray_trainer import \(")
+_TRAINER = re.compile(r"from verl\.trainer\.ppo\.ray_trainer import (\(|.*\bRayPPOTrainer\b)")
 
 
 @dataclass(frozen=True)
