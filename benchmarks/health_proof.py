@@ -2,7 +2,7 @@
 
     python benchmarks/health_proof.py [--out output/health-proof] [--seeds 1] [--only NAME ...] [--judge]
 
-Each run takes about a minute. One that is already in --out is not repeated. What counts is the
+Each run takes about a minute. One that is already in --out is not repeated; `--judge` starts none. What counts is the
 first verdict at the end of a run: it hits if it contains the expected words, written down before the rules were read.
 """
 

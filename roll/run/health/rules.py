@@ -76,6 +76,9 @@ def equal_rewards(run: History) -> Iterator[Diagnosis]:
     ]
     if (run.last(CUT, 5) or 0) > 0.3:
         causes.insert(0, _longer(run))
+    if run.at("custom_envs"):
+        unread = "moves that the environment cannot read: in another form, or cut; read an episode"
+        causes.insert(0, Cause(unread, "max_tokens_per_step"))
     if not always:
         causes = [*odd_settings(run), lower_rate(run), *causes]
     elif low != 0:
@@ -531,7 +534,7 @@ def memory_grows(run: History) -> Iterator[Diagnosis]:
 
 
 _OF_A_BROKEN_POLICY = frozenset(
-    {"equal rewards", "zero gradient", "answers cut", "no signal", "entropy lost", "entropy grows", "longer only"}
+    "equal rewards,zero gradient,answers cut,no signal,entropy lost,entropy grows,longer only,same responses".split(",")
 )
 RULES = (
     Rule("not finite", not_finite, _OF_A_BROKEN_POLICY | {"collapsed"}),
