@@ -534,7 +534,16 @@ def memory_grows(run: History) -> Iterator[Diagnosis]:
 
 
 _OF_A_BROKEN_POLICY = frozenset(
-    "equal rewards,zero gradient,answers cut,no signal,entropy lost,entropy grows,longer only,same responses".split(",")
+    {
+        "equal rewards",
+        "zero gradient",
+        "answers cut",
+        "no signal",
+        "entropy lost",
+        "entropy grows",
+        "longer only",
+        "same responses",
+    }
 )
 RULES = (
     Rule("not finite", not_finite, _OF_A_BROKEN_POLICY | {"collapsed"}),
