@@ -50,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
 
 @dataclass(frozen=True)
 class Layout:
-    """One that was tried: the keys that it sets, and its forecast and largest moment of memory."""
+    """Layout that was tried: the keys that it sets, and its forecast and largest moment of memory."""
 
     keys: Keys
     forecast: Forecast
