@@ -17,7 +17,7 @@ from roll.envs.adapters.harbor import HarborTasks
 from roll.envs.tools.toolset import ToolsLost
 from roll.errors import EnvError, describe
 from roll.pipeline.agentic.env_calls import EnvCrash, EnvHang
-from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, failed_row
+from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, PlayedAgain, failed_row
 from roll.pipeline.agentic.proxy.endpoint.reward import Outcome, outcome_of
 from roll.pipeline.agentic.proxy.endpoint.session import Session
 from roll.pipeline.agentic.proxy.metrics import session_metrics
@@ -113,6 +113,7 @@ class SessionPlayer(ABC):
         self._tasks = Tasks(rules.config.tasks)
         self._reported_causes: set[str] = set()  # causes of breaks
         self.num_abandoned_threads = 0
+        self._again = PlayedAgain()
 
     async def play(self, job: EpisodeJob, counts: Counts | None = None) -> list[Trajectory]:
         """The rows of the episode, one for each branch of its conversation. One that fails is played again with a new
@@ -122,6 +123,8 @@ class SessionPlayer(ABC):
         await self._ready()
         for attempt in range(1 + self._rules.retries):
             counts.num_tokens = 0
+            if attempt:
+                self._again.say(job.name, failure)
             task = {**self._tasks.of(job.env_seed), "seed": job.env_seed}
             session = self._open(job, attempt, counts, task)
             try:

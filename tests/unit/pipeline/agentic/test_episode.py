@@ -165,13 +165,16 @@ def test_an_environment_that_fails_gives_a_failed_row_with_the_cause(
     assert row.metrics["env_hangs" if how == "hang" else "env_crashes"] == 1.0
 
 
-def test_a_fresh_environment_takes_the_place_of_one_that_crashed(encoder: ChatEncoder) -> None:
+def test_a_fresh_environment_takes_the_place_of_one_that_crashed_and_its_cause_is_said(
+    encoder: ChatEncoder, caplog: pytest.LogCaptureFixture
+) -> None:
     Misbehaving.builds = 0
     config = env_config(
         env_type="tests.unit.pipeline.agentic.parts:Misbehaving", env_config={"how": "raise", "first_builds": 1}
     )
     (row,) = asyncio.run(player(encoder, Script(encoder, [GO]), config, retries=1).play(job(seed=1)))
     assert (row.failure, row.reward, row.metrics["env_crashes"]) == (None, 1.5, 1.0)
+    assert [record.message for record in caplog.records if "is played again" in record.message]
 
 
 def test_an_episode_that_takes_too_long_in_its_environment_is_stopped_and_the_thread_counts_as_lost(

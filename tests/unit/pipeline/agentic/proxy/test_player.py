@@ -190,10 +190,14 @@ def test_what_is_no_number_is_refused_in_one_way(value: object) -> None:
     assert checked_reward(np.float32(0.5)) == 0.5 and checked_metrics({"a": np.int64(2)}) == {"a": 2.0}
 
 
-def test_a_program_that_crashes_is_started_again_and_a_slow_one_fails(folder: Path) -> None:
+def test_a_program_that_crashes_is_started_again_and_a_slow_one_fails(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     engine = Engine(ENCODER, lambda number: "yes")
     (row,) = played(folder, {"agent": "foreign_agent:breaks"}, engine, retries=2)
     assert row.metrics["env_crashes"] == 3 and len({request.session for request in engine.requests}) == 3
+    (said,) = [record.message for record in caplog.records if "is played again" in record.message]
+    assert "the ice broke" in said
     (folder / "late_agent.py").write_text("import time\ndef play(task, session):\n    time.sleep(600)\n")
     (row,) = played(folder, {"agent": "late_agent:play"}, None, episode_timeout_s=1.5)
     assert row.failure == "Tools: the program took longer than 1.5 s" and row.metrics["env_hangs"] == 1
