@@ -1,4 +1,4 @@
-"""What fsdp2_train saves of pretrained weights: it resumes to the bit, and transformers and `roll chat` read it."""
+"""What is saved of pretrained weights: trainer and run resume to the bit, and transformers and `roll chat` read it."""
 
 import subprocess
 import sys
@@ -11,7 +11,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.helpers.processes import RankPool
-from tests.helpers.real_models import real_model
+from tests.helpers.real_models import gguf_file, real_model
+from tests.helpers.runs import REPOSITORY, comparable, run_starter
 from tests.parity.strategies.reference import TEMPERATURE, naive_log_probs
 from tests.parity.strategies.runs import Run
 from tests.real import ranks
@@ -43,3 +44,20 @@ def test_a_checkpoint_resumes_to_the_bit_and_its_model_answers(
         command, input="What is 3 + 4?\n", capture_output=True, text=True, timeout=LIMIT_S, check=True
     )
     assert "3 + 4 = 7" in done.stdout
+
+
+def test_a_run_resumes_to_the_bit(tmp_path: Path) -> None:
+    """In bf16, with shared prefixes: the recipe's settings, on fewer questions."""
+    pytest.importorskip("reasoning_gym", reason="the rows are made by reasoning-gym")
+    size = ("rollout_batch_size=2", "actor_train.training_args.per_device_train_batch_size=16", "eval_steps=-1")
+    recipe = REPOSITORY / "examples/reproduce/sums-135m"
+    options = (*size, f"pretrain={gguf_file('smollm2')}", "max_steps=3", "save_steps=1")
+    with run_starter(tmp_path) as start:
+        whole = start(tmp_path, "recipe", *options, name="whole", example=recipe)
+        assert whole.wait(LIMIT_S) == 0, whole.text
+        saved = whole.output_dir / "checkpoints/step_000001"
+        again = start(tmp_path, "recipe", *options, f"resume_from_checkpoint={saved}", name="again", example=recipe)
+        assert again.wait(LIMIT_S) == 0, again.text
+        for step in (2, 3):
+            assert comparable(again.metrics[step]) == comparable(whole.metrics[step])
+        assert any(row["actor/grad_norm"] > 0 for row in whole.metrics.values())
