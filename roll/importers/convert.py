@@ -86,7 +86,7 @@ class Imported:
     unresolved: tuple[str, ...] = ()
     defaults_read: frozenset[str] = frozenset()
     origins: Mapping[str, str] = field(default_factory=dict)
-    """Where keys stand that are not where most are: in a file of one's own beside a command, or in words beside one."""
+    """Places of keys that are not where most are: in a file of one's own beside a command, or in words beside one."""
 
     @property
     def changes(self) -> tuple[str, ...]:

@@ -215,7 +215,7 @@ class Table:
     overruling: frozenset[str] = frozenset()
     """Names of a fork's that count before the system's own for the same."""
     place_of: Callable[[str], str | None] = lambda key: None
-    """Where the code of a checkout reads a key; empty where it does not, None without a checkout."""
+    """Return where the code of a checkout reads a key; empty where it does not, None without a checkout."""
     newer_names: Mapping[str, str] = field(default_factory=dict)
     """Names that the source's version has for keys of the rows, where it differs."""
 
