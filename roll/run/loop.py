@@ -89,7 +89,6 @@ class Run(ABC):
     """
 
     view: ClassVar[View]
-    plan: RunPlan | None = None
 
     def __init__(self, config: RunConfig, mode: RunMode | None = None):
         """`mode`: None where the process does the whole run."""
@@ -245,7 +244,8 @@ class Run(ABC):
         self.record.begin(self.config, steps_done)
         if self.has_work(steps_done) and self.mode.takes_steps:
             make: Any = resolve("roll.run.records.scorecard:scorecard_of")
-            self.scorecard = make(self.config, self.plan)  # before an earlier run's metrics are put aside
+            plan = getattr(self, "plan", None)  # a pipeline of one's own may have none
+            self.scorecard = make(self.config, plan)  # before an earlier run's metrics are put aside
         self.trackers = self._start_trackers(steps_done)
         failed = True
         try:
