@@ -42,7 +42,6 @@ def plan_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--defaults", action="store_true", help="also list the default of every key that the YAML does not set"
     )
-    parser.add_argument("--all", action="store_true", help="the whole plan: devices, batches, choices and memory")
     return parser
 
 
@@ -109,6 +108,7 @@ def _may_be_dry(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="plan for another machine: files, folders and logins are not checked here",
     )
+    parser.add_argument("--all", action="store_true", help="the whole plan: devices, batches, choices and memory")
 
 
 def _count(text: str) -> int:

@@ -56,9 +56,7 @@ def run_command(argv: Sequence[str]) -> int:
 def plan_command(argv: Sequence[str]) -> int:
     """`roll plan CONFIG.yaml [--elsewhere] [--all] [--defaults] [key=value ...]`: the dry run of the same."""
     arguments, overrides = plan_parser().parse_known_args(argv)
-    options = replace(
-        _start_options(arguments), is_plan=True, lists_defaults=arguments.defaults, lists_all=arguments.all
-    )
+    options = replace(_start_options(arguments), is_plan=True, lists_defaults=arguments.defaults)
     return _ending(None, partial(yaml_at, arguments.config), overrides, options)
 
 
@@ -217,7 +215,7 @@ def _verdict(stops: Sequence[str], lines: Iterable[str]) -> int:
 
 
 def _start_options(arguments: argparse.Namespace) -> StartOptions:
-    return StartOptions(is_plan=arguments.dry_run, elsewhere=arguments.elsewhere)
+    return StartOptions(is_plan=arguments.dry_run, elsewhere=arguments.elsewhere, lists_all=arguments.all)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def brief(text: str) -> str:
             kept += [line] if not line.startswith("Chosen") else []
         elif re.match(f"  ({pattern})", line):
             kept.append(re.sub(" GB: .*", " GB", line))
-    return "\n".join([*kept, f"{len(lines) - len(kept)} more lines: roll plan --all"])
+    return "\n".join([*kept, f"{len(lines) - len(kept)} more lines with --all"])
 
 
 def train_rows(config: RunConfig, plan: RunPlan) -> Iterator[tuple[str, ...]]:

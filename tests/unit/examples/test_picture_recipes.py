@@ -42,7 +42,7 @@ def test_a_recipe_trains_on_gpus_of_80_gb_with_what_its_page_says(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("MODEL", str(model_folder(name, tmp_path)))
-    words = ["--config_path", str(FOLDER), "--config_name", name, "--dry_run", "--elsewhere"]
+    words = ["--config_path", str(FOLDER), "--config_name", name, "--dry_run", "--all", "--elsewhere"]
     assert main("rlvr", [*words, "gpu_memory_gb=80", "host_memory_gb=1000"]) == 0, capsys.readouterr().err
     shown = capsys.readouterr().out
     assert "The plan works." in shown and "does not fit" not in shown and "Warning" not in shown, shown

@@ -78,6 +78,7 @@ def test_a_recipe_trains_on_gpus_of_80_gb_with_what_the_page_on_trainers_says(
         "--config_name",
         name,
         "--dry_run",
+        "--all",
         "--elsewhere",
         "gpu_memory_gb=80",
         "host_memory_gb=1000",
