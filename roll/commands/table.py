@@ -63,9 +63,13 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     "fit": Subcommand(
         "search the layout of a run that is fastest and fits in memory",
         "roll.simulate.forecast.fit:run",
-        "roll.simulate.forecast.fit:parser",
+        "roll.simulate.options:fit_parser",
     ),
-    "simulate": Subcommand("play a schedule on a virtual clock, without devices", "roll.simulate.command:run"),
+    "simulate": Subcommand(
+        "play a schedule on a virtual clock, without devices",
+        "roll.simulate.command:run",
+        "roll.simulate.options:parser",
+    ),
     "data": Subcommand(
         "check FILE: show what its rows hold, and what is wrong with them", "roll.commands.data_check:run"
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,6 +26,7 @@ from roll.run.start.load import Loaded, check
 from roll.run.start.memory_report import gather_facts
 from roll.simulate.forecast.costs import Hardware
 from roll.simulate.forecast.forecast import forecast, hardware_of
+from roll.simulate.options import fit_parser
 from roll.utils.files import write_whole
 from roll.utils.text import counted, table
 
@@ -35,17 +35,6 @@ _STAGES = tuple({"strategy_config": {"zero_optimization": {"stage": stage}}} for
 _TRAINERS = ({"strategy_name": "fsdp2_train"}, *({"strategy_name": "deepspeed_train", **stage} for stage in _STAGES))
 
 Keys = Mapping[str, Any]
-
-
-def parser() -> argparse.ArgumentParser:
-    about = "Searches the layout of an RL run that is fastest by its forecast and fits in memory. docs/forecast.md."
-    made = argparse.ArgumentParser(prog="roll fit", description=about, allow_abbrev=False)
-    made.add_argument("config", metavar="CONFIG.yaml", help="the YAML of the run")
-    made.add_argument("--gpus", type=int, help="of a node. Default: the YAML's num_gpus_per_node; 0: the CPU")
-    made.add_argument("--nodes", type=int, help="default: the YAML's num_nodes")
-    made.add_argument("--gpu", help="their name, such as H100. Default: gpu_name, or those of this machine")
-    made.add_argument("--out", type=Path, help="write a YAML with the chosen keys, on top of CONFIG.yaml")
-    return made
 
 
 @dataclass(frozen=True)
@@ -209,7 +198,7 @@ class Search:
 
 def run(argv: Sequence[str]) -> Iterator[str]:
     """Lines about the best layouts. Raises ConfigError for a run that is none of RL, and where nothing fits."""
-    options, overrides = parser().parse_known_args(argv)
+    options, overrides = fit_parser().parse_known_args(argv)
     raw = compose_tree(*yaml_at(options.config), overrides)
     spec = kind_of(raw.tree)
     loaded = check(spec, resolve_tree(raw, spec.config_class()))

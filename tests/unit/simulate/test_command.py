@@ -9,8 +9,8 @@ import pytest
 
 from roll.commands.table import main as roll
 from roll.configs.plan.batch_plan import RolloutBounds
-from roll.simulate.command import parse
 from roll.simulate.from_options import setup_of
+from roll.simulate.options import parser
 from roll.simulate.setup import Costs, Devices, Setup, write_costs
 from roll.simulate.simulation import candidates, frontier, search
 from roll.simulate.workload import LogNormal
@@ -21,7 +21,7 @@ TINY_SORT = ["--config_path", FOLDER, "--config_name", "tiny_sort"]
 
 
 def made(*arguments: str) -> Setup:
-    return setup_of(*parse(["play", *arguments]))
+    return setup_of(*parser().parse_known_args(["play", *arguments]))
 
 
 def test_a_yaml_or_options_describe_the_run() -> None:

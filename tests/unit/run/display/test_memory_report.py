@@ -38,7 +38,7 @@ def models(tmp_path: Path) -> Path:
 def run(recipe: str, model: object, *overrides: str) -> int:
     """The exit code of a dry run of a shipped recipe."""
     folder, _, name = recipe.partition("/")
-    arguments = ["--config_path", str(EXAMPLES / folder), "--config_name", name, "--dry_run", "--elsewhere"]
+    arguments = ["--config_path", str(EXAMPLES / folder), "--config_name", name, "--dry_run", "--all", "--elsewhere"]
     return main("rlvr", [*arguments, f"pretrain={model}", *overrides])
 
 
