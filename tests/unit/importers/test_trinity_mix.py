@@ -94,7 +94,8 @@ def test_an_imported_mix_passes_a_dry_run(
     tree: dict[str, Any] = yaml.safe_load((tmp_path / "my.yaml").read_text())
     assert tree["mix"]["weight"] == 0.2
     code = main(
-        "rlvr", ["--config_path", str(tmp_path), "--config_name", "my", "max_steps=4", "--dry_run", "--elsewhere"]
+        "rlvr",
+        ["--config_path", str(tmp_path), "--config_name", "my", "max_steps=4", "--dry_run", "--all", "--elsewhere"],
     )
     shown = capsys.readouterr()
     assert code == 0, shown.err

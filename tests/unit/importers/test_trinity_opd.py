@@ -130,7 +130,8 @@ def test_what_is_imported_passes_a_dry_run(
     monkeypatch.chdir(tmp_path)
     assert roll(["import", str(SOURCE), *OPD, "--out", "my.yaml"]) == 0
     code = main(
-        "rlvr", ["--config_path", str(tmp_path), "--config_name", "my", "max_steps=4", "--dry_run", "--elsewhere"]
+        "rlvr",
+        ["--config_path", str(tmp_path), "--config_name", "my", "max_steps=4", "--dry_run", "--all", "--elsewhere"],
     )
     shown = capsys.readouterr()
     assert code == 0, shown.err

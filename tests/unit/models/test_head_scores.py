@@ -281,9 +281,9 @@ def test_tiles_are_as_wide_as_fits_and_a_multiple(elements: int, multiple: int, 
 
 
 @cases("given, kind, size")
-def test_tiles_suit_the_device(given: int | None, kind: str, size: tuple[int, int]) -> None:
+def test_tiles_suit_the_device(given: int | None, kind: str, size: list[int]) -> None:
     request = HeadRequest.on(kind, given)
-    assert (request.tile_elements, request.multiple) == size
+    assert [request.tile_elements, request.multiple] == size
 
 
 def test_tiles_of_a_multiple_of_columns_say_the_same() -> None:

@@ -175,7 +175,8 @@ ROLLOUT = (
     *(f"kept_{name}" for name in (*CREDIT, "group_equal_rewards_fraction")),
 )
 TRAINED = (
-    *("critic/value_loss", "actor/kl_mean", "actor/loss", "actor/grad_norm", "actor/kl_coef"),
+    *("critic/value_loss", "rollout/duplicate_responses_fraction", "rollout/repeated_prompts_fraction"),
+    *("actor/kl_mean", "actor/loss", "actor/grad_norm", "actor/kl_coef"),
     *("train_infer/log_prob_diff_mean", "train_infer/log_prob_diff_max"),
     *("actor/expert_weight", "actor/expert_rows", "actor/expert_tokens", "actor/expert_epochs/a", "actor/num_updates"),
     *("rollout/sampled_reward_mean", "sync/sent_bytes"),
