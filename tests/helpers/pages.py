@@ -61,7 +61,10 @@ def write_files(codes: Iterable[str], folder: Path) -> list[str]:
 
 @contextmanager
 def importable(folder: Path) -> Iterator[None]:
-    """The folder is first on Python's path for as long; what was imported from it is forgotten."""
+    """The folder is first on Python's path for as long; what was imported from it is forgotten, and before that
+    whatever has the name of one of its modules."""
+    for file in folder.glob("*.py"):
+        sys.modules.pop(file.stem, None)
     before = set(sys.modules)
     sys.path.insert(0, str(folder))
     try:
