@@ -60,8 +60,9 @@ def run(folder: Path, text: str, *arguments: str) -> subprocess.CompletedProcess
     )
 
 
-def test_at_the_limit_of_all_tests_what_was_running_is_named(tmp_path: Path) -> None:
-    done = run(tmp_path, HANGING, "--limit=4", "-n", "1")
+@pytest.mark.parametrize("processes", [(), ("-n", "1")])
+def test_at_the_limit_of_all_tests_what_was_running_is_named(tmp_path: Path, processes: tuple[str, ...]) -> None:
+    done = run(tmp_path, HANGING, "--limit=4", *processes)
     assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout + done.stderr
     assert "STOPPED: all tests together may take 4 s; running at the end: test_it.py::test_hangs (for" in done.stdout
     told = "FAILED test_it.py::test_fails (call): test_it.py:3: AssertionError"
@@ -71,9 +72,10 @@ def test_at_the_limit_of_all_tests_what_was_running_is_named(tmp_path: Path) -> 
 
 def test_cases_that_the_gate_does_not_name_are_slow_and_it_names_no_others(tmp_path: Path) -> None:
     assert "2 passed, 1 deselected" in run(tmp_path, CASES, "-m", "not slow").stdout
-    wrong = run(tmp_path, CASES.replace('"b"', '"d"', 1), "-n", "1")
-    assert wrong.returncode not in (0, 5)
-    assert "test_cases: gate names ['d']; there are ['a', 'b', 'c']" in wrong.stdout
+    for processes in ((), ("-n", "1")):
+        wrong = run(tmp_path, CASES.replace('"b"', '"d"', 1), *processes)
+        assert wrong.returncode not in (0, 5)
+        assert "test_cases: gate names ['d']; there are ['a', 'b', 'c']" in wrong.stdout
 
 
 def test_files_that_share_ray_are_run_by_one_process() -> None:

@@ -25,12 +25,12 @@ def judged(text: str, truth: Any, **settings: Any) -> tuple[float, dict[str, flo
 
 @cases("truth, right, wrong")
 def test_a_choice_is_right_or_wrong(truth: Any, right: list[str], wrong: list[str]) -> None:
-    for text in right:
-        score, metrics = judged(text, truth)
-        assert (score, metrics["success"], metrics["answer_found"]) == (1, 1, 1), text
-    for text in wrong:
-        score, metrics = judged(text, truth)
-        assert (score, metrics["success"]) == (0, 0), text
+    judgements = [(text, *judged(text, truth)) for text in (*right, *wrong)]
+    found = [
+        text for text, score, metrics in judgements if (score, metrics["success"], metrics["answer_found"]) == (1, 1, 1)
+    ]
+    assert found == right
+    assert [text for text, score, metrics in judgements if (score, metrics["success"]) == (0, 0)] == wrong
 
 
 @pytest.mark.parametrize("text", ENDLESS)
