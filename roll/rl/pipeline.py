@@ -330,7 +330,7 @@ class RLPipeline(Run):
             self.records.add_advantages(clusters.actor_train.row_advantages)
             numbers = clusters.actor_train.row_numbers[: len(samples.meta)]
             self.digests.record(at.step + 1, numbers)
-            metrics |= prefixed("rollout", repetitions(numbers, samples.meta.group_ids))
+            metrics |= prefixed("rollout", repetitions(numbers, samples.meta.group_ids, samples.meta.turns))
             metrics |= self._actor_metrics(learnt, samples)
             metrics |= {**made.metrics, "actor/num_updates": float(made.job.num_updates * made.job.epochs)}
         return metrics

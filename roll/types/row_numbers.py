@@ -41,8 +41,9 @@ def row_numbers(batch: Rows | TrainBatch) -> np.ndarray:
     return numbers
 
 
-def repetitions(numbers: np.ndarray, group_ids: np.ndarray) -> dict[str, float]:
-    """Metrics of rows that repeat others. `numbers`: [R, 8] of `row_numbers`; `group_ids` int [R]."""
+def repetitions(numbers: np.ndarray, group_ids: np.ndarray, turns: np.ndarray) -> dict[str, float]:
+    """Metrics of rows that repeat others. `numbers`: [R, 8] of `row_numbers`; `group_ids`, `turns`: int [R]. Where
+    attempts have a row per turn, equal rows are paid for what came after them, so their rewards are not compared."""
     is_trained = numbers[:, -1] > 0
     numbers, group_ids = numbers[is_trained], group_ids[is_trained]
     _, groups, members = np.unique(numbers[:, :2], axis=0, return_inverse=True, return_counts=True)
@@ -51,7 +52,7 @@ def repetitions(numbers: np.ndarray, group_ids: np.ndarray) -> dict[str, float]:
     metrics["repeated_prompts_fraction"] = max(0.0, 1.0 - prompts / max(1, ids))
     repeated = members[groups] > 1
     rewards, groups = numbers[repeated, 2], groups[repeated]
-    if len(rewards) and np.isfinite(rewards).all():
+    if len(rewards) and not turns.any() and np.isfinite(rewards).all():
         sums, squares = np.bincount(groups, rewards), np.bincount(groups, rewards**2)
         counts = np.bincount(groups)
         counts, sums, squares = counts[counts > 0], sums[counts > 0], squares[counts > 0]

@@ -15,7 +15,7 @@ def numbers(*rows: tuple[float, float, float]) -> np.ndarray:
 
 def test_equal_responses_count_within_their_prompt_and_differ_by_their_rewards() -> None:
     rows = numbers((1, 5, 0.0), (1, 5, 1.0), (1, 6, 0.0), (2, 5, 1.0), (2, 7, 1.0), (2, 7, 1.0))
-    found = repetitions(rows, np.array([0, 0, 0, 1, 1, 1]))
+    found = repetitions(rows, np.array([0, 0, 0, 1, 1, 1]), np.zeros(6, int))
     assert found == {
         "duplicate_responses_fraction": pytest.approx(2 / 6),
         "repeated_prompts_fraction": 0.0,
@@ -25,7 +25,12 @@ def test_equal_responses_count_within_their_prompt_and_differ_by_their_rewards()
 
 def test_groups_with_the_prompt_of_another_group_repeat_it() -> None:
     rows = numbers((1, 5, 0.0), (1, 6, 1.0), (2, 5, 0.0), (1, 7, 1.0))
-    assert repetitions(rows, np.array([0, 1, 2, 3])) == {
+    assert repetitions(rows, np.array([0, 1, 2, 3]), np.zeros(4, int)) == {
         "duplicate_responses_fraction": 0.0,
         "repeated_prompts_fraction": pytest.approx(0.5),
     }
+
+
+def test_equal_moves_of_attempts_with_a_row_per_turn_may_be_paid_differently() -> None:
+    rows = numbers((1, 5, 0.0), (2, 6, 0.0), (1, 5, 1.0), (3, 6, 1.0))
+    assert "duplicate_reward_std_mean" not in repetitions(rows, np.zeros(4, int), np.array([0, 1, 0, 1]))
