@@ -57,6 +57,12 @@ def _modules(names: tuple[str, ...]) -> tuple[str, ...]:
 Modules = Annotated[Names, AfterValidator(_modules)]
 
 
+def _web_address(address: str) -> str:
+    if address and not address.startswith(("http://", "https://")):
+        raise ValueError("the address must begin with http:// or https://")  # without the address, which is a secret
+    return address
+
+
 class CheckpointConfig(Settings):
     """`checkpoint_config`: where checkpoints go."""
 
@@ -227,7 +233,7 @@ class RunConfig(Settings):
     tracker_kwargs: dict[str, Any] = setting(
         {}, "Settings of the tracker; with several, one mapping per tracker name. Secrets in it are never written."
     )
-    alert_url: str | None = setting(
+    alert_url: Annotated[str, AfterValidator(_web_address)] | None = setting(
         None,
         "Address of a webhook, such as Slack's or Discord's. It gets a text when a rule of docs/health.md begins to "
         "apply, and when the run ends.",
