@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from http.client import HTTPException
+from queue import Empty, SimpleQueue
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -13,6 +16,7 @@ from roll.run.health.history import History
 from roll.run.health.verdict import PAGE, Symptom, symptoms, verdict
 from roll.run.tracking.local import METRICS_FILE, read_metrics
 from roll.run.tracking.tracker import Metrics, TrackedRun, Tracker
+from roll.utils.secrets import mask
 
 logger = logging.getLogger(__name__)
 
@@ -63,27 +67,43 @@ class HealthTracker(Tracker):
 
 
 _POST_S = 5
+_CLOSE_S = 5  # for all that waits: a server may answer so slowly that no single read of it takes _POST_S
 
 
 class Alerts:
     """Posts texts about a run to a webhook, in a thread of its own; without a URL it does nothing."""
 
     def __init__(self, name: str, url: str | None):
-        self._name, self._url = name, url
-        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._name, self._thread = name, None
+        self._texts = SimpleQueue[str | None]()
+        if url:
+            self._thread = threading.Thread(target=self._post_all, args=(url,), name="roll_alerts", daemon=True)
+            self._thread.start()
 
     def send(self, text: str) -> None:
-        if self._url:
-            self._thread.submit(self._post, self._url, f"{self._name}: {text}")
+        if self._thread:
+            self._texts.put(f"{self._name}: {text}")
 
-    def _post(self, url: str, text: str) -> None:
-        body = json.dumps({"text": text, "content": text}).encode()  # as Slack and as Discord name it
-        headers = {"Content-Type": "application/json", "User-Agent": "roll"}
-        try:
-            with urlopen(Request(url, body, headers), timeout=_POST_S):
-                pass
-        except (OSError, ValueError) as error:
-            logger.warning("alert_url: an alert was not sent: %s", error)
+    def _post_all(self, url: str) -> None:
+        while (text := self._texts.get()) is not None:
+            body = json.dumps({"text": text, "content": text}).encode()  # as Slack and as Discord name it
+            headers = {"Content-Type": "application/json", "User-Agent": "roll"}
+            try:
+                with urlopen(Request(url, body, headers), timeout=_POST_S):
+                    pass
+            except OSError as error:
+                logger.warning("alert_url: an alert was not sent: %s", mask(str(error), (url,)))
+            except (ValueError, HTTPException) as error:  # its text may have a part of the URL
+                logger.warning("alert_url: an alert was not sent: %s", type(error).__name__)
 
     def close(self) -> None:
-        self._thread.shutdown()
+        if not self._thread:
+            return
+        self._texts.put(None)
+        self._thread.join(_CLOSE_S)
+        if self._thread.is_alive():
+            logger.warning("alert_url: the last alerts may not be sent: the server did not answer in %d s", _CLOSE_S)
+            with suppress(Empty):
+                while True:
+                    self._texts.get_nowait()
+            self._texts.put(None)

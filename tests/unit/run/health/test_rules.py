@@ -5,16 +5,18 @@ import logging
 import math
 import threading
 from collections.abc import Mapping, Sequence
+from http.client import InvalidURL
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.request import Request
 
 import numpy as np
 import pytest
 
 from roll.run.health.history import History
 from roll.run.health.rules import RULES
-from roll.run.health.tracker import HealthTracker
+from roll.run.health.tracker import Alerts, HealthTracker
 from roll.run.health.verdict import verdict
 from roll.run.tracking.tracker import TrackedRun
 
@@ -229,6 +231,32 @@ def test_a_webhook_gets_what_begins_and_the_end_of_the_run(tmp_path: Path, caplo
     assert ends == "sort: failed after step 7: engine differs"
     HealthTracker(TrackedRun("sort", tmp_path, CONFIG), "http://127.0.0.1:1/T0/B0").close()
     assert "alert_url: an alert was not sent" in caplog.text
+
+
+def test_a_slow_webhook_does_not_hold_the_end_and_its_address_stays_out_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("roll.run.health.tracker._CLOSE_S", 0.2)
+    called, answer, calls = threading.Event(), threading.Event(), []
+
+    def slow(request: Request, timeout: float) -> None:
+        calls.append(request)
+        called.set()
+        answer.wait()
+        raise InvalidURL(request.full_url)
+
+    monkeypatch.setattr("roll.run.health.tracker.urlopen", slow)
+    alerts = Alerts("sort", "https://hooks/SECRET")
+    alerts.send("one")
+    alerts.send("two")
+    called.wait()
+    alerts.close()
+    (thread,) = [each for each in threading.enumerate() if each.name == "roll_alerts"]
+    answer.set()
+    thread.join()
+    slowly, failed = [record.getMessage() for record in caplog.records]
+    assert "the last alerts may not be sent" in slowly and len(calls) == 1
+    assert failed == "alert_url: an alert was not sent: InvalidURL"
 
 
 def test_a_critic_whose_loss_is_far_above_the_returns_learns_too_fast() -> None:
