@@ -271,11 +271,11 @@ def _part(name: str) -> str:
 
 def wrong_ones_pay(run: History) -> Iterator[Diagnosis]:
     name = "rollout/success_mean"
-    before, now = run.best(name, 5), run.last(name, 10)
+    before, now, trend = run.best(name, 5), run.last(name, 10), run.trend(name)
     low, high = run.first(REWARD, 5), run.last(REWARD, 10)
-    if run.count(name) < 20 or before is None or now is None or low is None or high is None:
+    if run.count(name) < 20 or before is None or now is None or trend is None or low is None or high is None:
         return
-    if before >= 0.02 and now < 0.3 * before and high > low:
+    if trend.falls and before >= 0.1 and now < 0.3 * before and high > low:
         parts = [part for part in run.names("rollout/reward_", "_mean") if _part(part) not in _NO_PARTS]
         rise = {_part(part): (run.last(part, 10) or 0) - (run.first(part, 5) or 0) for part in parts}
         most = max(rise, key=lambda part: rise[part], default="")
@@ -300,6 +300,8 @@ def same_responses(run: History) -> Iterator[Diagnosis]:
     share, reward = run.last("rollout/duplicate_responses_fraction", 5), run.trend(REWARD)
     if share is None or share < 0.7 or reward is None or reward.rises or is_solved(run):
         return
+    if (run.last("rollout/response_length_mean", 5) or 0) <= 10:
+        return  # a letter or a number has few forms
     hot = Cause("a low temperature", "actor_infer.generating_args.temperature", "1.0")
     yield Diagnosis(
         f"{share:.0%} of the responses repeat another one to their prompt word by word, and the reward does not rise",
@@ -405,10 +407,10 @@ def old_rollouts(run: History) -> Iterator[Diagnosis]:
 
 
 def useless_critic(run: History) -> Iterator[Diagnosis]:
-    loss, returns = run.best("critic/value_loss", 3), run.best("critic/return_square_mean", 1)
+    loss, returns = run.last("critic/value_loss", 3), run.best("critic/return_square_mean", 1)
     if loss is not None and returns and loss > 10 * returns:
         rate, key = run.at("critic", "training_args", "learning_rate"), "critic.training_args.learning_rate"
-        says = f"critic/value_loss was {loss:.2g}, and returns squared are at most {returns:.2g}"
+        says = f"critic/value_loss is {loss:.2g} over the last 3 steps, and returns squared are at most {returns:.2g}"
         yield Diagnosis(says, (Cause("the critic learns too fast", key, f"{rate / 10:.0e}" if rate else ""),))
         return
     name = "critic/explained_variance"

@@ -70,7 +70,7 @@ PLANTED: dict[str, Mapping[str, Sequence[float]]] = {
         "rollout/group_equal_rewards_fraction": [0.9] * 40,
     },
     "one part pays": {"rollout/reward_format_mean": [0.2] * 40, "rollout/reward_answer_mean": [0.0] * 40},
-    "wrong ones pay": {"rollout/success_mean": [0.2] * 5 + [0.0] * 35, "rollout/reward_length_mean": FALLS[::-1]},
+    "wrong ones pay": {"rollout/success_mean": [0.2] * 15 + [0.0] * 25, "rollout/reward_length_mean": FALLS[::-1]},
     "pay differs": {"rollout/duplicate_reward_std_mean": [0.4] * 40, "rollout/reward_std": [0.5] * 40},
     "same responses": {"rollout/reward_mean": FLAT, "rollout/duplicate_responses_fraction": [0.9] * 40},
     "few prompts": {"rollout/repeated_prompts_fraction": [0.75] * 40},
@@ -260,7 +260,18 @@ def test_a_slow_webhook_does_not_hold_the_end_and_its_address_stays_out_of_the_l
 
 
 def test_a_critic_whose_loss_is_far_above_the_returns_learns_too_fast() -> None:
-    values = {"critic/value_loss": [0.04, 80.0, 60.0, 40.0] + [0.1] * 36, "critic/return_square_mean": [0.5] * 40}
+    values = {"critic/value_loss": [0.04] * 36 + [20.0, 80.0, 60.0, 40.0], "critic/return_square_mean": [0.5] * 40}
     result = verdict(run_of(values))
     assert result.label == "useless critic" and "learns too fast" in result.symptoms[0].diagnosis.causes[0].text
-    assert verdict(run_of({**values, "critic/value_loss": [0.3] * 40})).label == "learning"
+    assert verdict(run_of({**values, "critic/value_loss": [80.0, 60.0, 40.0] + [0.1] * 37})).label == "learning"
+
+
+def test_right_responses_that_are_rare_and_noisy_are_not_said_to_fall() -> None:
+    for seed in range(20):
+        right = np.random.default_rng(seed).binomial(16, 0.05, size=40) / 16
+        assert verdict(run_of({"rollout/success_mean": list(map(float, right))})).label == "learning", seed
+
+
+def test_answers_of_a_few_tokens_may_repeat() -> None:
+    letters = {**PLANTED["same responses"], "rollout/response_length_mean": [2.0] * 40}
+    assert verdict(run_of(letters)).label == "flat"
