@@ -22,10 +22,12 @@ _MOST_FILES = 200
 def log_files(run: RunFiles) -> dict[str, Path]:
     """The logs that there are, by a name to choose: the driver's first."""
     found = [*run.logs.glob("*.log"), *sorted((run.logs / "workers").glob("*")), run.output / "console.log"]
-    found += sorted((run.output / "agents").rglob("*.log"))
-    ordered = sorted(dict.fromkeys(found), key=lambda path: path != run.log)
-    names = ((path.relative_to(run.output) if path.is_relative_to(run.output) else path, path) for path in ordered)
-    return {str(name): path for name, path in list(names)[:_MOST_FILES] if path.is_file()}
+    found += sorted((run.output / "agents").glob("*/*/*.log"))  # TAG/PURPOSE/EPISODE.log
+    ordered = sorted(dict.fromkeys(found), key=lambda path: path != run.log)[:_MOST_FILES]
+    places = run.output.resolve(), run.logs.resolve()
+    inside = (path for path in ordered if any(path.resolve().is_relative_to(place) for place in places))  # no link out
+    names = ((path.relative_to(run.output) if path.is_relative_to(run.output) else path, path) for path in inside)
+    return {str(name): path for name, path in names if path.is_file()}
 
 
 def last_lines(path: Path, levels: str, words: str = "") -> list[str]:
@@ -41,11 +43,13 @@ def last_lines(path: Path, levels: str, words: str = "") -> list[str]:
 
 
 def _chosen(lines: list[str], levels: str, words: str) -> Iterator[str]:
-    is_shown = words == ""
+    is_of_level, is_shown = True, words == ""
     for line in lines:
+        has_words = words in line.casefold()
         if match := LOG_LINE.match(line):
-            is_shown = match[2] in levels and words in line.casefold()
-        if (is_shown or (words and words in line.casefold() and match is None)) and line:
+            is_of_level = match[2] in levels
+            is_shown = is_of_level and has_words
+        if line and (is_shown or (is_of_level and has_words)):
             yield line
 
 

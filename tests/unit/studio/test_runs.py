@@ -299,7 +299,13 @@ LOG = """cut off
 
 @pytest.mark.parametrize(
     "levels, words, numbers",
-    [("DIWEC", "", [0, 1, 2, 3, 4]), ("WEC", "", [0, 2, 3]), ("DIWEC", "SLOW", [2, 3]), ("DIWEC", "because", [3])],
+    [
+        ("DIWEC", "", [0, 1, 2, 3, 4]),
+        ("WEC", "", [0, 2, 3]),
+        ("DIWEC", "SLOW", [2, 3]),
+        ("DIWEC", "because", [3]),
+        ("DI", "because", []),
+    ],
 )
 def test_a_log_has_the_lines_of_a_level_with_what_continues_them(
     tmp_path: Path, levels: str, words: str, numbers: list[int]
@@ -317,4 +323,9 @@ def test_the_logs_of_driver_workers_and_programs_can_be_chosen(tmp_path: Path) -
         (run / place).write_text("x\n")
     files = log_files(find_run(run))
     assert list(files) == ["logs/driver.log", "logs/workers/actor_train-0.err", "agents/mine/train/program-1.log"]
+    (run / "agents/mine/train/work/deep").mkdir(parents=True)
+    (run / "agents/mine/train/work/deep/x.log").write_text("x\n")
+    (tmp_path / "outside.log").write_text("x\n")
+    (run / "agents/mine/train/link.log").symlink_to(tmp_path / "outside.log")
+    assert log_files(find_run(run)) == files, "neither a deeper file nor a link out of the run"
     assert files["logs/driver.log"] == run / "logs" / "driver.log"
