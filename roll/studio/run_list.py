@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -56,6 +56,7 @@ class RunList:
         self._every_s = every_s
         self._lock = threading.Lock()
         self._runs: dict[str, LiveRun] = {}
+        self._known: dict[str, tuple[RunFiles, Glance]] = {}
         self._glances: list[Glance] = []
         self._last_walk: float | None = None
 
@@ -84,6 +85,7 @@ class RunList:
         glances = [glance for directory in directories if (glance := self._glance(directory)) is not None]
         keys = {glance.key for glance in glances}
         self._runs = {key: run for key, run in self._runs.items() if key in keys}
+        self._known = {key: known for key, known in self._known.items() if key in keys}
         self._glances = sorted(glances, key=lambda glance: (glance.state != "running", -glance.written))
 
     def _glance(self, directory: Path) -> Glance | None:
@@ -98,7 +100,11 @@ class RunList:
                 return None
             return Glance(key, directory.name, directory, "broken", 0, None, "", None, None, 0.0)
         self._runs[key] = run
-        return _glance(key, run.files)
+        files, glance = self._known.get(key, (None, None))
+        if glance is None or files is not run.files:  # else its state and its times alone may differ
+            glance = _glance(key, run.files)
+        self._known[key] = run.files, glance
+        return _as_of_now(glance, run.files)
 
 
 def key_of(directory: Path) -> str:
@@ -139,22 +145,26 @@ def _course(values: Sequence[float]) -> tuple[float, ...]:
 
 
 def _glance(key: str, run: RunFiles) -> Glance:
-    written = newest(run)
     reward, validation = (series(run.rows, name) for name in run.curves)
     max_steps = run.config.get("max_steps")
     return Glance(
         key=key,
         name=run.name,
         directory=run.directory,
-        state=state_of(run.starts, time.time() - written),
+        state="unknown",
         step=max(run.steps, default=0),
         max_steps=max_steps if isinstance(max_steps, int) else None,
         curve=run.curves[0],
         reward=reward[-1][1] if reward else None,
         validation=validation[-1][1] if validation else None,
-        written=written,
+        written=0.0,
         health="" if run.is_evaluation else health(run).label,
         about=about(run),
-        ran_s=ran_s(run.starts, written),
         course=_course([value for _, value in reward or validation]),
     )
+
+
+def _as_of_now(glance: Glance, run: RunFiles) -> Glance:
+    written = newest(run)
+    state = state_of(run.starts, time.time() - written)
+    return replace(glance, state=state, written=written, ran_s=ran_s(run.starts, written))

@@ -10,12 +10,13 @@ from typing import Any
 import psutil
 import pytest
 
-from roll.report.about import kind_name
+from roll.report.about import About, kind_name
 from roll.report.charts import COLORS
 from roll.report.run_files import find_run
 from roll.run.display.view import Rows
 from roll.run.records.run_record import RunStart
 from roll.run.tracking.local import write_metrics
+from roll.studio import run_list
 from roll.studio.live_run import AppendedLines, LiveRun, process_of, state_of
 from roll.studio.pages.charts import Curve, CurveStyle, line_options, phase_options, positions
 from roll.studio.pages.compare import labels_of
@@ -121,6 +122,19 @@ def test_runs_below_folders_are_found_with_their_last_numbers(tmp_path: Path) ->
         "two": ("finished", 3, 0.3, 10),
         "folder itself": ("finished", 2, 0.2, 10),
     }
+
+
+def test_a_run_is_judged_again_only_when_its_files_say_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path / "a", exit_code=None)
+    judged: list[Path] = []
+    monkeypatch.setattr(run_list, "about", lambda files: judged.append(files.directory) or About())
+    runs = RunList([tmp_path], every_s=0.0)
+    (first,), (again,) = runs.glances(), runs.glances()
+    assert first == again and len(judged) == 1
+    os.utime(run / "logs" / "metrics.jsonl", (1, 2_000_000_000))
+    assert runs.glances()[0].written == 2_000_000_000 and len(judged) == 1
+    add_step(run, 3, 0.75)
+    assert runs.glances()[0].reward == 0.75 and len(judged) == 2
 
 
 def test_only_a_run_that_was_found_has_a_directory(tmp_path: Path) -> None:
