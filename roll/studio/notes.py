@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
 from pathlib import Path
-
-from pydantic import BaseModel, ValidationError
+from typing import Any
 
 from roll.utils.files import read_object, write_whole
 
@@ -15,36 +16,67 @@ logger = logging.getLogger(__name__)
 NOTES_FILE = ".studio.json"
 
 
-class Noted(BaseModel):
+@dataclass
+class Noted:
     """The file; runs by their keys. `columns`: None: the usual ones."""
 
-    notes: dict[str, str] = {}
-    archived: list[str] = []
-    columns: list[str] | None = None
+    notes: dict[str, str]
+    archived: list[str]
+    columns: list[str] | None
 
 
 class Notes:
-    """The file in a folder, read once and written at every change."""
+    """The file in a folder, which several studios and people may write. One with anything else in it stays beside it
+    as .studio.json.bad at the next change."""
 
     def __init__(self, folder: Path):
         self._path = folder / NOTES_FILE
-        try:
-            self.noted = Noted.model_validate(read_object(self._path))
-        except (OSError, ValueError, ValidationError):  # none yet, or no longer one
-            self.noted = Noted()
 
-    def save(self) -> None:
+    @property
+    def noted(self) -> Noted:
+        """The notes as they are in the file now, as far as it can be read."""
+        return self._read()[0]
+
+    def note(self, key: str, text: str) -> None:
+        noted, is_whole = self._read()
+        noted.notes.pop(key, None)
+        noted.notes |= {key: text.strip()} if text.strip() else {}
+        self._save(noted, is_whole)
+
+    def archive(self, keys: Collection[str], is_archived: bool) -> None:
+        noted, is_whole = self._read()
+        kept = [key for key in noted.archived if key not in keys]
+        noted.archived = [*kept, *keys] if is_archived else kept
+        self._save(noted, is_whole)
+
+    def choose(self, columns: list[str] | None) -> None:
+        noted, is_whole = self._read()
+        noted.columns = columns
+        self._save(noted, is_whole)
+
+    def _read(self) -> tuple[Noted, bool]:
+        """The notes that can be read, and whether that is all of the file."""
+        found: dict[str, Any] = {}
+        is_whole = True
         try:
-            write_whole(self._path, json.dumps(self.noted.model_dump(), indent=1) + "\n")
+            found = read_object(self._path)
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError):
+            is_whole = False
+        notes = found.get("notes")
+        texts = {key: text for key, text in notes.items() if isinstance(text, str)} if isinstance(notes, dict) else {}
+        noted = Noted(texts, _texts(found.get("archived")), _texts(found.get("columns")) or None)
+        return noted, is_whole and asdict(noted) | found == asdict(noted)
+
+    def _save(self, noted: Noted, is_whole: bool) -> None:
+        try:
+            if not is_whole:
+                self._path.replace(self._path.with_name(f"{NOTES_FILE}.bad"))
+            write_whole(self._path, json.dumps(asdict(noted), indent=1) + "\n")
         except OSError as error:
             logger.warning("%s cannot be written: %s", self._path, error.strerror)
 
-    def note(self, key: str, text: str) -> None:
-        self.noted.notes.pop(key, None)
-        self.noted.notes |= {key: text.strip()} if text.strip() else {}
-        self.save()
 
-    def archive(self, keys: list[str], is_archived: bool) -> None:
-        kept = [key for key in self.noted.archived if key not in keys]
-        self.noted.archived = [*kept, *keys] if is_archived else kept
-        self.save()
+def _texts(found: Any) -> list[str]:
+    return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []

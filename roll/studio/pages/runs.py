@@ -130,8 +130,7 @@ class RunsView:
             self._table.rows = rows
 
     async def _choose(self) -> None:
-        self._notes.noted.columns = self._columns.value or None
-        self._notes.save()
+        self._notes.choose(self._columns.value or None)
         self._table.columns = _columns(self._columns.value or _NAMES)
         await self._refresh()
 

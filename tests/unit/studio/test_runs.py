@@ -18,6 +18,7 @@ from roll.run.records.run_record import RunStart
 from roll.run.tracking.local import write_metrics
 from roll.studio import run_list
 from roll.studio.live_run import AppendedLines, LiveRun, process_of, state_of
+from roll.studio.notes import Notes
 from roll.studio.pages.charts import Curve, CurveStyle, line_options, phase_options, positions
 from roll.studio.pages.compare import labels_of
 from roll.studio.pages.log import last_lines, log_files
@@ -135,6 +136,20 @@ def test_a_run_is_judged_again_only_when_its_files_say_more(tmp_path: Path, monk
     assert runs.glances()[0].written == 2_000_000_000 and len(judged) == 1
     add_step(run, 3, 0.75)
     assert runs.glances()[0].reward == 0.75 and len(judged) == 2
+
+
+def test_notes_of_two_studios_and_of_a_damaged_file_are_kept(tmp_path: Path) -> None:
+    first, second = Notes(tmp_path), Notes(tmp_path)
+    first.note("a", "one")
+    second.note("b", "two")
+    first.archive(["c"], True)
+    assert (second.noted.notes, second.noted.archived) == ({"a": "one", "b": "two"}, ["c"])
+    file, bad = tmp_path / ".studio.json", tmp_path / ".studio.json.bad"
+    assert not bad.exists()
+    for text, kept in (('{"notes": {"a": "one", "b": 2}, "columns": 3}', {"a": "one"}), ("{", {})):
+        file.write_text(text)
+        first.note("d", "four")
+        assert second.noted.notes == kept | {"d": "four"} and bad.read_text() == text
 
 
 def test_only_a_run_that_was_found_has_a_directory(tmp_path: Path) -> None:
