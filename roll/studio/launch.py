@@ -16,6 +16,7 @@ from roll.run.records.run_record import RunStart
 from roll.studio.live_run import process_of
 from roll.studio.yaml_edit import NO_DRAFT, Draft, set_key
 from roll.utils.files import open_regular
+from roll.utils.imports import code_folder
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _TAIL_BYTES = 8000
@@ -56,9 +57,15 @@ def directory_for(folder: Path, name: str) -> Path:
 
 def place_of(draft: Draft) -> tuple[str | None, dict[str, str]]:
     """Folder (None: the studio's) and environment of a process that reads the text of a draft."""
-    path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), *draft.folders])
     directory = draft.directory if os.path.isdir(draft.directory) else None
+    own = filter(None, [code_folder(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    path = os.pathsep.join(dict.fromkeys(map(os.path.abspath, own)))  # "." is not the folder of the draft
     return directory, os.environ | ({"PYTHONPATH": path} if path else {})
+
+
+def roll_command(draft: Draft, *words: str) -> list[str]:
+    """Return the command `roll WORDS` that finds the code of a draft."""
+    return [sys.executable, "-P", "-m", "roll.studio.child", os.pathsep.join(draft.folders), *words]
 
 
 def launch(folder: Path, name: str, text: str, draft: Draft = NO_DRAFT) -> Launched:
@@ -71,7 +78,7 @@ def launch(folder: Path, name: str, text: str, draft: Draft = NO_DRAFT) -> Launc
         file = directory / f"{name}.yaml"
         file.write_text(text, encoding="utf-8")
         with (directory / "console.log").open("wb") as log:
-            command = (sys.executable, "-m", "roll", "run", str(file))
+            command = roll_command(draft, "run", str(file))
             cwd, env = place_of(draft)
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,

@@ -6,14 +6,13 @@ import asyncio
 import os
 import re
 import signal
-import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from roll.studio.launch import place_of
+from roll.studio.launch import place_of, roll_command
 from roll.studio.yaml_edit import NO_DRAFT, Draft, KeyPath
 
 _MOST_S = 60.0
@@ -38,7 +37,7 @@ async def make_plan(text: str, name: str, elsewhere: bool = False, draft: Draft 
         words = ["plan", str(file), "--all", *(["--elsewhere"] if elsewhere else [])]
         cwd, env = place_of(draft)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "roll", *words), stdin=DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True,
+            *roll_command(draft, *words), stdin=DEVNULL, stdout=PIPE, stderr=PIPE, start_new_session=True,
             cwd=cwd, env=env,
         )  # fmt: skip
         try:

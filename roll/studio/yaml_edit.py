@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -196,26 +197,34 @@ _EXAMPLES = Path(roll.__path__[0]).parent / "examples"
 @dataclass(frozen=True)
 class Draft:
     """A text to begin from. `directory`: which its relative paths start from, `folders`: of code that it names; empty:
-    those of the studio."""
+    those of the studio. `is_of_run`: a run says so, which anybody may have written."""
 
     name: str
     kind: str
     text: str
     directory: str = ""
     folders: tuple[str, ...] = ()
+    is_of_run: bool = False
 
 
 NO_DRAFT = Draft("", "", "")
 
 
 def draft_of(run: RunFiles, name: str) -> Draft | None:
-    """The settings of a run; None where they are not recorded, and for an evaluation."""
+    """The settings of a run without its secrets; None where they are not recorded, and for an evaluation."""
     if run.story is None or not run.settings or run.is_evaluation:
         return None
-    hidden = list(hidden_keys(run.settings))
-    head = f"# Secrets are not recorded. Set again: {', '.join(hidden)}\n" if hidden else ""
-    text = head + yaml.safe_dump(settings_again(run.story), sort_keys=False, allow_unicode=True)
-    return Draft(name, kind_of_text(text) or "stages", text, run.story.directory, run.story.folders)
+    hidden = dict.fromkeys(hidden_keys(run.settings))
+    head = f"# Secrets are not recorded. Left out here, set them again: {', '.join(hidden)}\n" if hidden else ""
+    text = head + yaml.safe_dump(_without(hidden, settings_again(run.story)), sort_keys=False, allow_unicode=True)
+    return Draft(name, kind_of_text(text) or "stages", text, run.story.directory, run.story.folders, is_of_run=True)
+
+
+def _without(hidden: Collection[str], node: Any, key: str = "") -> Any:
+    if isinstance(node, dict):
+        paths = {name: f"{key}.{name}".lstrip(".") for name in node}
+        return {name: _without(hidden, node[name], path) for name, path in paths.items() if path not in hidden}
+    return [_without(hidden, value, key) for value in node] if isinstance(node, list) else node
 
 
 def examples() -> list[Draft]:

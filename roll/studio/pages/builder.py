@@ -241,6 +241,7 @@ class Builder:
             shown.classes("narrow")  # a phone shows one of the two
             shown.on_value_change(lambda: self._panes.classes(replace=f"builder {shown.value}"))
             self._state = ui.label().classes("text-weight-medium")
+            self._place = ui.label().classes("soft mono text")
         with ui.element("div").classes("builder form") as self._panes:
             with ui.element("div").classes("fields"):
                 self._form = FormView(self._set_text)
@@ -252,10 +253,10 @@ class Builder:
                     self._plan = ui.label().classes("mono text card full-width")
 
     def begin(self, first: Draft | None = None) -> None:
-        """Begins from a draft: that one, else the latest run, else an example."""
-        drafts = list(self._drafts.values())
-        latest = drafts[0] if drafts and drafts[0].directory else None
-        first = first or latest or self._drafts.get(_FIRST_DRAFT) or next(iter(drafts), None)
+        """Begins from a draft: that one, else an example. Planning what a run says may run code of whoever wrote it, so
+        that somebody must choose the run."""
+        others = (draft for draft in self._drafts.values() if not draft.is_of_run)
+        first = first or self._drafts.get(_FIRST_DRAFT) or next(others, None)
         if first is not None and first.kind in PIPELINES:
             self._kind.set_value(first.kind)
         self._offer()
@@ -272,13 +273,18 @@ class Builder:
         if kind_of_text(self._text) == self._kind.value:  # chosen because of the text
             return
         self._offer()
-        names = [name for name, draft in self._drafts.items() if draft.kind == self._kind.value]
-        self._example.set_value(names[0] if names else None)
+        drafts = (draft for draft in self._drafts.values() if draft.kind == self._kind.value and not draft.is_of_run)
+        self._example.set_value(next((draft.name for draft in drafts), None))
 
     async def _choose_example(self) -> None:
         if self._example.value in self._drafts:
-            self._draft = self._drafts[self._example.value]
+            self._begin_in(self._drafts[self._example.value])
             await self._replace(self._draft.text)
+
+    def _begin_in(self, draft: Draft) -> None:
+        self._draft = draft
+        code = f", with code from {', '.join(draft.folders)}" if draft.folders else ""
+        self._place.set_text(visible(f"in {draft.directory or Path.cwd()}{code}" if draft.is_of_run else ""))
 
     async def _replace(self, text: str) -> None:
         """Another text as a whole."""
@@ -431,7 +437,7 @@ class Builder:
                     upload.reset()
                 wrong.set_text("")
                 label.set_text(visible(report))
-                self._draft = NO_DRAFT
+                self._begin_in(NO_DRAFT)
                 await self._replace(text)
 
             upload = ui.upload(on_upload=take, auto_upload=True, max_file_size=_MOST_UPLOAD_BYTES)

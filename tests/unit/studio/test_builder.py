@@ -13,10 +13,11 @@ from roll.errors import ConfigError
 from roll.report.run_files import find_run
 from roll.run.spec import PIPELINES
 from roll.studio.form import MOST_USED, form_of
-from roll.studio.launch import directory_for, place_of
+from roll.studio.launch import directory_for, place_of, roll_command
 from roll.studio.plans import make_plan, named_keys, problems_of
 from roll.studio.yaml_edit import (
     NO_DRAFT,
+    Draft,
     broken_line,
     draft_of,
     examples,
@@ -194,14 +195,15 @@ def test_a_plan_tells_problems_or_what_would_run(tiny_model_dir: Path, tmp_path:
 
 def test_a_run_is_a_draft_with_what_it_was_given_in_its_own_place(tmp_path: Path) -> None:
     settings = {"exp_name": "mine", "algorithm": "sft", "seed": 3, "output_dir": "/x", "api_key": MASK}
+    settings["rewards"] = [{"top": 1, "token": f"a {MASK}"}]
     run = make_run(tmp_path / "run", settings=settings, folders=["/code"], directory=str(tmp_path))
     draft = draft_of(find_run(run), "run mine")
     assert draft is not None and (draft.name, draft.kind) == ("run mine", "sft")
-    assert tree_of(draft.text) == {"exp_name": "mine", "algorithm": "sft", "seed": 3, "api_key": MASK}
-    assert draft.text.startswith("# Secrets are not recorded. Set again: api_key\n")
-    directory, environment = place_of(draft)
-    assert directory == str(tmp_path) and environment["PYTHONPATH"].split(os.pathsep)[-1] == "/code"
-    assert place_of(NO_DRAFT) == (None, dict(os.environ))
+    assert tree_of(draft.text) == {"exp_name": "mine", "algorithm": "sft", "seed": 3, "rewards": [{"top": 1}]}
+    head, _, _ = draft.text.partition("\n")
+    assert head == "# Secrets are not recorded. Left out here, set them again: api_key, rewards.token"
+    assert place_of(draft)[0] == str(tmp_path) and "/code" in roll_command(draft, "plan")
+    assert place_of(NO_DRAFT)[0] is None
     assert draft_of(find_run(make_run(tmp_path / "earlier")), "") is None, "no settings are recorded"
 
 
@@ -226,6 +228,16 @@ def test_a_plan_leaves_nothing_behind_for_the_next(
     assert (first[0], first[2], second[0], second[2]) == ("one", "None", "two", "None")
     assert len({first[1], second[1], str(os.getpid())}) == 3
     assert "PLANNED" not in os.environ and "estimator_of_mine" not in sys.modules
+
+
+def test_code_of_a_draft_is_found_after_all_that_is_installed(tmp_path: Path) -> None:
+    """Nor does it run by itself, as a sitecustomize on PYTHONPATH does."""
+    (tmp_path / "roll").mkdir()
+    for place in ("roll/__init__.py", "sitecustomize.py", "yaml.py", "json.py"):
+        (tmp_path / place).write_text(f"raise SystemExit('a foreign {place} ran')\n")
+    draft = Draft("", "sft", "", str(tmp_path), (str(tmp_path),))
+    (problem,) = asyncio.run(make_plan("a: [", "new", draft=draft)).problems
+    assert "foreign" not in problem and "new.yaml" in problem
 
 
 def test_a_plan_that_is_given_up_ends_and_the_next_is_made(tmp_path: Path) -> None:

@@ -257,15 +257,23 @@ def test_a_run_says_what_it_is_and_is_begun_again_from_its_page(
 
     monkeypatch.setattr(builder, "make_plan", plan)
     settings = {"exp_name": "mine", "algorithm": "sft", "seed": 7, "pretrain": "org/small-model"}
-    directory = make_run(tmp_path / "a", settings=settings, config=settings, directory=str(tmp_path))
+    directory = make_run(tmp_path / "a", settings=settings, config=settings, directory=str(tmp_path), folders=["/code"])
 
     async def play(client: httpx.AsyncClient) -> None:
         user = User(client)
         await user.open(f"/run/{key_of(directory)}")
         await user.should_see("model: org/small-model", retries=PATIENT)
         (link,) = (each for each in user.find(kind=ui.link).elements if each.props["href"].startswith("/new?"))
+        await user.open("/new")
+        await user.should_see("planned in :", retries=PATIENT)  # the example, though the run is the latest
+        for kind in user.find(kind=ui.select).elements:
+            if kind.label == "kind of run":
+                kind.set_value("sft")
+        await user.should_see("sft_train:", retries=PATIENT)
+        await user.should_not_see(f"in {tmp_path}")
         await user.open(link.props["href"])
         await user.should_see(f"planned in {tmp_path}:", retries=PATIENT)
+        await user.should_see(f"in {tmp_path}, with code from /code", retries=PATIENT)
         assert "seed: 7" in next(iter(user.find(kind=ui.codemirror).elements)).value
 
     played(tmp_path, play)
