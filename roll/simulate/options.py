@@ -42,8 +42,8 @@ def fit_parser() -> argparse.ArgumentParser:
     about = "Searches the layout of an RL run that is fastest by its forecast and fits in memory. docs/forecast.md."
     made = argparse.ArgumentParser(prog="roll fit", description=about, allow_abbrev=False)
     made.add_argument("config", metavar="CONFIG.yaml", help="the YAML of the run")
-    made.add_argument("--gpus", type=int, help="of a node. Default: the YAML's num_gpus_per_node; 0: the CPU")
-    made.add_argument("--nodes", type=int, help="default: the YAML's num_nodes")
+    made.add_argument("--gpus", type=_natural, help="of a node. Default: the YAML's num_gpus_per_node; 0: the CPU")
+    made.add_argument("--nodes", type=_count, help="default: the YAML's num_nodes")
     made.add_argument("--gpu", help="their name, such as H100. Default: gpu_name, or those of this machine")
     made.add_argument("--out", type=Path, help="write a YAML with the chosen keys, on top of CONFIG.yaml")
     return made

@@ -20,7 +20,7 @@ from roll.configs.memory.passes import gpu_of
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.errors import ConfigError
 from roll.run.kind import kind_of
-from roll.run.records.scorecard import Forecast
+from roll.run.records.scorecard import Forecast, plain
 from roll.run.spec import PipelineSpec
 from roll.run.start.load import Loaded, check
 from roll.run.start.memory_report import gather_facts
@@ -200,6 +200,8 @@ def run(argv: Sequence[str]) -> Iterator[str]:
     """Lines about the best layouts. Raises ConfigError for a run that is none of RL, and where nothing fits."""
     options, overrides = fit_parser().parse_known_args(argv)
     raw = compose_tree(*yaml_at(options.config), overrides)
+    if options.out is not None:
+        _check_out(options.out, raw.path)
     spec = kind_of(raw.tree)
     loaded = check(spec, resolve_tree(raw, spec.config_class()))
     config, plan = loaded.config, loaded.plan
@@ -224,9 +226,21 @@ def run(argv: Sequence[str]) -> Iterator[str]:
         yield "Not measured: traffic between GPUs, and parallel sizes. Layouts closer than the bar may change places."
     if options.out is not None:
         base = os.path.relpath(Path(options.config).absolute().with_suffix(""), options.out.absolute().parent)
-        tree = {"defaults": [f"{base}@_here_", "_self_"], **best[0].keys}
-        write_whole(options.out, yaml.safe_dump(tree, sort_keys=False))
-        yield f"{options.out} is written: roll plan {options.out}"
+        written = compose_tree(*yaml_at(options.config), ()).tree  # what is not in it came from the command line
+        tree = {"defaults": [f"{base}@_here_", "_self_"], **_differing(_merged(raw.tree, best[0].keys), written)}
+        try:
+            write_whole(options.out, yaml.safe_dump(tree, sort_keys=False))
+        except OSError as error:
+            raise ConfigError(f"--out: {options.out} cannot be written: {error.strerror}.") from None
+        again = [each for each in overrides if each.startswith("~")]  # a YAML on top removes nothing
+        yield " ".join((f"{options.out} is written: roll plan {options.out}", *again))
+
+
+def _check_out(out: Path, config: Path) -> None:
+    if out.suffix != ".yaml" or out.resolve() == config.resolve():
+        raise ConfigError(f"--out: {out} has to be a .yaml other than {config}, which stays and is read by it.")
+    if not os.access(out.absolute().parent, os.W_OK):
+        raise ConfigError(f"--out: there is no folder {out.absolute().parent} to write to.")
 
 
 def _is_gpu(hardware: Hardware | str) -> bool:
@@ -237,8 +251,8 @@ def _row(place: int, layout: Layout, best: Layout) -> tuple[str, ...]:
     """Rank, seconds, memory, the keys, and which phase is longer than in the best layout."""
     slower = {name: value - best.forecast.phases.get(name, 0.0) for name, value in layout.forecast.phases.items()}
     phase = max(slower, key=lambda name: slower[name])
-    lost = f"{phase} +{slower[phase]:.2g} s" if layout is not best and slower[phase] > 0 else ""
-    seconds, peak = f"{layout.forecast.step_s:.3g} s", f"{gigabytes(layout.peak.total)} GB ({layout.peak.phase})"
+    lost = f"{phase} +{plain(slower[phase])} s" if layout is not best and slower[phase] > 0 else ""
+    seconds, peak = f"{plain(layout.forecast.step_s, 3)} s", f"{gigabytes(layout.peak.total)} GB ({layout.peak.phase})"
     return str(place), seconds, peak, lost or "best", layout.text
 
 

@@ -31,15 +31,26 @@ def test_only_keys_that_differ_are_chosen() -> None:
 def test_layouts_of_gpus_are_ranked_by_seconds_and_the_yaml_is_a_plan(tmp_path: Path) -> None:
     loaded(tmp_path, model=WIDE, **TWO)
     out = tmp_path / "best.yaml"
-    lines = list(run([str(tmp_path / "run.yaml"), "--gpus", "2", "--gpu", "h100", "--out", str(out)]))
+    options = ["--gpus", "2", "--gpu", "h100", "--out", str(out)]
+    lines = list(run([str(tmp_path / "run.yaml"), *options, "actor_train.training_args.learning_rate=0.5"]))
     seconds = [float(line.split()[1]) for line in lines if line[:1].isdigit() and line.split()[2] == "s"]
     assert 2 <= len(seconds) <= 5 and seconds == sorted(seconds) and "1 x 2 H100" in lines[0]
     tree = yaml.safe_load(out.read_text())
     assert tree["defaults"] == ["run@_here_", "_self_"] and "pretrain" not in tree
     raw = compose_tree(*yaml_at(str(out)), ())
     spec = kind_of(raw.tree)
+    assert raw.tree["actor_train"]["training_args"]["learning_rate"] == 0.5
     plan = check(spec, resolve_tree(raw, spec.config_class())).plan
     assert plan.trains["actor_train"].samples_per_update == 64
+
+
+@pytest.mark.parametrize("name", ["run.yaml", "best.txt", "no-folder/best.yaml"])
+def test_a_file_that_cannot_be_written_on_top_is_refused_before_the_search(tmp_path: Path, name: str) -> None:
+    loaded(tmp_path, **TWO)
+    before = (tmp_path / "run.yaml").read_text()
+    with pytest.raises(ConfigError, match="--out: "):
+        list(run([str(tmp_path / "run.yaml"), "--gpus", "2", "--gpu", "H100", "--out", str(tmp_path / name)]))
+    assert (tmp_path / "run.yaml").read_text() == before
 
 
 def test_what_does_not_fit_is_counted_and_nothing_is_an_error(tmp_path: Path) -> None:
