@@ -57,10 +57,19 @@ class Forecast:
     def line(self) -> str:
         """Example: "a step ~41 s +-30 %: rollout 24 s, training 14 s, weights 1 s; 200 steps ~2.3 h, 18 GPU-hours"."""
         named = ((TITLES.get(name, name), seconds) for name, seconds in self.phases.items() if name not in _HIDDEN)
-        parts = ", ".join(f"{name} {_about(seconds)}" for name, seconds in named if seconds >= 0.01 * self.step_s)
-        gpus = f", {self.num_gpus * self.run_s / _HOUR:.2g} GPU-hours" if self.num_gpus else f" on {self.machine}"
-        run = f"; {counted(self.steps, 'step')} ~{_about(self.run_s)}" if self.steps else ""
-        return f"a step ~{_about(self.step_s)} +-{self.error:.0%}: {parts}{run}{gpus}"
+        parts = ", ".join(f"{name} {about(seconds)}" for name, seconds in named if seconds >= 0.01 * self.step_s)
+        gpus = f", {plain(self.gpu_hours)} GPU-hours{self._each}" if self.num_gpus else f" on {self.machine}"
+        run = f"; {counted(self.steps, 'step')} ~{about(self.run_s)}" if self.steps else ""
+        return f"a step ~{about(self.step_s)} +-{self.error:.0%}: {parts}{run}{gpus}"
+
+    @property
+    def gpu_hours(self) -> float:
+        """Those of the run; of a step, where the steps are not known: epochs are counted when the rows are read."""
+        return self.num_gpus * (self.run_s if self.steps else self.step_s) / _HOUR
+
+    @property
+    def _each(self) -> str:
+        return "" if self.steps else " a step"
 
     def lines(self) -> Iterator[str]:
         """Yield the lines of the plan."""
@@ -69,25 +78,28 @@ class Forecast:
         if self.hint:
             yield f"         {self.hint}"
         if self.hour_cost is not None and self.num_gpus:
-            cost = self.num_gpus * self.run_s / _HOUR * self.hour_cost
-            yield f"Cost     ~{cost:.3g} (gpu_hour_cost: {self.hour_cost:g})"
+            cost = plain(self.gpu_hours * self.hour_cost)
+            yield f"Cost     ~{cost}{self._each} (gpu_hour_cost: {self.hour_cost:g})"
 
     def warnings(self) -> Iterator[str]:
         """Yield what the last lines of a plan say of a run that takes very long."""
         if self.step_s > _HOUR:
-            yield f"A step takes about {_about(self.step_s)} on {self.machine}. `roll fit` searches a faster layout."
+            yield f"A step takes about {about(self.step_s)} on {self.machine}. `roll fit` searches a faster layout."
         if self.run_s > _WEEK:
-            yield f"The run takes about {_about(self.run_s)} on {self.machine}. Fewer max_steps, or more devices?"
+            yield f"The run takes about {about(self.run_s)} on {self.machine}. Fewer max_steps, or more devices?"
 
 
-def _about(seconds: float) -> str:
+def plain(value: float, digits: int = 2) -> str:
+    """Example: 0.134 is "0.13", 99.7 "100", 2710.3 "2,710"."""
+    return f"{value:,.0f}" if value >= 99.5 else f"{value:.{digits}g}"
+
+
+def about(seconds: float) -> str:
     """Example: 0.134 is "0.13 s", 41.2 "41 s", 5400 "1.5 h"."""
-    if seconds < 100:
-        return f"{seconds:.2g} s"
-    for unit, size in (("min", 60.0), ("h", _HOUR), ("days", 86400.0)):
+    for unit, size in (("s", 1.0), ("min", 60.0), ("h", _HOUR), ("days", 86400.0)):
         if seconds < 100 * size:
-            return f"{seconds / size:.2g} {unit}"
-    return f"{seconds / 86400 / 365:.2g} years"
+            return f"{plain(seconds / size)} {unit}"
+    return f"{plain(seconds / 86400 / 365)} years"
 
 
 class Scorecard:
@@ -125,11 +137,11 @@ class Scorecard:
 
 
 def scorecard_of(config: RunConfig, plan: RunPlan | None) -> Scorecard:
-    """The card of a run that starts here."""
+    """The card of a run that starts here, on this machine's own devices: gpu_name is for plans elsewhere."""
     found: Forecast | str = "no plan"
     try:
         make: Any = resolve("roll.simulate.forecast.forecast:forecast")
-        found = make(config, plan) if plan is not None else found
+        found = make(config.model_copy(update={"gpu_name": None}), plan) if plan is not None else found
     except Exception as error:  # a forecast keeps no run from its start
         found = describe(error)
     if isinstance(found, str):
@@ -154,12 +166,12 @@ def comparison(directory: Path) -> tuple[float, str] | None:
         card: dict[str, Any] = json.loads((directory / FILE).read_text(encoding="utf-8"))
         expected, measured, ratio = card["forecast"], card["measured"], float(card["ratio"])
         whole = sum(expected["phases"].values())
-        found = f"a step took {ratio:.2g} x the forecast of {whole:.2g} s +-{expected['error']:.0%}"
+        found = f"a step took {plain(ratio)} x the forecast of {about(whole)} +-{expected['error']:.0%}"
         longer = {name: value - expected["phases"].get(name, 0.0) for name, value in measured.items()}
         name = max(longer, key=lambda phase: abs(longer[phase]))
         before = expected["phases"].get(name, 0.0)
         if abs(longer[name]) > _SLOW * whole and before:
-            found += f": {TITLES.get(name, name)} {measured[name] / before:.2g} x"
+            found += f": {TITLES.get(name, name)} {plain(measured[name] / before)} x"
         return ratio, found
     except (OSError, ValueError, KeyError, TypeError):
         return None

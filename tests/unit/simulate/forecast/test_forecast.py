@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from roll.configs.memory.passes import gpu_of, training_flops
-from roll.run.records.scorecard import Forecast
+from roll.run.records.scorecard import Forecast, plain
 from roll.run.start.memory_report import gather_facts
 from roll.run.tracking.local import write_metrics
 from roll.simulate.forecast import forecast as forecasts
@@ -113,8 +113,8 @@ def test_gpus_give_hours_and_money_and_a_long_run_is_said_last(tmp_path: Path) -
     found = made(tmp_path, Hardware("H100", gpu), model=SEVEN_B, **keys)
     lines = list(found.lines())
     hours = 8 * found.run_s / 3600
-    assert found.num_gpus == 8 and f"{hours:.2g} GPU-hours" in lines[0] and "100 steps" in lines[0]
-    assert lines[-1] == f"Cost     ~{2 * hours:.3g} (gpu_hour_cost: 2)"
+    assert found.num_gpus == 8 and f"{plain(hours)} GPU-hours" in lines[0] and "100 steps" in lines[0]
+    assert lines[-1] == f"Cost     ~{plain(2 * hours)} (gpu_hour_cost: 2)"
     assert 5 < found.step_s < 300 and list(found.warnings()) == []
     slow = replace(found, phases={"rollout": 7200.0}, steps=1000)
     assert [line.partition(" about ")[0] for line in slow.warnings()] == ["A step takes", "The run takes"]
