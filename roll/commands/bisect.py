@@ -29,7 +29,7 @@ STAGES = (PROMPTS, ORDER, *ROW_STAGES[1:], *_METRICS, _WEIGHTS)
 
 
 class Entry(NamedTuple):
-    """Record of a stage in a step, equal if the stage was. `value` shows by how much it differs."""
+    """Record of a stage in a step: its digest is equal if the stage was. `value` shows by how much it differs."""
 
     digest: str
     value: float | None = None
@@ -64,17 +64,21 @@ def _settings_lines(runs: Sequence[RunFiles]) -> Iterator[str]:
 
 
 def _step_lines(one: Steps, other: Steps, steps: Sequence[int]) -> Iterator[str]:
+    for name, run, rest in (("first", one, other), ("second", other, one)):
+        alone = {stage for step in steps for stage in run[step]} - {stage for step in steps for stage in rest[step]}
+        if alone:
+            yield f"only in the {name} run: {', '.join(stage for stage in STAGES if stage in alone)}"
     first_gaps: dict[str, int] = {}  # the first step in which a stage differs
     for step in steps:
         for stage in STAGES:
-            if stage in one[step] and stage in other[step] and one[step][stage] != other[step][stage]:
+            if stage in one[step] and stage in other[step] and one[step][stage].digest != other[step][stage].digest:
                 first_gaps.setdefault(stage, step)
     if not first_gaps:
         yield f"no difference in {counted(len(steps), 'step')}, {steps[0]} to {steps[-1]}"
         return
     begin = min(first_gaps.values())
     first = next(stage for stage in STAGES if first_gaps.get(stage) == begin)
-    equal = [stage for stage in STAGES[: STAGES.index(first)] if stage in one[begin]]
+    equal = [stage for stage in STAGES[: STAGES.index(first)] if stage in one[begin] and stage in other[begin]]
     before = [f"steps {steps[0]} to {begin - 1}"] if begin > steps[0] else []
     before += [f"in step {begin} {', '.join(equal)}"] if equal else []
     yield f"first difference: step {begin}, {first}{_by(one[begin][first], other[begin][first])}"

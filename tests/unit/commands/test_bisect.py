@@ -110,6 +110,19 @@ def test_keys_that_differ_come_first_and_equal_runs_have_no_difference(tmp_path:
     ]
 
 
+def test_nan_in_both_is_equal_and_a_stage_of_one_run_is_named(tmp_path: Path) -> None:
+    metrics = {**METRICS, "actor/pg_loss": float("nan")}
+    one = recorded(tmp_path / "one", metrics=metrics)
+    other = recorded(tmp_path / "other", metrics=metrics, planted=lambda batch: replace(batch, ref_log_probs=None))
+    (other / "logs" / DIGESTS_FILE).unlink()
+    for step in STEPS:
+        Digests(other / "logs").record(step, row_numbers(replace(batch_of(step), ref_log_probs=None)))
+    assert list(run([str(one), str(other)]))[1:] == [
+        "only in the first run: log-probs of the reference",
+        "no difference in 4 steps, 1 to 4",
+    ]
+
+
 def test_a_run_of_an_earlier_roll_has_no_digests(tmp_path: Path) -> None:
     one, other = recorded(tmp_path / "one"), recorded(tmp_path / "other")
     (other / "logs" / DIGESTS_FILE).unlink()
