@@ -212,8 +212,8 @@ def gpu_of(device_name: str) -> Gpu | None:
     for gpu in (Gpu(name, **figures) for name, figures in table.items()):
         wanted = gpu.name.upper().split()
         for place in range(len(words)):
-            head, rest = words[place : place + len(wanted)], words[place + len(wanted) :]
-            if head == wanted and all(_NO_MATTER.fullmatch(word) for word in rest):
+            here, rest = words[place:], [word for word in words[place:] if word not in wanted]
+            if here[0] == wanted[0] and {*wanted} <= {*here} and all(map(_NO_MATTER.fullmatch, rest)):
                 return gpu
     return None
 
