@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from statistics import NormalDist
 
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.run_plan import RunPlan
@@ -44,8 +45,18 @@ class Lengths:
 
     @property
     def median(self) -> float:
-        """Median of the log-normal distribution with this mean, before its end is cut at `cap`."""
-        return self.mean / math.exp(self.spread**2 / 2)
+        """Median of the log-normal distribution that has this mean after its end is cut at `cap`."""
+        if not self.spread:
+            return self.mean
+        low, high = math.log(max(self.mean, 1)) - self.spread**2 / 2, math.log(self.cap) + 4 * self.spread
+        for _ in range(30):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self._cut_mean(middle) < self.mean else (low, middle)
+        return math.exp(low)
+
+    def _cut_mean(self, mu: float) -> float:
+        z, below = (math.log(self.cap) - mu) / self.spread, NormalDist().cdf
+        return math.exp(mu + self.spread**2 / 2) * below(z - self.spread) + self.cap * below(-z)
 
 
 def lengths_of(config: RunConfig, plan: RunPlan) -> Lengths:
