@@ -193,7 +193,7 @@ def _show_forecast(loaded: Loaded, memory: MemoryReport, options: StartOptions) 
     outlook: Any = resolve("roll.simulate.forecast.forecast:outlook")
     found = outlook(loaded.config, loaded.plan, memory.facts, options.elsewhere)
     if isinstance(found, str):
-        _say(f"Time: not known ({found}).")
+        _say(f"Time     not known: {found}")
         return []
     _say("\n".join(found.lines()))
     return [*found.warnings()]

@@ -31,7 +31,8 @@ _SLOW = 0.1  # of a step: a phase below it is never the reason
 @dataclass(frozen=True)
 class Forecast:
     """`phases`: seconds of a step by the phases of `time/...`. `error`: the usual largest difference, as a share of the
-    step. `num_gpus`: 0 on CPUs. `hour_cost`: of a GPU; None: not known."""
+    step. `num_gpus`: 0 on CPUs. `hour_cost`: of a GPU; None: not known. `kind`: of the runs whose history tells of this
+    one."""
 
     machine: str
     phases: Mapping[str, float]
@@ -44,6 +45,7 @@ class Forecast:
     source: str
     hour_cost: float | None = None
     hint: str = ""
+    kind: str = ""
 
     @property
     def step_s(self) -> float:
@@ -131,7 +133,7 @@ class Scorecard:
             file = Path(HISTORY).expanduser()
             file.parent.mkdir(parents=True, exist_ok=True)
             with file.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps({"machine": self.forecast.machine, "ratio": ratio}) + "\n")
+                stream.write(json.dumps({"kind": self.forecast.kind, "ratio": ratio}) + "\n")
         except OSError as error:
             logger.warning("%s cannot be written: %s", FILE, error.strerror)
 

@@ -11,6 +11,7 @@ from roll.configs.memory.layer_shape import ModelShape
 from roll.configs.memory.parts import RoleFacts
 from roll.configs.memory.passes import Gpu, forward_flops, training_flops
 from roll.configs.plan.batch_plan import BatchPlan
+from roll.configs.plan.engine_limits import given_share
 from roll.configs.plan.layout import parallel_sizes
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.plan.train_plan import TrainPlan
@@ -26,6 +27,7 @@ _PADDING = 1.1  # rows of like length in a micro batch
 _OPTIMIZER_BYTES = 48  # read and written for each weight in an update: gradient, master weight, two moments, clipping
 _STATE_BYTES = 16  # of each trained weight, which wait in host memory while an engine has the GPU
 _SAVED_BYTES = 14  # of each weight in a checkpoint
+_OF_SHARE = 0.92  # of an engine's share: what it computes with takes the rest
 _THREADS = "OMP_NUM_THREADS"
 
 
@@ -99,8 +101,10 @@ class Phases:
         gpu, facts = self.hardware.gpu, self.facts[role]
         if gpu is None:
             return None
-        room = gpu.memory * 1e9 * facts.worker.num_gpus_per_worker * (0.55 if facts.shares_devices else 0.85)
-        free = room - _weight_bytes(facts.shape, facts.dtype_bytes)
+        memory = (self.config.gpu_memory_gb or gpu.memory) * 1e9 * facts.worker.num_gpus_per_worker
+        share = given_share(facts.worker)
+        share = _OF_SHARE * share if share else 0.55 if facts.shares_devices else 0.85
+        free = memory * share - _weight_bytes(facts.shape, facts.dtype_bytes)
         return max(1024, int(free / cache_bytes_per_token(facts.shape, facts.dtype_bytes)))
 
     # The trainer

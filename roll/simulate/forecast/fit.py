@@ -16,7 +16,7 @@ import yaml
 from roll.configs.load.loader import RawTree, compose_tree, resolve_tree, yaml_at
 from roll.configs.memory.memory_points import MemoryPoint, largest, memory_plan
 from roll.configs.memory.parts import GB, gigabytes
-from roll.configs.memory.passes import gpu_of
+from roll.configs.memory.passes import Gpu, gpu_of
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.errors import ConfigError
 from roll.run.kind import kind_of
@@ -54,18 +54,25 @@ class Layout:
 class Search:
     """Layouts of one YAML on `nodes` x `gpus` devices, or on the cores of this machine."""
 
-    def __init__(self, raw: RawTree, spec: PipelineSpec, gpus: int, nodes: int, name: str | None):
+    def __init__(
+        self, raw: RawTree, spec: PipelineSpec, gpus: int, nodes: int, name: str | None, here: Gpu | None = None
+    ):
         self._raw, self._spec, self.gpus, self.nodes = raw, spec, gpus, nodes
         self.refused = Counter[str]()
         self._tried: dict[str, Layout | None] = {}
         self._keys_of: dict[int, Keys] = {}  # all that a layout was made of
         self.machine: Keys = {}
         if gpus:
-            device = gpu_of(name or "")
+            device = here if here is not None and name is None else gpu_of(name or "")
             if device is None:
                 raise ConfigError(f"--gpu: {name or 'no name'} is not in gpus.yaml. Name one, such as H100.")
             given = raw.tree.get("gpu_memory_gb") or device.memory
-            self.machine = {"num_nodes": nodes, "num_gpus_per_node": gpus, "gpu_memory_gb": given, "gpu_name": name}
+            self.machine = {
+                "num_nodes": nodes,
+                "num_gpus_per_node": gpus,
+                "gpu_memory_gb": given,
+                "gpu_name": name or device.name,
+            }
             self._hardware = Hardware(device.name, device)
 
     @cached_property
@@ -210,9 +217,11 @@ def run(argv: Sequence[str]) -> Iterator[str]:
             f"{options.config}: `roll fit` searches layouts of RL runs, and this one is of kind {spec.name}."
         )
     name = options.gpu or config.gpu_name
-    has_gpus = name is not None or _is_gpu(hardware_of(config, plan))
+    where = hardware_of(config, plan)
+    here = where.gpu if isinstance(where, Hardware) else None
+    has_gpus = name is not None or here is not None
     gpus = options.gpus if options.gpus is not None else config.num_gpus_per_node if has_gpus else 0
-    search = Search(raw, spec, gpus, options.nodes or config.num_nodes, name)
+    search = Search(raw, spec, gpus, options.nodes or config.num_nodes, name, here)
     best = search.best()
     if not best:
         reasons = "; ".join(f"{count} x {reason}" for reason, count in search.refused.most_common(3))
@@ -241,10 +250,6 @@ def _check_out(out: Path, config: Path) -> None:
         raise ConfigError(f"--out: {out} has to be a .yaml other than {config}, which stays and is read by it.")
     if not os.access(out.absolute().parent, os.W_OK):
         raise ConfigError(f"--out: there is no folder {out.absolute().parent} to write to.")
-
-
-def _is_gpu(hardware: Hardware | str) -> bool:
-    return isinstance(hardware, Hardware) and hardware.gpu is not None
 
 
 def _row(place: int, layout: Layout, best: Layout) -> tuple[str, ...]:

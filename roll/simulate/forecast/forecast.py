@@ -16,12 +16,13 @@ from pathlib import Path
 from roll.configs.memory.parts import RoleFacts
 from roll.configs.memory.passes import gpu_of
 from roll.configs.plan.batch_plan import BatchPlan, ahead_by
+from roll.configs.plan.engine_limits import share_key
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.run import RunConfig
 from roll.errors import describe
 from roll.run.records.scorecard import HISTORY, Forecast
-from roll.run.start.machine import lacks_gpus
+from roll.run.start.machine import lacks_gpus, smallest_gpu_bytes
 from roll.run.start.memory_report import gather_facts
 from roll.simulate.forecast.costs import Hardware, Phases
 from roll.simulate.forecast.lengths import lengths_of
@@ -44,16 +45,24 @@ def hardware_of(config: RunConfig, plan: RunPlan, elsewhere: bool = False) -> Ha
     if on_gpus and config.gpu_name is not None:
         gpu = gpu_of(config.gpu_name)
         return f"gpu_name: {config.gpu_name} is not in gpus.yaml" if gpu is None else Hardware(gpu.name, gpu)
-    if elsewhere:
-        return "the machine is not known. Name its GPUs: gpu_name: H100"
-    if on_gpus and not lacks_gpus(config):
-        name = _name_of_gpus()
-        gpu = gpu_of(name)
-        return f"{name or 'the GPU'} is not in gpus.yaml. Set gpu_name" if gpu is None else Hardware(gpu.name, gpu)
+    name = "" if elsewhere or not on_gpus or lacks_gpus(config) else _name_of_gpus()
+    if name:
+        gpu, size = gpu_of(name), smallest_gpu_bytes()
+        if gpu is None:
+            return f"{name} is not in gpus.yaml. Set gpu_name to the nearest that is"
+        return Hardware(gpu.name, replace(gpu, memory=size / 1e9) if size else gpu)
+    if elsewhere or (on_gpus and (_is_for_gpus(config) or not lacks_gpus(config))):
+        return "name the GPUs with gpu_name, such as H100"
     probe = probe_of_cpus()
     if probe is None:
         return "the CPUs could not be measured"
     return Hardware(counted(int(probe["cores"]), "core"), probe=probe)
+
+
+def _is_for_gpus(config: RunConfig) -> bool:
+    """Whether devices are GPUs, and not the slots of a run on cores."""
+    engines = [worker for worker in config.model_roles.values() if share_key(worker) is not None]
+    return bool(engines) or config.gpu_memory_gb is not None
 
 
 def _name_of_gpus() -> str:
@@ -127,6 +136,9 @@ def _whole(phases: Phases, trainer: str, seconds: Mapping[str, float], hint: str
     validate_s = seconds.get("rollout", 0.0)  # as long as the rollout of a step: the rows are not counted here
     save_s = phases.save_s(trainer)
     error, known = _error(phases, seconds)
+    absent = [role for role in config.model_roles if role not in phases.facts]
+    if absent:
+        known += f"; without {', '.join(absent)}: no config.json here"
     return Forecast(
         machine=name,
         phases={phase: value for phase, value in seconds.items() if value > 0},
@@ -141,6 +153,7 @@ def _whole(phases: Phases, trainer: str, seconds: Mapping[str, float], hint: str
         source=f"{known}; {lengths.source}" + (f", {lengths.skipped:.0%} of rows skipped" if lengths.skipped else ""),
         hour_cost=config.gpu_hour_cost,
         hint=hint,
+        kind=_kind(phases),
     )
 
 
@@ -152,10 +165,11 @@ def _error(phases: Phases, seconds: Mapping[str, float]) -> tuple[float, str]:
     usual["train"] = usual["train_actor"]
     of_phases = sum(usual.get(name, phases.share("other")) * value for name, value in seconds.items()) / whole
     of_tokens = sum(value for name, value in seconds.items() if name.startswith(("rollout", "train", "score"))) / whole
-    ratios = past_ratios(phases.hardware.name)
+    ratios = past_ratios(_kind(phases))
     if len(ratios) >= _RUNS:
-        of_phases = sorted(abs(math.log(ratio)) for ratio in ratios)[math.ceil(0.9 * len(ratios)) - 1]
-        known = f"{counted(len(ratios), 'run')} of {phases.hardware.name}, off by {_median(ratios):.0%} (median)"
+        of_phases = sorted(abs(ratio - 1) for ratio in ratios)[math.ceil(0.9 * len(ratios)) - 1]
+        runs = f"{counted(len(ratios), 'run')} of such a size on {phases.hardware.name}"
+        known = f"{runs}, off by {_median(ratios):.0%} (median)"
     else:
         known = f"the {phases.hardware.name} of gpus.yaml" if phases.hardware.gpu else "a probe of this machine's CPUs"
     return max(_LEAST_ERROR, of_phases + phases.lengths.error * of_tokens), known
@@ -165,13 +179,23 @@ def _median(ratios: Sequence[float]) -> float:
     return statistics.median(abs(ratio - 1) for ratio in ratios)
 
 
-def past_ratios(machine: str) -> list[float]:
-    """Measured step / forecast of the runs that finished on such devices, the newest 50."""
+def _kind(phases: Phases) -> str:
+    """Name of the runs whose history tells of this one: the devices, and the trained model's power of ten of weights.
+
+    Example: "H100 1e10" for a model of 7B.
+    """
+    probe = phases.hardware.probe
+    size = phases.facts[next(iter(phases.plan.trains))].shape.num_elements
+    return f"{probe['key'] if probe else phases.hardware.name} 1e{math.log10(size):.0f}"
+
+
+def past_ratios(kind: str) -> list[float]:
+    """Measured step / forecast of the finished runs of this kind, the newest 50."""
     ratios = list[float]()
     with suppress(OSError, ValueError, KeyError, TypeError):
         for line in Path(HISTORY).expanduser().read_text(encoding="utf-8").splitlines()[-200:]:
             row = json.loads(line)
-            if row["machine"] == machine and row["ratio"] > 0:
+            if row.get("kind") == kind and row["ratio"] > 0:
                 ratios.append(float(row["ratio"]))
     return ratios[-50:]
 

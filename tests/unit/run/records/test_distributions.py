@@ -61,15 +61,15 @@ def test_a_step_counts_without_its_validation_and_the_card_leaves_out_the_first(
     written = json.loads((tmp_path / FILE).read_text())
     assert (written["ratio"], written["steps"]) == (2.1, 3) and written["measured"]["rollout"] == 7.4
     assert comparison(tmp_path) == (2.1, "a step took 2.1 x the forecast of 4 s +-30%: rollout 2.5 x")
-    assert json.loads((tmp_path / "cache" / "forecasts.jsonl").read_text()) == {"machine": "2 cores", "ratio": 2.1}
+    assert json.loads((tmp_path / "cache" / "forecasts.jsonl").read_text()) == {"kind": "", "ratio": 2.1}
 
 
 def test_hours_and_cost_are_of_a_step_where_steps_are_not_known_and_are_plain_numbers() -> None:
     of_run = replace(FORECAST, num_gpus=8, steps=1000, phases={"rollout": 99.7}, hour_cost=10.0)
-    assert [*of_run.lines()][0].endswith("rollout 100 s; 1000 steps ~28 h, 222 GPU-hours")
+    assert next(of_run.lines()).endswith("rollout 100 s; 1000 steps ~28 h, 222 GPU-hours")
     assert [*of_run.lines()][-1] == "Cost     ~2,216 (gpu_hour_cost: 10)"
     of_step = replace(of_run, steps=0, beside_s=30.0)
-    assert [*of_step.lines()][0].endswith("rollout 100 s, 0.22 GPU-hours a step")
+    assert next(of_step.lines()).endswith("rollout 100 s, 0.22 GPU-hours a step")
     assert [*of_step.lines()][-1] == "Cost     ~2.2 a step (gpu_hour_cost: 10)"
 
 

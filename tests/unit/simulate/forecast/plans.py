@@ -31,6 +31,7 @@ SEVEN_B = MODEL | {
 FLAT = [1e9, 1e9, 1e9, 1e9]  # a rate that does not depend on rows
 PROBE = {
     "cores": 2,
+    "key": "cores",
     "flops": {"1": {"fp32": FLAT, "bf16": FLAT}, "2": {"fp32": [2e9] * 4, "bf16": [2e9] * 4}},
     "copy_bytes_per_s": 1e9,
     "operation_s": 1e-6,

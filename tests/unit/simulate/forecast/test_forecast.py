@@ -1,6 +1,7 @@
 """The forecast: seconds by FLOPs and bytes, lengths, the bar and what it rests on, and lines of the plan."""
 
 import json
+import statistics
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,14 +9,15 @@ from typing import Any
 import pytest
 
 from roll.configs.memory.passes import gpu_of, training_flops
-from roll.run.records.scorecard import Forecast, plain
+from roll.run.records.scorecard import Forecast, plain, scorecard_of
 from roll.run.start.memory_report import gather_facts
 from roll.run.tracking.local import write_metrics
 from roll.simulate.forecast import forecast as forecasts
 from roll.simulate.forecast.costs import Hardware, Phases
 from roll.simulate.forecast.forecast import forecast
-from roll.simulate.forecast.lengths import lengths_of
+from roll.simulate.forecast.lengths import Lengths, lengths_of
 from roll.simulate.forecast.machine import Cpus, Gpus
+from roll.simulate.workload import LogNormal
 from tests.unit.simulate.forecast.plans import CPUS, ON_GPUS, PROBE, SEVEN_B, loaded
 
 
@@ -120,21 +122,61 @@ def test_gpus_give_hours_and_money_and_a_long_run_is_said_last(tmp_path: Path) -
     assert [line.partition(" about ")[0] for line in slow.warnings()] == ["A step takes", "The run takes"]
 
 
-def test_where_nothing_says_which_machine_there_is_no_forecast(tmp_path: Path) -> None:
+def test_where_nothing_says_which_machine_there_is_no_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = loaded(tmp_path, **ON_GPUS)
     found = forecast(run.config, run.plan, elsewhere=True)
     assert isinstance(found, str) and "gpu_name" in found
+    monkeypatch.setattr(forecasts, "lacks_gpus", lambda config: True)
+    assert forecast(run.config, run.plan) == found  # and not the cores of a laptop
     run = loaded(tmp_path, gpu_name="H900", **ON_GPUS)
     assert "H900" in str(forecast(run.config, run.plan))
+    run = loaded(tmp_path, gpu_name="H100", **ON_GPUS)
+    assert isinstance(forecast(run.config, run.plan), Forecast)
+    assert scorecard_of(run.config, run.plan).forecast is None  # a run is measured on what is here
+
+
+def test_the_memory_of_gpus_is_that_of_their_name_or_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "Tesla V100-PCIE-16GB", "Tesla V100-SXM2-32GB")
+    assert [gpu.memory for name in names if (gpu := gpu_of(name))] == [40, 80, 16, 32]
+    monkeypatch.setattr(forecasts, "lacks_gpus", lambda config: False)
+    monkeypatch.setattr(forecasts, "_name_of_gpus", lambda: names[1])
+    monkeypatch.setattr(forecasts, "smallest_gpu_bytes", lambda: 20e9)
+    run = loaded(tmp_path, **ON_GPUS)
+    where = forecasts.hardware_of(run.config, run.plan)
+    assert isinstance(where, Hardware) and where.gpu and where.gpu.memory == 20
+
+
+def test_an_engine_has_the_share_of_the_gpu_that_the_yaml_says(tmp_path: Path) -> None:
+    where = Hardware("H100", gpu_of("H100"))
+    engine = {"strategy_name": "vllm", "strategy_config": {"gpu_memory_utilization": 0.3}}
+    small = ON_GPUS | {"actor_infer": ON_GPUS["actor_infer"] | {"strategy_args": engine}}
+    few, usual = (phases_of(tmp_path, where, **keys).kv_tokens("actor_infer") for keys in (small, ON_GPUS))
+    assert few and usual and few / usual == pytest.approx(0.3 / 0.6, rel=0.01)
+
+
+def test_a_role_whose_model_is_not_here_is_named(tmp_path: Path) -> None:
+    absent = {"model_args": {"model_name_or_path": "no-such-owner/no-such-model"}}
+    found = made(tmp_path, reference=absent, init_kl_coef=0.1, add_token_level_kl=True)
+    assert "without reference: no config.json here" in found.source
+
+
+def test_responses_have_their_mean_after_the_cut_at_the_cap() -> None:
+    lengths = Lengths(16, 180, 240, 0.9, "", 0.5)
+    drawn = LogNormal(lengths.median, 0.72, 0.54, 240)
+    played = statistics.fmean(drawn.group(number, 8).lengths.mean() for number in range(500))
+    assert played == pytest.approx(180, rel=0.03)
 
 
 def test_the_bar_is_that_of_the_runs_that_finished_here(tmp_path: Path) -> None:
     first = made(tmp_path)
     assert "a probe" in first.source and 0.3 <= first.error <= 0.4
-    rows = [{"machine": "2 cores", "ratio": ratio} for ratio in (1.1, 0.9, 1.2)] + [{"machine": "T4", "ratio": 9}]
+    others = [{"machine": "2 cores", "ratio": 9}, {"kind": "cores 1e10", "ratio": 9}]  # without a size; a larger model
+    rows = others + [{"kind": first.kind, "ratio": ratio} for ratio in (1.1, 0.9, 2.5)]
     (tmp_path / "forecasts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = made(tmp_path)
-    assert found.error == pytest.approx(0.182, abs=0.001) and "3 runs of 2 cores" in found.source
+    assert found.error == pytest.approx(1.5) and "3 runs of such a size on 2 cores" in found.source
 
 
 def test_a_small_cache_runs_fewer_responses_at_once(tmp_path: Path) -> None:
