@@ -66,7 +66,7 @@ class Forecast:
 
     @property
     def gpu_hours(self) -> float:
-        """Those of the run; of a step, where the steps are not known: epochs are counted when the rows are read."""
+        """Hours of the run; of a step, where steps are not known: epochs are counted when the rows are read."""
         return self.num_gpus * (self.run_s if self.steps else self.step_s) / _HOUR
 
     @property
