@@ -38,6 +38,8 @@ class Costs:
     train_tokens_per_s: float = 9_000.0
     """Tokens that one device trains on, prompts included, with whatever scoring is done in the same phase."""
     train_overhead_s: float = 0.0
+    critic_share: float = 1.0
+    """Seconds of the critic's updates, as a share of the policy's."""
     score_tokens_per_s: float = 30_000.0
     """Tokens that one device scores, in a pass for old log-probs, a reference or a critic's values."""
     publish_s: float = 2.0

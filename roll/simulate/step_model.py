@@ -56,7 +56,7 @@ class StepModel:
         if setup.trains_critic:
             with self.timer("train_critic"):
                 async with self.hold("critic"):
-                    await self._work("train_critic", train_s)
+                    await self._work("train_critic", train_s * costs.critic_share)
         with self.timer("train_actor"):
             async with self.hold("actor_train"):
                 await self._work("train_actor", train_s)

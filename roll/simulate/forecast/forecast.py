@@ -227,6 +227,7 @@ def costs_of(phases: Phases, plan: BatchPlan, setup: Setup) -> Costs:
     counts = sorted({*(2**power for power in range(most.bit_length())), most})
     tokens = plan.samples_per_step * lengths.row
     products, beside = phases.train_s(trainer)
+    critic = sum(phases.train_s("critic")) if "critic" in phases.facts else 0.0
     roles = {"values": "critic", "old_log_probs": trainer}
     reference = trainer if plan.policy_is_reference else "reference"
     scorers = [roles.get(name, reference) for name in setup.passes]
@@ -243,6 +244,7 @@ def costs_of(phases: Phases, plan: BatchPlan, setup: Setup) -> Costs:
         prefill_tokens_per_s=prompt / phases.prefill_s(engine, prompt),
         train_tokens_per_s=tokens / products / setup.devices.train,
         train_overhead_s=beside,
+        critic_share=critic / (products + beside),
         score_tokens_per_s=tokens * len(scorers) / scored / devices if scored else 1e12,
         publish_s=phases.publish_s(trainer, engine),
         turn_s=phases.turn_s(trainer),

@@ -162,6 +162,15 @@ def test_a_role_whose_model_is_not_here_is_named(tmp_path: Path) -> None:
     assert "without reference: no config.json here" in found.source
 
 
+def test_the_update_of_a_critic_costs_by_its_own_model(tmp_path: Path) -> None:
+    critic = {"training_args": {"per_device_train_batch_size": 32, "gradient_accumulation_steps": 1}}
+    critic |= {"strategy_args": {"strategy_name": "fsdp2_train"}, "model_args": {"dtype": "fp32"}}
+    keys: dict[str, Any] = {"adv_estimator": "gae", "critic": critic}
+    phases, found = phases_of(tmp_path, **keys), made(tmp_path, **keys)
+    assert found.phases["train_critic"] == pytest.approx(sum(phases.train_s("critic")), rel=0.01)
+    assert found.phases["train_critic"] != pytest.approx(found.phases["train_actor"], rel=0.05)
+
+
 def test_responses_have_their_mean_after_the_cut_at_the_cap() -> None:
     lengths = Lengths(16, 180, 240, 0.9, "", 0.5)
     drawn = LogNormal(lengths.median, 0.72, 0.54, 240)
