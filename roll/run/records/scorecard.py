@@ -147,7 +147,7 @@ def scorecard_of(config: RunConfig, plan: RunPlan | None) -> Scorecard:
     except Exception as error:  # a forecast keeps no run from its start
         found = describe(error)
     if isinstance(found, str):
-        logger.debug("no forecast: %s", found)
+        logger.info("no forecast: %s", found)
         return Scorecard(None, Path(config.logging_dir))
     logger.info("forecast: %s", found.line)
     return Scorecard(found, Path(config.logging_dir))
