@@ -135,7 +135,7 @@ class Phases:
         products *= 1 + (pipeline - 1) / max(1, passes)
         launches = 3 * passes * shape.num_layers * self.share("layer_s")
         states = trained * _OPTIMIZER_BYTES / (ranks if _is_sharded(facts.worker) else 1)
-        return products, launches + train.updates_per_step * devices.read_s(states)
+        return products, launches + train.updates_per_step * (devices.read_s(states) + devices.shares["update_s"])
 
     def _rows_at_once(self, worker: WorkerConfig, train: TrainPlan) -> float:
         budget = worker.packed_tokens_in_train or (

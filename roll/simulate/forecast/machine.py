@@ -89,7 +89,11 @@ class Cpus:
         return shares()["cpu"]
 
     def pass_s(self, kind: str, flops: float, weight_bytes: float, rows: float, dtype_bytes: int) -> float:
-        return flops / (self._rate(rows, "fp32" if dtype_bytes == 4 else "bf16") * self.shares[kind] * self.share)
+        dtype = "fp32" if dtype_bytes == 4 else "bf16"
+        rate = self._rate(rows, dtype) * self.shares.get(f"{kind}_{dtype}", self.shares[kind])
+        if kind == "train":  # attention, and the products backward, which are slower in bf16
+            rate *= self.probe["layer_flops"][dtype] / self.probe["flops"]["1"][dtype][-1]
+        return flops / (rate * self.share)
 
     def read_s(self, num_bytes: float) -> float:
         return num_bytes / self.probe["copy_bytes_per_s"]

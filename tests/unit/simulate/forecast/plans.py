@@ -33,6 +33,7 @@ PROBE = {
     "cores": 2,
     "key": "cores",
     "flops": {"1": {"fp32": FLAT, "bf16": FLAT}, "2": {"fp32": [2e9] * 4, "bf16": [2e9] * 4}},
+    "layer_flops": {"fp32": 1e9, "bf16": 1e9},
     "copy_bytes_per_s": 1e9,
     "operation_s": 1e-6,
 }

@@ -41,11 +41,12 @@ def made(folder: Path, hardware: Hardware = CPUS, **keys: Any) -> Forecast:
 
 def test_cores_interpolate_the_probe_and_share_what_all_workers_take() -> None:
     probe = PROBE | {"flops": {"1": {"fp32": [1e9, 2e9, 4e9, 8e9]}, "2": {"fp32": [1e9, 4e9, 8e9, 16e9]}}}
+    probe["layer_flops"] = {"fp32": 4e9}  # half of what products alone reach
     alone, both = Cpus(probe, 1, 2), Cpus(probe, 2, 2)
-    seconds = [alone.pass_s("train", 0.95e9, 0, rows, 4) for rows in (1, 8, 64, 512, 4096)]
+    seconds = [alone.pass_s("train", 0.45e9, 0, rows, 4) for rows in (1, 8, 64, 512, 4096)]
     assert seconds == pytest.approx([1, 1 / 2, 1 / 4, 1 / 8, 1 / 8])
-    assert both.pass_s("train", 0.95e9, 0, 8, 4) == pytest.approx(1 / 4)
-    assert replace(both, share=0.5).pass_s("train", 0.95e9, 0, 8, 4) == pytest.approx(1 / 2)
+    assert both.pass_s("train", 0.45e9, 0, 8, 4) == pytest.approx(1 / 4)
+    assert replace(both, share=0.5).pass_s("train", 0.45e9, 0, 8, 4) == pytest.approx(1 / 2)
 
 
 def test_a_decode_step_of_a_gpu_reads_all_weights_once() -> None:
@@ -60,9 +61,9 @@ def test_an_update_costs_its_flops_and_what_reads_the_optimizer(tmp_path: Path) 
     shape = phases.facts["actor_train"].shape
     products, beside = phases.train_s("actor_train")
     rows, tokens = 32, 32 * (16 + 64)
-    assert products == pytest.approx(training_flops(shape, tokens, rows * 80 * 80 / 2) / (2e9 * 0.95))
+    assert products == pytest.approx(training_flops(shape, tokens, rows * 80 * 80 / 2) / (2e9 * 0.9))
     launches = 3 * 8 * 2 * 180e-6  # passes, micro batches, layers
-    assert beside == pytest.approx(launches + 48 * shape.num_elements / 1e9)
+    assert beside == pytest.approx(launches + 48 * shape.num_elements / 1e9 + 0.1)
 
 
 def test_shared_prompts_are_computed_once_and_checkpointing_repeats_a_pass(tmp_path: Path) -> None:
