@@ -28,7 +28,7 @@ def test_two_updates_of_a_step_train_with_the_same_experts(
     tokenizer.save_pretrained(model)
     steps = ("max_steps=2", "eval_steps=-1", "save_steps=-1", "ppo_epochs=2", f"pretrain={model}", *divided)
     all_rows = "skip_idle_rows=false"  # rewards of weights that are drawn are alike
-    run = start_run(sort_data, example, *steps, all_rows, f"actor_train.router_replay.mode={mode}")
+    run = start_run(sort_data, example, "--all", *steps, all_rows, f"actor_train.router_replay.mode={mode}")
     assert run.wait() == 0, run.text
     assert ("router_replay R2 trains with the experts that this pass chooses" in run.text) == (mode == "R2")
     for step in (1, 2):
