@@ -128,7 +128,6 @@ _RL_PROBLEMS = (
     "roll.configs.checks.rl:config_problems",
     "roll.rl.user_code:user_code_problems",
     "roll.rl.rollout_loop:loop_problems",
-    "roll.run.start.start_checks:rehearsal_problems",
     "roll.configs.checks.rollout:bench_problems",
 )
 _RL_WARNINGS = (

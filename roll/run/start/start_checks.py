@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from roll.configs.checks.variables import inherited_problems
-from roll.configs.plan.batch_plan import rollout_bounds
 from roll.configs.problems import Problem, joined_problems
-from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.run import RunConfig
 from roll.configs.tables.features import active
 from roll.distributed.strategy.table import class_problems
@@ -215,19 +213,3 @@ def _texts(node: object, path: str) -> Iterator[tuple[str, str]]:
         else:
             for index, item in enumerate(node):
                 yield from _texts(item, f"{path}[{index}]")
-
-
-# A run whose steps would wait for groups for ever is refused before it starts.
-
-
-def rehearsal_problems(config: AlgorithmConfig) -> Iterator[Problem]:
-    """Plays the first steps with the numbers of this run."""
-    from roll.distributed.scheduler.rehearsal import rehearse
-
-    num_groups = config.num_groups
-    try:
-        bounds = rollout_bounds(config)
-    except ValueError:  # the configuration is refused for it
-        return
-    if why := rehearse(bounds, num_groups if config.is_use_additional_prompts else 0, config.max_steps):
-        yield Problem(f"{num_groups} groups a step, {bounds.capacity} in flight: {why}.", ("rollout_batch_size",))
