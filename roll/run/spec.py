@@ -215,6 +215,17 @@ PIPELINES: Mapping[str, PipelineSpec] = {
 }
 
 
+KIND_BY_KEY: Mapping[str, str] = {
+    **dict.fromkeys(("rewards", "reward_model", "num_return_sequences_in_group"), "rlvr"),
+    **dict.fromkeys(("train_env_manager", "val_env_manager", "custom_envs", "agent_endpoint"), "agentic"),
+    "sft_train": "sft",
+    "reward_train": "rm",
+    **dict.fromkeys(("student", "student_pretrain"), "distill"),
+    **dict.fromkeys(("chosen_key", "rejected_key", "beta"), "dpo"),
+}
+"""The kind of run whose key it is; of several keys of a YAML the first one here counts: a fragment may bring others."""
+
+
 def pipeline_of(name: str) -> PipelineSpec:
     """The spec of a built-in name, or under `package.module:SPEC`. Raises ConfigError if there is none."""
     if name in PIPELINES:

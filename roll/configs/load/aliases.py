@@ -271,6 +271,11 @@ def foreign_keys(settings: type[Settings]) -> frozenset[str]:
     return frozenset(key for table in (RENAMED, DROPPED) for name, key in table if name in names)
 
 
+def spellings(settings: type[Settings]) -> frozenset[str]:
+    """All keys that a section may have, those of other systems included."""
+    return frozenset(known_keys(settings)) | foreign_keys(settings)
+
+
 def apply_aliases(cls: type[Settings], tree: dict[str, Any]) -> tuple[list[Problem], list[str]]:
     """Renames and drops foreign keys of a raw tree in place. Returns problems (both spellings given) and warnings."""
     problems: list[Problem] = list(take_ahead_names(cls, tree))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from roll.configs.base import Settings, join
+from roll.configs.load.aliases import spellings
 from roll.configs.load.inert_keys import Path, path_text, sections
 from roll.configs.load.loader import RawTree
 from roll.configs.load.overrides import WHOLE_REFERENCE, lookup, references
@@ -14,7 +15,6 @@ from roll.configs.problems import nearest
 from roll.configs.sections.run import STAGES, RunConfig, StageConfig
 from roll.configs.tables.presets import kind_of_algorithm
 from roll.errors import ConfigError
-from roll.run.kind import spellings
 from roll.utils.text import show
 
 _ELSEWHERE: Mapping[str, str] = {

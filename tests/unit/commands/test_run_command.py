@@ -11,7 +11,7 @@ from roll.commands import evaluate
 from roll.commands.table import main
 from roll.errors import ConfigError
 from roll.run.kind import kind_of
-from roll.run.spec import PIPELINES, PipelineSpec
+from roll.run.spec import KIND_BY_KEY, PIPELINES, PipelineSpec
 from tests.helpers.cases import cases
 from tests.helpers.configs import tree
 
@@ -34,7 +34,7 @@ def test_the_keys_of_a_yaml_tell_its_kind(name: str, kind: str) -> None:
 
 
 def test_keys_that_tell_nothing_are_refused_and_the_key_pipeline_decides() -> None:
-    with pytest.raises(ConfigError, match="pipeline is missing, and the keys fit .* equally. Set it: pipeline: "):
+    with pytest.raises(ConfigError, match="pipeline is missing, and no key tells .* Set pipeline to rlvr or "):
         kind_of({"pretrain": "model", "max_steps": 3})
     assert kind_of({"pretrain": "model", "pipeline": "rm"}).name == "rm"
     assert kind_of({"pretrain": "model"}, "sft").name == "sft"
@@ -47,7 +47,12 @@ def test_keys_that_tell_nothing_are_refused_and_the_key_pipeline_decides() -> No
 def test_every_kind_of_run_is_known_by_its_keys() -> None:
     fragment = yaml.safe_load((EXAMPLES / "config" / "envs.yaml").read_text())
     assert kind_of({**fragment, "actor_train": {}, "rewards": {}, "prompt_length": 8}).name == "rlvr"
-    assert {*KINDS.values()} <= PIPELINES.keys()
+    assert {*KINDS.values()} <= PIPELINES.keys() == {*KIND_BY_KEY.values()}
+
+
+def test_a_key_that_tells_the_kind_is_one_of_its_settings() -> None:
+    for key, kind in KIND_BY_KEY.items():
+        assert key in PIPELINES[kind].config_class().model_fields
 
 
 @pytest.mark.parametrize("word", [["plan"], ["run", "--dry_run"]])
