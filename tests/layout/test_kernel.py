@@ -30,7 +30,7 @@ CLOSURES = {
         43_600,
     ),
 }
-LINES_OF_A_PLAN = 27_000
+LINES_OF_A_PLAN = 23_300
 
 
 @cache

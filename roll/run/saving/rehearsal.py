@@ -5,9 +5,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 
-from roll.configs.memory.model_shape import model_shape
-from roll.configs.memory.parts import BYTES_OF, gigabytes
-from roll.configs.memory.trained import held_weights
 from roll.configs.problems import Problem
 from roll.configs.sections.run import RunConfig
 from roll.errors import ConfigError, describe
@@ -19,6 +16,12 @@ STATE_BYTES = 12  # of a trained parameter in a checkpoint: fp32 copy and two mo
 def checkpoint_bytes(config: RunConfig, sure: bool = False) -> float:
     """Bytes of a checkpoint, about; 0 where no model is known: the weights of each role that learns, and the states of
     what is trained. `sure`: no more than there will be, whatever the optimizer keeps."""
+    if all(read_model_config(worker.model_args)[0] is None for worker in config.learning_roles.values()):
+        return 0.0
+    from roll.configs.memory.model_shape import model_shape
+    from roll.configs.memory.parts import BYTES_OF
+    from roll.configs.memory.trained import held_weights
+
     size = 0.0
     for role, worker in config.learning_roles.items():
         args, (model, _) = worker.model_args, read_model_config(worker.model_args)
@@ -39,6 +42,8 @@ def room_problems(config: RunConfig) -> Iterator[Problem]:
     except OSError:
         return  # `directories` are looked at by name
     if free < needed:
+        from roll.configs.memory.parts import gigabytes
+
         yield Problem(
             f"checkpoint_config.output_dir: {place} has {gigabytes(free)} GB free, and the weights of one checkpoint "
             f"alone take {gigabytes(needed)} GB. Free some, or choose another disk.",

@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from roll.configs.memory.memory_points import memory_plan, memory_problems, memory_text, memory_warnings
-from roll.configs.memory.model_shape import model_shape
-from roll.configs.memory.parts import GB, RoleFacts, role_facts
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.problems import Problem
 from roll.configs.sections.run import RunConfig
 from roll.run.saving.model_files import read_model_config
 from roll.run.start.machine import smallest_gpu_bytes
+
+if TYPE_CHECKING:
+    from roll.configs.memory.parts import RoleFacts
 
 
 @dataclass(frozen=True)
@@ -24,19 +25,21 @@ class MemoryReport:
     warnings: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
     machine_problems: tuple[Problem, ...] = ()
-    facts: Mapping[str, RoleFacts] = field(default_factory=dict)
+    facts: "Mapping[str, RoleFacts]" = field(default_factory=dict)
 
 
 def memory_report(config: RunConfig, plan: RunPlan) -> MemoryReport:
     """Looks at files and at the driver's word on its GPUs; imports no torch and makes no CUDA context."""
     memory_gb = config.gpu_memory_gb
     is_nvidias = config.platform in ("auto", "cuda")
-    gpu_bytes = memory_gb * GB if memory_gb is not None else smallest_gpu_bytes() if is_nvidias else None
-    host_bytes = config.host_memory_gb * GB if config.host_memory_gb is not None else None
+    gpu_bytes = memory_gb * 1e9 if memory_gb is not None else smallest_gpu_bytes() if is_nvidias else None
+    host_bytes = config.host_memory_gb * 1e9 if config.host_memory_gb is not None else None
     facts, missing = gather_facts(config, plan, gpu_bytes)
     if not facts:
         reasons = "; ".join(dict.fromkeys(reason.partition(": ")[2] for reason in missing))
         return MemoryReport(f"Memory: not known ({reasons}).")
+    from roll.configs.memory.memory_points import memory_plan, memory_problems, memory_text, memory_warnings
+
     memory = memory_plan(plan.layout, facts, missing)
     if not memory.by_gpu and not memory.on_cpus:
         return MemoryReport("", facts=facts)
@@ -53,7 +56,7 @@ def memory_report(config: RunConfig, plan: RunPlan) -> MemoryReport:
     )
 
 
-def gather_facts(config: RunConfig, plan: RunPlan, gpu_bytes: float | None) -> tuple[dict[str, RoleFacts], list[str]]:
+def gather_facts(config: RunConfig, plan: RunPlan, gpu_bytes: float | None) -> "tuple[dict[str, RoleFacts], list[str]]":
     """The roles whose model is known, and the others with the reason why it is not."""
     facts: dict[str, RoleFacts] = {}
     missing: list[str] = []
@@ -62,9 +65,13 @@ def gather_facts(config: RunConfig, plan: RunPlan, gpu_bytes: float | None) -> t
         model, why_not = read_model_config(worker.model_args)
         shape = None
         if model is not None:
+            from roll.configs.memory.model_shape import model_shape  # the formulas, where they have something to say
+
             shape, why_not = model_shape(model, role.head or "lm")
         if shape is None:
             missing.append(f"{name}: {why_not}")
         else:
+            from roll.configs.memory.parts import role_facts
+
             facts[name] = role_facts(plan, role, worker, shape, gpu_bytes)
     return facts, missing

@@ -2,7 +2,6 @@
 
 import re
 
-from roll.configs.memory.model_shape import model_shape
 from roll.configs.sections.model import Head, ModelArgs
 from roll.run.saving.model_files import read_model_config
 
@@ -16,6 +15,8 @@ def num_parameters(args: ModelArgs, head: Head = "lm") -> float | None:
     """
     model, _ = read_model_config(args)
     if model is not None:
+        from roll.configs.memory.model_shape import model_shape
+
         shape, _ = model_shape(model, head)
         if shape is not None:
             return float(shape.num_elements)

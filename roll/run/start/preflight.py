@@ -3,14 +3,13 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from roll.configs.checks.platforms import platform_machine_problems
 from roll.configs.checks.training import (
-    checkpointing_model_problems,
     compile_machine_problems,
     fused_head_machine_problems,
     optimizer_machine_problems,
@@ -21,9 +20,8 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.run import RunConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
-from roll.configs.strategies.number_checks import cap_warning, number_problems, rope_row_problems, untried_warning
 from roll.configs.strategies.table import NOTHING_KNOWN, spec_of
-from roll.configs.tables.features import FeaturePlugin, active
+from roll.configs.tables.features import active
 from roll.datasets.sources import names_data_set
 from roll.distributed.strategy.table import engine_problems, strategy_problems
 from roll.models import hub, multimodal
@@ -32,13 +30,7 @@ from roll.platforms.table import PLATFORMS
 from roll.run.saving.model_files import read_model_config
 from roll.run.saving.rehearsal import room_problems
 from roll.run.start.device_defaults import unplaced
-from roll.run.start.engine_models import (
-    asked_key_problems,
-    engine_model_problems,
-    engine_model_warning,
-    headless_model_problems,
-)
-from roll.run.start.machine import lacks_gpus, machine_of
+from roll.run.start.machine import machine_of
 from roll.run.tracking.build import missing_logins, missing_trackers, tracker_problems
 from roll.utils.files import is_hub_id, path_info
 from roll.utils.imports import is_installed
@@ -93,8 +85,9 @@ def role_strategy_warnings(config: RunConfig) -> list[str]:
         if not runs_transformers and choice.role.use != "generate":
             continue
         if (model := read_model_config(choice.worker.model_args)[0]) is not None:
-            checks = (untried_warning, cap_warning) if runs_transformers else (engine_model_warning,)
-            warnings += filter(None, (warning(choice, model) for warning in checks))
+            from roll.run.start.model_checks import model_warnings
+
+            warnings += model_warnings(choice, model)
     return warnings
 
 
@@ -117,7 +110,9 @@ def machine_report(config: RunConfig) -> MachineReport:
             if (refusal := _multimodal_refusal(config, choice, model)) is not None:
                 problems.append(refusal)
                 continue
-            problems += _shape_problems(config, choice, model, features)
+            from roll.run.start.model_checks import model_problems  # where a model is known
+
+            problems += model_problems(config, choice, model, features)
             continue
         if multimodal.sounds_like_one(worker.model_args.model_name_or_path) and _is_loaded_here(choice):
             what = "whether the model is of a family that is shown pictures, as its name says"
@@ -285,102 +280,6 @@ def _model_key(config: RunConfig, role: str, worker: WorkerConfig) -> str:
     name = worker.model_args.model_name_or_path
     named = (key for key in config.roles[role].model_keys if getattr(config, key) == name)
     return next(named, f"{role}.model_args.model_name_or_path")
-
-
-def _shape_problems(
-    config: RunConfig, choice: Choice, model: Mapping[str, Any], features: Sequence[FeaturePlugin]
-) -> Iterator[Problem]:
-    worker, spec = choice.worker, spec_of(choice.worker.strategy_name)
-    runs_transformers = Feature.TRANSFORMERS_MODEL in spec.supports
-    if spec.model_problems:
-        yield from spec.hook_findings(spec.model_problems, Problem, choice, model)
-    else:
-        yield from _head_problems(choice.role.name, worker, model)
-    if runs_transformers:
-        yield from number_problems(choice, model)
-        yield from headless_model_problems(choice, model)
-    for feature in features:
-        yield from feature.model_problems(choice, model)
-    if choice.role.learns and runs_transformers:
-        yield from checkpointing_model_problems(choice, model)
-    if choice.role.use == "generate":
-        yield from engine_model_problems(choice, model)
-        yield from asked_key_problems(choice, model)
-        yield from spec.hook_findings(spec.engine_model_problems, Problem, choice, model)
-        if lacks_gpus(config):
-            yield from spec.hook_findings(spec.cpu_model_problems, Problem, choice, model)
-    if choice.role.head in ("sequence", "reward"):
-        yield from _sequence_head_problems(choice, model)
-    if choice.role.head == "sequence":
-        return
-    if choice.role.is_apart:  # its prompts are no rows of the run
-        return
-    positions, longest = model.get("max_position_embeddings"), config.longest_row
-    if runs_transformers or choice.role.use == "generate":
-        yield from rope_row_problems(choice, model, longest, config.length_keys, not runs_transformers)
-    if type(positions) is int and positions < longest and not model.get("rope_scaling"):
-        parts = [key for key in config.length_keys if key != "sequence_length"]
-        yield Problem(
-            f"sequence_length: {longest} tokens are more than the {positions} positions of "
-            f"{worker.model_args.model_name_or_path} "
-            f"(max_position_embeddings). Lower {' or '.join(parts or config.length_keys)}.",
-            (*config.length_keys, "val_sequence_length"),
-        )
-
-
-def _sequence_head_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
-    name, key = choice.worker.model_args.model_name_or_path, f"{choice.role.name}.model_args.model_name_or_path"
-    kinds = model.get("architectures")
-    is_given = choice.role.head == "sequence"  # one that learns gets it
-    if is_given and isinstance(kinds, list) and kinds and not any("SequenceClassification" in str(k) for k in kinds):
-        yield Problem(
-            f"{key}: {name} is a {', '.join(map(str, kinds))}, without the sequence-classification head that "
-            f"{choice.role.name} needs. Name a reward model (...ForSequenceClassification).",
-            (key,),
-        )
-    elif not is_given and isinstance(kinds, list) and _num_labels(kinds, model) > 1:
-        yield Problem(
-            f"{key}: the head of {name} gives {_num_labels(kinds, model)} numbers (config.json: id2label), and the "
-            f"reward is one. Name a reward model with one label, or a causal language model.",
-            (key,),
-        )
-    elif all(part.get("pad_token_id") is None for part in (model, model.get("text_config") or {})):
-        yield Problem(
-            f"{key}: config.json of {name} has no pad_token_id, which separates rows of a batch from their padding. "
-            f"Set {choice.role.name}.model_args.model_config_kwargs.pad_token_id to the tokenizer's.",
-            (key, f"{choice.role.name}.model_args.model_config_kwargs"),
-        )
-
-
-def _num_labels(kinds: Sequence[object], model: Mapping[str, Any]) -> int:
-    """Number of labels of a saved sequence-classification model; 0 for others. If config.json gives none, transformers
-    uses 2."""
-    labels = model.get("id2label")
-    if not any("SequenceClassification" in str(kind) for kind in kinds):
-        return 0
-    return len(labels) if isinstance(labels, Mapping) else 2
-
-
-def _head_problems(role: str, worker: WorkerConfig, model: Mapping[str, Any]) -> Iterator[Problem]:
-    key, tensor = f"{role}.num_gpus_per_worker", _tensor_size(worker)
-    heads, kv_heads = model.get("num_attention_heads"), model.get("num_key_value_heads")
-    if type(heads) is int and heads % tensor:
-        fitting = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
-        yield Problem(
-            f"{key}: {tensor} does not divide the model's {heads} attention heads. Sizes that do: {fitting}.", (key,)
-        )
-    elif type(kv_heads) is int and kv_heads % tensor and tensor % kv_heads:
-        fitting = ", ".join(str(n) for n in range(1, kv_heads + 1) if kv_heads % n == 0)
-        yield Problem(
-            f"{key}: {tensor} does not fit the model's {kv_heads} key-value heads. Sizes that divide them: {fitting}.",
-            (key,),
-        )
-
-
-def _tensor_size(worker: WorkerConfig) -> int:
-    config = worker.strategy_config
-    tensor = config.get("tensor_parallel_size", config.get("tp_size"))
-    return tensor if type(tensor) is int and tensor > 0 else worker.num_gpus_per_worker
 
 
 def _python_problems() -> Iterator[Problem]:
