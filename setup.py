@@ -46,6 +46,7 @@ setup(
         "roll.report": ["*.j2"],
         "roll.doctor": ["*.yaml"],
         "roll.envs.webshop": ["shelf/*.jsonl"],
+        "roll.configs.load": ["*.yaml"],
         "roll.configs.strategies": ["*.yaml"],
         "roll.configs.tables": ["*.yaml"],
     },

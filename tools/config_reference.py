@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from roll.configs.base import Settings, nested_class
-from roll.configs.load.aliases import AROUND, DROPPED, RENAMED, ROLL_REWARDS
-from roll.configs.load.inert_keys import InertKey, inert_keys
+from roll.configs.load.known_keys import AROUND, DROPPED, RENAMED, ROLL_REWARDS, InertKey, inert_keys
 from roll.configs.load.yaml_file import read_yaml
 from roll.utils.imports import resolve
 
@@ -54,12 +53,12 @@ PARTS: Mapping[str, tuple[str, tuple[tuple[str, str], ...]]] = {
             ("Top level", "roll.pipeline.rlvr.rlvr_config:RLVRConfig"),
             ("checkpoint_config", "roll.configs.sections.run:CheckpointConfig"),
             ("An entry of stages (beside the keys that it changes)", "roll.configs.sections.run:StageConfig"),
-            ("router_args", "roll.configs.load.inert_keys:RouterArgs"),
+            ("router_args", "roll.configs.load.known_keys:RouterArgs"),
             ("experience", "roll.configs.sections.experience:ExperienceConfig"),
             ("experience.reuse", "roll.configs.sections.experience:ReuseConfig"),
             ("recorder", "roll.configs.sections.rollout:RecorderConfig"),
             ("rollout_mock", "roll.configs.sections.rollout:RolloutMockConfig"),
-            ("transfer_backend", "roll.configs.load.inert_keys:TransferBackendArgs"),
+            ("transfer_backend", "roll.configs.load.known_keys:TransferBackendArgs"),
         ),
     ),
     "roles": (
@@ -133,7 +132,7 @@ PARTS: Mapping[str, tuple[str, tuple[tuple[str, str], ...]]] = {
                 "roll.pipeline.agentic.agentic_config:EnvManagerConfig",
             ),
             ("eval_sets.NAME of agentic runs", "roll.pipeline.agentic.agentic_config:EnvSetConfig"),
-            ("env manager: llm_proxy", "roll.configs.load.inert_keys:LLMProxyConfig"),
+            ("env manager: llm_proxy", "roll.configs.load.known_keys:LLMProxyConfig"),
             ("env_monitor", "roll.pipeline.agentic.agentic_config:EnvMonitorConfig"),
         ),
     ),

@@ -10,8 +10,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from roll.configs.base import Settings, nested_class
-from roll.configs.load.aliases import foreign_keys
-from roll.configs.load.inert_keys import inert_keys
+from roll.configs.load.known_keys import foreign_keys, inert_keys
 from roll.configs.sections.run import StageConfig
 
 _ANYTHING: tuple[JsonSchemaValue, ...] = ({"type": "null"}, {"type": "string", "pattern": r"\$\{"})

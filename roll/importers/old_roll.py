@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from roll.configs.base import Settings, holds_mapping, join, nested_class
-from roll.configs.load.aliases import AROUND, DROPPED, RENAMED, holds_teachers
-from roll.configs.load.inert_keys import InertKey, inert_keys, known_keys
+from roll.configs.load.known_keys import AROUND, DROPPED, RENAMED, InertKey, holds_teachers, inert_keys, known_keys
 from roll.configs.load.loader import compose_tree
 from roll.configs.load.of_roll import KEY
 from roll.configs.load.overrides import references

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from roll.configs.base import Settings, join
 from roll.configs.checks.platforms import platform_warnings
 from roll.configs.checks.variables import allowed_warnings, variable_problems
-from roll.configs.load.aliases import ROLL_REWARDS, ROLL_WORKERS
+from roll.configs.load.known_keys import ROLL_REWARDS, ROLL_WORKERS
 from roll.configs.plan.layout import layout_problems
 from roll.configs.plan.run_plan import RunPlan, schedule_warnings
 from roll.configs.problems import Problem

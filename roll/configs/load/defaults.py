@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from roll.configs.base import DEVICES_PER_NODE
-from roll.configs.load.aliases import ROLL_REWARD_KEYS, ROLL_REWARDS
+from roll.configs.load.known_keys import ROLL_REWARD_KEYS, ROLL_REWARDS
 from roll.configs.sections.cluster import parse_device_mapping
 from roll.configs.sections.experience import mode_directory
 from roll.configs.strategies.table import OTHER_NAMES, spec_of

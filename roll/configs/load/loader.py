@@ -25,7 +25,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from roll.configs.base import Settings
-from roll.configs.load.inert_keys import known_keys
+from roll.configs.load.known_keys import known_keys
 from roll.configs.load.of_roll import fill_of_roll, is_of_roll
 from roll.configs.load.overrides import apply_overrides, check_references, references
 from roll.configs.load.yaml_file import fragments_dir, read_yaml

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from roll.configs.base import DEVICES_PER_NODE
-from roll.configs.load.aliases import STUDENTS, holds_teachers
+from roll.configs.load.known_keys import STUDENTS, holds_teachers
 from roll.configs.problems import Problem, ids_text
 from roll.configs.sections.cluster import parse_device_mapping
 from roll.configs.strategies.features import Feature

@@ -9,9 +9,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from roll.configs.base import Settings, holds_mapping, nested_class
-from roll.configs.load.aliases import apply_aliases
 from roll.configs.load.chosen_values import KeysInYaml, keys_in_yaml
-from roll.configs.load.inert_keys import InertKey, Path, inert_keys, known_keys, path_text, sections
+from roll.configs.load.known_keys import InertKey, Path, apply_aliases, inert_keys, known_keys, path_text, sections
 from roll.configs.problems import Problem, did_you_mean, nearest
 from roll.utils.imports import resolve
 from roll.utils.secrets import is_secret_key

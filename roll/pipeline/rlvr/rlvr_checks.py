@@ -6,7 +6,7 @@ from roll.configs.checks.pictures import picture_problems, sight_problems
 from roll.configs.checks.roles import REWARD as REWARD_SWITCHES
 from roll.configs.checks.roles import RLVR, switched_off
 from roll.configs.checks.rollout import unused_filter_keys
-from roll.configs.load.aliases import ROLL_REWARDS
+from roll.configs.load.known_keys import ROLL_REWARDS
 from roll.configs.load.validate import validate
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.describe import batch_rows

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from roll.configs.base import Settings, join
-from roll.configs.load.aliases import spellings
-from roll.configs.load.inert_keys import Path, path_text, sections
+from roll.configs.load.known_keys import Path, path_text, sections, spellings
 from roll.configs.load.loader import RawTree
 from roll.configs.load.overrides import WHOLE_REFERENCE, lookup, references
 from roll.configs.load.validate import SLIP, validate

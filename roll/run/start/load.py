@@ -8,7 +8,7 @@ from roll.configs.checks.roles import run_problems, run_warnings
 from roll.configs.checks.training import unlikely_value_warnings
 from roll.configs.load.chosen_values import Chosen, KeysInYaml, Machine, with_chosen
 from roll.configs.load.defaults import with_epochs
-from roll.configs.load.inert_keys import known_keys
+from roll.configs.load.known_keys import known_keys
 from roll.configs.load.loader import Composed, load_tree
 from roll.configs.load.overruled_keys import overruled
 from roll.configs.load.validate import Checked, validate

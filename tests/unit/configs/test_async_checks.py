@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.load.aliases import apply_aliases
+from roll.configs.load.known_keys import apply_aliases
 from roll.configs.plan.batch_plan import RolloutBounds, build_plan
 from roll.configs.plan.describe import batch_rows, describe
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
@@ -174,30 +174,3 @@ def test_trinitys_names_for_the_same_are_understood() -> None:
     (wrong,), _ = apply_aliases(RLVRConfig, tree({"sync_interval": 2, EVERY: 3}))
     assert wrong.text == f"sync_interval: 2 contradicts {EVERY}: 3; both mean the same. Keep one."
     assert apply_aliases(RLVRConfig, {"sync_interval": 2, "actor_train": "none"}) == ([], [])  # said elsewhere
-
-
-def test_names_of_trinity_and_verl_are_taken_in_their_sections() -> None:
-    changes: dict[str, Any] = {
-        "synchronizer": {"sync_interval": 2, "sync_offset": 1, "sync_style": "fixed"},
-        "explorer": {
-            "runner_state_report_interval": 60,
-            "over_rollout": {"ratio": 0.0, "wait_after_min": 30.0},
-            "dynamic_timeout": {"enable": False, "ratio": 3.0},
-            "max_retry_times": None,
-        },
-    }
-    given = tree(changes)
-    assert apply_aliases(RLVRConfig, given) == ([], [])
-    trinity = RLVRConfig.model_validate(given)
-    assert build_plan(trinity).bounds == RolloutBounds(32, 32, 2, 2)
-    assert trinity.runner_state_report_interval == 60
-    section = {"trigger_parameter_sync_step": 2, "partial_rollout": True, "use_rollout_log_probs": True}
-    given = tree({"async_training": section})
-    assert apply_aliases(RLVRConfig, given) == ([], [])
-    verl = RLVRConfig.model_validate(given)
-    assert (verl.actor_train.model_update_frequency, verl.force_disable_old_logprobs_recompute) == (2, True)
-
-
-@cases("changes, said")
-def test_names_that_no_key_renames_are_told_with_their_numbers(changes: dict[str, Any], said: str) -> None:
-    assert problems(changes) == [said]

@@ -1,7 +1,7 @@
 """Names of other systems, in the words of here."""
 
 from roll.configs.base import nested_class
-from roll.configs.load.inert_keys import known_keys
+from roll.configs.load.known_keys import known_keys
 from roll.importers.names import NAMES
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from roll.configs.base import Settings, holds_mapping, nested_class
-from roll.configs.load.inert_keys import known_keys
+from roll.configs.load.known_keys import known_keys
 from roll.importers.rows import Table
 from roll.importers.trinity.sft import TRINITY_DPO, TRINITY_SFT
 from roll.importers.trinity.tables import TRINITY_RL

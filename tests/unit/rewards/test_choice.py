@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.load.aliases import ROLL_REWARDS
+from roll.configs.load.known_keys import ROLL_REWARDS
 from roll.rewards.base import RewardInput
 from roll.rewards.choice import CrossThinkQA, MultipleChoice, choice_problem
 from roll.rewards.config import RewardType

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.configs.load.aliases import apply_aliases
+from roll.configs.load.known_keys import apply_aliases
 from roll.distributed.scheduler.filters import by_domain, filter_problems, make_filter
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.rlvr.rlvr_checks import rlvr_problems

@@ -7,7 +7,7 @@ import pytest
 
 from roll.configs.checks.rl import tokenizer_problems
 from roll.configs.checks.roles import unused_keys
-from roll.configs.load.aliases import apply_aliases
+from roll.configs.load.known_keys import apply_aliases
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import ModelArgs
 from roll.configs.tables.roles import ROLES

@@ -6,7 +6,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from roll.configs.base import Settings, nested_class
-from roll.configs.load.inert_keys import INERT, InertKey, inert_keys, known_keys
+from roll.configs.load.known_keys import INERT, InertKey, inert_keys, known_keys
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.distill.distill_config import DistillConfig
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
