@@ -7,7 +7,10 @@ is an error and the second follows `max_grad_norm`.
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from roll.configs.plan.layout import parallel_sizes
 from roll.configs.problems import Problem, did_you_mean
@@ -17,83 +20,11 @@ from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.sequence_parallel import ranks_problems
 from roll.utils.text import short, show
 
-
-def _options(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-TOP_KEYS = _options(
-    """
-    train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping steps_per_print
-    optimizer scheduler bf16 bfloat16 fp16 torch_autocast data_types communication_data_type
-    seq_parallel_communication_data_type zero_optimization zero_allow_untested_optimizer zero_force_ds_cpu_optimizer
-    prescale_gradients gradient_predivide_factor gradient_allreduce_op disable_allgather dump_state
-    disable_python_gc vocabulary_size wall_clock_breakdown memory_breakdown activation_checkpointing comms_logger
-    flops_profiler tensorboard wandb csv_monitor comet autotuning aio checkpoint data_efficiency
-    hybrid_engine pipeline compile timers tensor_parallel expert_parallel sequence_parallel_size
-    data_parallel_size use_data_before_expert_parallelism dataloader_drop_last log_level
-    weight_quantization datastates_ckpt managed_gradient_accumulation
-    """
-)
-ZERO_KEYS = _options(
-    """
-    stage contiguous_gradients reduce_scatter reduce_bucket_size use_multi_rank_bucket_allreduce
-    allgather_partitions allgather_bucket_size overlap_comm compute_grad_norm load_from_fp32_weights
-    elastic_checkpoint offload_param offload_optimizer zenflow sub_group_size cpu_offload cpu_offload_param
-    cpu_offload_use_pin_memory stage3_prefetch_bucket_size stage3_param_persistence_threshold
-    stage3_model_persistence_threshold stage3_max_live_parameters stage3_max_reuse_distance
-    stage3_gather_16bit_weights_on_model_save stage3_module_granularity_threshold
-    stage3_use_all_reduce_for_fetch_params stage3_allgather_sequential stage3_gather_fp16_weights_on_model_save
-    ignore_unused_parameters legacy_stage1 round_robin_gradients parameter_alignment zero_hpz_partition_size
-    zero_quantized_weights zero_quantized_nontrainable_weights zero_quantized_gradients memory_efficient_linear
-    pipeline_loading_checkpoint override_module_apply log_trace_cache_warnings enable_sanity_checks
-    save_muon_momentum_buffer_in_memory leaf_module
-    """
-)
-BF16_KEYS = _options(
-    """
-    enabled immediate_grad_update check_grad_overflow bf16_master_weights_and_grads bf16_optimizer_states
-    """
-)
-FP16_KEYS = _options(
-    """
-    enabled auto_cast loss_scale initial_scale_power loss_scale_window hysteresis consecutive_hysteresis
-    min_loss_scale fp16_master_weights_and_grads
-    """
-)
-OFFLOAD_PARAM_KEYS = _options(
-    """
-    device nvme_path buffer_count buffer_size max_in_cpu pin_memory
-    """
-)
-OFFLOAD_OPTIMIZER_KEYS = _options(
-    """
-    device nvme_path buffer_count pin_memory pipeline_read pipeline_write fast_init ratio super_offload
-    cpuadam_cores_perc
-    """
-)
-KNOWN_KEYS: Mapping[str, frozenset[str]] = {
-    "": TOP_KEYS,
-    "zero_optimization": ZERO_KEYS,
-    "bf16": BF16_KEYS,
-    "fp16": FP16_KEYS,
-    "zero_optimization.offload_param": OFFLOAD_PARAM_KEYS,
-    "zero_optimization.offload_optimizer": OFFLOAD_OPTIMIZER_KEYS,
-}
-# Keys that DeepSpeed takes and that stay at one value here, and why. `auto` and absent are fine.
-_ALL_RANKS = "every rank of a role holds other rows"
-_ZERO_PLUS = "ZeRO++ is not supported"
-ONE_VALUE: Mapping[str, tuple[object, str]] = {
-    "gradient_allreduce_op": ("mean", "the loss counts on gradients that are averaged over the ranks"),
-    "tensor_parallel.autotp_size": (1, f"{_ALL_RANKS}; tensor parallel is a matter of the megatron strategies"),
-    "expert_parallel.autoep_size": (1, f"{_ALL_RANKS}; expert parallel is a matter of the megatron strategies"),
-    "sequence_parallel_size": (1, "model_args.ulysses_size says how many ranks share a sequence"),
-    "zero_optimization.zero_quantized_gradients": (False, _ZERO_PLUS),
-    "zero_optimization.zero_quantized_weights": (False, _ZERO_PLUS),
-    "zero_optimization.zero_quantized_nontrainable_weights": (False, _ZERO_PLUS),
-    "zero_optimization.zero_hpz_partition_size": (1, _ZERO_PLUS),
-    "data_parallel_size": (None, "it is the number of the role's ranks, from device_mapping"),
-}
+_TABLES: Mapping[str, Any] = yaml.safe_load(
+    Path(__file__).with_name("trainer_arguments.yaml").read_text(encoding="utf-8")
+)["deepspeed"]
+KNOWN_KEYS: Mapping[str, frozenset[str]] = {at: frozenset(keys.split()) for at, keys in _TABLES["known"].items()}
+ONE_VALUE: Mapping[str, tuple[object, str]] = {key: (only, why) for key, (only, why) in _TABLES["one_value"].items()}
 DTYPE_SECTIONS = {"bf16": "bf16", "fp16": "fp16"}
 
 

@@ -1,8 +1,10 @@
 """`strategy_config` of megatron_train and megatron_infer: the keys, and what follows from them."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import BeforeValidator, model_validator
 
 from roll.configs.base import Settings, setting
@@ -155,86 +157,15 @@ def opened(config: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in config.items() if key != "additional_configs"} | dict(inner)
 
 
-def _options(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# TransformerConfig (megatron-core 0.16) keys that change no shape and no meaning of the model: passed on unchecked.
-PASSED_ON = _options(
-    """
-    attention_dropout hidden_dropout attention_softmax_in_fp32 fp32_residual_connection apply_query_key_layer_scaling
-    disable_bf16_reduced_precision_matmul deterministic_mode batch_invariant_mode
-    persist_layer_norm memory_efficient_layer_norm use_fused_weighted_squared_relu
-    distribute_saved_activations deallocate_pipeline_outputs cp_comm_type
-    microbatch_group_size_per_vp_stage
-    moe_router_dtype moe_permute_fusion moe_router_fusion
-    tp_comm_overlap tp_comm_overlap_ag tp_comm_overlap_rs tp_comm_overlap_rs_dgrad tp_comm_bulk_wgrad tp_comm_bulk_dgrad
-    """
-)
-# Of these, what Megatron's own layers ignore or fail with: the one value that holds for them, and why.
-LOCAL_VALUES: Mapping[str, tuple[object, str]] = {
-    "fp32_residual_connection": (False, "these layers take their input in model_args.dtype"),
-    "apply_query_key_layer_scaling": (False, "attention is one fused kernel"),
-    "attention_softmax_in_fp32": (True, "attention is one fused kernel, whose softmax is fp32"),
-    "memory_efficient_layer_norm": (False, "the norm is torch's own"),
-    "persist_layer_norm": (False, "the norm is torch's own"),
-    "cp_comm_type": (None, "keys and values are gathered over the context-parallel ranks"),
-    "tp_comm_overlap": (False, "only transformer-engine's matrices overlap with sends"),
-}
+_TABLES: Mapping[str, Any] = yaml.safe_load(
+    Path(__file__).with_name("trainer_arguments.yaml").read_text(encoding="utf-8")
+)["megatron"]
+PASSED_ON = frozenset[str](_TABLES["passed_on"].split())
+LOCAL_VALUES: Mapping[str, tuple[object, str]] = {key: tuple(row) for key, row in _TABLES["local_values"].items()}
+SET_ELSEWHERE: Mapping[str, str] = _TABLES["set_elsewhere"]
+UNUSED: Mapping[str, str] = _TABLES["unused"]
+NOT_HERE: Mapping[str, str] = _TABLES["not_here"]
 ENGINE_KEYS = ("apply_rope_fusion", "gradient_accumulation_fusion")
-# Keys that exist, and whose value comes from elsewhere: written here it must be the same.
-SET_ELSEWHERE = {
-    "bf16": "model_args.dtype",
-    "fp16": "model_args.dtype",
-    "params_dtype": "model_args.dtype",
-    "lr": "training_args.learning_rate",
-    "weight_decay": "training_args.weight_decay",
-    "clip_grad": "max_grad_norm",
-    "max_grad_norm": "max_grad_norm",
-    "micro_batch_size": "training_args.per_device_train_batch_size",
-    "global_batch_size": "per_device_train_batch_size x gradient_accumulation_steps x data-parallel ranks",
-    "seq_length": "the rows themselves",
-    "num_layers": "the model's config.json",
-    "hidden_size": "the model's config.json",
-    "num_attention_heads": "the model's config.json",
-    "num_query_groups": "the model's config.json",
-    "ffn_hidden_size": "the model's config.json",
-    "num_moe_experts": "the model's config.json",
-}
-_ON_DEVICES = (
-    "the optimizer steps on the devices, and its states wait in host memory while another role has them; fsdp2_train "
-    "has offload_policy for a step in host memory"
-)
-# Keys of ROLL's for what is decided otherwise here.
-UNUSED: Mapping[str, str] = {
-    "overlap_p2p_comm": "an interleaved pipeline overlaps its sends, any other does not",
-    "calculate_per_token_loss": "the loss is normalised by the counts of the whole update",
-    "cross_entropy_loss_fusion": "log-probs and entropy are computed by roll's own code",
-    "use_flash_attn": "attention is the fused kernel of torch, or of transformer-engine",
-    "perform_initialization": "weights are read from the model's files",
-    "accumulate_allreduce_grads_in_fp32": "gradients are summed in fp32",
-    "use_precision_aware_optimizer": "master weights and moments are fp32",
-    "optimizer_cpu_offload": _ON_DEVICES,
-    "optimizer_offload_fraction": _ON_DEVICES,
-    "overlap_cpu_optimizer_d2h_h2d": _ON_DEVICES,
-    "bounded_cpu_grad_staging": _ON_DEVICES,
-    "offload_model_from_cpu_master": _ON_DEVICES,
-    "checkpoint_cpu_offload": "recompute_granularity bounds what a layer keeps, on its device",
-    "vocab_loss_chunk_size": "log-probs never come from the logits of all tokens",
-    "ckpt_format": "a checkpoint is read under any parallel sizes",
-    "save_only_model": "a checkpoint always has what a resume needs",
-}
-# Keys of ROLL's for what changes the numbers and is not here: the reason, and the nearest thing.
-NOT_HERE: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("fp8", "fp8_recipe", "fp8_param", "fp8_param_gather"),
-        "matrices are multiplied in model_args.dtype, and FP8 is not here; vLLM samples in FP8 with quantization: "
-        "fp8_per_tensor in its strategy_config",
-    ),
-    "moe_aux_loss_coeff": "the weight of the loss that balances experts is model_args.moe_aux_loss_coef here",
-    "gdn_backend": "Megatron has no linear attention here; fsdp2_train and deepspeed_train take such models",
-    "qsa_indexer_kl_coef": "models with an indexer that is trained beside them are not here",
-}
 KNOWN = frozenset(MegatronSettings.model_fields) | PASSED_ON | frozenset(SET_ELSEWHERE) | frozenset(UNUSED)
 
 
