@@ -9,12 +9,7 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.data import Names
 from roll.configs.sections.model import DTYPES
 from roll.configs.sections.training import EIGHT_BIT
-
-PLANNED: tuple[str, ...] = (
-    *("arcee", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3_text", "glm", "glm4", "granite"),
-    *("helium", "llama", "ministral", "mistral", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "smollm3", "starcoder2"),
-)
-"""Values of model_type whose plan in transformers was tried: tests/parity/strategies/test_tensor_parallel.py."""
+from roll.configs.strategies.model_facts import DIVIDED_EXPERTS, PLANNED
 
 
 def refused_model(model_type: object) -> str:
@@ -23,16 +18,6 @@ def refused_model(model_type: object) -> str:
         f"models of type {model_type} are not divided. Set it to 1, or use megatron_train and megatron_infer where "
         f"they know the model. Known here: {', '.join(PLANNED)}."
     )
-
-
-DIVIDED_EXPERTS: tuple[str, ...] = (
-    *("afmoe", "axk1", "axk2", "cohere2_moe", "deepseek_v2", "deepseek_v3", "deepseek_v32", "dots1", "ernie4_5_moe"),
-    *("exaone_moe", "flex_olmo", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "gpt_oss", "granitemoe"),
-    *("granitemoe_swa", "granitemoehybrid", "granitemoeshared", "hunyuan_v1_moe", "hy_v3", "hy_v4", "jamba"),
-    *("laguna", "lfm2_moe", "mellum", "mimo_v2_flash", "minimax", "minimax_m2", "mixtral", "nemotron_h", "olmoe"),
-    *("phimoe", "qwen2_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next", "solar_open"),
-)
-"""Values of model_type whose divided experts were tried: tests/parity/strategies/test_expert_parallel.py."""
 
 
 def refused_mixture(model_type: object) -> str:
