@@ -17,7 +17,6 @@ DEVICES_PER_NODE = 8  # where num_gpus_per_node does not say
 MOST_DEVICES = 1_000_000
 MOST_PROCESSES = 10_000  # of a role on the CPU
 MOST_GROUPS = 1_000_000  # of a step, and of answers to one prompt
-MOST_SAMPLES = 10_000_000  # of a step
 
 
 class Settings(BaseModel):

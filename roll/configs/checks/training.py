@@ -1,15 +1,11 @@
 """`model_args.fused_kernel_options`: what a role cannot do with it, before anything starts."""
 
-import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from roll.configs.base import Settings, join
 from roll.configs.checks.platforms import on_gpus_here
 from roll.configs.problems import Problem
-from roll.configs.sections.run import RunConfig
 from roll.configs.sections.training import EIGHT_BIT
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
@@ -97,20 +93,6 @@ def recompute_problems(choice: Choice) -> Iterator[Problem]:
             yield Problem(f"{key}: {value} with {other}: true: {why}.", (key, other))
 
 
-# Types whose classes in transformers (5.x) cannot compute activations again.
-WITHOUT_CHECKPOINTING = frozenset(
-    ["cpmant", "ctrl", "gpt_neox_japanese", "jetmoe", "openai-gpt", "reformer", "xlm", "xlnet"]
-)
-
-
-def checkpointing_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
-    """Finds a role that learns and would compute activations again, where the model's class cannot."""
-    kind, key = model.get("model_type"), f"{choice.role.name}.model_args.disable_gradient_checkpointing"
-    if kind in WITHOUT_CHECKPOINTING and not choice.worker.model_args.disable_gradient_checkpointing:
-        text = f"{key}: transformers has no gradient checkpointing for {kind} models. Set it to true."
-        yield Problem(text, (key, f"{choice.role.name}.model_args.model_name_or_path"))
-
-
 # `use_torch_compile` before anything starts.
 
 _COMPILERS = ("g++", "clang++", "c++")
@@ -185,35 +167,3 @@ def optimizer_from_problems(choice: Choice) -> Iterator[Problem]:
             "no state. Remove optimizer_from or lora_target.",
             (key, f"{choice.role.name}.model_args.lora_target"),
         )
-
-
-_MEANT: Mapping[str, tuple[float, float, str]] = {
-    "training_args.learning_rate": (1e-12, 0.1, "weights stay as they are below 1e-12, and are lost above 0.1"),
-    "training_args.weight_decay": (0.0, 1.0, "0.01 to 0.1 are usual"),
-    "pg_clip": (0.0, 1.0, "the ratio is never below 0, so nothing is clipped there"),
-    "generating_args.temperature": (0.0, 5.0, "tokens are drawn nearly at random above 5"),
-    "max_grad_norm": (1e-6, math.inf, "every gradient is scaled to nothing; 0 switches it off"),
-    "timeout_s": (0.01, math.inf, "nothing ends in that time"),
-}
-"""Keys of sections, the values that can be meant, and what happens outside."""
-
-
-def unlikely_value_warnings(config: RunConfig) -> Iterator[str]:
-    """Yield values that are allowed and can hardly be meant."""
-    sections: dict[str, Settings] = {"": config, **config.sections}
-    for field in type(config).model_fields:
-        if isinstance(inner := config.value(field), Mapping):
-            sections |= {f"{field}.{name}": each for name, each in inner.items() if isinstance(each, Settings)}
-    for name, section in sections.items():
-        for key, (least, most, why) in _MEANT.items():
-            value = _value(section, key)
-            is_off = key == "max_grad_norm" and value == 0
-            if isinstance(value, int | float) and not is_off and not least <= value <= most:
-                yield f"{join(name, key)}: {value:g} can hardly be meant: {why}."
-
-
-def _value(section: Settings, key: str) -> object:
-    value: object = section
-    for part in key.split("."):
-        value = value.value(part) if isinstance(value, Settings) and part in type(value).model_fields else None
-    return value

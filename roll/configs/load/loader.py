@@ -27,7 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 from roll.configs.base import Settings
 from roll.configs.load.known_keys import known_keys
 from roll.configs.load.of_roll import fill_of_roll, is_of_roll
-from roll.configs.load.overrides import apply_overrides, check_references, references
+from roll.configs.load.overrides import apply_overrides, references
 from roll.configs.load.yaml_file import fragments_dir, read_yaml
 from roll.configs.problems import nearest
 from roll.errors import ConfigError
@@ -37,6 +37,7 @@ from roll.utils.logging import Tone, say
 from roll.utils.text import show
 
 _VARIABLE = re.compile(r"\$\{oc\.env:\s*['\"]?([A-Za-z_]\w*)['\"]?\s*\}")  # without a default
+_ENDLESS = "nested too deeply, or a ${...} refers to itself"
 
 
 @dataclass(frozen=True)
@@ -79,10 +80,9 @@ def compose_tree(directory: Path, name: str, overrides: Sequence[str]) -> RawTre
     tree = _compose(directory.resolve(), name, written, read)
     of_fragments = frozenset(set(tree) - set(written))
     try:
-        check_references(tree)
         apply_overrides(tree, overrides)
     except RecursionError:
-        raise ConfigError(f"{path} is nested too deeply.") from None
+        raise ConfigError(f"{path}: {_ENDLESS}.") from None
     return RawTree(path, tree, of_fragments, "hydra" in written)
 
 
@@ -119,10 +119,9 @@ def resolve_tree(raw: RawTree, cls: type[Settings]) -> Composed:
     referenced = set(references(raw.tree))
     variables = (referenced | raw.of_fragments) - set(known_keys(cls))
     try:
-        check_references(raw.tree)
         resolved = _resolved(OmegaConf.create(raw.tree), "", problems)
     except RecursionError:
-        raise ConfigError(f"{raw.path} is nested too deeply.") from None
+        raise ConfigError(f"{raw.path}: {_ENDLESS}.") from None
     except OmegaConfBaseException as error:
         raise ConfigError(f"{raw.path}: {_error_text(error)}.") from None
     if problems:
@@ -234,7 +233,7 @@ def _files_read_by(read: Callable[..., dict[str, Any]]) -> Iterator[None]:
 def _error_text(error: BaseException) -> str:
     """Return an error of Hydra or OmegaConf on one line."""
     if isinstance(error, RecursionError):
-        return "nested too deeply"
+        return _ENDLESS
     lines = str(error).split("Config search path")[0].split("full_key:")[0]
     return " ".join(lines.split())[:500] or type(error).__name__
 
@@ -260,6 +259,8 @@ def _item(node: DictConfig | ListConfig, key: Any, path: str, problems: list[str
         return None
     try:
         value = node[key]
+    except RecursionError:
+        raise
     except Exception as error:  # resolvers such as oc.decode raise what they like
         problems.append(f"{path}: {_error_text(error)}.")
         return None

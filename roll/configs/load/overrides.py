@@ -10,7 +10,6 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from roll.configs.load.yaml_file import unfit
 from roll.configs.problems import did_you_mean
 from roll.errors import ConfigError
 from roll.utils.text import show
@@ -19,10 +18,6 @@ from roll.utils.text import show
 
 REFERENCE = re.compile(r"\$\{\s*([A-Za-z_][\w-]*)(?=[.\[}\s])")
 WHOLE_REFERENCE = re.compile(r"\$\{\s*([\w.-]+)\s*\}")
-
-_ANY = re.compile(r"(?<!\\)\$\{\s*(\.*)([\w.\[\]-]+)\s*\}")
-_PARTS = re.compile(r"[^.\[\]]+")
-Path = tuple[Any, ...]
 
 
 def references(value: Any) -> Iterable[str]:
@@ -44,7 +39,7 @@ def crosses_reference(tree: Mapping[str, Any], key: str) -> bool:
 
 
 def lookup(tree: dict[str, Any], dotted: str, where: str) -> Any:
-    """Return the value that `${dotted}` names, following references. The tree has been through `check_references`."""
+    """Return the value that `${dotted}` names, following references."""
     node: Any = tree
     for part in dotted.split("."):
         node = node.get(part) if isinstance(node, dict) else None
@@ -53,45 +48,6 @@ def lookup(tree: dict[str, Any], dotted: str, where: str) -> Any:
     if node is None:
         raise ConfigError(f"{where}: ${{{dotted}}} leads nowhere.")
     return node
-
-
-def check_references(tree: dict[str, Any]) -> None:
-    """Raises ConfigError for `${...}` that lead back to themselves."""
-    _follow(tree, (), (), set())
-
-
-def _follow(tree: dict[str, Any], path: Path, chain: tuple[Path, ...], known: set[Path]) -> None:
-    """`chain`: the references that led here; `known`: paths that lead to an end."""
-    if path in known:
-        return
-    node = _node(tree, path)
-    if isinstance(node, str):
-        for target in _targets(node, path):
-            if target == path[: len(target)] or target in chain:
-                raise ConfigError(f"{'.'.join(map(str, path))}: {node[:80]} refers to itself.")
-            _follow(tree, target, (*chain, target), known)
-    elif isinstance(node, dict | list):
-        for key in node if isinstance(node, dict) else range(len(node)):
-            _follow(tree, (*path, key), chain, known)
-    known.add(path)
-
-
-def _targets(text: str, path: Path) -> Iterator[Path]:
-    """Paths that the references of a text at `path` name."""
-    if "${" not in text:
-        return
-    for dots, dotted in _ANY.findall(text):
-        parts: Path = tuple(_PARTS.findall(dotted))
-        yield path[: len(path) - len(dots)] + parts if dots and len(dots) <= len(path) else parts
-
-
-def _node(tree: Any, path: Path) -> Any:
-    for part in path:
-        if isinstance(tree, list) and str(part).isdecimal() and int(part) < len(tree):
-            tree = tree[int(part)]
-        else:
-            tree = tree.get(part) if isinstance(tree, dict) else None
-    return tree
 
 
 @dataclass(frozen=True)
@@ -129,9 +85,7 @@ def _parsed(texts: Sequence[str]) -> list[Override]:
         deletes = key.startswith("~")
         key = key.lstrip("+~").strip()
         shown = show(text)
-        if reason := unfit(text):
-            problems.append(f"{ascii(text)[:80]} {reason}.")
-        elif not all(part.strip() for part in key.split(".")) or not (equals or deletes) or text.startswith("-"):
+        if not all(part.strip() for part in key.split(".")) or not (equals or deletes) or text.startswith("-"):
             problems.append(
                 f"{shown} is not an override. Write key=value, such as actor_train.training_args.learning_rate=1e-6."
             )

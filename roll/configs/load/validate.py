@@ -75,46 +75,31 @@ def validate(cls: type[C], tree: Mapping[str, Any]) -> Checked[C]:
     problems += more_problems
     warnings += more_warnings
     broken = {key for problem in problems for key in problem.keys}
-    guesses: set[Path] = set()
     taken: set[Path] = set()  # that are missing only since their values are wrong
     while True:
         config, errors = _build(cls, raw)
         if config is not None:
             return Checked(config, tuple(problems), tuple(warnings), frozenset(broken), raw)
-        findings = list(_all_problems(cls, raw, errors))
         reported = {problem.text for problem in problems}
-        wrong: dict[Path, str | None] = {}
-        for finding in findings:
-            if finding.path in taken:
-                wrong[()] = None
+        wrong: set[Path] = set()
+        for path, problem in _all_problems(cls, raw, errors):
+            if path in taken:
+                wrong.add(())
                 continue
-            if finding.path in guesses:  # the value does not fit: nothing more is known of either key
-                broken.add(path_text(finding.path))
-                wrong[finding.path] = None
-                continue
-            broken |= set(finding.problem.keys)
-            wrong[_deepest_key(raw, finding.path)] = finding.meant
-            if finding.problem.text not in reported:
-                problems.append(finding.problem)
+            broken |= set(problem.keys)
+            wrong.add(_deepest_key(raw, path))
+            problems += [] if problem.text in reported else [problem]
         if not wrong or () in wrong:
             return Checked(None, tuple(problems), tuple(warnings), frozenset(broken))
         for path in sorted(wrong, key=len, reverse=True):
-            guesses |= _take_out(raw, path, wrong[path])
+            _node_at(raw, path[:-1]).pop(path[-1], None)
             taken.add(path)
 
 
-@dataclass(frozen=True)
-class _Finding:
-    """A problem and its place. `meant`: the key of which an unknown one is a slip of the pen; what else is wrong is
-    found by reading it as that."""
-
-    path: Path
-    problem: Problem
-    meant: str | None = None
-
-
-def _all_problems(cls: type[Settings], raw: Mapping[str, Any], errors: list[ErrorDetails]) -> Iterator[_Finding]:
-    """One per path; a union reports once per member, and the first whose words we know speaks for all."""
+def _all_problems(
+    cls: type[Settings], raw: Mapping[str, Any], errors: list[ErrorDetails]
+) -> Iterator[tuple[Path, Problem]]:
+    """One per path, with it; a union reports once per member, and the first whose words we know speaks for all."""
     by_path: dict[Path, list[ErrorDetails]] = {}
     for error in errors:
         by_path.setdefault(_yaml_path(raw, error), []).append(error)
@@ -125,7 +110,7 @@ def _all_problems(cls: type[Settings], raw: Mapping[str, Any], errors: list[Erro
         literal = [error for error in group if error["type"] == "literal_error"]
         error = (literal or group)[0]
         text = path_text(path)
-        keys, meant = (text,), None
+        keys = (text,)
         if error["type"] == "extra_forbidden":
             known = _fields_at(cls, path[:-1])
             match, slip = nearest(str(path[-1]), known), nearest(str(path[-1]), known, cutoff=SLIP)
@@ -142,8 +127,6 @@ def _all_problems(cls: type[Settings], raw: Mapping[str, Any], errors: list[Erro
                 keys = tuple(foreign.values())
             elif match is None or match in _node_at(raw, path[:-1]):
                 keys = ()
-            elif slip is not None:
-                keys, meant = (), slip
             else:  # it may stand for that key, so that findings on its default would mislead
                 keys = (path_text((*path[:-1], match)),)
         elif error["type"] == "missing" and isinstance(error["loc"][-1], int):
@@ -153,7 +136,7 @@ def _all_problems(cls: type[Settings], raw: Mapping[str, Any], errors: list[Erro
         else:
             sections = _foreign(cls, text, error["input"]) if isinstance(error["input"], Mapping) else {}
             message = f"{text}: {_explain(path, error, group)}{_said_here(sections) if sections else ''}"
-        yield _Finding(path, Problem(message, keys), meant)
+        yield path, Problem(message, keys)
 
 
 def _explain(path: Path, error: ErrorDetails, group: list[ErrorDetails]) -> str:
@@ -327,16 +310,6 @@ def _node_at(raw: Mapping[str, Any], path: Path) -> Any:
     for part in path:
         node = node[part]
     return node
-
-
-def _take_out(raw: dict[str, Any], path: Path, meant: str | None) -> set[Path]:
-    """Removes a key. Its value goes to the key that was meant, if nothing is there: the path of that is returned."""
-    node = _node_at(raw, path[:-1])
-    value = node.pop(path[-1], None)
-    if meant is None or meant in node:
-        return set()
-    node[meant] = value
-    return {(*path[:-1], meant)}
 
 
 def _touches(key: str, broken: Iterable[str]) -> bool:

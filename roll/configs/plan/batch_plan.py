@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from roll.configs.base import MOST_SAMPLES
 from roll.configs.plan.derive import OldLogProbs, old_log_probs, sent_adapter_rank
 from roll.configs.plan.run_plan import RunPlan, plan_layout, train_plan
 from roll.configs.plan.train_plan import TrainPlan
@@ -253,15 +252,6 @@ def critic_warmup_problems(config: AlgorithmConfig) -> Iterator[Problem]:
 
 def batch_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     """Samples of a step that do not split into whole updates and have to, with the nearest values that do."""
-    groups_key, size_key = config.batch_keys
-    samples = config.num_groups * config.group_size
-    if samples > MOST_SAMPLES:
-        yield Problem(
-            f"{groups_key}: a step would have {config.num_groups} x {config.group_size} = {samples} samples "
-            f"({groups_key}, {size_key}); at most {MOST_SAMPLES} are possible.",
-            (groups_key, size_key),
-        )
-        return
     for role, worker in config.learning_roles.items():
         plan = role_train_plan(config, role, worker)
         if plan.rounding == "whole" and not plan.splits_evenly:

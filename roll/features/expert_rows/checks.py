@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeGuard
 
-from roll.configs.base import MOST_SAMPLES
-from roll.configs.plan.batch_plan import BatchPlan, role_train_plan
+from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.problems import Problem
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.run import RunConfig
@@ -39,11 +38,6 @@ def mix_problems(config: RunConfig) -> Iterator[Problem]:
         shares_text = " + ".join(f"{rows.share:g}" for rows in mix.drawn.values())
         text = f"mix.rows: shares of {shares_text} = {total:g} leave no room for the policy's samples. Lower them."
         yield Problem(text, tuple(shares))
-    elif mix.drawn:
-        samples = role_train_plan(config, "actor_train", config.actor_train).samples_per_update
-        if (count := sum(mix.rows_per_update(samples).values())) > MOST_SAMPLES:
-            text = f"mix.rows: an update would have {count} of these rows; at most {MOST_SAMPLES} are possible."
-            yield Problem(f"{text} Lower their shares.", tuple(shares))
     yield from data_args_problems(mix.data_args)
     for at, args in mix.data_args.items():
         if (

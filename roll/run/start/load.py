@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roll.configs.checks.roles import run_problems, run_warnings
-from roll.configs.checks.training import unlikely_value_warnings
 from roll.configs.load.chosen_values import Chosen, KeysInYaml, Machine, with_chosen
 from roll.configs.load.defaults import with_epochs
 from roll.configs.load.known_keys import known_keys
@@ -105,7 +104,7 @@ def check(spec: PipelineSpec, composed: Composed, beside: Beside | None = None) 
         raise ConfigError(*joined_problems(problem.text for problem in problems))
     assert config is not None
     plan = spec.make_plan(config)
-    warnings = [*read.warnings, *checked.warnings, *run_warnings(config, plan), *unlikely_value_warnings(config)]
+    warnings = [*read.warnings, *checked.warnings, *run_warnings(config, plan)]
     warnings += role_strategy_warnings(config)
     warnings += spec.hook_findings(spec.warnings, str, config)
     if composed.of_roll:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from roll.configs.checks.training import checkpointing_model_problems
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.run import RunConfig
@@ -43,8 +42,6 @@ def model_problems(
         yield from headless_model_problems(choice, model)
     for feature in features:
         yield from feature.model_problems(choice, model)
-    if choice.role.learns and runs_transformers:
-        yield from checkpointing_model_problems(choice, model)
     if choice.role.use == "generate":
         yield from engine_model_problems(choice, model)
         yield from asked_key_problems(choice, model)

@@ -3,15 +3,11 @@
 from typing import Any
 
 import pytest
-import transformers
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from roll.configs.checks import training as compiling
 from roll.configs.checks import training as fused_head
 from roll.configs.checks import training as optimizers
 from roll.configs.checks.training import (
-    WITHOUT_CHECKPOINTING,
-    checkpointing_model_problems,
     compile_machine_problems,
     fused_head_machine_problems,
     moment_bytes,
@@ -77,24 +73,6 @@ def test_a_compiler_that_is_missing_is_told_before_the_run(monkeypatch: pytest.M
     assert not list(compile_machine_problems(choice))
     monkeypatch.setattr(compiling.shutil, "which", lambda name: None)
     assert "there is no compiler (g++, clang++, c++, or CXX)" in next(iter(compile_machine_problems(choice))).text
-
-
-@pytest.mark.parametrize(
-    ("kind", "is_off", "is_refused"), [("ctrl", False, True), ("ctrl", True, False), ("qwen2", False, False)]
-)
-def test_a_type_without_gradient_checkpointing_must_be_trained_without_it(
-    kind: str, is_off: bool, is_refused: bool
-) -> None:
-    key = "actor_train.model_args.disable_gradient_checkpointing"
-    choice = next(choice for choice in choices(config({key: is_off})) if choice.role.learns)
-    found = [problem.text for problem in checkpointing_model_problems(choice, {"model_type": kind})]
-    assert found == [f"{key}: transformers has no gradient checkpointing for ctrl models. Set it to true."] * is_refused
-
-
-def test_the_types_without_gradient_checkpointing_are_those_of_transformers() -> None:
-    classes = {kind: getattr(transformers, name, None) for kind, name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items()}
-    lacking = {kind for kind, each in classes.items() if each and not each.supports_gradient_checkpointing}
-    assert lacking == WITHOUT_CHECKPOINTING
 
 
 KEY = "actor_train.model_args.fused_kernel_options"

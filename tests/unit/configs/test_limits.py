@@ -42,7 +42,6 @@ def test_no_number_is_infinite_or_none(key: str, value: float) -> None:
         ("actor_train.device_mapping", [10**40], "is beyond the limit of 1000000 devices"),
         ("actor_train.device_mapping", "list(range(10**3))", "is not a whole number"),
         ("actor_train.device_mapping", f"list(range(0, {10**40}))", "names more than 1000000 devices"),
-        ("actor_train.device_mapping", " + ".join(["list(range(1000000))"] * 9), "more than 1000000 devices"),
         (f"{ARGS}.learning_rate", 11, f"{ARGS}.learning_rate: 11 must be at most 10."),
         ("kl_loss_coef", 1e308, "kl_loss_coef: 1e+308 must be at most 1e+09."),
         ("actor_infer.generating_args.stop_token_ids", [-1], "stop_token_ids[0]: -1 must be at least 0."),
@@ -53,9 +52,7 @@ def test_a_number_beyond_its_limit_is_refused_with_the_limit(key: str, value: An
     assert [text for text in problems({key: value}) if key in text and message in text]
 
 
-def test_seeds_and_samples_have_limits_and_divisors_are_found_at_once() -> None:
-    (text,) = problems({"rollout_batch_size": 1_000_000, "num_return_sequences_in_group": 64})
-    assert "a step would have 1000000 x 64 = 64000000 samples" in text
+def test_seeds_have_a_limit_and_divisors_are_found_at_once() -> None:
     np.random.RandomState(LARGEST_SEED)
     with pytest.raises(ValueError):
         np.random.RandomState(LARGEST_SEED + 1)

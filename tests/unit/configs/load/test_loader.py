@@ -201,7 +201,7 @@ def test_a_name_that_can_be_no_file_is_said_so(directory: Path, name: str) -> No
     assert "is no path" in refused(directory, name=name)
 
 
-@pytest.mark.parametrize("override", ["a.=1", ".a=1", "a..b=1", "seed=\ud800", "seed=a\0b", "=1", "~", "+"])
+@pytest.mark.parametrize("override", ["a.=1", ".a=1", "a..b=1", "=1", "~", "+"])
 def test_an_override_that_is_none_is_refused(directory: Path, override: str) -> None:
     refused(directory, override)
 

@@ -50,7 +50,7 @@ def test_all_problems_are_reported_at_once_and_the_rest_is_still_checked() -> No
     assert any("names device 0 more than once" in text for text in found)
 
 
-def test_a_misspelt_key_is_read_as_the_one_that_was_meant_and_hides_nothing_else() -> None:
+def test_a_misspelt_key_hides_what_follows_from_the_default_of_the_one_that_was_meant() -> None:
     """With its default of 128 the batch would not divide by 96: a consequence of the typing error, and no news."""
     args = "actor_train.training_args.per_device_train_batch_size"
     found = problems({"rollout_batch_size": ..., "rolout_batch_size": 96, args: 48, "num_gpus_per_node": 8})
@@ -60,18 +60,6 @@ def test_a_misspelt_key_is_read_as_the_one_that_was_meant_and_hides_nothing_else
         "rollout_batch_siz: unknown key (value 3)",
         "actor_train: a step has 32 x 7 = 224 sam",
     ]
-    texts = problems({"rollout_batch_size": ..., "rolout_batch_size": 3, "num_return_sequences_in_group": 7})
-    assert [text[:50] for text in texts] == [
-        "rolout_batch_size: unknown key (value 3). Did you ",
-        "actor_train: a step has 3 x 7 = 21 samples (rollou",
-    ]
-    tree_changes = {
-        "actor_infer": ...,
-        "actor_infr": {"strategy_args": {"strategy_name": "vllm"}, "device_maping": [2]},
-    }
-    assert [text.split(":")[0] for text in problems(tree_changes)] == ["actor_infr", "actor_infer.device_maping"]
-    (text,) = problems({"rollout_batch_size": ..., "rolout_batch_size": "many", "num_return_sequences_in_group": 7})
-    assert text.startswith("rolout_batch_size: unknown key (value 'many').")
     (text,) = problems({"rollout_batch_size": ..., "rollout_size": 3, "num_return_sequences_in_group": 7})
     assert text == "rollout_size: unknown key (value 3). Did you mean rollout_batch_size?"
     (text,) = problems({"actor_train.training_args.learning_rat": 1})
