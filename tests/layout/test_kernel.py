@@ -30,7 +30,7 @@ CLOSURES = {
         43_600,
     ),
 }
-LINES_OF_A_PLAN = 22_600
+LINES_OF_A_PLAN = 22_400
 
 
 @cache

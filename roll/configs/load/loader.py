@@ -8,19 +8,14 @@ those shipped with this package, so that a YAML may lie anywhere.
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
-from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.plugins import Plugins
-from hydra.plugins.config_source import ConfigLoadError, ConfigResult
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -75,9 +70,8 @@ def compose_tree(directory: Path, name: str, overrides: Sequence[str]) -> RawTre
     """The first half of `load_tree`, for which nothing has to be known of the keys."""
     name = _stem(directory, name)
     path = find_yaml(directory, name)
-    read = cache(read_yaml)  # each file once: by itself, and by Hydra
-    written = read(path.resolve())
-    tree = _compose(directory.resolve(), name, written, read)
+    written = read_yaml(path.resolve())  # for its errors, which have a place
+    tree = _compose(directory.resolve(), name, written)
     of_fragments = frozenset(set(tree) - set(written))
     try:
         apply_overrides(tree, overrides)
@@ -163,16 +157,13 @@ def yaml_names(directory: Path) -> list[str]:
 # --- composition
 
 
-def _compose(
-    directory: Path, name: str, written: Mapping[str, Any], read: Callable[..., dict[str, Any]]
-) -> dict[str, Any]:
+def _compose(directory: Path, name: str, written: Mapping[str, Any]) -> dict[str, Any]:
     path = directory / f"{name}.yaml"
     search = [*_search_path(path, written), f"file://{fragments_dir()}"]
     GlobalHydra.instance().clear()
     try:
         with (
             warnings.catch_warnings(),
-            _files_read_by(read),
             initialize_config_dir(str(directory), job_name="roll", version_base=None),
         ):
             # The YAML's own keys win over its fragments', with or without `_self_`.
@@ -203,31 +194,6 @@ def _search_path(path: Path, written: Mapping[str, Any]) -> list[str]:
     if not isinstance(paths, list) or not all(isinstance(item, str) for item in paths):
         raise ConfigError(f"{path}: hydra.searchpath: {show(paths)} must be a list of directories.")
     return paths
-
-
-@contextmanager
-def _files_read_by(read: Callable[..., dict[str, Any]]) -> Iterator[None]:
-    """Lets Hydra read YAMLs, fragments included, through `read`, which says what is wrong in them with its place."""
-
-    class Files(FileConfigSource):
-        def load_config(self, config_path: str) -> ConfigResult:
-            file = Path(os.path.realpath(os.path.join(self.path, self._normalize_file_name(config_path))))
-            if not path_info(file).exists:
-                raise ConfigLoadError(f"Config not found : {file}")
-            tree = OmegaConf.create(read(file, True))  # a fragment may be empty
-            header = self._get_header_dict(file.read_text(encoding="utf-8-sig")[:512])
-            return ConfigResult(
-                config=tree, path=f"{self.scheme()}://{self.path}", provider=self.provider, header=header
-            )
-
-    Plugins.instance()  # fills the registry
-    types = SourcesRegistry.instance().types
-    before = types["file"]
-    types["file"] = Files
-    try:
-        yield
-    finally:
-        types["file"] = before
 
 
 def _error_text(error: BaseException) -> str:

@@ -175,13 +175,11 @@ def problems(choice: Choice) -> Iterator[Problem]:
             at = f"{choice.at}.{key}"
             text = f"{at}: with offload_policy everything stays in host memory anyway. Remove one of them."
             yield Problem(text, (at, f"{choice.at}.offload_policy"))
-    if choice.role.learns and worker.training_args.optim == "muon" and settings.offload_policy:
+    optim = worker.training_args.optim
+    why = {"muon": "gathers matrices between the ranks", EIGHT_BIT: "computes where the weights are"}.get(optim)
+    if choice.role.learns and why and settings.offload_policy:
         key, at = f"{name}.training_args.optim", f"{choice.at}.offload_policy"
-        text = f"{key}: muon gathers matrices between the ranks, and offload_policy keeps them in host memory."
-        yield Problem(f"{text} Use param_offload and optimizer_offload, or adamw_torch.", (key, at))
-    if choice.role.learns and worker.training_args.optim == EIGHT_BIT and settings.offload_policy:
-        key, at = f"{name}.training_args.optim", f"{choice.at}.offload_policy"
-        text = f"{key}: {EIGHT_BIT} computes where the weights are, and offload_policy keeps them in host memory."
+        text = f"{key}: {optim} {why}, and offload_policy keeps them in host memory."
         yield Problem(f"{text} Use param_offload and optimizer_offload, or adamw_torch.", (key, at))
     if settings.optimizer_offload and not choice.role.learns:
         at = f"{choice.at}.optimizer_offload"

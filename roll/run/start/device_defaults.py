@@ -80,7 +80,7 @@ def _trainer(config: RunConfig, user_keys: KeysInYaml, name: str, worker: Worker
         return _strategy(name, "fsdp2_train", "it divides weights, and use_torch_compile does not go with ZeRO 3")
     else:
         stage, why = "deepspeed_zero3", "weights, gradients and optimizer are divided among the GPUs"
-    fragment = read_yaml(fragments_dir() / f"{stage}.yaml", True)[stage]
+    fragment = read_yaml(fragments_dir() / f"{stage}.yaml")[stage]
     return _strategy(name, "deepspeed_train", f"it is installed; {stage}: {why}", fragment, stage)
 
 
