@@ -8,7 +8,7 @@ The whole pipeline, one engine and one trainer on a core each, with answers of g
 synchronous run of its own round. The simulator gets its costs from the synchronous run of the round before (of the
 first round: of the same), and how much trainer and engine slow each other down on the two cores from its run with r 1;
 it plays the lengths that the runs had. Prompts, and answers that new weights find under way, cost a prefill only with
---calibration, since synchronous runs do not tell what that takes. What other processes took of the cores is told: it
+--prefill, since synchronous runs do not tell what that takes. What other processes took of the cores is told: it
 slows a run ahead down, which needs both, more than a synchronous one.
 """
 
@@ -33,11 +33,11 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from given_lengths import LENGTHS
 from ratios import describe_ratios
+from run_costs import Row, fit_decode, fit_trainer
 
 from roll.configs.plan.batch_plan import RolloutBounds, ahead_by
 from roll.run.tracking.local import METRICS_FILE, read_metrics
-from roll.simulate.calibrate import Row, fit_decode, fit_trainer
-from roll.simulate.setup import Costs, Devices, Setup, read_costs
+from roll.simulate.setup import Costs, Devices, Setup
 from roll.simulate.simulation import Report, simulate
 from roll.simulate.workload import LogNormal
 from roll.utils.timing import phase_seconds
@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, required=True, help="file of rounds, one a line; new ones are added")
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--schedules", nargs="+", choices=SCHEDULES, default=["synchronous", "r 1 S 2"])
-    parser.add_argument("--calibration", type=Path, help="file of costs: what a prefill takes")
+    parser.add_argument("--prefill", type=float, default=AT_ONCE, help="tokens per second. Default: all at once")
     options = parser.parse_args()
     if options.pairs and options.data is None:
         parser.error("--data is needed, but for --pairs 0")
@@ -186,7 +186,7 @@ def main() -> None:
             file.write(json.dumps(found) + "\n")
     with options.results.open(encoding="utf-8") as file:
         rounds = [json.loads(line) for line in file]
-    compare(rounds, read_costs(options.calibration).prefill_tokens_per_s if options.calibration else AT_ONCE)
+    compare(rounds, options.prefill)
 
 
 def compare(rounds: Sequence[Round], prefill: float) -> None:

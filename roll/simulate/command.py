@@ -1,20 +1,18 @@
 """Simulation of a run on other devices, or further ahead: the real scheduler plays it on a virtual clock.
 
-roll simulate play --config_path examples/tiny-sort --config_name tiny_sort
+roll simulate examples/tiny-sort/tiny_sort.yaml async_generation_ratio=0.5
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from roll.configs.plan.batch_plan import RolloutBounds
-from roll.simulate.calibrate import calibrate
 from roll.simulate.from_options import setup_of
 from roll.simulate.options import parser
-from roll.simulate.setup import Setup
-from roll.simulate.simulation import Candidate, Report, frontier, search, simulate
+from roll.simulate.setup import Costs, Setup
+from roll.simulate.simulation import Report, simulate
 from roll.utils.spans import write_chrome_trace
 
 # What a simulation has to say, as text.
@@ -59,22 +57,6 @@ def describe_gain(report: Report, synchronous: Report) -> str:
     return _line("gain", f"{synchronous.step_s / report.step_s:.2f} x of {synchronous.step_s:.4g} s, synchronous")
 
 
-def table(results: Sequence[Candidate], best: Sequence[Candidate]) -> Iterator[str]:
-    """All that was tried, the frontier marked."""
-    first = min((f.report.step_s for f in results if not f.setup.bounds.ahead), default=None)
-    yield f"{'devices':>14}{'r':>6}{'S':>4}{'s/step':>10}{'x':>7}{'staleness':>12}{'engines':>10}{'trainer':>9}"
-    for one in results:
-        report = one.report
-        gain = f"{first / report.step_s:.2f}" if first else ""
-        ages = f"{report.staleness_mean:.2f}/{report.staleness_max}"
-        mark = "  <" if one in best else ""
-        yield (
-            f"{one.setup.devices!s:>14}{one.ratio:>6g}{one.setup.bounds.max_staleness:>4}{report.step_s:>10.4g}"
-            f"{gain:>7}{ages:>12}{report.fraction('busy'):>10.0%}{report.trainer_busy_fraction:>9.0%}{mark}"
-        )
-    yield "< nothing that was tried is faster at the same or less mean staleness; x: of the fastest synchronous one"
-
-
 def _line(label: str, text: str) -> str:
     return f"{label:<{_LABEL}}{text}"
 
@@ -84,14 +66,12 @@ def _counted(count: int, what: str) -> str:
 
 
 def run(argv: Sequence[str]) -> Iterator[str]:
-    """The lines of one of its commands. Raises ConfigError for options or a configuration that cannot work."""
+    """The lines of a simulation. Raises ConfigError for options or a configuration that cannot work."""
     options, overrides = parser().parse_known_args(argv)
-    yield from {"play": _play, "search": _search, "calibrate": _calibrate}[options.command](options, overrides)
-
-
-def _play(options: argparse.Namespace, overrides: Sequence[str]) -> Iterator[str]:
     setup = setup_of(options, overrides)
     yield describe_setup(setup)
+    if setup.costs == Costs():
+        yield _line("costs", "imagined, since the forecast of this run is not known: compare schedules, not seconds")
     report = simulate(setup, options.steps, keeps_trace=options.trace is not None)
     yield from describe_report(report)
     if setup.bounds.ahead:
@@ -99,12 +79,3 @@ def _play(options: argparse.Namespace, overrides: Sequence[str]) -> Iterator[str
         yield describe_gain(report, simulate(replace(setup, bounds=bounds), options.steps))
     if options.trace is not None:
         write_chrome_trace(options.trace, report.events, {"simulated": describe_setup(setup)})
-
-
-def _search(options: argparse.Namespace, overrides: Sequence[str]) -> Iterator[str]:
-    results = list(search(setup_of(options, overrides), options.ratios, options.train_shares, options.steps))
-    yield from table(results, frontier(results))
-
-
-def _calibrate(options: argparse.Namespace, overrides: Sequence[str]) -> Iterator[str]:
-    yield from calibrate(options.run, options.train_devices, options.engines, options.out)

@@ -36,7 +36,7 @@ class Answer:
     versions: list[tuple[int, float]] = field(default_factory=list)
     joined: float = 0.0  # the count of steps then
     stay: int = 0  # how often it has joined: an end of an earlier stay is void
-    is_lost: bool = False  # its engine died, or nobody wants it any more
+    is_lost: bool = False  # nobody wants it any more
 
     @property
     def in_cache(self) -> float:
@@ -165,20 +165,6 @@ class EngineModel:
         self._advance()
         self._version = version
         self._updates.append((self._tokens, version))
-
-    def die(self) -> None:
-        """All that was asked of it is lost."""
-        self._advance()
-        lost = [*self._running, *(entry[2] for entry in self._line)]
-        self._running.clear()
-        self._ends.clear()
-        self._line.clear()
-        self._cached.clear()
-        self._base, self._stalled_until = 0.0, 0.0
-        self._plan_soon()
-        for answer in lost:
-            answer.is_lost = True
-            answer.notify()
 
     def abort(self, answers: list[Answer]) -> None:
         """Drop answers that are no longer wanted. Those that have ended are left as they are."""

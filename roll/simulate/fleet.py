@@ -11,15 +11,10 @@ from functools import reduce
 from roll.distributed.executor.rollout.answer_slots import AnswerSlots
 from roll.distributed.executor.rollout.answers import Continuation
 from roll.distributed.executor.rollout.engine_choice import EngineChoice, PendingRequest
-from roll.errors import WorkerError
 from roll.simulate.engine_model import Answer, EngineModel, EngineSeconds, nobody
 from roll.simulate.setup import Costs
 from roll.types.rollout import GenerationRequest
 from roll.utils.spans import Spans
-
-
-class EngineLost(Exception):
-    """The engine died with this request."""
 
 
 class EngineLeft(Exception):
@@ -44,12 +39,6 @@ class Flight:
         self.answers = [Answer(order, self.context, length, nobody) for length in self.lengths]
         self.open = {answer: index for index, answer in enumerate(self.answers)}
 
-    def begins_anew(self) -> None:
-        """Start all open answers again from nothing."""
-        for index in self.open.values():
-            self.answers[index] = Answer(self.request.order, self.context, self.lengths[index], nobody)
-        self.open = {self.answers[index]: index for index in self.open.values()}
-
 
 class EngineQueue:
     """An engine with the line before it, as its process has them."""
@@ -60,7 +49,7 @@ class EngineQueue:
         self._flights: dict[Flight, tuple[asyncio.Future[None], list[Answer]]] = {}  # with what was begun here
 
     async def answer(self, flight: Flight) -> None:
-        """Begins as many open answers as there are slots, then the others as slots come back. Raises EngineLost,
+        """Begins as many open answers as there are slots, then the others as slots come back. Raises
         EngineLeft."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         begun: list[Answer] = []
@@ -68,10 +57,6 @@ class EngineQueue:
 
         def ended(answer: Answer) -> None:
             self._slots.give_back(1)
-            if answer.is_lost:
-                if not done.done():
-                    done.set_exception(EngineLost())
-                return
             index = flight.open.pop(answer)
             if flight.answered is not None:
                 flight.answered(index, answer)
@@ -111,7 +96,7 @@ class EngineQueue:
         place = self._slots.place(request.order)
         while waiting:
             count = await self._slots.take(request.request_id, len(waiting), place)
-            if done.done():  # the engine died or left meanwhile
+            if done.done():  # the engine left meanwhile
                 self._slots.give_back(count)
                 return
             part, waiting = waiting[:count], waiting[count:]
@@ -128,8 +113,7 @@ class EngineQueue:
 
 
 class Fleet:
-    """All engines. One that dies loses its requests, which are asked again elsewhere, and serves again later; those
-    that leave their devices hand over to those that stay."""
+    """All engines. Those that leave their devices hand over to those that stay."""
 
     def __init__(self, costs: Costs, num_engines: int, max_running: int | None, spans: Spans):
         self._costs = costs
@@ -159,8 +143,6 @@ class Fleet:
                 replica = await self._choice.choose(call)
                 assert replica is not None
                 await self._queues[replica.rank].answer(flight)
-            except EngineLost:
-                flight.begins_anew()
             except EngineLeft:
                 pass
             except asyncio.CancelledError:
@@ -175,8 +157,8 @@ class Fleet:
         """The first so many engines leave their devices. If all do, they stand still with what they are at."""
         self._away = set(range(count))
         for rank in self._away:
-            if count < len(self._queues) and (replica := self._choice.replicas[rank]).failure is None:
-                self._choice.close(replica)
+            if count < len(self._queues):
+                self._choice.close(self._choice.replicas[rank])
                 self._queues[rank].hand_over()
             self.engines[rank].stop("away")
 
@@ -187,8 +169,7 @@ class Fleet:
         for replica in (self._choice.replicas[rank] for rank in away):
             if replica.is_away:
                 replica.is_away = False
-                if replica.failure is None:
-                    self._choice.reopen(replica)
+                self._choice.reopen(replica)
 
     def hold(self) -> None:
         """Pause the engines that are on their devices."""
@@ -208,17 +189,6 @@ class Fleet:
         self.version = version
         for engine in self.engines:
             engine.set_version(version)
-
-    async def kill(self, rank: int) -> None:
-        """Returns when the engine serves again."""
-        replica = self._choice.replicas[rank]
-        replica.failure = WorkerError(f"engine {rank} died")
-        self._choice.leave(replica)
-        self._queues[rank].engine.die()
-        await asyncio.sleep(self._costs.restart_s)
-        replica.failure = None
-        if not replica.is_away:
-            self._choice.reopen(replica)
 
     def close(self) -> None:
         for engine in self.engines:

@@ -8,20 +8,18 @@ import statistics
 from collections import Counter
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from roll.configs.plan.batch_plan import RolloutBounds, ahead_by, least_staleness
 from roll.distributed.scheduler.event_loop import run_virtually
 from roll.distributed.scheduler.filters import length_bias
 from roll.distributed.scheduler.rollout_core import GroupBacklog, RolloutCore, StepGroups
 from roll.simulate.engine_model import EngineSeconds
 from roll.simulate.fleet import Fleet
 from roll.simulate.rollouts import LengthSum, SimulatedRollouter
-from roll.simulate.setup import Devices, Setup
+from roll.simulate.setup import Setup
 from roll.simulate.step_model import StepModel
 from roll.types.rollout import TrajectoryGroup
-from roll.utils.background import start
 from roll.utils.spans import MOST_EVENTS, Event, Spans
 from roll.utils.timing import phase_seconds
 
@@ -149,7 +147,6 @@ async def _play(setup: Setup, warmup: int, num_steps: int, keeps_trace: bool) ->
 
     core = RolloutCore(play_group, setup.bounds, setup.keep, setup.max_replacements)
     model = StepModel(setup, core, fleet, spans)
-    dying = [start(_die(fleet, at, rank)) for at, rank in setup.deaths]
     before = _Counts.of(fleet, model, rollouter, loop.time())
     for step in range(warmup + num_steps):
         if step == warmup:
@@ -160,15 +157,8 @@ async def _play(setup: Setup, warmup: int, num_steps: int, keeps_trace: bool) ->
         fleet.cut.clear()
     fleet.close()
     after = _Counts.of(fleet, model, rollouter, loop.time())
-    for task in dying:
-        task.cancel()
     await core.cancel()
     return after.since(before, tally, warmup)
-
-
-async def _die(fleet: Fleet, at: float, rank: int) -> None:
-    await asyncio.sleep(at)
-    await fleet.kill(rank)
 
 
 class _Tally:
@@ -256,52 +246,3 @@ class _Counts:
             started=self.started.less(before.started),
             events=tuple(tally.spans.events()),
         )
-
-
-# Which split of the devices, which ratio and which staleness: all of them, and those that nothing beats.
-
-
-@dataclass(frozen=True)
-class Candidate:
-    setup: Setup
-    ratio: float
-    report: Report
-
-
-def candidates(base: Setup, ratios: Sequence[float], train_shares: Sequence[float]) -> Iterator[tuple[float, Setup]]:
-    """The ratios with the least staleness that each allows and with one step more; the devices of `base` shared, split
-    by these shares, and all sampling while these shares of them train."""
-    for devices in _splits(base.devices, train_shares):
-        for ratio in sorted(set(ratios)):
-            least = least_staleness(ratio, base.bounds.sync_interval)
-            for staleness in (least, least + 1) if ratio else (least,):
-                ahead = ahead_by(ratio, base.bounds.num_groups)
-                bounds = RolloutBounds(base.bounds.num_groups, ahead, base.bounds.sync_interval, staleness)
-                passes = {name: min(count, devices.train) for name, count in base.passes.items()}
-                yield ratio, replace(base, bounds=bounds, devices=devices, passes=passes)
-
-
-def _splits(devices: Devices, train_shares: Sequence[float]) -> Iterator[Devices]:
-    total, per_engine = devices.total, devices.per_engine
-    if total % per_engine == 0:
-        yield Devices.shared(total, per_engine)
-    counts = {round(share * total / per_engine) * per_engine or per_engine for share in train_shares}
-    for train in sorted(count + total % per_engine for count in counts):
-        if 0 < train <= total - per_engine:
-            yield Devices(train, total - train, per_engine)
-            if total % per_engine == 0:
-                yield Devices.shared(total, per_engine, train)
-
-
-def search(base: Setup, ratios: Sequence[float], train_shares: Sequence[float], num_steps: int) -> Iterator[Candidate]:
-    for ratio, setup in candidates(base, ratios, train_shares):
-        yield Candidate(setup, ratio, simulate(setup, num_steps))
-
-
-def frontier(results: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates that no other beats in throughput at the same or less mean staleness, freshest first."""
-    best: list[Candidate] = []
-    for one in sorted(results, key=lambda f: (f.report.staleness_mean, f.report.step_s)):
-        if not best or one.report.step_s < best[-1].report.step_s:
-            best.append(one)
-    return best

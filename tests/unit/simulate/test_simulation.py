@@ -101,7 +101,6 @@ def test_engines_beside_the_trainers_device_go_on_with_what_the_other_leaves() -
     ratio=st.integers(0, 6),
     slots=st.integers(1, 5),
     seed=st.integers(0, 99),
-    deaths=st.lists(st.tuples(st.floats(0, 500), st.integers(0, 3)), max_size=1),
 )
 def test_whatever_is_shared_each_group_is_trained_once_within_the_bound_and_what_it_sampled_is_whole(
     num_engines: int,
@@ -110,7 +109,6 @@ def test_whatever_is_shared_each_group_is_trained_once_within_the_bound_and_what
     ratio: int,
     slots: int,
     seed: int,
-    deaths: list[tuple[float, int]],
 ) -> None:
     infer = num_engines * per_engine
     bounds = RolloutBounds(3, ratio, 1, 2)
@@ -121,7 +119,6 @@ def test_whatever_is_shared_each_group_is_trained_once_within_the_bound_and_what
         LogNormal(median=20, cap=200, prompt=5, seed=seed),
         Costs(train_tokens_per_s=50.0),
         max_running=slots,
-        deaths=tuple((at, rank) for at, rank in deaths if rank < num_engines),
     )
     report = simulate(made, 5, warmup=0)
     trained = [number for step in report.steps for number in step.groups]
@@ -140,11 +137,6 @@ def test_answers_rewards_and_turns_take_their_slots_in_order() -> None:
     assert simulate(setup([[1, 2, 6]], SYNC, workload=work, reward_workers=1), 2).step_s == pytest.approx(10.0)
     work = LogNormal(median=4, common=0.0, own=0.0, prompt=0, turns=3, delays=Delays(0.5))
     assert simulate(setup([[4]], SYNC, workload=work), 2).step_s == pytest.approx(3 * 4.5)
-    # Two groups of 4 s on two engines; one dies at 3 s and is back 100 s later: its answer takes 3 + 4 s.
-    made = setup([[4]], RolloutBounds(2), devices=Devices(1, 2), costs=costs(restart_s=100.0), deaths=((3.0, 0),))
-    assert step_seconds(simulate(made, 2, warmup=0)) == pytest.approx([7.0, 4.0])
-    alone = replace(made, devices=Devices(1, 1), bounds=SYNC)
-    assert step_seconds(simulate(alone, 2, warmup=0)) == pytest.approx([3.0 + 100.0 + 4.0, 4.0])
     # Rewards that are all alike: nothing is kept, and as many replacements as are allowed were sampled in vain.
     keep = make_filter("std_filter", {"std_threshold": 0.0})
     report = simulate(setup([[2, 2]], RolloutBounds(2), keep=keep, max_replacements=3), 2)

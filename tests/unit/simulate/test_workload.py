@@ -9,8 +9,6 @@ import pytest
 from roll.errors import ConfigError
 from roll.simulate.from_options import read_recorded
 from roll.simulate.workload import Delays, LogNormal
-from roll.types.group_codec import RecordedGroup, write_groups
-from roll.types.rollout import Trajectory
 
 
 def test_lengths_have_their_description_and_repeat() -> None:
@@ -22,30 +20,6 @@ def test_lengths_have_their_description_and_repeat() -> None:
     one, two, other = work.group(5, 4), work.group(5, 4), work.group(6, 4)
     assert (one.lengths == two.lengths).all() and (one.delays_s == two.delays_s).all()
     assert one.lengths.shape == (4, 3) and (one.lengths != other.lengths).any()
-
-
-def row(index: int, mask: str) -> Trajectory:
-    """Tokens by their mask: `.` was given, `x` was sampled."""
-    sampled = np.array([letter == "x" for letter in mask])
-    zeros = np.zeros(len(mask), np.float32)
-    versions = np.where(sampled, 0, -1).astype(np.int32)
-    return Trajectory(
-        input_ids=zeros.astype(np.int32),
-        response_mask=sampled,
-        log_probs=zeros,
-        policy_versions=versions,
-        reward=float(index),
-        finish_reason="stop",
-        index=index,
-    )
-
-
-def test_dumps_give_every_turn_and_what_comes_before_it(tmp_path: Path) -> None:
-    group = RecordedGroup(3, "task", (row(0, "..xxx..x..xx"), row(1, "..x")))
-    write_groups(tmp_path / "step_000001.npz", [group])
-    (found,) = read_recorded(tmp_path).groups
-    assert found.lengths.tolist() == [[3, 1, 2], [1, 0, 0]] and found.rewards.tolist() == [0.0, 1.0]
-    assert (found.prompt, found.observation) == (2, 2)
 
 
 def test_sample_rollouts_give_whole_answers_and_validation_is_left_out(tmp_path: Path) -> None:

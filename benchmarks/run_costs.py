@@ -1,36 +1,17 @@
-"""Writes what things cost, from the metrics of a synchronous run."""
+"""What things cost in a run, from the metrics of a synchronous one."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from roll.errors import ConfigError
-from roll.run.tracking.local import METRICS_FILE, read_metrics
-from roll.simulate.setup import Costs, write_costs
 from roll.simulate.step_model import PASSES
 from roll.utils.timing import phase_seconds
 
-# What things cost, from the metrics of a run.
-
 Row = Mapping[str, float]
-SKIPPED_STEPS = 2  # the first ones warm up
-
-
-def rows_of_run(directory: Path) -> Sequence[Row]:
-    """Its steps but the first ones. Raises ConfigError where they are not there."""
-    rows = [row for _, row in read_metrics(directory / METRICS_FILE) if "train_actor" in phase_seconds(row)]
-    if len(rows) < SKIPPED_STEPS + 2:
-        raise ConfigError(
-            f"--run {directory}: {len(rows)} steps of training are in its {METRICS_FILE}; at least {SKIPPED_STEPS + 2} "
-            "are needed. Add jsonl to track_with of that run."
-        )
-    return rows[SKIPPED_STEPS:]
 
 
 def fit_trainer(rows: Sequence[Row], train_devices: int) -> dict[str, Any]:
@@ -53,13 +34,7 @@ def fit_trainer(rows: Sequence[Row], train_devices: int) -> dict[str, Any]:
 
 def fit_decode(rows: Sequence[Row], num_engines: int) -> list[list[float]]:
     """Points of `decode_s`. A step of a + b x running, summed over a synchronous rollout in which all answers begin at
-    once, is a x longest answer + b x tokens of an engine; so a and b come from the steps by least squares. Raises
-    ConfigError for a run whose answers began in other steps than they ended."""
-    if any(row.get("rollout/running_groups") or row.get("rollout/finished_groups") for row in rows):
-        raise ConfigError(
-            "--run: its rollouts ran ahead of the training, so that its steps do not tell what decoding costs. Name "
-            "a synchronous run."
-        )
+    once, is a x longest answer + b x tokens of an engine; so a and b come from the steps by least squares."""
     longest = np.array([row["rollout/response_length_max"] for row in rows])
     sampled = np.array([_sampled(row) / num_engines for row in rows])
     seconds = np.array([phase_seconds(row)["rollout"] for row in rows])
@@ -97,19 +72,3 @@ def _sampled(row: Row) -> float:
 
 def _median(rows: Sequence[Row], phase: str) -> float:
     return statistics.median(phase_seconds(row).get(phase, 0.0) for row in rows)
-
-
-def calibrate(run: Path, train_devices: int, engines: int, out: Path) -> Iterator[str]:
-    """Writes the costs of a synchronous run into a file, and yields lines about them."""
-    rows = rows_of_run(run)
-    costs = {**fit_trainer(rows, train_devices), "decode_s": fit_decode(rows, engines)}
-    write_costs(out, Costs(**costs), {"from": f"metrics of {run.name}", "steps": len(rows)})
-    for name in (field.name for field in fields(Costs)):
-        yield f"{name:<24}{_shown(costs[name]) if name in costs else 'not measured: the default'}"
-    yield f"written to {out}"
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(f"{count:g}: {seconds:.3g}" for count, seconds in value)
-    return f"{value:.4g}"
