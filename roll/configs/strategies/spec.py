@@ -59,16 +59,12 @@ class LoraSync:
 
 
 @dataclass(frozen=True)
-class ModelRegistry:
-    """Place of an engine's list of architectures. `engine`: its name for people; `read`: path of a function (folder
-    of `package`) -> Registry; `plugins`: the group of entry points by which others bring more; `asked_keys`: by
-    model_type, a key of text_config that published models have as true, and what the engine does without it; `refused`:
-    by model_type, why the engine cannot sample from such models, on any device."""
+class KnownModels:
+    """Models that an engine is known to fail with. `engine`: its name for people; `asked_keys`: by model_type, a key of
+    text_config that published models have as true, and what the engine does without it; `refused`: by model_type, why
+    the engine cannot sample from such models, on any device."""
 
     engine: str
-    package: str
-    read: str
-    plugins: str
     asked_keys: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
 
@@ -107,7 +103,7 @@ class StrategySpec:
     size_keys: tuple[str, ...] = ()  # keys of strategy_config whose product is num_gpus_per_worker by default
     share: GpuShareKey | None = None
     limit_keys: tuple[str, ...] = ()  # arguments of an engine that limit how many responses it samples at once
-    registry: ModelRegistry | None = None
+    known_models: KnownModels | None = None
     truncating_sampling_keys: tuple[str, ...] = (
         NARROWING  # sampling settings that change the distribution its log-probs are of
     )

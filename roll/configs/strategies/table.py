@@ -9,7 +9,7 @@ from roll.configs.problems import Problem
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import FEATURES, Feature
 from roll.configs.strategies.model_facts import VLLM_REFUSED
-from roll.configs.strategies.spec import GpuShareKey, LoraSync, ModelRegistry, Package, StrategySpec
+from roll.configs.strategies.spec import GpuShareKey, KnownModels, LoraSync, Package, StrategySpec
 from roll.utils.imports import resolve
 
 if TYPE_CHECKING:
@@ -113,11 +113,8 @@ _SPECS = (
         warnings="roll.distributed.strategy.vllm.args:warnings",
         environment="roll.distributed.strategy.vllm.args:environment",
         tested="vllm",
-        registry=ModelRegistry(
+        known_models=KnownModels(
             "vLLM",
-            "vllm",
-            "roll.run.start.engine_models:vllm_registry",
-            "vllm.general_plugins",
             asked_keys={  # transformers reads neither
                 "glm4v": ("attention_bias", "it would leave out the biases of attention, which these models have"),
                 "qwen3_vl_moe": ("norm_topk_prob", "it does not start"),
@@ -150,9 +147,6 @@ _SPECS = (
         engine_model_problems="roll.distributed.strategy.sglang.args:model_problems",
         environment="roll.distributed.strategy.sglang.args:environment",
         tested="sglang",
-        registry=ModelRegistry(
-            "SGLang", "sglang", "roll.run.start.engine_models:sglang_registry", "sglang.srt.plugins"
-        ),
         memory={"generate": "roll.configs.memory.engine:sglang_memory"},
         size_keys=_SIZES,
         # SGLang computes its default from the GPU and its settings; this is about what comes out on 80 GB.

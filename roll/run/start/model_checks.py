@@ -11,20 +11,14 @@ from roll.configs.strategies.features import Feature
 from roll.configs.strategies.number_checks import cap_warning, number_problems, rope_row_problems, untried_warning
 from roll.configs.strategies.table import spec_of
 from roll.configs.tables.features import FeaturePlugin
-from roll.run.start.engine_models import (
-    asked_key_problems,
-    engine_model_problems,
-    engine_model_warning,
-    headless_model_problems,
-)
+from roll.run.start.engine_models import engine_model_problems
 from roll.run.start.machine import lacks_gpus
 
 
 def model_warnings(choice: Choice, model: Mapping[str, Any]) -> Iterator[str]:
     """Yield what may go wrong between a role and its model."""
-    runs_transformers = Feature.TRANSFORMERS_MODEL in spec_of(choice.worker.strategy_name).supports
-    checks = (untried_warning, cap_warning) if runs_transformers else (engine_model_warning,)
-    yield from filter(None, (warning(choice, model) for warning in checks))
+    if Feature.TRANSFORMERS_MODEL in spec_of(choice.worker.strategy_name).supports:
+        yield from filter(None, (untried_warning(choice, model), cap_warning(choice, model)))
 
 
 def model_problems(
@@ -39,12 +33,10 @@ def model_problems(
         yield from _head_problems(choice.role.name, worker, model)
     if runs_transformers:
         yield from number_problems(choice, model)
-        yield from headless_model_problems(choice, model)
     for feature in features:
         yield from feature.model_problems(choice, model)
     if choice.role.use == "generate":
         yield from engine_model_problems(choice, model)
-        yield from asked_key_problems(choice, model)
         yield from spec.hook_findings(spec.engine_model_problems, Problem, choice, model)
         if lacks_gpus(config):
             yield from spec.hook_findings(spec.cpu_model_problems, Problem, choice, model)

@@ -31,7 +31,7 @@ from roll.run.saving.model_files import read_model_config
 from roll.run.saving.rehearsal import room_problems
 from roll.run.start.device_defaults import unplaced
 from roll.run.start.machine import machine_of
-from roll.run.tracking.build import missing_logins, missing_trackers, tracker_problems
+from roll.run.tracking.build import missing_trackers, tracker_problems
 from roll.utils.files import is_hub_id, path_info
 from roll.utils.imports import is_installed
 
@@ -124,7 +124,6 @@ def machine_report(config: RunConfig) -> MachineReport:
     trackers, settings = config.track_with, config.tracker_kwargs
     problems += [Problem(text, ("track_with",)) for text in tracker_problems(trackers, settings)]
     problems += [Problem(text, ("track_with",), "machine") for text in missing_trackers(trackers)]
-    problems += [Problem(text, ("track_with",), "place") for text in missing_logins(trackers, settings)]
     problems += [
         *_model_problems(config),
         *_tokenizer_problems(config),

@@ -26,14 +26,13 @@ _LOCAL, _SERVICES = "roll.run.tracking.local", "roll.run.tracking.services"
 class TrackerRow:
     """A tracker that `track_with` can name: `path` leads to its class, built as `Class(run, settings)`, which raises
     whatever its service raises. `settings`: keys of tracker_kwargs that it takes. `module`: what must be installed, by
-    the line `install`. `login`: path of a check of its settings for credentials. `records_process`: it stores the
-    command line as the system knows it, which cannot be masked."""
+    the line `install`. `records_process`: it stores the command line as the system knows it, which cannot be
+    masked."""
 
     path: str
     settings: str = ""
     module: str = ""
     install: str = ""
-    login: str = ""
     records_process: bool = False
 
     @property
@@ -50,7 +49,6 @@ TRACKERS: Mapping[str, TrackerRow] = {
         "project entity name notes tags group job_type mode api_key host log_dir settings",
         "wandb",
         "pip install wandb",
-        login=f"{_SERVICES}:wandb_problem",
     ),
     "mlflow": TrackerRow(
         f"{_SERVICES}:MlflowTracker",
@@ -63,7 +61,6 @@ TRACKERS: Mapping[str, TrackerRow] = {
         "project workspace experiment_name name description notes tags mode logdir log_dir api_key login_kwargs",
         "swanlab",
         "pip install swanlab",
-        login=f"{_SERVICES}:swanlab_problem",
         records_process=True,
     ),
     "prometheus": TrackerRow(
@@ -160,14 +157,6 @@ def missing_trackers(names: Sequence[str]) -> list[str]:
         for name, tracker in chosen
         if tracker.module and not _is_installed(tracker.module)
     ]
-
-
-def missing_logins(names: Sequence[str], kwargs: Mapping[str, Any]) -> list[str]:
-    """The services of track_with for which this machine holds no credentials."""
-    checks: dict[str, Any] = {
-        name: resolve(row.login) for name in names if (row := TRACKERS.get(name)) is not None and row.login
-    }
-    return [problem for name, check in checks.items() if (problem := check(_settings_for(name, kwargs)))]
 
 
 def _nested_problems(name: str, value: Any, chosen: Mapping[str, TrackerRow]) -> list[str]:

@@ -1,7 +1,6 @@
 """Trackers that hand the numbers to a service: wandb, mlflow, swanlab. All have an offline mode."""
 
 import io
-import netrc
 import os
 import re
 import secrets
@@ -15,43 +14,7 @@ from urllib.request import getproxies
 
 from roll.run.tracking.tracker import Metrics, TrackedRun, TrackedSample, Tracker, picture_name
 
-# Whether the services can be used from here, as far as that is known without asking them.
-
 _CONNECT_TIMEOUT_S = 10
-_UNANSWERED = "or mode: offline in tracker_kwargs, or take it out."
-
-
-def wandb_problem(settings: Mapping[str, Any]) -> str | None:
-    """Say that there are no credentials, if that is certain."""
-    mode = settings.get("mode") or os.environ.get("WANDB_MODE") or "online"
-    logins = (
-        settings.get("api_key"),
-        settings.get("settings"),
-        *_environment("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"),
-    )
-    own_files = (Path("wandb/settings"), Path(os.environ.get("WANDB_CONFIG_DIR", "~/.config/wandb"), "settings"))
-    if mode != "online" or any(logins) or any(_is_file(path) for path in own_files):
-        return None
-    host = str(settings.get("host") or os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai")
-    if _netrc_may_know(urlsplit(host).netloc or host):
-        return None
-    return (
-        f"track_with: wandb has no API key for {host}. Run `wandb login`, or set WANDB_API_KEY or "
-        f"tracker_kwargs.api_key, {_UNANSWERED}"
-    )
-
-
-def swanlab_problem(settings: Mapping[str, Any]) -> str | None:
-    """Say that there are no credentials, if that is certain."""
-    mode = settings.get("mode") or os.environ.get("SWANLAB_MODE") or "online"
-    logins = (settings.get("api_key"), settings.get("login_kwargs"), *_environment("SWANLAB_API_KEY"))
-    folders = (Path(".swanlab"), Path(os.environ.get("SWANLAB_SAVE_DIR", "~/.swanlab")), Path("~/.swanlab"))
-    if mode not in ("online", "cloud") or any(logins) or any(_is_file(folder / ".netrc") for folder in folders):
-        return None
-    return (
-        "track_with: swanlab has no API key. Run `swanlab login`, or set SWANLAB_API_KEY or tracker_kwargs.api_key, "
-        f"{_UNANSWERED}"
-    )
 
 
 def check_reachable(address: str) -> None:
@@ -65,30 +28,6 @@ def check_reachable(address: str) -> None:
         socket.create_connection((parts.hostname, port), timeout=_CONNECT_TIMEOUT_S).close()
     except OSError as error:
         raise ConnectionError(f"nobody answers at {parts.hostname}:{port} ({error})") from error
-
-
-def _environment(*names: str) -> tuple[str | None, ...]:
-    return tuple(os.environ.get(name) for name in names)
-
-
-def _netrc_may_know(host: str) -> bool:
-    files = [os.environ["NETRC"]] if os.environ.get("NETRC") else ["~/.netrc", "~/_netrc"]
-    for file in files:
-        try:
-            if netrc.netrc(Path(file).expanduser()).authenticators(host):
-                return True
-        except FileNotFoundError:
-            continue
-        except (OSError, RuntimeError, netrc.NetrcParseError):
-            return True
-    return False
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.expanduser().is_file()
-    except (OSError, RuntimeError):
-        return True
 
 
 _PROJECT = "roll"

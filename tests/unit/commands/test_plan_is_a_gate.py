@@ -257,7 +257,6 @@ def test_only_known_findings_are_the_machines() -> None:
         "features/operators/checks.py",
         "pipeline/rlvr/reward_checks.py",
         "run/start/data_files.py",
-        "run/start/engine_models.py",
         "run/start/preflight.py",
         "run/start/start_checks.py",
     }
