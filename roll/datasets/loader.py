@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from roll.datasets.json_text import Parsed, parse, parse_whole, skip_space
 from roll.datasets.remote import fetch
 from roll.errors import ConfigError
 from roll.utils.secrets import mask
@@ -202,22 +201,12 @@ def _first_character(stream: IO[str]) -> str:
 
 
 def _read_json_array(text: str) -> Iterator[_ReadRow]:
-    """Yield records one at a time, so that errors name the line."""
     try:
-        at, place = skip_space(text, text.index("[") + 1), 0
-        more = text[at : at + 1] != "]"
-        while more:
-            parsed = parse(text, at)
-            yield place, *_as_record(parsed, place)
-            at, place = skip_space(text, parsed.end), place + 1
-            more = text[at : at + 1] == ","
-            if not more and text[at : at + 1] != "]":
-                raise json.JSONDecodeError("Expecting ',' delimiter", text, at)
-            at += more
-        if text[at + 1 :].strip():
-            raise json.JSONDecodeError("Extra data", text, at + 1)
+        records = json.loads(text)
     except json.JSONDecodeError as error:
         raise _Malformed(error.lineno, f"not a JSON array: {error.msg}") from error
+    for place, record in enumerate(records):
+        yield place, _as_record(record, place), _fault_of(record) if "\\u" in text else ""
 
 
 def _read_json_lines(stream: IO[str]) -> Iterator[_ReadRow]:
@@ -225,18 +214,24 @@ def _read_json_lines(stream: IO[str]) -> Iterator[_ReadRow]:
         if not line.strip():
             continue
         try:
-            parsed = parse_whole(line)
+            record = json.loads(line)
         except json.JSONDecodeError as error:
             raise _Malformed(place, f"not a JSON object on one line: {error.msg}") from error
-        yield place, *_as_record(parsed, place)
+        yield place, _as_record(record, place), _fault_of(record) if "\\u" in line else ""
 
 
-def _as_record(parsed: Parsed, place: int) -> tuple[dict[str, Any], str]:
-    if parsed.fault:
-        return {}, parsed.fault
-    if not isinstance(parsed.value, dict):
-        raise _Malformed(place, f"a row must be an object of columns, not {type(parsed.value).__name__}")
-    return parsed.value, ""
+def _as_record(record: Any, place: int) -> dict[str, Any]:
+    if not isinstance(record, dict):
+        raise _Malformed(place, f"a row must be an object of columns, not {type(record).__name__}")
+    return record
+
+
+def _fault_of(record: Any) -> str:
+    try:
+        json.dumps(record, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return r"holds half of a surrogate pair (\ud800 to \udfff), which is not valid text; remove it or complete it"
+    return ""
 
 
 def _read_csv(stream: IO[bytes]) -> Iterator[_ReadRow]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from roll.configs.problems import did_you_mean
-from roll.datasets.json_text import parse_whole
 from roll.datasets.loader import Row
 from roll.datasets.media import A_PICTURE, A_VIDEO, KEYS, SIZE_KEYS, TEXT_KINDS, UNREAD, medium_keys, part_medium
 from roll.datasets.tool_calls import clean_calls, json_in, plain
@@ -95,10 +94,10 @@ def messages_of_text(value: object) -> object:
     if not isinstance(value, str) or not value.lstrip().startswith("[") or not value.rstrip().endswith("]"):
         return value
     try:
-        parsed = parse_whole(value)
-    except json.JSONDecodeError:
+        parsed = json.loads(value)
+    except ValueError:
         return value
-    return parsed.value if not parsed.fault and are_messages(parsed.value) else value
+    return parsed if are_messages(parsed) else value
 
 
 def with_nulls(value: object, cleaned: object) -> list[Any]:
@@ -255,7 +254,7 @@ def _calls_of_text(content: Any) -> Any:
     if not isinstance(content, str):
         return content
     try:
-        return parse_whole(content).value
+        return json.loads(content)
     except json.JSONDecodeError as error:
         raise ValueError(f"its text should be the JSON of a call, but is not ({error.msg})") from error
 

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from roll.datasets.json_text import Parsed, parse_whole
 from roll.datasets.loader import Row
 from roll.errors import ConfigError
 
@@ -30,15 +29,11 @@ def plain(value: Any) -> Any:
 
 
 def json_in(text: str, row: Row, column: str) -> Any:
-    """Parse the JSON in a column. Raises ConfigError if the text is not JSON, or holds something that no row may
-    hold."""
+    """Parse the JSON in a column. Raises ConfigError if the text is not JSON."""
     try:
-        parsed = parse_whole(text)
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise ConfigError(f"{row.where}: column {column!r} is a text but not JSON ({error.msg})") from error
-    if parsed.fault:
-        raise ConfigError(f"{row.where}: column {column!r}: {parsed.fault}")
-    return parsed.value
 
 
 def tools_in(row: Row, column: str, key: str = "tools_key") -> tuple[Tool, ...]:
@@ -62,14 +57,14 @@ def tools_in(row: Row, column: str, key: str = "tools_key") -> tuple[Tool, ...]:
 
 def _tool(value: Any) -> Tool:
     """A tool, and the schema of its parameters, may be JSON texts."""
-    tool = _parsed(value).value if isinstance(value, str) else value
+    tool = json.loads(value) if isinstance(value, str) else value
     if not isinstance(tool, Mapping):
         raise ValueError("a tool must be a mapping")
     inner = tool.get("function")
     if isinstance(inner, Mapping):
         return {**tool, "function": _tool(inner)}
     parameters = tool.get("parameters")
-    return {**tool, "parameters": _parsed(parameters).value} if isinstance(parameters, str) and parameters else tool
+    return {**tool, "parameters": json.loads(parameters)} if isinstance(parameters, str) and parameters else tool
 
 
 def _wrapped(tool: Tool) -> Tool:
@@ -101,7 +96,7 @@ def calls_of_tools(value: Any, tools: Sequence[Tool]) -> list[Call]:
         return []
     names = {tool["function"].get("name") for tool in tools if isinstance(tool.get("function"), Mapping)}
     try:
-        calls = _parsed(value).value if isinstance(value, str) else value
+        calls = json.loads(value) if isinstance(value, str) else value
         are_calls = all(set(call) == {"name", "arguments"} and call["name"] in names for call in calls)
         return clean_calls(calls) if are_calls else []
     except (TypeError, ValueError):
@@ -115,7 +110,7 @@ def clean_calls(calls: Any, parses: bool = True) -> list[Call]:
     """
     if isinstance(calls, str) and calls.strip():
         try:
-            calls = _parsed(calls).value
+            calls = json.loads(calls)
         except ValueError:
             raise ValueError("tool_calls must be a list of calls, each a mapping") from None
     calls = [calls] if isinstance(calls, Mapping) else calls or []
@@ -151,24 +146,14 @@ def _arguments(value: Any) -> Mapping[str, Any]:
     for _ in range(2):  # some data sets encode the text once more
         if isinstance(value, str) and value.strip():
             try:
-                value = _parsed(value).value
-            except json.JSONDecodeError as error:
-                raise ValueError(f"arguments of a tool call are not JSON ({error})") from error
+                value = json.loads(value)
             except ValueError as error:
-                raise ValueError(f"the JSON of a tool call's arguments: {error}") from error
+                raise ValueError(f"arguments of a tool call are not JSON ({error})") from error
     if value is None or (isinstance(value, str) and not value.strip()):
         return {}
     if not isinstance(value, Mapping):
         raise ValueError(f"arguments of a tool call must be a mapping of names to values, not {type(value).__name__}")
     return value
-
-
-def _parsed(text: str) -> Parsed:
-    """Raises ValueError, too, for what no row may hold."""
-    parsed = parse_whole(text)
-    if parsed.fault:
-        raise ValueError(parsed.fault)
-    return parsed
 
 
 def rendered(apply: Callable[[list[Call]], str], messages: Sequence[Mapping[str, Any]]) -> str:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from roll.datasets.json_text import parse_whole
 from roll.datasets.media import KEYS, SIZE_KEYS, is_something
 from roll.datasets.pictures.stored import StoredPicture, flat, is_array
 from roll.datasets.remote import local_path, protocol_of
@@ -93,8 +92,8 @@ def unpacked(value: Any) -> Any:
     if not isinstance(value, str) or value.strip()[:1] not in ("[", "{"):
         return value
     try:
-        return parse_whole(value).value
-    except json.JSONDecodeError:
+        return json.loads(value)
+    except ValueError:
         return value
 
 
