@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,82 +29,7 @@ if TYPE_CHECKING:
 
     from roll.datasets.pictures.placeholders import Placeholders
 
-# Lengths in tokens: rows are cut to the most that a run takes, and a prompt of megabytes is found too long without the
-# tokenizer, which would work on it for minutes.
-
 T = TypeVar("T")
-
-_KEEPING = {"ByteLevel", "Digits", "Metaspace"}  # pre-tokenizers that lose no character
-
-
-class TokenLowerBound:
-    """Lower bounds for one tokenizer: the length of a text by that of the longest token.
-
-    It is known of byte pair encodings that lose nothing on the way (GPT-2, Qwen, Llama); of others the bound is 0.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase):
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        spec = json.loads(backend.to_str()) if backend is not None else {}
-        self._composes = any(step["type"] == "NFC" for step in _steps(spec.get("normalizer"), "normalizers"))
-        self._counts_bytes = any(step["type"] == "ByteLevel" for step in _steps(spec.get("pre_tokenizer"), _PARTS))
-        self._longest = self._longest_token(spec) if _loses_nothing(spec, self._counts_bytes) else 0
-
-    def least(self, text: str) -> int:
-        """No encoding of `text` has fewer tokens."""
-        if not self._longest:
-            return 0
-        text = unicodedata.normalize("NFC", text) if self._composes else text
-        size = len(text.encode("utf-8")) if self._counts_bytes else len(text)
-        return -(-size // self._longest)
-
-    def _longest_token(self, spec: Mapping[str, Any]) -> int:
-        """Length of the longest token: in bytes if each character of the vocabulary stands for a byte, else in
-        characters."""
-        added = (token["content"] for token in spec["added_tokens"])
-        sizes = [len(text.encode("utf-8")) if self._counts_bytes else len(text) for text in added]
-        return max([*sizes, *(len(token) for token in spec["model"]["vocab"])])
-
-
-_PARTS = "pretokenizers"
-
-
-def _loses_nothing(spec: Mapping[str, Any], counts_bytes: bool) -> bool:
-    """True if every character of a text ends in some token, and a token stands for no more than it spells."""
-    model = spec.get("model", {})
-    if model.get("type") != "BPE" or any(token["lstrip"] or token["rstrip"] for token in spec["added_tokens"]):
-        return False
-    vocabulary = model["vocab"]
-    if counts_bytes:
-        from tokenizers.pre_tokenizers import ByteLevel
-
-        spells_all = all(letter in vocabulary for letter in ByteLevel.alphabet())
-    else:
-        spells_all = bool(model.get("byte_fallback")) and all(f"<0x{byte:02X}>" in vocabulary for byte in range(256))
-    normal = all(_grows(step) for step in _steps(spec.get("normalizer"), "normalizers"))
-    all_kept = all(
-        step["type"] in _KEEPING or (step["type"] == "Split" and step["behavior"] != "Removed")
-        for step in _steps(spec.get("pre_tokenizer"), _PARTS)
-    )
-    return spells_all and normal and all_kept
-
-
-def _grows(step: Mapping[str, Any]) -> bool:
-    """True of a normalizer that makes no text shorter, but for NFC, which is done before the text is measured."""
-    if step["type"] == "Replace":
-        old, new = step["pattern"].get("String"), step["content"]
-        return old is not None and len(new) >= len(old) and len(new.encode()) >= len(old.encode())
-    return step["type"] in ("NFC", "Prepend")
-
-
-def _steps(spec: Mapping[str, Any] | None, parts: str) -> Iterator[Mapping[str, Any]]:
-    if spec is None:
-        return
-    if spec["type"] == "Sequence":
-        for part in spec[parts]:
-            yield from _steps(part, parts)
-    else:
-        yield spec
 
 
 def shortened(items: Sequence[T], most: int, how: Truncation) -> list[T]:
@@ -128,7 +51,6 @@ logger = logging.getLogger(__name__)
 Decode = Callable[[Sequence[np.ndarray]], list[str]]
 ROWS_PER_BATCH = 1024
 _MOST_MISSING = 5  # files that one message names
-MIN_CHARS_TO_MEASURE = 10_000  # shorter texts are tokenized in milliseconds
 
 
 @dataclass(frozen=True)
@@ -239,8 +161,7 @@ class _Encoder:
         self._num_long = 0
         self._num_dropped = 0
         self._num_elsewhere = 0  # pictures whose size is not known yet
-        self._longest = (0, "", "")  # tokens, row, "at least " where they were not counted
-        self._bound: TokenLowerBound | None = None
+        self._longest = (0, "")  # tokens, row
         self._repeated_ids: list[str] = []  # with their rows
         self._writes_tools: dict[int, bool] = {}  # by the id() of a template
         self._written: set[Any] = set()  # shapes of conversations that templates write whole
@@ -251,14 +172,13 @@ class _Encoder:
             has_system = example.messages[0]["role"] in ("system", "developer")
             self._forgotten.add(row, self._reader.columns(row), has_system)
         rendered = [(example, self._rendered(example)) for example in examples]
-        rendered = [(example, text) for example, text in rendered if not self._is_surely_long(example, text)]
         token_ids = self._token_ids(rendered)
         lengths = self._lengths([example for example, _ in rendered], token_ids)
         for (example, text), ids, length in zip(rendered, token_ids, lengths, strict=True):
             self._num_rows += 1
             if length > self._max_tokens:
                 self._num_long += 1
-                self._longest = max(self._longest, (length, example.row.where, ""))
+                self._longest = max(self._longest, (length, example.row.where))
                 if self._args.truncation in ("error", "drop") or example.pictures:  # no cut goes through a picture
                     self._num_dropped += 1
                     continue
@@ -342,20 +262,6 @@ class _Encoder:
     def _adds(self, example: Example) -> bool:
         return self._templates.of(example).adds_special_tokens
 
-    def _is_surely_long(self, example: Example, text: str) -> bool:
-        """True of a prompt that is stopped or left out for its length alone, without asking the tokenizer."""
-        if self._args.truncation not in ("error", "drop") or len(text) < MIN_CHARS_TO_MEASURE:
-            return False
-        self._bound = self._bound or TokenLowerBound(self._tokenizer)
-        least = self._bound.least(text)
-        if least <= self._max_tokens:
-            return False
-        self._num_rows += 1
-        self._num_long += 1
-        self._num_dropped += 1
-        self._longest = max(self._longest, (least, example.row.where, "at least "))
-        return True
-
     def result(self) -> TaskSet:
         if self._repeated_ids:
             logger.warning(
@@ -377,10 +283,10 @@ class _Encoder:
                 self._num_elsewhere,
             )
         if truncation == "error" and self._num_long:
-            tokens, where, about = self._longest
+            tokens, where = self._longest
             raise ConfigError(
                 f"{self._key}: {self._num_long} of {self._num_rows} prompts are longer than prompt_length = "
-                f"{self._max_tokens} tokens; the longest has {about}{tokens} ({where}). Raise prompt_length, or set "
+                f"{self._max_tokens} tokens; the longest has {tokens} ({where}). Raise prompt_length, or set "
                 f"{self._key}.truncation: left, right, middle or drop"
             )
         if not self._num_rows:

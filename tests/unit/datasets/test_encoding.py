@@ -1,20 +1,14 @@
 """Rows to tasks: templates, token ids, truncation with counts."""
 
-import functools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import tokenizers
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from tokenizers import models, normalizers
-from transformers import PreTrainedTokenizerFast
 
 from roll.configs.sections.data import DataArgs
-from roll.datasets.encoding import TaskSet, TokenLowerBound, decoder, load_tasks
+from roll.datasets.encoding import TaskSet, decoder, load_tasks
 from roll.datasets.rows import Domain
 from roll.errors import ConfigError
 from tests.helpers.cases import cases
@@ -211,70 +205,3 @@ def test_rows_that_share_an_id_are_counted_with_examples(
     (record,) = caplog.records
     places = f"'a' ({tmp_path}/rows.jsonl:3), 'a' ({tmp_path}/rows.jsonl:5)"
     assert f"2 of 5 rows have an id that another row has too, such as {places}. They" in record.getMessage()
-
-
-@pytest.mark.parametrize("truncation", ["error", "drop"])
-def test_a_prompt_of_megabytes_never_reaches_the_tokenizer(
-    tmp_path: Path, tiny_tokenizer: "Tokenizer", monkeypatch: pytest.MonkeyPatch, truncation: str
-) -> None:
-    asked: list[int] = []
-    encode = type(tiny_tokenizer)._encode_plus
-
-    def counting(self: Any, text: Any, **more: Any) -> Any:
-        asked.extend(map(len, text))
-        return encode(self, text, **more)
-
-    monkeypatch.setattr(type(tiny_tokenizer), "_encode_plus", counting)
-    rows = [row("31"), row("4 " * 5_000_000)]
-    if truncation == "drop":
-        made = load(tmp_path, tiny_tokenizer, rows, truncation=truncation)
-        assert (len(made.tasks), made.num_rows, made.num_dropped) == (1, 2, 1)
-    else:
-        with pytest.raises(ConfigError, match=r"1 of 2 prompts are longer .* the longest has at least \d{6,} \(.*:2\)"):
-            load(tmp_path, tiny_tokenizer, rows)
-    assert asked and max(asked) < 1000
-
-
-def byte_fallback_tokenizer() -> Any:
-    """A tokenizer of Llama's kind: letters, a few merges, bytes for the rest."""
-    letters = [
-        "<unk>",
-        *(f"<0x{byte:02X}>" for byte in range(256)),
-        *"\u2581abc",
-        "ab",
-        "abc",
-        "\u2581abc",
-        "\u2581\u2581",
-    ]
-    merges = [("a", "b"), ("ab", "c"), ("\u2581", "abc"), ("\u2581", "\u2581")]
-    model = models.BPE(
-        {t: i for i, t in enumerate(letters)}, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True
-    )
-    made = tokenizers.Tokenizer(model)
-    made.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
-    return PreTrainedTokenizerFast(tokenizer_object=made)
-
-
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
-@given(text=st.text(st.sampled_from("abc  \n\t1234<|im_end>é\u0301\u1100\u1161\u11a8\u212a\U0001f600"), max_size=200))
-def test_the_bound_is_never_above_the_true_number_of_tokens(tiny_tokenizer: "Tokenizer", text: str) -> None:
-    for tokenizer, bound in ((tiny_tokenizer, TINY_BOUND(tiny_tokenizer)), (LLAMA, LLAMA_BOUND)):
-        assert bound.least(text) <= len(tokenizer.encode(text, add_special_tokens=False))
-
-
-def test_the_bound_is_the_text_by_its_longest_token(tiny_tokenizer: "Tokenizer") -> None:
-    assert LLAMA_BOUND.least("a" * 61) == 11  # <0x00> is the longest, though it stands for less
-    longest = max(map(len, tiny_tokenizer.get_vocab()))
-    assert TINY_BOUND(tiny_tokenizer).least("a" * 1000) == -(-1000 // longest)
-
-
-@cases("change")
-def test_tokenizers_that_lose_text_have_no_bound(change: dict[str, Any]) -> None:
-    spec = json.loads(LLAMA.backend_tokenizer.to_str()) | change
-    other = tokenizers.Tokenizer.from_str(json.dumps(spec))
-    assert TokenLowerBound(PreTrainedTokenizerFast(tokenizer_object=other)).least("a" * 10_000) == 0
-
-
-LLAMA = byte_fallback_tokenizer()
-LLAMA_BOUND = TokenLowerBound(LLAMA)
-TINY_BOUND = functools.cache(TokenLowerBound)
