@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from roll.configs.sections.data import DataArgs
-from roll.configs.sections.model import ModelArgs
 from roll.configs.tables.features import active
 from roll.datasets.loader import Row
 from roll.datasets.sources import Choose, all_rows
@@ -33,13 +32,10 @@ ReadTexts = Callable[[Row, DataArgs, str], Texts]
 @dataclass(frozen=True)
 class Places:
     """The data_args of a run by their YAML path. `learnt`: those that it learns from; it is evaluated on the others.
-    `kind`: how it reads a row, in words that change when that does. `tokenizer`: where the learner's is. `reader`:
-    makes what reads a row in a plan; None if a plan reads none. `has_responses`: its rows do."""
+    `reader`: makes what reads a row in a plan; None if a plan reads none. `has_responses`: its rows do."""
 
     data_args: Mapping[str, DataArgs]
     learnt: str
-    kind: str
-    tokenizer: ModelArgs
     reader: Callable[[], ReadTexts] | None = None
     has_responses: bool = True
 

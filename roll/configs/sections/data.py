@@ -157,7 +157,3 @@ class DataArgs(Settings):
         (),
         "Operators that select rows before the run, in this order: names, or mappings of name and args. docs/data.md.",
     )
-    operators_cache: str = setting(
-        "~/.cache/roll/operators",
-        "Folder where what operators chose is kept for the next run on the same rows. Empty: nothing is kept.",
-    )

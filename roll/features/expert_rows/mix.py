@@ -43,7 +43,7 @@ class Mix(StepPart):
         sources, tokenizer = {}, policy_tokenizer("actor_train", config.actor_train.model_args)
         for name, keys in config.mix.drawn.items():
             at, columns = f"mix.rows.{name}.data_args", columns_of(keys)
-            places = Places({at: keys.data_args}, at, f"expert {columns}", config.actor_train.model_args)
+            places = Places({at: keys.data_args}, at)
             choose = row_choice(places, at, columns.texts, tokenizer)
             reads = columns, tokenizer, config.trained_length, config.shared_template
             rows = load_conversations(keys.data_args, at, *reads, choose)

@@ -195,8 +195,7 @@ def _places(config: RunConfig) -> Iterator[Places]:
     if config.rows_path:
         yield cast(Callable[[RunConfig], Places], resolve(config.rows_path))(config)
     if isinstance(config, AlgorithmConfig) and config.has_training:
-        policy = config.actor_train.model_args
-        yield from (Places({at: args}, at, "expert", policy) for at, args in config.mix.data_args.items())
+        yield from (Places({at: args}, at) for at, args in config.mix.data_args.items())
 
 
 def _reports(config: RunConfig) -> Iterator[str | Problem]:

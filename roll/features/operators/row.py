@@ -213,21 +213,3 @@ def apply(chosen: Chosen, rows: Sequence[OperatorRow]) -> Iterator[OperatorRow]:
     """The rows that were chosen, changed as they were."""
     for number in chosen.rows:
         yield rows[number].changed(chosen.changes[number]) if number in chosen.changes else rows[number]
-
-
-def as_json(chosen: Chosen) -> dict[str, Any]:
-    """The choice as JSON values that `from_json` reads."""
-    return {
-        "kept": list(chosen.rows),
-        "changes": [[number, dict(columns)] for number, columns in chosen.changes.items()],
-        "steps": [[step.name, step.rows, step.changed, list(map(list, step.reasons))] for step in chosen.steps],
-    }
-
-
-def from_json(value: Mapping[str, Any]) -> Chosen:
-    """The inverse. Raises LookupError, TypeError or ValueError for anything else."""
-    steps = [
-        Taken(name, rows, changed, tuple((why, count) for why, count in reasons))
-        for name, rows, changed, reasons in value["steps"]
-    ]
-    return Chosen(tuple(value["kept"]), dict(value["changes"]), tuple(steps))

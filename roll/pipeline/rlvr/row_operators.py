@@ -27,7 +27,7 @@ def places(config: RLVRConfig) -> Places:
     def reader() -> ReadTexts:
         return read_texts(config, read_vision(policy))
 
-    return Places(config.data_args, LEARNT, "rlvr", policy, reader, has_responses=False)
+    return Places(config.data_args, LEARNT, reader, has_responses=False)
 
 
 def read_texts(config: RLVRConfig, vision: VisionModel | None = None) -> ReadTexts:

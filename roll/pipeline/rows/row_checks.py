@@ -17,11 +17,7 @@ from roll.utils.imports import resolve
 
 
 def places(config: RowConfig) -> Places:
-    """How a row is read depends on the keys that name columns."""
-    columns = {key: config.value(key) for key in type(config).model_fields if key.endswith("_key")}
-    learner, policy = config.learner, config.value(config.learner).model_args
-    at, kind = f"{learner}.data_args", f"{learner} {columns}"
-    return Places(config.data_args, at, kind, policy, lambda: _columns(config).texts)
+    return Places(config.data_args, f"{config.learner}.data_args", lambda: _columns(config).texts)
 
 
 def file_problems(config: RowConfig) -> Iterator[Problem]:

@@ -37,19 +37,16 @@ def test_prompts_of_rlvr(tmp_path: Path, tiny_model_dir: Path) -> None:
             "pretrain": str(tiny_model_dir),
             "actor_train.data_args.file_name": train,
             "actor_train.data_args.operators": operators,
-            "actor_train.data_args.operators_cache": str(tmp_path / "cache"),
             "validation": {"data_args": {"file_name": val}},
             "output_dir": str(tmp_path / "out"),
         }
     )
-    for _ in range(2):  # the second time from what was kept
-        run = RLVRPipeline(made, build_plan(made))
-        run.prepare(None)
-        run.loop.close()
-        drawn = [str(task.payload["prompt"]) for task in run.source.next_tasks(2)]
-        assert sorted(drawn) == ["12", "34"]
-        assert [[task.payload["prompt"] for task in tasks] for tasks in run.validation_tasks] == [["56"]]
-    assert len(list((tmp_path / "cache").iterdir())) == 1
+    run = RLVRPipeline(made, build_plan(made))
+    run.prepare(None)
+    run.loop.close()
+    drawn = [str(task.payload["prompt"]) for task in run.source.next_tasks(2)]
+    assert sorted(drawn) == ["12", "34"]
+    assert [[task.payload["prompt"] for task in tasks] for tasks in run.validation_tasks] == [["56"]]
 
 
 def test_conversations(tmp_path: Path, tiny_model_dir: Path) -> None:
@@ -62,7 +59,7 @@ def test_conversations(tmp_path: Path, tiny_model_dir: Path) -> None:
             "sft_train": {
                 "model_args": {"model_name_or_path": str(tiny_model_dir)},
                 "strategy_args": {"strategy_name": "deepspeed_train"},
-                "data_args": {"file_name": file, "operators": [LONGEST], "operators_cache": str(tmp_path / "cache")},
+                "data_args": {"file_name": file, "operators": [LONGEST]},
             },
             "output_dir": str(tmp_path / "out"),
         }
@@ -78,7 +75,7 @@ def test_rows_of_a_student(tmp_path: Path, tiny_model_dir: Path) -> None:
     model = {"model_args": {"model_name_or_path": str(tiny_model_dir)}}
     strategies = {"student": "deepspeed_train", "teacher": "hf_infer"}
     roles = {role: {**model, "strategy_args": {"strategy_name": name}} for role, name in strategies.items()}
-    data_args = {"file_name": file, "operators": [LONGEST], "operators_cache": str(tmp_path / "cache")}
+    data_args = {"file_name": file, "operators": [LONGEST]}
     made = DistillConfig.model_validate(
         {**roles, "student": {**roles["student"], "data_args": data_args}, "output_dir": str(tmp_path / "out")}
     )
@@ -93,7 +90,7 @@ def test_pairs(tmp_path: Path, tiny_tokenizer: PreTrainedTokenizerFast) -> None:
     file = write(tmp_path / "train.jsonl", *pairs)
     made = DPOConfig.model_validate(
         {
-            "actor_train": {"data_args": {"file_name": file, "operators": [LONGEST], "operators_cache": ""}},
+            "actor_train": {"data_args": {"file_name": file, "operators": [LONGEST]}},
             "validation": {"data_args": {"file_name": file}},
         }
     )
