@@ -71,9 +71,8 @@ demo: demo-environment
 	@$(DEMO_VENV)/bin/python examples/tiny-sort/prepare.py --out "$(TINY_SORT_DIR)"
 	@echo "== [3/3] training: examples/tiny-sort/tiny_sort.yaml ($(SAY_DEVICES)); an earlier demo is replaced, its metrics stay"
 	@$(DEMO_VENV)/bin/python examples/start_rlvr_pipeline.py --config_path tiny-sort --config_name tiny_sort overwrite_output_dir=true $(DEMO_ARGS)
-	@echo "== done: the curve is in $(TINY_SORT_DIR)/tiny_sort/curves.png. What next:"
+	@echo "== done: the run as a page is $(TINY_SORT_DIR)/tiny_sort/report.html. What next:"
 	@echo "   $(DEMO_VENV)/bin/roll chat $(TINY_SORT_DIR)/tiny_sort      talk to the model, as in: 31452"
-	@echo "   $(DEMO_VENV)/bin/roll report $(TINY_SORT_DIR)/tiny_sort    the run as one HTML page"
 	@echo "   $(DEMO_VENV)/bin/roll studio output                  this run and others in a browser"
 
 demo-environment: no-space

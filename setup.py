@@ -59,7 +59,6 @@ setup(
         "hydra-core>=1.3.2,<1.4",
         "jinja2>=3.1",
         "math-verify>=0.9,<0.10",
-        "matplotlib>=3.10",
         "numpy>=2.2,<3",
         "omegaconf>=2.3,<2.4",
         "packaging>=24",

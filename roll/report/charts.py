@@ -9,14 +9,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from roll.report.palette import RUN_COLORS, phase_colors
 from roll.report.run_files import Quantiles
 from roll.report.svg import Plot, padded
-from roll.run.display.curves import LEAST_POINTS, SPAN, binned_phases, smoothed
-from roll.run.display.palette import RUN_COLORS, phase_colors
-from roll.run.display.titles import phase_title
+from roll.report.titles import phase_title
 from roll.run.display.view import Rows
+from roll.utils.timing import phase_seconds
 
 COLORS = RUN_COLORS
+_MAX_PHASES = 8  # the shortest ones beyond are drawn as one
+_MAX_BARS = 200
+SPAN = 10  # steps that a smoothed curve averages, as in an exponential mean
+LEAST_POINTS = 50  # below, no curve of a chart is smoothed
 _MOST_POINTS = 500
 RAW_OPACITY = 0.5  # of each step's value beside the smoothed line
 _SHARE = re.compile(r"(fraction|success_mean|accuracy|pass_at_\d+|reward_(mean|min|max))(/.*)?$")
@@ -72,6 +76,23 @@ def drawn(
     return columns
 
 
+def smoothed(points: Sequence[tuple[float, float]], span: float = SPAN) -> list[float]:
+    """Return the exponential mean of each value and those before it; `points` are steps and values.
+
+    A value `n` steps back has the weight ((span - 1) / (span + 1)) ** n, and the weights are divided by their sum, so
+    that the first points are not pulled to 0. A point depends on the steps before it alone: runs that are equal so far
+    are drawn equal, however long they become.
+
+    Example: smoothed([(1, 0.0), (2, 3.0)], span=3) -> [0.0, 2.0]
+    """
+    keep, total, weight, means = (span - 1) / (span + 1), 0.0, 0.0, []
+    for (step, value), (before, _) in zip(points, [points[0], *points] if points else [], strict=False):
+        fade = keep ** (step - before)
+        total, weight = total * fade + value, weight * fade + 1
+        means.append(total / weight)
+    return means
+
+
 def is_noisy(name: str) -> bool:
     """Whether a metric is measured, and not set: what is set is never smoothed."""
     return not name.endswith("learning_rate")
@@ -114,6 +135,31 @@ def phase_chart(rows: Rows) -> str:
         plot.name(phase_title(name), colors[name])
         bottom = heights
     return plot.uri()
+
+
+def binned_phases(rows: Rows) -> tuple[list[float], dict[str, list[float]]]:
+    """Steps and mean seconds of each phase, most expensive first; at most 200 bins, small phases as `other`."""
+    timed = [(step, phase_seconds(metrics)) for step, metrics in rows]
+    timed = [(step, phases) for step, phases in timed if phases]
+    totals: dict[str, float] = {}
+    for _, phases in timed:
+        for name, seconds in phases.items():
+            totals[name] = totals.get(name, 0.0) + seconds
+    ordered = sorted(totals, key=lambda name: (name == "other", -totals[name]))
+    if len(ordered) > _MAX_PHASES:
+        ordered = [*[name for name in ordered if name != "other"][: _MAX_PHASES - 1], "other"]
+    size = math.ceil(len(timed) / _MAX_BARS) or 1
+    bins = [timed[start : start + size] for start in range(0, len(timed), size)]
+    steps = [sum(step for step, _ in chunk) / len(chunk) for chunk in bins]
+    seconds_of: dict[str, list[float]] = {name: [] for name in ordered}
+    for chunk in bins:
+        sums = dict.fromkeys(ordered, 0.0)
+        for _, phases in chunk:
+            for name, seconds in phases.items():
+                sums[name if name in sums else "other"] += seconds
+        for name in ordered:
+            seconds_of[name].append(sums[name] / len(chunk))
+    return steps, seconds_of
 
 
 def spread_chart(spreads: Sequence[tuple[int, Quantiles]]) -> str:

@@ -37,7 +37,7 @@ from roll.report.figures import (
 from roll.report.options import argument_parser
 from roll.report.run_files import Quantiles, RunFiles, StepSpread, earlier_starts, read_run, runs_at
 from roll.report.samples import GAP_STEPS, SampleReader, StepSamples, thumbnail
-from roll.run.display.titles import number_text, title_of
+from roll.report.titles import number_text, title_of
 from roll.run.display.view import series
 from roll.run.records.replay import Recorded
 from roll.utils.files import write_whole
@@ -278,3 +278,9 @@ def run(argv: Sequence[str]) -> list[str]:
         raise ConfigError(f"--out {out} cannot be written: {error.strerror}") from error
     size = out.stat().st_size / 1e6
     return [f"{out}: {page.num_charts} curves, {page.num_samples} sample rollouts, {size:.1f} MB"]
+
+
+def write_report(directory: Path, out: Path) -> Path:
+    """The report of one run, by its output_dir or its logging_dir."""
+    write_whole(out, render([read_run(directory)], argument_parser().get_default("steps")).html)
+    return out

@@ -11,8 +11,8 @@ from typing import Any
 
 from roll.pipeline.agentic.proxy.transcript.causes import CAUSES
 from roll.report.run_files import RunFiles, StepSpread
+from roll.report.titles import number_text, phase_title, title_of
 from roll.run.bottleneck import bottleneck_of
-from roll.run.display.titles import number_text, phase_title, title_of
 from roll.run.display.view import Rows, duration, series
 from roll.run.health.history import History
 from roll.run.health.verdict import Verdict, verdict

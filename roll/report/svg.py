@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from html import escape
 from itertools import pairwise
 
-from roll.run.display.titles import number_text
+from roll.report.titles import number_text
 from roll.utils.text import middle_left_out, visible
 
 _FONT, _LINE, _LETTER = 11, 15, 6.2  # pixels: size, distance of lines, mean width of a character

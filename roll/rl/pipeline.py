@@ -107,8 +107,8 @@ VIEW = View(
         Column("grad", "actor/grad_norm", ".3g"),
         Column("lr", "actor/learning_rate", ".1e"),
     ),
-    training=Curve("reward", "rollout/reward_mean", "mean reward"),
-    validation=Curve("validation", "val/reward_mean", "validation", parts=("val/reward_mean/", "val/pass_at_")),
+    training=Curve("reward", "rollout/reward_mean"),
+    validation=Curve("validation", "val/reward_mean"),
 )
 
 

@@ -20,10 +20,9 @@ from rich.console import Console
 
 from roll.configs.plan.run_plan import RunPlan, run_length, schedule_warnings
 from roll.configs.sections.run import RunConfig
-from roll.errors import ConfigError, RollError
+from roll.errors import ConfigError, RollError, describe
 from roll.run.accounting import Accounting
 from roll.run.display.console import Display, make_display, open_terminal, terminal_handler
-from roll.run.display.curves import draw_curves
 from roll.run.display.view import View, summarise, summary_lines
 from roll.run.interrupts import Interrupts, StepAbandoned
 from roll.run.records.digests import Digests
@@ -48,6 +47,7 @@ FAILED = 1
 BAD_CONFIGURATION = 2
 STOPPED = 130
 _HEALTH = "roll.run.health.tracker:HealthTracker"
+_REPORT = "roll.report.command:write_report"
 
 
 def measures_after(config: RunConfig, steps_done: int) -> bool:
@@ -175,6 +175,8 @@ class Run(ABC):
             raise
         finally:
             self.record.end(self.exit_code)
+        if self.rows:
+            self._write_report()
 
     @property
     def rows(self) -> Sequence[Row]:
@@ -187,6 +189,14 @@ class Run(ABC):
         if self._newest is None or self._saved != self._steps_done:
             self._save(self._steps_done)
         return self._newest
+
+    def _write_report(self) -> None:
+        """The page of `roll report`, which needs what the run left on disk. One that cannot be written ends no run."""
+        write: Any = resolve(_REPORT)
+        try:
+            logger.info("report: %s", write(Path(self.config.logging_dir), self.output_dir.absolute() / "report.html"))
+        except Exception as error:
+            logger.warning("the report of the run is not written: %s", describe(error))
 
     def _configure_logging(self, terminal: Console | None, directory: str | None) -> None:
         configure_logging(
@@ -382,14 +392,10 @@ class Run(ABC):
         summary = summarise(self.rows, self.view)
         place = self.output_dir.absolute()
         files: dict[str, Path | str] = {"output": place}
-        curves = draw_curves(self.rows, place / "curves.png", self.view, self.config.exp_name)
-        if curves is not None:
-            files["curves"] = curves
         if self._newest is not None:
             files["checkpoint"] = self._newest
         chats = self._newest is not None and "actor_train" in self.config.roles
-        commands = (*(["chat"] if chats else []), "report")
-        files["next"] = ", ".join([*(f"roll {name} {place}" for name in commands), f"roll studio {place.parent}"])
+        files["next"] = ", ".join([*([f"roll chat {place}"] if chats else []), f"roll studio {place.parent}"])
         self.display.summary(summary_lines(summary, files))
         self.trackers.summary(summary.as_dict())
         self.trackers.close(failed)

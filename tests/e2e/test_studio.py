@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from roll.run.display.titles import number_text
+from roll.report.titles import number_text
 from tests.helpers.runs import START_LIMIT_S
 from tests.helpers.tutorial import metrics
 from tests.layout.source import REPOSITORY

@@ -39,8 +39,8 @@ VIEW = View(
         Column("grad", "train/grad_norm", ".3g"),
         Column("lr", "train/learning_rate", ".1e"),
     ),
-    training=Curve("divergence", "train/divergence_mean", "mean divergence from the teacher", best="lowest"),
-    validation=Curve("validation", "val/nll_mean", "validation", best="lowest"),
+    training=Curve("divergence", "train/divergence_mean", best="lowest"),
+    validation=Curve("validation", "val/nll_mean", best="lowest"),
 )
 
 

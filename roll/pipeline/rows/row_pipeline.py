@@ -45,8 +45,8 @@ VIEW = View(
         Column("grad", "train/grad_norm", ".3g"),
         Column("lr", "train/learning_rate", ".1e"),
     ),
-    training=Curve("loss", "train/nll_mean", "mean negative log-likelihood", best="lowest"),
-    validation=Curve("validation", "val/nll_mean", "validation", best="lowest"),
+    training=Curve("loss", "train/nll_mean", best="lowest"),
+    validation=Curve("validation", "val/nll_mean", best="lowest"),
 )
 
 
@@ -175,8 +175,8 @@ PAIR_VIEW = View(
         Column("grad", "train/grad_norm", ".3g"),
         Column("lr", "train/learning_rate", ".1e"),
     ),
-    training=Curve("loss", "train/loss", "loss of the pairs", best="lowest"),
-    validation=Curve("accuracy", "val/accuracy", "held-out pairs in the right order"),
+    training=Curve("loss", "train/loss", best="lowest"),
+    validation=Curve("accuracy", "val/accuracy"),
 )
 
 

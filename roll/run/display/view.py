@@ -22,14 +22,11 @@ class Column:
 
 @dataclass(frozen=True)
 class Curve:
-    """A metric over the steps. `name` leads the summary's keys, `label` stands beside the axis; `parts` are the
-    beginnings of metrics that are drawn beside it."""
+    """A metric over the steps. `name` leads the summary's keys."""
 
     name: str
     metric: str
-    label: str
     best: Literal["highest", "lowest"] = "highest"
-    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,7 @@ def series(rows: Rows, name: str) -> list[tuple[int, float]]:
 
 
 def summary_lines(summary: RunSummary, files: Mapping[str, Path | str]) -> list[str]:
-    """The summary as a person reads it. files: what lies where, e.g. {"curves": ".../curves.png"}."""
+    """The summary as a person reads it. files: what lies where, e.g. {"output": "..."}."""
     lines = [f"{summary.num_steps} steps in {duration(summary.seconds)}"] if summary.num_steps else []
     if summary.training:
         line = "{:<12} first {first:.3f}   last {last:.3f}".format(summary.view.training.name, **summary.training)

@@ -16,7 +16,7 @@ from nicegui.element import Element
 from nicegui.events import UploadEventArguments, ValueChangeEventArguments
 
 from roll.errors import ConfigError
-from roll.run.display.palette import BAD
+from roll.report.palette import BAD
 from roll.run.spec import PIPELINES
 from roll.studio.form import Field, Form, form_of
 from roll.studio.launch import Launched, launch

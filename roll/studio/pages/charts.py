@@ -9,12 +9,11 @@ from typing import Any, Literal, get_args
 
 from nicegui import ui
 
-from roll.report.charts import RAW_OPACITY, axis_range, drawn, is_noisy, limit_of
+from roll.report.charts import RAW_OPACITY, SPAN, axis_range, binned_phases, drawn, is_noisy, limit_of
 from roll.report.command import main_metrics
+from roll.report.palette import phase_colors
 from roll.report.run_files import RunFiles
-from roll.run.display.curves import SPAN, binned_phases
-from roll.run.display.palette import phase_colors
-from roll.run.display.titles import phase_title, title_of
+from roll.report.titles import phase_title, title_of
 from roll.run.display.view import Rows, series
 from roll.utils.text import visible
 from roll.utils.timing import phase_seconds

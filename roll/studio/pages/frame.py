@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from nicegui import ui
 
-from roll.run.display.titles import number_text
+from roll.report.titles import number_text
 from roll.studio.live_run import State
 from roll.utils.text import visible
 

@@ -19,7 +19,7 @@ from tests.unit.api.toy_run import ToyRun
 @pytest.fixture
 def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("roll.run.loop.draw_curves", lambda *_: None)  # a second each
+    monkeypatch.setattr("roll.run.loop.Run._write_report", lambda _: None)
     ToyRun.closed = 0
     before, root = signal.getsignal(signal.SIGINT), logging.getLogger()
     level, handlers = root.level, [*root.handlers]

@@ -7,7 +7,16 @@ from xml.etree import ElementTree
 
 import pytest
 
-from roll.report.charts import Line, histogram, line_chart, phase_chart, share_of_larger, spread_chart
+from roll.report.charts import (
+    Line,
+    binned_phases,
+    histogram,
+    line_chart,
+    phase_chart,
+    share_of_larger,
+    smoothed,
+    spread_chart,
+)
 from roll.report.run_files import Quantiles
 from roll.report.svg import Plot, padded
 
@@ -102,3 +111,28 @@ def test_bars_that_meet_have_no_gap() -> None:
     (bars,) = [path.attrib["d"] for path in svg(plot.uri()).findall(".//{*}path") if "fill" in path.attrib]
     first, second = bars.split("z")[:2]
     assert re.findall(r"H([\d.]+)", first)[0] == re.findall(r"M([\d.]+)", second)[0]
+
+
+def test_a_smoothed_curve_begins_at_its_first_value_and_hangs_on_nothing_that_comes_later() -> None:
+    assert smoothed([(1, 0.0), (2, 3.0)], span=3) == [0.0, 2.0]
+    noisy = [(step, float(step % 2)) for step in range(200)]
+    assert smoothed(noisy)[-1] == pytest.approx(0.5, abs=0.06)
+    assert smoothed(noisy)[:50] == smoothed(noisy[:50])
+    assert smoothed([(1, 0.0), (101, 3.0)])[-1] == pytest.approx(3.0), "what is 100 steps back no longer counts"
+    assert smoothed([]) == [] and smoothed([(7, 2.0)]) == [2.0]
+
+
+def test_long_runs_are_averaged_in_bins_that_keep_the_total_time() -> None:
+    rows = [(step, {"time/rollout_s": float(step), "time/other_s": 1.0}) for step in range(1000)]
+    steps, seconds = binned_phases(rows)
+    assert len(steps) == 200
+    assert steps[:2] == [2.0, 7.0]
+    assert list(seconds) == ["rollout", "other"]
+    assert sum(seconds["rollout"]) * 5 == sum(range(1000))
+
+
+def test_the_smallest_phases_are_drawn_as_other() -> None:
+    rows = [(0, {f"time/phase{number}_s": float(number) for number in range(1, 13)})]
+    _, seconds = binned_phases(rows)
+    assert list(seconds) == [*(f"phase{number}" for number in range(12, 5, -1)), "other"]
+    assert seconds["other"] == [1 + 2 + 3 + 4 + 5]

@@ -1,4 +1,4 @@
-"""Colours of charts, the same in the report, in curves.png and in the studio. Those of runs, of phases and of verdicts
+"""Colours of charts, the same in the report and in the studio. Those of runs, of phases and of verdicts
 have none in common."""
 
 from collections.abc import Iterable, Mapping
