@@ -7,15 +7,14 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
-from roll.configs.memory.layer_shape import ModelShape
-from roll.configs.memory.model_shape import model_shape
-from roll.configs.memory.passes import forward_flops, peak_flops, training_flops
 from roll.configs.sections.run import RunConfig
 from roll.distributed.executor.clusters import RunClusters
 from roll.distributed.executor.usage import RoleUsage, WorkerUsage
 from roll.run.bottleneck import BottleneckNotice, bottleneck_of
 from roll.run.saving.model_files import read_model_config
+from roll.utils.imports import resolve
 from roll.utils.spans import MOST_EVENTS, ClockOffset, Interval, Spans, shifted, write_chrome_trace
 from roll.utils.worker_usage import IDLE, TraceOptions
 
@@ -25,12 +24,19 @@ _COMPUTES = ("train", "score", "score_rows", "compute_teacher_targets")  # calls
 _SAMPLES = ("sampling",)  # states of an engine
 
 
+class Flops(Protocol):
+    """Floating-point operations of a model's passes over tokens, and over pairs of a token with one before it."""
+
+    def forward(self, tokens: float, pairs: float) -> float: ...
+    def training(self, tokens: float, pairs: float) -> float: ...
+
+
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes for the arithmetic: shapes of models, by role, if they are known; peak FLOP/s of a device, None if unknown;
+    """Sizes for the arithmetic: of models, by role, if they are known; peak FLOP/s of a device, None if unknown;
     the role whose training is the run's purpose, and the one that samples for it."""
 
-    shapes: Mapping[str, ModelShape]
+    models: Mapping[str, Flops]
     peak: float | None = None
     learner: str = "actor_train"
     sampler: str = "actor_infer"
@@ -128,15 +134,15 @@ def _mfu(usages: Sequence[RoleUsage], sizes: Sizes, wall_s: float, num_devices: 
     metrics: dict[str, float] = {}
     training = 0.0
     for role in usages:
-        shape = sizes.shapes.get(role.role)
-        if sizes.peak is None or shape is None:
+        model = sizes.models.get(role.role)
+        if sizes.peak is None or model is None:
             continue
         busy = sum(len(w.devices) * w.usage.wall_s * w.usage.fraction(*_busy_states(role, w)) for w in role.workers)
-        operations = {method: training_flops if method == "train" else forward_flops for method in role.work}
-        flops = {m: operations[m](shape, work.computed_tokens, work.computed_pairs) for m, work in role.work.items()}
+        operations = {method: model.training if method == "train" else model.forward for method in role.work}
+        flops = {m: operations[m](work.computed_tokens, work.computed_pairs) for m, work in role.work.items()}
         if role.use == "generate":
             tokens = sum(_count(role, name) for name in ("prompt_tokens", "sampled_tokens", "other_tokens"))
-            flops["sample"] = forward_flops(shape, tokens, _count(role, "pairs"))
+            flops["sample"] = model.forward(tokens, _count(role, "pairs"))
         training += flops.get("train", 0.0)
         if busy and sum(flops.values()):
             metrics[f"mfu/{role.role}_fraction"] = sum(flops.values()) / (busy * sizes.peak)
@@ -179,7 +185,7 @@ class Accounting:
         if self._trace_options.snapshots:
             self._directory.mkdir(parents=True, exist_ok=True)
         learner = next(iter(self._config.learning_roles), "")
-        self._sizes = Sizes(_shapes(self._config), learner=learner)
+        self._sizes = Sizes(_models(self._config), learner=learner)
 
     def add_restored_tokens(self, num_tokens: int) -> None:
         """Sampled by the run that is resumed, in groups that no step has trained on."""
@@ -214,7 +220,7 @@ class Accounting:
         if self._trace_options.snapshots:
             self._write_memory(step, usages)
         peak = _peak(self._config, usages)
-        sizes = Sizes(self._sizes.shapes, peak, self._sizes.learner)
+        sizes = Sizes(self._sizes.models, peak, self._sizes.learner)
         return goodput_metrics(usages, sizes, self._wall_s) | self._useful.metrics()
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -257,15 +263,15 @@ class Accounting:
                     file.write(json.dumps(row | {"device_bytes": worker.usage.device_bytes}) + "\n")
 
 
-def _shapes(config: RunConfig) -> dict[str, ModelShape]:
-    """Shapes of the models that the formulas know, by role."""
-    shapes: dict[str, ModelShape] = {}
+def _models(config: RunConfig) -> dict[str, Flops]:
+    """Of the models that the formulas know, by role."""
+    flops_of: Any = resolve("roll.configs.memory.flops:model_flops")
+    models: dict[str, Flops] = {}
     for name, worker in config.model_roles.items():
         model, _ = read_model_config(worker.model_args)
-        shape = None if model is None else model_shape(model, config.roles[name].head or "lm")[0]
-        if shape is not None:
-            shapes[name] = shape
-    return shapes
+        if model is not None and (flops := flops_of(model, config.roles[name].head or "lm")) is not None:
+            models[name] = flops
+    return models
 
 
 def _peak(config: RunConfig, usages: Sequence[RoleUsage]) -> float | None:
@@ -273,4 +279,5 @@ def _peak(config: RunConfig, usages: Sequence[RoleUsage]) -> float | None:
     if config.gpu_peak_tflops is not None:
         return config.gpu_peak_tflops * 1e12
     names = {worker.usage.device_name for role in usages for worker in role.workers} - {""}
-    return peak_flops(names.pop()) if len(names) == 1 else None
+    peak_of: Any = resolve("roll.configs.memory.flops:peak_flops")
+    return peak_of(names.pop()) if len(names) == 1 else None

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from roll.configs.memory.engine import cache_bytes_per_token
+from roll.configs.memory.flops import Gpu, forward_flops, training_flops
 from roll.configs.memory.layer_shape import ModelShape
 from roll.configs.memory.parts import RoleFacts
-from roll.configs.memory.passes import Gpu, forward_flops, training_flops
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.engine_limits import given_share
 from roll.configs.plan.layout import parallel_sizes

@@ -16,9 +16,9 @@ import torch
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
 
+from roll.configs.memory.flops import peak_flops, training_flops
 from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.parts import total
-from roll.configs.memory.passes import peak_flops, training_flops
 from roll.utils.files import read_object
 from tests.gpu.check import Figures, largest
 from tests.gpu.checks.memory import planned_memory, random_rows

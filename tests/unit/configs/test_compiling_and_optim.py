@@ -13,7 +13,7 @@ from roll.configs.checks.training import (
     moment_bytes,
     optimizer_machine_problems,
 )
-from roll.configs.memory.passes import peak_flops
+from roll.configs.memory.flops import peak_flops
 from roll.configs.plan.batch_plan import build_plan
 from roll.run.start.preflight import choices, machine_report
 from tests.helpers.cases import cases

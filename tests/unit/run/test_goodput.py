@@ -2,9 +2,7 @@
 
 import pytest
 
-from roll.configs.memory.layer_shape import ModelShape
-from roll.configs.memory.model_shape import model_shape
-from roll.configs.memory.passes import forward_flops
+from roll.configs.memory.flops import ModelFlops, model_flops
 from roll.configs.tables.roles import Use
 from roll.distributed.executor.usage import RoleUsage, Work, WorkerUsage
 from roll.run.accounting import Sizes, UsefulTokens, goodput_metrics
@@ -22,11 +20,11 @@ def role(name: str, use: Use, *workers: WorkerUsage, **work: Work) -> RoleUsage:
     return RoleUsage(name, use, workers, work)
 
 
-def tiny_shape() -> ModelShape:
+def tiny_model() -> ModelFlops:
     sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
-    shape, why_not = model_shape({"model_type": "llama", "vocab_size": 10, **sizes})
-    assert shape is not None, why_not
-    return shape
+    model = model_flops({"model_type": "llama", "vocab_size": 10, **sizes}, "lm")
+    assert model is not None
+    return model
 
 
 def test_two_devices_of_which_one_is_idle_for_half_of_the_step_have_a_bubble_of_a_quarter() -> None:
@@ -110,11 +108,11 @@ def test_tokens_are_counted_by_the_window_and_by_the_time_that_was_spent_on_them
 
 def test_prefixes_that_rows_share_are_computed_and_counted_once() -> None:
     """Rows of 3000 tokens of which 1200 are computed, and a third of their pairs: the operations of these."""
-    shape, shared = tiny_shape(), SharedWork(2800, 1000, 60_000)
+    model, shared = tiny_model(), SharedWork(2800, 1000, 60_000)
     work = Work(rows=40, tokens=3000, pairs=90_000.0, learnt=1000, shared=shared)
     trainer = role("actor_train", "train", worker(0, (0,), {"train": 10.0}), train=work, score=work)
-    metrics = goodput_metrics([trainer], Sizes({"actor_train": shape}, peak=1e6), 10.0)
-    once = forward_flops(shape, 1200, 30_000)
+    metrics = goodput_metrics([trainer], Sizes({"actor_train": model}, peak=1e6), 10.0)
+    once = model.forward(1200, 30_000)
     assert metrics["mfu/actor_train_fraction"] == pytest.approx(4 * once / (10 * 1e6))
     assert metrics["goodput/mfu_fraction"] == pytest.approx(3 * once / (10 * 1e6))
     assert metrics["throughput/actor_train/train_tokens_per_s"] == pytest.approx(300), "tokens of rows"
@@ -154,9 +152,9 @@ def test_what_was_sampled_ahead_is_useful_once_it_is_trained_on_and_never_more_t
 
 
 def test_utilisation_is_the_models_operations_by_what_the_devices_could_have_done() -> None:
-    shape = tiny_shape()
-    forward = forward_flops(shape, 200, 1000.0)
-    assert forward == 2 * (shape.products + shape.head_products) * 200 + 4 * 2 * 2 * 4 * 1000
+    model = tiny_model()
+    forward = model.forward(200, 1000.0)
+    assert forward == 2 * (model.shape.products + model.shape.head_products) * 200 + 4 * 2 * 2 * 4 * 1000
     usages = [
         role(
             "actor_train",
@@ -173,8 +171,8 @@ def test_utilisation_is_the_models_operations_by_what_the_devices_could_have_don
         ),
     ]
     peak = forward * 10
-    metrics = goodput_metrics(usages, Sizes({"actor_train": shape, "actor_infer": shape}, peak), 10.0)
+    metrics = goodput_metrics(usages, Sizes({"actor_train": model, "actor_infer": model}, peak), 10.0)
     assert metrics["mfu/actor_train_fraction"] == pytest.approx((3 + 1) * forward / (2 * 3 * peak))
     assert metrics["mfu/actor_infer_fraction"] == pytest.approx(forward / (4 * peak))
     assert metrics["goodput/mfu_fraction"] == pytest.approx(3 * forward / (3 * 10 * peak))
-    assert "goodput/mfu_fraction" not in goodput_metrics(usages, Sizes({"actor_train": shape}), 10.0), "no known peak"
+    assert "goodput/mfu_fraction" not in goodput_metrics(usages, Sizes({"actor_train": model}), 10.0), "no known peak"

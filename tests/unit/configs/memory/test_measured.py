@@ -26,9 +26,10 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from roll.configs.memory import model_shape as asked
 from roll.configs.memory.closed_forms import closed_form
 from roll.configs.memory.engine import cache_bytes_per_token, state_bytes_per_sequence
+from roll.configs.memory.flops import forward_flops, training_flops
 from roll.configs.memory.layer_shape import ModelShape
 from roll.configs.memory.model_shape import model_shape
-from roll.configs.memory.passes import forward_flops, layer_bytes, training_flops
+from roll.configs.memory.passes import layer_bytes
 from roll.configs.memory.trained import is_frozen
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_facts import TRIED

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from roll.configs.memory.passes import gpu_of, training_flops
+from roll.configs.memory.flops import gpu_of, training_flops
 from roll.run.records.scorecard import Forecast, plain, scorecard_of
 from roll.run.start.memory_report import gather_facts
 from roll.run.tracking.local import write_metrics
