@@ -14,9 +14,9 @@ from typing import Any
 import yaml
 
 from roll.configs.load.loader import RawTree, compose_tree, resolve_tree, yaml_at
+from roll.configs.memory.flops import Gpu, gpu_of
 from roll.configs.memory.memory_points import MemoryPoint, largest, memory_plan
 from roll.configs.memory.parts import GB, gigabytes
-from roll.configs.memory.passes import Gpu, gpu_of
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.errors import ConfigError
 from roll.run.kind import kind_of

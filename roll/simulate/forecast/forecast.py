@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from roll.configs.memory.flops import gpu_of
 from roll.configs.memory.parts import RoleFacts
-from roll.configs.memory.passes import gpu_of
 from roll.configs.plan.batch_plan import BatchPlan, ahead_by
 from roll.configs.plan.engine_limits import share_key
 from roll.configs.plan.run_plan import RunPlan

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import yaml
 
-from roll.configs.memory.passes import Gpu
+from roll.configs.memory.flops import Gpu
 from roll.run.start.machine import this_machine
 from roll.utils.files import write_whole
 
