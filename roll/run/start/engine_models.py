@@ -15,13 +15,8 @@ def engine_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[
     known, kind = spec_of(choice.worker.strategy_name).known_models, type_of(text_part(model))
     if known is None:
         return
-    name, keys = (
-        choice.worker.model_args.model_name_or_path,
-        (
-            choice.name_key,
-            f"{choice.role.name}.model_args.model_name_or_path",
-        ),
-    )
+    name = choice.worker.model_args.model_name_or_path
+    keys = (choice.name_key, f"{choice.role.name}.model_args.model_name_or_path")
     if kind in known.refused:
         text = f"{choice.name_key}: {known.engine} cannot sample from {kind} models: {known.refused[kind]}."
         yield Problem(f"{text} {_other_engine(model)}", keys)
