@@ -264,7 +264,7 @@ class Accounting:
 
 
 def _models(config: RunConfig) -> dict[str, Flops]:
-    """Of the models that the formulas know, by role."""
+    """Return the operations of the models that the formulas know, by role."""
     flops_of: Any = resolve("roll.configs.memory.flops:model_flops")
     models: dict[str, Flops] = {}
     for name, worker in config.model_roles.items():

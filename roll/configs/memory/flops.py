@@ -1,4 +1,4 @@
-"""What a pass over tokens costs in floating-point operations, from the shape of the model, and what devices can do."""
+"""Costs of a pass over tokens in floating-point operations, from the shape of the model, and what devices can do."""
 
 import re
 from collections.abc import Mapping
@@ -64,7 +64,7 @@ class ModelFlops:
 
 
 def model_flops(model: Mapping[str, Any], head: Head) -> ModelFlops | None:
-    """Those of the model of a config.json; None where its shape is not known."""
+    """Return those of the model of a config.json; None where its shape is not known."""
     shape, _ = model_shape(model, head)
     return None if shape is None else ModelFlops(shape)
 

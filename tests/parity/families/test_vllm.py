@@ -22,7 +22,7 @@ from roll.configs.tables.roles import ROLES
 from roll.distributed.strategy.vllm.args import cpu_model_problems
 from roll.models.loading import LoadedModel, load_policy
 from roll.models.tiny import build_tokenizer
-from roll.run.start.engine_models import engine_model_problems
+from roll.run.start.model_checks import engine_model_problems
 from roll.types.rollout import SamplingParams
 from tests.helpers.engines import forward_log_probs, prompt
 from tests.helpers.vllm_process import VllmProcess
