@@ -55,7 +55,7 @@ def made() -> Iterator[tuple[Path, str]]:
         lines += [f"## {recipe.name}: {recipe.about.title}", ""]
         lines += screen(recipe, recipe.band, f"images/{recipe.name}.svg")
         if recipe.band is not None:
-            lines += answers(recipe.band, 3)
+            lines += answers(recipe.band, 2)
             yield ROOT / "docs" / "images" / f"{recipe.name}.svg", curve(recipe.band)
     yield ROOT / "docs" / "results.md", "\n".join(lines) + "\n" + TAIL.format(rule=RULE)
     yield ROOT / "README.md", readme(next(recipe for recipe in known if recipe.name == FIRST))
