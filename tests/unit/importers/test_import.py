@@ -15,6 +15,7 @@ from roll.errors import ConfigError
 from roll.importers.command import ANOTHER_RUN, OK, imported_from
 from roll.importers.convert import Imported, convert, read
 from roll.importers.rows import Row, Table
+from tests.helpers.cases import cases
 
 FOLDER = Path(__file__).parents[2] / "importers"
 SOURCES = sorted(path for path in FOLDER.iterdir() if path.suffix in (".yaml", ".sh"))
@@ -133,14 +134,7 @@ def test_a_loss_that_verl_averages_over_answers_does_so_here(mode: str) -> None:
     assert entry(found, "actor_rollout_ref.actor.loss_agg_mode")[0] == "asks for nothing"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("actor_rollout_ref.actor.tis_imp_ratio_cap=3",),
-        ("algorithm.rollout_is=true", "algorithm.rollout_is_threshold=3"),
-        ("algorithm.rollout_correction.rollout_is=token", "algorithm.rollout_correction.rollout_is_threshold=3.0"),
-    ],
-)
+@cases("words")
 def test_importance_weights_of_the_engine_come_in_under_each_name_that_verl_gave_them(words: Sequence[str]) -> None:
     given = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=8", *words]
     found = imported_from(read(None, given))
@@ -157,16 +151,7 @@ def test_trinity_counts_updates_and_steps_here_are_whole_batches() -> None:
     assert entry(found, "trainer.save_interval") == ("mapped", "save_steps: 20 x 16 of 32 samples = 10.")
 
 
-@pytest.mark.parametrize(
-    "name, group, settings",
-    [
-        ("ppo", 1, {"pg_clip": 0.2, "loss_agg_mode": "token-mean"}),
-        ("grpo", 2, {"pg_clip": 0.2, "loss_agg_mode": "token-mean"}),
-        ("gspo", 2, {"pg_clip_low": 3e-4, "pg_clip_high": 4e-4, "loss_agg_mode": "seq-mean-token-mean"}),
-        ("cispo", 2, {"cispo_epsilon_low": 1.0, "cispo_epsilon_high": 0.28, "loss_agg_mode": "token-mean"}),
-        ("sapo", 2, {"loss_agg_mode": "token-mean"}),
-    ],
-)
+@cases("name, group, settings")
 def test_an_algorithm_of_trinity_has_its_own_group_and_bounds(name: str, group: int, settings: dict[str, Any]) -> None:
     words = [f"algorithm.algorithm_type={name}", "buffer.batch_size=8"]
     found = imported_from(read(None, words)).tree
@@ -177,21 +162,7 @@ def test_an_algorithm_of_trinity_has_its_own_group_and_bounds(name: str, group: 
     assert given.get("pg_clip_low") is None
 
 
-@pytest.mark.parametrize(
-    "word, told",
-    [
-        ("actor_rollout_ref.actor.clip_ratio_low=${oc.env:LOW}", "is left open"),
-        ("actor_rollout_ref.actor.tis_imp_ratio_cap=x", "is not a number"),
-        ("actor_rollout_ref.model.lora_rank=${oc.env:RANK}", "is left open"),
-        ("actor_rollout_ref.rollout.tensor_model_parallel_size=0", "must be at least 1"),
-        ("actor_rollout_ref.actor.ulysses_sequence_parallel_size=0", ""),
-        ("actor_rollout_ref.rollout.n=0", "must be at least 1"),
-        ("trainer.nnodes=0", "must be at least 1"),
-        ("trainer.logger=5", "names no trackers"),
-        ("algorithm.kl_loss_fn=corrected_k3", "there is no estimator of the KL"),
-        ("actor_rollout_ref.rollout.gpu_memory_utilization=true", "is not a number"),
-    ],
-)
+@cases("word, told")
 def test_a_value_that_counts_for_nothing_is_told_by_its_key(word: str, told: str) -> None:
     key = word.partition("=")[0]
     system = "trinity" if "_fn" in key else "verl"
@@ -387,18 +358,7 @@ def test_an_old_yaml_of_roll_loses_what_would_be_refused() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "words, told",
-    [
-        (["import"], "nothing to import"),
-        (["import", "none.yaml"], "none.yaml"),
-        (["import", "a.yaml", "b.yaml"], "one file at a time"),
-        (["import", "x.y=1", "--from", "verl", "--out", "my.txt"], "ends in .yaml"),
-        (["import", "x.y=1", "--from", "verl", "--out", "my.yml"], "ends in .yaml"),
-        (["import", "x.y=1"], "which system this configuration is for"),
-        (["frobnicate"], "roll COMMAND"),
-    ],
-)
+@cases("words, told")
 def test_what_cannot_be_imported_is_refused_with_2(
     words: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -581,22 +541,7 @@ def test_values_are_scored_in_packs_as_large_as_those_they_are_learned_in() -> N
 _LORA = "actor_rollout_ref.model.lora"
 
 
-@pytest.mark.parametrize(
-    ("overrides", "expected"),
-    [
-        ([".rank=16", ".alpha=64"], {"lora_target": "all-linear", "lora_rank": 16, "lora_alpha": 64}),
-        (
-            [".rank=8", ".target_modules=[linear_qkv,linear_fc1]", ".dropout=0.1"],
-            {
-                "lora_target": ["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"],
-                "lora_rank": 8,
-                "lora_alpha": 32,
-                "lora_dropout": 0.1,
-            },
-        ),
-        ([".rank=0", ".alpha=64"], {}),
-    ],
-)
+@cases("overrides, expected")
 def test_adapters_of_megatron_come_from_the_section_of_its_own(
     overrides: list[str], expected: dict[str, object]
 ) -> None:
@@ -607,13 +552,7 @@ def test_adapters_of_megatron_come_from_the_section_of_its_own(
     assert (outcome == "approximated" and "one A" in note) == bool(expected)
 
 
-@pytest.mark.parametrize(
-    ("file", "unread", "read"),
-    [
-        ("verl_ppo_fsdp.yaml", f"{_LORA}.rank", f"{_LORA}_rank"),
-        ("verl_grpo_megatron.sh", f"{_LORA}_rank", f"{_LORA}.rank"),
-    ],
-)
+@cases("file, unread, read")
 def test_a_rank_that_the_trainer_of_the_policy_does_not_read_is_another_run(file: str, unread: str, read: str) -> None:
     found = imported(file, f"{unread}=16")
     outcome, note = entry(found, unread)

@@ -13,6 +13,7 @@ from roll.importers.convert import Imported, read
 from roll.run.spec import PIPELINES
 from roll.run.start import machine as machine_module
 from roll.run.start.load import choose
+from tests.helpers.cases import cases
 from tests.unit.importers.test_import import SOURCES
 
 RATES = ("algorithm.optimizer.lr=null", "actor_rollout_ref.actor.optim.lr=null")
@@ -60,17 +61,7 @@ def test_the_yaml_says_that_the_defaults_are_rolls(tmp_path: Path) -> None:
     assert own.tree["defaults_of"] == "here" and not own.defaults
 
 
-@pytest.mark.parametrize(
-    ("lengths", "stays"),
-    [
-        ({"prompt_length": 100, "sequence_length": 1000}, False),
-        ({"prompt_length": 936, "sequence_length": 1000}, True),
-        ({"sequence_length": 1088}, True),
-        ({"sequence_length": "${total}", "total": 2048}, False),
-        ({"sequence_length": 1000, "reward_args": "${response_length}"}, True),
-        ({}, True),
-    ],
-)
+@cases("lengths, stays")
 def test_a_length_that_roll_does_not_read_beside_another_is_left_out(
     tmp_path: Path, lengths: dict[str, Any], stays: bool
 ) -> None:
@@ -91,24 +82,9 @@ def test_what_a_plan_of_megatron_refuses_is_lost_in_the_import(tmp_path: Path, v
     assert any(change.startswith(at) for change in found.changes) == asks
 
 
-@pytest.mark.parametrize(
-    ("strategy", "config", "changes"),
-    [
-        ("megatron_train", {"sequence_parallell": True}, ("no such key; the nearest is sequence_parallel",)),
-        ("megatron_train", {"additional_configs": {"x_y": [1]}}, ("no such key; none is near",)),
-        ("megatron_infer", {"x_y": False, "x_z": None}, ("no such key; none is near",)),
-        ("megatron_train", {"moe_aux_loss_coeff": 0.1}, ("model_args.moe_aux_loss_coef here",)),
-        ("megatron_train", {"moe_aux_loss_coeff": 0, "sequence_parallel": True, "use_flash_attn": True}, ()),
-        ("deepspeed_train", {"train_batch_size": "auto"}, ()),
-        ("fsdp2_train", {"fsdp_sise": 2}, ("no such key of this strategy; the nearest is fsdp_size",)),
-        ("fsdp2_train", {"wrap_policy": {"min_num_parms": 2}}, ("the nearest is min_num_params",)),
-        ("fsdp2_train", {"mixed_precision": {"x_y": "bf16"}}, ("none is near",)),
-        ("fsdp2_train", {"mixed_precision": {"param_dtype": "bf16"}, "wrap_policy": {"moe_experts": ["X"]}}, ()),
-        ("fsdp2_train", {"fsdp_size": -1, "tiled_num_shards": 4, "apply_expert_patch": False}, ()),
-    ],
-)
+@cases("strategy, config, changes")
 def test_keys_that_a_strategy_does_not_know_are_lost(
-    tmp_path: Path, strategy: str, config: dict[str, Any], changes: tuple[str, ...]
+    tmp_path: Path, strategy: str, config: dict[str, Any], changes: list[str]
 ) -> None:
     train = {**ROLL["actor_train"], "strategy_args": {"strategy_name": strategy, "strategy_config": config}}
     found = imported(tmp_path, {**ROLL, "actor_train": train}).changes
@@ -165,14 +141,7 @@ def test_what_a_yaml_of_roll_says_of_nothing_is_not_lost(tmp_path: Path) -> None
     assert imported_from(read(path, ["actor_train.data_args.interleave_probs='1.0'"]), "roll", path).is_as_meant
 
 
-@pytest.mark.parametrize(
-    ("variables", "hub", "left"),
-    [
-        ({"USE_MODELSCOPE": "1"}, "MODELSCOPE", None),
-        ({"USE_MODELSCOPE": 1, "MODEL_DOWNLOAD_TYPE": "HUGGINGFACE_HUB"}, "HUGGINGFACE_HUB", {"USE_MODELSCOPE": 1}),
-        ({"USE_MODELSCOPE": "0", "A": "b"}, None, {"USE_MODELSCOPE": "0", "A": "b"}),
-    ],
-)
+@cases("variables, hub, left")
 def test_the_hub_of_roll_is_chosen_by_a_key(
     variables: dict[str, object], hub: str | None, left: dict[str, object] | None, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ import pytest
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported, read
 from roll.importers.verl.pictures import is_shown
+from tests.helpers.cases import cases
 from tests.unit.importers.test_import import entry, imported
 from tests.unit.importers.test_trinity_meaning import GUIDE, TASKS
 from tests.unit.importers.test_verl_meaning import ACTOR, GRPO, MODEL, ROLLOUT, at
@@ -39,24 +40,7 @@ def test_a_script_of_geometry3k_is_the_run_that_it_means() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        ("Qwen/Qwen2-VL-2B-Instruct", True),
-        ("/models/Qwen2_5_VL_72B/", True),
-        ("Qwen/Qwen3-VL-4B-Thinking", True),
-        ("Qwen/Qwen3-VL-30B-A3B-Instruct", True),
-        ("Qwen/Qwen3.5-35B-A3B", True),
-        ("zai-org/GLM-4.1V-9B-Thinking", True),
-        ("zai-org/GLM-4.5V", True),
-        ("OpenGVLab/InternVL3-1B-hf", True),
-        ("google/gemma-3-4b-it", True),
-        ("THUDM/glm-4v-9b", False),
-        ("OpenGVLab/InternVL3-8B", False),
-        ("Qwen/Qwen2.5-7B-Instruct", False),
-        (None, False),
-    ],
-)
+@cases("name, shown")
 def test_families_that_are_shown_pictures_are_known_by_name(name: str | None, shown: bool) -> None:
     assert is_shown(name) is shown
 
@@ -83,24 +67,13 @@ def test_a_whole_configuration_leaves_the_column_to_its_default() -> None:
     assert not clips.is_as_meant and at(clips, "actor_train.data_args.video_key") == "clips"
 
 
-@pytest.mark.parametrize(
-    ("words", "key"),
-    [
-        (("data.video_key=clips",), "data.video_key"),
-        (("data.audio_key=sounds",), "data.audio_key"),
-        ((f"{SIZES}.fps=2",), f"{SIZES}.fps"),
-        ((f"{MODEL}.lora_rank=8", f"{MODEL}.exclude_modules=.*mlp.*"), f"{MODEL}.exclude_modules"),
-        ((f"{MODEL}.lora_rank=8", f"{MODEL}.exclude_modules=[visual,up_proj]"), f"{MODEL}.exclude_modules"),
-    ],
-)
-def test_what_is_not_read_beside_pictures_makes_another_run(words: tuple[str, ...], key: str) -> None:
+@cases("words, key")
+def test_what_is_not_read_beside_pictures_makes_another_run(words: list[str], key: str) -> None:
     found = of(*SEES, "data.image_key=images", *words)
     assert [change.partition(":")[0] for change in found.changes] == [key], found.changes
 
 
-@pytest.mark.parametrize(
-    "value", ["visual", "'.*visual.*'", "[model.visual]", r"'^model\\.visual\\..*$'", "'(.*vision_tower.*)'"]
-)
+@cases("value")
 def test_a_tower_without_adapters_is_what_is_here(value: str) -> None:
     assert of(*SEES, f"{MODEL}.lora_rank=8", f"{MODEL}.exclude_modules={value}").is_as_meant
 
@@ -111,19 +84,9 @@ def test_a_tower_that_learns_is_frozen_by_nothing() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (
-            (f"{ACTOR}.strategy=megatron", f"{ACTOR}.optim.lr_decay_style=constant"),
-            "megatron_train shows no pictures, and fsdp2_train does",
-        ),
-        ((f"{ACTOR}.ulysses_sequence_parallel_size=2",), "ranks that share sequences do not divide pictures"),
-        (("algorithm.adv_estimator=gae",), "models that see have no critic"),
-    ],
-)
+@cases("words, reason")
 def test_what_would_stop_the_run_at_its_first_picture_is_told_with_what_avoids_it(
-    words: tuple[str, ...], reason: str
+    words: list[str], reason: str
 ) -> None:
     (change,) = of(*SEES, *words).changes
     assert reason in change
@@ -140,15 +103,9 @@ def test_the_newer_name_of_a_limit_wins_over_the_older_one() -> None:
     assert outcome == "not available" and note.startswith("sglang has no such argument")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        (f"{ROLLOUT}.multi_turn.enable=true", f"{ROLLOUT}.multi_turn.tool_config_path=tools.yaml", *SEES),
-        ("model.partial_pretrain=org/Qwen2.5-VL-7B-Instruct", "data.prompt_key=q"),
-    ],
-)
+@cases("words")
 @pytest.mark.parametrize("column", [(), ("data.image_key=images",)])
-def test_only_rlvr_runs_read_pictures(words: tuple[str, ...], column: tuple[str, ...]) -> None:
+def test_only_rlvr_runs_read_pictures(words: list[str], column: list[str]) -> None:
     found = of(*words, *column)
     assert found.pipeline in ("agentic", "sft")
     assert any("pictures are imported for RLVR runs alone" in change for change in found.changes), found.changes
@@ -165,13 +122,8 @@ def test_trinitys_column_is_read_with_its_workflow_for_pictures() -> None:
     assert keys == ["images", "pics", "p"]
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (("model.model_path=org/InternVL3-8B",), "those that are shown pictures are"),
-    ],
-)
-def test_trinitys_column_is_refused_where_no_picture_is_shown(words: tuple[str, ...], reason: str) -> None:
+@cases("words, reason")
+def test_trinitys_column_is_refused_where_no_picture_is_shown(words: list[str], reason: str) -> None:
     key = f"{TASKS}.format.image_key"
     outcome, note = entry(trinity(f"{key}=images", *words), key)
     assert outcome == "changes the run" and reason in note

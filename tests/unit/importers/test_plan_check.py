@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-import pytest
-
 from roll.commands.table import main as roll
 from roll.importers.command import with_plan
 from roll.importers.convert import Entry, Imported
+from tests.helpers.cases import cases
 
 RUN = (
     "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_files=/d/t.parquet "
@@ -43,17 +42,7 @@ def imports(folder: Path, name: str, text: str, *words: str) -> tuple[int, str]:
     return code, (folder / "my.roll.report.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("", ""),
-        (DRAFTS, "speculative_config cannot be set"),
-        ("--config-name=ppo_megatron_trainer.yaml trainer.device=npu", "computes on Ascend only through MindSpeed"),
-        ("trainer.n_gpus_per_node=1 actor_rollout_ref.rollout.tensor_model_parallel_size=2", "do not divide by"),
-        ("trainer.experiment_name=a/b/", ""),
-        ("data.train_batch_size=$N " + DRAFTS, ""),
-    ],
-)
+@cases("words, told")
 def test_what_a_plan_refuses_is_not_as_its_author_meant(words: str, told: str, tmp_path: Path) -> None:
     code, page = imports(tmp_path, "run.sh", RUN + words)
     assert code == (3 if told or "$" in words else 0), page

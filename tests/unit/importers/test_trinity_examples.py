@@ -12,6 +12,7 @@ from roll.importers.command import imported_from
 from roll.importers.convert import read
 from roll.rewards.base import RewardInput
 from roll.rewards.texts import Regex
+from tests.helpers.cases import cases
 from tests.unit.importers.test_trinity_meaning import FOLDER, at, entry, imported
 
 TASKS, ENGINE = "buffer.explorer_input.taskset", "explorer.rollout_model"
@@ -32,17 +33,7 @@ def test_a_boxed_workflow_that_thinks_asks_for_thinking() -> None:
     assert entry(found, f"{SETS}.0.workflow_args.with_think")[0] != "changes the run"
 
 
-@pytest.mark.parametrize(
-    ("answer", "fits"),
-    [
-        ("<think>a</think> 4", True),
-        ("x\n<think>a\nb</think>\n4", True),
-        ("a</think> 4", False),
-        ("<think>a</think><think>b</think> 4", False),
-        ("</think> 4 <think>", False),
-        ("4", False),
-    ],
-)
+@cases("answer, fits")
 def test_thinking_is_begun_and_ended_once(answer: str, fits: bool) -> None:
     words = (FLOW, f"{TASKS}.default_workflow_type=null", f"{TASKS}.workflow_args.with_think=true")
     found = imported(*words, f"{TASKS}.default_reward_fn_type=math_boxed_reward")
@@ -57,9 +48,7 @@ def test_a_boxed_workflow_has_its_prompt_with_any_reward() -> None:
     assert at(imported(*words), TRAIN_PROMPT).startswith("Reason step by step")
 
 
-@pytest.mark.parametrize(
-    ("selector", "shuffles"), [("shuffle", True), ("random", True), ("sequential", False), ("difficulty_based", None)]
-)
+@cases("selector, shuffles")
 def test_the_newer_name_of_the_order_of_tasks_is_known(selector: str, shuffles: bool | None) -> None:
     found = imported(f"{TASKS}.task_selector=null", f"{TASKS}.data_selector={{selector_type: {selector}}}")
     outcome, _ = entry(found, f"{TASKS}.data_selector.selector_type")
@@ -138,20 +127,7 @@ def test_old_log_probs_are_those_of_the_engine_unless_they_are_computed_there(ke
     assert tree.get("force_disable_old_logprobs_recompute", False) is value
 
 
-@pytest.mark.parametrize(
-    ("words", "path", "value"),
-    [
-        ("algorithm.repeat_times=null", "num_return_sequences_in_group", 8),
-        ("algorithm.advantage_fn_args.std_threshold=0.1", "experience_operators",
-         [{"name": "std_filter", "args": {"std_threshold": 0.1}}]),
-        ("model.repetition_penalty=1.2", "actor_infer.generating_args.repetition_penalty", 1.2),
-        ("algorithm.enable_router_replay=true", "actor_train.router_replay.mode", "R3"),
-        ("algorithm.optimizer.optimizer_type=adam", "actor_train.training_args.optim", "adamw_torch"),
-        ("model.enable_thinking=true", "global_template", None),
-        ("model.enable_thinking=false", "global_template", "native_nonthinking"),
-        ("trainer.use_remove_padding=false", "actor_train.use_sequence_packing", False),
-    ],
-)  # fmt: skip
+@cases("words, path, value")
 def test_keys_of_newer_versions_are_taken(words: str, path: str, value: Any) -> None:
     keys = ("algorithm.algorithm_type=multi_step_grpo", "data_processor=null", f"{ENGINE}.enable_thinking=null")
     found = imported(*keys, words)
@@ -159,18 +135,8 @@ def test_keys_of_newer_versions_are_taken(words: str, path: str, value: Any) -> 
     assert entry(found, words.partition("=")[0])[0] in ("mapped", "asks for nothing")
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("algorithm.entropy_loss_fn=none", "algorithm.entropy_loss_fn_args.entropy_coef=0.01"),
-        ("algorithm.sample_strategy=of_my_own",),
-        ("algorithm.sample_strategy_args={half_life: 2}",),
-        (f"{ENGINE}.chat_template=x",),
-        (f"{ENGINE}.temperature=0.3",),
-        ("algorithm.optimizer.optimizer_type=sgd",),
-    ],
-)
-def test_what_is_lost_of_the_matter_is_another_run(words: tuple[str, ...]) -> None:
+@cases("words")
+def test_what_is_lost_of_the_matter_is_another_run(words: list[str]) -> None:
     assert "changes the run" in {each.outcome for each in imported(*words).entries}
 
 
@@ -207,32 +173,12 @@ def test_an_offload_and_what_is_only_speed_is_no_other_run() -> None:
 # --- fine-tuning
 
 
-@pytest.mark.parametrize(
-    ("words", "path", "value"),
-    [
-        ("model.lora_configs=[{name: a}]", "sft_train.model_args.lora_rank", 32),
-        ("model.lora_configs=[{name: a, lora_rank: 8}]", "sft_train.model_args.lora_rank", 8),
-        ("model.lora_configs=[{name: a, lora_rank: 8}]", "sft_train.model_args.lora_alpha", 32),
-        ("project=p", "sft_train.data_args.shuffle", False),
-        (f"{ROWS}.data_selector.selector_type=shuffle", "sft_train.data_args.shuffle", True),
-    ],
-)
+@cases("words, path, value")
 def test_fine_tuning_has_adapters_and_the_order_of_rows(words: str, path: str, value: Any) -> None:
     assert at(imported(words, name="trinity_sft"), path) == value
 
 
-@pytest.mark.parametrize(
-    ("words", "outcome"),
-    [
-        ("algorithm.loss_agg_mode=seq-mean-token-mean", "changes the run"),
-        ("algorithm.loss_agg_mode=token-mean", "asks for nothing"),
-        ("algorithm.policy_loss_fn_args.use_token_level_loss=false", "changes the run"),
-        ("algorithm.optimizer.optimizer_type=sgd", "changes the run"),
-        ("algorithm.optimizer.optimizer_type=adam", "asks for nothing"),
-        ("trainer.balance_batch=false", "asks for nothing"),
-        ("data_processor.task_pipeline.operators=[]", "asks for nothing"),
-    ],
-)
+@cases("words, outcome")
 def test_of_fine_tuning_the_loss_and_the_optimizer_are_of_the_matter(words: str, outcome: str) -> None:
     assert entry(imported(words, name="trinity_sft"), words.partition("=")[0])[0] == outcome
 

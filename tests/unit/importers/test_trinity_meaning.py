@@ -11,6 +11,7 @@ from roll.commands.run import main
 from roll.commands.table import main as roll
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported, read
+from tests.helpers.cases import cases
 
 FOLDER = Path(__file__).parents[2] / "importers"
 GUIDE = "guide_trinity"
@@ -80,20 +81,10 @@ def test_a_run_that_only_trains_asks_for_its_steps_and_has_all_gpus() -> None:
 # --- lengths
 
 
-@pytest.mark.parametrize(
-    ("words", "lengths"),
-    [
-        (("model.max_prompt_tokens=null", "model.max_response_tokens=null"), (10240, 10240)),
-        (("model.max_prompt_tokens=null",), (4096, 16384)),
-        (("model.max_response_tokens=null", "model.max_prompt_tokens=480"), (480, 20000)),
-        (("model.max_model_len=null",), (4096, 16384)),
-    ],
-)
-def test_what_is_not_given_of_the_lengths_is_what_the_whole_leaves(
-    words: tuple[str, ...], lengths: tuple[int, int]
-) -> None:
+@cases("words, lengths")
+def test_what_is_not_given_of_the_lengths_is_what_the_whole_leaves(words: list[str], lengths: list[int]) -> None:
     tree = imported(*words).tree
-    assert (tree["prompt_length"], tree["response_length"]) == lengths
+    assert [tree["prompt_length"], tree["response_length"]] == lengths
 
 
 def test_lengths_that_nothing_says_are_asked_for() -> None:
@@ -112,9 +103,7 @@ def test_prompts_that_are_too_long_are_cut_unless_they_are_not_to_be(value: str,
 # --- steps, GPUs, rollouts
 
 
-@pytest.mark.parametrize(
-    ("value", "shuffle"), [("sequential", False), ("random", True), ("shuffle", True), ("null", False)]
-)
+@cases("value, shuffle")
 def test_tasks_come_in_their_order_unless_a_selector_shuffles(value: str, shuffle: bool) -> None:
     key = f"{TASKS}.task_selector.selector_type"
     assert at(imported(f"{key}={value}"), "actor_train.data_args.shuffle") is shuffle
@@ -211,17 +200,7 @@ def rewards(*words: str) -> tuple[Imported, Any]:
     return found, at(found, "rewards.trinity")
 
 
-@pytest.mark.parametrize(
-    ("name", "reward", "args"),
-    [
-        ("countdown_reward", "countdown", {"format_score": 0.1}),
-        ("accuracy_reward", "math_rule", None),
-        ("math_boxed_reward", "math_rule", {"require_boxed": True}),
-        ("math_dapo_reward", "math_rule", None),
-        ("my_rewards.Mine", "trinity_reward", {"path": "my_rewards.Mine"}),
-        ("my_rewards:Mine", "trinity_reward", {"path": "my_rewards:Mine"}),
-    ],
-)
+@cases("name, reward, args")
 def test_a_reward_by_name_or_path_is_one_of_here(name: str, reward: str, args: object) -> None:
     found, made = rewards(name, "math_workflow")
     assert (made["reward"], made.get("reward_args")) == (reward, args)
@@ -248,16 +227,7 @@ def test_arguments_of_a_reward_of_ones_own_reach_it() -> None:
     assert entry(found, f"{TASKS}.reward_fn_args.bonus") == ("changes the run", "countdown_reward has no such argument")
 
 
-@pytest.mark.parametrize(
-    ("flow", "nearest"),
-    [
-        ("alfworld_workflow", "package.module:Class"),
-        ("agentscope_v2_react_search_workflow", "tool_wrapper"),
-        ("email_search_workflow", "tool_wrapper"),
-        ("math_trainable_ruler_workflow", "llm_judge"),
-        ("my.own.Workflow", "docs/adding_an_env.md"),
-    ],
-)
+@cases("flow, nearest")
 def test_a_workflow_that_is_not_here_makes_another_run(flow: str, nearest: str, tmp_path: Path) -> None:
     found, _ = rewards("math_reward", flow)
     outcome, note = entry(found, f"{TASKS}.default_workflow_type")
@@ -267,32 +237,8 @@ def test_a_workflow_that_is_not_here_makes_another_run(flow: str, nearest: str, 
     assert roll(["import", str(FOLDER / f"{GUIDE}.yaml"), *words, "--force", "--lossy"]) == 0
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        (f"{TASKS}.default_reward_fn_type=toolcall_reward",),
-        (f"{TASKS}.format.video_key=videos",),
-        (f"{TASKS}.format.workflow_key=kind",),
-        (f"{TASKS}.workflow_args.use_base=true",),
-        (f"{TASKS}.workflow_args.max_turns=10",),
-        ("algorithm.algorithm_type=of_my_own",),
-        ("algorithm.policy_loss_fn=of_my_own",),
-        ("algorithm.advantage_fn=of_my_own",),
-        ("algorithm.advantage_fn_args.rank_penalty=0.25",),
-        ("algorithm.entropy_loss_fn=of_my_own",),
-        ("algorithm.repeat_times=0",),
-        ("buffer.explorer_input.tasksets=[{path: a}, {path: b}]",),
-        ("mode=serve",),
-        (f"{TASKS}.storage_type=sql",),
-        ("trainer.trainer_type=tinker",),
-        ("buffer.trainer_input.sft_warmup_steps=5",),
-        ("model.tinker.enable=true",),
-        ("buffer.batch_size=eight",),
-        ("data_processor.experience_pipeline.operators=[{name: data_juicer, args: {config_path: dj.yaml}}]",),
-        ("data_processor.task_pipeline.top_k=10",),
-    ],
-)
-def test_what_is_lost_of_the_matter_makes_another_run(words: tuple[str, ...]) -> None:
+@cases("words")
+def test_what_is_lost_of_the_matter_makes_another_run(words: list[str]) -> None:
     found = imported(*words)
     assert any(change.startswith(words[0].partition("=")[0]) for change in found.changes), found.changes
 
@@ -323,9 +269,7 @@ def test_none_as_a_text_and_empty_sections_ask_for_nothing() -> None:
     assert [one.key for one in found.entries if "does not know" in one.note] == []
 
 
-@pytest.mark.parametrize(
-    ("value", "template"), [("true", None), ("false", "native_nonthinking"), ("null", "native_nonthinking")]
-)
+@cases("value, template")
 def test_models_do_not_think_unless_they_are_told_to(value: str, template: str | None) -> None:
     key = "explorer.rollout_model.enable_thinking"
     assert imported(f"{key}={value}").tree.get("global_template") == template
@@ -361,20 +305,7 @@ def test_arguments_of_a_monitor_are_those_of_the_tracker() -> None:
     assert entry(found, "monitor.monitor_args.base_url")[0] == "asks for nothing"
 
 
-@pytest.mark.parametrize(
-    ("word", "outcome"),
-    [
-        ("log.level=DEBUG", "not available"),
-        ("log.group_by_node=true", "not available"),
-        ("trainer.save_hf_checkpoint=never", "not available"),
-        ("trainer.save_hf_checkpoint=always", "asks for nothing"),
-        ("trainer.save_strategy=single_process", "not available"),
-        ("buffer.explorer_input.default_eval_workflow_type=other_workflow", "not available"),
-        ("buffer.explorer_input.default_eval_workflow_type=async_math_workflow", "asks for nothing"),
-        ("explorer.max_timeout=60", "approximated"),
-        ("explorer.max_retry_times=1", "approximated"),
-    ],
-)
+@cases("word, outcome")
 def test_what_differs_a_little_is_said(word: str, outcome: str) -> None:
     assert entry(imported(word), word.partition("=")[0])[0] == outcome
 
@@ -386,21 +317,9 @@ def test_a_pack_of_pairs_holds_a_pair() -> None:
     assert "the two rows of a pair, 3072" in entry(found, "trainer.max_token_len_per_gpu")[1]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("synchronizer.sync_style=dynamic_by_explorer",),
-        ("explorer.over_rollout.ratio=0.25", "synchronizer.sync_style=dynamic_by_trainer"),
-        ("buffer.train_batch_size=640",),
-        ("explorer.dynamic_timeout.enable=true",),
-        ("mode=train", "trainer.total_steps=10"),
-        ("continue_from_checkpoint=false", "model.enable_prompt_truncation=false"),
-        (f"{TASKS}.default_reward_fn_type=math_reward",),
-        (f"{TASKS}.default_reward_fn_type=format_reward",),
-    ],
-)
+@cases("words")
 def test_what_is_imported_passes_a_dry_run(
-    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert roll(["import", str(FOLDER / f"{GUIDE}.yaml"), *words, "--out", "my.yaml"]) == 0, capsys.readouterr()
@@ -425,16 +344,7 @@ def test_groups_whose_advantage_the_trainer_computes_are_grpo() -> None:
     assert entry(imported("algorithm.algorithm_type=grpo_verl"), "algorithm.algorithm_type")[0] == "mapped"
 
 
-@pytest.mark.parametrize(
-    ("kind", "outcome", "counts"),
-    [
-        ("grpo", "asks for nothing", False),
-        ("opmd", "asks for nothing", False),
-        ("asymre", "changes the run", True),
-        ("rloo", "approximated", True),
-        ("reinforceplusplus", "mapped", True),
-    ],
-)
+@cases("kind, outcome, counts")
 def test_a_kl_in_the_reward_counts_where_the_trainer_computes_advantages(kind: str, outcome: str, counts: bool) -> None:
     found = imported(f"algorithm.algorithm_type={kind}", "algorithm.kl_penalty_fn=k1")
     assert entry(found, "algorithm.kl_penalty_fn")[0] == outcome

@@ -12,6 +12,7 @@ from roll.commands.run import main
 from roll.commands.table import main as roll
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported, read
+from tests.helpers.cases import cases
 
 SOURCE = Path(__file__).parents[2] / "importers" / "trinity_dapo.yaml"
 AT, ARGS = "buffer.trainer_input.auxiliary_buffers.sft_dataset", "algorithm.policy_loss_fn_args"
@@ -44,18 +45,8 @@ def test_a_mix_is_imported_with_its_share_its_weight_and_its_columns() -> None:
         assert entry(found, key)[0] == "asks for nothing", key
 
 
-@pytest.mark.parametrize(
-    ("words", "weights"),
-    [
-        ((), {"weight": 0.1, "warmup_steps": 0, "token_weights": "uncertain"}),
-        (
-            ("mu_warmup_steps=10", "mu_decay_steps=200", "mu_peak=0.5", "mu_valley=0.02", "enable_phi_function=false"),
-            {"weight": 0.5, "warmup_steps": 10, "decay_steps": 200, "final_weight": 0.02, "token_weights": "none"},
-        ),
-        (("mu_peak=0.5", "mu_valley=0.02"), {"weight": 0.02, "warmup_steps": 0, "token_weights": "uncertain"}),
-    ],
-)
-def test_the_weight_of_chord_rises_and_falls_as_it_did(words: tuple[str, ...], weights: dict[str, Any]) -> None:
+@cases("words, weights")
+def test_the_weight_of_chord_rises_and_falls_as_it_did(words: list[str], weights: dict[str, Any]) -> None:
     found = imported(*MIX, "algorithm.algorithm_type=mix_chord", *(f"{ARGS}.{word}" for word in words))
     rows = found.tree["mix"].pop("rows")["sft_dataset"]
     assert found.tree["mix"] == weights | {"loss_agg_mode": "token-mean"}

@@ -9,6 +9,7 @@ import yaml
 from roll.commands.table import main as roll
 from roll.importers.command import imported_from
 from roll.importers.convert import read
+from tests.helpers.cases import cases
 from tests.unit.importers.test_import import entry
 from tests.unit.importers.test_verl_meaning import at
 
@@ -184,18 +185,7 @@ def test_the_name_of_the_monitor_is_that_of_the_run(kind: str) -> None:
     assert at(found, "exp_name") == "mine" and entry(found, "monitor.project")[0] != "changes the run"
 
 
-@pytest.mark.parametrize(
-    ("kind", "key", "outcome"),
-    [
-        ("dpo", "trainer.balance_batch=false", "asks for nothing"),
-        ("dpo", "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=2", "mapped"),
-        ("sft", "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=2", "asks for nothing"),
-        ("sft", "actor_rollout_ref.actor.checkpoint.save_contents=[model]", "asks for nothing"),
-        ("sft", "critic.optim.lr=1e-5", "asks for nothing"),
-        ("sft", "actor_rollout_ref.actor.clip_ratio=0.1", "asks for nothing"),
-        ("sft", "actor_rollout_ref.actor.ppo_epochs=4", "not available"),
-    ],
-)
+@cases("kind, key, outcome")
 def test_embedded_keys_of_verls_trainer_are_told_as_what_they_are(kind: str, key: str, outcome: str) -> None:
     path = Path(__file__).parents[2] / "importers" / f"trinity_{kind}.yaml"
     word = f"trainer.trainer_config.{key}"

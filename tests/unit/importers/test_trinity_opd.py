@@ -10,6 +10,7 @@ from roll.commands.run import main
 from roll.commands.table import main as roll
 from roll.importers.command import imported_from
 from roll.importers.convert import read
+from tests.helpers.cases import cases
 
 SOURCE = Path(__file__).parents[2] / "importers" / "trinity_dapo.yaml"
 OPD = (
@@ -52,10 +53,7 @@ def test_jsd_compares_teacher_and_policy_with_their_mixture(words: str) -> None:
     assert any("nothing is learned there" in change for change in nothing.changes)
 
 
-@pytest.mark.parametrize(
-    ("name", "estimator"),
-    [("opmd_verl", "opmd"), ("asymre_verl", "asymre"), ("step_wise_grpo", "grpo"), ("on_policy_distill", "reinforce")],
-)
+@cases("name, estimator")
 def test_an_advantage_may_be_named_beside_the_algorithm(name: str, estimator: str) -> None:
     words = OPD if name == "on_policy_distill" else ("algorithm.algorithm_type=grpo",)
     found = imported_from(read(SOURCE, (*words, f"algorithm.advantage_fn={name}")))
@@ -84,16 +82,7 @@ def test_without_a_teacher_it_says_what_to_set() -> None:
     assert not imported_from(read(SOURCE, OPD[:1]), source=SOURCE).is_as_meant, "nothing says what is distilled"
 
 
-@pytest.mark.parametrize(
-    ("word", "near"),
-    [
-        ("algorithm.advantage_fn=jsd", "there is no jsd here; there are ppo"),
-        ("algorithm.algorithm_type=gigpo", "adv_estimator: gigpo"),
-        ("algorithm.advantage_fn=clipb", "clip_cov is near"),
-        ("algorithm.algorithm_type=m2po", "its loss is policy_loss_fn: m2po"),
-        ("algorithm.algorithm_type=mine", "there are ppo, grpo"),
-    ],
-)
+@cases("word, near")
 def test_what_is_not_here_is_refused_with_the_nearest(word: str, near: str) -> None:
     assert any(near in change for change in imported_from(read(SOURCE, (word,)), source=SOURCE).changes)
 

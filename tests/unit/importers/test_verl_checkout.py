@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-import pytest
-
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported, read
+from tests.helpers.cases import cases
 from tests.unit.importers.test_import import entry
 
 WORDS = "algorithm.adv_estimator=grpo data.train_files=/d/x.parquet actor_rollout_ref.model.path=m data.own=1 data.no=1"
@@ -54,15 +53,7 @@ def test_keys_are_judged_by_what_the_code_reads(tmp_path: Path) -> None:
     assert found.tree["add_token_level_kl"] is False, "the call is commented out there"
 
 
-@pytest.mark.parametrize(
-    ("last", "source", "reward", "words", "asks"),
-    [
-        (RAISES, "openai/gsm8k", "verl.utils.reward_score", "", False),
-        (RAISES, "org/own", "__init__.py", "", False),
-        (RETURNS, "openai/gsm8k", "", "", True),
-        (RETURNS, "openai/gsm8k", "/my.py", "custom_reward_function.path=/my.py", False),
-    ],
-)
+@cases("last, source, reward, words, asks")
 def test_rewards_of_a_fork_are_called_by_path_or_asked_for(
     last: str, source: str, reward: str, words: str, asks: bool, tmp_path: Path
 ) -> None:

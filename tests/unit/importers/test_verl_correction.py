@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported, read
+from tests.helpers.cases import cases
 
 AT = "algorithm.rollout_correction"
 
@@ -21,34 +20,12 @@ def kept(agg_type: str, low: float, high: float) -> dict[str, Any]:
     return {"enabled": True, "agg_type": agg_type, "ratio_low": low, "ratio_high": high}
 
 
-@pytest.mark.parametrize(
-    ("keys", "filters"),
-    [
-        ({"rollout_rs": "seq_mean_k1", "rollout_rs_threshold": "'0.99_1.01'"}, [kept("geometric", 0.99, 1.01)]),
-        ({"rollout_rs": "token", "rollout_rs_threshold": 2}, [kept("token", 0.5, 2)]),
-        (
-            {"rollout_rs": "sequence", "rollout_rs_threshold": 4, "rollout_rs_threshold_lower": 0.1},
-            [kept("sequence", 0.1, 4)],
-        ),
-        (
-            {"rollout_rs": "'token_k1,seq_sum_k1'", "rollout_rs_threshold": "'0.5_2,0.1_10'"},
-            [kept("token", 0.5, 2), kept("sequence", 0.1, 10)],
-        ),
-    ],
-)
+@cases("keys, filters")
 def test_ratios_out_of_their_bounds_are_filtered(keys: dict[str, Any], filters: list[dict[str, Any]]) -> None:
     assert imported(**keys).tree["train_infer_correction"]["filters"] == filters
 
 
-@pytest.mark.parametrize(
-    ("keys", "reason"),
-    [
-        ({"rollout_rs": "seq_max_k3", "rollout_rs_threshold": 2}, "there is no 'seq_max_k3' here"),
-        ({"rollout_rs": "token_k1"}, "must have a bound for each of token_k1"),
-        ({"rollout_rs": "token_k1", "rollout_rs_threshold": "much"}, "'much' is no bound"),
-        ({"rollout_rs": "token_k1", "rollout_rs_threshold": "'0'"}, "'0' is no bound"),
-    ],
-)
+@cases("keys, reason")
 def test_what_no_filter_can_say_is_told(keys: dict[str, Any], reason: str) -> None:
     found = imported(**keys)
     entries = {entry.key: (entry.outcome, entry.note) for entry in found.entries}

@@ -9,6 +9,7 @@ import pytest
 from roll.algorithms.advantage import AdvantageSettings, group_advantages
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported, read
+from tests.helpers.cases import cases
 from tests.unit.importers.test_import import entry
 
 ACTOR, ROLLOUT, REF, MODEL = (f"actor_rollout_ref.{name}" for name in ("actor", "rollout", "ref", "model"))
@@ -29,58 +30,18 @@ def at(found: Imported, target: str) -> Any:
     return node
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        "data.video_key=clips",
-        f"{MODEL}.path=/m/InternVL3-8B",
-        f"{ROLLOUT}.multi_turn.enable=true",
-        f"{ROLLOUT}.multi_turn.tool_config_path=/c/tools.yaml",
-        f"{ROLLOUT}.multi_turn.interaction_config_path=/c/x.yaml",
-        f"{ROLLOUT}.agent.agent_loop_config_path=/c/loop.yaml",
-        f"{ROLLOUT}.agent.default_agent_loop=tool_agent",
-        f"{ACTOR}.policy_loss.loss_mode=mine",
-        f"{ACTOR}.optim.optimizer=Lion",
-        "data.custom_cls.path=mine.py",
-        "data.sampler.class_path=mine.py",
-        "data.train_max_samples=100",
-        "reward_model.reward_manager=mine",
-        "reward_model.sandbox_fusion.url=http://x",
-        "trainer.device=xpu",
-        "trainer.no_such_key=5",
-    ],
-)
+@cases("word")
 def test_what_makes_it_another_run_is_told_as_that(word: str) -> None:
     assert not of(word).is_as_meant, word
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        (),
-        ("data.image_key=images", "data.video_key=videos"),  # as a whole configuration of verl has them
-        (f"{ROLLOUT}.multi_turn.enable=false", f"{ROLLOUT}.multi_turn.max_assistant_turns=5"),
-        (f"{ROLLOUT}.agent.default_agent_loop=single_turn_agent", f"{ROLLOUT}.agent.num_workers=8"),
-        ("algorithm.kl_ctrl.kl_coef=0.1", "algorithm.use_kl_in_reward=false"),
-        ("trainer.device=npu", "reward_model.reward_manager=dapo"),
-    ],
-)
-def test_what_asks_for_nothing_changes_nothing(words: tuple[str, ...]) -> None:
+@cases("words")
+def test_what_asks_for_nothing_changes_nothing(words: list[str]) -> None:
     assert of(*words).changes == ()
 
 
 @pytest.mark.parametrize("value", ["[1, 2]", "{a: 1}", "x", "-1", "1e400", "true", "${a", "${1:-x}", "[[]]", "9" * 30])
-@pytest.mark.parametrize(
-    "key",
-    [
-        "trainer.logger",
-        "trainer.nnodes",
-        f"{ROLLOUT}.n",
-        f"{ACTOR}.clip_ratio",
-        "data.train_files",
-        "trainer.save_freq",
-    ],
-)
+@cases("key")
 def test_a_value_of_another_kind_is_told_and_breaks_nothing(key: str, value: str, tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text(f"{key}: {value if value[:2] != '${' else repr(value)}\n")
@@ -145,16 +106,7 @@ def test_a_reference_is_split_as_the_policy_is() -> None:
     assert at(ulysses, "reference.model_args.ulysses_size") == 4
 
 
-@pytest.mark.parametrize(
-    ("word", "key", "value"),
-    [
-        ("ppo_epochs=2", "ppo_epochs", 2),
-        ("ppo_mini_batch_size=32", "training_args.gradient_accumulation_steps", None),
-        ("grad_clip=5.0", "max_grad_norm", 5.0),
-        ("optim.clip_grad=5.0", "max_grad_norm", 5.0),
-        ("cliprange_value=0.2", "value_clip", 0.2),
-    ],
-)
+@cases("word, key, value")
 def test_a_critic_learns_by_numbers_of_its_own(word: str, key: str, value: float | None) -> None:
     words = [
         "algorithm.adv_estimator=gae",
@@ -296,18 +248,8 @@ def test_rewards_have_the_names_of_newer_versions_as_well() -> None:
     assert outcome == "asks for nothing" and "naive has no such penalty" in note
 
 
-@pytest.mark.parametrize(
-    ("words", "is_as_meant"),
-    [
-        (("algorithm.curiosity.enable=false",), True),
-        (("algorithm.curiosity.enable=true",), False),
-        (("algorithm.curiosity.enable=false", "algorithm.curiosity.weight=3"), True),
-        (("algorithm.curiosity.weight=3",), False),
-        (("distillation.enabled=false", "distillation.distillation_loss.topk=64"), True),
-        (("distillation.enabled=true",), False),
-    ],
-)
-def test_what_stands_beside_a_switch_that_is_off_asks_for_nothing(words: tuple[str, ...], is_as_meant: bool) -> None:
+@cases("words, is_as_meant")
+def test_what_stands_beside_a_switch_that_is_off_asks_for_nothing(words: list[str], is_as_meant: bool) -> None:
     assert of(*words).is_as_meant == is_as_meant
 
 
@@ -334,24 +276,8 @@ def test_one_answer_alone_is_its_own_advantage(name: str) -> None:
     assert of(f"algorithm.adv_estimator={name}", f"{ROLLOUT}.n=1").tree["adv_estimator"] == "reinforce"
 
 
-@pytest.mark.parametrize(
-    ("name", "more", "outcome"),
-    [
-        ("grpo", (), "changes the run"),
-        ("grpo_passk", (), "changes the run"),
-        ("gpg", (), "changes the run"),
-        ("grpo", ("algorithm.norm_adv_by_std_in_grpo=false",), "approximated"),
-        ("grpo", (f"{ROLLOUT}.n=1",), "approximated"),
-        ("rloo", (), "approximated"),
-        ("opo", (), "approximated"),
-        ("reinforce_plus_plus_baseline", (), "approximated"),
-        ("reinforce_plus_plus", (), "mapped"),
-        ("remax", (), "mapped"),
-        ("gae", (), "mapped"),
-        ("grpo", ("algorithm.kl_ctrl.kl_coef=0",), "mapped"),
-    ],
-)
-def test_a_kl_in_the_reward_is_part_of_what_verl_compares(name: str, more: tuple[str, ...], outcome: str) -> None:
+@cases("name, more, outcome")
+def test_a_kl_in_the_reward_is_part_of_what_verl_compares(name: str, more: list[str], outcome: str) -> None:
     words = ("algorithm.use_kl_in_reward=true", f"algorithm.adv_estimator={name}", *more)
     assert entry(of(*words), "algorithm.adv_estimator")[0] == outcome
     assert of(*words).is_as_meant == (outcome != "changes the run")
@@ -375,10 +301,7 @@ def test_credit_differs_by_the_kl_that_the_report_of_an_import_names(name: str) 
     assert here == pytest.approx(there[:, None] - (mean[:, None] - before), abs=1e-6)  # float32
 
 
-@pytest.mark.parametrize(
-    ("schedule", "ratio"),
-    [("lr_decay_style=cosine", 0.1), ("warmup_style=cosine", 0.1), ("lr_decay_style=constant", None)],
-)
+@cases("schedule, ratio")
 def test_the_least_rate_of_megatron_is_a_share_of_the_peak(schedule: str, ratio: float | None) -> None:
     words = [f"{ACTOR}.strategy=megatron", f"{ACTOR}.optim.lr=1e-5", f"{ACTOR}.optim.min_lr=1e-6"]
     found = of(*words, f"{ACTOR}.optim.{schedule}")
@@ -449,19 +372,9 @@ def test_a_reward_manager_that_is_not_here_asks_for_its_function(key: str) -> No
 
 
 @pytest.mark.parametrize("mode", ["gspo", "sapo", "geo_mean"])
-@pytest.mark.parametrize(
-    ("words", "terms"),
-    [
-        ((), ""),
-        ((f"{ACTOR}.use_kl_loss=true",), "KL"),
-        ((f"{ACTOR}.use_kl_loss=true", f"{ACTOR}.kl_loss_coef=0"), ""),
-        ((f"{ACTOR}.entropy_coeff=0.01", f"{ACTOR}.loss_agg_mode=token-mean"), "entropy"),
-        ((f"{ACTOR}.entropy_coeff=0.01", f"{ACTOR}.use_kl_loss=true"), "KL and entropy"),
-        ((f"{ACTOR}.entropy_coeff=0.01", f"{ACTOR}.loss_agg_mode=seq-mean-token-mean"), ""),
-    ],
-)
+@cases("words, terms")
 def test_terms_beside_a_loss_over_answers_are_averaged_over_tokens_there(
-    mode: str, words: tuple[str, ...], terms: str
+    mode: str, words: list[str], terms: str
 ) -> None:
     """verl fixes the mean over answers in the policy's loss alone; its KL and entropy follow loss_agg_mode."""
     note = entry(of(f"{ACTOR}.policy_loss.loss_mode={mode}", *words), f"{ACTOR}.policy_loss.loss_mode")[1]
@@ -531,17 +444,9 @@ def test_a_policy_gradient_without_a_clip_is_refused_as_a_loss() -> None:
     assert any("the policy loss is pg_variant" in change for change in found.changes)
 
 
-@pytest.mark.parametrize(
-    ("words", "steps", "ratio"),
-    [
-        (("=0",), None, None),
-        (("=0", "_ratio=0.1"), None, None),
-        (("=-1", "_ratio=0.1"), None, 0.1),
-        (("=5", "_ratio=0.1"), 5, None),
-    ],
-)
+@cases("words, steps, ratio")
 def test_a_number_of_warm_up_steps_counts_before_a_share(
-    words: tuple[str, ...], steps: int | None, ratio: float | None
+    words: list[str], steps: int | None, ratio: float | None
 ) -> None:
     """verl's workers on FSDP take the share only where the number is less than 0."""
     found = of(*(f"{ACTOR}.optim.lr_warmup_steps{word}" for word in words), *UPDATE_A_STEP)
@@ -549,7 +454,7 @@ def test_a_number_of_warm_up_steps_counts_before_a_share(
     assert (args.get("warmup_steps"), args.get("warmup_ratio")) == (steps, ratio)
     given = entry(found, f"{ACTOR}.optim.lr_warmup_steps")
     assert (
-        given[0] == ("approximated" if words == ("=0", "_ratio=0.1") else given[0]) and "not given" not in given[1][:9]
+        given[0] == ("approximated" if words == ["=0", "_ratio=0.1"] else given[0]) and "not given" not in given[1][:9]
     )
 
 
@@ -563,16 +468,8 @@ def test_megatron_takes_a_share_of_warm_up_beside_0_steps() -> None:
 UPDATE_A_STEP = ("data.train_batch_size=512", f"{ACTOR}.ppo_mini_batch_size=512")
 
 
-@pytest.mark.parametrize(
-    ("words", "updates"),
-    [
-        (("data.train_batch_size=512", f"{ACTOR}.ppo_mini_batch_size=32"), 160),
-        (("data.train_batch_size=512", f"{ACTOR}.ppo_mini_batch_size=512"), 10),
-        (("data.train_batch_size=512", f"{ACTOR}.ppo_mini_batch_size=512", f"{ACTOR}.ppo_epochs=2"), 20),
-        (("data.train_batch_size=100", f"{ACTOR}.ppo_mini_batch_size=32"), 40),
-    ],
-)
-def test_a_warm_up_of_steps_is_one_of_their_updates(words: tuple[str, ...], updates: int) -> None:
+@cases("words, updates")
+def test_a_warm_up_of_steps_is_one_of_their_updates(words: list[str], updates: int) -> None:
     """verl's schedules move once per step, whatever updates it has; those of here with each update."""
     found = of(*words, f"{ACTOR}.optim.lr_warmup_steps=10")
     assert at(found, "actor_train.training_args.warmup_steps") == updates
@@ -679,20 +576,7 @@ def test_engines_of_verl_have_names_of_here() -> None:
     assert names == ["hf_infer", "vllm", "sglang", "sglang", "vllm"] and all(f.is_as_meant for f in found.values())
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        f"{ROLLOUT}.n=x",
-        f"{ROLLOUT}.n=''",
-        "data.train_batch_size=many",
-        "data.train_batch_size=-1",
-        f"{ACTOR}.optim.lr=abc",
-        f"{ROLLOUT}.name=mine",
-        f"{ACTOR}.optim.betas=[0.9]",
-        f"{ACTOR}.kl_loss_type=mine {ACTOR}.use_kl_loss=true",
-        "algorithm.rollout_correction.rollout_rs=mine",
-    ],
-)
+@cases("word")
 def test_a_value_that_cannot_be_read_is_no_run_that_anyone_meant(word: str) -> None:
     """Without its batch, its rate or its engine a YAML would run with those of here."""
     assert not of(*word.split()).is_as_meant

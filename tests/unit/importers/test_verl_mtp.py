@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported, read
+from tests.helpers.cases import cases
 
 AT = "actor_rollout_ref.model.mtp"
 
@@ -21,14 +20,7 @@ def outcomes(found: Imported) -> dict[str, str]:
     return {entry.key: entry.outcome for entry in found.entries if entry.key.startswith(AT)}
 
 
-@pytest.mark.parametrize(
-    ("keys", "mode", "factor"),
-    [
-        ({"mtp_loss_scaling_factor": 0.3}, "joint", 0.3),
-        ({"detach_encoder": False}, "joint", 0.1),
-        ({"detach_encoder": True}, "standalone", 0.1),
-    ],
-)
+@cases("keys, mode, factor")
 def test_training_is_joint_unless_the_model_is_kept_from_it(keys: dict[str, Any], mode: str, factor: float) -> None:
     train = imported(enable=True, enable_train=True, **keys).tree["actor_train"]
     assert (train["mtp_training_mode"], train["mtp_loss_scaling_factor"]) == (mode, factor)
@@ -62,9 +54,7 @@ def test_what_asks_for_no_head_is_not_told_as_lost() -> None:
     assert outcomes(drafted)[f"{AT}.method"] == "not available"
 
 
-@pytest.mark.parametrize(
-    ("more", "is_trained"), [("actor.megatron.pipeline_model_parallel_size=2", True), ("model.lora.rank=8", False)]
-)
+@cases("more, is_trained")
 def test_a_head_that_could_not_be_trained_here_is_not_asked_for(more: str, is_trained: bool) -> None:
     words = ["rollout.n=8", "actor.strategy=megatron", "model.mtp.enable=true", "model.mtp.enable_train=true", more]
     found = imported_from(read(None, ["data.train_batch_size=8", *(f"actor_rollout_ref.{word}" for word in words)]))

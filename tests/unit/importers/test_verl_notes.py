@@ -10,6 +10,7 @@ from roll.importers.command import imported_from
 from roll.importers.convert import Imported, read, source_keys
 from roll.importers.script import find_command
 from roll.importers.verl.files import Composed
+from tests.helpers.cases import cases
 from tests.unit.importers.test_import import entry
 from tests.unit.importers.test_verl_meaning import ACTOR, GRPO, MODEL, ROLLOUT, at
 
@@ -21,17 +22,7 @@ def of(*words: str, version: str | None = None) -> Imported:
     return imported_from(read(None, [*GRPO, *DATA, *words]), "verl", version=version)
 
 
-@pytest.mark.parametrize(
-    "told",
-    [
-        "rewards.verl.reward: verl_function.",
-        "Neither rows nor names of files tell data_source",
-        "pg_variant: ppo, a ratio per token",
-        "validation.generating_args: greedy",
-        "resume_from_checkpoint: True",
-        "data_args.truncation: error",
-    ],
-)
+@cases("told")
 def test_what_holds_by_default_is_told_where_no_key_asks_for_it(told: str) -> None:
     assert any(note.startswith("By default:") and told in note for note in of().notes)
 
@@ -55,47 +46,12 @@ def test_norms_of_gae_are_told_by_default() -> None:
     assert any("whiten_advantages: true" in note for note in of("algorithm.adv_estimator=gae").notes)
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        "reward_model.sandbox_fusion_url=https://x/run_code",
-        "reward_model.sandbox_fusion.url=https://x/run_code",
-        "reward_model.sandbox_fusion.mode=x",
-        "reward_model.reward_loop_module_path=mine.py",
-        "reward_model.no_such_key=5",
-        "reward_model.model.update=before",
-        "reward_model.model.optim.lr=1e-6",
-        "reward_model.model.beta_train=0.05",
-        "reward_model.model.no_such_key=5",
-        "data.return_mine=true",
-        "algorithm.pf_ppo.mine=1",
-        f"{ACTOR}.policy_loss.mine=1",
-        f"{ACTOR}.entropy_target=0.3",
-        f"{ROLLOUT}.agent.agent_loop_manager_class=mine.Loops",
-        f"{ROLLOUT}.agent.custom_async_server.path=mine.py",
-        f"{ROLLOUT}.agent.mine=1",
-        f"{ROLLOUT}.trace.mine=1",
-    ],
-)
+@cases("word")
 def test_no_pattern_of_keys_swallows_one_that_means_something(word: str) -> None:
     assert not of(word).is_as_meant, word
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        "reward_model.sandbox_fusion_url=null",
-        "reward_model.launch_reward_fn_async=true",
-        "reward_model.num_workers=8",
-        "reward_model.model.update=none",
-        "reward_model.model.use_remove_padding=true",
-        "data.return_raw_chat=true",
-        f"{ACTOR}.entropy_checkpointing=true",
-        f"{ACTOR}.fsdp_config.entropy_checkpointing=true",
-        f"{ROLLOUT}.agent.num_workers=8",
-        f"{ROLLOUT}.trace.token2text=true",
-    ],
-)
+@cases("word")
 def test_keys_that_change_no_meaning_stay_known(word: str) -> None:
     assert of(word).is_as_meant, word
 
@@ -107,52 +63,18 @@ def by(program: str, *words: str) -> list[str]:
     return list(imported_from(given, "verl").changes)
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        "python3 -m verl.trainer.main_ppo",
-        "python3 -m verl.trainer.main_ppo --config-name=ppo_megatron_trainer",
-        "ray job submit --address=x -- python3 -m recipe.dapo.main_dapo",
-        "python -u -m recipe.dapo.src.main_dapo",
-        "python3 -m recipe.entropy.main_entropy",
-        "torchrun -m torch.distributed.run --nproc_per_node=8 -m verl.trainer.sft_trainer",
-        "torchrun --nproc_per_node=8 /x/verl/verl/trainer/fsdp_sft_trainer.py",
-        "python3 verl/trainer/main_ppo.py",
-        "$PROGRAM",
-        "python3 -m ${PROGRAM}",
-    ],
-)
+@cases("program")
 def test_trainers_of_verl_are_known_by_their_keys(program: str) -> None:
     assert by(program) == []
 
 
-@pytest.mark.parametrize(
-    ("program", "told"),
-    [
-        ("python3 -m recipe.prime.main_prime", "recipe.prime.main_prime trains a reward model beside the policy"),
-        ("python3 -m recipe.sppo.main_sppo", "recipe.sppo.main_sppo is a program of its own"),
-        ("ray job submit -- python3 -m recipe.spin.main_spin", "recipe.spin.main_spin"),
-        ("python3 -m mine.main_ppo", "mine.main_ppo is a program of its own"),
-        ("python3 -m verl.trainer.main_generation", "verl.trainer.main_generation"),
-        ("python3 recipe/sppo/main_sppo.py", "recipe.sppo.main_sppo"),
-        ("python3 train.py", "train is a program of its own"),
-    ],
-)
+@cases("program, told")
 def test_another_program_is_another_run(program: str, told: str) -> None:
     assert any(told in change for change in by(program))
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("trainer.test_freq=5", "trainer.val_before_train=false"), True),
-        (("trainer.test_freq=${oc.env:FREQ}", "trainer.val_before_train=false"), True),
-        (("trainer.test_freq=-1", "trainer.val_before_train=true"), True),
-        (("trainer.test_freq=-1", "trainer.val_before_train=false"), False),
-        (("trainer.test_freq=5", "data.val_files=null"), False),
-    ],
-)
-def test_a_validation_by_a_reward_model_is_told(words: tuple[str, ...], told: bool) -> None:
+@cases("words, told")
+def test_a_validation_by_a_reward_model_is_told(words: list[str], told: bool) -> None:
     """verl's _validate calls val_reward_fn without rm_scores, and returns nothing for rows of the style model."""
     note = entry(of("reward_model.enable=true", "reward_model.model.path=rm", *words), "reward_model.model.path")[1]
     assert ("A validation has the model's scores here" in note) == told
@@ -183,16 +105,7 @@ def test_defaults_of_prime_are_those_of_its_own_file() -> None:
     assert any("reward_args has the arguments of a reward" in change for change in sampled)
 
 
-@pytest.mark.parametrize(
-    ("engine", "key", "outcome", "told"),
-    [
-        ("vllm", "sglang.attention_backend=fa3", "asks for nothing", "another engine than rollout.name: vllm"),
-        ("sglang", "vllm.swap_space=32", "asks for nothing", "another engine than rollout.name: sglang"),
-        ("trtllm", "trtllm.batch_wait_timeout_iters=32", "not available", "vllm stands in for trtllm"),
-        ("trtllm", "sglang.attention_backend=fa3", "asks for nothing", "another engine than rollout.name: trtllm"),
-        ("vllm", "swap_space=32", "not available", "under its name"),
-    ],
-)
+@cases("engine, key, outcome, told")
 def test_arguments_of_another_engine_are_not_taken_for_those_of_this(
     engine: str, key: str, outcome: str, told: str
 ) -> None:
@@ -203,16 +116,7 @@ def test_arguments_of_another_engine_are_not_taken_for_those_of_this(
     assert not {"attention_backend", "batch_wait_timeout_iters", "swap_space"} & config.keys()
 
 
-@pytest.mark.parametrize(
-    ("engine", "value", "outcome", "argument"),
-    [
-        ("vllm", "fp8", "approximated", "fp8_per_block"),
-        ("vllm", "true", "approximated", "fp8_per_block"),
-        ("vllm", "null", "mapped", None),
-        ("vllm", "torchao", "changes the run", None),
-        ("sglang", "fp8", "changes the run", None),
-    ],
-)
+@cases("engine, value, outcome, argument")
 def test_engines_of_eight_bits_are_those_of_vllm(engine: str, value: str, outcome: str, argument: str | None) -> None:
     found = of(f"{ROLLOUT}.name={engine}", f"+{ROLLOUT}.quantization={value}")
     assert entry(found, f"{ROLLOUT}.quantization")[0] == outcome
@@ -220,19 +124,8 @@ def test_engines_of_eight_bits_are_those_of_vllm(engine: str, value: str, outcom
     assert found.is_as_meant == (outcome != "changes the run")
 
 
-@pytest.mark.parametrize(
-    ("words", "outcome", "weight"),
-    [
-        (("coeff=0.01",), "approximated", 0.01),
-        (("coeff=0.01", "type=aux_loss"), "mapped", 0.01),
-        (("coeff=0.01", "type=none"), "asks for nothing", None),
-        (("coeff=0", "type=aux_loss"), "asks for nothing", None),
-        (("coeff=0.01", "type=seq_aux_loss"), "changes the run", None),
-        (("coeff=0", "type=seq_aux_loss"), "asks for nothing", None),
-        (("coeff=0", "type=sinkhorn"), "changes the run", None),
-    ],
-)
-def test_the_loss_of_balance_has_its_weight(words: tuple[str, ...], outcome: str, weight: float | None) -> None:
+@cases("words, outcome, weight")
+def test_the_loss_of_balance_has_its_weight(words: list[str], outcome: str, weight: float | None) -> None:
     config = f"{ACTOR}.megatron.override_transformer_config"
     names = {"coeff": "moe_aux_loss_coeff", "type": "moe_router_load_balancing_type"}
     given = [f"+{config}.{names[word.partition('=')[0]]}={word.partition('=')[2]}" for word in words]
@@ -275,33 +168,14 @@ def test_validation_of_loops_samples_whatever_do_sample_says(mode: str | None, t
     assert ("rollout.mode is async" in told[1]) == (mode != "sync")
 
 
-@pytest.mark.parametrize(
-    ("newer", "words", "temperature"),
-    [
-        ("reward.reward_manager.name=naive", (), 0.7),
-        ("model_engine=megatron", (), 0.7),
-        ("trainer.use_v1=false", (f"{ROLLOUT}.val_kwargs.do_sample=false",), 0.7),
-        ("reward.num_workers=8", (f"{ROLLOUT}.mode=sync",), 0.0),
-    ],
-)
-def test_loops_are_what_newer_versions_have_by_default(newer: str, words: tuple[str, ...], temperature: float) -> None:
+@cases("newer, words, temperature")
+def test_loops_are_what_newer_versions_have_by_default(newer: str, words: list[str], temperature: float) -> None:
     key = f"{ROLLOUT}.val_kwargs.temperature"
     found = of(newer, *words, f"{key}=0.7", "data.val_files=v.parquet")
     assert at(found, "validation.generating_args")["temperature"] == temperature
 
 
-@pytest.mark.parametrize(
-    ("exported", "logger", "kwargs"),
-    [
-        ("TENSORBOARD_DIR=/logs/tb", "[console,tensorboard]", {"tensorboard": {"log_dir": "/logs/tb"}}),
-        ("TENSORBOARD_DIR=/logs/$(date +%F)", "tensorboard", {"tensorboard": {"log_dir": "/logs/"}}),
-        ("TENSORBOARD_DIR=/logs/$(id)", "tensorboard", None),
-        ("TENSORBOARD_DIR=/logs/tb", "console", None),
-        ("WANDB_DIR=/w WANDB_PROJECT=q", "wandb", {"wandb": {"project": "p", "log_dir": "/w"}}),
-        ("MLFLOW_TRACKING_URI=http://h", "mlflow", {"mlflow": {"project": "p", "tracking_uri": "http://h"}}),
-        ("SWANLAB_LOG_DIR=/s", "swanlab", {"swanlab": {"project": "p", "log_dir": "/s"}}),
-    ],
-)
+@cases("exported, logger, kwargs")
 @pytest.mark.parametrize("trainer", ["main_ppo", "sft_trainer"])
 def test_variables_of_trackers_are_their_settings(
     exported: str, logger: str, kwargs: object, trainer: str, tmp_path: Path
@@ -320,35 +194,15 @@ def test_variables_of_trackers_are_their_settings(
 FILTER = "algorithm.filter_groups"
 
 
-@pytest.mark.parametrize(
-    ("metric", "words", "told"),
-    [
-        ("acc", OVERLONG_ON, "penalty for length"),
-        ("score", OVERLONG_ON, "score is without"),
-        ("acc", (), ""),
-        ("seq_reward", OVERLONG_ON, ""),
-        ("acc", ("custom_reward_function.path=mine.py",), "look at acc"),
-        ("pass_rate", (), "look at pass_rate"),
-    ],
-)
-def test_a_filter_says_which_number_it_looks_at(metric: str, words: tuple[str, ...], told: str) -> None:
+@cases("metric, words, told")
+def test_a_filter_says_which_number_it_looks_at(metric: str, words: list[str], told: str) -> None:
     found = of(f"{FILTER}.enable=true", f"{FILTER}.metric={metric}", *words)
     outcome, note = entry(found, f"{FILTER}.metric")
     assert outcome == "approximated" and told in note
     assert ("Filters here look at" in note) == bool(told)
 
 
-@pytest.mark.parametrize(
-    ("word", "outcome"),
-    [
-        (f"{MODEL}.trust_remote_code=true", "not available"),
-        ("data.trust_remote_code=true", "not available"),
-        ("reward_model.model.trust_remote_code=true", "not available"),
-        (f"{MODEL}.trust_remote_code=false", "asks for nothing"),
-        (f"{MODEL}.fused_kernel_options.impl_backend=triton", "approximated"),
-        (f"{MODEL}.fused_kernel_options.impl_backend=torch", "mapped"),
-    ],
-)
+@cases("word, outcome")
 def test_what_costs_no_meaning_is_no_other_run(word: str, outcome: str) -> None:
     found = of(word)
     assert entry(found, word.partition("=")[0])[0] == outcome and found.is_as_meant
@@ -566,14 +420,7 @@ def test_references_in_a_name_resolve_apart() -> None:
     assert at(found, "exp_name") == "x-8-$data.q"
 
 
-@pytest.mark.parametrize(
-    ("module", "told"),
-    [
-        ("verl.trainer.main_ppo", True),
-        ("recipe.dapo.main_dapo", False),
-        ("verl.trainer.main_ppo trainer.use_v1=true", False),
-    ],
-)
+@cases("module, told")
 def test_groups_that_the_program_itself_would_not_filter_are_told(module: str, told: bool) -> None:
     command = find_command(f"python3 -m {module} {' '.join([*GRPO, *DATA])} algorithm.filter_groups.enable=True")
     found = imported_from(source_keys(Composed(), (), command), "verl")
@@ -658,11 +505,8 @@ def test_prompts_that_main_ppo_generates_are_those_that_it_trains_on(filters: st
     assert any("Give data.train_batch_size=384" in change for change in found.changes) is not is_as_meant
 
 
-@pytest.mark.parametrize(
-    ("words", "is_as_meant"),
-    [((), False), (("trainer.val_before_train=false",), True), (("trainer.test_freq=5",), False)],
-)
-def test_a_part_of_the_validation_matters_where_one_takes_place(words: tuple[str, ...], is_as_meant: bool) -> None:
+@cases("words, is_as_meant")
+def test_a_part_of_the_validation_matters_where_one_takes_place(words: list[str], is_as_meant: bool) -> None:
     assert of("data.val_max_samples=100", "trainer.test_freq=0", *words).is_as_meant is is_as_meant
     assert not of("data.train_max_samples=100", "trainer.test_freq=0", *words).is_as_meant
 

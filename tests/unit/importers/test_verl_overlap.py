@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import pytest
-
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported, source_keys
 from roll.importers.script import find_command
 from roll.importers.verl.files import Composed
+from tests.helpers.cases import cases
 from tests.unit.importers.test_import import entry
 from tests.unit.importers.test_verl_meaning import ACTOR, GRPO, ROLLOUT, at
 
@@ -58,14 +57,8 @@ def test_a_warm_up_in_a_stream_counts_what_its_trainer_takes_at_once() -> None:
     assert at(found, "actor_train.training_args.warmup_steps") == 40
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("algorithm.filter_groups.enable=true",), "groups are not filtered"),
-        (("async_training.no_such=1",), "does not know this key"),
-    ],
-)
-def test_what_a_stream_cannot_have_is_refused(words: tuple[str, ...], told: str) -> None:
+@cases("words, told")
+def test_what_a_stream_cannot_have_is_refused(words: list[str], told: str) -> None:
     assert any(told in change for change in of(STREAM, *ASYNC, *words).changes)
 
 
@@ -74,10 +67,7 @@ def test_answers_that_end_before_new_weights_differ() -> None:
     assert entry(found, "async_training.partial_rollout")[0] == "approximated" and found.is_as_meant
 
 
-@pytest.mark.parametrize(
-    ("program", "outcome"),
-    [("verl.trainer.main_ppo", "asks for nothing"), ("recipe.partial_rollout.main_ppo", "changes the run")],
-)
+@cases("program, outcome")
 def test_partial_rollouts_of_another_program_are_no_stream(program: str, outcome: str) -> None:
     words = ("data.train_batch_size=8", "trainer.n_gpus_per_node=2", "+async_training.partial_rollout=true")
     found = of(program, *words)
@@ -98,24 +88,12 @@ def test_one_step_off_policy_samples_a_step_ahead() -> None:
     assert at(found, "force_disable_old_logprobs_recompute") is False
 
 
-@pytest.mark.parametrize(
-    ("words", "found"),
-    [
-        ((2, 4, 2, 4), (2, 8, [0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15])),
-        ((1, 8, 1, 8), (2, 8, "list(range(0, 8))", "list(range(8, 16))")),
-        ((1, 4, 1, 12), (1, 16, "list(range(0, 4))", "list(range(4, 16))")),
-        ((1, 8, 1, 4), (2, 8, "list(range(0, 8))", "list(range(8, 12))")),
-        ((1, 6, 1, 4), (2, 6, "list(range(0, 6))", "list(range(6, 10))")),
-        ((1, 16, 1, 4), (2, 16, "list(range(0, 16))", "list(range(16, 20))")),
-        ((1, 8, 2, 8), (3, 8, "list(range(0, 8))", "list(range(8, 24))")),
-        ((1, 4, 2, 8), (3, 8, "list(range(0, 4))", "list(range(8, 24))")),
-    ],
-)
-def test_trainer_and_engines_have_nodes_together_or_apart(words: tuple[int, ...], found: tuple[Any, ...]) -> None:
+@cases("words, found")
+def test_trainer_and_engines_have_nodes_together_or_apart(words: list[int], found: list[Any]) -> None:
     keys = ("trainer.nnodes", "trainer.n_gpus_per_node", "rollout.nnodes", "rollout.n_gpus_per_node")
     imported = of(ONE_STEP, "data.train_batch_size=64", *(f"{k}={v}" for k, v in zip(keys, words, strict=True)))
     targets = ("num_nodes", "num_gpus_per_node", "actor_train.device_mapping", "actor_infer.device_mapping")
-    assert tuple(at(imported, target) for target in targets) == found
+    assert [at(imported, target) for target in targets] == found
 
 
 SEARCH = ("retriever.url=http://127.0.0.1:8000/retrieve", "retriever.topk=2", "max_turns=2")
@@ -131,16 +109,7 @@ def test_search_r1_asks_its_server_in_turns() -> None:
     assert entry(found, f"{ROLLOUT}.n") == ("not available", f"{ROLLOUT}.n_agent is 5 and counts")
 
 
-@pytest.mark.parametrize(
-    ("program", "word", "outcome"),
-    [
-        ("verl.trainer.main_ppo", f"{ROLLOUT}.val_temperature=0.6", "mapped"),
-        ("verl.trainer.main_ppo", "ttrl.enable=true", "changes the run"),
-        ("verl.mix_src.main_mix_ppo", f"{ACTOR}.use_off_policy_loss=true", "changes the run"),
-        ("verl.mix_src.main_mix_ppo", f"{ROLLOUT}.n_prefix=0", "asks for nothing"),
-        ("verl_tool.trainer.main_ppo", "actor_rollout_ref.agent.max_turns=5", "changes the run"),
-    ],
-)
+@cases("program, word, outcome")
 def test_keys_of_a_fork_are_known(program: str, word: str, outcome: str) -> None:
     found = of(program, word, "data.val_files=/d/gsm8k.parquet")
     key = word.partition("=")[0]

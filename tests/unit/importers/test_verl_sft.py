@@ -9,6 +9,7 @@ from roll.importers.convert import Imported, source_keys
 from roll.importers.script import find_command
 from roll.importers.verl.files import Composed
 from roll.importers.verl.sft_columns import APART
+from tests.helpers.cases import cases
 from tests.unit.importers.test_import import entry
 
 FSDP = "torchrun --nproc_per_node={} -m verl.trainer.fsdp_sft_trainer model.partial_pretrain=/m"
@@ -23,31 +24,13 @@ def of_command(line: str, ranks: int = 4) -> Imported:
     return imported_from(source_keys(Composed(), (), command), "verl")
 
 
-@pytest.mark.parametrize(
-    "line, ranks, told",
-    [
-        (FSDP + SIZES, 4, "each of the 16 micro batches of a step weighs the same"),
-        (FSDP + SIZES + " data.balance_dp_token=true", 4, "each of the 4 passes of a step weighs the same"),
-        (FSDP + SIZES.replace("=4", "=16") + " data.balance_dp_token=true", 4, ""),
-        (FSDP + SIZES.replace("=4", "=64"), 1, ""),
-        (ENGINE + SIZES, 4, ""),
-    ],
-)
+@cases("line, ranks, told")
 def test_a_mean_of_means_is_told(line: str, ranks: int, told: str) -> None:
     outcome, note = entry(of_command(line, ranks), "data.train_batch_size")
     assert (outcome == "approximated") == bool(told) and told in note
 
 
-@pytest.mark.parametrize(
-    "line, resumes",
-    [
-        (FSDP, True),
-        (FSDP + " trainer.device=cuda", True),
-        (FSDP + " trainer.resume_mode=disable", False),
-        (FSDP + " trainer.resume_path=/x", "/x"),
-        (ENGINE, True),
-    ],
-)
+@cases("line, resumes")
 def test_whether_a_run_resumes_by_default_depends_on_the_version(line: str, resumes: object) -> None:
     assert of_command(line).tree["resume_from_checkpoint"] == resumes
 
@@ -57,25 +40,7 @@ def test_the_program_says_which_defaults_hold() -> None:
     assert of_command(ENGINE).tree["sft_train"]["training_args"]["learning_rate"] == 1e-3
 
 
-@pytest.mark.parametrize(
-    "key, outcome",
-    [
-        ("engine.model_dtype=fp32", "asks for nothing"),
-        ("engine.fsdp_size=2", "mapped"),
-        ("engine.ulysses_sequence_parallel_size=2", "mapped"),
-        ("engine.forward_only=false", "asks for nothing"),
-        ("engine.use_torch_compile=true", "asks for nothing"),
-        ("engine.qat.enable=true", "changes the run"),
-        ("optim.optimizer=AdamW", "mapped"),
-        ("optim.optimizer=SGD", "changes the run"),
-        ("optim.num_cycles=1.5", "changes the run"),
-        ("model.lora.rank=8", "changes the run"),
-        ("model.tokenizer_path=/t", "mapped"),
-        ("model.enable_activation_offload=true", "mapped"),
-        ("model.mtp.enable_train=true", "changes the run"),
-        ("model.mtp.enable_train=false", "asks for nothing"),
-    ],
-)
+@cases("key, outcome")
 def test_the_sections_of_engine_optimizer_and_model_have_their_rows(key: str, outcome: str) -> None:
     assert entry(of_command(f"{ENGINE} {key}"), key.partition("=")[0])[0] == outcome
 
@@ -105,22 +70,7 @@ TURNS = " data.messages_key=messages"
 FORGIVES = " data.ignore_input_ids_mismatch=true"
 
 
-@pytest.mark.parametrize(
-    ("line", "model", "template", "outcome"),
-    [
-        (ANSWERS, "Qwen/Qwen3-4B", "chatml", "mapped"),
-        (ANSWERS, "Qwen/Qwen3-4B-Base", "chatml", "approximated"),
-        (ANSWERS, "Qwen/Qwen2.5-7B-Instruct", None, "mapped"),
-        (ANSWERS, "Qwen/Qwen3-4B-Thinking-2507", None, "approximated"),
-        (ANSWERS, "Qwen/Qwen3-VL-4B", None, "approximated"),
-        (ANSWERS, "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", None, "approximated"),
-        (ANSWERS, "/home/user1/gemma", None, "mapped"),
-        (ENGINE + TURNS + FORGIVES, "Qwen/Qwen3-8B", APART, "approximated"),
-        (ENGINE + TURNS + FORGIVES, "org/model", None, "approximated"),
-        (ENGINE + TURNS, "org/model", None, "mapped"),
-        (ENGINE + TURNS, "Qwen/Qwen3-8B", None, "approximated"),
-    ],
-)
+@cases("line, model, template, outcome")
 def test_templates_that_change_answers_are_not_used_or_told(
     line: str, model: str, template: str | None, outcome: str
 ) -> None:
@@ -208,10 +158,7 @@ def test_steps_of_the_older_program_end_a_run_within_its_schedule() -> None:
     assert "Where the epochs have 1000 steps, update 100 has 0.99 of the peak there" in note
 
 
-@pytest.mark.parametrize(
-    "line",
-    [ENGINE + STOPPED, FSDP + STOPPED + " optim.lr_scheduler=constant optim.warmup_steps_ratio=0"],
-)
+@cases("line")
 def test_a_schedule_that_ends_with_the_run_is_no_other_run(line: str) -> None:
     outcome, note = entry(of_command(line), "trainer.total_training_steps")
     assert outcome == "approximated" and "the last epoch" in note

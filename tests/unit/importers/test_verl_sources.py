@@ -14,6 +14,7 @@ from roll.importers.verl.files import Composed
 from roll.importers.verl.reward_sources import DOMAINS, domain_of
 from roll.rewards.base import RewardInput
 from roll.rewards.penalties import Overlong
+from tests.helpers.cases import cases
 from tests.unit.importers.test_import import entry
 from tests.unit.importers.test_verl_meaning import GRPO, at
 
@@ -28,16 +29,7 @@ def of(files: str, *words: str) -> Imported:
     return imported_from(read(None, [*GRPO, *LEARN, f"data.train_files={files}", *words]), "verl")
 
 
-@pytest.mark.parametrize(
-    ("files", "reward"),
-    [
-        ("/d/gsm8k/train.parquet", {"reward": "math_rule"}),
-        ("[/d/gsm8k/train.parquet,/d/math/train.parquet]", {"reward": "math_rule"}),
-        ("/d/mine.parquet", THEIRS),
-        ("/d/dapo-math-17k.parquet", {"reward": "math_rule", "reward_args": {"wrong": -1.0}}),
-        ("/d/codecontests.parquet", {"reward": "code_sandbox", "reward_type": "soft"}),
-    ],
-)
+@cases("files, reward")
 def test_one_kind_of_source_is_one_domain(files: str, reward: dict[str, Any]) -> None:
     found = of(files)
     assert found.tree["rewards"] == {"verl": reward} and "tag" not in at(found, "actor_train.data_args")
@@ -147,9 +139,7 @@ def test_domains_of_an_import_pass_a_dry_run(
     assert code == 0 and "The plan works." in shown.out, shown.err + shown.out
 
 
-@pytest.mark.parametrize(
-    "files", ["/d/unified_math.parquet", "[/d/gsm8k.parquet,/d/mine.parquet]", "/d/mathqa/t.parquet"]
-)
+@cases("files")
 def test_a_file_of_the_training_that_tells_nothing_is_left_to_verl(files: str) -> None:
     assert of(files, "data.val_files=/d/aime-2024.parquet").tree["rewards"] == {"verl": THEIRS}
 

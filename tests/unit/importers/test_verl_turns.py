@@ -12,6 +12,7 @@ from roll.commands.run import main
 from roll.commands.table import main as roll
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported, read
+from tests.helpers.cases import cases
 from tests.unit.importers.test_import import entry
 from tests.unit.importers.test_verl_meaning import at
 
@@ -117,15 +118,7 @@ def test_a_tool_of_ones_own_is_called_as_it_is(tmp_path: Path) -> None:
     assert imported(tmp_path, [RUNS], "data.need_tools_kwargs=true").is_as_meant
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "verl.tools.repo_tool.SearchFileTool",
-        "recipe.lab.tools.RetrieverTool",
-        "examples.lab.PythonTool",
-        "verl.tools.math_tool.MathTool",
-    ],
-)
+@cases("path")
 def test_a_tool_that_a_fork_has_put_among_those_of_verl_is_its_own(path: str, tmp_path: Path) -> None:
     """The name of its class says nothing of what it does."""
     found = imported(tmp_path, [{"class_name": path, "config": {"url": "http://h:1/x"}}], f"{TURNS}.traj_save_dir=/d")
@@ -143,20 +136,7 @@ def test_an_interaction_of_ones_own_is_no_tool(tmp_path: Path) -> None:
     assert entry(found, f"{TURNS}.interaction_config_path")[0] == "changes the run"
 
 
-@pytest.mark.parametrize(
-    ("tool", "reason"),
-    [
-        (
-            {"class_name": "verl.tools.mcp_search_tool.MCPSearchTool", "config": {"type": "mcp"}},
-            "Model Context Protocol",
-        ),
-        ({"class_name": "verl.tools.geo3k_tool.Geo3kTool"}, "pictures"),
-        ({"class_name": "verl.tools.image_zoom_in_tool.ImageZoomInTool"}, "pictures"),
-        ({"class_name": "verl.tools.search_tool.SearchTool", "config": {}}, "names no server"),
-        ({}, "without class_name"),
-        (None, "is not here"),
-    ],
-)
+@cases("tool, reason")
 def test_a_tool_that_is_not_here_makes_another_run(
     tool: dict[str, Any] | None, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,17 +147,7 @@ def test_a_tool_that_is_not_here_makes_another_run(
     assert roll(["import", "run.sh", "--out", "my.yaml"]) == 3
 
 
-@pytest.mark.parametrize(
-    ("word", "key"),
-    [
-        ("custom_reward_function.path=mine.py", "custom_reward_function.path"),
-        ("reward_model.enable=true", "reward_model.enable"),
-        (f"{ROLLOUT}.agent.default_agent_loop=my_agent", f"{ROLLOUT}.agent.default_agent_loop"),
-        (f"{ROLLOUT}.agent.agent_loop_config_path=loop.yaml", f"{ROLLOUT}.agent.agent_loop_config_path"),
-        ("data.train_files=[a.parquet,b.parquet]", "data.train_files"),
-        ("data.train_max_samples=100", "data.train_max_samples"),
-    ],
-)
+@cases("word, key")
 def test_what_episodes_lose_of_the_matter_is_told(word: str, key: str, tmp_path: Path) -> None:
     assert entry(imported(tmp_path, [RUNS], word), key)[0] == "changes the run"
 
@@ -199,21 +169,9 @@ def test_a_setting_that_episodes_have_not_is_told_only_where_it_is_given(tmp_pat
     assert not any("has no such setting" in note for note in imported(tmp_path, [RUNS]).notes)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        (),
-        (f"{ROLLOUT}.agent.default_agent_loop=tool_agent", f"{ROLLOUT}.agent.num_workers=8"),
-        ("algorithm.filter_groups.enable=true", "data.gen_batch_size=96", f"{TURNS}.max_parallel_calls=1"),
-        ("algorithm.adv_estimator=gae", "critic.model.path=org/model", "critic.ppo_micro_batch_size_per_gpu=4"),
-        (f"{ROLLOUT}.val_kwargs.n=4", f"{ROLLOUT}.val_kwargs.do_sample=true", f"{ROLLOUT}.val_kwargs.temperature=0.6"),
-        ("data.val_files=null", "trainer.test_freq=-1", "trainer.total_training_steps=20"),
-        ("data.val_batch_size=256", "data.shuffle=false", "trainer.val_before_train=false"),
-        (f"{TURNS}.max_tool_response_length=256", f"{TURNS}.tokenization_sanity_check_mode=disable"),
-    ],
-)
+@cases("words")
 def test_episodes_of_an_import_pass_a_dry_run(
-    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     found = imported(tmp_path, [RUNS], *words)
@@ -249,18 +207,8 @@ def test_tools_that_are_in_prompts_alone_make_no_turns(tmp_path: Path) -> None:
     assert entry(played, "data.tool_config_path")[0] == "asks for nothing" and played.is_as_meant
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ((), True),
-        ((f"{ROLLOUT}.agent.default_agent_loop=single_turn_agent",), True),
-        ((f"{ROLLOUT}.agent.default_agent_loop=tool_agent",), False),
-        ((f"{ROLLOUT}.mode=sync",), False),
-    ],
-)
-def test_rows_that_ask_for_no_turns_of_verl_are_told_to_have_them(
-    words: tuple[str, ...], told: bool, tmp_path: Path
-) -> None:
+@cases("words, told")
+def test_rows_that_ask_for_no_turns_of_verl_are_told_to_have_them(words: list[str], told: bool, tmp_path: Path) -> None:
     """AgentLoopWorker gives a row without the column agent_name to the default loop, single_turn_agent."""
     note = entry(imported(tmp_path, [RUNS], *words), f"{TURNS}.tool_config_path")[1]
     assert ("column agent_name is tool_agent" in note) == told
@@ -283,16 +231,7 @@ def test_a_column_of_sources_on_this_machine_tells_of_tests(tmp_path: Path) -> N
     assert "rows of taco have tests" in entry(found, "data.reward_fn_key")[1]
 
 
-@pytest.mark.parametrize(
-    ("tools", "word", "told"),
-    [
-        (RUNS, "data.train_files=/d/sums.parquet", "in \\boxed{} is, by math-verify, that of the column reward_model."),
-        (CHECKS, "data.train_files=/d/gsm8k.parquet", "an answer that is, by math-verify, that of the column"),
-        (SEARCHES, "data.train_files=/d/sums.parquet", "has the words of the column reward_model.ground_truth.target"),
-        (RUNS, "data.train_files=/d/dapo.parquet", "There a wrong answer of DAPO's sources earns -1."),
-        (RUNS, "data.reward_fn_key=kind", "verl chooses it by the column kind, here"),
-    ],
-)
+@cases("tools, word, told")
 def test_what_earns_a_reward_in_episodes_is_told(tools: dict[str, Any], word: str, told: str, tmp_path: Path) -> None:
     assert told in entry(imported(tmp_path, [tools], word), f"{TURNS}.tool_config_path")[1]
 
