@@ -29,8 +29,6 @@ _TRACKER_WORDS = {**TRACKER_WORDS, "file": "jsonl"}
 _TOWER = re.compile(r"[\^(.*\\]*(model[.\\]*)?(visual|vision_tower|vision_model)[.*\\)$]*")
 FIRST_UPDATE: str = data("words.yaml")["first update"]
 OF_EPOCH = "an epoch has its rows / data.train_batch_size steps: set eval_steps and save_steps to them"
-MODES = ("explore", "train", "bench")
-COLOCATED = "colocate"
 
 
 def word(table: Mapping[str, Any], what: str) -> Callable[[Any], Any]:
@@ -46,6 +44,25 @@ def word(table: Mapping[str, Any], what: str) -> Callable[[Any], Any]:
     return translated
 
 
+def inline(table: Mapping[Any, Any], key: str) -> Callable[[Any], Any]:
+    """A translation by the words of a row: for each the word here, that and how it differs, or null and why it asks for
+    nothing. `else: same` leaves others as they are."""
+
+    def translated(value: Any) -> Any:
+        if isinstance(value, list | dict) or value not in table:
+            if table.get("else") == "same":
+                return value
+            raise ChangesRun(f"{key}: {show(value)} is not here; {', '.join(map(show, table))} are")
+        found = table[value]
+        if not isinstance(found, list):
+            return found
+        if found[0] is None:
+            raise AsksNothing(found[1])
+        return ApproximateValue(*found)
+
+    return translated
+
+
 def _words_of(kind: str, what: str = "") -> Callable[[Any], Any]:
     return word(data("translations.yaml")[kind], what or kind)
 
@@ -55,7 +72,7 @@ def _one_of(words: Any, what: str) -> Callable[[Any], Any]:
 
 
 trainer, scorer = _words_of("trainer"), _words_of("scorer", "trainer")
-schedule, kernel = _words_of("schedule"), _words_of("kernel")
+schedule, kernel, adam = _words_of("schedule"), _words_of("kernel"), _words_of("optimizer")
 aggregation, router_replay = _words_of("loss_agg_mode"), _words_of("mode of router replay")
 dtype = word({name: name for name in DTYPES.values()} | DTYPES, "number format")
 rec_clip, rec_weight = _one_of(RECClip, "clip_mode"), _one_of(RECWeight, "weight")
@@ -86,12 +103,6 @@ def positive(value: Any) -> int:
     return int(value) if int(value) > 0 else -1
 
 
-def opposite(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(value)
-    return not value
-
-
 def betas(value: Any) -> PerTargetValues:
     """Two numbers, also as the text of a list that quotes kept together."""
     first, second = value.strip("[]() ").split(",") if isinstance(value, str) else value
@@ -116,11 +127,6 @@ def device(value: object) -> object:
     return value
 
 
-def engine_group(value: object) -> object:
-    """The trainer of an engine's files."""
-    return trainer({"dp": "fsdp"}.get(str(value), value))
-
-
 def engine(value: Any) -> Any:
     name = f"{value}_infer" if value == "hf" else str(value)
     if "generate" not in spec_of(name).classes:
@@ -142,27 +148,6 @@ def explorer_engine(value: Any) -> Any:
     return engine(str(value).removesuffix("_async"))
 
 
-def attention(value: object) -> object:
-    return "fa2" if value == "flash_attention_2" else value
-
-
-def dispatcher(value: object) -> object:
-    return ApproximateValue("alltoall", "flex sends as alltoall does, by DeepEP") if value == "flex" else value
-
-
-def offloaded(value: object) -> object:
-    return ApproximateValue(
-        value, "states wait in host memory while gradients are computed; the update itself is on the GPU"
-    )
-
-
-def frozen(value: object) -> str:
-    """The parts of the model that freeze_vision_tower leaves as they are: verl's tower has its merger in it."""
-    if not value:
-        raise AsksNothing("the tower is trained with the rest")
-    return "vision_model,projector"
-
-
 def left_out(value: object) -> str:
     """Refuses modules that get no adapters, but for the tower, which gets none anyway."""
     names = value if isinstance(value, list) else [value]
@@ -171,21 +156,11 @@ def left_out(value: object) -> str:
     raise ChangesRun("lora_target names what gets adapters")
 
 
-def recorded_experts(value: object) -> str:
-    return "R3"
-
-
 def chat_template(value: Any) -> str:
     """The text of a Jinja template; what a shell would read from a file is none."""
     if "{{" in str(value) or "{%" in str(value):
         return str(value)
     raise ChangesRun("global_template takes the text of a Jinja template, or the path of a file with it")
-
-
-def thinking(value: object) -> str:
-    if value is False:
-        return "native_nonthinking"
-    raise AsksNothing("the tokenizer's own template thinks where it can")
 
 
 # The loss.
@@ -215,60 +190,25 @@ def estimator(value: Any) -> Any:
     return _words_of("estimator")(value)
 
 
-def token_level(value: object) -> str:
-    return "token-mean" if value else "seq-mean-token-mean"
-
-
-def loss_scale(value: Any) -> Any:
-    return ApproximateValue(
-        number(value),
-        "here the loss is also divided by the rows of the update: this number over the rows of a micro batch is verl's "
-        "scale",
-    )
-
-
 def js_weight(value: Any) -> float:
     if not 0 < (weight := number(value)) < 1:
         raise ChangesRun("at 0 and 1 nothing is learned there: opd_js_weight is between them")
     return weight
 
 
-# The optimizer.
-
-
-def adam(value: object) -> object:
-    """Converts the name of an optimizer."""
-    if str(value) == "AdamW8bit":
-        return "adamw_bnb_8bit"
-    if str(value).lower() not in ("adam", "adamw"):
-        raise ChangesRun(f"there is no optimizer {value} here; there are adamw_torch, adamw_bnb_8bit and muon")
-    return "adamw_torch"
-
-
-def rising(value: object) -> object:
-    """The steps of a warm-up, if there are any."""
-    if not isinstance(value, int) or value <= 0:
-        raise AsksNothing("not given")
-    return ApproximateValue(value, FIRST_UPDATE)
-
-
-def rise(value: Any) -> Any:
-    """The share of a schedule in which its rate rises."""
-    near = f"the share is rounded up to a whole update here, down there; {FIRST_UPDATE}"
-    return ApproximateValue(share, near) if (share := number(value)) > 0 else share
-
-
-def rise_by_steps(value: Any) -> Any:
-    """The share of a schedule in which its rate rises, which verl's workers of RL make once per step."""
-    near = (
-        "the share is rounded up to a whole update here, down to a whole step there; there all updates of step k of a "
-        "warm-up of n have (k - 1) / n of the peak, so that the first step learns nothing; here update k of a warm-up "
-        "of n has k / (n + 1)"
-    )
-    return ApproximateValue(share, near) if (share := number(value)) > 0 else share
-
-
 # The run.
+
+
+def _rise(near: str) -> Callable[[Any], Any]:
+    """The share of a schedule in which its rate rises."""
+
+    def converted(value: Any) -> Any:
+        return ApproximateValue(share, near) if (share := number(value)) > 0 else share
+
+    return converted
+
+
+rise, rise_by_steps = _rise(data("words.yaml")["rise"]), _rise(data("words.yaml")["rise by steps"])
 
 
 def run_name(value: object) -> Any:
@@ -295,45 +235,3 @@ def every(value: Any) -> int:
     if value == "after_each_epoch":
         raise NotHere(OF_EPOCH)
     return positive(value)
-
-
-def epochs_of_questions(value: object) -> ApproximateValue:
-    return ApproximateValue(
-        value, "as many questions as the epochs have rows, drawn by the seed; the last step is whole"
-    )
-
-
-def start(value: Any) -> Any:
-    """Converts the checkpoint with which a run begins."""
-    if value in (None, "disable", "auto"):
-        raise AsksNothing("not given")
-    return value
-
-
-def mode(value: Any) -> str:
-    if value in MODES:
-        return str(value)
-    if value == COLOCATED:
-        raise AsksNothing("trainer and engines take turns on all GPUs, as their device_mapping says")
-    raise ChangesRun(f"mode: {value} is not here: both, colocate, explore, train and bench are")
-
-
-def shuffles(value: object) -> bool:
-    if value in ("random", "shuffle", "sequential"):
-        return value != "sequential"
-    raise ChangesRun(f"selector_type: {value} is not here: sequential, random and shuffle are")
-
-
-def seed_of_all(value: Any) -> ApproximateValue:
-    return ApproximateValue(int(value), "of all that a run draws")
-
-
-_OF_SCORING = "of scoring an answer, where there it is of a whole task"
-
-
-def seconds_of_scoring(value: Any) -> ApproximateValue:
-    return ApproximateValue(number(value), _OF_SCORING)
-
-
-def tries_of_scoring(value: Any) -> ApproximateValue:
-    return ApproximateValue(int(value), _OF_SCORING)

@@ -335,7 +335,8 @@ class _Conversion:
                 converted = row.via(default)
             except (NotHere, AsksNothing):  # by another key, which has been told
                 continue
-            near = f": {converted.note}" if isinstance(converted, ApproximateValue) else ""
+            note = row.note if row.outcome == "approximated" else ""
+            near = f": {converted.note}" if isinstance(converted, ApproximateValue) else f": {note}" if note else ""
             converted = converted.value if isinstance(converted, ApproximateValue) else converted
             for target, part in _parts(row, converted, row.key):
                 if self._put(target, part, row.key) == row.key:

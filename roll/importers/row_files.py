@@ -112,7 +112,7 @@ def _row(key: str, said: Any, words: Mapping[str, str], needs: str) -> Row:
     return Row(
         key,
         tuple(target if "*" in last else target.replace("*", last) for target in targets),
-        getattr(conversions, said.get("as", "same")),
+        conversions.inline(via, last) if isinstance(via := said.get("as", "same"), dict) else getattr(conversions, via),
         RELEASE if default == "release" else default,
         _filled(said.get("needs", needs), words),
         tuple(said.get("idle", idle)),
