@@ -132,7 +132,8 @@ class _Conversion:
         self._defaults = {**table.release, **self._known}
         self._values: dict[str, Any] = {}
         self._source = SourceLookup(self._values, self._defaults)
-        self._values |= {key: self._with_defaults(value) for key, value in values.items()}
+        self._given = {key: self._with_defaults(value) for key, value in values.items()}
+        self._values |= {key: undated(value) if of_script else value for key, value in self._given.items()}
         self._tree: Tree = {}
         self._writer: dict[str, str] = {}
         self._sums: dict[str, CombinedKeys | NotHere] = {}
@@ -161,7 +162,7 @@ class _Conversion:
     def run(self, key_values: list[tuple[str, str, Any]], names: Mapping[str, str], notes: tuple[str, ...]) -> Imported:
         by_key: dict[str, Entry] = {}
         order = {row.key: i for i, row in enumerate(self._table.rows)}
-        known = sorted(self._values.items(), key=lambda item: order.get(item[0], len(order)))
+        known = sorted(self._given.items(), key=lambda item: order.get(item[0], len(order)))
         for known_as, value in known:
             by_key[known_as] = self._entry(names[known_as], known_as, value)
         defaults = dict(self._by_default())
@@ -195,9 +196,9 @@ class _Conversion:
 
     def _again(self, key: str, value: Any, counts: str, known_as: str) -> Entry:
         """The entry of a key that another name of it overrules."""
-        if value is None or value == self._values[known_as]:
+        if value is None or value == self._given[known_as]:
             return Entry(key, value, "asks for nothing", f"{counts} has the same meaning and is used")
-        return Entry(key, value, "not available", f"{counts} is {show(self._values[known_as])} and counts")
+        return Entry(key, value, "not available", f"{counts} is {show(self._given[known_as])} and counts")
 
     def _entry(self, key: str, known_as: str, value: Any) -> Entry:
         row = self._table.row(known_as)
@@ -295,8 +296,9 @@ class _Conversion:
         if not (made.settings or near):
             return Entry(key, value, "asks for nothing", text)
         if self._is_output(value):
-            self._unresolved.add(known_as)
-            return Entry(key, value, "approximated", f"{text} {_OUTPUT}.")
+            is_lacking = is_output(undated(value))
+            self._unresolved |= {known_as} if is_lacking else set()
+            return Entry(key, value, "approximated", f"{text} {_OUTPUT if is_lacking else _DATED}.")
         if self._is_open(value):
             return Entry(key, value, "approximated", f"{text} {_OPEN}.")
         return Entry(key, value, "approximated" if near else "mapped", text)
@@ -558,28 +560,26 @@ def _is_readable(text: str) -> bool:
 def _value(config: Any, key: str, written: Any) -> Any:
     if not isinstance(written, str) or "${" not in written or not _is_readable(written):
         return written
-    try:
-        value = OmegaConf.select(config, key)
-    except (OmegaConfBaseException, ValueError, RecursionError):
+    value = _selected(config, key)
+    if value is _NOWHERE:
         return _PLAIN_REFERENCE.sub(lambda found: _known_part(config, found), written)
-    is_open = isinstance(value, str) and not _OF_ENVIRONMENT.sub("", written).count("${")
-    if value is None or is_open:
-        return written if is_open or not _is_known(config, key) else None
+    if isinstance(value, str) and not _OF_ENVIRONMENT.sub("", written).count("${"):
+        return written
     return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
 
 
 def _known_part(config: Any, found: re.Match[str]) -> str:
     """Returns the value of one reference among others, or the reference where it leads nowhere."""
-    try:
-        value = OmegaConf.select(config, found[1])
-    except (OmegaConfBaseException, ValueError, RecursionError):
-        return found[0]
+    value = _selected(config, found[1])
     return str(value) if isinstance(value, str | int | float) and "${" not in str(value) else found[0]
 
 
-def _is_known(config: Any, key: str) -> bool:
-    """True for a reference to something that is null, and not to nothing."""
+_NOWHERE = object()
+
+
+def _selected(config: Any, key: str) -> Any:
+    """The value of a key, which may be null; _NOWHERE where a reference leads to nothing."""
     try:
-        return not OmegaConf.is_missing(config, key)
+        return OmegaConf.select(config, key, default=_NOWHERE)
     except (OmegaConfBaseException, ValueError, RecursionError):
-        return False
+        return _NOWHERE

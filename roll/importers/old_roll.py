@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from roll.configs.strategies.table import spec_of
 from roll.errors import ConfigError
 from roll.importers.convert import Entry, Imported, SourceKeys, leaves
 from roll.importers.row_files import expanded
-from roll.importers.rows import CHANGES, data
+from roll.importers.rows import CHANGES, Outcome, data
 from roll.run.kind import kind_of
 from roll.run.spec import PIPELINES
 from roll.utils.imports import resolve
@@ -203,15 +203,22 @@ def _not_of_megatron(here: str, config: dict[str, Any], is_megatron: bool) -> It
     """Takes settings of Megatron's that a plan refuses out of a strategy_config: those of ROLL that are not here, and
     of a strategy of Megatron's also keys that it does not know."""
     for at, part in ((here, config), (f"{here}.additional_configs", config.get("additional_configs"))):
-        if not isinstance(part, dict):
-            continue
-        known = (*KNOWN, "additional_configs") if is_megatron else tuple(part)
-        for name in [name for name in part if name in NOT_HERE or name not in known]:
-            value, match = part.pop(name), nearest(str(name), KNOWN)
-            unknown = f"Megatron strategies have no such key; {f'the nearest is {match}' if match else 'none is near'}"
-            is_nothing = not value if name in NOT_HERE else value in _NOT_GIVEN
-            outcome = "asks for nothing" if is_nothing else CHANGES
-            yield from _outcome_entries(f"{at}.{name}", value, outcome, NOT_HERE.get(name, unknown))
+        if isinstance(part, dict):
+            known = (*KNOWN, "additional_configs") if is_megatron else tuple(part)
+            yield from _left_out(at, part, known, NOT_HERE, CHANGES)
+
+
+def _left_out(
+    at: str, part: dict[str, Any], known: Collection[str], said: Mapping[str, str], lost: Outcome
+) -> Iterator[Entry]:
+    """Takes keys out of a section: those that are not known, and those that are `said` to be not here, with the outcome
+    `lost`."""
+    for name in [name for name in part if name in said or name not in known]:
+        value, match = part.pop(name), nearest(str(name), known)
+        unknown = f"no such key of this strategy; {f'the nearest is {match}' if match else 'none is near'}"
+        is_nothing = value in _NOT_GIVEN or (name in said and not value)
+        outcome: Outcome = "asks for nothing" if is_nothing else lost if name in said else CHANGES
+        yield from _outcome_entries(f"{at}.{name}", value, outcome, said.get(name, unknown))
 
 
 def _settings_of(strategy: Any) -> type[Settings] | None:
@@ -225,16 +232,7 @@ def _not_of_settings(here: str, config: dict[str, Any], cls: type[Settings] | No
     if cls is None:
         return
     known = known_keys(cls)
-    for name in [name for name in config if name not in (*known, _FORMATS)]:
-        value = config.pop(name)
-        if name in _OF_FSDP2:
-            outcome = "not available" if value not in (*_NOT_GIVEN, False) else "asks for nothing"
-            yield from _outcome_entries(f"{here}.{name}", value, outcome, _OF_FSDP2[name])
-            continue
-        match = nearest(str(name), known)
-        unknown = f"no such key of this strategy; {f'the nearest is {match}' if match else 'none is near'}"
-        outcome = "not available" if value in _NOT_GIVEN else CHANGES
-        yield from _outcome_entries(f"{here}.{name}", value, outcome, unknown)
+    yield from _left_out(here, config, (*known, _FORMATS), _OF_FSDP2, "not available")
     for name, value in config.items():
         inner = cls if name == _FORMATS else nested_class(known[name])
         if inner is not None and isinstance(value, dict):
@@ -253,7 +251,7 @@ def _inert(here: str, node: dict[str, Any], key: str, inert: InertKey) -> Iterat
         yield from _outcome_entries(here, value, "asks for nothing", inert.reason or "this is always so here")
 
 
-def _outcome_entries(here: str, value: Any, outcome: Any, note: str) -> Iterator[Entry]:
+def _outcome_entries(here: str, value: Any, outcome: Outcome, note: str) -> Iterator[Entry]:
     """An entry for every leaf below a key."""
     for key, leaf in leaves({here: value}):
         yield Entry(key, leaf, outcome, note if outcome != "mapped" else f"{note}: {show(leaf)}")

@@ -344,61 +344,48 @@ def _is_override(word: str) -> bool:
 # Variables that Slurm sets for a job, as far as the `#SBATCH` lines of its script say them.
 
 _JOB_LINE = re.compile(r"#SBATCH[ \t]+(.*)")
-_OPTIONS = {
-    "nodes": "-N",
-    "ntasks": "-n",
-    "job-name": "-J",
-    "cpus-per-task": "-c",
-    "ntasks-per-node": "",
-    "gpus-per-node": "",
-    "gres": "",
+_COUNT, _WHOLE = r"(?:[\w.-]+:)?(\d+)\Z", r"(.*)"
+_OF_JOB: Mapping[str, tuple[str, ...]] = {
+    "SLURM_JOB_NAME": (_WHOLE, "--job-name", "-J"),
+    "SLURM_NNODES": (_COUNT, "--nodes", "-N"),
+    "SLURM_NTASKS": (_COUNT, "--ntasks", "-n"),
+    "SLURM_NTASKS_PER_NODE": (_COUNT, "--ntasks-per-node"),
+    "SLURM_CPUS_PER_TASK": (_COUNT, "--cpus-per-task", "-c"),
+    "SLURM_GPUS_PER_NODE": (_COUNT, "--gpus-per-node"),
+    "SLURM_GPUS_ON_NODE": (r".*?gpu(?::[\w.-]+?)?:(\d+)", "--gres"),
 }
-_GPUS = re.compile(r"gpu(?::[\w.-]+?)?:(\d+)")
-_COUNT = re.compile(r"(?:[\w.-]+:)?(\d+)")
-_VARIABLES = {
-    "nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
-    "ntasks": ("SLURM_NTASKS", "SLURM_NPROCS"),
-    "ntasks-per-node": ("SLURM_NTASKS_PER_NODE",),
-    "cpus-per-task": ("SLURM_CPUS_PER_TASK",),
-    "gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
+"""Variables with the form of their value, and the options that say it."""
+_ALSO = {
+    "SLURM_JOB_NUM_NODES": "SLURM_NNODES",
+    "SLURM_NPROCS": "SLURM_NTASKS",
+    "SLURM_GPUS_ON_NODE": "SLURM_GPUS_PER_NODE",
 }
 
 
 def variables_of_job(text: str) -> dict[str, str]:
-    """Variables of a script's job by its `#SBATCH` lines; none without such a line. The number of nodes that no line
-    tells stays open: `sbatch -N 4 FILE` may give it.
+    """Variables of a script's job by its `#SBATCH` lines before the first command; none without such a line. The number
+    of nodes that no line tells stays open: `sbatch -N 4 FILE` may give it.
 
     Example: `#SBATCH --nodes=2` and `#SBATCH --gres=gpu:a100:4` are SLURM_NNODES 2 and SLURM_GPUS_ON_NODE 4.
     """
-    options = _options(text)
-    if not options:
-        return {}
-    found = {name: options["job-name"] for name in ("SLURM_JOB_NAME",) if "job-name" in options}
-    counts = {option: _COUNT.fullmatch(options.get(option, "")) for option in _VARIABLES}
-    found |= {name: count[1] for option, count in counts.items() if count for name in _VARIABLES[option]}
-    if gpus := _GPUS.search(options.get("gres", "")):
-        found["SLURM_GPUS_ON_NODE"] = gpus[1]
-    tasks, per_node = (int(found.get(name, 0)) for name in ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"))
-    nodes = found.get("SLURM_NNODES", "")
-    if "nodes" not in options and tasks and per_node:
-        nodes = str(-(-tasks // per_node))
-    found |= dict.fromkeys(_VARIABLES["nodes"], nodes)
-    if nodes and per_node and not tasks:
-        found |= dict.fromkeys(_VARIABLES["ntasks"], str(int(nodes) * per_node))
-    return found
-
-
-def _options(text: str) -> dict[str, str]:
-    """Options by their long names, of lines before the first command: no other counts. Example: `-N 2` is
-    {"nodes": "2"}."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name, short in _OPTIONS.items():
-        parser.add_argument(f"--{name}", *short.split(), nargs="?")
     before = takewhile(lambda line: line.lstrip()[:1] in ("", "#"), text.split("\n"))
     lines = "\n".join(match[1] for match in filter(None, map(_JOB_LINE.match, before)))
     try:
         words = shlex.split(lines, comments=True)
     except ValueError:  # a quote that does not end
         words = lines.split()
-    found = vars(parser.parse_known_args(words)[0])
-    return {name.replace("_", "-"): value for name, value in found.items() if value} | ({"": ""} if words else {})
+    if not words:
+        return {}
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name, (_, *options) in _OF_JOB.items():
+        parser.add_argument(*options, dest=name, nargs="?")
+    given = {name: value for name, value in vars(parser.parse_known_args(words)[0]).items() if value}
+    forms = {name: re.match(_OF_JOB[name][0], value) for name, value in given.items()}
+    found = {name: form[1] for name, form in forms.items() if form}
+    tasks, per_node = (int(found.get(name, 0)) for name in ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"))
+    if "SLURM_NNODES" not in given and tasks and per_node:
+        found["SLURM_NNODES"] = str(-(-tasks // per_node))
+    nodes = found.setdefault("SLURM_NNODES", "")
+    if nodes and per_node and not tasks:
+        found["SLURM_NTASKS"] = str(int(nodes) * per_node)
+    return {**found, **{name: found[same] for name, same in _ALSO.items() if same in found and name not in found}}

@@ -20,13 +20,12 @@ from roll.importers.verl.common import ACTOR, CRITIC, MODEL, ROLLOUT
 from roll.importers.verl.pictures import refusal, stops
 from roll.utils.text import show
 
-_TRINITY_ONLY = "trinity."
-_TASKS = f"{_TRINITY_ONLY}buffer.explorer_input.taskset"
-_SET = f"{_TRINITY_ONLY}buffer.explorer_input.eval_tasksets.0"
+_TASKS = "trinity.buffer.explorer_input.taskset"
+_SET = "trinity.buffer.explorer_input.eval_tasksets.0"
 _EVAL = f"{_SET}.path"
-_INPUTS = f"{_TRINITY_ONLY}{INPUTS}"
-_TYPE = f"{_TRINITY_ONLY}algorithm.algorithm_type"
-_BYPASS = (f"{_TRINITY_ONLY}algorithm.bypass_old_logprobs", "algorithm.rollout_correction.bypass_mode")
+_INPUTS = f"trinity.{INPUTS}"
+_TYPE = "trinity.algorithm.algorithm_type"
+_BYPASS = ("trinity.algorithm.bypass_old_logprobs", "algorithm.rollout_correction.bypass_mode")
 _MOST = f"{_TASKS}.rollout_args.max_tokens"
 
 _TABLES = filled(data("trinity/algorithms.yaml"))
@@ -47,7 +46,7 @@ _KL_COUNTS = ("ppo", "reinforceplusplus", "rloo")
 """Algorithms whose advantages Trinity's trainer computes, which is where it reads a KL in the reward."""
 _KL_MAYBE = ("asymre", "grpo_verl")
 """Algorithms of which some versions compute advantages of groups in the trainer."""
-_KL_FN = f"{_TRINITY_ONLY}algorithm.kl_penalty_fn"
+_KL_FN = "trinity.algorithm.kl_penalty_fn"
 
 
 def algorithm_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,7 +55,7 @@ def algorithm_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     defaults: dict[str, Any] = dict(_TABLES["defaults"])
     defaults[f"{CRITIC}.grad_clip"] = values.get(f"{ACTOR}.grad_clip") or 1.0  # one key for both there
     defaults |= _ALGORITHMS.get(name, _ALGORITHMS["grpo"])
-    loss, advantage = (str(values.get(f"{_TRINITY_ONLY}algorithm.{name}_fn")) for name in ("policy_loss", "advantage"))
+    loss, advantage = (str(values.get(f"trinity.algorithm.{name}_fn")) for name in ("policy_loss", "advantage"))
     if loss in _LOSSES:
         defaults[f"{ACTOR}.policy_loss.loss_mode"] = _LOSSES[loss]
     if advantage in _ADVANTAGES:
@@ -65,27 +64,27 @@ def algorithm_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
         defaults["algorithm.gamma"] = None
     if advantage == "rec":
         defaults["algorithm.norm_adv_by_std_in_grpo"] = False
-    if f"{_TRINITY_ONLY}model.lora_configs.0.name" in values:
+    if "trinity.model.lora_configs.0.name" in values:
         defaults |= {f"{MODEL}.lora_rank": 32, f"{MODEL}.lora_alpha": 32}
-    if values.get(f"{_TRINITY_ONLY}algorithm.advantage_fn_args.std_normalize") is True:
+    if values.get("trinity.algorithm.advantage_fn_args.std_normalize") is True:
         defaults["algorithm.norm_adv_by_std_in_grpo"] = True
     defaults |= _defaults_of_loss(values, str(defaults.get(f"{ACTOR}.policy_loss.loss_mode")))
     defaults[f"{ROLLOUT}.n"] = _TABLES["groups"].get(name, 2)
-    in_loss, in_reward = (values.get(f"{_TRINITY_ONLY}algorithm.{name}_fn") for name in ("kl_loss", "kl_penalty"))
+    in_loss, in_reward = (values.get(f"trinity.algorithm.{name}_fn") for name in ("kl_loss", "kl_penalty"))
     if in_loss is not None:
         defaults |= {f"{ACTOR}.use_kl_loss": in_loss != "none"}
         defaults |= {f"{ACTOR}.kl_loss_type": in_loss} if in_loss != "none" else {}
     if in_reward not in (None, "none") and name in (*_KL_COUNTS, *_KL_MAYBE):
         defaults |= {"algorithm.use_kl_in_reward": True, "algorithm.kl_penalty": in_reward}
     for name in ("temperature", "top_p", "top_k"):
-        if (value := values.get(f"{_TRINITY_ONLY}model.{name}")) is not None:
+        if (value := values.get(f"trinity.model.{name}")) is not None:
             defaults[f"{_SET}.rollout_args.{name}"] = value
     return defaults | _default_lengths(values)
 
 
 def _default_lengths(values: Mapping[str, Any]) -> dict[str, Any]:
     """Shares max_model_len out as Trinity does; without it what is not given stays open."""
-    total = _whole(values.get(f"{_TRINITY_ONLY}model.max_model_len"))
+    total = _whole(values.get("trinity.model.max_model_len"))
     prompt, response = (_whole(values.get(f"data.max_{kind}_length")) for kind in ("prompt", "response"))
     if total is None:
         return {"data.max_prompt_length": None, "data.max_response_length": None}
@@ -115,7 +114,7 @@ def _defaults_of_loss(values: Mapping[str, Any], mode: str) -> dict[str, Any]:
 def _algorithm(source: SourceLookup) -> CombinedKeys:
     """The words for what `algorithm_defaults` has filled in."""
     name = str(source(_TYPE))
-    functions = {key: source(f"{_TRINITY_ONLY}algorithm.{key}") for key in ("policy_loss_fn", "advantage_fn")}
+    functions = {key: source(f"trinity.algorithm.{key}") for key in ("policy_loss_fn", "advantage_fn")}
     settings: dict[str, Any] = dict(estimator(source).settings)
     bypass = all(source(key) is not False for key in _BYPASS)
     if bypass and source(f"{ACTOR}.policy_loss.loss_mode") not in _WITHOUT_RATIO:
@@ -124,25 +123,25 @@ def _algorithm(source: SourceLookup) -> CombinedKeys:
     if name == "raft":
         settings["raft_keep"] = "positive"
         near = "There all answers are learned that their workflow keeps, here those with a reward above 0."
-    elif name == "rec" and source(f"{_TRINITY_ONLY}algorithm.kl_loss_fn") is None:
+    elif name == "rec" and source("trinity.algorithm.kl_loss_fn") is None:
         near = "Newer versions there add a KL loss of 0.001 where kl_loss_fn is not none; older ones none, as here."
     elif name not in _ALGORITHMS:
         there = _LACKING.get(name, f"there are {', '.join(_ALGORITHMS)}")
         lost[_TYPE] = f"there is no algorithm {name} here, and grpo stands in; {there}"
     if compares_mixtures(source):
-        lost[f"{_TRINITY_ONLY}algorithm.advantage_fn" if functions["advantage_fn"] else _TYPE] = _JSD
+        lost["trinity.algorithm.advantage_fn" if functions["advantage_fn"] else _TYPE] = _JSD
     advantages = [*_ADVANTAGES, *(_OF_TEACHERS if distils(source) else ())]
     for key, table in (("policy_loss_fn", _LOSSES), ("advantage_fn", advantages)):
         if functions[key] is not None and functions[key] not in table:
             there = _LACKING.get(str(functions[key]), f"there are {', '.join(table)}")
-            lost[f"{_TRINITY_ONLY}algorithm.{key}"] = f"there is no {functions[key]} here; {there}"
+            lost[f"trinity.algorithm.{key}"] = f"there is no {functions[key]} here; {there}"
     for key, translated in (("kl_loss_fn", words.kl_loss), ("kl_penalty_fn", words.kl)):
-        kind = source(f"{_TRINITY_ONLY}algorithm.{key}")
+        kind = source(f"trinity.algorithm.{key}")
         if kind not in (None, "none"):
             try:
                 translated(kind)
             except NotHere as reason:
-                lost[f"{_TRINITY_ONLY}algorithm.{key}"] = str(reason)
+                lost[f"trinity.algorithm.{key}"] = str(reason)
     idle = dict[str, str]()
     if source("algorithm.use_kl_in_reward") and name in _KL_MAYBE:
         lost.setdefault(
@@ -162,7 +161,7 @@ def _algorithm(source: SourceLookup) -> CombinedKeys:
 
 
 def _entropy(source: SourceLookup) -> CombinedKeys:
-    kind, key = source(f"{_TRINITY_ONLY}algorithm.entropy_loss_fn"), f"{ACTOR}.entropy_coeff"
+    kind, key = source("trinity.algorithm.entropy_loss_fn"), f"{ACTOR}.entropy_coeff"
     if kind not in (None, "default", "basic", "mix", "none"):
         raise ChangesRun(f"entropy_loss_fn: {kind} is not here: entropy_loss_coef weighs the entropy")
     if kind == "none" and source.amount(key, 0):
@@ -173,7 +172,7 @@ def _entropy(source: SourceLookup) -> CombinedKeys:
 def _of_engine(source: SourceLookup, kind: str) -> int:
     """Return a length limit: the engine's key wins over the model's, and the tasks' key limits a response."""
     length = source.number(f"data.max_{kind}_length")
-    length = source.number(f"{_TRINITY_ONLY}explorer.rollout_model.max_{kind}_tokens", length)
+    length = source.number(f"trinity.explorer.rollout_model.max_{kind}_tokens", length)
     return min(length, source.number(_MOST)) if kind == "response" and source.is_set(_MOST) else length
 
 
@@ -190,7 +189,7 @@ def _lengths(source: SourceLookup) -> CombinedKeys:
     stated = {kind for kind in known if source.is_set(f"data.max_{kind}_length")}
     other = {kind for kind in known if known[kind] != source(f"data.max_{kind}_length")}
     settings = {f"{kind}_length": n for kind, n in known.items() if kind in other or kind not in stated}
-    near, total = "", _whole(source(f"{_TRINITY_ONLY}model.max_model_len"))
+    near, total = "", _whole(source("trinity.model.max_model_len"))
     if not stated | other:
         near = "Half is the prompt's, as there; calls of its OpenAI API may answer with all that a prompt leaves."
     elif total is not None and prompt + response > total:
@@ -211,7 +210,7 @@ def _tasks(source: SourceLookup) -> CombinedKeys:
     return CombinedKeys(settings, f"actor_train.data_args.file_name: {show(inputs or path)} (docs/data.md).", lost=lost)
 
 
-_MONITOR = f"{_TRINITY_ONLY}monitor.monitor_args"
+_MONITOR = "trinity.monitor.monitor_args"
 
 
 _PICTURE_COLUMNS = {
@@ -265,7 +264,7 @@ def trackers(source: SourceLookup) -> CombinedKeys:
 def resume(source: SourceLookup) -> CombinedKeys:
     """A run that is not to go on gets a name of its own there."""
     mode, path = source("trainer.resume_mode"), source("trainer.resume_from_path")
-    if source(f"{_TRINITY_ONLY}continue_from_checkpoint") is False and source(f"{_TRINITY_ONLY}mode") != "bench":
+    if source("trinity.continue_from_checkpoint") is False and source("trinity.mode") != "bench":
         near = "There an older run of this name is left alone and this one is named after the time; here: exp_name."
         return CombinedKeys({"resume_from_checkpoint": False}, "resume_from_checkpoint: false.", near)
     value: Any = path if mode == "resume_path" and path else mode != "disable"
@@ -287,7 +286,7 @@ TRINITY_CONDITIONS: Mapping[str, Condition] = {
     **REWARD_CONDITIONS,
     "own aggregation": lambda source: "",
     "own thinking": lambda source: (
-        "model.enable_thinking counts" if source.is_set(f"{_TRINITY_ONLY}model.enable_thinking") else ""
+        "model.enable_thinking counts" if source.is_set("trinity.model.enable_thinking") else ""
     ),
     "over rollout": lambda source: "" if over_share(source) else "over_rollout.ratio is 0",
 }

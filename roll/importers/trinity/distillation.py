@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from roll.importers.rows import ChangesRun, CombinedKeys, Condition, SourceLookup, devices
 from roll.importers.verl.batches import gpus
 
-_TRINITY_ONLY = "trinity."
 _TYPE = "algorithm.algorithm_type"
 _AUXILIARY = "explorer.auxiliary_models"
 _TEACHER = f"{_AUXILIARY}.0"
@@ -18,12 +17,12 @@ _SCORES = "It scores with fsdp2_infer, where an engine does there."
 
 
 def distils(source: SourceLookup) -> bool:
-    return source(f"{_TRINITY_ONLY}{_TYPE}") in ("on_policy_distill", "jsd")
+    return source(f"trinity.{_TYPE}") in ("on_policy_distill", "jsd")
 
 
 def compares_mixtures(source: SourceLookup) -> bool:
     """Whether the advantage is the divergence from a mixture: the function named beside the algorithm wins over it."""
-    function = source(f"{_TRINITY_ONLY}algorithm.advantage_fn", source(f"{_TRINITY_ONLY}{_TYPE}"))
+    function = source("trinity.algorithm.advantage_fn", source(f"trinity.{_TYPE}"))
     return distils(source) and function == "jsd"
 
 
@@ -34,23 +33,21 @@ def auxiliary_gpus(source: SourceLookup) -> int:
 
 def _numbers(source: SourceLookup) -> set[str]:
     """The places of the auxiliary models in their list."""
-    below = source.below(f"{_TRINITY_ONLY}{_AUXILIARY}")
+    below = source.below(f"trinity.{_AUXILIARY}")
     return {head for key in below if (head := key.partition(".")[0]).isdigit()}
 
 
 def _gpus_of(source: SourceLookup, at: str) -> int:
-    return source.size(f"{_TRINITY_ONLY}{at}.engine_num", 1) * source.size(
-        f"{_TRINITY_ONLY}{at}.tensor_parallel_size", 1
-    )
+    return source.size(f"trinity.{at}.engine_num", 1) * source.size(f"trinity.{at}.tensor_parallel_size", 1)
 
 
 def _opd(source: SourceLookup) -> CombinedKeys:
-    given = source.below(f"{_TRINITY_ONLY}{_AUXILIARY}")
-    lost = {f"{_TRINITY_ONLY}{_AUXILIARY}.{key}": _JUDGES for key in given if key.rpartition(".")[2] in _OF_TEACHER}
+    given = source.below(f"trinity.{_AUXILIARY}")
+    lost = {f"trinity.{_AUXILIARY}.{key}": _JUDGES for key in given if key.rpartition(".")[2] in _OF_TEACHER}
     if not distils(source):
         return CombinedKeys({}, "no distillation", lost=lost)
-    more = {key: _MORE for key in lost if not key.startswith(f"{_TRINITY_ONLY}{_TEACHER}.")}
-    if not (path := source(f"{_TRINITY_ONLY}{_TEACHER}.model_path")):
+    more = {key: _MORE for key in lost if not key.startswith(f"trinity.{_TEACHER}.")}
+    if not (path := source(f"trinity.{_TEACHER}.model_path")):
         raise ChangesRun(f"{_TEACHER}.model_path is missing: set teacher.model_args.model_name_or_path")
     total = gpus(source)
     count = min(_gpus_of(source, _TEACHER), total)

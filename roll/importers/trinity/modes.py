@@ -12,7 +12,6 @@ from roll.importers.rows import CombinedKeys, Condition, NotHere, SourceLookup
 from roll.importers.trinity.rewards import system_prompt_of
 from roll.importers.verl.common import ACTOR, CONDITIONS
 
-_TRINITY_ONLY = "trinity."
 _BUFFER = "buffer.trainer_input.experience_buffer"
 _REPLAY = f"{_BUFFER}.replay_buffer"
 _EVAL = "buffer.explorer_input.eval_tasksets"
@@ -43,13 +42,13 @@ _OF_A_SET = {
 
 
 def _is_in_parts(source: SourceLookup) -> bool:
-    return source(f"{_TRINITY_ONLY}mode") in _PARTS
+    return source("trinity.mode") in _PARTS
 
 
 def _read_timeout(source: SourceLookup) -> CombinedKeys:
     if not _is_in_parts(source):
         return CombinedKeys({}, "one process waits for nobody")
-    seconds = source.amount(f"{_TRINITY_ONLY}{_BUFFER}.max_read_timeout")
+    seconds = source.amount(f"trinity.{_BUFFER}.max_read_timeout")
     settings = {"experience.read_timeout_s": seconds, "experience.on_timeout": "partial"}
     return CombinedKeys(
         settings, f"after {seconds:g} s a step trains on the groups that are there (experience.on_timeout)."
@@ -58,7 +57,7 @@ def _read_timeout(source: SourceLookup) -> CombinedKeys:
 
 def _replay(source: SourceLookup) -> CombinedKeys:
     """Trinity has no bound on the age of what comes back."""
-    at = f"{_TRINITY_ONLY}{_REPLAY}"
+    at = f"trinity.{_REPLAY}"
     if not source(f"{at}.enable"):
         return CombinedKeys({}, "samples are trained on once")
     if (rest := source(f"{at}.reuse_cooldown_time")) is None:
@@ -78,7 +77,7 @@ def _replay(source: SourceLookup) -> CombinedKeys:
             "sigma": source.amount(f"{args}.sigma", 0.0),
         }
     interval, offset = (
-        source.number(f"{_TRINITY_ONLY}synchronizer.sync_{key}", n) for key, n in (("interval", 1), ("offset", 0))
+        source.number(f"trinity.synchronizer.sync_{key}", n) for key, n in (("interval", 1), ("offset", 0))
     )
     oldest = max(_ROOM, interval - 1 + offset)
     settings = {f"experience.reuse.{key}": value for key, value in reuse.items()} | {"max_staleness": oldest}
@@ -87,7 +86,7 @@ def _replay(source: SourceLookup) -> CombinedKeys:
 
 def _eval_sets(source: SourceLookup) -> CombinedKeys:
     """The first is `validation`; the others stand beside it under their names."""
-    values = source.below(f"{_TRINITY_ONLY}{_EVAL}")
+    values = source.below(f"trinity.{_EVAL}")
     numbers = sorted({int(head) for key in values if (head := key.partition(".")[0]).isdigit()} - {0})
     settings: dict[str, Any] = {}
     names: list[str] = []
@@ -98,9 +97,7 @@ def _eval_sets(source: SourceLookup) -> CombinedKeys:
         name = re.sub(r"[^\w-]", "_", str(entry.get("name") or f"set_{number}"))
         names.append(f"eval_sets.{name}")
         split = {} if Path(str(entry["path"])).suffix in _FILES else {"split": "train"}  # the default there
-        sampling = {
-            f"rollout_args.{key}": source(f"{_TRINITY_ONLY}model.{key}") for key in ("temperature", "top_p", "top_k")
-        }
+        sampling = {f"rollout_args.{key}": source(f"trinity.model.{key}") for key in ("temperature", "top_p", "top_k")}
         columns = {"format.prompt_key": "prompt", "format.response_key": "response"}
         entry = {**sampling, **columns, **split, **{key: value for key, value in entry.items() if value is not None}}
         entry["rollout_args.temperature"] = (
@@ -119,13 +116,13 @@ def _eval_sets(source: SourceLookup) -> CombinedKeys:
 
 def cut(source: SourceLookup) -> str:
     """Return how a prompt that is too long is treated."""
-    return "left" if source(f"{_TRINITY_ONLY}model.enable_prompt_truncation") else "error"
+    return "left" if source("trinity.model.enable_prompt_truncation") else "error"
 
 
 def _truncation(source: SourceLookup) -> CombinedKeys:
     rule = cut(source)
     settings = {"actor_train.data_args.truncation": rule}
-    settings |= {"validation.data_args.truncation": rule} if source(f"{_TRINITY_ONLY}{_EVAL}.0.path") else {}
+    settings |= {"validation.data_args.truncation": rule} if source(f"trinity.{_EVAL}.0.path") else {}
     near = "A prompt longer than prompt_length stops the run before its first step; there its answer gets less room."
     if rule == "left":
         near = "The end of a prompt is kept, as vLLM does; older versions there keep the beginning and answer nothing."
@@ -158,20 +155,20 @@ _KL = "Here the KL of the loss counts 1 - weight as well, there wholly."
 
 def mixes(source: SourceLookup) -> str:
     """The kind of mix that is asked for, or nothing."""
-    names = [source(f"{_TRINITY_ONLY}{key}") for key in (_LOSS, TYPE)]
+    names = [source(f"trinity.{key}") for key in (_LOSS, TYPE)]
     return next((str(name) for name in names if name in ("mix", "mix_chord")), "")
 
 
 def _mix(source: SourceLookup) -> CombinedKeys:
     kind = mixes(source)
     if not kind:
-        given = [key for key in (f"{_TRINITY_ONLY}{_OLDER}.{name}" for name in _OF_FILES) if source(key) is not None]
+        given = [key for key in (f"trinity.{_OLDER}.{name}" for name in _OF_FILES) if source(key) is not None]
         return CombinedKeys({}, "no mix", lost=dict.fromkeys(given, _NO_MIX))
-    section = _OLDER if source(f"{_TRINITY_ONLY}{_AT}.path") is None else _AT
-    if not (path := source(f"{_TRINITY_ONLY}{section}.path")):
+    section = _OLDER if source(f"trinity.{_AT}.path") is None else _AT
+    if not (path := source(f"trinity.{section}.path")):
         raise NotHere(f"{_AT}.path is missing: set mix.rows.{_NAMES[0]}.data_args.file_name")
     at = f"mix.rows.{_NAMES[0]}"
-    share = source.amount(f"{_TRINITY_ONLY}{_RATIO}", 0.5)
+    share = source.amount(f"trinity.{_RATIO}", 0.5)
     settings = {f"{at}.share": share, f"{at}.data_args.file_name": words.files(path)}
     columns = {
         "split": "data_args.split",
@@ -180,29 +177,29 @@ def _mix(source: SourceLookup) -> CombinedKeys:
         "format.response_key": "response_key",
         "format.messages_key": "data_args.messages",
     }
-    values = {key: source(f"{_TRINITY_ONLY}{section}.{key}") for key in columns}
+    values = {key: source(f"trinity.{section}.{key}") for key in columns}
     if values["format.messages_key"] is None:
         values |= {"format.prompt_key": values["format.prompt_key"] or "prompt"}
         values |= {"format.response_key": values["format.response_key"] or "response"}
     settings |= {f"{at}.{columns[key]}": value for key, value in values.items() if value is not None}
-    by_tokens = source(f"{_TRINITY_ONLY}{_ARGS}.use_token_level_loss_in_sft", True)  # in older files
-    mode = source(f"{_TRINITY_ONLY}{_ARGS}.sft_loss_agg_mode") or ("token-mean" if by_tokens else "seq-mean-token-mean")
+    by_tokens = source(f"trinity.{_ARGS}.use_token_level_loss_in_sft", True)  # in older files
+    mode = source(f"trinity.{_ARGS}.sft_loss_agg_mode") or ("token-mean" if by_tokens else "seq-mean-token-mean")
     settings["mix.loss_agg_mode"] = _AGGREGATIONS(mode)
     settings |= _weights(source, kind)
     text = f"mix.rows.{_NAMES[0]}: share {share:g}, weight {settings['mix.weight']:g} (docs/mix.md)."
-    nears = {f"{_TRINITY_ONLY}{_RATIO}": _SHARE}
+    nears = {f"trinity.{_RATIO}": _SHARE}
     if source(f"{ACTOR}.use_kl_loss"):
-        nears |= dict.fromkeys((f"{_TRINITY_ONLY}{_ARGS}.{name}" for name in ("mu", "mu_peak")), _KL)
+        nears |= dict.fromkeys((f"trinity.{_ARGS}.{name}" for name in ("mu", "mu_peak")), _KL)
     return CombinedKeys(settings, text, differences=nears)
 
 
 def _weights(source: SourceLookup, kind: str) -> dict[str, object]:
     """Settings of the mix's weight. Without decay steps, Trinity uses the valley after the rise."""
     if kind == "mix":
-        return {"mix.weight": source.amount(f"{_TRINITY_ONLY}{_ARGS}.mu", 0.1)}
-    rise, fall = (source.number(f"{_TRINITY_ONLY}{_ARGS}.mu_{name}_steps", 0) for name in ("warmup", "decay"))
-    peak, valley = (source.amount(f"{_TRINITY_ONLY}{_ARGS}.mu_{name}", 0.1) for name in ("peak", "valley"))
-    weighs = source(f"{_TRINITY_ONLY}{_ARGS}.enable_phi_function", True)
+        return {"mix.weight": source.amount(f"trinity.{_ARGS}.mu", 0.1)}
+    rise, fall = (source.number(f"trinity.{_ARGS}.mu_{name}_steps", 0) for name in ("warmup", "decay"))
+    peak, valley = (source.amount(f"trinity.{_ARGS}.mu_{name}", 0.1) for name in ("peak", "valley"))
+    weighs = source(f"trinity.{_ARGS}.enable_phi_function", True)
     settings: dict[str, object] = {"mix.weight": peak if fall else valley, "mix.warmup_steps": rise}
     settings["mix.token_weights"] = "uncertain" if weighs else "none"
     return settings | ({"mix.decay_steps": fall, "mix.final_weight": valley} if fall else {})
@@ -210,7 +207,7 @@ def _weights(source: SourceLookup, kind: str) -> dict[str, object]:
 
 def sampled(source: SourceLookup, batch: int) -> int:
     """Count the rows of a train batch that are not the expert's."""
-    return round(batch * (1 - source.amount(f"{_TRINITY_ONLY}{_RATIO}", 0.5))) if mixes(source) else batch
+    return round(batch * (1 - source.amount(f"trinity.{_RATIO}", 0.5))) if mixes(source) else batch
 
 
 MIX_CONDITIONS: Mapping[str, Condition] = {

@@ -9,10 +9,9 @@ from typing import Any
 from roll.importers.rows import ChangesRun, CombinedKeys, NotHere, SourceLookup
 from roll.importers.verl.common import ROLLOUT
 
-_TRINITY_ONLY = "trinity."
 _TASK, _SAMPLES = "data_processor.task_pipeline", "data_processor.experience_pipeline"
 INPUTS = f"{_TASK}.inputs"
-_LEAST, _OPERATORS = f"{_TRINITY_ONLY}algorithm.advantage_fn_args.std_threshold", "experience_operators"
+_LEAST, _OPERATORS = "trinity.algorithm.advantage_fn_args.std_threshold", "experience_operators"
 _DYNAMIC, _MASK, _LEN_MASK = "dapo_dynamic_sampling", "mask_response_truncated", "max_len_mask"
 _OPS = {"ADD": "add", "SUB": "subtract", "MUL": "multiply", "DIV": "divide"}
 
@@ -71,13 +70,13 @@ def _deviation(args: Mapping[str, Any], source: SourceLookup) -> tuple[Made, str
 
 def is_newest(source: SourceLookup) -> bool:
     """True for the version that came with DAPO's operators, in which a wrong answer costs 1."""
-    names = source.below(f"{_TRINITY_ONLY}{_SAMPLES}.operators").values()
+    names = source.below(f"trinity.{_SAMPLES}.operators").values()
     return _DYNAMIC in names or _MASK in names
 
 
 def _between(args: Mapping[str, Any], source: SourceLookup) -> tuple[Made, str]:
     """Converts the filter for groups of which some answers are right, and some are not."""
-    inputs = f"{_TRINITY_ONLY}buffer.explorer_input"
+    inputs = "trinity.buffer.explorer_input"
     names = [source(f"{at}.default_reward_fn_type") for at in (f"{inputs}.taskset", inputs)]
     wrong = -1.0 if "math_dapo_reward" in names else 0.0
     made = [_entry("mean_filter", {"threshold_down": wrong, "threshold_up": 1.0})]
@@ -117,13 +116,13 @@ def _chain(
     at: str, target: str, translate: Callable[[str, Mapping[str, Any], SourceLookup], tuple[Made, str]]
 ) -> Callable[[SourceLookup], CombinedKeys]:
     def combine(source: SourceLookup) -> CombinedKeys:
-        if source(f"{_TRINITY_ONLY}{at}.config_path"):
+        if source(f"trinity.{at}.config_path"):
             raise ChangesRun(f"{at}.config_path counts there, and its file is not read")
         made: Made = []
         gone: list[str] = []
         lost: dict[str, str] = {}
         nears: dict[str, str] = {}
-        for name, args, keys in _written(source, f"{_TRINITY_ONLY}{at}.operators"):
+        for name, args, keys in _written(source, f"trinity.{at}.operators"):
             try:
                 if name == _JUDGED and gone:
                     raise NotHere(f"no reward reports its stats: {', '.join(gone)} would, before it, and is not here")
@@ -176,7 +175,7 @@ def _shaped(source: SourceLookup) -> CombinedKeys:
     """Converts the operators, then adds a filter for groups whose rewards differ too little, since Trinity's advantage
     drops them there."""
     made, least = _GROUPS(source), source(_LEAST)
-    if _MASK in source.below(f"{_TRINITY_ONLY}{_SAMPLES}.operators").values():
+    if _MASK in source.below(f"trinity.{_SAMPLES}.operators").values():
         made = replace(made, settings={**made.settings, _LEN_MASK: True})
     if least is None:
         return made

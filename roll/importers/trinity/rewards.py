@@ -10,7 +10,6 @@ from roll.importers.rows import CombinedKeys, Condition, SourceLookup, data
 from roll.importers.trinity.distillation import distils
 from roll.importers.trinity.operators import is_newest
 
-_TRINITY_ONLY = "trinity."
 _INPUT = "buffer.explorer_input"
 TASKS, SETS = f"{_INPUT}.taskset", f"{_INPUT}.eval_tasksets"
 _AT = "rewards.trinity"
@@ -55,18 +54,16 @@ def _form(pattern: str, right: float, wrong: float) -> Mapping[str, Any]:
 
 def _boxed(source: SourceLookup) -> _Made:
     parts: tuple[Mapping[str, Any], ...] = ()
-    if source(f"{_TRINITY_ONLY}{_FLOW_ARGS}.with_think") and _plain(workflow(source)) == _BOXED_FLOW:
-        parts = (_form(_THINKING, 0.0, -source.amount(f"{_TRINITY_ONLY}{_FLOW_ARGS}.format_score_coef", 0.1)),)
+    if source(f"trinity.{_FLOW_ARGS}.with_think") and _plain(workflow(source)) == _BOXED_FLOW:
+        parts = (_form(_THINKING, 0.0, -source.amount(f"trinity.{_FLOW_ARGS}.format_score_coef", 0.1)),)
     return _Made("math_rule", {"require_boxed": True}, parts, "math-verify decides, where there texts are compared.")
 
 
 def _dapo(source: SourceLookup) -> _Made:
     parts: tuple[Mapping[str, Any], ...] = ()
-    if source(f"{_TRINITY_ONLY}{_ARGS}.enable_overlong_penalty"):
-        most, cache = (
-            source.size(f"{_TRINITY_ONLY}{_ARGS}.{name}") for name in ("max_response_length", "cache_length")
-        )
-        weight = source.amount(f"{_TRINITY_ONLY}{_ARGS}.penalty_factor", 1.0)
+    if source(f"trinity.{_ARGS}.enable_overlong_penalty"):
+        most, cache = (source.size(f"trinity.{_ARGS}.{name}") for name in ("max_response_length", "cache_length"))
+        weight = source.amount(f"trinity.{_ARGS}.penalty_factor", 1.0)
         parts = ({"reward": "overlong", "reward_args": {"max_tokens": most, "cache_tokens": cache}, "weight": weight},)
     if is_newest(source):
         return _Made("math_rule", {"wrong": -1.0}, parts, f"{_VERDICT} A wrong answer is -1, as there.")
@@ -88,11 +85,7 @@ _REWARDS: Mapping[str, Callable[[SourceLookup], _Made]] = {
 
 
 def workflow(source: SourceLookup) -> str:
-    return str(
-        source(f"{_TRINITY_ONLY}{TASKS}.{_WORKFLOW}")
-        or source(f"{_TRINITY_ONLY}{_INPUT}.{_WORKFLOW}")
-        or "math_workflow"
-    )
+    return str(source(f"trinity.{TASKS}.{_WORKFLOW}") or source(f"trinity.{_INPUT}.{_WORKFLOW}") or "math_workflow")
 
 
 def _plain(name: str) -> str:
@@ -100,7 +93,7 @@ def _plain(name: str) -> str:
 
 
 def _reward_name(source: SourceLookup) -> str:
-    name = source(f"{_TRINITY_ONLY}{TASKS}.{_REWARD}") or source(f"{_TRINITY_ONLY}{_INPUT}.{_REWARD}")
+    name = source(f"trinity.{TASKS}.{_REWARD}") or source(f"trinity.{_INPUT}.{_REWARD}")
     return str(name or _WORKFLOWS.get(_plain(workflow(source)), ("", ""))[0])
 
 
@@ -119,23 +112,20 @@ def _rewards(source: SourceLookup) -> CombinedKeys:
     if distils(source) and not name:
         made = _Made("none")
     elif "." in name or ":" in name:
-        args = {key: value for key, value in source.below(f"{_TRINITY_ONLY}{_ARGS}").items() if value is not None}
+        args = {key: value for key, value in source.below(f"trinity.{_ARGS}").items() if value is not None}
         made = _Made("trinity_reward", {"path": name} | ({"args": args} if args else {}))
     elif name in _REWARDS:
         made = _REWARDS[name](source)
         taken = _OVERLONG if made.parts and name == "math_dapo_reward" else ()
-        more = [key for key in source.below(f"{_TRINITY_ONLY}{_ARGS}") if key not in (*_OVERLONG, *taken)]
-        lost |= {f"{_TRINITY_ONLY}{_ARGS}.{key}": f"{name} has no such argument" for key in more}
+        more = [key for key in source.below(f"trinity.{_ARGS}") if key not in (*_OVERLONG, *taken)]
+        lost |= {f"trinity.{_ARGS}.{key}": f"{name} has no such argument" for key in more}
     else:
         made = _Made("math_rule", near="" if name or lost else "The workflow names no reward: math_rule stands in.")
         missing = f"there is no reward {name} here, and math_rule stands in; a class of yours is named by its path"
         lost |= (
             dict.fromkeys(_keys(source, _REWARD), f"{missing}, package.module:Class (docs/rewards.md)") if name else {}
         )
-        lost |= {
-            f"{_TRINITY_ONLY}{_ARGS}.{key}": f"arguments of {name or flow}"
-            for key in source.below(f"{_TRINITY_ONLY}{_ARGS}")
-        }
+        lost |= {f"trinity.{_ARGS}.{key}": f"arguments of {name or flow}" for key in source.below(f"trinity.{_ARGS}")}
     settings: dict[str, Any] = {f"{_AT}.reward": made.reward}
     settings |= {f"{_AT}.reward_args": dict(made.args)} if made.args else {}
     settings |= {f"{_AT}.reward_manager_config": [dict(part) for part in made.parts]} if made.parts else {}
@@ -147,7 +137,7 @@ def _rewards(source: SourceLookup) -> CombinedKeys:
 
 
 def _keys(source: SourceLookup, name: str) -> list[str]:
-    return [f"{_TRINITY_ONLY}{at}.{name}" for at in (TASKS, _INPUT) if source.is_set(f"{_TRINITY_ONLY}{at}.{name}")]
+    return [f"trinity.{at}.{name}" for at in (TASKS, _INPUT) if source.is_set(f"trinity.{at}.{name}")]
 
 
 def _eval_rewards(source: SourceLookup) -> CombinedKeys:
@@ -157,34 +147,34 @@ def _eval_rewards(source: SourceLookup) -> CombinedKeys:
         "default_eval_workflow_type": workflow(source),
         _REWARD: _reward_name(source),
     }
-    training |= {"with_think": bool(source(f"{_TRINITY_ONLY}{_FLOW_ARGS}.with_think"))}
-    training |= {"format_score_coef": source(f"{_TRINITY_ONLY}{_FLOW_ARGS}.format_score_coef", 0.1)}
+    training |= {"with_think": bool(source(f"trinity.{_FLOW_ARGS}.with_think"))}
+    training |= {"format_score_coef": source(f"trinity.{_FLOW_ARGS}.format_score_coef", 0.1)}
     lost, nears = {}, {}
-    values = {f"{SETS}.{key}": value for key, value in source.below(f"{_TRINITY_ONLY}{SETS}").items()}
-    values |= {_OF_EVALUATION: source(f"{_TRINITY_ONLY}{_OF_EVALUATION}")}
+    values = {f"{SETS}.{key}": value for key, value in source.below(f"trinity.{SETS}").items()}
+    values |= {_OF_EVALUATION: source(f"trinity.{_OF_EVALUATION}")}
     for key, value in values.items():
         of_training = training.get(key.rpartition(".")[2])
         if value is not None and _plain(str(value)) == _EVALUATES and _reward_name(source) in _OF_MATHS:
-            nears[f"{_TRINITY_ONLY}{key}"] = (
+            nears[f"trinity.{key}"] = (
                 "A validation is scored by the reward of the training, math-verify on its answers."
             )
             continue
         if of_training is not None and value is not None and _plain(str(value)) != _plain(str(of_training)):
-            lost[f"{_TRINITY_ONLY}{key}"] = f"validation is answered and scored as training is, by {of_training}"
+            lost[f"trinity.{key}"] = f"validation is answered and scored as training is, by {of_training}"
     return CombinedKeys({}, "as in training", lost=lost, differences=nears)
 
 
 def _system_prompt(source: SourceLookup) -> CombinedKeys:
-    everywhere = source(f"{_TRINITY_ONLY}{_INPUT}.system_prompt") or _default_prompt(source, _FLOW_ARGS)
-    text = source(f"{_TRINITY_ONLY}{TASKS}.format.system_prompt") or everywhere
+    everywhere = source(f"trinity.{_INPUT}.system_prompt") or _default_prompt(source, _FLOW_ARGS)
+    text = source(f"trinity.{TASKS}.format.system_prompt") or everywhere
     settings = {"actor_train.data_args.system_prompt": text} if text else {}
-    if source(f"{_TRINITY_ONLY}{SETS}.0.path") and (prompt := system_prompt_of(source, 0)):
+    if source(f"trinity.{SETS}.0.path") and (prompt := system_prompt_of(source, 0)):
         settings["validation.data_args.system_prompt"] = prompt
     return CombinedKeys(settings, "data_args.system_prompt, before rows that bring none.")
 
 
 def _has_default_prompt(source: SourceLookup) -> bool:
-    prompt = source(f"{_TRINITY_ONLY}{_INPUT}.system_prompt") or source(f"{_TRINITY_ONLY}{TASKS}.format.system_prompt")
+    prompt = source(f"trinity.{_INPUT}.system_prompt") or source(f"trinity.{TASKS}.format.system_prompt")
     return not prompt and bool(_default_prompt(source, _FLOW_ARGS))
 
 
@@ -192,7 +182,7 @@ def _default_prompt(source: SourceLookup, args: str) -> str:
     """The workflow's own where none is given: of some with any reward, of others only with their own."""
     flow = _plain(workflow(source))
     if flow == _BOXED_FLOW:
-        return _THINKS_FIRST if source(f"{_TRINITY_ONLY}{args}.with_think") else _WORKFLOWS[flow][1]
+        return _THINKS_FIRST if source(f"trinity.{args}.with_think") else _WORKFLOWS[flow][1]
     reward, default = _WORKFLOWS.get(flow, ("", ""))
     return default if _reward_name(source) == reward else ""
 
@@ -200,13 +190,13 @@ def _default_prompt(source: SourceLookup, args: str) -> str:
 def system_prompt_of(source: SourceLookup, number: int) -> str:
     """Return the system prompt of an evaluation set."""
     at = f"{SETS}.{number}"
-    prompt = source(f"{_TRINITY_ONLY}{at}.format.system_prompt") or source(f"{_TRINITY_ONLY}{_INPUT}.system_prompt")
+    prompt = source(f"trinity.{at}.format.system_prompt") or source(f"trinity.{_INPUT}.system_prompt")
     return str(prompt or _default_prompt(source, f"{at}.workflow_args"))
 
 
 def _is_shared(name: str) -> Condition:
     def condition(source: SourceLookup) -> str:
-        return f"taskset.{name} counts" if source.is_set(f"{_TRINITY_ONLY}{TASKS}.{name}") else ""
+        return f"taskset.{name} counts" if source.is_set(f"trinity.{TASKS}.{name}") else ""
 
     return condition
 

@@ -25,15 +25,12 @@ from roll.importers.trinity.steps import lengths_in_yaml, shortest
 from roll.importers.verl.releases import SFT_ALONE, below_trinity
 from roll.importers.verl.sft_rows import ROLE, SFT, tokens
 
-_TRINITY_ONLY = "trinity."
 _EVERY_TURN = f"{BUFFER}.format.enable_concatenated_multi_turn"
 
 
 def longest(source: SourceLookup) -> int:
-    parts = [source(f"{_TRINITY_ONLY}model.max_{kind}_tokens") for kind in ("prompt", "response")]
-    whole = source(f"{_TRINITY_ONLY}model.max_model_len") or (
-        sum(parts) if all(isinstance(p, int) for p in parts) else None
-    )
+    parts = [source(f"trinity.model.max_{kind}_tokens") for kind in ("prompt", "response")]
+    whole = source("trinity.model.max_model_len") or (sum(parts) if all(isinstance(p, int) for p in parts) else None)
     if whole is None:
         raise NotHere("sequence_length needs model.max_model_len, or the tokens of prompt and response")
     if not str(whole).isdigit() or int(whole) < 2:
@@ -43,8 +40,8 @@ def longest(source: SourceLookup) -> int:
 
 def _row_length(source: SourceLookup) -> CombinedKeys:
     whole = longest(source)
-    parts = [f"{_TRINITY_ONLY}model.max_{kind}_tokens" for kind in ("prompt", "response")]
-    nears = dict.fromkeys(parts, "max_model_len counts.") if source(f"{_TRINITY_ONLY}model.max_model_len") else {}
+    parts = [f"trinity.model.max_{kind}_tokens" for kind in ("prompt", "response")]
+    nears = dict.fromkeys(parts, "max_model_len counts.") if source("trinity.model.max_model_len") else {}
     return CombinedKeys({"sequence_length": whole}, f"sequence_length: {whole}.", differences=nears)
 
 
@@ -57,9 +54,9 @@ def _row_steps(source: SourceLookup) -> CombinedKeys:
 
 def _columns(source: SourceLookup) -> CombinedKeys:
     """Columns of rows for fine-tuning: conversations, unless they are declared plain."""
-    if source(f"{_TRINITY_ONLY}{BUFFER}.format.prompt_type", "messages") == "messages":
+    if source(f"trinity.{BUFFER}.format.prompt_type", "messages") == "messages":
         name = source("data.multiturn.messages_key")
-        part = "all" if source(f"{_TRINITY_ONLY}{_EVERY_TURN}") else "last"
+        part = "all" if source(f"trinity.{_EVERY_TURN}") else "last"
         settings = {"sft_train.data_args.messages": name, "train_on": part}
         what = "every answer" if part == "all" else "the last answer"
         return CombinedKeys(settings, f"data_args.messages: {name}, of which {what} is learnt (train_on: {part}).")
@@ -88,7 +85,7 @@ SUMS_OF_ROWS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "row steps": _row_steps,
     "resume": resume,
 }
-_EXPLORER = (f"{_TRINITY_ONLY}buffer.explorer_input", f"{_TRINITY_ONLY}explorer")
+_EXPLORER = ("trinity.buffer.explorer_input", "trinity.explorer")
 CONDITIONS_OF_ROWS: Mapping[str, Condition] = {
     **SFT.conditions,
     **OLD_CONDITIONS,
@@ -101,11 +98,11 @@ CONDITIONS_OF_ROWS: Mapping[str, Condition] = {
 def rows_derived(values: Mapping[str, Any]) -> dict[str, Any]:
     """Defaults there; adapters that only have a name have these sizes. Before train_batch_size an update had the rows
     of buffer.batch_size."""
-    named = f"{_TRINITY_ONLY}model.lora_configs.0.name" in values
+    named = "trinity.model.lora_configs.0.name" in values
     defaults = data("trinity/algorithms.yaml")["defaults of rows"] | (
         dict.fromkeys(("model.lora_rank", "model.lora_alpha"), 32) if named else {}
     )
-    return defaults | {"data.train_batch_size": values.get(f"{_TRINITY_ONLY}buffer.batch_size")}
+    return defaults | {"data.train_batch_size": values.get("trinity.buffer.batch_size")}
 
 
 _OF_VERL = rows_of("trinity/rows_of_verl.yaml")
@@ -156,23 +153,21 @@ def _placement(source: SourceLookup) -> CombinedKeys:
 
 
 def _beta(source: SourceLookup) -> CombinedKeys:
-    stated = [key for key in (_BETA, _COEFFICIENT) if source.is_set(f"{_TRINITY_ONLY}{key}")]
-    beta = source.amount(f"{_TRINITY_ONLY}{stated[0]}") if stated else _DEFAULT_BETA
+    stated = [key for key in (_BETA, _COEFFICIENT) if source.is_set(f"trinity.{key}")]
+    beta = source.amount(f"trinity.{stated[0]}") if stated else _DEFAULT_BETA
     lost = (
-        {f"{_TRINITY_ONLY}{_COEFFICIENT}": f"{_BETA} counts; a KL beside DPO's loss is not here"}
-        if len(stated) == 2
-        else {}
+        {f"trinity.{_COEFFICIENT}": f"{_BETA} counts; a KL beside DPO's loss is not here"} if len(stated) == 2 else {}
     )
     return CombinedKeys({"beta": beta}, f"beta: {beta:g}.", lost=lost)
 
 
 def _pair_columns(source: SourceLookup) -> CombinedKeys:
     """The prompt's: messages, unless it is said to be plain."""
-    plain = source(f"{_TRINITY_ONLY}{_FORMAT}.prompt_type", "messages") == "plaintext"
+    plain = source(f"trinity.{_FORMAT}.prompt_type", "messages") == "plaintext"
     name = (
-        source(f"{_TRINITY_ONLY}{_FORMAT}.prompt_key", "prompt")
+        source(f"trinity.{_FORMAT}.prompt_key", "prompt")
         if plain
-        else source(f"{_TRINITY_ONLY}{_FORMAT}.messages_key", "messages")
+        else source(f"trinity.{_FORMAT}.messages_key", "messages")
     )
     return CombinedKeys({"prompt_key": name}, f"prompt_key: {name}; texts and messages are distinguished row by row.")
 

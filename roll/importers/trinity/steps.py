@@ -7,26 +7,24 @@ from dataclasses import replace
 from math import floor, prod
 from typing import Any
 
-from roll.importers.rows import ChangesRun, CombinedKeys, Condition, LeftOpen, NotHere, SourceLookup, devices, split
+from roll.importers.rows import ChangesRun, CombinedKeys, Condition, LeftOpen, NotHere, SourceLookup, devices
 from roll.importers.trinity.distillation import auxiliary_gpus, distils
 from roll.importers.trinity.modes import COLOCATED, sampled
 from roll.importers.verl import batches as verl_counts
-from roll.importers.verl.batches import gpus, micro_batch
-from roll.importers.verl.common import ACTOR, CRITIC, MEGATRON, ROLLOUT, has_critic, strategy_of
+from roll.importers.verl.batches import gpus
+from roll.importers.verl.common import ACTOR, CRITIC, ROLLOUT, has_critic
 from roll.importers.verl.correction import unweighted
 
-_TRINITY_ONLY = "trinity."
-_ENGINES = f"{_TRINITY_ONLY}explorer.rollout_model.engine_num"
-_TRAIN_BATCH = f"{_TRINITY_ONLY}buffer.train_batch_size"
-_OVER = f"{_TRINITY_ONLY}explorer.over_rollout"
-_STYLE = f"{_TRINITY_ONLY}synchronizer.sync_style"
+_ENGINES = "trinity.explorer.rollout_model.engine_num"
+_TRAIN_BATCH = "trinity.buffer.train_batch_size"
+_OVER = "trinity.explorer.over_rollout"
+_STYLE = "trinity.synchronizer.sync_style"
 SAVES = "trainer.save_freq"
 LENGTHS_OF_RUN = ("trainer.total_steps", "buffer.total_steps")
-_NEITHER, _WINDOW = "fully_async", f"{_TRINITY_ONLY}explorer.max_inflight_batches"
+_NEITHER, _WINDOW = "fully_async", "trinity.explorer.max_inflight_batches"
 _EXPLORER = ("dynamic_by_explorer", "explorer_driven")
 _TRAINER = ("dynamic_by_trainer", "trainer_driven")
 _MOST_GPUS = 1_000_000
-_PARALLEL = ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel")
 
 
 # --- GPUs
@@ -42,21 +40,11 @@ def _engines(source: SourceLookup) -> int:
     return source.size(_ENGINES) * prod(ways)
 
 
-def _shares(source: SourceLookup, section: str) -> int:
-    """GPUs that hold one row together."""
-    if strategy_of(source, section) != MEGATRON:
-        return source.size(f"{section}.ulysses_sequence_parallel_size", 1)
-    product = 1
-    for kind in _PARALLEL:
-        product *= source.size(f"{section}.megatron.{kind}_size", 1)
-    return product
-
-
 def _num_remaining(look: SourceLookup) -> int:
     """Engines and auxiliary models have GPUs of their own, the trainer has the others; where there are no others, all
     share, as with mode: colocate. A run that only trains has no engines."""
     total = gpus(look)
-    if look(f"{_TRINITY_ONLY}mode") in ("train", COLOCATED):
+    if look("trinity.mode") in ("train", COLOCATED):
         return total
     left = total - _engine_gpus(look) - auxiliary_gpus(look)
     return left if left > 0 else total
@@ -65,7 +53,7 @@ def _num_remaining(look: SourceLookup) -> int:
 def _divides(source: SourceLookup, train: int) -> bool:
     """Whether so many GPUs share an update evenly, as both systems want."""
     sections = [ACTOR] if has_critic(source) else [ACTOR, CRITIC]
-    sizes = [_shares(source, section) for section in sections]
+    sizes = [verl_counts.together(source, section)[0] for section in sections]
     return all(train % size == 0 and _step(source).update % (train // size) == 0 for size in sizes)
 
 
@@ -89,9 +77,9 @@ def _placement(source: SourceLookup) -> CombinedKeys:
         near += f"Trinity-RFT refuses: {free - train} of them stay free. Another engine_num leaves others."
     if free == total:
         settings["actor_infer.device_mapping"] = devices(0, total)
-        if source(f"{_TRINITY_ONLY}mode") == "train":
+        if source("trinity.mode") == "train":
             return CombinedKeys(settings, f"mode: train has no engines: {train} GPUs train.", near.strip())
-        if source(f"{_TRINITY_ONLY}mode") == COLOCATED:
+        if source("trinity.mode") == COLOCATED:
             return CombinedKeys(
                 settings, f"mode: colocate: trainer and engines share all {total} GPUs, in turn.", near.strip()
             )
@@ -141,43 +129,24 @@ def over_share(source: SourceLookup) -> float:
     return share
 
 
-def _batches(role: str, section: str) -> Callable[[SourceLookup], CombinedKeys]:
+def _batches(role: str) -> Callable[[SourceLookup], CombinedKeys]:
     def combine(source: SourceLookup) -> CombinedKeys:
-        step, train, shares = _step(source), trainer_gpus(source), _shares(source, section)
-        ranks, samples = max(1, train // shares), step.prompts * step.group
-        micro = micro_batch(source, section, ("ppo_micro_batch_size",), ranks)
-        made = split(samples, step.update, ranks, micro or 1)
-        args = f"{role}.training_args"
-        settings: dict[str, Any] = {
-            f"{args}.per_device_train_batch_size": made.micro,
-            f"{args}.gradient_accumulation_steps": made.passes,
-        }
-        if role == "actor_train":
-            settings |= {"rollout_batch_size": step.prompts, "num_return_sequences_in_group": step.group}
-        how = f"{train} GPUs" + (f" / {shares} that share rows" if shares > 1 else "")
-        text = f"{role}: {step.prompts} prompts x {step.group} answers = {samples} samples per step; "
-        text += f"{made.text} ({how})."
-        near = f"{step.near} {made.near}".strip()
-        if micro is not None and micro != made.micro:
-            near = f"{near} The micro batch is {made.micro} instead of {micro}, to divide {made.micro * made.passes}."
-        return CombinedKeys(settings, text, near.strip())
-
-    def known(source: SourceLookup) -> CombinedKeys:
         try:
-            return combine(source)
+            step, train = _step(source), trainer_gpus(source)
+            return verl_counts.laid_out(source, role, (step.prompts, step.group, step.update), train, step.near)
         except LeftOpen:
             raise
         except NotHere as reason:  # without its batches it would be the run of the defaults here
             raise ChangesRun(str(reason)) from None
 
-    return known
+    return combine
 
 
 # --- how far rollouts run ahead
 
 
 def _ahead(source: SourceLookup) -> CombinedKeys:
-    interval, offset = (source.number(f"{_TRINITY_ONLY}synchronizer.sync_{name}") for name in ("interval", "offset"))
+    interval, offset = (source.number(f"trinity.synchronizer.sync_{name}") for name in ("interval", "offset"))
     style, share = str(source(_STYLE) or "fixed"), over_share(source)
     if interval < 1 or offset < 0:
         raise NotHere(f"sync_interval {interval} must be at least 1, and sync_offset {offset} at least 0")
@@ -207,7 +176,7 @@ def _ahead(source: SourceLookup) -> CombinedKeys:
         nears |= {f"{_OVER}.ratio": left_out, f"{_OVER}.wait_after_min": ""}
         if offset or style != "fixed":
             none = "With unfinished_groups: drop no step runs ahead of its training."
-            nears |= dict.fromkeys((_STYLE, f"{_TRINITY_ONLY}synchronizer.sync_offset"), none)
+            nears |= dict.fromkeys((_STYLE, "trinity.synchronizer.sync_offset"), none)
         text = f"{step.started} prompts are started for a step of {step.prompts}; weights go every {interval} steps."
     else:
         text = f"weights go to the engines every {interval} steps, rollouts run {ahead:g} steps ahead."
@@ -228,8 +197,8 @@ def _in_steps(source: SourceLookup, updates: int) -> tuple[int, str]:
 
 def lengths_in_yaml(look: SourceLookup) -> Iterator[tuple[str, int]]:
     for key in LENGTHS_OF_RUN:
-        if look(f"{_TRINITY_ONLY}{key}") is not None:
-            yield key, look.size(f"{_TRINITY_ONLY}{key}")
+        if look(f"trinity.{key}") is not None:
+            yield key, look.size(f"trinity.{key}")
 
 
 def shortest(source: SourceLookup) -> tuple[int, dict[str, str]]:
@@ -237,14 +206,12 @@ def shortest(source: SourceLookup) -> tuple[int, dict[str, str]]:
     lengths = dict(lengths_in_yaml(source))
     least = min(lengths, key=lambda key: lengths[key])
     others = [key for key in lengths if lengths[key] != lengths[least]]
-    return lengths[least], {
-        f"{_TRINITY_ONLY}{key}": f"{least}: {lengths[least]} ends the run before." for key in others
-    }
+    return lengths[least], {f"trinity.{key}": f"{least}: {lengths[least]} ends the run before." for key in others}
 
 
 def _steps(source: SourceLookup) -> CombinedKeys:
     if not dict(lengths_in_yaml(source)):
-        if source(f"{_TRINITY_ONLY}mode") == "train":
+        if source("trinity.mode") == "train":
             source.unresolved.add("buffer.total_steps")
         return CombinedKeys({}, "epochs count")
     updates, nears = shortest(source)
@@ -263,7 +230,7 @@ def _saves(source: SourceLookup) -> CombinedKeys:
 def counts_epochs(source: SourceLookup) -> str:
     if lengths := dict(lengths_in_yaml(source)):
         return f"{next(iter(lengths))} counts"
-    if source(f"{_TRINITY_ONLY}mode") == "train":
+    if source("trinity.mode") == "train":
         raise LeftOpen("buffer.total_steps", "the number of steps, which the groups of a buffer do not say,")
     return ""
 
@@ -273,8 +240,8 @@ STEP_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     # a step of Trinity-RFT's trainer is one update
     **{f"{role} rise": verl_counts.warmup(role, lambda source: 1) for role in ("actor_train", "critic")},
     "placement": _placement,
-    "actor batches": _batches("actor_train", ACTOR),
-    "critic batches": _batches("critic", CRITIC),
+    "actor batches": _batches("actor_train"),
+    "critic batches": _batches("critic"),
     "steps": _steps,
     "saves": _saves,
     "ahead": _ahead,

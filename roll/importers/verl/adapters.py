@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from roll.importers.rows import ChangesRun, CombinedKeys, SourceLookup
-from roll.importers.verl.common import ACTOR, MEGATRON, MODEL, SECTION, has_adapters, has_section, runs_on, strategy_of
+from roll.importers.verl.common import (
+    ACTOR,
+    MEGATRON,
+    MODEL,
+    NO_ADAPTERS,
+    SECTION,
+    has_adapters,
+    has_section,
+    runs_on,
+    strategy_of,
+)
 
 _ARGS = "actor_train.model_args"
 _OURS: Mapping[str, tuple[str, ...]] = {
@@ -38,13 +48,18 @@ def adapters(source: SourceLookup) -> CombinedKeys:
         return CombinedKeys({}, "", changes={other: _UNREAD_RANK.format(trainer, read)})
     if has_section(source):
         return _of_section(source)
-    if not has_adapters(source):
-        return CombinedKeys({}, "lora_rank is 0: no adapters")
-    names, rank = source(f"{MODEL}.target_modules"), source.number(f"{MODEL}.lora_rank")
+    return flat_adapters(source, MODEL, _ARGS)
+
+
+def flat_adapters(source: SourceLookup, model: str, args: str) -> CombinedKeys:
+    """Adapters of a policy, or of fine-tuning, by the keys of its section `model`."""
+    if not has_adapters(source, model):
+        return CombinedKeys({}, NO_ADAPTERS)
+    names, rank = source(f"{model}.target_modules"), source.number(f"{model}.lora_rank")
     if rank > 0:
-        return _lora_keys(names, rank, source(f"{MODEL}.lora_alpha"))
+        return _lora_keys(args, names, rank, source(f"{model}.lora_alpha"))
     near = "lora_rank and lora_alpha must be those of the adapter's own file: set them where it has others than 8, 16."
-    return CombinedKeys({f"{_ARGS}.lora_target": names}, f"{_ARGS}.lora_target: {names}, by lora_adapter_path.", near)
+    return CombinedKeys({f"{args}.lora_target": names}, f"{args}.lora_target: {names}, by lora_adapter_path.", near)
 
 
 def _of_section(source: SourceLookup) -> CombinedKeys:
@@ -55,14 +70,14 @@ def _of_section(source: SourceLookup) -> CombinedKeys:
     ours: Any = list(dict.fromkeys(module for name in names for module in _OURS[name]))
     if set(_ALL) <= set(names):
         ours = "all-linear"
-    made = _lora_keys(ours, source.number(f"{SECTION}.rank"), source(f"{SECTION}.alpha", 32))
+    made = _lora_keys(_ARGS, ours, source.number(f"{SECTION}.rank"), source(f"{SECTION}.alpha", 32))
     fused = source(f"{SECTION}.type", "lora") == "lora" and {"linear_qkv", "linear_fc1"} & set(names)
     return CombinedKeys(made.settings, made.text, differences={f"{SECTION}.rank": _SHARED} if fused else {})
 
 
-def _lora_keys(names: Any, rank: int, alpha: Any) -> CombinedKeys:
-    settings = {f"{_ARGS}.lora_target": names, f"{_ARGS}.lora_rank": rank, f"{_ARGS}.lora_alpha": alpha}
-    return CombinedKeys(settings, f"{_ARGS}: lora_target {names}, lora_rank {rank}, lora_alpha {alpha} (docs/lora.md).")
+def _lora_keys(args: str, names: Any, rank: int, alpha: Any) -> CombinedKeys:
+    settings = {f"{args}.lora_target": names, f"{args}.lora_rank": rank, f"{args}.lora_alpha": alpha}
+    return CombinedKeys(settings, f"{args}: lora_target {names}, lora_rank {rank}, lora_alpha {alpha} (docs/lora.md).")
 
 
 _MTP = f"{MODEL}.mtp"

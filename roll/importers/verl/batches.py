@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from roll.configs.strategies.table import spec_of
@@ -23,6 +25,7 @@ from roll.importers.verl.common import (
 )
 
 _SECTIONS = {"actor_train": ACTOR, "reference": REF, "critic": CRITIC}
+PARALLEL = ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel")
 MINI_BATCH = "ppo_mini_batch_size"
 _NO_BATCHES = (
     "data.train_batch_size is 0, a stream of prompts, which verl has in its program fully_async_main alone: import the "
@@ -40,17 +43,19 @@ def gpus(source: SourceLookup) -> int:
     return source.size("trainer.nnodes") * source.size("trainer.n_gpus_per_node")
 
 
+def together(source: SourceLookup, section: str) -> tuple[int, str]:
+    """GPUs that hold one row together, and how they come about."""
+    if strategy_of(source, section) == MEGATRON:
+        sizes = [source.size(f"{section}.megatron.{kind}_size", 1) for kind in PARALLEL]
+        return prod(sizes), f" / (tensor {sizes[0]} x pipeline {sizes[1]} x context {sizes[2]})"
+    size = source.size(f"{section}.ulysses_sequence_parallel_size", 1)
+    return size, f" / {size} that share sequences" if size > 1 else ""
+
+
 def _ranks(source: SourceLookup, section: str, total: int) -> tuple[int, str]:
     """Data-parallel ranks of a role, and how they come about."""
-    if strategy_of(source, section) == MEGATRON:
-        sizes = [
-            source.size(f"{section}.megatron.{kind}_size", 1)
-            for kind in ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel")
-        ]
-        model = sizes[0] * sizes[1] * sizes[2]
-        return max(1, total // model), f"{total} GPUs / (tensor {sizes[0]} x pipeline {sizes[1]} x context {sizes[2]})"
-    together = source.size(f"{section}.ulysses_sequence_parallel_size", 1)
-    return max(1, total // together), f"{total} GPUs" + (f" / {together} that share sequences" if together > 1 else "")
+    size, how = together(source, section)
+    return max(1, total // size), f"{total} GPUs{how}"
 
 
 def micro_batch(source: SourceLookup, section: str, names: tuple[str, ...], ranks: int) -> int | None:
@@ -69,13 +74,9 @@ def _batch(source: SourceLookup) -> int:
 
 
 def batches(
-    role: str,
-    trainer_gpus: Callable[[SourceLookup], int] = gpus,
-    per_update: Callable[[SourceLookup], int] | None = None,
-    prompts_of_step: Callable[[SourceLookup], int] = _batch,
+    role: str, prompts_of_step: Callable[[SourceLookup], int] = _batch
 ) -> Callable[[SourceLookup], CombinedKeys]:
     """Prompts, samples, micro batches and accumulation of a role that learns."""
-    section = _SECTIONS[role]
 
     def combine(source: SourceLookup) -> CombinedKeys:
         if source("data.train_batch_size") == 0 and prompts_of_step is _batch:
@@ -83,34 +84,41 @@ def batches(
         prompts, group = prompts_of_step(source), source.size(f"{ROLLOUT}.n")
         if leaves_gpus_open(source):
             return _open_ranks(source, role, prompts, group)
-        ranks, how = _ranks(source, section, trainer_gpus(source))
-        micro = micro_batch(source, section, ("ppo_micro_batch_size",), ranks)
-        formula, too_many = "", ""
-        if per_update is not None:
-            made = split(prompts * group, per_update(source), ranks, micro or 1)
-        else:
-            mini = source.size(f"{section}.{MINI_BATCH}", source.number(f"{ACTOR}.{MINI_BATCH}"))
-            made = split(prompts * group, min(mini, prompts) * group, ranks, micro or 1)
-            formula = f" = {MINI_BATCH} {mini} x {group}" if made.samples == mini * group else ""
-            if mini > prompts:
-                too_many = _too_many(source, mini, prompts)
-        args = f"{role}.training_args"
-        settings: dict[str, Any] = {
-            f"{args}.per_device_train_batch_size": made.micro,
-            f"{args}.gradient_accumulation_steps": made.passes,
-        }
-        if role == "actor_train":
-            settings |= {"rollout_batch_size": prompts, "num_return_sequences_in_group": group}
-        text = (
-            f"{role}: {prompts} prompts x {group} answers = {prompts * group} samples per step; "
-            f"{made.text} ({how}){formula}."
-        )
-        near = f"{too_many} {made.near}"
-        if micro is not None and micro != made.micro:
-            near = f"{near} The micro batch is {made.micro} instead of {micro}, to divide {made.micro * made.passes}."
-        return CombinedKeys(settings, text, near.strip())
+        mini = source.size(f"{_SECTIONS[role]}.{MINI_BATCH}", source.number(f"{ACTOR}.{MINI_BATCH}"))
+        too_many = _too_many(source, mini, prompts) if mini > prompts else ""
+        named = {mini * group: f" = {MINI_BATCH} {mini} x {group}"}
+        return laid_out(source, role, (prompts, group, min(mini, prompts) * group), gpus(source), too_many, named)
 
     return combine
+
+
+def laid_out(
+    source: SourceLookup,
+    role: str,
+    counts: tuple[int, int, int],
+    total: int,
+    near: str = "",
+    named: Mapping[int, str] = types.MappingProxyType({}),
+) -> CombinedKeys:
+    """The batches of a role for the prompts of a step, the answers to each and the samples of an update, on so many
+    GPUs. `near`: how they differ already; `named`: what numbers of samples are there."""
+    prompts, group, update = counts
+    section, args = _SECTIONS[role], f"{role}.training_args"
+    ranks, how = _ranks(source, section, total)
+    micro = micro_batch(source, section, ("ppo_micro_batch_size",), ranks)
+    made = split(prompts * group, update, ranks, micro or 1)
+    settings: dict[str, Any] = {
+        f"{args}.per_device_train_batch_size": made.micro,
+        f"{args}.gradient_accumulation_steps": made.passes,
+    }
+    if role == "actor_train":
+        settings |= {"rollout_batch_size": prompts, "num_return_sequences_in_group": group}
+    text = f"{role}: {prompts} prompts x {group} answers = {prompts * group} samples per step; "
+    text += f"{made.text} ({how}){named.get(made.samples, '')}."
+    near = f"{near} {made.near}"
+    if micro is not None and micro != made.micro:
+        near = f"{near} The micro batch is {made.micro} instead of {micro}, to divide {made.micro * made.passes}."
+    return CombinedKeys(settings, text, near.strip())
 
 
 def _too_many(source: SourceLookup, mini: int, prompts: int) -> str:
@@ -195,17 +203,19 @@ def token_batches(role: str, section: str, switch: str, most: str, kind: str) ->
         tokens = source.number(f"{section}.{most}", actor_tokens)
         is_split = strategy_of(source, _SECTIONS[role]) == MEGATRON
         group = "megatron.context_parallel_size" if is_split else "ulysses_sequence_parallel_size"
-        together = source.size(f"{_SECTIONS[role]}.{group}", 1)
         longest = source.number("data.max_prompt_length") + source.number("data.max_response_length")
-        limit = max(tokens * together, longest)
-        shared = f" = {tokens} x {together} ranks that share sequences" if together > 1 else ""
-        key = f"{role}.max_tokens_per_microbatch_in_{kind}"
-        near = "" if limit == tokens * together else f"At least the longest row, {longest}."
-        return CombinedKeys(
-            {f"{role}.use_dynamic_batching_in_{kind}": True, key: limit}, f"{key}: {limit}{shared}.", near
-        )
+        return by_tokens(role, kind, tokens, source.size(f"{_SECTIONS[role]}.{group}", 1), longest)
 
     return combine
+
+
+def by_tokens(role: str, kind: str, tokens: int, ranks: int, longest: int) -> CombinedKeys:
+    """Micro batches of so many tokens for each of the ranks that share sequences."""
+    limit = max(tokens * ranks, longest)
+    shared = f" = {tokens} x {ranks} ranks that share sequences" if ranks > 1 else ""
+    key = f"{role}.max_tokens_per_microbatch_in_{kind}"
+    near = "" if limit == tokens * ranks else f"At least the longest row, {longest}."
+    return CombinedKeys({f"{role}.use_dynamic_batching_in_{kind}": True, key: limit}, f"{key}: {limit}{shared}.", near)
 
 
 def placement(source: SourceLookup) -> CombinedKeys:

@@ -455,8 +455,13 @@ _UNSCORED = (
 
 
 def resume(source: SourceLookup) -> CombinedKeys:
+    """verl's word for the start; a path alone is one of its older versions."""
     mode, path = source("trainer.resume_mode"), source("trainer.resume_from_path")
-    value: Any = {"auto": True, "disable": False, "resume_path": path}.get(mode, mode)
+    known = {"auto": True, "disable": False, "resume_path": path, None: path}
+    if mode not in known:
+        raise ChangesRun(f"trainer.resume_mode: {show(mode)} is not here; auto, disable and resume_path are")
+    if (value := known[mode]) is None:
+        return CombinedKeys({}, "not given")
     return CombinedKeys({"resume_from_checkpoint": value}, f"resume_from_checkpoint: {value}.")
 
 

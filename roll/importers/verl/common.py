@@ -171,9 +171,12 @@ def _aggregates(source: SourceLookup) -> str:
     return f"loss_mode: {mode} is seq-mean-token-mean {when}{others}"
 
 
-def has_adapters(source: SourceLookup) -> bool:
+NO_ADAPTERS = "lora_rank is 0: no adapters"
+
+
+def has_adapters(source: SourceLookup, model: str = MODEL) -> bool:
     """True if the flat keys ask for LoRA. An initial adapter means LoRA too, whatever lora_rank says."""
-    return source.is_set(f"{MODEL}.lora_adapter_path") or source.number(f"{MODEL}.lora_rank", 0) > 0
+    return source.is_set(f"{model}.lora_adapter_path") or source.number(f"{model}.lora_rank", 0) > 0
 
 
 def has_section(source: SourceLookup) -> bool:
@@ -181,9 +184,9 @@ def has_section(source: SourceLookup) -> bool:
     return strategy_of(source, ACTOR) == MEGATRON and source.number(f"{SECTION}.rank", 0) > 0
 
 
-def _is_cosine(section: str) -> Condition:
+def is_cosine(optimizer: str) -> Condition:
     def condition(source: SourceLookup) -> str:
-        return "" if schedule_of(source, f"{section}.optim") == "cosine" else "only a cosine ends above 0"
+        return "" if schedule_of(source, optimizer) == "cosine" else "only a cosine ends above 0"
 
     return condition
 
@@ -251,15 +254,15 @@ CONDITIONS: Mapping[str, Condition] = {
     "m2po": lambda source: "" if source(f"{ACTOR}.use_m2po_loss") else _NAMED["m2po loss"](source),
     "drafts": drafts,
     "open reward model": lambda source: _NAMED["reward model"](source) if source.is_set("reward_model.enable") else "",
-    "lora": lambda source: "" if has_adapters(source) else "lora_rank is 0: no adapters",
+    "lora": lambda source: "" if has_adapters(source) else NO_ADAPTERS,
     "lora section": lambda source: "" if has_section(source) else "no adapters of Megatron",
     "validations": runs_validation,
     "overlong": lambda source: "" if overlong_buffer(source) else "no penalty on long answers is on",
     "epochs": counts_epochs,
     "actor_train ratio": lambda source: no_ratio(source, ACTOR),
     "critic ratio": lambda source: has_critic(source) or no_ratio(source, CRITIC),
-    "actor cosine": _is_cosine(ACTOR),
-    "critic cosine": lambda source: has_critic(source) or _is_cosine(CRITIC)(source),
+    "actor cosine": is_cosine(f"{ACTOR}.optim"),
+    "critic cosine": lambda source: has_critic(source) or is_cosine(f"{CRITIC}.optim")(source),
     "actor falls": _falls(ACTOR),
     "critic falls": lambda source: has_critic(source) or _falls(CRITIC)(source),
     "actor fsdp": runs_on(ACTOR, megatron=False),

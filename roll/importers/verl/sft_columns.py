@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from roll.importers.conversions import files
-from roll.importers.rows import CombinedKeys, SourceLookup
+from roll.importers.rows import CombinedKeys, SourceLookup, data
 from roll.importers.verl.templates import ARGUMENT, DEFAULT_SWITCH, OF_MODEL, SWITCH
 
 DATA = "sft_train.data_args"
@@ -13,30 +13,8 @@ MISMATCH = "data.ignore_input_ids_mismatch"
 _SETS_TEMPLATE = (SWITCH, DEFAULT_SWITCH, ARGUMENT, OF_MODEL)
 _QWEN3 = re.compile(r"qwen3(?!\.\d|[-_]?(vl|omni|coder|next))(?!.*thinking)", re.IGNORECASE)
 _CHANGES_ANSWERS = re.compile(r"qwen3|qwq|(?<![a-z])r1(?!\d)|think", re.IGNORECASE)
-APART = (
-    "{% for m in messages %}"
-    "{% if loop.first and tools %}<|im_start|>system\n"
-    "{% if m.role == 'system' %}{{ m.content }}\n\n{% endif %}"
-    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
-    "You are provided with function signatures within <tools></tools> XML tags:\n<tools>"
-    "{% for tool in tools %}{{ '\\n' + (tool | tojson) }}{% endfor %}{{ '\\n' }}</tools>\n\n"
-    "For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML "
-    'tags:\n<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call><|im_end|>\n'
-    "{% elif m.role == 'system' %}<|im_start|>system\n{{ m.content }}<|im_end|>\n{% endif %}"
-    "{% if m.role == 'user' %}<|im_start|>user\n{{ m.content }}<|im_end|>\n"
-    "{% elif m.role == 'tool' %}<|im_start|>user\n<tool_response>\n{{ m.content }}\n</tool_response><|im_end|>\n"
-    "{% elif m.role == 'assistant' %}"
-    "{% set text = m.content or '' %}"
-    "{% if '</think>' in text %}{% set text = text.split('</think>')[-1].lstrip('\\n') %}{% endif %}"
-    "<|im_start|>assistant\n{{ text }}"
-    "{% for call in m.tool_calls or [] %}{{ '\\n' if text or not loop.first else '' }}"
-    "{% set call = call.function or call %}"
-    '<tool_call>\n{"name": "{{ call.name }}", "arguments": '
-    "{{ call.arguments if call.arguments is string else call.arguments | tojson }}}\n</tool_call>{% endfor %}"
-    "<|im_end|>\n{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-"""Text that Qwen3's template makes of messages by themselves: no thoughts, and no empty block of them."""
+APART: str = data("verl/sft_template.yaml")["apart"]
+"""Text that Qwen3's template makes of messages by themselves."""
 _AS_IT_IS = "there an answer stands behind its prompt as it is, closed by the tokenizer's end of text"
 _OF_BASE = "The end of text of a base model is <|endoftext|> there; here <|im_end|> closes an answer."
 _SAME = "the same tokens where the model's template writes answers so"

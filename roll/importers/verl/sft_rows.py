@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import cos, pi, prod
+from math import prod
 
 from roll.importers.conversions import OF_EPOCH, every
 from roll.importers.row_files import rows_of
 from roll.importers.rows import CombinedKeys, Condition, SourceLookup, Split, Table, devices, split
-from roll.importers.verl.batches import gpus, leaves_gpus_open
-from roll.importers.verl.combined_keys import board
+from roll.importers.verl.adapters import flat_adapters
+from roll.importers.verl.batches import PARALLEL, by_tokens, gpus, leaves_gpus_open
+from roll.importers.verl.combined_keys import board, resume
 from roll.importers.verl.common import (
     AVERAGES_PASSES,
     ENDS_SOONER,
     MEGATRON,
+    NO_ADAPTERS,
     balance,
     counts_epochs,
     floor,
+    has_adapters,
+    is_cosine,
     schedule_of,
 )
 from roll.importers.verl.sft_columns import columns
@@ -25,9 +29,6 @@ from roll.importers.verl.templates import template_sums
 ROLE = "sft_train"
 _ARGS, _MODEL, _DATA = f"{ROLE}.training_args", f"{ROLE}.model_args", f"{ROLE}.data_args"
 _CONFIG = f"{ROLE}.strategy_args.strategy_config"
-
-
-_SPLITS = ("tensor_model_parallel", "pipeline_model_parallel", "context_parallel")
 
 
 def _is_on_megatron(source: SourceLookup) -> bool:
@@ -42,7 +43,7 @@ def _batches(source: SourceLookup) -> CombinedKeys:
         micro = source.number("data.micro_batch_size_per_gpu")
         return CombinedKeys({f"{_ARGS}.per_device_train_batch_size": micro}, f"{rows} rows in every step.", near)
     if _is_on_megatron(source):
-        together = prod(source.size(f"engine.{kind}_size", 1) for kind in _SPLITS)
+        together = prod(source.size(f"engine.{kind}_size", 1) for kind in PARALLEL)
     ranks = max(1, gpus(source) // together)
     micro = source.number("data.micro_batch_size_per_gpu")
     if not source.is_set("data.micro_batch_size_per_gpu") and source.is_set("data.micro_batch_size"):
@@ -85,14 +86,8 @@ def tokens(longest: Callable[[SourceLookup], int]) -> Callable[[SourceLookup], C
         if not source("data.use_dynamic_bsz"):
             return CombinedKeys({}, "use_dynamic_bsz is off: micro batches are counted in rows")
         group = "engine.context_parallel_size" if _is_on_megatron(source) else "ulysses_sequence_parallel_size"
-        most, together = source.number("data.max_token_len_per_gpu"), source.size(group, 1)
-        limit = max(most * together, longest(source))
-        shared = f" = {most} x {together} ranks that share sequences" if together > 1 else ""
-        key = f"{ROLE}.max_tokens_per_microbatch_in_train"
-        near = "" if limit == most * together else f"At least the longest row, {limit}."
-        return CombinedKeys(
-            {f"{ROLE}.use_dynamic_batching_in_train": True, key: limit}, f"{key}: {limit}{shared}.", near
-        )
+        most = source.number("data.max_token_len_per_gpu")
+        return by_tokens(ROLE, "train", most, source.size(group, 1), longest(source))
 
     return combine
 
@@ -107,28 +102,8 @@ def _placement(source: SourceLookup) -> CombinedKeys:
     return CombinedKeys(settings, f"{nodes} x {per_node} GPUs train.")
 
 
-def _has_lora(source: SourceLookup) -> str:
-    """An initial adapter means LoRA too, whatever lora_rank says."""
-    there = source.is_set("model.lora_adapter_path") or source.number("model.lora_rank", 0) > 0
-    return "" if there else "lora_rank is 0: no adapters"
-
-
 def _lora(source: SourceLookup) -> CombinedKeys:
-    rank = source.number("model.lora_rank")
-    if reason := _has_lora(source):
-        return CombinedKeys({}, reason)
-    path = source("model.lora_adapter_path")
-    begun = {f"{_MODEL}.adapter_name_or_path": path} if path else {}
-    if rank <= 0:
-        near = "lora_rank and lora_alpha must be those of the adapter's own file: set them where it has others."
-        target = {f"{_MODEL}.lora_target": source("model.target_modules")}
-        return CombinedKeys(target | begun, f"{_MODEL}.lora_target, by lora_adapter_path.", near)
-    settings = begun | {
-        f"{_MODEL}.lora_target": source("model.target_modules"),
-        f"{_MODEL}.lora_rank": rank,
-        f"{_MODEL}.lora_alpha": source("model.lora_alpha"),
-    }
-    return CombinedKeys(settings, f"{_MODEL}: lora_target, lora_rank {rank} (docs/lora.md).")
+    return flat_adapters(source, "model", _MODEL)
 
 
 def _cuts(source: SourceLookup) -> CombinedKeys:
@@ -136,18 +111,6 @@ def _cuts(source: SourceLookup) -> CombinedKeys:
     rule = source("data.truncation")
     sections = [_DATA, *(["validation.data_args"] if source("data.val_files") else [])]
     return CombinedKeys({f"{at}.truncation": rule for at in sections}, f"data_args.truncation: {rule}.")
-
-
-def _resume(source: SourceLookup) -> CombinedKeys:
-    mode, path = str(source("trainer.resume_mode")), source("trainer.resume_from_path")
-    value = {"auto": True, "disable": False}.get(mode, path)
-    if value is None:
-        return CombinedKeys({}, "not given")
-    return CombinedKeys({"resume_from_checkpoint": value}, f"resume_from_checkpoint: {value}.")
-
-
-def _is_cosine(source: SourceLookup) -> str:
-    return "" if schedule_of(source, "optim") == "cosine" else "only a cosine ends above 0"
 
 
 def _end(source: SourceLookup) -> CombinedKeys:
@@ -160,25 +123,13 @@ def _end(source: SourceLookup) -> CombinedKeys:
     name = schedule_of(source, "optim")
     if not source(AVERAGES_PASSES) or (name == "constant" and share == 0):
         return CombinedKeys(settings, text, ENDS_SOONER)
-    rate = _rate_within(steps, 10 * steps, share, name)
     said = (
         f"{text} There it only stops the run: the warm-up and the fall of the rate are those of all steps of "
-        f"trainer.total_epochs, here those of {steps}. Where the epochs have {10 * steps} steps, update {steps} has "
-        f"{rate:.2g} of the peak there. Near that: optim.lr_scheduler=constant with optim.warmup_steps_ratio=0 after "
-        "the file, and sft_train.training_args.warmup_steps in the YAML"
+        f"trainer.total_epochs, here those of {steps}. Near that, where the epochs are much longer: "
+        "optim.lr_scheduler=constant with optim.warmup_steps_ratio=0 after the file, and "
+        "sft_train.training_args.warmup_steps in the YAML"
     )
     return CombinedKeys(settings, text, changes={"trainer.total_training_steps": said})
-
-
-def _rate_within(update: int, steps: int, share: float, schedule: str) -> float:
-    """Share of the peak that verl's schedule over `steps` has at an update, counted from 1.
-
-    Example: update 100 of 1000 with a warm-up of a tenth has .99.
-    """
-    before, rise = update - 1, int(steps * share)
-    if before < rise:
-        return before / rise
-    return 1.0 if schedule == "constant" else (1 + cos(pi * (before - rise) / (steps - rise))) / 2
 
 
 _ONLY_AT_THE_END = 1_000_000
@@ -218,9 +169,9 @@ def _validations(source: SourceLookup) -> CombinedKeys:
 
 
 _CONDITIONS: Mapping[str, Condition] = {
-    "lora": _has_lora,
+    "lora": lambda source: "" if has_adapters(source, "model") else NO_ADAPTERS,
     "epochs": counts_epochs,
-    "cosine": _is_cosine,
+    "cosine": is_cosine("optim"),
     "fsdp": lambda source: f"engine.strategy is {MEGATRON}" if _is_on_megatron(source) else "",
     MEGATRON: lambda source: "" if _is_on_megatron(source) else "engine.strategy is not megatron",
 }
@@ -237,7 +188,7 @@ _COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "lora": _lora,
     "floor": floor("", ROLE),
     f"{ROLE} balance": balance("engine", ROLE),
-    "resume": _resume,
+    "resume": resume,
     **template_sums(ROLE),
 }
 

@@ -83,6 +83,17 @@ def test_what_a_program_prints_is_asked_for(name: str, written: str, is_as_meant
 
 
 @pytest.mark.slow
+def test_a_date_is_left_out_of_a_name_that_several_keys_write(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    words = "python -m verl.trainer.main_ppo actor_rollout_ref.model.path=/m data.train_files=/d/gsm8k.parquet"
+    words += " algorithm.use_kl_in_reward=false trainer.logger=[wandb]"
+    script.write_text(f"{words} trainer.project_name=x-$(date +%m%d)")
+    found = imported_from(read(script))
+    assert found.tree["tracker_kwargs"] == {"wandb": {"project": "x"}} and found.unresolved == ()
+    assert "date that the script adds" in found.entries[-1].note
+
+
+@pytest.mark.slow
 @cases("script, found")
 def test_what_a_script_decides_by_itself_is_what_bash_makes_of_it(script: str, found: str) -> None:
     values = [word.partition("=")[2] for word in overrides(script)]

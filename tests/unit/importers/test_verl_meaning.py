@@ -1,5 +1,6 @@
 """What a configuration of verl means is in the YAML, or the report says that it is lost."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from roll.algorithms.advantage import AdvantageSettings, group_advantages
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported, read
+from roll.importers.row_files import filled
 from tests.helpers.cases import cases
 from tests.unit.importers.test_import import entry
 
@@ -30,6 +32,22 @@ def at(found: Imported, target: str) -> Any:
     return node
 
 
+@cases("words, meaning")
+def test_words_of_verl_mean_here_what_they_mean_there(words: list[str], meaning: Mapping[str, Any]) -> None:
+    """`tree`: values by their keys, null where none is written; `keys`: outcomes, with parts of their notes; `changes`:
+    parts of what makes it another run; `lacks`: parts that no note of a key has."""
+    found = of(*map(str, map(filled, words)))
+    for target, value in meaning.get("tree", {}).items():
+        assert at(found, target) == value, target
+    for key, (outcome, *parts) in filled(meaning.get("keys", {})).items():
+        told = entry(found, key)
+        assert told[0] == outcome and all(part in told[1] for part in parts), told
+        assert not any(part in told[1] for part in meaning.get("lacks", ()))
+    assert all(any(part in change for change in found.changes) for part in meaning.get("changes", ()))
+    assert list(found.unresolved) == meaning.get("open", [])
+    assert found.is_as_meant == meaning.get("as meant", found.is_as_meant)
+
+
 @cases("word")
 def test_what_makes_it_another_run_is_told_as_that(word: str) -> None:
     assert not of(word).is_as_meant, word
@@ -47,11 +65,6 @@ def test_a_value_of_another_kind_is_told_and_breaks_nothing(key: str, value: str
     path.write_text(f"{key}: {value if value[:2] != '${' else repr(value)}\n")
     found = imported_from(read(path), "verl")
     assert [entry.key for entry in found.entries if entry.key.startswith(key)]
-
-
-def test_an_adapter_to_begin_with_is_lora_without_a_rank() -> None:
-    args = of(f"{MODEL}.lora_adapter_path=/a").tree["actor_train"]["model_args"]
-    assert (args["lora_target"], args["adapter_name_or_path"]) == ("all-linear", "/a")
 
 
 def test_verl_before_02_has_a_kl_in_the_reward_and_no_dual_clip() -> None:
@@ -81,11 +94,6 @@ def test_defaults_of_megatron_have_its_names() -> None:
     told = " ".join(imported_from(read(None, [*MEGATRON]), "verl").defaults.values())
     assert "actor.optim.clip_grad is 1.0 there" in told and "actor.optim.lr_decay_style is 'constant' there" in told
     assert "actor.grad_clip is 1.0 there" in " ".join(of().defaults.values())
-
-
-def test_answers_of_a_fork_have_their_number_in_a_key_of_verl() -> None:
-    outcome, note = entry(of(f"{ROLLOUT}.n_agent=5"), f"{ROLLOUT}.n_agent")
-    assert outcome == "changes the run" and "rollout.n says how many" in note
 
 
 def test_a_reference_is_split_as_the_policy_is() -> None:
@@ -136,28 +144,6 @@ def test_a_critic_without_a_norm_of_its_own_has_that_of_verl() -> None:
     assert (at(tree, "critic.max_grad_norm"), at(tree, "max_grad_norm")) == (0.5, 0.5)
 
 
-def test_keys_of_megatron_that_have_a_place_here_are_mapped() -> None:
-    words = {
-        "moe_grouped_gemm": True,
-        "apply_rope_fusion": True,
-        "moe_router_dtype": "fp32",
-        "moe_permute_fusion": True,
-    }
-    found = of(f"{ACTOR}.strategy=megatron", *(f"{OVERRIDE}.{key}={value}" for key, value in words.items()))
-    config = at(found, "actor_train.strategy_args.strategy_config")
-    assert {key: config[key] for key in words} == words
-    optim = f"{ACTOR}.optim.override_optimizer_config"
-    found = of(f"{ACTOR}.strategy=megatron", f"{optim}.optimizer_cpu_offload=true", f"{optim}.eps=1e-5")
-    assert found.tree["is_offload_optimizer_states_in_train_step"] is True
-    assert entry(found, f"{optim}.eps")[0] == "changes the run"
-
-
-def test_greedy_answers_are_those_of_temperature_0() -> None:
-    greedy, sampled = of(f"{ROLLOUT}.do_sample=false", f"{ROLLOUT}.temperature=0.7"), of(f"{ROLLOUT}.temperature=0.7")
-    key = "actor_infer.generating_args.temperature"
-    assert (at(greedy, key), at(sampled, key)) == (0.0, 0.7)
-
-
 def test_one_open_count_of_gpus_leaves_the_batch_as_it_is(tmp_path: Path) -> None:
     script = tmp_path / "x.sh"
     words = f"data.train_batch_size=64 {ROLLOUT}.n=16 {ACTOR}.ppo_mini_batch_size=32 trainer.n_gpus_per_node=8"
@@ -168,13 +154,6 @@ def test_one_open_count_of_gpus_leaves_the_batch_as_it_is(tmp_path: Path) -> Non
     assert (found.tree["rollout_batch_size"], found.tree["num_return_sequences_in_group"]) == (64, 16)
     assert at(found, "actor_train.training_args.per_device_train_batch_size") == 4
     assert found.unresolved == ("trainer.nnodes",) and not found.is_as_meant
-
-
-def test_another_engine_samples_the_same_answers() -> None:
-    found = of(f"{ROLLOUT}.name=trtllm", f"{ROLLOUT}.tensor_model_parallel_size=4")
-    assert at(found, "actor_infer.strategy_args.strategy_name") == "vllm" and found.is_as_meant
-    assert at(found, "actor_infer.strategy_args.strategy_config.tensor_parallel_size") == 4
-    assert entry(found, f"{ROLLOUT}.name")[0] == "approximated"
 
 
 def test_what_is_set_outside_of_a_script_is_asked_for(tmp_path: Path) -> None:
@@ -253,23 +232,6 @@ def test_what_stands_beside_a_switch_that_is_off_asks_for_nothing(words: list[st
     assert of(*words).is_as_meant == is_as_meant
 
 
-def test_answers_of_a_validation_are_kept_wherever_a_fork_logs_them() -> None:
-    assert of("trainer.val_generations_to_log_to_txt=100").is_as_meant
-
-
-def test_one_checkpoint_has_an_older_word() -> None:
-    assert of("trainer.remove_previous_ckpt_in_save=true").tree["max_ckpt_to_keep"] == 1
-    assert of("trainer.max_actor_ckpt_to_keep=3").tree["max_ckpt_to_keep"] == 3
-    assert "max_ckpt_to_keep" not in of("trainer.remove_previous_ckpt_in_save=false").tree
-
-
-def test_steps_without_an_update_are_told_where_no_critic_runs() -> None:
-    outcome, note = entry(of("trainer.critic_warmup=20"), "trainer.critic_warmup")
-    assert outcome == "approximated" and "first 19 steps" in note
-    assert entry(of("trainer.critic_warmup=0"), "trainer.critic_warmup")[0] == "asks for nothing"
-    assert of("algorithm.adv_estimator=gae", "trainer.critic_warmup=20").tree["critic_warmup"] == 20
-
-
 @pytest.mark.parametrize("name", ["grpo", "rloo", "opo"])
 def test_one_answer_alone_is_its_own_advantage(name: str) -> None:
     assert of(f"algorithm.adv_estimator={name}").tree["adv_estimator"] == name
@@ -309,23 +271,6 @@ def test_the_least_rate_of_megatron_is_a_share_of_the_peak(schedule: str, ratio:
     assert (kept is None) if ratio is None else kept == pytest.approx(ratio)
     assert found.is_as_meant
     assert not of(*words, f"{ACTOR}.optim.lr_decay_style=linear").is_as_meant
-
-
-def test_corrections_that_are_not_here_change_the_run() -> None:
-    at_ = "algorithm.rollout_correction"
-    on = (f"{at_}.rollout_is=token",)
-    assert (
-        entry(of(*on, f"{at_}.rollout_is_batch_normalize=true"), f"{at_}.rollout_is_batch_normalize")[0]
-        == "approximated"
-    )
-    assert not of(*on, f"{at_}.loss_type=reinforce").is_as_meant
-    assert not of(*on, f"{at_}.rollout_token_veto_threshold=1e-4").is_as_meant
-
-
-def test_what_an_adaptive_kl_does_not_say_is_as_verl_has_it() -> None:
-    found = of("algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive")
-    keys = {key: at(found, key) for key in ("init_kl_coef", "target_kl", "kl_horizon", "kl_penalty")}
-    assert keys == {"init_kl_coef": 0.001, "target_kl": 0.1, "kl_horizon": 10000, "kl_penalty": "k1"}
 
 
 SFT = ("model.partial_pretrain=org/model", "data.train_files=a.parquet", "data.train_batch_size=64")
@@ -401,49 +346,6 @@ def test_an_answer_that_the_manager_prime_cannot_score_is_learnt_from_there(key:
     assert entry(of(f"{key}=naive"), key)[0] == "asks for nothing"
 
 
-def test_the_time_limit_of_the_manager_prime_is_that_of_every_domain() -> None:
-    found = of("reward_model.reward_manager=prime", "data.train_files=/d/eurus/train.parquet")
-    assert {at(found, f"rewards.{name}.timeout_s") for name in ("maths", "code")} == {300.0}
-
-
-def test_a_lower_bound_of_nothing_asks_for_nothing() -> None:
-    words = ("algorithm.rollout_is=true", "algorithm.rollout_is_threshold=2.0")
-    assert of(*words, "algorithm.rollout_is_threshold_lower=0.0").is_as_meant
-    assert not of(*words, "algorithm.rollout_is_threshold_lower=0.5").is_as_meant
-
-
-def test_a_number_that_a_script_leaves_open_is_asked_for() -> None:
-    found = of("data.max_response_length=$((R-3000))", "trainer.total_training_steps=${steps}")
-    assert found.unresolved == ("data.max_response_length", "trainer.total_training_steps")
-    assert not found.is_as_meant
-
-
-def test_a_mini_batch_above_the_step_is_a_smaller_loss_with_dynamic_batches() -> None:
-    words = ("data.train_batch_size=16", f"{ACTOR}.ppo_mini_batch_size=256")
-    assert "which verl refuses" in entry(of(*words), f"{ACTOR}.ppo_mini_batch_size")[1]
-    outcome, note = entry(of(*words, f"{ACTOR}.use_dynamic_bsz=true"), f"{ACTOR}.ppo_mini_batch_size")
-    assert outcome == "approximated" and "takes 16 / 256 of its loss" in note and "refuses" not in note
-
-
-def test_more_room_for_prompts_is_no_longer_prompt() -> None:
-    found = of("data.max_prompt_length=512", f"{ROLLOUT}.prompt_length=1024")
-    assert found.is_as_meant and found.tree["prompt_length"] == 512
-
-
-def test_a_key_of_megatron_tells_who_trains() -> None:
-    found = of(f"{ACTOR}.megatron.tensor_model_parallel_size=2")
-    assert at(found, "actor_train.strategy_args.strategy_name") == "megatron_train"
-    assert at(found, "actor_train.strategy_args.strategy_config.tensor_model_parallel_size") == 2
-    assert at(of(f"{ACTOR}.strategy=fsdp2", f"{ACTOR}.megatron.x_y=2"), "actor_train.strategy_args.strategy_name") == (
-        "fsdp2_train"
-    )
-
-
-def test_a_policy_gradient_without_a_clip_is_refused_as_a_loss() -> None:
-    found = of("algorithm.rollout_correction.use_policy_gradient=true")
-    assert any("the policy loss is pg_variant" in change for change in found.changes)
-
-
 @cases("words, steps, ratio")
 def test_a_number_of_warm_up_steps_counts_before_a_share(
     words: list[str], steps: int | None, ratio: float | None
@@ -458,13 +360,6 @@ def test_a_number_of_warm_up_steps_counts_before_a_share(
     )
 
 
-def test_megatron_takes_a_share_of_warm_up_beside_0_steps() -> None:
-    found = of(
-        f"{ACTOR}.strategy=megatron", f"{ACTOR}.optim.lr_warmup_steps=0", f"{ACTOR}.optim.lr_warmup_steps_ratio=0.1"
-    )
-    assert at(found, "actor_train.training_args.warmup_ratio") == 0.1
-
-
 UPDATE_A_STEP = ("data.train_batch_size=512", f"{ACTOR}.ppo_mini_batch_size=512")
 
 
@@ -476,18 +371,6 @@ def test_a_warm_up_of_steps_is_one_of_their_updates(words: list[str], updates: i
     outcome, note = entry(found, f"{ACTOR}.optim.lr_warmup_steps")
     assert outcome == "approximated" and ("rises with each step" in note) == (updates != 10)
     assert "has (k - 1) / n of the peak there" in note
-
-
-def test_a_critic_warms_up_over_its_own_updates() -> None:
-    words = ("data.train_batch_size=64", f"{ACTOR}.ppo_mini_batch_size=32", "critic.ppo_mini_batch_size=16")
-    found = of("algorithm.adv_estimator=gae", *words, "critic.optim.lr_warmup_steps=5", "trainer.critic_warmup=3")
-    assert at(found, "critic.training_args.warmup_steps") == 20 and at(found, "critic_warmup") == 3
-
-
-def test_settings_of_hydra_itself_ask_for_nothing() -> None:
-    found = of("hydra.run.dir=/x", "hydra.searchpath=[pkg://verl.trainer.config]")
-    assert [entry(found, key)[0] for key in ("hydra.run.dir", "hydra.searchpath")] == ["asks for nothing"] * 2
-    assert found.is_as_meant
 
 
 @pytest.mark.parametrize("rule", ["middle", "left", "error"])
@@ -513,12 +396,6 @@ def test_fine_tuning_validates_its_last_step_and_not_before_the_first(freq: str,
     assert at(found, "eval_steps") == steps and at(found, "val_before_train") is False
     alone = imported_from(read(None, [*words[:2], words[3]]), "verl")
     assert at(alone, "eval_steps") == -1 and at(alone, "val_before_train") is None
-
-
-def test_references_to_what_only_verl_sets_have_its_defaults() -> None:
-    name = "trainer.experiment_name='b${data.train_batch_size}_n${actor_rollout_ref.rollout.n}_${no.such}'"
-    found = of(name, "trainer.save_freq=${trainer.nnodes}")
-    assert at(found, "exp_name") == "b1024_n4_$no.such" and at(found, "save_steps") == 1
 
 
 @pytest.mark.parametrize("word", ["engine=fsdp", "engine=megatron", "optim=fsdp"])
@@ -562,12 +439,6 @@ def test_more_prompts_of_an_update_than_of_a_step_were_allowed_before_02() -> No
     assert "verl refuses" not in entry(old, key)[1] and old.tree["resume_from_checkpoint"] is False
     new = of(*words)
     assert "verl refuses" in entry(new, key)[1] and new.tree["resume_from_checkpoint"] is True
-
-
-def test_sections_of_fine_tuning_ask_for_nothing_elsewhere() -> None:
-    found = of("model.fsdp_config.model_dtype=bf16", "optim.lr=1e-5")
-    assert entry(found, "model.fsdp_config.model_dtype")[0] == entry(found, "optim.lr")[0] == "asks for nothing"
-    assert at(found, "actor_train.training_args.learning_rate") == 1e-6 and found.is_as_meant
 
 
 def test_engines_of_verl_have_names_of_here() -> None:

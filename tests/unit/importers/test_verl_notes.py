@@ -80,12 +80,6 @@ def test_a_validation_by_a_reward_model_is_told(words: list[str], told: bool) ->
     assert ("A validation has the model's scores here" in note) == told
 
 
-def test_a_share_of_a_warm_up_rises_by_steps_there() -> None:
-    """actor_lr_scheduler.step() follows update_actor, which makes all updates of a step."""
-    outcome, note = entry(of(f"{ACTOR}.optim.lr_warmup_steps_ratio=0.1"), f"{ACTOR}.optim.lr_warmup_steps_ratio")
-    assert outcome == "approximated" and "all updates of step k" in note and "a whole step there" in note
-
-
 def test_defaults_of_prime_are_those_of_its_own_file() -> None:
     """recipe/prime/config/prime_trainer.yaml has entropy_coeff 0.001, rloo, n 4, no first validation, and its model
     on; what a script says counts more."""
@@ -208,12 +202,6 @@ def test_what_costs_no_meaning_is_no_other_run(word: str, outcome: str) -> None:
     assert entry(found, word.partition("=")[0])[0] == outcome and found.is_as_meant
 
 
-def test_use_gpg_loss_is_the_loss_of_that_name() -> None:
-    assert at(of(f"{ACTOR}.use_gpg_loss=true"), "pg_variant") == "vanilla"
-    assert entry(of(f"{ACTOR}.use_gpg_loss=true"), f"{ACTOR}.use_gpg_loss")[0] == "mapped"
-    assert at(of(f"{ACTOR}.use_gpg_loss=false"), "pg_variant") == "ppo"
-
-
 def test_the_choice_of_an_engine_s_files_is_the_strategy_of_all_roles() -> None:
     words = (f"{ACTOR}.use_kl_loss=true", f"{ACTOR}.megatron.tensor_model_parallel_size=2")
     chosen = of("model_engine=megatron", *words)
@@ -231,13 +219,6 @@ def test_the_choice_of_an_engine_s_files_counts_among_defaults_too(tmp_path: Pat
     (tmp_path / "own.yaml").write_text("defaults: [ppo_trainer, {override model_engine: megatron}, _self_]\n")
     found = imported_from(read(tmp_path / "own.yaml", [*GRPO, *DATA, "algorithm.use_kl_in_reward=false"]), "verl")
     assert found.is_as_meant and found.tree["actor_train"]["strategy_args"]["strategy_name"] == "megatron_train"
-
-
-def test_a_switch_of_the_thinking_is_the_template() -> None:
-    key = "data.apply_chat_template_kwargs.enable_thinking"
-    off, on = of(f"+{key}=false"), of(f"+{key}=true")
-    assert off.tree["global_template"] == "native_nonthinking" and entry(off, key)[0] == "mapped"
-    assert on.tree["global_template"] == "native" and entry(on, key)[0] == "approximated"
 
 
 @pytest.mark.parametrize("key", ["data.apply_chat_template_kwargs.chat_template", f"{MODEL}.custom_chat_template"])
@@ -259,20 +240,6 @@ def test_what_else_a_template_is_told_is_told_it_here() -> None:
     for role in ("actor_train", "validation"):
         assert found.tree[role]["data_args"]["template_kwargs"] == {"reasoning_effort": "low"}
     assert "template_kwargs" not in of().tree["actor_train"]["data_args"]
-
-
-def test_a_sum_over_tokens_is_the_mean_over_rows_of_their_sums_with_another_scale() -> None:
-    key = "actor_rollout_ref.actor.loss_agg_mode"
-    found = of(f"{key}=token-sum")
-    assert found.is_as_meant and found.tree["loss_agg_mode"] == "seq-mean-token-sum"
-    outcome, note = entry(found, key)
-    assert outcome == "approximated" and "divided by the rows of the update" in note and "max_grad_norm" in note
-
-
-def test_limits_of_what_is_not_read_ask_for_nothing_at_none() -> None:
-    key = "actor_rollout_ref.rollout.limit_videos"
-    assert entry(of(f"+{key}=0"), key)[0] == "asks for nothing"
-    assert entry(of(f"+{key}=1"), key)[0] == "not available"
 
 
 def test_parts_of_a_reward_are_compared_each_by_itself() -> None:
@@ -306,13 +273,6 @@ def test_an_estimator_that_verl_has_not_is_of_a_fork(name: str) -> None:
     assert f"verl has no estimator {name}" in change and found.tree["adv_estimator"] == name
 
 
-def test_how_torch_computes_an_update_changes_no_run() -> None:
-    at_override = f"{ACTOR}.optim.override_optimizer_config"
-    found = of(f"+{at_override}={{foreach: false, fused: true}}")
-    assert found.is_as_meant and entry(found, f"{at_override}.foreach")[0] == "asks for nothing"
-    assert not of(f"+{at_override}={{amsgrad: true}}").is_as_meant
-
-
 def test_the_time_of_a_reward_is_told_where_verl_has_no_limit() -> None:
     own = of("custom_reward_function.path=mine.py")
     outcome, note = entry(own, "custom_reward_function.path")
@@ -321,16 +281,6 @@ def test_the_time_of_a_reward_is_told_where_verl_has_no_limit() -> None:
     prime = of("custom_reward_function.path=mine.py", "reward_model.reward_manager=prime")
     assert entry(prime, "custom_reward_function.path")[0] == "mapped"
     assert not any("30 s" in note for note in of("data.train_files=/d/gsm8k/a.parquet").notes), "math_rule is quick"
-
-
-def test_gpus_of_an_engine_that_is_not_here_count_in_the_plan() -> None:
-    found = of(f"{ROLLOUT}.name=mine", f"{ROLLOUT}.tensor_model_parallel_size=4")
-    assert "4 GPUs in the plan" in entry(found, f"{ROLLOUT}.tensor_model_parallel_size")[1]
-
-
-def test_an_algorithm_that_is_not_here_is_refused_with_the_nearest() -> None:
-    (change,) = of("algorithm.adv_estimator=codapo").changes
-    assert "difficulty_loss_weight does the latter" in change
 
 
 def test_the_manager_of_rewards_has_two_names_and_one_meaning() -> None:
@@ -363,24 +313,6 @@ def test_an_update_of_more_prompts_than_a_step_has_says_so() -> None:
     assert outcome == "approximated" and "is more than the" in note and "= ppo_mini_batch_size" not in note
 
 
-@pytest.mark.parametrize("name", ["wandb", "swanlab", "mlflow"])
-def test_a_tracker_gets_the_name_of_the_project(name: str) -> None:
-    found = of(f"trainer.logger=[console,{name}]", "trainer.project_name=mine")
-    assert at(found, f"tracker_kwargs.{name}.project") == "mine"
-
-
-def test_numbers_in_a_file_are_the_lines_of_jsonl() -> None:
-    found = of("trainer.logger=[console,file]")
-    assert at(found, "track_with") == ["stdout", "jsonl"]
-    assert entry(found, "trainer.logger")[0] == "mapped"
-
-
-def test_prompts_in_chunks_are_no_loss_with_sglang() -> None:
-    key = f"{ROLLOUT}.enable_chunked_prefill"
-    assert entry(of(f"{ROLLOUT}.name=sglang", f"{key}=true"), key)[0] == "asks for nothing"
-    assert entry(of(f"{ROLLOUT}.name=sglang", f"{key}=false"), key)[0] == "not available"
-
-
 def test_a_torchrun_without_a_number_starts_one_process() -> None:
     command = "torchrun -m verl.trainer.fsdp_sft_trainer data.train_files=a model.partial_pretrain=m"
     tree, notes = _launched(command)
@@ -401,23 +333,6 @@ def test_fine_tuning_on_engines_continues_by_default() -> None:
     assert _launched(f"torchrun -m verl.trainer.sft_trainer {words}")[0]["resume_from_checkpoint"] is True
     off = f"torchrun -m verl.trainer.sft_trainer {words} trainer.resume_mode=disable"
     assert _launched(off)[0]["resume_from_checkpoint"] is False
-
-
-def test_steps_say_that_epochs_end_a_run_there_as_well() -> None:
-    note = entry(of("trainer.total_training_steps=20", "trainer.total_epochs=1"), "trainer.total_training_steps")[1]
-    assert "the last epoch of trainer.total_epochs ends a run too" in note
-
-
-def test_a_list_of_reward_models_is_one_or_another_run() -> None:
-    path = "rewards.verl.model_args.model_name_or_path"
-    assert at(of("reward_model.enable=true", "reward_model.model.path=[a]"), path) == "a"
-    (change, *_) = of("reward_model.enable=true", "reward_model.model.path=[a,b]").changes
-    assert "2 reward models" in change
-
-
-def test_references_in_a_name_resolve_apart() -> None:
-    found = of("data.train_batch_size=8", "trainer.experiment_name=x-${data.train_batch_size}-${data.q}")
-    assert at(found, "exp_name") == "x-8-$data.q"
 
 
 @cases("module, told")

@@ -150,12 +150,11 @@ STOPPED = " trainer.total_epochs=10 trainer.total_training_steps=100"
 
 
 def test_steps_of_the_older_program_end_a_run_within_its_schedule() -> None:
-    """Its rate is drawn over total_epochs. Of 1000 steps, 100 of them warm-up, update 100 has 99/100 of the peak in
-    verl; here it is the last of 100, where a cosine has fallen to 0."""
+    """Its rate is drawn over total_epochs; here a cosine has fallen to 0 in the last step."""
     found = of_command(FSDP + STOPPED)
     outcome, note = entry(found, "trainer.total_training_steps")
     assert outcome == "changes the run" and found.tree["max_steps"] == 100
-    assert "Where the epochs have 1000 steps, update 100 has 0.99 of the peak there" in note
+    assert "the warm-up and the fall of the rate are those of all steps of trainer.total_epochs" in note
 
 
 @cases("line")
