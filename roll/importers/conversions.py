@@ -52,7 +52,8 @@ def inline(table: Mapping[Any, Any], key: str) -> Callable[[Any], Any]:
         if isinstance(value, list | dict) or value not in table:
             if table.get("else") == "same":
                 return value
-            raise ChangesRun(f"{key}: {show(value)} is not here; {', '.join(map(show, table))} are")
+            shown = [each if isinstance(each, str) else show(each) for each in (value, *table)]
+            raise ChangesRun(f"{key}: {shown[0]} is not here: {', '.join(shown[1:])} are")
         found = table[value]
         if not isinstance(found, list):
             return found
@@ -208,7 +209,8 @@ def _rise(near: str) -> Callable[[Any], Any]:
     return converted
 
 
-rise, rise_by_steps = _rise(data("words.yaml")["rise"]), _rise(data("words.yaml")["rise by steps"])
+rise = _rise(f"the share is rounded up to a whole update here, down there; {FIRST_UPDATE}")
+rise_by_steps = _rise(data("words.yaml")["rise by steps"])
 
 
 def run_name(value: object) -> Any:

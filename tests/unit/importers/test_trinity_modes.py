@@ -97,5 +97,5 @@ def test_what_a_run_in_one_process_has_no_use_for_is_said() -> None:
     assert "experience" not in found.tree
     assert entry(imported("mode=serve"), "mode") == (
         "changes the run",
-        "mode: serve is not here: both, colocate, explore, train and bench are",
+        "mode: serve is not here: both, colocate, explore, train, bench are",
     )
