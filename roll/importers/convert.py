@@ -132,8 +132,8 @@ class _Conversion:
         self._defaults = {**table.release, **self._known}
         self._values: dict[str, Any] = {}
         self._source = SourceLookup(self._values, self._defaults)
-        self._given = {key: self._with_defaults(value) for key, value in values.items()}
-        self._values |= {key: undated(value) if of_script else value for key, value in self._given.items()}
+        self._as_written = {key: self._with_defaults(value) for key, value in values.items()}
+        self._values |= {key: undated(value) if of_script else value for key, value in self._as_written.items()}
         self._tree: Tree = {}
         self._writer: dict[str, str] = {}
         self._sums: dict[str, CombinedKeys | NotHere] = {}
@@ -162,7 +162,7 @@ class _Conversion:
     def run(self, key_values: list[tuple[str, str, Any]], names: Mapping[str, str], notes: tuple[str, ...]) -> Imported:
         by_key: dict[str, Entry] = {}
         order = {row.key: i for i, row in enumerate(self._table.rows)}
-        known = sorted(self._given.items(), key=lambda item: order.get(item[0], len(order)))
+        known = sorted(self._as_written.items(), key=lambda item: order.get(item[0], len(order)))
         for known_as, value in known:
             by_key[known_as] = self._entry(names[known_as], known_as, value)
         defaults = dict(self._by_default())
@@ -196,9 +196,9 @@ class _Conversion:
 
     def _again(self, key: str, value: Any, counts: str, known_as: str) -> Entry:
         """The entry of a key that another name of it overrules."""
-        if value is None or value == self._given[known_as]:
+        if value is None or value == self._as_written[known_as]:
             return Entry(key, value, "asks for nothing", f"{counts} has the same meaning and is used")
-        return Entry(key, value, "not available", f"{counts} is {show(self._given[known_as])} and counts")
+        return Entry(key, value, "not available", f"{counts} is {show(self._as_written[known_as])} and counts")
 
     def _entry(self, key: str, known_as: str, value: Any) -> Entry:
         row = self._table.row(known_as)
