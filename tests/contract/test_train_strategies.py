@@ -36,7 +36,6 @@ MORE_CASES = [
     Case("megatron_train", MEGATRON, 2, {"use_distributed_optimizer": True}),
     Case("fsdp2_train", FSDP2, 1),
     Case("fsdp2_train", FSDP2, 2),
-    Case("fsdp2_train", FSDP2, 2, {"tensor_parallel_size": 2}),
 ]
 
 

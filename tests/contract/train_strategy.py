@@ -50,7 +50,6 @@ class Case:
     def __str__(self) -> str:
         stage = self.strategy_config.get("zero_optimization", {}).get("stage")
         form = "-packs" * self.packs + "-trees" * self.shares
-        form += "-tensor" * ("tensor_parallel_size" in self.strategy_config)
         return f"{self.strategy_name}{'' if stage is None else stage}-x{self.world_size}{form}"
 
 

@@ -41,28 +41,6 @@ def test_two_ranks_train_beside_a_reference_and_one_rank_goes_on(sort_data: Path
 
 
 @pytest.mark.slow
-def test_ranks_that_divide_matrices_train_beside_a_reference_and_one_rank_goes_on(
-    shared_heads_data: Path, start_run: StartRun
-) -> None:
-    """Policy and reference, with the sampler's log-probs those of the trainer's weights, before and after."""
-    both = ("reference.device_mapping=[0, 1]", "+reference.strategy_args.strategy_config.tensor_parallel_size=2")
-    tensor = "+actor_train.strategy_args.strategy_config.tensor_parallel_size=2"
-    batch = "actor_train.training_args.gradient_accumulation_steps=4"
-    run = start_run(shared_heads_data, "tiny_sort_fsdp2", *ONE_STEP, *REFERENCE, *both, tensor, batch, name="tensor")
-    assert run.wait() == 0, run.text
-    assert "tensor parallel 2" in run.text
-    assert run.metrics[1]["actor/grad_norm"] > 0.01
-    assert run.metrics[1]["actor/kl_loss"] == pytest.approx(0, abs=1e-6)
-    more = ("max_steps=2", "eval_steps=-1", "save_steps=-1", "resume_from_checkpoint=true")
-    alone = ("actor_train.device_mapping=[0]", "reference.device_mapping=[0]")
-    later = start_run(shared_heads_data, "tiny_sort_fsdp2", *more, *REFERENCE, *alone, batch, name="tensor")
-    assert later.wait() == 0, later.text
-    assert later.metrics[2]["actor/kl_loss"] > 1e-6
-    assert later.metrics[2]["train_infer/log_prob_diff_max"] < 1e-4
-    later.assert_all_gone()
-
-
-@pytest.mark.slow
 def test_the_demo_learns_and_begins_as_with_deepspeed(sort_data: Path, start_run: StartRun) -> None:
     """Sampling is seeded and the weights are the same, so the first step of both runs trains on the same rows: their
     figures agree to 1e-4 (sums in another order)."""

@@ -351,7 +351,6 @@ CHECKS: tuple[Check, ...] = (
     _deepspeed("zero3-cpuoffload", "ZeRO 3 with optimizer and parameters in host memory", _ON_HOST),
     _fsdp2("fsdp2", "all ranks hold the model together", {}),
     _fsdp2("fsdp2-replicas", "every rank holds the model", {"fsdp_size": 1}),
-    _fsdp2("fsdp2-tp2", "tensor parallel 2", {"tensor_parallel_size": 2}, 2),
     _fsdp2("fsdp2-waiting", "weights and optimizer wait in host memory", _WAITING),
     _fsdp2("fsdp2-cpuoffload", "everything in host memory", {"offload_policy": True}),
     _lora("zero2", "deepspeed", "ZeRO 2", {"stage": 2}),

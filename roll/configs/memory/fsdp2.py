@@ -1,8 +1,7 @@
 """fsdp2_train and fsdp2_infer: what fully_shard leaves on a rank.
 
 Every weight is cut along its first dimension, over the ranks that hold the model together; the largest share counts.
-`tensor_parallel_size` divides matrices of blocks before that, not what waits for the backward pass, of which it makes
-less than is said here. `ep_size` divides the experts of a layer before that; tokens are taken to spread evenly.
+`ep_size` divides the experts of a layer before that; tokens are taken to spread evenly.
 A trainer keeps its shards in fp32, whatever it computes in: 4 bytes for the weight, 4 for its gradient, 8 for AdamW.
 Whole weights exist while they are used, in model_args.dtype: those of one block and the next (all of them with
 `reshard_after_forward: false`), embedding and head.
@@ -101,10 +100,8 @@ def _share(weight: Weight, facts: RoleFacts) -> float:
 
 
 def _held(weight: Weight, facts: RoleFacts) -> float:
-    """Elements on ranks that hold the model together but share no matrix and no layer's experts."""
-    divided = _is_of_block(weight, facts) and len(weight.shape) > 1
-    tensor = _settings(facts).tensor_parallel_size if divided else 1
-    return weight.num_elements / (tensor * _expert_ranks(weight, facts))
+    """Elements on ranks that hold the model together but share no layer's experts."""
+    return weight.num_elements / _expert_ranks(weight, facts)
 
 
 def _expert_ranks(weight: Weight, facts: RoleFacts) -> int:

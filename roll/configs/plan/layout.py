@@ -166,9 +166,8 @@ def _overlap_problems(first: str, one: WorkerConfig, second: str, two: WorkerCon
 @dataclass(frozen=True)
 class ParallelSizes:
     """Sizes with data x tensor x pipeline x context x sequence = ranks; `sequence` is that of the trainers that keep
-    every layer whole (ulysses_size). The expert sizes divide the ranks of a pipeline stage
-    once more, for the experts' weights alone: they do not divide the batch. `whole_head`: ranks that share matrices
-    have the head whole all the same.
+    every layer whole (ulysses_size). The expert sizes divide the ranks of a pipeline stage once more, for the experts'
+    weights alone: they do not divide the batch.
 
     Example: 8 ranks of megatron_train with tensor 2 and pipeline 2 have data 2; with expert 2 as well, still 2.
     """
@@ -180,7 +179,6 @@ class ParallelSizes:
     sequence: int = 1
     expert: int = 1
     expert_tensor: int = 1
-    whole_head: bool = False
 
 
 def parallel_sizes(worker: WorkerConfig) -> ParallelSizes:

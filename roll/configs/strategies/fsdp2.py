@@ -15,66 +15,7 @@ from roll.configs.strategies.fsdp2_settings import Fsdp2Settings
 from roll.configs.strategies.model_numbers import text_part
 from roll.configs.tables.families import EXPERTS
 
-# `tensor_parallel_size` of the fsdp2 strategies: which models can be divided, and what does not go with it.
-
-_DIVIDED = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
 _EIGHT_BIT_OR_MUON = (EIGHT_BIT, "muon")
-
-
-def tensor_problems(choice: Choice, size: int, on_host: bool) -> Iterator[Problem]:
-    """Yield the other settings of the role that conflict with `tensor_parallel_size: size`. `on_host`:
-    offload_policy."""
-    if size == 1:
-        return
-    worker, name, key = choice.worker, choice.role.name, f"{choice.at}.tensor_parallel_size"
-    args = worker.model_args
-    reasons = {
-        f"{name}.model_args.ulysses_size": args.ulysses_size > 1
-        and "sequence parallel needs whole layers on every rank. Use one of the two",
-        f"{name}.model_args.lora_target": args.has_lora and "adapters are not divided. Set it to 1",
-        f"{name}.model_args.enable_activation_offload": args.enable_activation_offload
-        and "activations that are divided among ranks cannot be moved to host memory. Use gradient checkpointing, or "
-        "set it to 1",
-        f"{name}.use_torch_compile": worker.use_torch_compile
-        and "a divided model cannot be compiled. Use one of the two",
-        f"{choice.at}.offload_policy": on_host
-        and "ranks cannot exchange what is in host memory. Use param_offload and optimizer_offload",
-    }
-    yield from _refused_beside(choice, key, size, reasons, "which takes whole matrices")
-
-
-def _refused_beside(
-    choice: Choice, key: str, size: int, reasons: Mapping[str, str | bool], why_no_optimizer: str
-) -> Iterator[Problem]:
-    """The settings that do not go with a size, by their keys: why, or False where they are not so."""
-    for other, why in reasons.items():
-        if why:
-            yield Problem(f"{key}: {size} with {other}: {why}.", (key, other))
-    optim = choice.worker.training_args.optim
-    if choice.role.learns and optim in _EIGHT_BIT_OR_MUON:
-        other = f"{choice.role.name}.training_args.optim"
-        text = f"{key}: {size} with {other}: {optim}, {why_no_optimizer}. Use adamw_torch."
-        yield Problem(text, (key, other))
-
-
-def tensor_model_problems(choice: Choice, model: Mapping[str, Any], size: int) -> Iterator[Problem]:
-    """Checks tensor parallelism against the config.json of the model: its type must be known, and its sizes
-    divisible."""
-    if size == 1:
-        return
-    key, model_key = f"{choice.at}.tensor_parallel_size", f"{choice.role.name}.model_args.model_name_or_path"
-    if model.get("model_type") not in fsdp2_settings.PLANNED:
-        yield Problem(f"{key}: {fsdp2_settings.refused_model(model.get('model_type'))}", (key, model_key))
-        return
-    sizes = {name: model[name] for name in _DIVIDED if type(model.get(name)) is int}
-    for name, number in sizes.items():
-        if number % size:
-            fitting = ", ".join(str(n) for n in range(1, number + 1) if all(each % n == 0 for each in sizes.values()))
-            path = choice.worker.model_args.model_name_or_path
-            text = f"{key}: {size} does not divide {name} {number} of {path}. Sizes that do: {fitting}."
-            yield Problem(text, (key, model_key))
-            return
-
 
 # `ep_size` of the fsdp2 strategies: which mixtures can be divided, and what does not go with it.
 
@@ -85,8 +26,7 @@ def expert_problems(choice: Choice, settings: Fsdp2Settings) -> Iterator[Problem
     if size == 1:
         return
     key, ranks, together = f"{choice.at}.ep_size", worker.num_workers, settings.shard_size(worker.num_workers)
-    is_right = settings.tensor_parallel_size == 1 and together > 0 and ranks % together == 0
-    if is_right and together % size:
+    if together > 0 and ranks % together == 0 and together % size:
         fitting = [n for n in range(1, together + 1) if together % n == 0]
         yield Problem(
             f"{key}: {size} does not divide the {together} ranks (of {ranks}) that hold the model together. Use one of "
@@ -94,14 +34,19 @@ def expert_problems(choice: Choice, settings: Fsdp2Settings) -> Iterator[Problem
             (key, f"{choice.at}.fsdp_size", f"{name}.device_mapping", f"{name}.world_size"),
         )
     reasons = {
-        f"{choice.at}.tensor_parallel_size": settings.tensor_parallel_size > 1
-        and "tensor parallel does not support mixtures. Use one of the two",
         f"{name}.use_torch_compile": worker.use_torch_compile
         and "the number of exchanged tokens is known only at run time. Use one of the two",
         f"{name}.model_args.additional_target": bool(worker.model_args.additional_target)
         and "copies of layers were never tried with divided experts. Remove one of the two",
     }
-    yield from _refused_beside(choice, key, size, reasons, "which was not tried on divided experts")
+    for other, why in reasons.items():
+        if why:
+            yield Problem(f"{key}: {size} with {other}: {why}.", (key, other))
+    optim = worker.training_args.optim
+    if choice.role.learns and optim in _EIGHT_BIT_OR_MUON:
+        other = f"{name}.training_args.optim"
+        text = f"{key}: {size} with {other}: {optim}, which was not tried on divided experts. Use adamw_torch."
+        yield Problem(text, (key, other))
 
 
 def expert_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
@@ -124,9 +69,8 @@ def expert_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[
 
 
 def sizes(worker: WorkerConfig) -> ParallelSizes:
-    tensor, sequence = _settings(worker).tensor_parallel_size, worker.model_args.ulysses_size
-    data = max(1, worker.num_workers // (tensor * sequence))
-    return ParallelSizes(data, tensor, sequence=sequence, whole_head=tensor > 1)
+    sequence = worker.model_args.ulysses_size
+    return ParallelSizes(max(1, worker.num_workers // sequence), sequence=sequence)
 
 
 def _settings(worker: WorkerConfig) -> Fsdp2Settings:
@@ -148,19 +92,12 @@ def problems(choice: Choice) -> Iterator[Problem]:
         settings = Fsdp2Settings.model_validate(worker.strategy_config)
     except ValidationError:
         return  # told with the settings
-    size, ranks, tensor = settings.fsdp_size, worker.num_workers, settings.tensor_parallel_size
-    groups = settings.num_groups(ranks)
-    if ranks % tensor:
+    size, ranks = settings.fsdp_size, worker.num_workers
+    if size == 0 or ranks % settings.shard_size(ranks):
         fitting = [n for n in range(1, ranks + 1) if ranks % n == 0]
-        key = f"{choice.at}.tensor_parallel_size"
-        text = f"{key}: {tensor} does not divide the role's {ranks} ranks. Use one of {fitting}."
+        key = f"{choice.at}.fsdp_size"
+        text = f"{key}: {size} does not divide the role's {ranks} ranks. Use -1, or one of {fitting}."
         yield Problem(text, (key, f"{name}.device_mapping", f"{name}.world_size"))
-    elif size == 0 or groups % settings.shard_size(ranks):
-        fitting = [n for n in range(1, groups + 1) if groups % n == 0]
-        key, what = f"{choice.at}.fsdp_size", f"{groups} groups of {tensor} ranks" if tensor > 1 else f"{ranks} ranks"
-        text = f"{key}: {size} does not divide the role's {what}. Use -1, or one of {fitting}."
-        yield Problem(text, (key, f"{name}.device_mapping", f"{name}.world_size"))
-    yield from tensor_problems(choice, tensor, settings.offload_policy)
     yield from expert_problems(choice, settings)
     dtype = settings.param_dtype
     if dtype not in (None, worker.model_args.dtype):
@@ -189,7 +126,6 @@ def problems(choice: Choice) -> Iterator[Problem]:
 def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """Checks a role against the config.json of its model."""
     yield from packing.model_problems(choice, model)
-    yield from tensor_model_problems(choice, model, _settings(choice.worker).tensor_parallel_size)
     yield from expert_model_problems(choice, model)
 
 

@@ -9,15 +9,7 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.data import Names
 from roll.configs.sections.model import DTYPES
 from roll.configs.sections.training import EIGHT_BIT
-from roll.configs.strategies.model_facts import DIVIDED_EXPERTS, PLANNED
-
-
-def refused_model(model_type: object) -> str:
-    """Why a model cannot be divided, and what to do."""
-    return (
-        f"models of type {model_type} are not divided. Set it to 1, or use megatron_train and megatron_infer where "
-        f"they know the model. Known here: {', '.join(PLANNED)}."
-    )
+from roll.configs.strategies.model_facts import DIVIDED_EXPERTS
 
 
 def refused_mixture(model_type: object) -> str:
@@ -61,14 +53,8 @@ class Fsdp2Settings(Settings):
     fsdp_size: int = setting(
         ALL,
         "Number of ranks that hold the model together; further ranks hold copies (hybrid sharding). -1, or at least "
-        "the number of ranks: all of them. With tensor_parallel_size it counts groups of that many ranks.",
+        "the number of ranks: all of them.",
         ge=ALL,
-    )
-    tensor_parallel_size: int = setting(
-        1,
-        "Neighbouring ranks that take the same rows and divide every matrix of the model's blocks among them. They "
-        "count as one data-parallel rank. For models of the types in docs/trainers.md.",
-        ge=1,
     )
     ep_size: int = setting(
         1,
@@ -98,14 +84,9 @@ class Fsdp2Settings(Settings):
         False, "Weights, gradients and optimizer stay in host memory, where the step is computed; blocks visit the GPU."
     )
 
-    def num_groups(self, num_ranks: int) -> int:
-        """Number of groups of ranks that divide matrices among them."""
-        return max(1, num_ranks // self.tensor_parallel_size)
-
     def shard_size(self, num_ranks: int) -> int:
-        """Ranks, or groups that divide matrices, that hold the model together."""
-        groups = self.num_groups(num_ranks)
-        return groups if self.fsdp_size == ALL else min(self.fsdp_size, groups)
+        """Ranks that hold the model together."""
+        return num_ranks if self.fsdp_size == ALL else min(self.fsdp_size, num_ranks)
 
 
 def saved_facts(worker: WorkerConfig, dp_size: int) -> dict[str, object]:

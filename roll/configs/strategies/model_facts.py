@@ -66,5 +66,4 @@ UNSAMPLED: Mapping[str, str] = {
     **dict.fromkeys(POSITION_BIAS, "biases by distance (ALiBi), which do not know a batch's padding"),
     **_reasons(_FACTS["unsampled"]),
 }
-PLANNED: tuple[str, ...] = tuple(_FACTS["planned"].split())
 DIVIDED_EXPERTS: tuple[str, ...] = tuple(_FACTS["divided_experts"].split())

@@ -21,30 +21,30 @@ from roll.types.batch import MicroBatch
 
 @dataclass(frozen=True)
 class RowSplit:
-    """The rows of a rank: those of all ranks with the same `rank` here, neighbours in the role that share sequences or
-    matrices."""
+    """The rows of a rank: those of all ranks with the same `rank` here, neighbours in the role that share
+    sequences."""
 
     rank: int
     size: int
 
     @classmethod
-    def of(cls, context: RankContext, together: int) -> RowSplit:
-        """Return the rows of a rank, where `together` neighbouring ranks take the same rows."""
+    def of(cls, role: WorkerConfig, context: RankContext) -> RowSplit:
+        together = role.model_args.ulysses_size
         return cls(context.rank // together, context.world_size // together)
 
 
 @dataclass(frozen=True)
 class RankGroups:
-    """`sequence`: the ranks that take the same rows, each a part of every sequence; None: each rank is alone with its
-    rows. `data`: ranks that have all rows among them, each of them once; None: these are all ranks."""
+    """`sequence`: the ranks that share every sequence of the same rows; None: each rank is alone with its rows. `data`:
+    ranks that have all rows among them, each of them once; None: these are all ranks."""
 
     sequence: SequenceRanks | None = None
     data: dist.ProcessGroup | None = None
 
     @classmethod
-    def made(cls, role: WorkerConfig, context: RankContext, size: int) -> RankGroups:
-        """Collective over the role's ranks, whose process group is there. `size`: ranks that take the same rows."""
-        timeout = timedelta(minutes=role.backend_timeout)
+    def made(cls, role: WorkerConfig, context: RankContext) -> RankGroups:
+        """Collective over the role's ranks, whose process group is there."""
+        size, timeout = role.model_args.ulysses_size, timedelta(minutes=role.backend_timeout)
         if size == 1:
             return cls()
         ranks = torch.arange(context.world_size).view(-1, size)
@@ -53,8 +53,7 @@ class RankGroups:
         share, place = divmod(context.rank, size)
         sequence_group, others = together[share], apart[place]
         assert isinstance(sequence_group, dist.ProcessGroup) and isinstance(others, dist.ProcessGroup)
-        shares_sequences = role.model_args.ulysses_size > 1
-        return cls(SequenceRanks(sequence_group, place, size) if shares_sequences else None, others)
+        return cls(SequenceRanks(sequence_group, place, size), others)
 
 
 def all_reduce(

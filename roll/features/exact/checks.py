@@ -119,10 +119,6 @@ def _obstacles(worker: WorkerConfig) -> dict[str, tuple[object, str]]:
     args, reasons = worker.model_args, {}
     if args.ulysses_size > 1:
         reasons["model_args.ulysses_size"] = (args.ulysses_size, "divides sequences. Set it to 1")
-    size = worker.strategy_config.get("tensor_parallel_size", 1)
-    if size != 1:
-        key = "strategy_args.strategy_config.tensor_parallel_size"
-        reasons[key] = (size, "adds up products in parts. Set it to 1")
     if (size := worker.strategy_config.get("ep_size", 1)) != 1:
         key = "strategy_args.strategy_config.ep_size"
         reasons[key] = (size, "sends tokens to the experts of other ranks. Set it to 1")

@@ -49,8 +49,6 @@ def obstacles(worker: WorkerConfig, learns: bool) -> Mapping[str, str]:
     args, reasons = worker.model_args, {}
     if args.ulysses_size > 1:
         reasons["model_args.ulysses_size"] = "whose ranks divide rows and cannot divide trees"
-    if worker.strategy_config.get("tensor_parallel_size", 1) != 1:
-        reasons["strategy_args.strategy_config.tensor_parallel_size"] = "with which prefix sharing is not tested"
     if learns and args.has_lora and args.lora_dropout:
         reasons["model_args.lora_dropout"] = "which would drop the same numbers for all rows of a prefix"
     if args.attn_implementation == "eager":

@@ -108,7 +108,7 @@ def whole_head_problems(
     ):
         yield problem
     sizes = parallel_sizes(learns)
-    if sizes.tensor > 1 and not sizes.whole_head:
+    if sizes.tensor > 1:
         sizes_key = f"{student_at}.strategy_args.strategy_config"
         text = f"{key}: {value} takes the head of {student_at} whole on a rank, and tensor parallel divides it by"
         yield Problem(f"{text} {sizes.tensor} ({sizes_key}). Set {instead}, or no tensor parallel.", (sizes_key, key))

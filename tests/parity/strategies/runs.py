@@ -83,11 +83,6 @@ class Run:
     given: list[MicroBatch] | None = None  # rows instead of the drawn ones
 
     @property
-    def together(self) -> int:
-        """Ranks that take the same rows."""
-        return self.sequence * (self.fsdp2 or {}).get("tensor_parallel_size", 1)
-
-    @property
     def layout(self) -> str:
         if self.shares != "off":
             return "trees"
@@ -188,7 +183,7 @@ def context(role: str = "actor_train", shows: bool = False) -> RankContext:
 @contextmanager
 def trainer(run: Run) -> Iterator[DeepSpeedTrainStrategy | Fsdp2TrainStrategy]:
     where = context(run.role, run.shows)
-    strategy = _class_of(run)(run.config(), where, run.plan(where.world_size // run.together))
+    strategy = _class_of(run)(run.config(), where, run.plan(where.world_size // run.sequence))
     strategy.setup()
     if run.positions_per_chunk is not None:
         head = strategy.model.module.head

@@ -125,12 +125,12 @@ def test_head_in_chunks_changes_nothing(tied: bool, rank_pool: Pools, make_tiny_
     assert_same_training(rank_pool(2).run(runs.train, run)[0], want)
 
 
-@pytest.mark.gate("tensor")
+@pytest.mark.gate("replicas")
 @pytest.mark.proof
 @pytest.mark.parametrize(
     "settings, world_size",
-    [(FULL, 1), (FULL, 2), (REPLICAS, 2), ({"tensor_parallel_size": 2}, 2)],
-    ids=["x1", "x2", "replicas", "tensor"],
+    [(FULL, 1), (FULL, 2), (REPLICAS, 2)],
+    ids=["x1", "x2", "replicas"],
 )
 def test_bf16_training_stays_near_fp32_and_keeps_fp32_masters(
     settings: dict[str, Any], world_size: int, rank_pool: Pools, tiny_tied_model_dir: Path

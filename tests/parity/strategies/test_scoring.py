@@ -38,11 +38,6 @@ class Scorer:
     def __str__(self) -> str:
         return f"{self.name}-x{self.world_size}{'-trees' * self.shares}"
 
-    @property
-    def together(self) -> int:
-        """Ranks that take the same rows."""
-        return self.sequence * self.strategy_config.get("tensor_parallel_size", 1)
-
     def rows(self) -> list[MicroBatch]:
         return forks() if self.shares else rows()
 
@@ -78,10 +73,9 @@ PACKS = [replace(SCORERS[i], packs=True) for i in (0, 3, 5)]
 PACKS_IDS = ["hf-packs", "ds-zero3-x2-packs", "fsdp2-x2-packs"]
 TREES = [replace(SCORERS[i], shares=True) for i in (0, 3, 5)]
 TREES_IDS = ["hf-trees", "ds-zero3-x2-trees", "fsdp2-x2-trees"]
-SHARED_IDS = ["fsdp2-x2-tensor", "ds-zero3-x2-shared", "fsdp2-x2-shared", "ds-zero3-x4-shared", "fsdp2-x4-shared"]
+SHARED_IDS = ["ds-zero3-x2-shared", "fsdp2-x2-shared", "ds-zero3-x4-shared", "fsdp2-x4-shared"]
 ZERO3, FSDP, *LARGE = [replace(SCORERS[i], world_size=size, sequence=2) for size in (2, 4) for i in (3, 5)]
-TENSOR = Scorer("fsdp2_infer", FSDP2, 2, {"tensor_parallel_size": 2})
-SHARED = [TENSOR, ZERO3, FSDP, *(pytest.param(scorer, marks=pytest.mark.slow) for scorer in LARGE)]
+SHARED = [ZERO3, FSDP, *(pytest.param(scorer, marks=pytest.mark.slow) for scorer in LARGE)]
 
 
 def rows_of_texts() -> list[MicroBatch]:
@@ -187,8 +181,8 @@ def test_bf16_log_probs_stay_within_bf16_rounding(scorer: Scorer, rank_pool: Poo
 @pytest.mark.gate("hf-packs", "fsdp2-x2", "fsdp2-x2-trees")
 @pytest.mark.parametrize(
     "scorer",
-    [SCORERS[0], SCORERS[3], SCORERS[5], *PACKS, *TREES, FSDP, TENSOR],
-    ids=["hf", "ds-zero3-x2", "fsdp2-x2", *PACKS_IDS, *TREES_IDS, "fsdp2-x2-shared", "fsdp2-x2-tensor"],
+    [SCORERS[0], SCORERS[3], SCORERS[5], *PACKS, *TREES, FSDP],
+    ids=["hf", "ds-zero3-x2", "fsdp2-x2", *PACKS_IDS, *TREES_IDS, "fsdp2-x2-shared"],
 )
 def test_values_are_read_before_the_token_is_known(
     scorer: Scorer, rank_pool: Pools, tiny_model_dir: Path, tmp_path: Path
@@ -225,6 +219,6 @@ def test_numbers_of_rows_are_those_of_hugging_faces_own_model(
         want = torch.cat([model(input_ids=row.input_ids).logits for row in rows_of_texts()])
     assert float(want.std(0).min()) > 0.01 and want.shape == (8, num_labels)
     for place, outputs in enumerate(rank_pool(scorer.world_size).run(numbers_of_rows, scorer, directory)):
-        got, rank = torch.cat(outputs), place // scorer.together
+        got, rank = torch.cat(outputs), place // scorer.sequence
         assert got.dtype == torch.float32 and got.shape == (6 - 4 * rank, num_labels)
         torch.testing.assert_close(got, want[2 * rank :][: len(got)], rtol=0, atol=1e-5)

@@ -33,7 +33,6 @@ CASES: dict[str, dict[str, Any]] = {
     "fsdp2": {"fsdp2": {}},
     "fsdp2-packed": {"fsdp2": {"reshard_after_forward": False}, "packs": True},
     "fsdp2-shared-sequences": {"fsdp2": {}, "sequence": 2},
-    "fsdp2-divided": {"fsdp2": {"tensor_parallel_size": 2}},
     "fsdp2-trees": {"fsdp2": {}, "shares": "on"},
     "fsdp2-lora": {"fsdp2": {}, "model": LORA},
     "zero0": {"stage": 0},

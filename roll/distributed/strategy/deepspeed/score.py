@@ -19,14 +19,14 @@ class DeepSpeedScoreStrategy(ModelScoreStrategy):
     single device can score."""
 
     def __init__(self, role: WorkerConfig, context: RankContext):
-        share = RowSplit.of(context, role.model_args.ulysses_size)
+        share = RowSplit.of(role, context)
         self.dp_rank, self.dp_size = share.rank, share.size
         self.role, self.context = role, context
         self.rank = DeepSpeedRank(role, context, scoring_config(role))
 
     def setup(self) -> None:
         self.rank.start()
-        self._groups = RankGroups.made(self.role, self.context, self.role.model_args.ulysses_size)
+        self._groups = RankGroups.made(self.role, self.context)
         from roll.distributed.strategy.deepspeed.rank import ScorerOffload
 
         self._model = self.rank.load_model()

@@ -53,7 +53,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
 
     def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan):
         self.role, self.context, self.plan = role, context, plan
-        share = RowSplit.of(context, role.model_args.ulysses_size)
+        share = RowSplit.of(role, context)
         self.dp_rank, self.dp_size = share.rank, share.size
         self.rank = DeepSpeedRank(role, context, training_config(role, plan))
         self._engine: DeepSpeedEngine | None = None
@@ -65,7 +65,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
 
     def setup(self) -> None:
         self.rank.start()
-        self._groups = RankGroups.made(self.role, self.context, self.role.model_args.ulysses_size)
+        self._groups = RankGroups.made(self.role, self.context)
 
         from roll.distributed.strategy.deepspeed.rank import Offload
 

@@ -129,12 +129,6 @@ class Fsdp2Rank:
         self._mesh: sharding.RankMesh | None = None
         self._model: LoadedModel | None = None
         self._copies, self._frozen = HostCopies(), HostCopies(frozen=True)
-        self._norms_of_heads: frozenset[str] = frozenset()
-
-    @property
-    def together(self) -> int:
-        """Neighbouring ranks that take the same rows."""
-        return self.settings.tensor_parallel_size * self.role.model_args.ulysses_size
 
     @property
     def mesh(self) -> sharding.RankMesh:
@@ -173,18 +167,12 @@ class Fsdp2Rank:
     def _cut(self, model: LoadedModel) -> None:
         if not self.context.shows_pictures:
             model.freeze_tower()
-        if self.mesh.tensor is not None:
-            sharding.divide(model, self.mesh.tensor)
-            self._norms_of_heads = sharding.norms_of_heads(model)
         if self.mesh.experts is not None:
             sharding.divide_experts(model, self.mesh.experts[sharding.EXPERT])
         sharding.shard(model, self.mesh, self.settings, DTYPES[self.role.model_args.dtype])
 
     def complete_gradients(self) -> None:
-        """Completes gradients after the backward passes of an update: those of weights that every rank of a
-        tensor-parallel group holds whole, and of divided experts."""
-        if (group := self.mesh.tensor_group) is not None:
-            sharding.make_one(self.shards(), self._norms_of_heads, group)
+        """Completes gradients of divided experts after the backward passes of an update."""
         if self.mesh.experts is not None:
             sharding.average_experts(self.shards().values(), self.settings.ep_size)
 

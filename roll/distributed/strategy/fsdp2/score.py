@@ -23,12 +23,12 @@ class Fsdp2ScoreStrategy(ModelScoreStrategy):
     def __init__(self, role: WorkerConfig, context: RankContext):
         self.role, self.context = role, context
         self.rank = Fsdp2Rank(role, context)
-        share = RowSplit.of(context, self.rank.together)
+        share = RowSplit.of(role, context)
         self.dp_rank, self.dp_size = share.rank, share.size
 
     def setup(self) -> None:
         self.rank.start()
-        self._groups = RankGroups.made(self.role, self.context, self.rank.together)
+        self._groups = RankGroups.made(self.role, self.context)
         self._model = self.rank.load_model(DTYPES[self.role.model_args.dtype])
         self._model.module.requires_grad_(False).eval()
         with self.rank.unsharded_weights():

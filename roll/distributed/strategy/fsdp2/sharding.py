@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import Any
 
@@ -14,8 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 from roll.configs.strategies import fsdp2_settings
 from roll.configs.strategies.fsdp2_settings import Fsdp2Settings
@@ -133,62 +131,41 @@ def reshard(modules: Sequence[FSDPModule]) -> None:
         module.reshard()
 
 
-# The ranks of a role in two or three dimensions, and a weight's way from a whole to a rank's part and back.
+# The ranks of a role in one or two dimensions, and a weight's way from a whole to a rank's part and back.
 
-REPLICATE, SHARD, TENSOR, EXPERT = "replicate", "shard", "tensor", "expert"
+REPLICATE, SHARD, EXPERT = "replicate", "shard", "expert"
 
 
 @dataclass(frozen=True)
 class RankMesh:
-    """Copies of the model x ranks that shard it x ranks that share each matrix; a dimension of size 1 is left out, but
-    for the second. Neighbours in the role share matrices. `experts`: the same ranks as they hold experts, where those
-    are divided: copies x ranks that shard the same ones x ranks with others."""
+    """`data`: copies of the model x ranks that shard it; the first is left out if there is one copy. `experts`: the
+    same ranks as they hold experts, if those are divided: copies x ranks that shard the same ones x ranks with
+    others."""
 
-    every: DeviceMesh
+    data: DeviceMesh
     experts: DeviceMesh | None = None
 
     @classmethod
     def of(cls, kind: str, settings: Fsdp2Settings, num_ranks: int) -> RankMesh:
         """Creates the mesh on devices of a `kind`. Collective over all ranks."""
         size = settings.shard_size(num_ranks)
-        sizes = {
-            REPLICATE: settings.num_groups(num_ranks) // size,
-            SHARD: size,
-            TENSOR: settings.tensor_parallel_size,
-        }
-        every, apart = _mesh(kind, sizes), settings.ep_size
+        copies, apart = num_ranks // size, settings.ep_size
+        data = _mesh(kind, {REPLICATE: copies, SHARD: size})
         if apart == 1:
-            return cls(every)
-        return cls(every, _mesh(kind, {REPLICATE: sizes[REPLICATE], SHARD: size // apart, EXPERT: apart}))
-
-    @property
-    def data(self) -> DeviceMesh:
-        """The ranks with this one's part of every matrix."""
-        return _without(self.every, TENSOR)
+            return cls(data)
+        return cls(data, _mesh(kind, {REPLICATE: copies, SHARD: size // apart, EXPERT: apart}))
 
     @property
     def expert_data(self) -> DeviceMesh:
         """The ranks with this one's experts."""
         assert self.experts is not None
-        return _without(self.experts, EXPERT)
-
-    @property
-    def tensor(self) -> DeviceMesh | None:
-        """The ranks that share every matrix with this one; None: it has them alone."""
-        return self.every[TENSOR] if TENSOR in self._names else None
+        names = self.experts.mesh_dim_names or ()
+        return self.experts[tuple(name for name in names if name != EXPERT)]
 
     @property
     def shard_group(self) -> dist.ProcessGroup:
         """The ranks that hold together what this one has a part of."""
-        return self.every.get_group(SHARD)
-
-    @property
-    def tensor_group(self) -> dist.ProcessGroup | None:
-        return None if self.tensor is None else self.tensor.get_group()
-
-    @property
-    def _names(self) -> tuple[str, ...]:
-        return self.every.mesh_dim_names or ()
+        return self.data.get_group(SHARD)
 
 
 def _mesh(kind: str, sizes: Mapping[str, int]) -> DeviceMesh:
@@ -196,60 +173,37 @@ def _mesh(kind: str, sizes: Mapping[str, int]) -> DeviceMesh:
     return init_device_mesh(kind, tuple(dims.values()), mesh_dim_names=tuple(dims))
 
 
-def _without(mesh: DeviceMesh, name: str) -> DeviceMesh:
-    names = mesh.mesh_dim_names or ()
-    others = tuple(each for each in names if each != name)
-    return mesh[others] if others != names else mesh
-
-
-def tensor_placement(shard: DTensor) -> Shard | None:
-    """How tensor-parallel ranks divide a weight; None: each has it whole."""
-    return _placement(shard, TENSOR)
-
-
-def _placement(shard: DTensor, name: str) -> Shard | None:
-    names = shard.device_mesh.mesh_dim_names or ()
-    placement = shard.placements[names.index(name)] if name in names else None
-    return placement if isinstance(placement, Shard) else None
-
-
-def _division(shard: DTensor) -> tuple[DeviceMesh, Shard] | None:
-    """The ranks that share a matrix or the experts of a layer, and how; None: each rank has the weight whole before it
-    is sharded."""
-    for name in (TENSOR, EXPERT):
-        if (placement := _placement(shard, name)) is not None:
-            return shard.device_mesh[name], placement
-    return None
+def _expert_ranks(shard: DTensor) -> DeviceMesh | None:
+    """The ranks that divide the experts of a layer, whole ones each; None: each rank has the weight whole before it is
+    sharded."""
+    mesh = shard.device_mesh
+    return mesh[EXPERT] if EXPERT in (mesh.mesh_dim_names or ()) else None
 
 
 def local_part(whole: torch.Tensor, shard: DTensor) -> torch.Tensor:
-    """Return this rank's part of the whole weight: first divided over ranks that share matrices or experts, then, along
-    the first dimension, over those that shard it. (`distribute_tensor` divides in the order of the mesh, the other
-    one.)"""
-    if (division := _division(shard)) is not None:
-        ranks, placement = division
-        whole = _piece(whole, placement.dim, ranks)
-    return _piece(whole, 0, shard.device_mesh[SHARD])
+    """Return this rank's part of the whole weight: first divided over ranks that share experts, then over those that
+    shard it. (`distribute_tensor` divides in the order of the mesh, the other one.)"""
+    if (ranks := _expert_ranks(shard)) is not None:
+        whole = _piece(whole, ranks)
+    return _piece(whole, shard.device_mesh[SHARD])
 
 
-def _piece(whole: torch.Tensor, dim: int, mesh: DeviceMesh) -> torch.Tensor:
-    """This rank's chunk of a tensor. Chunks are equally large, but the last may be smaller, or empty."""
-    pieces, place = whole.chunk(mesh.size(), dim), mesh.get_local_rank()
-    return pieces[place] if place < len(pieces) else whole.narrow(dim, 0, 0)
+def _piece(whole: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+    """This rank's chunk of the rows. Chunks are equally large, but the last may be smaller, or empty."""
+    pieces, place = whole.chunk(mesh.size()), mesh.get_local_rank()
+    return pieces[place] if place < len(pieces) else whole.narrow(0, 0, 0)
 
 
 def whole_weight(shard: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The unsharded weight, gradient or moment. A shard in host memory is moved to the device first. Collective."""
     assert isinstance(shard, DTensor)
-    mesh, division = shard.device_mesh, _division(shard)
+    mesh, experts = shard.device_mesh, _expert_ranks(shard)
     part = shard.to_local().detach().to(mesh.device_type, dtype)
-    num_rows = shard.shape[0]
-    if division is not None and division[1].dim == 0:
-        num_rows //= division[0].size()
+    num_rows = shard.shape[0] if experts is None else shard.shape[0] // experts.size()
     piece = _gathered(part, num_rows, mesh.get_group(SHARD))
-    if division is None:
+    if experts is None:
         return piece
-    return DTensor.from_local(piece, division[0], [division[1]], run_check=False).full_tensor()
+    return DTensor.from_local(piece, experts, [Shard(0)], run_check=False).full_tensor()
 
 
 def _gathered(part: torch.Tensor, num_rows: int, ranks: dist.ProcessGroup) -> torch.Tensor:
@@ -261,66 +215,6 @@ def _gathered(part: torch.Tensor, num_rows: int, ranks: dist.ProcessGroup) -> to
     whole = part.new_empty(size * most, *part.shape[1:])
     dist.all_gather_single(whole, filled.contiguous(), group=ranks)
     return whole[:num_rows]
-
-
-# Matrices of a model's blocks divided over neighbouring ranks (Shoeybi et al., "Megatron-LM", arXiv 1909.08053, section
-# 3), as transformers' plan for the model says, by torch's parallelize_module. Embedding, head and norms are whole on
-# each of these ranks, which all compute the same from them.
-
-_BLOCKS = "layers.*."
-_OF_HEADS = "replicated_with_grad_allreduce"
-
-
-def _style(word: str) -> ParallelStyle | None:
-    """Parallel style for a word of transformers' plans; None if each rank holds the whole module."""
-    styles: Mapping[str, ParallelStyle] = {
-        "colwise": ColwiseParallel(),
-        "rowwise": RowwiseParallel(),
-        "colwise_gather_output": ColwiseParallel(output_layouts=Replicate()),
-        "rowwise_split_input": RowwiseParallel(input_layouts=Replicate()),
-    }
-    return styles.get(word)
-
-
-def divide(model: LoadedModel, mesh: DeviceMesh) -> None:
-    """Divides the matrices of the model's blocks over the ranks of the mesh. The model is empty: nothing is sent.
-    StrategyError for one whose type is none of `PLANNED`."""
-    kind = model.pretrained.config.model_type
-    if kind not in fsdp2_settings.PLANNED:
-        raise StrategyError(f"strategy_config.tensor_parallel_size: {fsdp2_settings.refused_model(kind)}")
-    plan = {name: style for name, word in _of_blocks(model).items() if (style := _style(word)) is not None}
-    parallelize_module(model.pretrained, mesh, plan, src_data_rank=None)
-
-
-def _of_blocks(model: LoadedModel) -> dict[str, str]:
-    return {name: word for name, word in model.pretrained.tp_plan.items() if _BLOCKS in name}
-
-
-def norms_of_heads(model: LoadedModel) -> frozenset[str]:
-    """Names of the parameters that every rank has whole, and applies to its own heads."""
-    patterns = [name for name, word in _of_blocks(model).items() if word == _OF_HEADS]
-    names = {local_name for local_name, name in model.hf_names.items() for p in patterns if fnmatchcase(name, f"{p}.*")}
-    return frozenset(names)
-
-
-def make_one(shards: Mapping[str, nn.Parameter], summed: frozenset[str], group: dist.ProcessGroup) -> None:
-    """Gradients of what tensor-parallel ranks have whole: equal on all of them, up to the last bit, in which they must
-    not drift apart, so they get the mean; of norms of heads the sum, since each has seen its heads alone."""
-    for name, device, gradient in _whole_gradients(shards):
-        there = gradient.to(device)  # with offload_policy it is in host memory, which NCCL does not reach
-        dist.all_reduce(there, group=group)
-        if name not in summed:
-            there.div_(group.size())
-        if there is not gradient:
-            gradient.copy_(there)
-
-
-def _whole_gradients(shards: Mapping[str, nn.Parameter]) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """(name, kind of the device that computes, this rank's part)."""
-    for name, shard in shards.items():
-        assert isinstance(shard, DTensor)
-        if isinstance(shard.grad, DTensor) and tensor_placement(shard) is None:
-            yield name, shard.device_mesh.device_type, shard.grad.to_local()
 
 
 # Experts of a mixture divided over neighbouring ranks, which are data-parallel ranks with rows of their own.
@@ -350,5 +244,5 @@ def average_experts(shards: Iterable[nn.Parameter], size: int) -> None:
     """Brings gradients of divided experts to the scale of the others: they are sums over the `size` ranks whose tokens
     came, and means over the ranks with the same experts, where the others are means over all."""
     for shard in shards:
-        if isinstance(shard.grad, DTensor) and _placement(shard.grad, EXPERT) is not None:
+        if isinstance(shard.grad, DTensor) and _expert_ranks(shard.grad) is not None:
             shard.grad.to_local().div_(size)

@@ -21,7 +21,7 @@ from roll.distributed.strategy import data_parallel
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
 from roll.distributed.strategy.data_parallel import RankGroups, RowSplit
 from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank, local
-from roll.distributed.strategy.fsdp2.sharding import tensor_placement, whole_weight
+from roll.distributed.strategy.fsdp2.sharding import whole_weight
 from roll.distributed.strategy.host_copies import HostCopies
 from roll.distributed.strategy.model_score import ModelScoreStrategy
 from roll.distributed.strategy.optimizer import OfShards, go_on_after, not_finite, optimizer_of, schedule
@@ -69,16 +69,10 @@ class Updater:
         return {"grad_norm": norm, "learning_rate": learning_rate}
 
     def _norm(self) -> float:
-        """Norm of the gradients of all ranks' shards. A weight that tensor-parallel ranks hold whole counts once. The
-        result is the same on all ranks."""
-        all_gradients = [shard.grad for shard in self.trained.values() if isinstance(shard.grad, DTensor)]
-        divided = [local(gradient) for gradient in all_gradients if tensor_placement(gradient) is not None]
-        others = [local(gradient) for gradient in all_gradients if tensor_placement(gradient) is None]
-        squares = [float(get_total_norm(gradients)) ** 2 for gradients in (divided, others)]
-        of_divided, of_others = data_parallel.all_reduce(squares, self._rank.context, group=self._rank.mesh.shard_group)
-        if (group := self._rank.mesh.tensor_group) is not None:
-            of_divided = data_parallel.all_reduce([of_divided], self._rank.context, group=group)[0]
-        return math.sqrt(of_divided + of_others)
+        """Norm of the gradients of all ranks' shards. The result is the same on all ranks."""
+        gradients = [local(shard.grad) for shard in self.trained.values() if shard.grad is not None]
+        square = float(get_total_norm(gradients)) ** 2
+        return math.sqrt(data_parallel.all_reduce([square], self._rank.context, group=self._rank.mesh.shard_group)[0])
 
     @contextmanager
     def moments_at_work(self) -> Iterator[None]:
@@ -178,10 +172,7 @@ def _saved(rank: Fsdp2Rank, updater: Updater) -> Mapping[str, torch.Tensor]:
 
 
 def _layout(rank: Fsdp2Rank) -> dict[str, object]:
-    """Ranks with other rows draw other numbers: those of one tensor-parallel group draw the same."""
-    layout: dict[str, object] = {"world_size": rank.context.world_size}
-    size = rank.settings.tensor_parallel_size
-    return layout | ({"tensor_parallel_size": size} if size > 1 else {})
+    return {"world_size": rank.context.world_size}
 
 
 class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
@@ -195,20 +186,20 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
     def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan):
         self.role, self.context, self.plan = role, context, plan
         self.rank = Fsdp2Rank(role, context)
-        share = RowSplit.of(context, self.rank.together)
+        share = RowSplit.of(role, context)
         self.dp_rank, self.dp_size = share.rank, share.size
         self._updater: Updater | None = None
 
     def setup(self) -> None:
         self.rank.start()
-        self._groups = RankGroups.made(self.role, self.context, self.rank.together)
+        self._groups = RankGroups.made(self.role, self.context)
         self._model = self.rank.load_model(torch.float32, with_adapters=True)
         self._check_balance()
         self._updater = Updater(self.rank, self.role.training_args, self.plan)
         with self.rank.unsharded_weights():
             pass  # they wait where they belong
         self._prepare()
-        data_parallel.draw_apart(self.context.seed, self.context.rank // self.rank.settings.tensor_parallel_size)
+        data_parallel.draw_apart(self.context.seed, self.context.rank)
 
     @property
     def updater(self) -> Updater:

@@ -223,23 +223,3 @@ def test_activations_that_wait_on_the_host_are_there_and_not_on_the_gpu(
     on_host = next(part for part in moved.host if part.name == "activations (enable_activation_offload)")
     assert on_host.num_bytes * 26 / 28 == pytest.approx(on_gpu[0].num_bytes - on_gpu[1].num_bytes)
     assert on_host.num_bytes > 0 and total(moved.host) - total(plain.host) == on_host.num_bytes
-
-
-def test_tensor_parallel_ranks_share_matrices_of_blocks_alone(shipped: Shipped) -> None:
-    """The states of 8 ranks are the same but for rounding, since all divide everything; what a rank gathers are halves
-    of blocks, with embedding and head whole."""
-    plain = shipped(FSDP2)
-    halved = shipped(
-        FSDP2,
-        "++actor_train.strategy_args.strategy_config.tensor_parallel_size=2",
-        "actor_train.training_args.gradient_accumulation_steps=32",
-    )
-    gathered = [
-        next(p.num_bytes for p in plan.roles["actor_train"].passes["scoring"] if p.name == "gathered weights")
-        for plan in (plain, halved)
-    ]
-    block = 2 * 466_120_704 / 2  # two blocks in bf16, by half
-    assert gathered[0] - gathered[1] == pytest.approx(block, rel=1e-3)
-    whole = 2 * 152_064 * 3584 / 4 * 4  # fp32 master weights of embedding and head, by four groups
-    more = states(halved)["weights"] - states(plain)["weights"]
-    assert more * GB == pytest.approx(whole / 2, rel=1e-2)
