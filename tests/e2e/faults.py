@@ -1,4 +1,4 @@
-"""Faults of whole runs: processes killed or stopped at a moment, and what must hold afterwards, whatever happened."""
+"""Faults of whole runs: processes killed at a moment, and what must hold afterwards, whatever happened."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from roll.run.saving.manifest import check_digests, read_manifest
 from tests.helpers.process_table import command_of, name_of
 from tests.helpers.runs import END_LIMIT_S, START_LIMIT_S, Run
 
-How = Literal["kill", "stop"]
 Phase = Literal["start-up", "steps", "evaluation", "checkpoint"]
 
 SMALL = (
@@ -26,7 +25,6 @@ SMALL = (
     "actor_train.training_args.per_device_train_batch_size=16",
     "actor_train.training_args.gradient_accumulation_steps=1",
     "max_steps=100000",
-    "suspend_timeout=2",
 )
 """Steps of a tenth of a second, all of whose rollouts are recorded."""
 PHASES: dict[Phase, tuple[str, ...]] = {
@@ -42,11 +40,10 @@ RAYS = ("raylet", "gcs_server")
 @dataclass(frozen=True)
 class Fault:
     target: str
-    how: How
     phase: Phase
 
     def __str__(self) -> str:
-        return f"{self.how} {self.target} in {self.phase}"
+        return f"kill {self.target} in {self.phase}"
 
     @property
     def said(self) -> str | None:
@@ -59,12 +56,10 @@ class Fault:
 
     @property
     def is_fatal(self) -> bool | None:
-        """None, at the start: Ray replaces a worker that stopped before it registered, and the run replaces a reward
-        worker, and an engine once it is set up; it may have been later."""
+        """None, at the start: the run replaces a reward worker, and an engine once it is set up; it may have been
+        later."""
         if self.target in ("rewards.sort", "actor_infer"):
             return None if self.phase == "start-up" else False
-        if self.target in WORKERS and self.how == "stop" and self.phase == "start-up":
-            return None
         return self.target in (*WORKERS, *RAYS)
 
 
@@ -79,7 +74,7 @@ def process_of(run: Run, target: str) -> psutil.Process | None:
 
 
 def inject(run: Run, fault: Fault, chance: random.Random) -> None:
-    """Waits for the moment, then kills or stops."""
+    """Waits for the moment, then kills."""
     if fault.phase == "start-up":
         awaited = "actor_train" if fault.target in (*RAYS, "driver") else fault.target  # until then Ray itself starts
         _wait_until(run, lambda: process_of(run, awaited) is not None)
@@ -92,18 +87,15 @@ def inject(run: Run, fault: Fault, chance: random.Random) -> None:
         time.sleep(chance.random())
     process = process_of(run, fault.target)
     assert process is not None, run.text
-    (process.kill if fault.how == "kill" else process.suspend)()
+    process.kill()
 
 
 def outcome(run: Run, fault: Fault) -> str:
     """In a word, what became of the run; it has ended then. Fails where it is not what must be."""
     if fault.target == "driver":
-        if fault.how == "kill":
-            assert run.wait(END_LIMIT_S) == -signal.SIGKILL
-            check(run, killed=True)
-            return "killed"
-        time.sleep(3)  # longer than suspend_timeout: a job that is suspended as a whole goes on
-        psutil.Process(run.process.pid).resume()
+        assert run.wait(END_LIMIT_S) == -signal.SIGKILL
+        check(run, killed=True)
+        return "killed"
     ended = fault.is_fatal
     if ended is None:
         _wait(lambda: run.process.poll() is not None or bool(run.metrics), "no step, no end", START_LIMIT_S)

@@ -12,7 +12,7 @@ from typing import Any
 
 from roll.rewards.base import RewardInput
 
-HANGS, DIES = ("sleeps", "spins"), ("exits", "is killed", "is suspended")
+HANGS, DIES = ("sleeps", "spins"), ("exits", "is killed")
 FAILS = ("raises", "raises oddly", "interrupts", "says nan", "says infinity", "says text", "says nothing", "leaves")
 RETURNS: dict[str, Any] = {"says nan": float("nan"), "says infinity": float("inf"), "says text": "1.0"}
 
@@ -54,6 +54,6 @@ def _misbehave(how: str) -> Any:
         pass
     if how == "exits":
         os._exit(3)
-    if how in ("is killed", "is suspended"):
-        os.kill(os.getpid(), signal.SIGKILL if how == "is killed" else signal.SIGSTOP)
+    if how == "is killed":
+        os.kill(os.getpid(), signal.SIGKILL)
     return RETURNS.get(how)

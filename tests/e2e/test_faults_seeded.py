@@ -2,7 +2,7 @@
 
 What is real and what is not: some two dozen of 1000 hit whole runs of their own, one each. Three quarters are borne by
 one long run: its reward misbehaves in its own processes (raises, hangs, exits, is killed), and processes of it are
-killed and stopped from outside. A fifth are damaged checkpoints, tried in this process by the code that resumes.
+killed from outside. A fifth are damaged checkpoints, tried in this process by the code that resumes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from tests.e2e.faults import (
     RAYS,
     SMALL,
     Fault,
-    How,
     Phase,
     check,
     inject,
@@ -94,15 +93,15 @@ def table(seed: int, pytestconfig: pytest.Config) -> Iterator[Table]:
 def test_a_fault_that_a_run_cannot_bear_ends_it_with_its_cause(
     number: int, seed: int, table: Table, sort_data: Path, start_run: StartRun
 ) -> None:
-    """Kill and stop of every kind of process, in every phase: all of these in a random order."""
+    """Kill of every kind of process, in every phase: all of these in a random order."""
     chance = random.Random(f"{seed} whole runs")
-    all_faults = [Fault(*drawn) for drawn in itertools.product(TARGETS, get_args(How), get_args(Phase))]
+    all_faults = [Fault(*drawn) for drawn in itertools.product(TARGETS, get_args(Phase))]
     chance.shuffle(all_faults)
     for index, fault in enumerate(itertools.islice(itertools.cycle(all_faults), round(number * FATAL_SHARE))):
         run = start_run(sort_data, "tiny_sort", *SMALL, *PHASES[fault.phase], name=f"fault-{index}")
         try:
             inject(run, fault, chance)
-            table.add("a run of its own", f"{fault.how} {fault.target}, {fault.phase}", outcome(run, fault))
+            table.add("a run of its own", f"kill {fault.target}, {fault.phase}", outcome(run, fault))
         except AssertionError as error:
             error.add_note(f"fault {index}: {fault}, --fault-seed={seed}")
             raise
@@ -147,23 +146,22 @@ def test_one_run_bears_hundreds_of_faults_and_loses_no_sample(
     (tmp_path / "failures.txt").write_text("\n".join(f"{count:5} {text}" for text, count in failed.most_common()))
 
 
-def _outside(chance: random.Random) -> tuple[str, How]:
-    target = chance.choices(("rewards.sort", "actor_infer", "cleaner"), weights=(8, 1, 1))[0]
-    return target, "kill" if target == "cleaner" else chance.choice(get_args(How))
+def _outside(chance: random.Random) -> str:
+    return chance.choices(("rewards.sort", "actor_infer", "cleaner"), weights=(8, 1, 1))[0]
 
 
-def _harass(run: Run, faults: list[tuple[str, How]], table: Table, chance: random.Random) -> None:
+def _harass(run: Run, faults: list[str], table: Table, chance: random.Random) -> None:
     """One after the other, while the run goes on: at most as many as the run may have replaced."""
-    left = Counter({"rewards.sort": 10**6, "actor_infer": 3, "cleaner": 5})
+    left = Counter({"rewards.sort": 10**6, "actor_infer": 3, "cleaner": 1})
     run.wait_for_step(1)
-    for target, how in faults:
+    for target in faults:
         target = target if left[target] else "rewards.sort"
         left[target] -= 1
         time.sleep(chance.random())
         process = process_of(run, target)
         if process is not None:  # else it is being replaced just now
-            (process.kill if how == "kill" else process.suspend)()
-        table.add("from outside, one run", f"{how} {target}", "went on" if process else "not there just then")
+            process.kill()
+        table.add("from outside, one run", f"kill {target}", "went on" if process else "not there just then")
         _wait_for_progress(run, lambda: run.text.count("was restarted in") >= 3 - left["actor_infer"])
         run.wait_for_step(max(run.metrics) + 2)
 

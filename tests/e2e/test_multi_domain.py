@@ -93,12 +93,12 @@ def test_judges_that_fall_silent_or_die_and_a_hung_sandbox_are_survived_and_a_de
     sort_data: Path, start_run: StartRun, settings: list[str], judge: JudgeServer
 ):
     """The run goes on from its last checkpoint."""
-    often = ("save_steps=1", "eval_steps=-1", "suspend_timeout=3")
+    often = ("save_steps=1", "eval_steps=-1")
     run = start_run(sort_data, "multi_domain", *settings, *often, "max_steps=400", name="run", example=HERE)
     run.wait_for_step(1)
     unanswered = len(judge.asked) + 3
     judge.acts = lambda body: HANGS if len(judge.asked) < unanswered else verdict(body)
-    run.worker("rewards.code").send_signal(signal.SIGSTOP)
+    run.worker("rewards.code").send_signal(signal.SIGKILL)
     run.worker("rewards.rated").send_signal(signal.SIGKILL)
     faulty = max(run.metrics)
     run.wait_for_step(faulty + 3)

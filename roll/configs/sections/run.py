@@ -210,12 +210,6 @@ class RunConfig(Settings):
     rpc_timeout: int = setting(
         3600, "Seconds a call to a worker may take; a set-up is one, and so is the training of a step.", ge=1
     )
-    suspend_timeout: float = setting(
-        60.0,
-        "Seconds that a worker on the driver's host may be suspended (SIGSTOP); then it is killed, and replaced where "
-        "a dead one would be. For others see rpc_timeout and backend_timeout.",
-        gt=0,
-    )
     interrupt_timeout: float = setting(
         20.0,
         "Seconds after SIGTERM or SIGHUP in which the step may be finished and saved; then the run ends with what was "

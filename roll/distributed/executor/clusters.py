@@ -21,7 +21,7 @@ from roll.configs.tables.roles import Use
 from roll.distributed.executor.blueprint import BatchLimits, Blueprint
 from roll.distributed.executor.placement import Occupant, Placement
 from roll.distributed.executor.pools.task_pool import TaskPool
-from roll.distributed.executor.processes.cluster import Calls, Cluster, SuspensionWatch, WorkerSpec
+from roll.distributed.executor.processes.cluster import Calls, Cluster, WorkerSpec
 from roll.distributed.executor.processes.launch import RayRuntime
 from roll.distributed.executor.processes.resource_manager import SHARES_GPUS, ResourceManager
 from roll.distributed.executor.processes.worker_records import RecordReader
@@ -89,14 +89,12 @@ class RunClusters:
         self._pools: list[TaskPool | JobPool] = []
         logs = Path(config.logging_dir) / "workers"
         self.runtime = RayRuntime(config.network_interface, logs, on_lost, stored_bytes)
-        self._suspension = SuspensionWatch(config.suspend_timeout, self.runtime.vital)
         self._records = RecordReader(self.runtime)
         try:
             self.resources = ResourceManager(
                 config.num_nodes, config.num_gpus_per_node, config.network_interface, config.platform
             )
         except BaseException:
-            self._suspension.close()
             self._records.close()
             self.runtime.shutdown()
             raise
@@ -150,7 +148,6 @@ class RunClusters:
 
     def close(self) -> None:
         """Ends all processes. Engines get a moment to end theirs; workers that hang are killed all the same."""
-        self._suspension.close()
         for recovery in self._recoveries:
             recovery.close()
         if self.runtime.is_lost:

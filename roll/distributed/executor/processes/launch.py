@@ -3,7 +3,6 @@
 import atexit
 import logging
 import os
-import re
 import secrets
 import shutil
 import signal
@@ -35,12 +34,11 @@ from roll.utils.background import on_exit
 from roll.utils.imports import replaced
 from roll.utils.network import LOOPBACK, address_of, check_reachable, cluster_address, unreachable
 
-# The cleaner of one run, seen from its driver: replaced when somebody kills it, and waited for at the end.
+# The cleaner of one run, seen from its driver.
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
-_MAX_REPLACEMENTS = 10  # one that cannot start at all must not be tried for ever
 _END_LIMIT_S = 30.0
 
 
@@ -50,11 +48,8 @@ class CleanerProcess:
 
     def __init__(self, directory: str, logs: Path | None = None):
         self._arguments = (directory, *([] if logs is None else [str(logs.absolute())]))
-        self._is_ending = False
-        self._sent = b""  # to the cleaner, so far
-        self._replacements_left = _MAX_REPLACEMENTS
-        self._lock = threading.Lock()
-        self._process = self._start()
+        command = [sys.executable, "-S", "-E", cleaner.__file__, *self._arguments]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
     @property
     def pid(self) -> int:
@@ -68,10 +63,7 @@ class CleanerProcess:
         self._send("\n")
 
     def end(self) -> None:
-        """Returns when everything of the run is gone."""
-        with self._lock:
-            self._is_ending = True
-        self._process.send_signal(signal.SIGCONT)  # one that was suspended would hold up the end
+        """Returns when everything of the run is gone, also if somebody killed the cleaner."""
         try:
             self._process.communicate(timeout=_END_LIMIT_S)
         except subprocess.TimeoutExpired:
@@ -80,37 +72,9 @@ class CleanerProcess:
             cleaner.clean(*self._arguments)
 
     def _send(self, lines: str) -> None:
-        with self._lock:
-            if self._is_ending:
-                return
-            self._sent += lines.encode()
-            self._write(self._process, lines.encode())
-
-    def _write(self, process: subprocess.Popen[bytes], lines: bytes) -> None:
-        assert process.stdin is not None
-        with suppress(BrokenPipeError):  # it is dead; the one in its place is told all of it
-            os.write(process.stdin.fileno(), lines)
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-S", "-E", cleaner.__file__, *self._arguments]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-        self._write(process, self._sent)
-        on_exit(process.pid, self._replace)
-        return process
-
-    def _replace(self) -> None:
-        with self._lock:
-            if self._is_ending:
-                return
-            status = self._process.wait()
-            if not self._replacements_left:
-                logger.warning(
-                    "no process would clean up if the driver were killed: each cleaner ended (status %d)", status
-                )
-                return
-            self._replacements_left -= 1
-            logger.warning("the process that cleans up after this run ended (status %d): starting another", status)
-            self._process = self._start()
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError, ValueError):  # it is dead, or was told to end
+            os.write(self._process.stdin.fileno(), lines.encode())
 
 
 # Who gets into a Ray cluster of our own: by default only this machine, and on it only who has the token. Whoever is in
@@ -161,12 +125,6 @@ def _set(variables: dict[str, str | None]) -> None:
 # Notices that a process of Ray's own died on this host: without it no call to a worker ever ends.
 
 _VITAL = ("raylet", "gcs_server")
-_RAYLET_LOGS = ("raylet.out", "raylet.err")
-_OF_AN_AGENT = re.compile(rb"one Ray agent failed, agent_name = (\w+)")
-_WITHOUT_IT = "no worker can be reached without it"
-_MEMORY = "If nobody stopped it, the host may be out of memory (see `dmesg`)"
-_CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE})
-_UNKNOWN = "cause unknown"
 
 
 def vital_processes(directory: str) -> dict[int, str]:
@@ -175,46 +133,28 @@ def vital_processes(directory: str) -> dict[int, str]:
     return {pid: f"Ray's {name}" for pid, name in names.items() if name in _VITAL}
 
 
-def when_one_dies(processes: Mapping[int, str], logs: Path, then: Callable[[str], None]) -> None:
-    """Calls `then` from a thread, with a text that says what died and why, once for each. `logs`: where Ray writes what
-    its processes say."""
+def when_one_dies(processes: Mapping[int, str], then: Callable[[str], None]) -> None:
+    """Calls `then` from a thread, with a text that says what died and how, once for each."""
     for pid, name in processes.items():
-        on_exit(pid, partial(_say, name, pid, logs, then))
+        on_exit(pid, partial(_say, name, pid, then))
 
 
-def died(name: str, pid: int) -> str:
-    """The text for a death of which nobody knows more."""
-    return f"{name} on this host died (pid {pid}, {_UNKNOWN}): {_WITHOUT_IT}. {_MEMORY}."
+def died(name: str, pid: int, how: str = "cause unknown") -> str:
+    """The text for a death."""
+    return (
+        f"{name} on this host died (pid {pid}, {how}): no worker can be reached without it. If nobody stopped it, the "
+        "host may be out of memory (see `dmesg`)."
+    )
 
 
-def _say(name: str, pid: int, logs: Path, then: Callable[[str], None]) -> None:
-    then(_death_text(name, pid, _ending(pid), logs))
-
-
-def _death_text(name: str, pid: int, ending: os.waitid_result | None, logs: Path) -> str:
-    """A raylet ends in order when one of its agents dies: then that agent is what died."""
-    was_killed = ending is not None and ending.si_code != os.CLD_EXITED
-    if not was_killed and (agent := _failed_agent(logs)):
-        return f"Ray's {agent} on this host died, and with it {name} (pid {pid}): {_WITHOUT_IT}. {_MEMORY}."
-    if ending is None:
-        return died(name, pid)
-    if not was_killed:
-        why = "It ended by itself, or was stopped"
-        return f"{name} on this host ended (pid {pid}, exit code {ending.si_status}): {_WITHOUT_IT}. {why}."
-    why = _MEMORY if ending.si_status == signal.SIGKILL else "It was ended by that signal"
-    why = "It crashed" if ending.si_status in _CRASHES else why
-    return f"{name} on this host died (pid {pid}, signal {ending.si_status}): {_WITHOUT_IT}. {why}."
-
-
-def _failed_agent(logs: Path) -> str | None:
-    """The agent for whose death the raylet ended, as it says in its log."""
-    for name in _RAYLET_LOGS:
-        try:
-            if match := _OF_AN_AGENT.search((logs / name).read_bytes()):
-                return match[1].decode()
-        except OSError:
-            continue
-    return None
+def _say(name: str, pid: int, then: Callable[[str], None]) -> None:
+    """Tells how a child ended, without taking its status from who waits for it."""
+    with suppress(ChildProcessError):
+        if ending := os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG):
+            kind = "exit code" if ending.si_code == os.CLD_EXITED else "signal"
+            then(died(name, pid, f"{kind} {ending.si_status}"))
+            return
+    then(died(name, pid))
 
 
 def _name(pid: int) -> str:
@@ -222,14 +162,6 @@ def _name(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
         return ""
-
-
-def _ending(pid: int) -> os.waitid_result | None:
-    """How a child ended, without taking its status from who waits for it; None where nobody can say."""
-    try:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-    except ChildProcessError:
-        return None
 
 
 _START_LIMIT_S = 120.0  # of each of Ray's own processes; 30 s, Ray's limit, are too few on a busy machine
@@ -267,7 +199,6 @@ class RayRuntime:
     ) -> None:
         self.directory: Path | None = None
         self.is_lost = self._is_ending = False
-        self.vital: dict[int, str] = {}  # Ray's own processes, by pid, of a cluster of its own
         self._on_lost = on_lost
         self._cleaner: CleanerProcess | None = None
         self._connected_here = not ray.is_initialized()
@@ -342,9 +273,9 @@ class RayRuntime:
             raise
         finally:
             del os.environ[cleaner.MARK]  # Ray's processes have inherited it; what else we start is not theirs
-        self.vital = vital_processes(str(self.directory))
-        when_one_dies(self.vital, self.directory / cleaner.RAY / "session_latest" / "logs", self._lost)
-        self._cleaner.report_dead({pid: died(name, pid) for pid, name in self.vital.items()})
+        vital = vital_processes(str(self.directory))
+        when_one_dies(vital, self._lost)
+        self._cleaner.report_dead({pid: died(name, pid) for pid, name in vital.items()})
         atexit.register(self._ends)  # Ray's own end of the cluster comes after it
 
     def _lost(self, what: str) -> None:
