@@ -1,4 +1,4 @@
-"""Distribution of rows over the ranks of a role, and what the ranks exchange."""
+"""What the ranks of a role with different rows exchange."""
 
 from __future__ import annotations
 
@@ -13,24 +13,9 @@ import torch.distributed as dist
 
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext
-from roll.distributed.strategy.model_score import empty_micro_batch
 from roll.models.sequences.ranks import SequenceRanks
 from roll.platforms.table import platform_here
 from roll.types.batch import MicroBatch
-
-
-@dataclass(frozen=True)
-class RowSplit:
-    """The rows of a rank: those of all ranks with the same `rank` here, neighbours in the role that share
-    sequences."""
-
-    rank: int
-    size: int
-
-    @classmethod
-    def of(cls, role: WorkerConfig, context: RankContext) -> RowSplit:
-        together = role.model_args.ulysses_size
-        return cls(context.rank // together, context.world_size // together)
 
 
 @dataclass(frozen=True)
@@ -68,6 +53,17 @@ def all_reduce(
     total = torch.tensor(list(values), dtype=torch.float64, device=context.device)
     dist.all_reduce(total, op, group)
     return total.tolist()
+
+
+def empty_micro_batch() -> MicroBatch:
+    """A row with nothing to score: it keeps a sharded model's forward passes in step with the other ranks'."""
+    return MicroBatch(
+        input_ids=torch.zeros(1, 2, dtype=torch.int64),
+        lengths=torch.tensor([2]),
+        response_mask=torch.zeros(1, 2, dtype=torch.bool),
+        loss_weights=torch.zeros(1),
+        rollout_log_probs=torch.zeros(1, 2),
+    )
 
 
 def evened_out(micro_batches: Sequence[MicroBatch], context: RankContext) -> list[MicroBatch]:

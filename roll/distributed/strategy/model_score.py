@@ -1,7 +1,9 @@
 """Scoring with a Hugging Face model in torch: what all strategies but Megatron's share."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,15 +12,17 @@ from torch import nn
 
 from roll.algorithms.distillation import Distillation
 from roll.algorithms.loss import Loss
+from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, TrainStrategy
+from roll.distributed.strategy.data_parallel import RankGroups, all_reduce
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets, with_partners
 from roll.errors import StrategyError
 from roll.models.execution import ActivationOffload, compile_model
 from roll.models.exports import Exported
 from roll.models.head_scores import TeacherHead
 from roll.models.hf import SequenceModel, TokenLogProbModel, TokenValueModel
-from roll.models.loading import DTYPES, LoadedModel
+from roll.models.loading import DTYPES, LoadedModel, write_hf_model
 from roll.models.routers import check_routers
 from roll.models.sequences.forward_plan import ForwardPlan, ModelRank, forward_plan
 from roll.models.sequences.packed_attention import uses_kernel
@@ -41,10 +45,17 @@ class ModelScoreStrategy(ScoreStrategy):
     _plan: ForwardPlan | None = None
     _activations: ActivationOffload | None = None  # where they wait in host memory
 
+    _groups = RankGroups()  # a strategy that divides sequences makes others in `setup`
+
+    def __init__(self, role: WorkerConfig, context: RankContext):
+        self.role, self.context = role, context
+        together = role.model_args.ulysses_size
+        self.dp_rank, self.dp_size = context.rank // together, context.world_size // together
+
     @property
     def sequence_ranks(self) -> SequenceRanks | None:
         """Ranks that take the same rows as this one and share every sequence; None: it is alone with its rows."""
-        return None
+        return self._groups.sequence
 
     @property
     def model(self) -> LoadedModel:
@@ -262,12 +273,27 @@ class ModelScoreStrategy(ScoreStrategy):
             raise StrategyError(f"{self.context.role} has no value head; values come from the critic role")
 
 
-def empty_micro_batch() -> MicroBatch:
-    """A row with nothing to score: it keeps a sharded model's forward passes in step with the other ranks'."""
-    return MicroBatch(
-        input_ids=torch.zeros(1, 2, dtype=torch.int64),
-        lengths=torch.tensor([2]),
-        response_mask=torch.zeros(1, 2, dtype=torch.bool),
-        loss_weights=torch.zeros(1),
-        rollout_log_probs=torch.zeros(1, 2),
-    )
+class ModelTrainStrategy(ModelScoreStrategy, TrainStrategy):
+    """Policy, critic or reward model (context.head) over data-parallel ranks, of which the first exports and saves."""
+
+    def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan):
+        super().__init__(role, context)
+        self.plan = plan
+
+    @property
+    def exports_weights(self) -> bool:
+        return self.context.rank == 0
+
+    def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
+        return all_reduce(values, self.context, group=self._groups.data)
+
+    def save_hf_model(self, directory: Path) -> None:
+        """config.json, safetensors and the start's other files."""
+        weights, trained = self.weights_on_host(), {} if self.model.adapters is None else self._trained_on_host()
+        if self.exports_weights:
+            write_hf_model(directory, self.model, self.role.model_args, self.context.head, weights, trained)
+        all_reduce([0.0], self.context)  # nobody goes on before the files are there
+
+    @abstractmethod
+    def _trained_on_host(self) -> dict[str, torch.Tensor]:
+        """Trained weights in host memory, by their names in `pretrained`. Collective."""

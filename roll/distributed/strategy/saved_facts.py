@@ -35,6 +35,14 @@ class SavedFacts:
         fixed, layout = saved.get("fixed"), saved.get("layout")
         return cls(fixed if isinstance(fixed, dict) else {}, layout if isinstance(layout, dict) else None)
 
+    @classmethod
+    def agreeing(cls, directory: Path, required: Mapping[str, object]) -> SavedFacts:
+        """StrategyError where something differs of what is required, too."""
+        saved = cls.read(directory)
+        if wrong := saved.disagreements(required):
+            raise StrategyError(f"{directory} was saved with {', '.join(wrong)}. Resume with the same, or start over.")
+        return saved
+
     def disagreements(self, required: Mapping[str, object]) -> list[str]:
         """Return the facts that differ, of those that both name.
 

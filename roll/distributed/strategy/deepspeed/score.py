@@ -7,10 +7,9 @@ from torch import nn
 
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, State
-from roll.distributed.strategy.data_parallel import RankGroups, RowSplit
+from roll.distributed.strategy.data_parallel import RankGroups
 from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank, scoring_config
 from roll.distributed.strategy.model_score import ModelScoreStrategy
-from roll.models.sequences.ranks import SequenceRanks
 from roll.types.batch import MicroBatch
 
 
@@ -19,9 +18,7 @@ class DeepSpeedScoreStrategy(ModelScoreStrategy):
     single device can score."""
 
     def __init__(self, role: WorkerConfig, context: RankContext):
-        share = RowSplit.of(role, context)
-        self.dp_rank, self.dp_size = share.rank, share.size
-        self.role, self.context = role, context
+        super().__init__(role, context)
         self.rank = DeepSpeedRank(role, context, scoring_config(role))
 
     def setup(self) -> None:
@@ -35,10 +32,6 @@ class DeepSpeedScoreStrategy(ModelScoreStrategy):
         engine.eval()
         self._offload: ScorerOffload = ScorerOffload(engine, self.rank.config)
         self._prepare()
-
-    @property
-    def sequence_ranks(self) -> SequenceRanks | None:
-        return self._groups.sequence
 
     def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
         return self.rank.evened_out(micro_batches)

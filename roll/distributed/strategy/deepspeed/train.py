@@ -19,24 +19,20 @@ from roll.algorithms.loss import Loss
 from roll.algorithms.moe_aux_loss import with_balance
 from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
-from roll.distributed.strategy.base import RankContext, State, TrainStrategy
+from roll.distributed.strategy.base import RankContext, State
 from roll.distributed.strategy.data_parallel import (
     RankGroups,
-    RowSplit,
-    all_reduce,
     draw_apart,
     random_state,
     random_state_file,
     set_random_state,
 )
 from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank, full_dimensions, full_shape, training_config
-from roll.distributed.strategy.model_score import ModelScoreStrategy
+from roll.distributed.strategy.model_score import ModelTrainStrategy
 from roll.distributed.strategy.optimizer import go_on_after, not_finite, optimizer_of, schedule
 from roll.distributed.strategy.saved_facts import SavedFacts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
 from roll.errors import StrategyError
-from roll.models.loading import write_hf_model
-from roll.models.sequences.ranks import SequenceRanks
 from roll.types.batch import LossScale, MicroBatch
 from roll.types.metrics import MetricSums
 
@@ -44,7 +40,7 @@ if TYPE_CHECKING:
     from deepspeed import DeepSpeedEngine
 
 
-class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
+class DeepSpeedTrainStrategy(ModelTrainStrategy):
     """Policy, critic or reward model (context.head) under AdamW; fp32, or bf16 with fp32 master weights.
 
     DeepSpeed averages gradients over the ranks; the loss is multiplied by their number, so that the gradient of the
@@ -52,9 +48,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
     """
 
     def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan):
-        self.role, self.context, self.plan = role, context, plan
-        share = RowSplit.of(role, context)
-        self.dp_rank, self.dp_size = share.rank, share.size
+        super().__init__(role, context, plan)
         self.rank = DeepSpeedRank(role, context, training_config(role, plan))
         self._engine: DeepSpeedEngine | None = None
 
@@ -123,16 +117,8 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
             torch.nn.utils.clip_grads_with_norm_(self._trainable, self.rank.config.own_clip, norm)
         return norm
 
-    @property
-    def sequence_ranks(self) -> SequenceRanks | None:
-        return self._groups.sequence
-
     def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
         return self.rank.evened_out(micro_batches)
-
-    @property
-    def exports_weights(self) -> bool:
-        return self.context.rank == 0
 
     def export_weights(
         self, bucket_bytes: int, to: Collection[int] = (), whole: bool = True, merged: bool = True
@@ -148,16 +134,11 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
                 yield self.model.in_checkpoint_form(weights)
         yield from self._beside_weights(exports, whole, is_wanted, bucket_bytes)
 
-    def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
-        return all_reduce(values, self.context, group=self._groups.data)
-
     def save_checkpoint(self, directory: Path) -> None:
         save(self.engine, directory, self.context.rank, SavedFacts(self._facts), self._has_adapters)
 
     def load_checkpoint(self, directory: Path) -> None:
-        saved = SavedFacts.read(directory)
-        if wrong := saved.disagreements(self._facts):
-            raise StrategyError(f"{directory} was saved with {', '.join(wrong)}. Resume with the same, or start over.")
+        SavedFacts.agreeing(directory, self._facts)
         load(self.engine, directory, self.context.rank, self._has_adapters)
         self._offload.forget_frozen()
 
@@ -174,15 +155,7 @@ class DeepSpeedTrainStrategy(ModelScoreStrategy, TrainStrategy):
 
         return required_facts(self.role, self.dp_size)
 
-    def save_hf_model(self, directory: Path) -> None:
-        """config.json, safetensors and the start's other files."""
-        weights, trained = self.weights_on_host(), self._trained_on_host() if self._has_adapters else {}
-        if self.exports_weights:
-            write_hf_model(directory, self.model, self.role.model_args, self.context.head, weights, trained)
-        all_reduce([0.0], self.context)  # nobody goes on before the files are there
-
     def _trained_on_host(self) -> dict[str, torch.Tensor]:
-        """Trained weights in host memory, by their names in `pretrained`. Collective."""
         trained = {}
         for name, parameter in self.model.module.named_parameters():
             if parameter.requires_grad:

@@ -8,12 +8,11 @@ from torch import nn
 
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, State
-from roll.distributed.strategy.data_parallel import RankGroups, RowSplit, evened_out
+from roll.distributed.strategy.data_parallel import RankGroups, evened_out
 from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank
 from roll.distributed.strategy.fsdp2.sharding import whole_weight
 from roll.distributed.strategy.model_score import ModelScoreStrategy
 from roll.models.loading import DTYPES
-from roll.models.sequences.ranks import SequenceRanks
 from roll.types.batch import MicroBatch
 
 
@@ -21,10 +20,8 @@ class Fsdp2ScoreStrategy(ModelScoreStrategy):
     """Log-probs of the reference or of old weights, values of a critic, numbers of a reward model."""
 
     def __init__(self, role: WorkerConfig, context: RankContext):
-        self.role, self.context = role, context
+        super().__init__(role, context)
         self.rank = Fsdp2Rank(role, context)
-        share = RowSplit.of(role, context)
-        self.dp_rank, self.dp_size = share.rank, share.size
 
     def setup(self) -> None:
         self.rank.start()
@@ -34,10 +31,6 @@ class Fsdp2ScoreStrategy(ModelScoreStrategy):
         with self.rank.unsharded_weights():
             pass  # they wait where they belong
         self._prepare()
-
-    @property
-    def sequence_ranks(self) -> SequenceRanks | None:
-        return self._groups.sequence
 
     def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
         return evened_out(micro_batches, self.context)

@@ -18,18 +18,16 @@ from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.training import TrainingArgs
 from roll.distributed.strategy import data_parallel
-from roll.distributed.strategy.base import RankContext, State, TrainStrategy
-from roll.distributed.strategy.data_parallel import RankGroups, RowSplit
+from roll.distributed.strategy.base import RankContext, State
+from roll.distributed.strategy.data_parallel import RankGroups
 from roll.distributed.strategy.fsdp2.rank import Fsdp2Rank, local
 from roll.distributed.strategy.fsdp2.sharding import whole_weight
 from roll.distributed.strategy.host_copies import HostCopies
-from roll.distributed.strategy.model_score import ModelScoreStrategy
+from roll.distributed.strategy.model_score import ModelTrainStrategy
 from roll.distributed.strategy.optimizer import OfShards, go_on_after, not_finite, optimizer_of, schedule
 from roll.distributed.strategy.saved_facts import SavedFacts
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets
-from roll.errors import StrategyError
-from roll.models.loading import DTYPES, write_hf_model
-from roll.models.sequences.ranks import SequenceRanks
+from roll.models.loading import DTYPES
 from roll.models.weight_files import OneByOne, PlainReader
 from roll.types.batch import LossScale, MicroBatch
 from roll.types.metrics import MetricSums
@@ -175,7 +173,7 @@ def _layout(rank: Fsdp2Rank) -> dict[str, object]:
     return {"world_size": rank.context.world_size}
 
 
-class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
+class Fsdp2TrainStrategy(ModelTrainStrategy):
     """Policy, critic or reward model (context.head) under AdamW; fp32, or bf16 with fp32 master weights.
 
     The shards are the master weights: in bf16 they are cast on their way to the ranks that compute, and gradients are
@@ -184,10 +182,8 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
     """
 
     def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan):
-        self.role, self.context, self.plan = role, context, plan
+        super().__init__(role, context, plan)
         self.rank = Fsdp2Rank(role, context)
-        share = RowSplit.of(role, context)
-        self.dp_rank, self.dp_size = share.rank, share.size
         self._updater: Updater | None = None
 
     def setup(self) -> None:
@@ -226,19 +222,11 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
             facts = self.updater.step(self.context.role)
         return sums.to_floats(), facts
 
-    @property
-    def sequence_ranks(self) -> SequenceRanks | None:
-        return self._groups.sequence
-
     def _evened_out(self, micro_batches: Sequence[MicroBatch]) -> Sequence[MicroBatch]:
         return data_parallel.evened_out(micro_batches, self.context)
 
     def _ready_to_score(self) -> AbstractContextManager[None]:
         return self.rank.unsharded_weights()
-
-    @property
-    def exports_weights(self) -> bool:
-        return self.context.rank == 0
 
     def export_weights(
         self, bucket_bytes: int, to: Collection[int] = (), whole: bool = True, merged: bool = True
@@ -271,16 +259,12 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
                 yield self.model.in_checkpoint_form(weights)
         yield from self._beside_weights(exports, whole, is_wanted, bucket_bytes)
 
-    def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
-        return data_parallel.all_reduce(values, self.context, group=self._groups.data)
-
     def save_checkpoint(self, directory: Path) -> None:
         with self.rank.unsharded_weights():
             save(directory, self.rank, self.updater, self._facts)
 
     def load_checkpoint(self, directory: Path) -> None:
-        if wrong := SavedFacts.read(directory).disagreements(self._facts):
-            raise StrategyError(f"{directory} was saved with {', '.join(wrong)}. Resume with the same, or start over.")
+        SavedFacts.agreeing(directory, self._facts)
         with self.rank.unsharded_weights():
             load(directory, self.rank, self.updater)
             self.rank.forget_frozen()
@@ -294,16 +278,10 @@ class Fsdp2TrainStrategy(ModelScoreStrategy, TrainStrategy):
 
         return required_facts(self.role, self.dp_size)
 
-    def save_hf_model(self, directory: Path) -> None:
-        """config.json, safetensors and the start's other files."""
-        weights, trained = self.weights_on_host(), {}
-        if self.model.adapters is not None:
-            with self.rank.unsharded_weights():
-                for name, shard in self.updater.trained.items():
-                    trained[self.model.hf_names[name]] = whole_weight(shard, shard.dtype).to("cpu", copy=True)
-        if self.exports_weights:
-            write_hf_model(directory, self.model, self.role.model_args, self.context.head, weights, trained)
-        data_parallel.all_reduce([0.0], self.context)  # nobody goes on before the files are there
+    def _trained_on_host(self) -> dict[str, torch.Tensor]:
+        names, trained = self.model.hf_names, self.updater.trained.items()
+        with self.rank.unsharded_weights():
+            return {names[n]: whole_weight(shard, shard.dtype).to("cpu", copy=True) for n, shard in trained}
 
     def offload_states(self, states: frozenset[State]) -> None:
         """Moves states to host memory. On a CPU everything is there already. Gradients do not exist between two

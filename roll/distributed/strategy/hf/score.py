@@ -12,8 +12,7 @@ class HfScoreStrategy(ModelScoreStrategy):
     """Log-probs of the reference or of old weights, values of a critic, numbers of a reward model."""
 
     def __init__(self, role: WorkerConfig, context: RankContext):
-        self.role, self.context = role, context
-        self.dp_rank, self.dp_size = context.rank, context.world_size
+        super().__init__(role, context)
         self.platform = platform_of(context.device)
         self._copies = HostCopies(frozen=True)
 

@@ -22,7 +22,6 @@ from megatron.core.tensor_parallel.random import get_cuda_rng_tracker
 
 from roll.distributed.strategy.data_parallel import random_state, random_state_file, set_random_state
 from roll.distributed.strategy.saved_facts import SavedFacts
-from roll.errors import StrategyError
 from roll.features.lora.megatron import CHILD
 from roll.models.megatron.dist_files import layout_metadata, read, write
 from roll.models.megatron.hf_files import CHECKPOINT_FOLDER
@@ -179,9 +178,7 @@ def load(
     states come back under the same sizes only; under others lora_dropout, which alone draws from them, begins anew.
     Collective. StrategyError, with nothing loaded, if it was written under other `fixed`."""
     source = directory / CHECKPOINT_FOLDER
-    saved = SavedFacts.read(directory)
-    if wrong := saved.disagreements(fixed):
-        raise StrategyError(f"{directory} was saved with {', '.join(wrong)}. Resume with the same, or start over.")
+    saved = SavedFacts.agreeing(directory, fixed)
     _prime(updater.optimizer)
     state = _sharded_state(chunks, updater, adapters, layout_metadata(), is_loading=True)
     loaded = read(state, source)

@@ -15,9 +15,9 @@ from roll.algorithms.distillation import Distillation
 from roll.algorithms.loss import Loss
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import LOGITS_PER_CHUNK_OF_SHARES
+from roll.distributed.strategy.data_parallel import empty_micro_batch
 from roll.distributed.strategy.megatron.inputs import ModelInput, SlotLayout, prepare
 from roll.distributed.strategy.megatron.last_stage import HeadRequest, MtpInputs, MtpLoss
-from roll.distributed.strategy.model_score import empty_micro_batch
 from roll.models.megatron.router import StageRoutes
 from roll.models.teacher_targets import StudentOutputs, among_response_tokens, targets_of
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
