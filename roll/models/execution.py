@@ -18,8 +18,8 @@ from roll.errors import StrategyError
 from roll.models.head_scores import allow_many_forms
 from roll.models.hf import TokenLogProbModel
 from roll.models.loading import LoadedModel
+from roll.models.sequences.attention import state_layers
 from roll.models.sequences.packed_attention import PACKED_ATTENTION, packed_attention
-from roll.models.sequences.states import state_layers
 from roll.platforms.table import platform_of
 
 LEAST_ELEMENTS = 1024  # a smaller tensor costs more to move than it frees

@@ -253,7 +253,7 @@ class HeadScores(NamedTuple):
     - `log_probs`: [N], or [N, m + 1] for tokens [N, m]: the last is that of all other tokens together
     - `entropy`: [N]
     - `top_log_probs`, `top_ids`: [N, k + 1] and [N, k], largest first, and all other tokens together; no gradient
-    - `divergence`: from teacher targets (`teacher_targets.py`), [N]
+    - `divergence`: from teacher targets (`roll/features/teachers/targets.py`), [N]
     """
 
     log_probs: torch.Tensor
@@ -372,6 +372,21 @@ class _Gradients:
         yield self._bias
         for tensor, gradient in zip(self._flat, self._gradients, strict=True):
             yield None if gradient is None else gradient.to(tensor.dtype)
+
+
+def common(
+    products: Sequence[Product], bias: torch.Tensor | None, vocab_size: int
+) -> tuple[Sequence[Product], torch.Tensor | None]:
+    """A head's rows for the tokens that both models have; beyond them are rows that stand for no token."""
+    if len(products[0].weight) <= vocab_size:
+        return products, bias
+    cut = [Product(product.states, product.weight[:vocab_size]) for product in products]
+    return cut, None if bias is None else bias[:vocab_size]
+
+
+def pack_top_k_targets(log_probs: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """The lesson that log-probs [n, k + 1] and ids [n, k] are, [n, 2 k + 1]."""
+    return torch.cat((log_probs, ids.to(log_probs.dtype)), 1)
 
 
 def raw_logits(products: Sequence[Product], bias: torch.Tensor | None, ask: HeadRequest) -> torch.Tensor:

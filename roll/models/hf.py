@@ -6,8 +6,9 @@ tokens and a vocabulary of 152k that is 20 GB. Here the head sees the response p
 vocabulary at a time.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import nn
@@ -15,14 +16,38 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from roll.algorithms.distillation import Distillation
+from roll.algorithms.moe_aux_loss import layer_balance
 from roll.configs.sections.model import FusedKernelOptions
 from roll.models.exports import ModelAdapters
-from roll.models.head_scores import PLAIN, HeadForm, HeadRequest, HeadScores, LogitTransform, Product, head_scores
-from roll.models.routers import layer_balances
+from roll.models.head_scores import (
+    PLAIN,
+    HeadForm,
+    HeadRequest,
+    HeadScores,
+    LogitTransform,
+    Product,
+    common,
+    head_scores,
+    pack_top_k_targets,
+)
 from roll.models.sequences.layout import Padded, RowLayout, rows_at
-from roll.models.teacher_targets import TeacherTargets, among_response_tokens, common, divergence, pack_top_k_targets
+from roll.models.sequences.ranks import SequenceRanks
 
 _DEFAULTS = FusedKernelOptions()
+
+
+class Teacher(Protocol):
+    """Targets of a teacher for some response tokens (`roll/features/teachers/targets.py`)."""
+
+    def at_positions(self, mask: torch.Tensor, positions: torch.Tensor) -> Self: ...
+    def divergence(
+        self,
+        products: Sequence[Product],
+        bias: torch.Tensor | None,
+        transform: LogitTransform,
+        elements: int,
+        compiled: bool,
+    ) -> torch.Tensor: ...
 
 
 class LogProbHead(nn.Module):
@@ -61,7 +86,7 @@ class LogProbHead(nn.Module):
         temperature: float = 1.0,
         entropy: bool = False,
         top_k: int = 0,
-        teacher_targets: TeacherTargets | None = None,
+        teacher_targets: Teacher | None = None,
         vocab_size: int | None = None,
     ) -> HeadScores:
         """Scores of hidden [N, H]: log-probs of the targets (tokens [N] or [N, m]), and whatever else is requested.
@@ -79,7 +104,7 @@ class LogProbHead(nn.Module):
         ask = replace(self.request(hidden.device.type, temperature), entropy=entropy, top_k=top_k)
         scores = head_scores(products, bias, targets, ask)
         if teacher_targets is not None:
-            told = divergence(products, bias, self.transform, teacher_targets, ask.tile_elements, self.compiled)
+            told = teacher_targets.divergence(products, bias, self.transform, ask.tile_elements, self.compiled)
             scores = scores._replace(divergence=told)
         return scores if len(hidden) == count else scores.first(count)
 
@@ -117,7 +142,7 @@ class TokenLogProbModel(nn.Module):
         entropy: bool = False,
         layout: RowLayout | None = None,
         balanced: bool = False,
-        teacher_targets: TeacherTargets | None = None,
+        teacher_targets: Teacher | None = None,
         distillation: Distillation | None = None,
     ) -> tuple[torch.Tensor | None, ...]:
         """Log-probs (and entropy) of input_ids where response_mask is True and 0 elsewhere. [B, T] -> fp32 [B, T].
@@ -135,7 +160,7 @@ class TokenLogProbModel(nn.Module):
             return (_of_all_ranks(teacher_outputs, positions, response_mask, layout),)
         more: dict[str, Any] = {}
         if teacher_targets is not None:
-            more["teacher_targets"] = teacher_targets.at(among_response_tokens(response_mask[:, 1:], positions))
+            more["teacher_targets"] = teacher_targets.at_positions(response_mask[:, 1:], positions)
         answers = None
         if teacher_targets is None:  # a teacher says something of its own of every row
             places, targets, answers = layout.asked_once(places, targets)
@@ -237,6 +262,21 @@ def _seen_before(backbone: Any, response_mask: torch.Tensor, layout: RowLayout, 
         is_here = layout.has(places)
         places, positions = places[is_here], positions[is_here]
     return _Inputs(output.last_hidden_state.flatten(0, 1), places, positions, balance)
+
+
+def layer_balances(
+    router_logits: Sequence[torch.Tensor], top_k: int, counted: torch.Tensor, ranks: SequenceRanks | None = None
+) -> torch.Tensor:
+    """`layer_balance` of every layer [layers]. `router_logits` are [n, E] each, of the tokens of this rank; those that
+    `counted` names alone count, int64 [m], as often as it names them."""
+    values = []
+    for logits in router_logits:
+        probabilities = logits.softmax(-1, dtype=torch.float32)
+        chosen = probabilities.detach().topk(top_k, dim=-1).indices[counted]
+        choices = chosen.flatten().bincount(minlength=logits.shape[-1]).float()
+        values.append(layer_balance(choices if ranks is None else ranks.whole(choices), probabilities[counted]))
+    stacked = torch.stack(values)
+    return stacked if ranks is None else ranks.whole(stacked)
 
 
 def _encoded(backbone: Any, layout: RowLayout, arguments: dict[str, Any]) -> Any:

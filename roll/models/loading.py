@@ -41,14 +41,12 @@ from roll.configs.strategies.model_facts import LOGIT_CAPS, LOGIT_FACTORS, UNTRA
 from roll.configs.strategies.model_numbers import is_dropout, unread_number
 from roll.configs.tables.features import IN_MODELS, active
 from roll.errors import StrategyError
-from roll.models.copied_files import copy_start_files
+from roll.models.copied_files import copy_start_files, mtp_heads, shared_copies
 from roll.models.exports import Exported, ModelAdapters, plain_name
 from roll.models.head_scores import LogitTransform
 from roll.models.hf import LogProbHead, SequenceModel, TokenLogProbModel, TokenValueModel, ValueHead
-from roll.models.mtp_heads import mtp_heads, shared_copies
 from roll.models.recomputation import checkpoint_blocks
-from roll.models.sequences.attention import attention_options
-from roll.models.sequences.states import state_layers
+from roll.models.sequences.attention import attention_options, state_layers
 from roll.models.weight_files import tensor_files
 from roll.utils.imports import replaced
 

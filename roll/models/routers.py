@@ -8,8 +8,6 @@ the old log-probs (R2) or of the rollout (R3) the same experts are trained that 
 """
 
 import re
-import sys
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -18,10 +16,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
-from roll.algorithms.moe_aux_loss import layer_balance
 from roll.errors import StrategyError
 from roll.models.sequences.layout import UNKNOWN
-from roll.models.sequences.ranks import SequenceRanks
 
 _LAYER = re.compile(r"\blayers\.(\d+)\.")
 
@@ -100,31 +96,3 @@ class _Choice(TorchFunctionMode):
             return result
         self.chosen = torch.where(self._replayed != UNKNOWN, self._replayed, result.indices)
         return torch.return_types.topk((scores.gather(1, self.chosen), self.chosen))
-
-
-# How evenly a Hugging Face mixture spreads its tokens over experts, from what its routers say.
-
-
-def layer_balances(
-    router_logits: Sequence[torch.Tensor], top_k: int, counted: torch.Tensor, ranks: SequenceRanks | None = None
-) -> torch.Tensor:
-    """`layer_balance` of every layer [layers]. `router_logits` are [n, E] each, of the tokens of this rank; those that
-    `counted` names alone count, int64 [m], as often as it names them."""
-    values = []
-    for logits in router_logits:
-        probabilities = logits.softmax(-1, dtype=torch.float32)
-        chosen = probabilities.detach().topk(top_k, dim=-1).indices[counted]
-        choices = chosen.flatten().bincount(minlength=logits.shape[-1]).float()
-        values.append(layer_balance(choices if ranks is None else ranks.whole(choices), probabilities[counted]))
-    stacked = torch.stack(values)
-    return stacked if ranks is None else ranks.whole(stacked)
-
-
-def check_routers(model: PreTrainedModel) -> None:
-    """StrategyError unless Hugging Face itself gives the model a load-balancing loss: then its routers' logits are
-    told, and softmax makes probabilities of them."""
-    if not hasattr(sys.modules[type(model).__module__], "load_balancing_loss_func"):
-        raise StrategyError(
-            f"model_args.moe_aux_loss_coef: {model.name_or_path}: {type(model).__name__} of transformers has no "
-            "load-balancing loss. Remove the key"
-        )

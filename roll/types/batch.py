@@ -108,7 +108,7 @@ class PairRows(Rows):
 
 @dataclass(frozen=True, kw_only=True)
 class TaughtRows(Rows):
-    """Rows with a teacher's targets of their response tokens, one after the other (roll/models/teacher_targets.py).
+    """Rows with a teacher's targets of their response tokens, one after the other (roll/features/teachers/targets.py).
     A row's first token has no target: nothing predicts it, and it is none of the response."""
 
     teacher_targets: np.ndarray  # float32 [response tokens, numbers of each]

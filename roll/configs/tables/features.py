@@ -91,6 +91,8 @@ IN_RANKS: Mapping[str, Callable[[Any], bool]] = {
 }
 """Rooms that change the passes of a Hugging Face model, from the inner to the outer, and for which `ModelRank`
 (`roll/models/sequences/forward_plan.py`). The module `roll.features.NAME.forward` has `plan`."""
+TARGETS = "roll.features.teachers.targets"
+"""Module of the targets that students learn from, for the ranks that do."""
 
 
 def active(settings: Settings) -> list[FeaturePlugin]:

@@ -1,4 +1,4 @@
-"""Pictures on their way: decoded beside the driver, kept in the object store, fetched where they are shown."""
+"""Pictures on their way: decoded beside the driver, kept in the object store."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,42 +12,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from roll.configs.tables.sight import PictureSizes, VisionModel
 from roll.datasets.pictures.expansion import expand
 from roll.errors import PictureError, WorkerError, describe
-from roll.types.media import Media, Picture, PictureSource, Prompt, pictures_of
+from roll.types.media import Picture, PictureSource, Prompt
 from roll.types.rollout import Task
 
 AT_ONCE = 4  # pictures that are decoded at once
-
-
-def with_pixels(rows: Sequence[Media] | None) -> tuple[Media, ...]:
-    """The same pictures with their pixels here. Each is fetched once, without a copy. Those that nobody has decoded yet
-    stay so: who computes with a row reads its pictures."""
-    elsewhere = _elsewhere(rows)
-    handles: list[Any] = [picture.pixels for picture in elsewhere]
-    return _filled(rows, elsewhere, ray.get(handles) if handles else [])
-
-
-async def awaited_pixels(media: Media) -> Media:
-    """Fetch the pixels of one row's pictures, on an event loop that goes on meanwhile."""
-    elsewhere = _elsewhere([media])
-    (filled,) = _filled([media], elsewhere, await asyncio.gather(*(_awaited(each.pixels) for each in elsewhere)))
-    return filled
-
-
-def _elsewhere(rows: Sequence[Media] | None) -> list[Picture]:
-    by_digest = {picture.digest: picture for picture in pictures_of(rows)}
-    return [picture for picture in by_digest.values() if picture.pixels is not None and not picture.is_here]
-
-
-def _filled(rows: Sequence[Media] | None, elsewhere: Sequence[Picture], arrays: Sequence[Any]) -> tuple[Media, ...]:
-    by_digest = {p.digest: replace(p, pixels=pixels) for p, pixels in zip(elsewhere, arrays, strict=True)}
-    return tuple(
-        tuple(replace(shown, picture=by_digest.get(shown.picture.digest, shown.picture)) for shown in media)
-        for media in rows or ()
-    )
-
-
-async def _awaited(handle: Any) -> Any:
-    return await handle
 
 
 class PictureLoader:

@@ -24,7 +24,7 @@ from roll.distributed.executor.jobs import (
     tree_micro_batches,
     without_zero_gradient_rows,
 )
-from roll.distributed.executor.pictures import with_pixels
+from roll.distributed.executor.pixels import with_pixels
 from roll.distributed.executor.weights.sender import Peers, SendPlan, SendReport, WeightSender
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, State, TrainStrategy
 from roll.errors import StrategyError

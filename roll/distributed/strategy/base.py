@@ -108,7 +108,7 @@ class ScoreStrategy(Strategy):
 
     def teacher_targets(self, micro_batches: Sequence[MicroBatch], distillation: Distillation) -> list[torch.Tensor]:
         """Compute a teacher's targets for the response tokens of each micro batch, without gradient, float32 [tokens,
-        numbers of each], on the CPU (roll/models/teacher_targets.py)."""
+        numbers of each], on the CPU (roll/features/teachers/targets.py)."""
         raise StrategyError(f"{type(self).__name__} does not support students")
 
     def teacher_head(self, distillation: Distillation) -> TeacherHead | None:

@@ -1,8 +1,10 @@
 """Scoring with a Hugging Face model in torch: what all strategies but Megatron's share."""
 
+import sys
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +16,7 @@ from roll.algorithms.distillation import Distillation
 from roll.algorithms.loss import Loss
 from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.tables.features import TARGETS
 from roll.distributed.strategy.base import RankContext, ScoreStrategy, TrainStrategy
 from roll.distributed.strategy.data_parallel import RankGroups, all_reduce
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets, with_partners
@@ -21,13 +24,11 @@ from roll.errors import StrategyError
 from roll.models.execution import ActivationOffload, compile_model
 from roll.models.exports import Exported
 from roll.models.head_scores import TeacherHead
-from roll.models.hf import SequenceModel, TokenLogProbModel, TokenValueModel
+from roll.models.hf import SequenceModel, Teacher, TokenLogProbModel, TokenValueModel
 from roll.models.loading import DTYPES, LoadedModel, write_hf_model
-from roll.models.routers import check_routers
 from roll.models.sequences.forward_plan import ForwardPlan, ModelRank, forward_plan
 from roll.models.sequences.packed_attention import uses_kernel
 from roll.models.sequences.ranks import SequenceRanks
-from roll.models.teacher_targets import StudentOutputs, targets_of
 from roll.types.batch import MicroBatch, TokenOutputs
 from roll.types.metrics import SharedWork
 
@@ -41,7 +42,7 @@ class ModelScoreStrategy(ScoreStrategy):
     role: WorkerConfig
     context: RankContext
     _model: LoadedModel | None = None
-    _student_outputs: StudentOutputs | None = None  # of one that learns from a teacher
+    _student_outputs: Any = None  # of one that learns from a teacher
     _plan: ForwardPlan | None = None
     _activations: ActivationOffload | None = None  # where they wait in host memory
 
@@ -168,7 +169,7 @@ class ModelScoreStrategy(ScoreStrategy):
 
     def set_teacher_head(self, distillation: Distillation, head: TeacherHead | None) -> None:
         self._check_policy()
-        self._student_outputs = StudentOutputs.of(distillation, head, self.context.device)
+        self._student_outputs = import_module(TARGETS).StudentOutputs.of(distillation, head, self.context.device)
 
     def _on_host(self, layer: nn.Module) -> dict[str, torch.Tensor]:
         """A layer's whole parameters. Collective."""
@@ -216,7 +217,9 @@ class ModelScoreStrategy(ScoreStrategy):
             return TokenOutputs(values=values, balance=balance)
         self._check_policy()
         self.passes.begin(batch, layout)
-        teacher_targets = targets_of(self._student_outputs, batch.teacher_targets)
+        teacher_targets: Teacher | None = None
+        if batch.teacher_targets is not None:
+            teacher_targets = import_module(TARGETS).targets_of(self._student_outputs, batch.teacher_targets)
         inputs = (batch.input_ids, batch.response_mask, temperature, "entropy" in loss.needs, layout)
         log_probs, entropy, *more = forward(*inputs, balanced, teacher_targets)
         return TokenOutputs(
@@ -260,9 +263,15 @@ class ModelScoreStrategy(ScoreStrategy):
         return nullcontext() if adapters is None else adapters.without_dropout()
 
     def _check_balance(self) -> None:
-        """Checks the routers of a model that trains the load-balancing loss."""
-        if self.role.model_args.moe_aux_loss_coef:
-            check_routers(self.model.pretrained)
+        """StrategyError for a model that trains the load-balancing loss, unless Hugging Face itself gives it one: then
+        its routers' logits are told, and softmax makes probabilities of them."""
+        kind, name = type(self.model.pretrained), self.model.pretrained.name_or_path
+        has_loss = hasattr(sys.modules[kind.__module__], "load_balancing_loss_func")
+        if self.role.model_args.moe_aux_loss_coef and not has_loss:
+            raise StrategyError(
+                f"model_args.moe_aux_loss_coef: {name}: {kind.__name__} of transformers has no load-balancing loss. "
+                "Remove the key"
+            )
 
     def _check_policy(self) -> None:
         if not isinstance(self.model.module, TokenLogProbModel):

@@ -12,8 +12,8 @@ from roll.models.exact.rows import ExactRows
 from roll.models.exact.sizes import WHOLE
 from roll.models.hf import TokenLogProbModel
 from roll.models.loading import LoadedModel
+from roll.models.sequences.attention import state_layers
 from roll.models.sequences.pack import Pack
-from roll.models.sequences.states import state_layers
 from roll.models.sequences.tree import tree_or_pack
 from roll.platforms.table import platform_of
 

@@ -20,8 +20,7 @@ from transformers import (
 
 from roll.configs.sections.model import Head, ModelArgs
 from roll.errors import StrategyError
-from roll.models.copied_files import copy_start_files
-from roll.models.mtp_heads import mtp_heads, shared_copies
+from roll.models.copied_files import copy_start_files, mtp_heads, shared_copies
 from roll.models.weight_files import INDEX, WHOLE, tensor_files
 
 _BYTES_PER_FILE = 1 << 30

@@ -26,10 +26,10 @@ from transformers import PretrainedConfig
 from roll.configs.strategies.megatron_checks import tied_problem
 from roll.configs.tables.families import NUM_HEADS
 from roll.errors import StrategyError
+from roll.models.copied_files import shared_tensors
 from roll.models.megatron.attention import Norm
 from roll.models.megatron.hf_files import HfReader
 from roll.models.megatron.layers import layer_spec
-from roll.models.mtp_heads import shared_tensors
 
 Embed = Callable[..., torch.Tensor]
 

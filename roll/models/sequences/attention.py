@@ -91,3 +91,9 @@ def _left_out(module: nn.Module, form: str, kernel: str) -> StrategyError:
         f"{type(module).__name__} computes with {what}, which {kernel} leaves out. Set model_args.attn_implementation: "
         "eager"
     )
+
+
+def state_layers(model: nn.Module) -> list[nn.Module]:
+    """The modules in which a token sees others without attention, whose states go through a convolution: those of
+    gated delta rules, Mamba, and convolutions alone."""
+    return [module for module in model.modules() if any(isinstance(child, nn.Conv1d) for child in module.children())]

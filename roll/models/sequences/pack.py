@@ -3,14 +3,74 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
 
 from roll.models.sequences.layout import UNKNOWN, RowLayout, RowPictures, computed
 from roll.models.sequences.ranks import SequenceRanks
-from roll.models.sequences.states import RowPlaces
+
+_SHORTEST = 2 / 3  # a row beside the longest that it is laid out with: at most half as much padding as tokens
+
+
+@dataclass(frozen=True)
+class AlikeRows:
+    """Rows of a pack of similar lengths. `tokens`: the places of theirs in the pack, int64 [n]. `inside`: where these
+    stand once the rows lie side by side, bool [rows, longest]."""
+
+    tokens: torch.Tensor
+    inside: torch.Tensor
+
+    def apart(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Tokens [1, N, ...] as [rows, longest, ...], zeros behind each row's last."""
+        padded = tokens.new_zeros(*self.inside.shape, *tokens.shape[2:])
+        padded[self.inside] = tokens[0, self.tokens]
+        return padded
+
+
+class RowGroups(NamedTuple):
+    """All rows of a pack. `order`: of each token of the pack, its place among those of the groups, int64 [N]."""
+
+    groups: list[AlikeRows]
+    order: torch.Tensor
+
+
+@dataclass(frozen=True)
+class RowPlaces:
+    """Begins of the rows of a pack, and how they are laid out side by side, once a layer asks. `starts`: int32 [B + 1],
+    the last is N."""
+
+    starts: torch.Tensor
+
+    @cached_property
+    def groups(self) -> RowGroups:
+        """The longest rows first.
+
+        Example: rows of 9, 2, 7 and 3 tokens are two groups, 9 and 7 with 18 places, 3 and 2 with 6.
+        """
+        return self._groups(_SHORTEST)
+
+    @cached_property
+    def one_group(self) -> RowGroups:
+        return self._groups(0.0)
+
+    def _groups(self, shortest: float) -> RowGroups:
+        starts, lengths = self.starts[:-1].tolist(), self.starts.diff().tolist()
+        groups: list[list[int]] = []
+        for row in sorted((row for row, length in enumerate(lengths) if length), key=lambda row: -lengths[row]):
+            if not groups or lengths[row] < shortest * lengths[groups[-1][0]]:
+                groups.append([])
+            groups[-1].append(row)
+        alike = [self._alike([starts[row] for row in rows], [lengths[row] for row in rows]) for rows in groups]
+        return RowGroups(alike, torch.cat([group.tokens for group in alike]).argsort())
+
+    def _alike(self, starts: list[int], lengths: list[int]) -> AlikeRows:
+        columns = torch.arange(lengths[0])
+        inside = columns < torch.tensor(lengths)[:, None]
+        tokens = (torch.tensor(starts)[:, None] + columns)[inside]
+        return AlikeRows(tokens.to(self.starts.device), inside.to(self.starts.device))
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from roll.configs.strategies.model_numbers import STATES_IN_PARTS, unpackable_layers
-from roll.models.sequences.attention import OTHER_FORMS, refusal, set_text_attention
+from roll.models.sequences.attention import OTHER_FORMS, refusal, set_text_attention, state_layers
 from roll.models.sequences.ranks import SequenceRanks
-from roll.models.sequences.states import reset_states, state_layers
+from roll.models.sequences.states import reset_states
 from roll.platforms.table import platform_of
 
 PACKED_ATTENTION = "roll_packed"

@@ -13,7 +13,8 @@ from PIL import Image
 
 from roll.configs.tables.sight import VisionModel
 from roll.configs.tables.vision import vision_model
-from roll.distributed.executor.pictures import PictureLoader, awaited_pixels, with_pixels
+from roll.distributed.executor.pictures import PictureLoader
+from roll.distributed.executor.pixels import awaited_pixels, with_pixels
 from roll.distributed.executor.processes.launch import RayRuntime
 from roll.errors import PictureError
 from roll.types.media import Media, PictureSource, Prompt

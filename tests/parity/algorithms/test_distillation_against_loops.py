@@ -1,6 +1,6 @@
 """Divergences of a student from a teacher, and the loss made of them, with their gradients, against loops over single
 positions and tokens in float64, written from the formulas of docs/distillation.md. Not covered: that the head gives the
-log-probs of ordinary logits (tests/unit/models/test_teacher_targets.py) and a strategy the gradient
+log-probs of ordinary logits (tests/unit/features/teachers/test_targets.py) and a strategy the gradient
 (tests/parity/strategies/test_teacher_targets.py)."""
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from roll.algorithms.distillation import Distillation, DistillLoss, Divergence
 from roll.configs.tables.policy_losses import KdObjective
-from roll.models.head_scores import PLAIN, HeadRequest, Product, head_scores
-from roll.models.teacher_targets import StudentOutputs, TeacherTargets, divergence, pack_top_k_targets
+from roll.features.teachers.targets import StudentOutputs, TeacherTargets
+from roll.models.head_scores import PLAIN, HeadRequest, Product, head_scores, pack_top_k_targets
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 from tests.helpers.log_probs import with_others
@@ -168,7 +168,7 @@ def test_a_rest_that_is_all_but_nothing_has_its_digits_from_the_head(objective: 
         StudentOutputs(Distillation(kind, VOCAB, 2)), pack_top_k_targets(told.top_log_probs, told.top_ids)
     )
     weight = mine.T.contiguous().requires_grad_()
-    found = divergence([Product(states, weight)], None, PLAIN, lesson, request.tile_elements, False)
+    found = lesson.divergence([Product(states, weight)], None, PLAIN, request.tile_elements, False)
     found.sum().backward()
 
     exact, wanted = mine.double().requires_grad_(), []

@@ -14,8 +14,8 @@ from roll.algorithms.distillation import Distillation, Divergence
 from roll.algorithms.loss import Aggregation, LossAggMode
 from roll.algorithms.objectives import PolicyGradient
 from roll.algorithms.policy_loss import PolicyLoss
+from roll.features.teachers.targets import StudentOutputs, TeacherTargets
 from roll.models.head_scores import PLAIN, Product, TeacherHead
-from roll.models.teacher_targets import StudentOutputs, TeacherTargets, divergence
 from roll.types.batch import LossScale, TokenOutputs, TokenScores
 from roll.types.collate import pad
 from tests.unit.algorithms.rows import alone, random_samples
@@ -46,7 +46,7 @@ def test_loss_and_gradient_equal_torchs_dense_kl(mode: LossAggMode, coef: float)
     batch = pad(credit, np.array([2, 0, 1]), round_to=4)
     assert batch.teacher_targets is not None
     lesson = TeacherTargets(StudentOutputs.of(told, head, torch.device("cpu")), batch.teacher_targets)
-    found = divergence([Product(hidden, weight)], None, PLAIN, lesson, 2 * VOCAB, False)
+    found = lesson.divergence([Product(hidden, weight)], None, PLAIN, 2 * VOCAB, False)
     flat = torch.zeros(batch.response_mask.shape, dtype=torch.float64)
     outputs = TokenOutputs(log_probs=flat, divergence=flat.masked_scatter(batch.response_mask, found))
     loss = PolicyLoss(PolicyGradient(), aggregation=Aggregation(mode, 6.0), kl_loss_coef=coef, kl_loss_estimator="full")

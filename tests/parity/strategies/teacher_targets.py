@@ -15,8 +15,7 @@ from roll.algorithms.policy_loss import PolicyLoss
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.distributed.executor.jobs import micro_batches
 from roll.distributed.strategy.base import ScoreStrategy
-from roll.models.head_scores import PLAIN, TeacherHead
-from roll.models.teacher_targets import pack_top_k_targets
+from roll.models.head_scores import PLAIN, TeacherHead, pack_top_k_targets
 from roll.types.batch import LossScale, Rows, SampleBatch, TaughtRows, TrainBatch
 from roll.types.collate import pad
 from roll.types.columns import token_indices

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from roll.algorithms.moe_aux_loss import BalancedLoss, layer_balance, num_routed_tokens, with_balance
-from roll.models.routers import layer_balances
+from roll.models.hf import layer_balances
 from roll.types.batch import LossScale, TokenOutputs
 from tests.parity.strategies.reference import BentLoss, rows
 

@@ -26,9 +26,9 @@ from transformers import (
 
 from roll.configs.sections.model import ModelArgs
 from roll.errors import StrategyError
+from roll.models.copied_files import is_of_prediction_head
 from roll.models.hf import TokenValueModel
 from roll.models.loading import LoadedModel, load_critic, load_policy, write_hf_model
-from roll.models.mtp_heads import is_of_prediction_head
 from tests.helpers.cases import cases
 
 

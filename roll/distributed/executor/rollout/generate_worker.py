@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from roll.datasets.encoding import Decode, decoder
 from roll.distributed.executor.blueprint import Blueprint
-from roll.distributed.executor.pictures import awaited_pixels
+from roll.distributed.executor.pixels import awaited_pixels
 from roll.distributed.executor.rollout.answer_slots import AnswerSlots
 from roll.distributed.executor.rollout.answers import NOTHING, joined, names_of, nobody, rest_of
 from roll.distributed.executor.rollout.engine_meter import EngineMeter

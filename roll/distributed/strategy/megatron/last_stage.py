@@ -18,8 +18,8 @@ from roll.distributed.strategy.megatron.vocab_parallel import (
     token_scores,
     vocab_parallel_targets,
 )
+from roll.features.teachers.targets import TeacherTargets
 from roll.models.megatron.model import TokenModel
-from roll.models.teacher_targets import TeacherTargets
 from roll.types.batch import MicroBatch
 
 # The loss of the head that predicts the token after the next one, in an update of a policy.

@@ -18,8 +18,8 @@ from roll.configs.sections.model import LOGITS_PER_CHUNK_OF_SHARES
 from roll.distributed.strategy.data_parallel import empty_micro_batch
 from roll.distributed.strategy.megatron.inputs import ModelInput, SlotLayout, prepare
 from roll.distributed.strategy.megatron.last_stage import HeadRequest, MtpInputs, MtpLoss
+from roll.features.teachers.targets import StudentOutputs, targets_of
 from roll.models.megatron.router import StageRoutes
-from roll.models.teacher_targets import StudentOutputs, among_response_tokens, targets_of
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 
@@ -220,7 +220,7 @@ class Passes:
     ) -> HeadRequest:
         teacher = targets_of(self.student_outputs, inputs.batch.teacher_targets)
         if teacher is not None:
-            teacher = teacher.at(among_response_tokens(inputs.batch.response_mask, inputs.places))
+            teacher = teacher.at_positions(inputs.batch.response_mask, inputs.places)
         chunk = self._logits_per_chunk
         return HeadRequest(
             inputs.slots, inputs.targets, temperature, entropy, values, self._vocab_size, chunk, teacher, distillation,

@@ -18,8 +18,8 @@ from roll.distributed.strategy.host_copies import HostCopies
 from roll.distributed.strategy.megatron.rank import MegatronRank
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets, with_partners
 from roll.errors import StrategyError
+from roll.features.teachers.targets import StudentOutputs
 from roll.models.head_scores import TeacherHead
-from roll.models.teacher_targets import StudentOutputs
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 
@@ -142,7 +142,7 @@ class MegatronTrainStrategy(TrainStrategy):
 
     def _sent(self, whole: bool) -> set[str] | None:
         """Names of what engines get, None: all. They have no place for an MTP head."""
-        from roll.models.mtp_heads import is_of_prediction_head
+        from roll.models.copied_files import is_of_prediction_head
 
         if whole and self.model.head_plan is None:
             return None

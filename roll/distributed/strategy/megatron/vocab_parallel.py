@@ -16,8 +16,8 @@ import torch.distributed as dist
 from roll.algorithms.distillation import Distillation
 from roll.configs.sections.model import LOGITS_PER_CHUNK_OF_SHARES
 from roll.errors import StrategyError
-from roll.models.head_scores import PLAIN, Product, left_out, with_rest
-from roll.models.teacher_targets import TeacherTargets, divergence, pack_top_k_targets
+from roll.features.teachers.targets import TeacherTargets
+from roll.models.head_scores import PLAIN, Product, left_out, pack_top_k_targets, with_rest
 
 
 @dataclass(frozen=True)
@@ -185,4 +185,4 @@ def divergence_of_shares(
     if share.group.size() > 1:
         raise StrategyError("the whole distribution of a teacher needs the student's head whole on a rank")
     products = [Product(hidden, weight[: share.vocab_size])]
-    return divergence(products, None, PLAIN, teacher_targets, share.logits_per_chunk, compiled=False)
+    return teacher_targets.divergence(products, None, PLAIN, share.logits_per_chunk, compiled=False)

@@ -12,15 +12,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from roll.algorithms.distillation import Distillation, Divergence
 from roll.configs.tables.policy_losses import KdObjective
 from roll.errors import StrategyError
-from roll.models.head_scores import LogitTransform, Product, TeacherHead, wide
-from roll.models.teacher_targets import (
+from roll.features.teachers.targets import (
     StudentOutputs,
     TeacherTargets,
     among_response_tokens,
-    divergence,
-    pack_top_k_targets,
     targets_of,
 )
+from roll.models.head_scores import LogitTransform, Product, TeacherHead, pack_top_k_targets, wide
 from tests.helpers.log_probs import with_others
 
 N, H, THEIR_H, VOCAB, ROWS = 7, 6, 4, 13, 16
@@ -64,7 +62,7 @@ class Case:
 
     def found(self, told: Distillation, elements: int) -> torch.Tensor:
         products = [Product(self.hidden, self.weight), Product(self.low, self.up)]
-        return divergence(products, self.bias, BEND, self.lesson(told), elements, False)
+        return self.lesson(told).divergence(products, self.bias, BEND, elements, False)
 
 
 def told(objective: KdObjective, top_k: int = 0) -> Distillation:
@@ -137,7 +135,7 @@ def test_whole_logits_never_exist(top_k: int) -> None:
     lesson = TeacherTargets(StudentOutputs.of(given, head, torch.device("cpu")), values)
     with Largest() as seen:
         products = [Product(hidden, weight.requires_grad_())]
-        divergence(products, None, LogitTransform(), lesson, 3000, False).sum().backward()
+        lesson.divergence(products, None, LogitTransform(), 3000, False).sum().backward()
     assert 2400 <= seen.size <= 3600
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from roll.algorithms.distillation import Distillation
 from roll.errors import StrategyError
-from roll.models.head_scores import PLAIN, HeadRequest, LogitTransform, Product, TeacherHead, head_scores, wide
+from roll.models.head_scores import PLAIN, HeadRequest, LogitTransform, Product, TeacherHead, common, head_scores, wide
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,31 @@ class TeacherTargets:
         k = self.values.shape[1] // 2
         return self.values[:, : k + 1], self.values[:, k + 1 :].to(torch.int64)
 
+    def at_positions(self, mask: torch.Tensor, positions: torch.Tensor) -> TeacherTargets:
+        """The targets of the response tokens at flat positions of the mask."""
+        return self.at(among_response_tokens(mask, positions))
+
+    def divergence(
+        self,
+        products: Sequence[Product],
+        bias: torch.Tensor | None,
+        transform: LogitTransform,
+        elements: int,
+        compiled: bool,
+    ) -> torch.Tensor:
+        """How far a student is from its teacher at each of the lesson's tokens, fp32 [n]; it learns, and the teacher
+        does not. Its logits are the sum of the products, and the bias; at most `elements` of them exist at a time."""
+        distillation = self.student_outputs.distillation
+        transform = replace(transform, temperature=distillation.divergence.temperature)
+        products, bias = common(products, bias, distillation.vocab_size)
+        if distillation.top_k:
+            log_q, ids = self.likeliest()
+            log_p = head_scores(products, bias, ids, HeadRequest(elements, transform, compiled=compiled)).log_probs
+            return distillation.divergence.of_likeliest(log_p, log_q.to(log_p.dtype))
+        flat = [tensor for product in products for tensor in product]
+        values: torch.Tensor = _OverVocabulary.apply(self, transform, elements, bias, *flat)  # type: ignore[assignment]
+        return values
+
     def divergences(self, logits: torch.Tensor, span: slice) -> torch.Tensor:
         """Divergence at the tokens of `span`, from a student's logits over the whole vocabulary."""
         teacher = self.student_outputs
@@ -76,47 +101,10 @@ def targets_of(outputs: StudentOutputs | None, values: torch.Tensor | None) -> T
     return TeacherTargets(outputs, values)
 
 
-def pack_top_k_targets(log_probs: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """The lesson that log-probs [n, k + 1] and ids [n, k] are, [n, 2 k + 1]."""
-    return torch.cat((log_probs, ids.to(log_probs.dtype)), 1)
-
-
 def among_response_tokens(mask: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     """The numbers, in the order of lessons, of the response tokens at flat positions of the mask. Example: of [0 1 0 1]
     position 3 is the response token 1."""
     return (mask.reshape(-1).cumsum(0) - 1).index_select(0, positions)
-
-
-def divergence(
-    products: Sequence[Product],
-    bias: torch.Tensor | None,
-    transform: LogitTransform,
-    teacher_targets: TeacherTargets,
-    elements: int,
-    compiled: bool,
-) -> torch.Tensor:
-    """How far a student is from its teacher at each of the lesson's tokens, fp32 [n]; it learns, and the teacher does
-    not. Its logits are the sum of the products, and the bias; at most `elements` of them exist at a time."""
-    distillation = teacher_targets.student_outputs.distillation
-    transform = replace(transform, temperature=distillation.divergence.temperature)
-    products, bias = common(products, bias, distillation.vocab_size)
-    if distillation.top_k:
-        log_q, ids = teacher_targets.likeliest()
-        log_p = head_scores(products, bias, ids, HeadRequest(elements, transform, compiled=compiled)).log_probs
-        return distillation.divergence.of_likeliest(log_p, log_q.to(log_p.dtype))
-    flat = [tensor for product in products for tensor in product]
-    values: torch.Tensor = _OverVocabulary.apply(teacher_targets, transform, elements, bias, *flat)  # type: ignore[assignment]
-    return values
-
-
-def common(
-    products: Sequence[Product], bias: torch.Tensor | None, vocab_size: int
-) -> tuple[Sequence[Product], torch.Tensor | None]:
-    """A head's rows for the tokens that both models have; beyond them are rows that stand for no token."""
-    if len(products[0].weight) <= vocab_size:
-        return products, bias
-    cut = [Product(product.states, product.weight[:vocab_size]) for product in products]
-    return cut, None if bias is None else bias[:vocab_size]
 
 
 class _OverVocabulary(torch.autograd.Function):
