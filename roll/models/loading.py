@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import safe_open
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -319,7 +318,6 @@ def _load(
         transformers_logging.set_verbosity(verbosity)
     if is_deepspeed_zero3_enabled():
         _restore_buffers(pretrained)
-        _check_turned(pretrained, args)
         # There transformers 5.19 keeps renamings of ancient checkpoints that it did not use; saving would undo them.
         pretrained._weight_conversions = _conversions(pretrained, args)
     elif conversions := getattr(pretrained, "_weight_conversions", None):
@@ -384,24 +382,6 @@ def as_published(conversions: Sequence[WeightTransform]) -> list[WeightTransform
             if isinstance(operation, Transpose):
                 operation.check_dims = False
     return turned
-
-
-def _check_turned(pretrained: PreTrainedModel, args: ModelArgs) -> None:
-    """StrategyError for files of Qwen3-VL-MoE whose experts have their sides as in memory: transformers (5.19) cannot
-    tell where weights are divided at once, and turns them all."""
-    if pretrained.config.model_type != "qwen3_vl_moe":
-        return
-    for name, path in tensor_files(str(args.model_name_or_path)).items():
-        if not name.endswith(".experts.down_proj"):
-            continue
-        with safe_open(path, framework="pt") as file:
-            if file.get_slice(name).get_shape()[-1] != pretrained.config.get_text_config().hidden_size:
-                raise StrategyError(
-                    f"{args.model_name_or_path}: its experts are stored as transformers has them in memory, not as "
-                    "published models do, and cannot be loaded with strategy_config.zero_optimization.stage: 3. Use "
-                    "stage 2 or fsdp2_train; a checkpoint of such a run is stored as published models are"
-                )
-        return
 
 
 def _has_names_of_files(weights: Mapping[str, torch.Tensor], start: str) -> bool:

@@ -64,7 +64,6 @@ def _load(name: str, key: str) -> PreTrainedTokenizerBase:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(name, split_special_tokens=False)
         if tokenizer.eos_token is None or tokenizer.pad_token is None:
             _name_special_tokens(tokenizer, name)
-        _check_added_tokens(tokenizer, file, key)
         contents = json.loads(file.read_text(encoding="utf-8"))
         _check_for_embeddings(tokenizer, contents, file, key)
         _cut_at_added_tokens_of(contents, tokenizer)
@@ -134,23 +133,6 @@ def _name_special_tokens(tokenizer: PreTrainedTokenizerFast, name: str) -> None:
         token = getattr(by_class, special, None)
         if getattr(tokenizer, special) is None and token in vocabulary:
             setattr(tokenizer, special, token)
-
-
-def _check_added_tokens(tokenizer: PreTrainedTokenizerFast, file: Path, key: str) -> None:
-    """Raises ConfigError where tokenizer_config.json gives a token another id than tokenizer.json: transformers would
-    take the latter, or make up a third."""
-    try:
-        said = json.loads(file.with_name("tokenizer_config.json").read_text(encoding="utf-8"))["added_tokens_decoder"]
-    except (OSError, KeyError):
-        return
-    for place, entry in said.items():
-        token = entry["content"] if isinstance(entry, dict) else str(entry)
-        if (number := tokenizer.convert_tokens_to_ids(token)) != int(place):
-            raise ConfigError(
-                f"{key}: the files of the tokenizer in {file.parent} contradict each other: tokenizer_config.json "
-                f"gives {token!r} the id {place}, {TOKENIZER_FILE} {number}. Fetch both anew, or correct the entry of "
-                "added_tokens_decoder."
-            )
 
 
 def _check_for_embeddings(

@@ -19,8 +19,6 @@ from roll.algorithms.loss import SupervisedLoss
 from roll.configs.sections.model import ModelArgs
 from roll.configs.tables.sight import SEES
 from roll.distributed.strategy.hf.sampler import BatchSampler
-from roll.errors import StrategyError
-from roll.models import loading
 from roll.models.loading import load_policy
 from roll.models.vision import inputs
 from roll.models.vision.inputs import PictureInputs
@@ -260,19 +258,6 @@ def test_a_saved_model_is_loaded_by_transformers(
         assert processor.patch_size == shown.vision(tmp_path).patch_size
     else:
         assert processor.size["height"] == shown.vision(tmp_path).sizes.factor
-
-
-def test_experts_that_transformers_has_saved_are_refused_where_it_would_turn_them(
-    model_dirs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """ZeRO-3 divides weights while they are loaded. Other trainers take these files as well."""
-    AutoModelForImageTextToText.from_pretrained(model_dirs["qwen3_vl_moe"]).save_pretrained(tmp_path)
-    args = ModelArgs(model_name_or_path=str(tmp_path), dtype="fp32")
-    load_policy(args)
-    monkeypatch.setattr(loading, "is_deepspeed_zero3_enabled", lambda: True)
-    with pytest.raises(StrategyError, match="stored as transformers has them in memory.* Use stage 2 or fsdp2_train"):
-        load_policy(args)
-    load_policy(ModelArgs(model_name_or_path=str(model_dirs["qwen3_vl_moe"]), dtype="fp32"))
 
 
 @pytest.mark.gate("qwen2_5_vl")

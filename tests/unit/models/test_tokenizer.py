@@ -234,14 +234,6 @@ def test_flags_of_added_tokens_are_those_of_tokenizer_json(tmp_path: Path) -> No
     assert loaded.decode([ids["<think>"]], skip_special_tokens=True) == ""
 
 
-def test_an_added_token_whose_id_differs_between_the_files_is_refused(tmp_path: Path) -> None:
-    made = byte_level()
-    place = made.get_vocab()["<|x|>"] + 7
-    path = folder(tmp_path, made, "llama", added_tokens_decoder={str(place): entry("<|x|>")})
-    with pytest.raises(ConfigError, match=rf"tokenizer_config.json gives '<\|x\|>' the id {place}, tokenizer.json"):
-        load_tokenizer(str(path))
-
-
 @cases("file, contents")
 def test_a_token_without_an_embedding_that_tokenizer_json_lacks_is_refused(
     file: str, contents: dict[str, Any], tmp_path: Path

@@ -1,8 +1,6 @@
 """Start of vLLM: environment, arguments, and checks of both that do not import vLLM (which takes seconds)."""
 
 from collections.abc import Iterator, Mapping
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -228,17 +226,3 @@ def _invariance_problems(at: str, role: WorkerConfig) -> Iterator[Problem]:
     value, key = role.strategy_config.get(BATCH_INVARIANT), f"{at}.{BATCH_INVARIANT}"
     if value is not None and not isinstance(value, bool):
         yield Problem(f"{key}: {show(value)} must be true or false.", (key,))
-    elif value and not knows_batch_invariance():
-        yield Problem(
-            f"{key}: true: the installed vllm has no {_INVARIANT_VARIABLE}. Update it, or remove the key.", (key,)
-        )
-
-
-@cache
-def knows_batch_invariance() -> bool:
-    """False if vllm is installed, and has no batch-invariant mode by the text of its variables."""
-    spec = find_spec("vllm")
-    if spec is None or not spec.submodule_search_locations:
-        return True
-    envs = Path(next(iter(spec.submodule_search_locations))) / "envs.py"
-    return _INVARIANT_VARIABLE in envs.read_text(encoding="utf-8")

@@ -87,7 +87,7 @@ def test_batch_invariance_is_a_variable_and_no_argument() -> None:
     assert "batch_invariant" not in engine_arguments(make_role(batch_invariant=False), on_cpu=False, seed=0)
 
 
-def test_batch_invariance_is_refused_where_it_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_invariance_is_refused_where_it_cannot_be() -> None:
     assert problems(batch_invariant=True) == problems(batch_invariant=None) == []
     assert "batch_invariant: 'yes' must be true or false" in problems(batch_invariant="yes")[0]
     choice = Choice(ROLES["actor_infer"], make_role(batch_invariant=True))
@@ -95,8 +95,6 @@ def test_batch_invariance_is_refused_where_it_cannot_be(monkeypatch: pytest.Monk
     assert "batch_invariant: true, but vllm has batch-invariant kernels for GPUs alone" in problem.text
     (warning,) = vllm_args.warnings(choice)
     assert "has never run here" in warning
-    monkeypatch.setattr(vllm_args, "knows_batch_invariance", lambda: False)
-    assert "the installed vllm has no VLLM_BATCH_INVARIANT" in problems(batch_invariant=True)[0]
 
 
 def test_phimoe_by_the_name_that_transformers_writes_is_refused() -> None:
