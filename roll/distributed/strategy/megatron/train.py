@@ -15,7 +15,7 @@ from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, State, TrainStrategy
 from roll.distributed.strategy.host_copies import HostCopies
-from roll.distributed.strategy.megatron.rank import MegatronRank
+from roll.distributed.strategy.megatron.score import MegatronScoreStrategy
 from roll.distributed.weights.bucket import WeightBucket, fill_buckets, with_partners
 from roll.errors import StrategyError
 from roll.features.teachers.targets import StudentOutputs
@@ -31,17 +31,15 @@ if TYPE_CHECKING:
     from roll.models.megatron.weights import Exporter
 
 
-class MegatronTrainStrategy(TrainStrategy):
+class MegatronTrainStrategy(MegatronScoreStrategy, TrainStrategy):
     """Policy, critic or reward model (context.head) under AdamW; fp32, or bf16 with fp32 master weights.
 
     All ranks of a model-parallel group are given the same micro batches. Megatron sums gradients over ranks and micro
     batches; the loss has divided by the global counts."""
 
     def __init__(self, role: WorkerConfig, context: RankContext, plan: TrainPlan):
-        self.role, self.context, self.plan = role, context, plan
-        self.rank = MegatronRank(role, context)
-        self.dp_rank, self.dp_size = self.rank.dp_rank, self.rank.dp_size
-        self._model: Model | None = None
+        super().__init__(role, context)
+        self.plan = plan
         self._chunks: list[Any] = []  # DistributedDataParallel around the model's chunks
 
     def setup(self) -> None:
@@ -106,22 +104,12 @@ class MegatronTrainStrategy(TrainStrategy):
         self.rank.check_head(values=False)
         self._passes.student_outputs = StudentOutputs.of(distillation, head, self.context.device)
 
-    def log_probs(
-        self, micro_batches: Sequence[MicroBatch], temperature: float, entropy: bool = False
-    ) -> list[TokenOutputs]:
-        self.rank.check_head(values=False)
-        return self._passes.score(micro_batches, temperature, entropy)
-
     def base_log_probs(self, micro_batches: Sequence[MicroBatch], temperature: float) -> list[TokenOutputs]:
         if self.model.adapters is None:
             return super().base_log_probs(micro_batches, temperature)
         self._updater.finish_gather()
         with self.model.adapters.off():
             return self.log_probs(micro_batches, temperature)
-
-    def values(self, micro_batches: Sequence[MicroBatch]) -> list[TokenOutputs]:
-        self.rank.check_head(values=True)
-        return self._passes.score(micro_batches, 1.0, values=True)
 
     @property
     def exports_weights(self) -> bool:
@@ -202,8 +190,7 @@ class MegatronTrainStrategy(TrainStrategy):
 
     def shutdown(self) -> None:
         self._chunks = []
-        self._model = None
-        self.rank.stop()
+        super().shutdown()
 
 
 # Moving what a trainer holds between the GPU and host memory, state by state. On a CPU nothing calls this.
