@@ -265,9 +265,10 @@ class ModelScoreStrategy(ScoreStrategy):
     def _check_balance(self) -> None:
         """StrategyError for a model that trains the load-balancing loss, unless Hugging Face itself gives it one: then
         its routers' logits are told, and softmax makes probabilities of them."""
+        if not self.role.model_args.moe_aux_loss_coef:
+            return
         kind, name = type(self.model.pretrained), self.model.pretrained.name_or_path
-        has_loss = hasattr(sys.modules[kind.__module__], "load_balancing_loss_func")
-        if self.role.model_args.moe_aux_loss_coef and not has_loss:
+        if not hasattr(sys.modules[kind.__module__], "load_balancing_loss_func"):
             raise StrategyError(
                 f"model_args.moe_aux_loss_coef: {name}: {kind.__name__} of transformers has no load-balancing loss. "
                 "Remove the key"
