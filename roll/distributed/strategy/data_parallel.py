@@ -1,4 +1,4 @@
-"""What the ranks of a role with different rows exchange."""
+"""Exchange between the ranks of a role that have different rows."""
 
 from __future__ import annotations
 
