@@ -214,10 +214,10 @@ def reset_states(model: PreTrainedModel) -> None:
     on the right, so that no row begins with the state of another one. That is their own arithmetic of a batch, on every
     device: none of their kernels has to know of packs (`cu_seqlens`, `seq_idx`), and their torch forms do not."""
     for layer in state_layers(model):
-        layer.forward = partial(_row_by_row, layer, layer.forward)
+        layer.forward = partial(_states_by_row, layer, layer.forward)
 
 
-def _row_by_row(
+def _states_by_row(
     layer: nn.Module,
     forward: Callable[..., torch.Tensor],
     hidden_states: torch.Tensor,
