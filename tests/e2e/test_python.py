@@ -39,7 +39,7 @@ def test_ctrl_c_in_a_script_saves_the_step_and_leaves_no_process(
     run = start_run(sort_data, "tiny_sort", "max_steps=500", "eval_steps=0", pipeline=SCRIPT)
     run.wait_for_step(2)
     run.process.send_signal(signal.SIGINT)
-    assert run.wait() == -signal.SIGINT, run.text
+    assert run.wait() in (-signal.SIGINT, 1), run.text  # 1 of Python once Ray was imported
     run.assert_all_gone()
     assert "KeyboardInterrupt" in run.text
     assert [path.name for path in (run.output_dir / "checkpoints").iterdir() if path.name.startswith("step_")]
