@@ -8,8 +8,6 @@ ENVIRONMENTS: Mapping[str, str] = {
     "sokoban": "roll.envs.sokoban:Sokoban",
     "countdown": "roll.envs.toys.countdown:Countdown",
     "bandit": "roll.envs.toys.bandit:Bandit",
-    "guess_number": "roll.envs.toys.guess_number:GuessNumber",
-    "calculator": "roll.envs.toys.calculator:Calculator",
     "native": "roll.envs.native:NativeEnv",
     "sokoban_native_env": "roll.envs.native:SokobanNative",
     "frozen_lake_native_env": "roll.envs.native:FrozenLakeNative",

@@ -7,30 +7,11 @@ expected value, or let it decide. Between two objects of the answer it is asked.
 from wire import HeldObject
 
 FORWARDED = (
-    *(
-        "len",
-        "iter",
-        "next",
-        "reversed",
-        "str",
-        "repr",
-        "bool",
-        "int",
-        "float",
-        "complex",
-        "index",
-        "hash",
-        "neg",
-        "pos",
-    ),
-    *("abs", "invert", "round", "floor", "ceil", "trunc", "enter", "exit", "getitem", "setitem", "delitem"),
-    *("aiter", "anext", "aenter", "aexit"),
-)
+    "len iter next reversed str repr bool int float complex index hash neg pos abs invert round floor ceil trunc enter "
+    "exit getitem setitem delitem aiter anext aenter aexit"
+).split()
 EQUALITY = {"eq": False, "ne": True}
-OPERATORS = (
-    *("lt", "le", "gt", "ge", "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"),
-    *("lshift", "rshift"),
-)
+OPERATORS = "lt le gt ge add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()
 
 
 class Remote(HeldObject):

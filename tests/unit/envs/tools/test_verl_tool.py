@@ -20,7 +20,7 @@ from roll.envs.config import ToolWrapperArgs, ToolWrapperConfig
 from roll.envs.questions import MathQuestions
 from roll.envs.tools.base import ToolEnv, ToolError, first_call
 from roll.envs.tools.verl_tool import VerlTool
-from roll.envs.toys.calculator import Calculator
+from roll.envs.toys.countdown import Countdown
 from roll.errors import EnvError
 
 SCHEMA = {
@@ -156,7 +156,7 @@ def test_a_question_hands_its_row_to_the_tools(tmp_path: Path) -> None:
 
 def test_what_the_tool_raises_is_told_to_the_policy_and_the_instance_released() -> None:
     made = tool("Adder")
-    step = ToolEnv(Calculator(), [made], ToolWrapperArgs()).step('<add>{"a": 1}</add>')
+    step = ToolEnv(Countdown(), [made], ToolWrapperArgs()).step('<add>{"a": 1}</add>')
     assert step.observation == "<tool_response>\nError: KeyError: 'b'\n</tool_response>"
     assert made._tool.log[-1] == "release"
     for broken in ("{", "[1]"):

@@ -42,7 +42,7 @@ TREE: dict[str, Any] = {
         "device_mapping": [1],
         "generating_args": {"max_new_tokens": 128, "temperature": 0.99, "num_return_sequences": 1},
     },
-    "custom_envs": {"Lake": {"env_type": "frozen_lake"}, "Guess": {"env_type": "guess_number"}},
+    "custom_envs": {"Lake": {"env_type": "frozen_lake"}, "Guess": {"env_type": "countdown"}},
     "train_env_manager": {"num_env_groups": 4, "group_size": 8, "tags": ["Lake", "Guess"]},
     "val_env_manager": {"num_env_groups": 8, "group_size": 1, "tags": ["Lake"]},
 }
