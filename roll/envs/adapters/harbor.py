@@ -6,7 +6,6 @@ The sandbox stands in for the container: a Dockerfile is not built, so a task mu
 import base64
 import json
 import logging
-import math
 import os
 import re
 import sys
@@ -18,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from roll.envs.gymnasium import numbers
 from roll.envs.tools.base import ToolError
 from roll.errors import EnvError, describe
 from roll.utils.files import expanded
@@ -236,10 +236,11 @@ class HarborTask:
                 value = json.loads(content)
             except (ValueError, RecursionError):
                 value = None
-            numbers: dict[Any, Any] = value if isinstance(value, dict) else {self._reward_key: value}
-            if not numbers or not all(_is_number(number) for number in numbers.values()):
+            written: dict[Any, Any] = value if isinstance(value, dict) else {self._reward_key: value}
+            rewards = numbers(written)
+            if not rewards or len(rewards) < len(written):
                 raise ValueError(f"the task's tests wrote {content[:100]!r} into {name}, which is no reward")
-            return {str(key): float(number) for key, number in numbers.items()}
+            return rewards
         said = str(ended["output"])[-500:].strip()
         raise ValueError(f"the task's tests wrote no reward into {_VERIFIER}; they said: {said}")
 
@@ -353,7 +354,3 @@ def _files(folder: Path) -> dict[str, bytes]:
 
 def _packed(files: Mapping[str, bytes], place: str) -> dict[str, str]:
     return {f"{place}/{name}": base64.b64encode(content).decode() for name, content in files.items()}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, bool | int | float) and math.isfinite(value)

@@ -1,10 +1,10 @@
 """Plays environments of the package verifiers as they are: their rollout asks the session, their rubric is the
 reward."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from roll.envs.gymnasium import numbers
 from roll.errors import EnvError, MissingPackage
 from roll.utils.imports import is_installed, resolve
 
@@ -53,8 +53,7 @@ class VerifiersAgent:
 
     async def __call__(self, task: Mapping[str, Any], session: Session) -> dict[str, Any]:
         reward, metrics = await self._rollouts.play(session)
-        numbers = {name: float(value) for name, value in metrics.items() if _is_number(value)}
-        return {"reward": reward, "metrics": numbers}
+        return {"reward": reward, "metrics": numbers(metrics)}
 
 
 def _rollouts_of(package: str) -> Callable[[str, Mapping[str, Any], str], _Rollouts]:
@@ -129,7 +128,3 @@ class _TasksetRollouts:
         metrics = {name: value for trace in traces for name, value in trace.metrics.items()}
         truncated = any(trace.is_truncated for trace in traces)
         return sum(trace.reward for trace in traces) / len(traces), {**metrics, "truncated": truncated}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, bool | int | float) and math.isfinite(value)

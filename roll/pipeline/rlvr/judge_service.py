@@ -15,6 +15,7 @@ from roll.distributed.executor.pictures import PictureLoader
 from roll.distributed.executor.placement import Claim
 from roll.distributed.executor.step_rows import texts_at, texts_of
 from roll.errors import ConfigError, WorkerError
+from roll.pipeline.rlvr.prompt_rollouter import reward_input
 from roll.pipeline.rlvr.reward_checks import judge_sight_problems
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.rewards.base import Reward, RewardInput, RewardOutcome, Score, has_form
@@ -24,7 +25,7 @@ from roll.rewards.judge.engine import EngineModel, JudgeText
 from roll.rewards.judge.judge import Judge
 from roll.rewards.table import build_reward
 from roll.rewards.worker import Attempts, failed, outcome_of, timed_out
-from roll.types.rollout import Generate, Place, Task, Trajectory, TrajectoryGroup
+from roll.types.rollout import Generate, Place, Trajectory, TrajectoryGroup
 
 
 class Engines(Protocol):
@@ -124,7 +125,10 @@ class AfterRolloutJudge:
     async def _score(self, group: TrajectoryGroup) -> TrajectoryGroup:
         waiting = [t for t in group.trajectories if t.failure is None]
         texts = await asyncio.to_thread(texts_of, waiting)
-        inputs = [_input(group.task, t, said.response_text) for t, said in zip(waiting, texts, strict=True)]
+        inputs = [
+            reward_input(group.task, said, t.finish_reason, t.facts.num_sampled)
+            for t, said in zip(waiting, texts, strict=True)
+        ]
         outcomes = iter(await self.judges.score(group.task.domain, inputs))
         done = tuple(t if t.failure is not None else _with(t, next(outcomes)) for t in group.trajectories)
         return replace(group, trajectories=done)
@@ -162,20 +166,6 @@ def check_judges(config: RLVRConfig, texts: Mapping[str, JudgeText], domains: Co
     for domain, role in config.judge_of.items():
         if domain in domains and judge_sees(config.rewards[domain], texts[role]):
             texts[role].check_pictures(role)
-
-
-def _input(task: Task, attempt: Trajectory, text: str) -> RewardInput:
-    return RewardInput(
-        prompt_text=task.prompt_text,
-        response_text=text,
-        ground_truth=task.payload.get("ground_truth"),
-        domain=task.domain,
-        finish_reason=attempt.finish_reason,
-        num_response_tokens=attempt.facts.num_sampled,
-        payload=task.payload,
-        question=task.question,
-        pictures=task.pictures,
-    )
 
 
 def _with(attempt: Trajectory, outcome: RewardOutcome) -> Trajectory:

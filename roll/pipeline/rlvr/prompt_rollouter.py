@@ -7,7 +7,7 @@ import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic, TypeGuard, TypeVar
+from typing import Any, Generic, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -198,7 +198,10 @@ class PromptRollouter:
         """Score the answers; returns the text of each, if it is here, and its outcome."""
         texts = self._texts(answers)
         scales = tuple(shown.picture.scale for shown in prompt.media)
-        inputs = [_input(task, scales, *both) for both in zip(answers, texts, strict=True)]
+        inputs = [
+            reward_input(task, said, one.finish_reason, one.num_tokens, raw_text=said.raw_text, picture_scales=scales)
+            for one, said in zip(answers, texts, strict=True)
+        ]
         outcomes = await self._outcomes(task.domain, answers, inputs)
         return list(zip((said.response_text for said in texts), outcomes, strict=True))
 
@@ -243,19 +246,19 @@ def _is_cut(generation: Generation) -> bool:
     return generation.finish_reason == "abort"
 
 
-def _input(task: Task, scales: tuple[tuple[float, float], ...], generation: Generation, said: RowTexts) -> RewardInput:
+def reward_input(task: Task, said: RowTexts, finish_reason: str, num_tokens: int, **more: Any) -> RewardInput:
+    """A response to a task as its reward gets it."""
     return RewardInput(
         prompt_text=task.prompt_text,
         response_text=said.response_text,
         ground_truth=task.payload.get("ground_truth"),
         domain=task.domain,
-        finish_reason=generation.finish_reason,
-        num_response_tokens=generation.num_tokens,
-        raw_text=said.raw_text,
+        finish_reason=finish_reason,
+        num_response_tokens=num_tokens,
         payload=task.payload,
         question=task.question,
         pictures=task.pictures,
-        picture_scales=scales,
+        **more,
     )
 
 

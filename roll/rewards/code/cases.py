@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 from roll.rewards.code.languages import Code
 from roll.rewards.code.suites import problem_of_suite
+from roll.utils.text import show
 
 TYPE, CASES, FUNCTION, ENTRY_POINT = "case_type", "test_cases", "test_case_function", "entry_point"
 METADATA = "metadata"
@@ -177,7 +178,7 @@ def _function(value: Any) -> str | None:
         return None
     name = NAME.fullmatch(value.strip()) if isinstance(value, str) else None
     if name is None or iskeyword(name[1]):
-        raise BadCases(f"column {FUNCTION!r} holds {_short(value)}, which is no name of a function")
+        raise BadCases(f"column {FUNCTION!r} holds {show(value, 60)}, which is no name of a function")
     return name[1]
 
 
@@ -216,7 +217,7 @@ def _entries(raw: Any) -> list[Any]:
             raise BadCases(f"column {CASES!r} has {len(inputs)} inputs and {len(outputs)} outputs")
         raw = [{"input": input_value, "output": wanted} for input_value, wanted in zip(inputs, outputs, strict=True)]
     if not isinstance(raw, Sequence) or isinstance(raw, str | bytes):
-        raise BadCases(f"column {CASES!r} holds {_short(raw)}; write a list of cases")
+        raise BadCases(f"column {CASES!r} holds {show(raw, 60)}; write a list of cases")
     if not raw:
         raise BadCases(f"column {CASES!r} is an empty list: every program would pass")
     return list(raw)
@@ -225,7 +226,7 @@ def _entries(raw: Any) -> list[Any]:
 def _kind(named: Any, entries: Sequence[Any], function: str | None) -> Kind:
     text = "" if named is None else str(named).strip().lower()
     if text and text not in KINDS:
-        raise BadCases(f"column {TYPE!r} holds {_short(named)}; known are {', '.join(KINDS)}")
+        raise BadCases(f"column {TYPE!r} holds {show(named, 60)}; known are {', '.join(KINDS)}")
     first = entries[0]
     if isinstance(first, str) or (isinstance(first, Mapping) and "assert_code" in first):
         if text and KINDS[text] != "assert":
@@ -252,7 +253,7 @@ def _pair(entry: Any, at: int, kind: Kind) -> tuple[Any, Any]:
     there."""
     if not isinstance(entry, Mapping):
         raise BadCases(
-            f"case {at + 1} of column {CASES!r} is {_short(entry)}, not a mapping with stdin and expected_stdout"
+            f"case {at + 1} of column {CASES!r} is {show(entry, 60)}, not a mapping with stdin and expected_stdout"
         )
     input_value, wanted = _first(entry, INPUT), _first(entry, OUTPUT)
     expects_none = kind == "function" and any(key in entry for key in OUTPUT)
@@ -271,7 +272,7 @@ def _first(entry: Mapping[str, Any], keys: Sequence[str]) -> Any:
 def _stdin(pair: tuple[Any, Any], at: int) -> StdinCase:
     texts = ["\n".join(map(str, side)) if isinstance(side, list) else side for side in pair]
     if not all(isinstance(text, str) for text in texts):
-        raise BadCases(f"case {at + 1} of column {CASES!r}: input and output are texts, not {_short(pair)}")
+        raise BadCases(f"case {at + 1} of column {CASES!r}: input and output are texts, not {show(pair, 60)}")
     return StdinCase(*texts)
 
 
@@ -286,13 +287,8 @@ def _call(pair: tuple[Any, Any], at: int) -> CallCase:
     except (ValueError, RecursionError) as error:
         raise BadCases(f"case {at + 1} of column {CASES!r}: arguments and result are JSON: {error}") from error
     if not isinstance(arguments, list):
-        raise BadCases(f"case {at + 1} of column {CASES!r}: the arguments are {_short(arguments)}, not a list")
+        raise BadCases(f"case {at + 1} of column {CASES!r}: the arguments are {show(arguments, 60)}, not a list")
     return CallCase(arguments, wanted)
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:60] + "..."
 
 
 # Is this what was expected? Asked outside the sandbox, of what came out of it.

@@ -56,13 +56,13 @@ def _with_a_space(match: re.Match[str]) -> str:
     return " ".join(part for part in match.groups() if part)
 
 
-def is_in_language(text: str, code: str) -> bool:
+def is_in_language(text: str, language: str) -> bool:
     """Whether py3langid takes a text for one in the language of an ISO 639-1 code ("zh-cn" is "zh"). It is a fixed
     naive Bayes classifier: the same text always gets the same verdict. A text without a letter is in any language."""
     if not any(map(str.isalpha, text)):
         return True
     classify = cast(Callable[[str], tuple[str, float]], resolve("py3langid:classify"))
-    return classify(text.lower())[0] == code.lower().partition("-")[0]
+    return classify(text.lower())[0] == language.lower().partition("-")[0]
 
 
 def holds(count: int, relation: str, wanted: int) -> bool:
@@ -118,10 +118,6 @@ def forbidden_words(text: str, forbidden_words: Sequence[str]) -> bool:
 
 def letter_frequency(text: str, letter: str, let_frequency: int, let_relation: str) -> bool:
     return holds(text.lower().count(letter.strip().lower()), let_relation, let_frequency)
-
-
-def response_language(text: str, language: str) -> bool:
-    return is_in_language(text, language)
 
 
 def number_sentences(text: str, num_sentences: int, relation: str) -> bool:
@@ -239,7 +235,7 @@ INSTRUCTIONS: Mapping[str, Callable[..., bool]] = {
     "keywords:frequency": keyword_frequency,
     "keywords:forbidden_words": forbidden_words,
     "keywords:letter_frequency": letter_frequency,
-    "language:response_language": response_language,
+    "language:response_language": is_in_language,
     "length_constraints:number_sentences": number_sentences,
     "length_constraints:number_paragraphs": number_paragraphs,
     "length_constraints:number_words": number_words,

@@ -140,14 +140,6 @@ def quotation(text: str) -> bool:
     return len(text) > 2 and text.startswith('"') and text.endswith('"')
 
 
-def uppercase(text: str) -> bool:
-    return text.isupper()
-
-
-def lowercase(text: str) -> bool:
-    return text.islower()
-
-
 def capital_words(text: str, N: int, quantifier: str) -> bool:
     return holds(count_capital_words(text), quantifier, N)
 
@@ -176,7 +168,7 @@ FUNCTIONS: Mapping[str, Callable[..., bool]] = {
     "verify_keyword_frequency": keyword_frequency,
     "validate_forbidden_words": forbidden_words,
     "verify_letter_frequency": letter_frequency,
-    "validate_response_language": ifeval.response_language,
+    "validate_response_language": ifeval.is_in_language,
     "verify_paragraph_count": paragraph_count,
     "validate_word_constraint": has_num_words,
     "verify_sentence_constraint": sentences,
@@ -191,8 +183,8 @@ FUNCTIONS: Mapping[str, Callable[..., bool]] = {
     "validate_json_format": json_format,
     "validate_repeat_prompt": repeat_prompt,
     "validate_two_responses": two_responses,
-    "validate_uppercase": uppercase,
-    "validate_lowercase": lowercase,
+    "validate_uppercase": str.isupper,
+    "validate_lowercase": str.islower,
     "validate_frequency_capital_words": capital_words,
     "validate_end": end_checker,
     "validate_quotation": quotation,

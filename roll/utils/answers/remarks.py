@@ -14,9 +14,13 @@ from roll.utils.answers.units import amount
 _ONES = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
     "eighteen nineteen"
-).split()
-_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-_SMALL = {word: n for n, word in enumerate(_ONES)} | {word: 10 * n for n, word in enumerate(_TENS, 2)} | {"a": 1}
+)
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_SMALL = (
+    {word: n for n, word in enumerate(_ONES.split())}
+    | {word: 10 * n for n, word in enumerate(_TENS.split(), 2)}
+    | {"a": 1}
+)
 _TIMES: dict[str, Fraction] = {
     "percent": Fraction(1, 100), "dozen": Fraction(12), "dozens": Fraction(12), "score": Fraction(20),
     "hundred": Fraction(100), "thousand": Fraction(1000), "million": Fraction(10**6), "billion": Fraction(10**9),

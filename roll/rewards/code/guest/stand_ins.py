@@ -9,9 +9,9 @@ from wire import HeldObject
 FORWARDED = (
     "len iter next reversed str repr bool int float complex index hash neg pos abs invert round floor ceil trunc enter "
     "exit getitem setitem delitem aiter anext aenter aexit"
-).split()
+)
 EQUALITY = {"eq": False, "ne": True}
-OPERATORS = "lt le gt ge add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split()
+OPERATORS = "lt le gt ge add sub mul truediv floordiv mod pow matmul and or xor lshift rshift"
 
 
 class Remote(HeldObject):
@@ -82,7 +82,7 @@ def _operator(name):
 
 
 for _make, _names in ((_forwarded, FORWARDED), (_operator, OPERATORS)):
-    for _name in _names:
+    for _name in _names.split():
         setattr(Remote, f"__{_name}__", _make(f"__{_name}__"))
 for _name, _otherwise in EQUALITY.items():
     setattr(Remote, f"__{_name}__", _equality(f"__{_name}__", _otherwise))

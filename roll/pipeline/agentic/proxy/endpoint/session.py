@@ -47,7 +47,6 @@ class Reply:
 
     answers: tuple[Answer, ...]
     num_prompt: int
-    model: str = "policy"
 
     @property
     def num_sampled(self) -> int:

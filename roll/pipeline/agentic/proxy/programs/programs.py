@@ -91,65 +91,50 @@ class Programs:
         self, episode: str, folder: Path, log: Path, task: Mapping[str, Any], environment: Mapping[str, str]
     ) -> dict[str, Any]:
         files = {name: str(folder / name.replace("_file", ".json")) for name in ("task_file", "reward_file")}
-        Path(files["task_file"]).write_text(json.dumps(dict(task)), encoding="utf-8")
-        session = {
-            "base_url": environment["OPENAI_BASE_URL"],
-            "api_key": environment["OPENAI_API_KEY"],
-            "anthropic_base_url": environment["ANTHROPIC_BASE_URL"],
-            "model": environment["ROLL_MODEL"],
-            "purpose": environment["ROLL_PURPOSE"],
-        }
-        if self._is_apart:
-            return self._apart(episode, folder, log, task, environment)
-        places = {**session, **files}
-        command = None if self._command is None else [_filled(word, places) for word in self._command]
-        env = {**environment, "ROLL_TASK_FILE": files["task_file"], "ROLL_REWARD_FILE": files["reward_file"]}
-        for name in ("NO_PROXY", "no_proxy"):
-            env[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1")))
-        return {
+        job = {
             "id": episode,
             "folder": str(folder),
             "log": str(log),
             "task": dict(task),
-            "env": env,
-            "command": command,
             "result": files["reward_file"],
+        }
+        if self._is_apart:
+            return job | {"env": {}, "command": self._apart(folder, task, environment), "session": {}}
+        Path(files["task_file"]).write_text(json.dumps(dict(task)), encoding="utf-8")
+        session = _session(environment)
+        env = {**environment, "ROLL_TASK_FILE": files["task_file"], "ROLL_REWARD_FILE": files["reward_file"]}
+        for name in ("NO_PROXY", "no_proxy"):
+            env[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1")))
+        return job | {
+            "env": env,
+            "command": self._words({**session, **files}),
             "session": {**session, "folder": str(folder), "seed": task["seed"]},
         }
 
-    def _apart(
-        self, episode: str, folder: Path, log: Path, task: Mapping[str, Any], environment: Mapping[str, str]
-    ) -> dict[str, Any]:
-        """The same for a program in a sandbox, where the endpoint has another address."""
+    def _apart(self, folder: Path, task: Mapping[str, Any], environment: Mapping[str, str]) -> list[str]:
+        """The command that starts the program in a sandbox, where the endpoint has another address."""
         own = urlsplit(environment["OPENAI_BASE_URL"])
         inside = {name: value.replace(f"{own.scheme}://{own.netloc}", sandboxed.INSIDE, 1)
                   for name, value in environment.items()}  # fmt: skip
         inside |= {"ROLL_TASK_FILE": sandboxed.TASK_FILE, "ROLL_REWARD_FILE": sandboxed.REWARD_FILE}
-        places = {
-            "base_url": inside["OPENAI_BASE_URL"],
-            "api_key": inside["OPENAI_API_KEY"],
-            "anthropic_base_url": inside["ANTHROPIC_BASE_URL"],
-            "model": inside["ROLL_MODEL"],
-            "task_file": sandboxed.TASK_FILE,
-            "reward_file": sandboxed.REWARD_FILE,
-        }
+        files = {"task_file": sandboxed.TASK_FILE, "reward_file": sandboxed.REWARD_FILE}
         assert self._command is not None and own.port is not None, "checked with the configuration"
-        command = [_filled(word, places) for word in self._command]
         shown = sandboxed.shown_paths(self._command, self._files)
-        means = find_means(*shown, has_door=True)
-        order = sandboxed.order_of(command, shown, inside, task, own.port, means.privileged)
+        order = {
+            "command": self._words({**_session(inside), **files}),
+            "shown": shown,
+            "environment": inside,
+            "task": dict(task),
+            "port": own.port,
+            "is_privileged": find_means(*shown, has_door=True).privileged,
+        }
         file = folder / "order.json"
         file.write_text(json.dumps(order), encoding="utf-8")
-        return {
-            "id": episode,
-            "folder": str(folder),
-            "log": str(log),
-            "task": dict(task),
-            "env": {},
-            "command": [sys.executable, "-m", sandboxed.__name__, str(file)],
-            "result": str(folder / "reward.json"),
-            "session": {},
-        }
+        return [sys.executable, "-m", sandboxed.__name__, str(file)]
+
+    def _words(self, places: Mapping[str, str]) -> list[str] | None:
+        """The command with its places filled in."""
+        return None if self._command is None else [_filled(word, places) for word in self._command]
 
     async def _ready(self) -> asyncio.subprocess.Process:
         """The host, started when it is first needed, and again if it died. Raises EnvError if the agent's module
@@ -194,6 +179,16 @@ class Programs:
     def _send(self, process: asyncio.subprocess.Process, request: Mapping[str, Any]) -> None:
         if process.stdin is not None and not process.stdin.is_closing():
             process.stdin.write(json.dumps(request).encode() + b"\n")
+
+
+def _session(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "base_url": environment["OPENAI_BASE_URL"],
+        "api_key": environment["OPENAI_API_KEY"],
+        "anthropic_base_url": environment["ANTHROPIC_BASE_URL"],
+        "model": environment["ROLL_MODEL"],
+        "purpose": environment["ROLL_PURPOSE"],
+    }
 
 
 def _filled(word: str, places: Mapping[str, str]) -> str:

@@ -1,6 +1,7 @@
 """Runs one program in a sandbox whose only way out is the endpoint; a process of its own, for each episode.
 
-`python -m roll.pipeline.agentic.proxy.programs.sandboxed <file>`: the file says what to run, as JSON (see `order_of`).
+`python -m roll.pipeline.agentic.proxy.programs.sandboxed <file>`: the file says what to run, as JSON: see
+`Programs._apart`.
 Its output and its exit code are the program's.
 """
 
@@ -97,25 +98,6 @@ def shown_paths(command: Sequence[str], files: Sequence[str] = ()) -> tuple[str,
     named = [word for word in command if os.path.isabs(word) and Path(word).is_file()]
     own = [file for file in (*named, *files) if not file.startswith(("/usr/", "/bin/", "/lib"))]
     return tuple(dict.fromkeys((os.path.realpath(sys.base_prefix), *libraries, sys.prefix, *own)))
-
-
-def order_of(
-    command: Sequence[str],
-    shown: Sequence[str],
-    environment: Mapping[str, str],
-    task: Mapping[str, Any],
-    port: int,
-    is_privileged: bool,
-) -> dict[str, Any]:
-    """Return the content of the order file. `port`: of the endpoint, on the loopback of this machine."""
-    return {
-        "command": list(command),
-        "shown": list(shown),
-        "environment": dict(environment),
-        "task": dict(task),
-        "port": port,
-        "is_privileged": is_privileged,
-    }
 
 
 def job_of(order: Mapping[str, Any]) -> Job:
