@@ -252,15 +252,8 @@ def _without(both: Sequence[Encoded], begin: int, end: int) -> Sequence[Encoded]
 
 def _pair_rows(pairs: Sequence[tuple[Sequence[Encoded], float]]) -> PairRows:
     rows = [row for both, _ in pairs for row in both]
-    flat = rows_of_encoded(rows)
-    return PairRows(
-        lengths=flat.lengths,
-        input_ids=flat.input_ids,
-        response_mask=flat.response_mask,
-        loss_weights=flat.loss_weights,
-        media=flat.media,
-        margins=np.repeat(np.array([margin for _, margin in pairs], np.float32), 2),
-    )
+    margins = np.repeat(np.array([margin for _, margin in pairs], np.float32), 2)
+    return PairRows(**vars(rows_of_encoded(rows)), margins=margins)
 
 
 def _number(row: Row, column: str, key: str) -> float:

@@ -43,15 +43,7 @@ def read_at_the_end(pairs: PairRows, padding: int) -> PairRows:
         row = [*tokens[: int(counted[-1]) + 1].tolist(), padding]
         ids.append(row)
         masks.append([False] * (len(row) - 1) + [True])
-    flat = Rows.of(ids, masks)
-    return PairRows(
-        lengths=flat.lengths,
-        input_ids=flat.input_ids,
-        response_mask=flat.response_mask,
-        loss_weights=flat.loss_weights,
-        media=pairs.media,
-        margins=pairs.margins,
-    )
+    return PairRows(**vars(Rows.of(ids, masks, pairs.media)), margins=pairs.margins)
 
 
 def _of_tokens(pairs: PairRows) -> tuple[np.ndarray, np.ndarray]:
