@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -75,4 +74,11 @@ class CachedLogProbs:
 
 
 def dpo_loss(config: DPOConfig) -> DPOLoss:
-    return DPOLoss(**{each.name: config.value(each.name) for each in fields(DPOLoss)})
+    return DPOLoss(
+        beta=config.beta,
+        ipo=config.ipo,
+        label_smoothing=config.label_smoothing,
+        average_log_probs=config.average_log_probs,
+        reference_free=config.reference_free,
+        sft_loss_coef=config.sft_loss_coef,
+    )

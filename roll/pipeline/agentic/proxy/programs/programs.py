@@ -107,7 +107,7 @@ class Programs:
             env[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1")))
         return job | {
             "env": env,
-            "command": self._words({**session, **files}),
+            "command": self._command_of({**session, **files}),
             "session": {**session, "folder": str(folder), "seed": task["seed"]},
         }
 
@@ -121,7 +121,7 @@ class Programs:
         assert self._command is not None and own.port is not None, "checked with the configuration"
         shown = sandboxed.shown_paths(self._command, self._files)
         order = {
-            "command": self._words({**_session(inside), **files}),
+            "command": self._command_of({**_session(inside), **files}),
             "shown": shown,
             "environment": inside,
             "task": dict(task),
@@ -132,7 +132,7 @@ class Programs:
         file.write_text(json.dumps(order), encoding="utf-8")
         return [sys.executable, "-m", sandboxed.__name__, str(file)]
 
-    def _words(self, places: Mapping[str, str]) -> list[str] | None:
+    def _command_of(self, places: Mapping[str, str]) -> list[str] | None:
         """The command with its places filled in."""
         return None if self._command is None else [_filled(word, places) for word in self._command]
 
