@@ -203,8 +203,9 @@ def _first_character(stream: IO[str]) -> str:
 def _read_json_array(text: str) -> Iterator[_ReadRow]:
     try:
         records = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise _Malformed(error.lineno, f"not a JSON array: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        line = getattr(error, "lineno", 1)
+        raise _Malformed(line, f"not a JSON array: {getattr(error, 'msg', error)}") from error
     for place, record in enumerate(records):
         yield place, _as_record(record, place), _fault_of(record) if "\\u" in text else ""
 
@@ -215,8 +216,9 @@ def _read_json_lines(stream: IO[str]) -> Iterator[_ReadRow]:
             continue
         try:
             record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise _Malformed(place, f"not a JSON object on one line: {error.msg}") from error
+        except (ValueError, RecursionError) as error:
+            cause = getattr(error, "msg", error)
+            raise _Malformed(place, f"not a JSON object on one line: {cause}") from error
         yield place, _as_record(record, place), _fault_of(record) if "\\u" in line else ""
 
 

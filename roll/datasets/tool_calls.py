@@ -111,7 +111,7 @@ def clean_calls(calls: Any, parses: bool = True) -> list[Call]:
     if isinstance(calls, str) and calls.strip():
         try:
             calls = json.loads(calls)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ValueError("tool_calls must be a list of calls, each a mapping") from None
     calls = [calls] if isinstance(calls, Mapping) else calls or []
     if not isinstance(calls, list) or not all(isinstance(call, Mapping | None) for call in calls):
@@ -147,7 +147,7 @@ def _arguments(value: Any) -> Mapping[str, Any]:
         if isinstance(value, str) and value.strip():
             try:
                 value = json.loads(value)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"arguments of a tool call are not JSON ({error})") from error
     if value is None or (isinstance(value, str) and not value.strip()):
         return {}

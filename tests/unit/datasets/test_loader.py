@@ -170,13 +170,26 @@ def test_arrays_are_read_as_json_has_them(tmp_path: Path, text: str) -> None:
     assert read(DataArgs(file_name=(str(tmp_path / "rows.json"),))) == json.loads(text)
 
 
+_OPEN = "[" * 100_000  # deeper than Python reads
+_LONG = '[{"a": ' + "9" * 5000 + "}]"  # more digits than Python reads
+
+
 @pytest.mark.parametrize(
-    "text", ["[", '[{"a": 1}', '[{"a": 1},]', '[{"a": 1} {"a": 1}]', '[,{"a": 1}]', "[] 1", '[{"a": 1}]]']
+    "text",
+    ["[", '[{"a": 1}', '[{"a": 1},]', '[{"a": 1} {"a": 1}]', '[,{"a": 1}]', "[] 1", '[{"a": 1}]]', _OPEN, _LONG],
+    ids=lambda text: text[:12],
 )
 def test_arrays_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "rows.json").write_text(text)
     with pytest.raises(ConfigError, match=r"rows.json:1: not a JSON array"):
         read(DataArgs(file_name=(str(tmp_path / "rows.json"),)))
+
+
+@pytest.mark.parametrize("text", [_OPEN, _LONG[1:-1]], ids=["deep", "digits"])
+def test_a_line_that_python_cannot_read_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"a": 1}\n{"a": ' + text + "}\n")
+    with pytest.raises(ConfigError, match=r"rows.jsonl:2: not a JSON object on one line"):
+        read(DataArgs(file_name=(str(tmp_path / "rows.jsonl"),)))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
