@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 _LEAST_ERROR, _RUNS = 0.15, 3
 _EVENTS = 4000  # responses that a plan simulates
+_MOST_PLAYED = 1_000_000  # samples of a step: with more the clock takes all memory
 
 
 def hardware_of(config: RunConfig, plan: RunPlan, elsewhere: bool = False) -> Hardware | str:
@@ -101,6 +102,8 @@ def forecast(
     where = hardware if hardware is not None else hardware_of(config, plan, elsewhere)
     if isinstance(where, str):
         return where
+    if isinstance(plan, BatchPlan) and plan.num_groups * plan.group_size > _MOST_PLAYED:
+        return f"a step of more than {_MOST_PLAYED} samples is not played"
     phases = Phases(config, plan, facts, lengths_of(config, plan), where)
     hint = ""
     if isinstance(plan, BatchPlan) and isinstance(config, AlgorithmConfig):
