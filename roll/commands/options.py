@@ -106,7 +106,7 @@ def _may_be_dry(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--elsewhere",
         action="store_true",
-        help="plan for another machine: files, folders and logins are not checked here",
+        help="plan for another machine: files and folders are not checked here",
     )
     parser.add_argument("--all", action="store_true", help="the whole plan: devices, batches, choices and memory")
 
@@ -157,9 +157,7 @@ def eval_parser() -> argparse.ArgumentParser:
     kind = "rlvr, agentic, or package.module:SPEC. Default: the one whose keys these are"
     parser.add_argument("--pipeline", help=kind)
     parser.add_argument("--dry_run", action="store_true", help="check, print the plan and stop")
-    parser.add_argument(
-        "--elsewhere", action="store_true", help="plan for another machine: files and logins are not checked here"
-    )
+    parser.add_argument("--elsewhere", action="store_true", help="plan for another machine: files are not checked here")
     return parser
 
 

@@ -17,7 +17,7 @@ from roll.utils.secrets import find_secrets, mask
 from roll.utils.text import visible
 
 _FORMAT = "%(asctime)s %(levelname).1s {tag}%(name)s: %(message)s"
-_CHATTY = ("urllib3", "filelock", "fsspec", "matplotlib", "asyncio", "httpx", "git")
+_CHATTY = ("urllib3", "filelock", "fsspec", "asyncio", "httpx", "git")
 
 
 _LIBRARIES = ("huggingface_hub", "transformers", "datasets", "vllm", "sglang", "ray", "DeepSpeed", "megatron", "wandb")

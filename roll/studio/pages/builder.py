@@ -231,7 +231,7 @@ class Builder:
                 field.props("dense outlined options-dense").style(f"width: {width}; max-width: 100%")
             ui.space()
             self._elsewhere = ui.checkbox("for another machine", on_change=self._plan_anew)
-            self._elsewhere.tooltip("The plan does not look for files and logins that only the other machine has.")
+            self._elsewhere.tooltip("The plan does not look for files that only the other machine has.")
             ui.button("Import", on_click=self._open_import, icon="upload").props("flat no-caps")
             ui.button("Download", on_click=self._download, icon="download").props("flat no-caps")
             self._run = ui.button("Run", on_click=self._open_run, icon="play_arrow").props("no-caps")
