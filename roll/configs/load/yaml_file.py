@@ -20,22 +20,38 @@ def fragments_dir() -> Path:
     return PACKAGED_FRAGMENTS if PACKAGED_FRAGMENTS.is_dir() else CHECKOUT_FRAGMENTS
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a file. Raises ConfigError with file and place for what is no YAML, or none of a configuration."""
+def read_yaml(path: Path, may_be_empty: bool = False) -> dict[str, Any]:
+    """The mapping in a file; with `may_be_empty` none is an empty one. Raises ConfigError with file and place for what
+    is no YAML, or none of a configuration."""
     status = path_info(path)
     if not status.is_file:
         raise ConfigError(f"{status.why}, not a file." if status.exists else f"{status.why}.")
     try:
-        content = get_yaml_loader()(path.read_bytes().decode("utf-8-sig")).get_single_data()
+        loader = get_yaml_loader()(path.read_bytes().decode("utf-8-sig"))
+        node = loader.get_single_node()
+        content = None if node is None else loader.construct_document(node)
+        if isinstance(node, yaml.MappingNode):
+            _check_keys(node)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not valid YAML: byte {error.start} is not UTF-8 ({error.reason}).") from None
     except (yaml.YAMLError, ValueError) as error:  # also `!!int x`
         raise ConfigError(f"{path} is not valid YAML: {_error_text(error)}.") from None
+    if content is None and may_be_empty:
+        return {}
     if not isinstance(content, dict):
         raise ConfigError(f"{path} must hold a mapping of keys to values, not {show(content)}.")
     return content
+
+
+def _check_keys(node: yaml.MappingNode) -> None:
+    """Raises MarkedYAMLError for a key that is no text, which Hydra would turn into another: `on` into `True`."""
+    for key, _ in node.value:
+        kind = key.tag.rpartition(":")[2]
+        if kind not in ("str", "value"):
+            problem = f"a key must be text, and {show(key.value)} reads as {kind}; put quotes around it"
+            raise yaml.MarkedYAMLError(None, None, problem, key.start_mark)
 
 
 def _error_text(error: Exception) -> str:
