@@ -8,7 +8,7 @@ those shipped with this package, so that a YAML may lie anywhere.
 import os
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -169,6 +169,8 @@ def _compose(directory: Path, name: str, written: Mapping[str, Any]) -> dict[str
             # The YAML's own keys win over its fragments', with or without `_self_`.
             warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`.*")
             warnings.filterwarnings("ignore", message=".*is not available.*")  # the fragment that is missing is told
+            for file in _fragments(written, [str(directory), *search]):
+                read_yaml(file, may_be_empty=True)  # for its errors, which Hydra lays on the YAML, or passes over
             config = compose(
                 f"{name}.yaml", overrides=[f"hydra.searchpath=[{','.join(repr(item) for item in search)}]"]
             )
@@ -194,6 +196,18 @@ def _search_path(path: Path, written: Mapping[str, Any]) -> list[str]:
     if not isinstance(paths, list) or not all(isinstance(item, str) for item in paths):
         raise ConfigError(f"{path}: hydra.searchpath: {show(paths)} must be a list of directories.")
     return paths
+
+
+def _fragments(written: Mapping[str, Any], folders: Sequence[str]) -> Iterator[Path]:
+    """Yield the files that the defaults list of a YAML names, in the forms `x@_here_`, `group: x` and `group: [x]`."""
+    for item in written.get("defaults") or ():
+        for group, names in ({"": item} if isinstance(item, str) else item).items():
+            for name in names if isinstance(names, list) else [names]:
+                parts = [str(part).split("@")[0].split(" ")[-1] for part in (group, name)]
+                file = "/".join(parts).strip("/").removesuffix(".yaml") + ".yaml"
+                places = (path_info(Path(folder.removeprefix("file://"), file)) for folder in folders)
+                if found := next((place for place in places if place.is_file), None):
+                    yield found.path.resolve()
 
 
 def _error_text(error: BaseException) -> str:

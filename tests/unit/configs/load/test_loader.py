@@ -196,6 +196,19 @@ def test_what_hydra_cannot_compose_is_one_message_with_the_file_or_key(
     assert "\n" not in text
 
 
+@cases("defaults, fragment, message")
+def test_what_is_wrong_in_a_fragment_is_told_of_its_file(
+    directory: Path, defaults: str, fragment: str, message: str
+) -> None:
+    (directory / "run.yaml").write_text(f"defaults: {defaults}\nseed: 1\n")
+    (directory / "parts").mkdir()
+    (directory / "empty.yaml").write_text("# nothing yet\n")
+    (directory / "parts" / "mine.yaml").write_bytes(fragment.encode("latin-1"))
+    text = refused(directory)
+    assert f"{directory}/parts/mine.yaml" in text and "run.yaml" not in text
+    assert message in text
+
+
 @pytest.mark.parametrize("name", ["x" * 300, "a\0b", "a/" * 3000])
 def test_a_name_that_can_be_no_file_is_said_so(directory: Path, name: str) -> None:
     assert "is no path" in refused(directory, name=name)
