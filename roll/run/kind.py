@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from roll.configs.problems import Problem
+from roll.configs.load.validate import SLIP
+from roll.configs.problems import Problem, nearest
 from roll.configs.sections.run import RunConfig
 from roll.configs.tables.presets import kind_of_algorithm
 from roll.errors import ConfigError
@@ -13,7 +14,7 @@ from roll.utils.text import show
 
 def kind_of(tree: Mapping[str, Any], script: str | None = None) -> PipelineSpec:
     """The kind that the key `pipeline` of a raw tree names, or else its script's, or that of its `algorithm`, or the
-    one whose key it has. Raises ConfigError where nothing tells."""
+    one whose key it has. Raises ConfigError where nothing tells, with the keys that may be misspelt."""
     written = tree.get("pipeline")
     if written is not None and not isinstance(written, str):
         raise ConfigError(f"pipeline: {show(written)} must be the name of a kind of run: {', '.join(PIPELINES)}.")
@@ -21,9 +22,17 @@ def kind_of(tree: Mapping[str, Any], script: str | None = None) -> PipelineSpec:
     named = next((KIND_BY_KEY[key] for key in KIND_BY_KEY if key in tree), None) if named in (None, "rl") else named
     if named is None:
         raise ConfigError(
-            f"pipeline is missing, and no key tells what kind of run it is. Set pipeline to {' or '.join(PIPELINES)}."
+            *_slips(tree),
+            f"pipeline is missing, and no key tells what kind of run it is. Set pipeline to {' or '.join(PIPELINES)}.",
         )
     return pipeline_of(named)
+
+
+def _slips(tree: Mapping[str, Any]) -> list[str]:
+    """Return a problem for each key that may be misspelt for one that tells the kind. It may be one of the settings
+    all the same, as `reward` is."""
+    matches = {key: nearest(str(key), KIND_BY_KEY, cutoff=SLIP) for key in tree}
+    return [f"{key} tells no kind of run. Did you mean {match}?" for key, match in matches.items() if match]
 
 
 def other_kind(spec: PipelineSpec, config: RunConfig) -> Iterator[Problem]:

@@ -44,6 +44,12 @@ def test_keys_that_tell_nothing_are_refused_and_the_key_pipeline_decides() -> No
         kind_of({"pipeline": 3})
 
 
+@cases("key, meant")
+def test_a_key_that_is_misspelt_for_one_that_tells_the_kind_is_named(key: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"{key} tells no kind of run. Did you mean {meant}[?]"):
+        kind_of({"pretrain": "model", key: {}})
+
+
 def test_every_kind_of_run_is_known_by_its_keys() -> None:
     fragment = yaml.safe_load((EXAMPLES / "config" / "envs.yaml").read_text())
     assert kind_of({**fragment, "actor_train": {}, "rewards": {}, "prompt_length": 8}).name == "rlvr"
