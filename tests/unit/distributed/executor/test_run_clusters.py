@@ -122,18 +122,17 @@ def test_devices_are_given_back_while_ray_is_there() -> None:
         "_recoveries": [script],
         "_clusters": [],
         "_pools": [script],
-        "_suspension": script,
         "_records": Script(),
     }
     clusters.__dict__ |= parts | {"_config": SimpleNamespace(logging_dir="logs")}
     clusters.close()
-    assert script.told == ["close", "close", "kill", "join", "release", "shutdown"]
+    assert script.told == ["close", "kill", "join", "release", "shutdown"]
 
 
 def test_without_ray_nothing_is_asked_of_workers_at_the_end() -> None:
     script, clusters = Script(), RunClusters.__new__(RunClusters)
     parts = {"resources": script, "runtime": script, "_recoveries": [], "_clusters": [script], "_pools": [script]}
-    clusters.__dict__ |= parts | {"_suspension": script}
+    clusters.__dict__ |= parts
     script.is_lost = True
     clusters.close()
-    assert script.told == ["close", "shutdown"]
+    assert script.told == ["shutdown"]
