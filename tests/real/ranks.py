@@ -54,11 +54,7 @@ def differences(run: runs.Run | ranks.Run, reference: Path) -> Differences | Non
             for _ in strategy.export_weights(BUCKET_BYTES):
                 pass
             return None
-        with safe_open(reference / "gradients.safetensors", "np") as want:
-            names = {name.replace(".default", ""): name for name in want.keys()}  # noqa: SIM118
-            got = {name.replace(".default", ""): gradient for name, gradient in gradients.items()}
-            assert got.keys() == names.keys()
-            pairs = [squares(gradient, want.get_tensor(names[name])) for name, gradient in got.items()]
+        of_gradients = distances(gradients, reference)
         gradients.clear()
         total, count = 0.0, 0
         with safe_open(reference / "weights.safetensors", "np") as want:
@@ -68,13 +64,17 @@ def differences(run: runs.Run | ranks.Run, reference: Path) -> Differences | Non
                     count += tensor.numel()
         with safe_open(reference / "scores.safetensors", "np") as want:
             gaps = [np.abs(found - want.get_tensor(str(row))).max() for row, found in scores.items()]
-    errors, norms = np.transpose(pairs)
-    return Differences(
-        float(np.sqrt(errors.sum() / norms.sum())),
-        float(np.sqrt((errors / norms).max())),
-        float(total / count / LEARNING_RATE),
-        float(max(gaps)),
-    )
+    return Differences(*of_gradients, float(total / count / LEARNING_RATE), float(max(gaps)))
+
+
+def distances(gradients: dict[str, np.ndarray], reference: Path) -> tuple[float, float]:
+    """From the reference's gradients: by the norm of all, and of the tensor where it is largest, each as a share."""
+    with safe_open(reference / "gradients.safetensors", "np") as want:
+        names = {name.replace(".default", ""): name for name in want.keys()}  # noqa: SIM118
+        got = {name.replace(".default", ""): gradient for name, gradient in gradients.items()}
+        assert got.keys() == names.keys()
+        errors, norms = np.transpose([squares(got[name], want.get_tensor(there)) for name, there in names.items()])
+    return float(np.sqrt(errors.sum() / norms.sum())), float(np.sqrt((errors / norms).max()))
 
 
 def squares(got: np.ndarray, want: np.ndarray) -> tuple[float, float]:

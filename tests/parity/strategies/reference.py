@@ -116,7 +116,8 @@ def join(parts: list[MicroBatch]) -> MicroBatch:
         return torch.cat([torch.nn.functional.pad(t, (0, width - t.shape[1])) for t in tensors])
 
     names = (
-        "input_ids", "lengths", "response_mask", "loss_weights", "rollout_log_probs", "advantages", "returns", "routes",
+        "input_ids", "lengths", "response_mask", "loss_weights", "rollout_log_probs", "old_log_probs", "advantages",
+        "returns", "routes",
     )  # fmt: skip
     media = None if parts[0].media is None else tuple(shown for part in parts for shown in part.media or ())
     return MicroBatch(**{name: joined(name) for name in names if getattr(parts[0], name) is not None}, media=media)
