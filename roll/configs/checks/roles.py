@@ -1,5 +1,6 @@
 """Checks of any run's settings for contradictions: the section of each role, and where the roles are placed."""
 
+import math
 from collections.abc import Iterator, Mapping
 
 from roll.configs.base import Settings, join
@@ -142,6 +143,34 @@ def switched_off(settings: Settings, switches: Switches, at: str = "") -> Iterat
             yield f"{' and '.join(changed)} {verb} nothing while {join(at, switch)} is off."
 
 
+# Keys of sections, the values that can be meant, and what happens outside.
+
+_MEANT: Mapping[str, tuple[float, float, str]] = {
+    "training_args.learning_rate": (1e-12, 0.1, "weights stay as they are below 1e-12, and are lost above 0.1"),
+    "training_args.weight_decay": (0.0, 1.0, "0.01 to 0.1 are usual"),
+    "pg_clip": (0.0, 1.0, "the ratio is never below 0, so nothing is clipped there"),
+    "generating_args.temperature": (0.0, 5.0, "tokens are drawn nearly at random above 5"),
+    "max_grad_norm": (1e-6, math.inf, "every gradient is scaled to nothing; 0 switches it off"),
+    "timeout_s": (0.01, math.inf, "nothing ends in that time"),
+}
+
+
+def _unlikely_values(config: RunConfig) -> Iterator[str]:
+    """Warns of values that are allowed and can hardly be meant."""
+    sections: dict[str, Settings] = {"": config, **config.sections}
+    for field in type(config).model_fields:
+        if isinstance(inner := config.value(field), Mapping):
+            sections |= {f"{field}.{name}": each for name, each in inner.items() if isinstance(each, Settings)}
+    for name, section in sections.items():
+        for key, (least, most, why) in _MEANT.items():
+            value: object = section
+            for part in key.split("."):
+                value = getattr(value, part, None)
+            is_off = key == "max_grad_norm" and value == 0
+            if isinstance(value, int | float) and not is_off and not least <= value <= most:
+                yield f"{join(name, key)}: {value:g} can hardly be meant: {why}."
+
+
 SCHEDULE_KEYS = frozenset({"min_lr_ratio"})
 
 
@@ -233,3 +262,4 @@ def run_warnings(config: RunConfig, plan: RunPlan) -> Iterator[str]:
         yield f"eval_steps: {config.eval_steps} does nothing: there is no section {config.missing_validation}."
     if not config.counts_epochs:
         yield from schedule_warnings(plan)
+    yield from _unlikely_values(config)
