@@ -327,8 +327,8 @@ def _kl_warnings(config: AlgorithmConfig) -> Iterator[str]:
             "tokens that have become too unlikely. Set kl_penalty: k1, or use_kl_loss (docs/algorithms.md)."
         )
     if not config.add_token_level_kl:
-        for key in ("target_kl", "kl_horizon", "kl_penalty"):
-            if config.is_changed(key):
+        for key in ("init_kl_coef", "target_kl", "kl_horizon", "kl_penalty"):
+            if config.is_changed(key) and config.value(key):
                 yield f"{key} does nothing while add_token_level_kl is off."
 
 

@@ -16,7 +16,7 @@ def test_what_does_nothing_or_is_of_others_is_said_where_it_matters() -> None:
     said = "eval_steps: 20 does nothing: there is no section validation."
     assert said in warnings_of(config({"eval_steps": 20}))
     assert not [text for text in warnings_of(config()) if text.startswith("eval_steps")]
-    assert warnings({"max_grad_norm": 0}) == warnings({})
+    assert warnings({"max_grad_norm": 0, "init_kl_coef": 0}) == warnings({})
 
 
 @cases("changes, message")
