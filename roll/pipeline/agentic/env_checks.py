@@ -240,13 +240,8 @@ def program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
         yield from command_problems(f"{at}.agent_command", shlex.split(env.agent_command))
     if env.agent in AGENTS:
         yield from _package_problems(at, env)
-    elif env.agent is not None and is_missing(env.agent):
-        yield _away(f"{at}.agent", env.agent)
     elif env.agent is not None:
-        try:
-            resolve(env.agent)
-        except ImportError as error:
-            yield Problem(f"{at}.agent: {error}.", (f"{at}.agent",))
+        yield from _code_path_problems(f"{at}.agent", env.agent)
 
 
 def _package_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
@@ -272,13 +267,13 @@ def _package_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
 
 
 def task_place_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
-    """Whether the tasks of programs and tools are here. Nothing is imported."""
+    """Whether the tasks of programs and tools are here. Only code that is named as tasks is imported."""
     if env.tasks is None:
         return
     if not env.tasks.endswith((".json", ".jsonl")):
-        if ":" in env.tasks and is_missing(env.tasks):
-            yield _away(f"{at}.tasks", env.tasks)
-        elif ":" not in env.tasks and not expanded(env.tasks).is_dir():
+        if ":" in env.tasks:
+            yield from _code_path_problems(f"{at}.tasks", env.tasks)
+        elif not expanded(env.tasks).is_dir():
             yield Problem(
                 f"{at}.tasks: there is no folder {env.tasks} of Harbor tasks. Other tasks are a file FILE.jsonl or "
                 "module:name.",
@@ -307,9 +302,16 @@ def hidden_columns(env: EnvConfig) -> list[str]:
     return sorted(values.keys() - shown_task(values, env.agent_truths).keys())
 
 
-def _away(key: str, path: str) -> Problem:
-    text = f"{key}: there is no module {path.partition(':')[0]} on the path, nor beside the YAML."
-    return Problem(text, (key,), "place")
+def _code_path_problems(key: str, path: str) -> Iterator[Problem]:
+    """Whether module:name can be imported."""
+    if is_missing(path):
+        text = f"{key}: there is no module {path.partition(':')[0]} on the path, nor beside the YAML."
+        yield Problem(text, (key,), "place")
+        return
+    try:
+        resolve(path)
+    except ImportError as error:
+        yield Problem(f"{key}: {error}.", (key,))
 
 
 def _type_problems(at: str, env: EnvConfig) -> Iterator[Problem]:

@@ -225,6 +225,8 @@ def test_a_program_is_named_by_agent_or_by_a_command() -> None:
     assert "custom_envs.Lake.agent: there is no module no_such_module" in str(next(iter(code_problems(missing))))
     tasks = config(custom_envs__Lake={"env_manager_cls": "proxy", "agent": "json:loads", "tasks": "no/such"})
     assert "custom_envs.Lake.tasks: there is no folder no/such of Harbor tasks" in str(*code_problems(tasks))
+    misspelt = config(custom_envs__Lake={"env_manager_cls": "proxy", "agent": "json:loads", "tasks": "json:laods"})
+    assert str(*code_problems(misspelt)).startswith("custom_envs.Lake.tasks: ")
 
 
 def test_a_plan_names_the_columns_that_a_sandbox_hides(tmp_path: Path) -> None:
