@@ -62,7 +62,7 @@ class Forecast:
         parts = ", ".join(f"{name} {about(seconds)}" for name, seconds in named if seconds >= 0.01 * self.step_s)
         gpus = f", {plain(self.gpu_hours)} GPU-hours{self._each}" if self.num_gpus else f" on {self.machine}"
         run = f"; {counted(self.steps, 'step')} ~{about(self.run_s)}" if self.steps else ""
-        return f"a step ~{about(self.step_s)} +-{self.error:.0%}: {parts}{run}{gpus}"
+        return f"a step ~{with_bar(self.step_s, self.error)}: {parts}{run}{gpus}"
 
     @property
     def gpu_hours(self) -> float:
@@ -102,6 +102,16 @@ def about(seconds: float) -> str:
         if seconds < 100 * size:
             return f"{plain(seconds / size)} {unit}"
     return f"{plain(seconds / 86400 / 365)} years"
+
+
+_WIDE = 0.6  # an error bar above this is a factor both ways: no step takes less than no time
+
+
+def with_bar(seconds: float, error: float) -> str:
+    """Example: 41 s and 0.3 are "41 s +-30%", 17 s and 2.25 "17 s (5.2 s to 55 s)"."""
+    if error <= _WIDE:
+        return f"{about(seconds)} +-{error:.0%}"
+    return f"{about(seconds)} ({about(seconds / (1 + error))} to {about(seconds * (1 + error))})"
 
 
 class Scorecard:
@@ -168,7 +178,7 @@ def comparison(directory: Path) -> tuple[float, str] | None:
         card: dict[str, Any] = json.loads((directory / FILE).read_text(encoding="utf-8"))
         expected, measured, ratio = card["forecast"], card["measured"], float(card["ratio"])
         whole = sum(expected["phases"].values())
-        found = f"a step took {plain(ratio)} x the forecast of {about(whole)} +-{expected['error']:.0%}"
+        found = f"a step took {plain(ratio)} x the forecast of {with_bar(whole, expected['error'])}"
         longer = {name: value - expected["phases"].get(name, 0.0) for name, value in measured.items()}
         name = max(longer, key=lambda phase: abs(longer[phase]))
         before = expected["phases"].get(name, 0.0)

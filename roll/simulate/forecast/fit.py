@@ -20,7 +20,7 @@ from roll.configs.memory.parts import GB, gigabytes
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.errors import ConfigError
 from roll.run.kind import kind_of
-from roll.run.records.scorecard import Forecast, plain
+from roll.run.records.scorecard import Forecast, plain, with_bar
 from roll.run.spec import PipelineSpec
 from roll.run.start.load import Loaded, check
 from roll.run.start.memory_report import gather_facts
@@ -230,7 +230,8 @@ def run(argv: Sequence[str]) -> Iterator[str]:
     yield f"{counted(len(best), 'layout')} fit on {where}, {search.refused.total()} do not"
     yield from table(_row(place, layout, best[0]) for place, layout in enumerate(best[:_SHOWN], 1))
     yield from (f"not possible: {count} x {reason}" for reason, count in search.refused.most_common(3))
-    yield f"error bar +-{best[0].forecast.error:.0%}: {best[0].forecast.source}"
+    first = best[0].forecast
+    yield f"error bar: a step ~{with_bar(first.step_s, first.error)}: {first.source}"
     if gpus * search.nodes > 1:
         yield "Not measured: traffic between GPUs, and parallel sizes. Layouts closer than the bar may change places."
     if options.out is not None:
