@@ -149,6 +149,8 @@ _BEFORE_SIGN = (
     r"(?:(?:\b(?:is|are|was|be|equals?|gives?|gets?|makes?|becomes?|remains?|leaves?|yields?|not|never|but|or|either)"
     r"|'s|n't)\b|[:=]|\A)"
 )
+_DASH = re.compile(r"([=:][ \t$*]*)\u2013(?=[ \t]*[$.]?\d)")
+"""A dash before a number that is its sign: "x = \u2013 4"."""
 _NEGATIVE = re.compile(rf"(?:\bnegative|{_BEFORE_SIGN}[\s$*]*\bminus)[\s$*]*$", re.IGNORECASE)
 _SIGN_APART = re.compile(
     rf"(\bnegative|{_BEFORE_SIGN}[\s*]*\bminus)\s+(?=[\d.])"
@@ -161,7 +163,7 @@ _NO_VALUE = re.compile(r"=|(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
 _TERMS_ALONE = re.compile(r"\A[^\d]*[A-Za-z)]\s*[-+*/^]\s*[A-Za-z(][^\d]*\Z")
 _FIGURE = r"\(*-?\$?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?\)*"
 _SIDE = rf"{_FIGURE}(?:[ \t]*(?:[-+*/x\u00d7\u00f7]|\\(?:times|cdot|div)\b)[ \t]*{_FIGURE})*"
-_CHAIN = re.compile(rf"{_SIDE}(?:[ \t$]*=[ \t$]*{_SIDE})+\Z")
+_CHAIN = re.compile(rf"{_SIDE}(?:[\s$]*=[\s$]*{_SIDE})+\Z")
 _OPERATED = re.compile(r"\d\)*[ \t]*(?:[-+*/x\u00d7\u00f7]|\\)")
 _TIMES = re.compile(r"x|\u00d7|\\(?:times|cdot)")
 _UNITS_APART = [Fraction(factor) for times in (12, 24, 60, 100, 1000) for factor in (times, Fraction(1, times))]
@@ -221,6 +223,7 @@ def _as_marked(text: str) -> str:
     r"""The text with LaTeX for Unicode's fractions and powers, lone numbers without marks, and lists of formulas
     between one pair of marks. Examples: "3½" -> r"3\frac{1}{2}", "**5**" -> "5", "$a$ and $b$" -> "$a, b$"."""
     text = fractions_written_out(text).replace("\u2212", "-").replace("\u2044", "/").replace("\u2248", r"\approx ")
+    text = _DASH.sub(r"\1-", text)
     text = _POWER.sub(lambda match: powers_written_out(match[0]), _SHORT_FRACTION.sub(r"\1{\2}{\3}", text))
     text = MARKED.sub(_bare_number, _BESIDE.sub(_between_marks, text))
     return _BOLD_NUMBER.sub(r"\1", text)
@@ -331,6 +334,7 @@ def _contradicted(text: str) -> str | None:
     if found is None or _BEFORE_CALCULATION.search(before) or not _OPERATED.search(found[0]):
         return None
     calculation = re.sub("[$,]", "", found[0].removeprefix("(") if before.endswith("\\") else found[0])
+    calculation = " ".join(calculation.split())
     *_, side, last = _TIMES.sub("*", re.sub(r"\\div|\u00f7", "/", calculation)).split("=")
     try:
         value, said = (
