@@ -90,7 +90,7 @@ def _messages(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if isinstance(content, str):
         yield {"role": role, "content": content}
     elif role == ASSISTANT:
-        yield _answer(_blocks(content))
+        yield _answer(_blocks([] if content is None else content))
     else:
         yield from _said(str(role), _blocks(content))
 

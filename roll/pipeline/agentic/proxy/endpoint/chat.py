@@ -125,9 +125,8 @@ def schema_of(form: Mapping[str, Any] | None, field: str) -> Mapping[str, Any] |
 
 def read_messages(messages: list[dict[str, Any]], vision: VisionModel | None = None) -> tuple[ChatMessage, ...]:
     """`vision`: how the policy sees, if it does. Raises Refusal for what no chat template takes, by its place."""
-    with_content = [
-        {**m, "content": ""} if m.get("content") is None and m.get("role") in (ASSISTANT, TOOL) else m for m in messages
-    ]
+    with_content = [{"content": "", **m} if m.get("role") in (ASSISTANT, TOOL) else m for m in messages]
+    with_content = [{**m, "content": ""} if m.get("content", "") is None else m for m in with_content]
     try:
         for number, message in enumerate(messages, start=1):
             _check_parts(message.get("content"), f"message {number}", vision)

@@ -1,6 +1,7 @@
 """Fields of requests beside those that a protocol's reader takes: which do nothing here, and which are refused."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -42,6 +43,9 @@ _CHANGES: Mapping[str, str] = {
 }
 """Fields that would change what is sampled, or what a reply means, with what to do instead."""
 
+_NOTHING: Mapping[str, Sequence[Any]] = {"function_call": ("auto", "none")}
+"""Values of these fields that change nothing, since functions of old are refused."""
+
 
 class Body(BaseModel):
     """The fields of a request that are read, and all others as they came."""
@@ -53,7 +57,7 @@ class Body(BaseModel):
         extra = self.model_extra or {}
         given = {name: value for name, value in extra.items() if value is not None}
         for name in given:
-            if given[name] and name in _CHANGES:
+            if given[name] and name in _CHANGES and given[name] not in _NOTHING.get(name, ()):
                 raise Refusal(400, f"{name} is not supported by this endpoint: {_CHANGES[name]}.", "unsupported", name)
         shown = given.pop(TEMPLATE[0], {})
         if not isinstance(shown, Mapping):

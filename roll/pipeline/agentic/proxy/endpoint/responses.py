@@ -101,7 +101,7 @@ def _messages(items: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         if kind == "message":
             yield {"role": item.get("role"), "content": _content(item.get("content"), place)}
         elif kind == "function_call_output":
-            output = _content(item.get("output"), place)
+            output = "" if item.get("output", "none") is None else _content(item.get("output"), place)
             yield {"role": TOOL, "tool_call_id": item.get("call_id") or "", "content": output}
         else:
             raise _unknown(place, f"an item of type {kind!r}")
