@@ -32,16 +32,26 @@ def accepted_answers(truth: object, options: Sequence[Option] = ()) -> tuple[str
 
     It is a text, a number, a list of these, a mapping with one of `ENTRIES`, or the JSON text of such a mapping or of a
     list of texts, which is right itself, too. A whole number beside `options` (those of its row: `options_in`) is the
-    index of one, from 0: its label and its text are accepted. If an option is that number, it is the number. Raises
-    ValueError that says what is wrong.
+    index of one, from 0: its label and its text are accepted. If an option is that number, it is the number. A list
+    with a 0 or 1 for each option marks the right ones. Raises ValueError that says what is wrong.
 
     Examples: 5.0 -> ("5", "5.0"), '["Paris", "paris"]' -> ("Paris", "paris", '["Paris", "paris"]'),
     {"value": "UK", "aliases": ["GB"]} -> ("UK", "GB"), 2 with the options red, green and blue -> ("C", "blue")
     """
-    texts = tuple(dict.fromkeys(text for value in _values(truth) for text in _meant(value, options)))
+    marks: Any = None if isinstance(truth, str) else as_data(truth)
+    if is_marked := len(options) > 1 and _are_marks(marks, len(options)):
+        right = (option for option, mark in zip(options, marks, strict=True) if mark)
+        texts = tuple(dict.fromkeys(text for option in right for text in (option.label, option.text)))
+    else:
+        texts = tuple(dict.fromkeys(text for value in _values(truth) for text in _meant(value, options)))
     if not texts:
-        raise ValueError("is an empty list, so that no answer is right")
+        raise ValueError(f"is {'a list of zeros' if is_marked else 'an empty list'}, so that no answer is right")
     return texts
+
+
+def _are_marks(held: Any, number: int) -> bool:
+    is_long = isinstance(held, list | tuple) and len(held) == number
+    return is_long and all(isinstance(one, int | float) and one in (0, 1) for one in held)
 
 
 def truth_problem(

@@ -67,6 +67,8 @@ def test_a_number_beside_options_is_an_index(truth: Any, row: dict[str, Any], ac
         ("B", {"options": ["A)21", "B)21.5"]}, ["B", "21.5"], ["21", "A"]),
         ("blue", {"options": [{"key": "A", "value": "red"}, {"key": "B", "value": "blue"}]}, ["B", "blue"], ["A"]),
         (np.int64(2), {"choices": np.array(COLOURS, object)}, ["C", "blue"], ["2", "B"]),
+        ([0, 0, 1, 0], {"choices": COLOURS}, ["C", "blue"], ["A", "B", "D", "0", "1"]),
+        (np.array([0, 1, 0, 0]), {"choices": COLOURS}, ["B", "green"], ["A", "C"]),
     ],
 )
 def test_choices_pay_the_letter_and_the_text_and_no_bare_index(
