@@ -10,7 +10,8 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 ENTRIES = ("ground_truth", "target", "answer", "answers", "value", "text", "number", "spans")
-"""The entry of a mapping that is the answer, the first that is not empty. `aliases` beside it are accepted as well."""
+"""The entry of a mapping that is the answer, the first that is not empty. `aliases` and `normalized_aliases`
+beside it are accepted as well."""
 OPTIONS = ("options", "choices", "endings")
 """Columns with the options of a question, the first that has some."""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -157,7 +158,8 @@ def _values(truth: object, within: str = "") -> Iterator[str | int | float | Dec
         if there:
             name = next((name for name in there if as_data(data[name]) not in ("", [])), there[-1])
             yield from _values(data[name], "an entry with ")
-            yield from _values(data["aliases"], "an entry with ") if data.get("aliases") is not None else ()
+            for name in ("aliases", "normalized_aliases"):
+                yield from _values(data[name], "an entry with ") if data.get(name) is not None else ()
             return
         if data is truth:
             raise ValueError(f"is {within}{a_mapping(data)}")
@@ -203,7 +205,7 @@ def _meant(value: str | int | float | Decimal | Fraction, options: Sequence[Opti
     """Return the texts that a value stands for."""
     if isinstance(value, str):
         texts: tuple[str, ...] = (value,)
-    elif isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+    elif isinstance(value, float | Decimal) and abs(value) <= 1e22 and value % 1 == 0:  # floats are exact until there
         texts = (str(int(value)), str(value))
     else:  # str of an int has a longest one
         texts = (format(Decimal(value), "f") if isinstance(value, int) else str(value),)

@@ -1,6 +1,7 @@
 """One meaning of a ground truth, whatever reads it: rewards, judges, tool episodes, environments."""
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,10 @@ ARC = {"text": COLOURS, "label": ["1", "2", "3", "4"]}
         (5, ["5"]),
         (5.0, ["5", "5.0"]),
         (2.5, ["2.5"]),
+        (1e16, ["10000000000000000", "1e+16"]),
+        (1e300, ["1e+300"]),
+        (Decimal("5.00"), ["5", "5.00"]),
+        (Decimal("2.50"), ["2.50"]),
         (["Paris", "paris"], ["Paris", "paris"]),
         ('["Paris", "paris"]', ["Paris", "paris", '["Paris", "paris"]']),  # the list may be the answer
         ("['Paris', 'paris']", ["Paris", "paris", "['Paris', 'paris']"]),
@@ -42,6 +47,7 @@ ARC = {"text": COLOURS, "label": ["1", "2", "3", "4"]}
         ({"target": ["a", "b"]}, ["a", "b"]),
         ('{"ground_truth": "3"}', ["3"]),
         ({"value": "UK", "aliases": ["GB", "UK"]}, ["UK", "GB"]),
+        ({"value": "The UK", "normalized_aliases": ["uk", "gb"]}, ["The UK", "uk", "gb"]),
         ({"text": ["Denver"], "answer_start": [3]}, ["Denver"]),
         ([{"text": "Denver", "answer_start": 3}], ["Denver"]),
         ('{"name": "Bob"}', ['{"name": "Bob"}']),  # the text of a call may be what is asked for
