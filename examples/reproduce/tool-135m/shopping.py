@@ -52,17 +52,18 @@ def calculate(arguments: str) -> str:
 async def play(task, session):
     messages: list[Any] = [{"role": "user", "content": task["question"]}]
     async with AsyncOpenAI(base_url=session.base_url, api_key=session.api_key) as client:
-        calls = 0
+        calls, answer = 0, ""
         for _ in range(2):
             reply = await client.chat.completions.create(model="policy", messages=messages, tools=[CALCULATOR])
             message = reply.choices[0].message
             messages.append(message)
+            answer = message.content or ""
             if not message.tool_calls:
                 break
             calls += 1
             for call in message.tool_calls:
                 result = calculate(call.model_dump()["function"]["arguments"])
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
-    numbers = re.findall(r"-?\d+", message.content or "")
+    numbers = re.findall(r"-?\d+", answer)
     right = float(bool(numbers) and int(numbers[-1]) == task["number"])
     return {"reward": right, "metrics": {"success": right, "calls": calls}}
