@@ -38,6 +38,8 @@ _OF_GROUP = {
 }  # fmt: skip
 """Columns of a group that its samples do not have in common."""
 SORTABLE = frozenset((*_SHOWN, *_OF_GROUP))
+WORST_AND_BEST, STEP_BEFORE, FIRST_STEP = "worst and best", "with the step before", "with the first step"
+"""Ways to show two attempts beside each other."""
 SIGNS = {"above 0": ">", "0": "=", "below 0": "<"}
 _INSERT = f"INSERT INTO rollouts VALUES (NULL{', ?' * 17})"
 
@@ -186,6 +188,21 @@ class RolloutIndex:
             WHERE a.id = ? GROUP BY b.file, b.group_id ORDER BY b.step, b.kind"""
         with self._lock:
             return self._base.execute(statement, (number,)).fetchall()
+
+    def pair(self, number: int, how: str) -> tuple[int, int] | None:
+        """The rows that stand left and right where a row is chosen; None where there are no two. Of another step of
+        the same prompt it is the attempt at the same place in its group."""
+        siblings = self.siblings(number)
+        if how == WORST_AND_BEST:
+            rated = sorted((reward, row) for row, reward, _ in siblings if reward is not None)
+            return (rated[0][1], rated[-1][1]) if len(rated) > 1 else None
+        groups = [(row, kind) for row, _, kind, _ in self.same_prompt(number)]
+        place = next((place for place, (row, _) in enumerate(groups) if row == siblings[0][0]), 0)
+        earlier = [row for row, kind in groups[:place] if kind == groups[place][1]]
+        if not earlier:
+            return None
+        others = self.siblings(earlier[-1 if how == STEP_BEFORE else 0])
+        return others[min(number - siblings[0][0], len(others) - 1)][0], number
 
     def record(self, number: int) -> Recorded | None:
         """The whole of a row; None where it is gone."""

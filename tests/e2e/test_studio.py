@@ -133,6 +133,10 @@ def test_runs_are_compared_and_attempts_are_gone_through_by_key(tmp_path: Path, 
         page.keyboard.press(key)
         document.get_by_text(f"answer {answer}").wait_for()
     page.get_by_text("2 at this prompt, mean 0.125:").wait_for()
+    page.locator(".q-select", has_text="alone").click()
+    page.get_by_role("option", name="worst and best").click()
+    for answer in ("answer 0", "answer 1"):
+        document.locator("pre", has_text=answer).wait_for()
 
 
 def test_a_wrong_key_is_marked_in_form_and_text_until_it_is_right(page: "Page") -> None:

@@ -14,11 +14,19 @@ from nicegui.events import GenericEventArguments, KeyEventArguments
 
 from roll.studio.pages.frame import REFRESH_S, frame, later
 from roll.studio.pages.rollout_data import query_values
-from roll.studio.rollout_index import SIGNS, Query, RolloutIndex, RolloutIndexes
+from roll.studio.rollout_index import (
+    FIRST_STEP,
+    SIGNS,
+    STEP_BEFORE,
+    WORST_AND_BEST,
+    Query,
+    RolloutIndex,
+    RolloutIndexes,
+)
 from roll.studio.run_list import RunList
 from roll.utils.text import visible
 
-_ANY = "any"
+_ANY, _ALONE = "any", "alone"
 _REWARD = "p => p.value === undefined ? '' : p.value === null ? 'failed' : Number(p.value.toPrecision(4))"
 _REWARD_STYLE = """p => p.value === undefined ? null : p.value === null || p.value <= 0 ? {color: '#d8503f'}
     : p.value >= 1 ? {color: '#2f9e58'} : {color: 'inherit'}"""
@@ -101,7 +109,7 @@ class RolloutView:
             }
             ui.space()
             self._count = ui.label().classes("soft")
-        with ui.element("div").classes("pair"):
+        with ui.element("div").classes("pair") as self._pair:
             self._grid = self._grid_of()
             self._grid.on("rowClicked", self._choose, ["data"])
             with ui.column().classes("full-height").style("gap: 6px; min-width: 0"):
@@ -112,6 +120,9 @@ class RolloutView:
                     for icon, key_name, by, other in _MOVES:
                         button = ui.button(icon=icon, on_click=partial(self._move, by, other))
                         button.props("flat round dense size=sm").tooltip(f"key {key_name}")
+                    ways = [_ALONE, WORST_AND_BEST, STEP_BEFORE, FIRST_STEP]
+                    self._way = ui.select(ways, value=_ALONE, on_change=lambda: self._open(self._chosen))
+                    self._way.props("dense outlined options-dense").tooltip("two answers, the words they differ in")
                     self._siblings = ui.row().classes("items-center").style("gap: 4px")
                     self._same_prompt = ui.row().classes("items-center").style("gap: 4px")
                 self._head.set_visibility(False)
@@ -167,7 +178,10 @@ class RolloutView:
         """Show an attempt, and the rewards of all at its prompt, each to be chosen."""
         assert self._index is not None
         self._chosen = number
-        self._detail.props(f'src="/data/{self._key}/rollout/{number}"')
+        pair = None if self._way.value == _ALONE else self._index.pair(number, self._way.value)
+        shown = number if pair is None else f"{pair[1]}?beside={pair[0]}"
+        self._detail.props(f'src="/data/{self._key}/rollout/{shown}"')
+        self._pair.classes(add="even" if pair else "", remove="" if pair else "even")
         for element, is_shown in ((self._detail, True), (self._head, True), (self._hint, False)):
             element.set_visibility(is_shown)
         siblings = self._index.siblings(number)

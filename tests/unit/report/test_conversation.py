@@ -7,6 +7,7 @@ import pytest
 
 from roll.report.command import render_rollout
 from roll.report.conversation import episode_of, message_of_answer, messages_of_prompt, other_extras, question_of
+from roll.report.difference import word_difference
 from roll.report.samples import SampleReader
 from roll.run.records.replay import Recorded
 
@@ -223,3 +224,10 @@ def test_a_template_is_folded_and_a_plain_prompt_stands_once(tmp_path: Path) -> 
     assert (plain.prompt, [message.text for message in plain.messages]) == ("", ["box F?"])
     (group,) = SampleReader().groups([record(prompt_text="<|im_start|>user\n2?<|im_end|>\n<|im_start|>assistant\n")])
     assert group.prompt.startswith("<|im_start|>") and [message.text for message in group.messages] == ["2?"]
+
+
+def test_words_of_one_text_alone_are_told_and_all_is_kept() -> None:
+    left, right = word_difference("He has 3.\n So  4 = 7 ", "He had 3. So 4 = 7")
+    assert left == [("He", False), (" has", True), (" 3.\n So  4 = 7", False), (" ", True)]
+    assert right == [("He", False), (" had", True), (" 3. So 4 = 7", False)]
+    assert word_difference("", "a") == ([], [("a", True)])

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from roll.studio.live_run import LiveRun
 from roll.studio.pages import rollout_data
-from roll.studio.rollout_index import Query, RolloutIndex, RolloutIndexes
+from roll.studio.rollout_index import FIRST_STEP, STEP_BEFORE, WORST_AND_BEST, Query, RolloutIndex, RolloutIndexes
 from roll.studio.run_list import RunList, key_of
 from tests.unit.studio.test_runs import make_run
 
@@ -174,6 +174,10 @@ def test_a_group_is_a_line_and_a_prompt_is_followed_over_steps(tmp_path: Path) -
     ]
     second = index.siblings(first)[1][0]
     assert index.neighbour(groups, second, -1, "spread", True, False) == last, "from a sample to the next group"
+    at_last = index.siblings(last)[1][0]
+    assert index.pair(at_last, WORST_AND_BEST) == (last, at_last)
+    assert index.pair(at_last, STEP_BEFORE) == index.pair(at_last, FIRST_STEP) == (second, at_last)
+    assert index.pair(second, STEP_BEFORE) is None
 
 
 def served(run: Path) -> tuple[TestClient, str]:
@@ -209,5 +213,6 @@ def test_what_others_wrote_is_text_in_a_document_without_scripts(tmp_path: Path)
         assert answer.headers["content-security-policy"].startswith("default-src 'none'; img-src data:;")
         assert "<script" not in answer.text and "<img" not in answer.text
         assert answer.text.count(SHOWN_EVIL) >= 6
+    assert browser.get(f"{address}/rollout/1?beside=2").text.count(SHOWN_EVIL) >= 3
     assert 'class="e4"' in browser.get(f"{address}/rollout/1").text
     assert "turn 1: action" in browser.get(f"{address}/rollout/2").text
