@@ -43,6 +43,8 @@ def not_finite(run: History) -> Iterator[Diagnosis]:
 
 
 def zero_gradient(run: History) -> Iterator[Diagnosis]:
+    if is_solved(run) and run.last(EQUAL, 3) == 1:
+        return  # all is solved
     for name in ("actor/grad_norm", "train/grad_norm", "actor/num_updates"):
         if run.steady(name, 3) == 0:
             yield Diagnosis(
@@ -85,6 +87,16 @@ def equal_rewards(run: History) -> Iterator[Diagnosis]:
         same = Cause("the reward does not look at the response, or its judge gives everybody the same", "rewards")
         causes = [same, Cause("all tasks are solved already", "actor_train.data_args.file_name")]
     yield Diagnosis(f"every response has the reward {low:g} {since}, so nothing is learned from rewards", tuple(causes))
+
+
+def too_easy(run: History) -> Iterator[Diagnosis]:
+    first, high = run.first(REWARD, 10), max(run.series.get("rollout/reward_max", [0.0]))
+    if run.count(REWARD) >= 10 and first is not None and is_solved(run) and first > 0.95 * high > 0:
+        form = "a reward that pays for the form, or that every response gets: compare response and truth of a sample"
+        yield Diagnosis(
+            f"the first 10 steps earned {first:.3g} of {high:g}, so there is nothing to learn",
+            (Cause(form, "rewards"), Cause("tasks that are too easy", "actor_train.data_args.file_name")),
+        )
 
 
 # A policy that breaks.
@@ -275,7 +287,8 @@ def wrong_ones_pay(run: History) -> Iterator[Diagnosis]:
     low, high = run.first(REWARD, 5), run.last(REWARD, 10)
     if run.count(name) < 20 or before is None or now is None or trend is None or low is None or high is None:
         return
-    if trend.falls and before >= 0.1 and now < 0.3 * before and high > low:
+    is_lost = before >= 0.03 and run.last(name, 20) == 0
+    if (is_lost or (trend.falls and before >= 0.1 and now < 0.3 * before)) and high > low:
         parts = [part for part in run.names("rollout/reward_", "_mean") if _part(part) not in _NO_PARTS]
         rise = {_part(part): (run.last(part, 10) or 0) - (run.first(part, 5) or 0) for part in parts}
         most = max(rise, key=lambda part: rise[part], default="")
@@ -311,9 +324,11 @@ def same_responses(run: History) -> Iterator[Diagnosis]:
 
 def few_prompts(run: History) -> Iterator[Diagnosis]:
     if (share := run.last("rollout/repeated_prompts_fraction", 5)) is not None and share > 0.5:
+        rows = "actor_train.data_args.file_name"
+        easy = [Cause("tasks that are too easy: nearly all of the reward is earned", rows)] if is_solved(run) else []
         yield Diagnosis(
             f"{share:.0%} of the groups of a step have the prompt of another group: they are learnt by heart",
-            (Cause("few training rows, or rows that repeat", "actor_train.data_args.file_name"),),
+            (Cause("few training rows, or rows that repeat", rows), *easy),
         )
 
 
@@ -549,7 +564,9 @@ _OF_A_BROKEN_POLICY = frozenset(
 )
 RULES = (
     Rule("not finite", not_finite, _OF_A_BROKEN_POLICY | {"collapsed"}),
+    Rule("too easy", too_easy, frozenset({"few prompts"})),
     Rule("few prompts", few_prompts),
+    Rule("attempts fail", attempts_fail, frozenset({"long ones lost"})),
     Rule("wrong ones pay", wrong_ones_pay, _OF_A_BROKEN_POLICY | {"collapsed"}),
     Rule("pay differs", pay_differs, _OF_A_BROKEN_POLICY | {"collapsed"}),
     Rule("collapsed", collapse, _OF_A_BROKEN_POLICY),
@@ -565,7 +582,6 @@ RULES = (
     Rule("no signal", no_signal),
     Rule("one part pays", one_part_pays),
     Rule("domain starves", one_domain_starves),
-    Rule("attempts fail", attempts_fail),
     Rule("validation falls", validation_falls),
     Rule("much clipped", much_clipped),
     Rule("far away", far_from_reference),

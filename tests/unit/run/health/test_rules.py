@@ -73,9 +73,10 @@ PLANTED: dict[str, Mapping[str, Sequence[float]]] = {
     "wrong ones pay": {"rollout/success_mean": [0.2] * 15 + [0.0] * 25, "rollout/reward_length_mean": FALLS[::-1]},
     "pay differs": {"rollout/duplicate_reward_std_mean": [0.4] * 40, "rollout/reward_std": [0.5] * 40},
     "same responses": {"rollout/reward_mean": FLAT, "rollout/duplicate_responses_fraction": [0.9] * 40},
+    "too easy": {"rollout/reward_mean": [0.98] * 40, "actor/grad_norm": [0.0] * 40},
     "few prompts": {"rollout/repeated_prompts_fraction": [0.75] * 40},
     "domain starves": {"rollout/reward_mean/maths": [0.0] * 40, "rollout/reward_mean/code": FALLS},
-    "attempts fail": {"rollout/failed_fraction": [0.5] * 40},
+    "attempts fail": {"rollout/failed_fraction": [0.5] * 40, "rollout/length_bias": [0.8] * 40},
     "validation falls": {"val/reward_mean": [0.2, 0.5, 0.3]},
     "much clipped": {"actor/clip_fraction": [0.5] * 40},
     "far away": {"actor/kl_loss": [0.1] * 30 + [3.0] * 10},
@@ -126,6 +127,7 @@ def test_a_task_that_is_solved_is_no_fault_though_groups_have_no_signal_any_more
         "rollout/reward_mean": [min(1.0, 0.1 * at) for at in range(40)],
         "rollout/group_equal_rewards_fraction": [min(1.0, 0.1 * at) for at in range(40)],
         "rollout/reward_min": [0.0] * 30 + [1.0] * 10,
+        "actor/grad_norm": [0.5] * 30 + [0.0] * 10,
     }
     assert verdict(run_of(solved)).label == "solved"
 
