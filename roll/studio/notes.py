@@ -1,11 +1,12 @@
-"""Notes of people in the studio: texts about runs, which runs are put away, and the columns of the table."""
+"""Notes of people in the studio: texts, tags and names of runs, which are put away, how the table and the charts are
+shown."""
 
 from __future__ import annotations
 
 import json
 import logging
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,16 @@ NOTES_FILE = ".studio.json"
 
 @dataclass
 class Noted:
-    """The file; runs by their keys. `columns`: None: the usual ones."""
+    """The file; runs by their keys. `columns`: where none, the usual ones. `group`: the column whose values part the
+    table. `pinned`: metrics whose charts come first."""
 
     notes: dict[str, str]
+    tags: dict[str, str]
+    names: dict[str, str]
     archived: list[str]
-    columns: list[str] | None
+    columns: list[str]
+    group: str
+    pinned: list[str]
 
 
 class Notes:
@@ -37,10 +43,12 @@ class Notes:
         """The notes as they are in the file now, as far as it can be read."""
         return self._read()[0]
 
-    def note(self, key: str, text: str) -> None:
+    def write(self, what: str, key: str, text: str) -> None:
+        """Keeps a text about a run among the `what`: notes, tags or names; an empty one takes it away."""
         noted, is_whole = self._read()
-        noted.notes.pop(key, None)
-        noted.notes |= {key: text.strip()} if text.strip() else {}
+        texts: dict[str, str] = getattr(noted, what)
+        texts.pop(key, None)
+        texts |= {key: text.strip()} if text.strip() else {}
         self._save(noted, is_whole)
 
     def archive(self, keys: Collection[str], is_archived: bool) -> None:
@@ -49,10 +57,10 @@ class Notes:
         noted.archived = [*kept, *keys] if is_archived else kept
         self._save(noted, is_whole)
 
-    def choose(self, columns: list[str] | None) -> None:
+    def choose(self, **changes: Any) -> None:
+        """Changes fields as a whole, such as the columns."""
         noted, is_whole = self._read()
-        noted.columns = columns
-        self._save(noted, is_whole)
+        self._save(replace(noted, **changes), is_whole)
 
     def _read(self) -> tuple[Noted, bool]:
         """The notes that can be read, and whether that is all of the file."""
@@ -64,9 +72,9 @@ class Notes:
             pass
         except (OSError, ValueError):
             is_whole = False
-        notes = found.get("notes")
-        texts = {key: text for key, text in notes.items() if isinstance(text, str)} if isinstance(notes, dict) else {}
-        noted = Noted(texts, _texts(found.get("archived")), _texts(found.get("columns")) or None)
+        notes, tags, names = (_texts_by_key(found.get(name)) for name in ("notes", "tags", "names"))
+        archived, columns, pinned = (_texts(found.get(name)) for name in ("archived", "columns", "pinned"))
+        noted = Noted(notes, tags, names, archived, columns, str(found.get("group") or ""), pinned)
         return noted, is_whole and asdict(noted) | found == asdict(noted)
 
     def _save(self, noted: Noted, is_whole: bool) -> None:
@@ -76,6 +84,11 @@ class Notes:
             write_whole(self._path, json.dumps(asdict(noted), indent=1) + "\n")
         except OSError as error:
             logger.warning("%s cannot be written: %s", self._path, error.strerror)
+
+
+def _texts_by_key(found: Any) -> dict[str, str]:
+    pairs = found.items() if isinstance(found, dict) else ()
+    return {key: text for key, text in pairs if isinstance(text, str)}
 
 
 def _texts(found: Any) -> list[str]:

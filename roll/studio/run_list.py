@@ -19,6 +19,7 @@ from roll.report.run_files import RunFiles, is_logs
 from roll.run.display.view import series
 from roll.run.records.run_record import RunStart
 from roll.studio.live_run import LiveRun, State, newest, state_of
+from roll.studio.notes import Notes
 
 _DEPTH = 8
 _INNER = frozenset({"logs", "checkpoints", "rollouts", "tensorboard", "workers", "model", "__pycache__"})
@@ -53,6 +54,7 @@ class RunList:
 
     def __init__(self, folders: Sequence[Path], every_s: float = 2.0):
         self.folders = tuple(folders)
+        self.notes = Notes(folders[0])
         self._every_s = every_s
         self._lock = threading.Lock()
         self._runs: dict[str, LiveRun] = {}
@@ -61,12 +63,13 @@ class RunList:
         self._last_walk: float | None = None
 
     def glances(self) -> list[Glance]:
-        """Running ones first, then what was written last."""
+        """Running ones first, then what was written last; under the names that people gave them."""
+        names = self.notes.noted.names
         with self._lock:
             if self._last_walk is None or time.monotonic() - self._last_walk >= self._every_s:
                 self._walk()
                 self._last_walk = time.monotonic()
-            return self._glances
+            return [replace(each, name=names.get(each.key, each.name)) for each in self._glances]
 
     def files(self) -> list[tuple[str, RunFiles]]:
         """Keys and files of the runs that can be read, in the order of `glances`."""

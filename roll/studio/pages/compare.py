@@ -47,19 +47,19 @@ def _live_runs(run_list: RunList, keys: Sequence[str]) -> dict[str, LiveRun]:
     return runs
 
 
-def labels_of(runs: Sequence[RunFiles]) -> list[str]:
-    """Short names that tell the runs apart: their own, or else the parts of their folders in which they differ.
+def labels_of(runs: Sequence[RunFiles], names: Sequence[str]) -> list[str]:
+    """Short texts that tell the runs of these names apart: the names, or else the parts of their folders in which they
+    differ.
 
     Example: two runs "sort" in out/a/run and out/b/run are "sort (a/run)" and "sort (b/run)".
     """
-    names = [run.name for run in runs]
     labels = []
-    for run in runs:
-        others = [other.directory.parts for other in runs if other.name == run.name and other is not run]
+    for run, name in zip(runs, names, strict=True):
+        others = [o.directory.parts for o, its in zip(runs, names, strict=True) if its == name and o is not run]
         parts = run.directory.parts
         sizes = range(1, len(parts) + 1)
         count = next((size for size in sizes if all(other[-size:] != parts[-size:] for other in others)), len(parts))
-        labels.append(run.name if names.count(run.name) == 1 else f"{run.name} ({'/'.join(parts[-count:])})")
+        labels.append(name if names.count(name) == 1 else f"{name} ({'/'.join(parts[-count:])})")
     return [visible(label) for label in labels]
 
 
@@ -123,7 +123,8 @@ class CompareView:
             ui.navigate.to(compare_address([*self._runs, self._more.value]))
 
     def _show(self, files: Sequence[RunFiles], states: Sequence[State]) -> None:
-        labels = labels_of(files)
+        names = self._run_list.notes.noted.names
+        labels = labels_of(files, [names.get(key, run.name) for key, run in zip(self._runs, files, strict=True)])
         self._heads.clear()
         with self._heads:
             for key, label, color, state in zip(self._runs, labels, COLORS, states, strict=False):

@@ -60,8 +60,9 @@ def add(run_list: RunList, launches: dict[str, Launched]) -> None:
         async def build() -> None:
             live = await asyncio.to_thread(_live_run, run_list, key)
             if live is not None:
-                ui.page_title(f"{live.files.name} - roll studio")
-                ui.timer(REFRESH_S, RunView(key, live).refresh)
+                name = run_list.notes.noted.names.get(key, live.files.name)
+                ui.page_title(f"{name} - roll studio")
+                ui.timer(REFRESH_S, RunView(key, live, name).refresh)
             elif key in launches:
                 ui.page_title(f"{launches[key].directory.name} - roll studio")
                 show_starting(key, launches[key], run_list)
@@ -83,13 +84,13 @@ def _live_run(run_list: RunList, key: str) -> LiveRun | None:
 class RunView:
     """The elements of a page, and what is written into them when the run has gone on."""
 
-    def __init__(self, key: str, live: LiveRun):
+    def __init__(self, key: str, live: LiveRun, name: str):
         self._key, self._live = key, live
         self._shown: RunFiles | None = None
         self._spreads: Sequence[StepSpread] = ()
         self._earlier: dict[str, Rows] = {}
         with ui.row().classes("items-center full-width"):
-            ui.label(visible(live.files.name)).classes("text-h5")
+            ui.label(visible(name)).classes("text-h5")
             self._state = ui.badge("")
             self._age = ui.label().classes("soft")
             ui.space()

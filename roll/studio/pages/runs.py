@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from nicegui import ui
+from nicegui.events import GenericEventArguments
 
 from roll.report.figures import leaves
 from roll.report.run_files import RunFiles
 from roll.run.display.view import duration
 from roll.studio.live_run import State
-from roll.studio.notes import Notes
 from roll.studio.pages.frame import REFRESH_S, STATE_COLORS, age, frame, number
 from roll.studio.run_list import Glance, RunList
 from roll.utils.text import show, visible
@@ -27,15 +27,24 @@ _COLUMNS = [
         ("course", "reward or loss", True),
         ("reward", "last", False), ("validation", "validation", True), ("kind", "kind", True),
         ("model", "model", True), ("algorithm", "algorithm", True), ("ran", "duration", True),
-        ("age", "last written", True), ("note", "note", True),
+        ("age", "last written", True), ("tags", "tags", True), ("note", "note", True),
     )
 ]  # fmt: skip
 _NAMES = [str(column["name"]) for column in _COLUMNS]
 _NUMBER = "value => typeof value === 'number' ? Number(value.toPrecision(4)) : value"
-_NAME = """<q-td :props="props"><a :href="`/run/${props.row.key}`" class="text-primary">{{ props.value }}</a>
-<div class="soft mono place">{{ props.row.directory }}</div></q-td>"""
-_STATE = '<q-td :props="props"><q-badge :color="props.row.color">{{ props.value }}</q-badge></q-td>'
-_STEP = """<q-td :props="props"><template v-if="props.row.evaluates">-</template><template v-else>{{ props.value }}<span
+for _column in _COLUMNS:
+    _column |= {":format": _NUMBER} if _column["name"] in ("reward", "validation") else {}
+_EDIT = """<q-popup-edit v-model="props.row.FIELD" v-slot="scope"
+@update:model-value="text => $parent.$emit('write', {what: 'WHAT', key: props.row.key, text})">
+<q-input v-model="scope.value" dense autofocus aria-label="FIELD" @keyup.enter="scope.set"/></q-popup-edit>"""
+_NAME = """<q-td :props="props"><b v-if="props.row.head">{{ props.row.head }}</b><template v-else>
+<a :href="`/run/${props.row.key}`" class="text-primary">{{ props.value }}</a>
+<q-btn flat dense round size="xs" icon="edit" class="soft" aria-label="rename">EDIT</q-btn>
+<div class="soft mono place">{{ props.row.directory }}</div></template></q-td>"""
+_STATE = """<q-td :props="props"><q-badge v-if="props.value" :color="props.row.color">{{ props.value }}</q-badge>
+</q-td>"""
+_STEP = """<q-td :props="props"><template v-if="props.row.head"/><template v-else-if="props.row.evaluates">-</template>
+<template v-else>{{ props.value }}<span
 v-if="props.row.of" class="soft"> of {{ props.row.of }}</span><q-linear-progress v-if="props.row.of"
 :value="props.value / props.row.of" size="3px" style="width: 70px"/></template></q-td>"""
 _COURSE = """<q-td :props="props" class="wide"><svg v-if="props.row.line" width="110" height="26" role="img"
@@ -44,30 +53,48 @@ _COURSE = """<q-td :props="props" class="wide"><svg v-if="props.row.line" width=
 _RAN = '<q-td :props="props" class="wide">{{ props.row.ran_for }}</q-td>'
 _AGE = '<q-td :props="props" class="wide">{{ props.row.ago }}</q-td>'
 _NOTE = """<q-td :props="props" class="wide" style="white-space: normal; min-width: 90px; cursor: text">
-{{ props.value }}<span v-if="!props.value" class="soft">...</span>
-<q-popup-edit v-model="props.row.note" v-slot="scope" @update:model-value="() => $parent.$emit('note', props.row)">
-<q-input v-model="scope.value" dense autofocus @keyup.enter="scope.set"/></q-popup-edit></q-td>"""
-_SLOTS = {"name": _NAME, "state": _STATE, "step": _STEP, "course": _COURSE, "ran": _RAN, "age": _AGE, "note": _NOTE}
+<template v-if="!props.row.head">{{ props.value }}<span v-if="!props.value" class="soft">...</span>EDIT</template>
+</q-td>"""
+_TAGS = _NOTE.replace(
+    "{{ props.value }}",
+    """<q-badge v-for="tag in (props.value || '').split(',')" v-show="tag.trim()"
+outline color="primary" class="q-mr-xs">{{ tag.trim() }}</q-badge>""",
+)
+
+
+def _with_edit(slot: str, field: str, what: str) -> str:
+    return slot.replace("EDIT", _EDIT.replace("FIELD", field).replace("WHAT", what))
+
+
+_SLOTS = {
+    "name": _with_edit(_NAME, "name", "names"), "state": _STATE, "step": _STEP, "course": _COURSE, "ran": _RAN,
+    "age": _AGE, "tags": _with_edit(_TAGS, "tags", "tags"), "note": _with_edit(_NOTE, "note", "notes"),
+}  # fmt: skip
+_BOX = '<q-checkbox v-if="!props.row.head" v-model="props.selected" dense/>'
+_SORT = """(rows, by, descending) => rows.slice().sort((a, b) => {
+    const order = (x, y) => typeof x === "number" && typeof y === "number" ? x - y
+        : String(x ?? "").localeCompare(String(y ?? ""), undefined, {numeric: true});
+    return order(a.group, b.group) || !!b.head - !!a.head || order(a[by], b[by]) * (descending ? -1 : 1);
+})"""
 MOST_COMPARED = 8
 
 
 def add(run_list: RunList) -> None:
-    notes = Notes(run_list.folders[0])
-
     @ui.page("/")
     def page() -> None:
         with frame("Runs", "Runs"):
-            RunsView(run_list, notes)
+            RunsView(run_list)
 
 
 class RunsView:
     """The table of all runs, with what narrows it."""
 
-    def __init__(self, run_list: RunList, notes: Notes):
-        self._run_list, self._notes = run_list, notes
+    def __init__(self, run_list: RunList):
+        self._run_list, self._notes = run_list, run_list.notes
         self._rows: list[dict[str, Any]] = []
         self._values: dict[str, tuple[RunFiles, dict[str, Any]]] = {}
-        columns = notes.noted.columns or _NAMES
+        noted = self._notes.noted
+        columns = noted.columns or _NAMES
         with ui.row().classes("items-center full-width"):
             ui.label("Runs").classes("text-h5")
             ui.label(", ".join(str(folder) for folder in run_list.folders)).classes("soft mono wide")
@@ -76,29 +103,35 @@ class RunsView:
             compare.tooltip(f"the curves of the chosen runs, 2 to {MOST_COMPARED}, in the same charts")
             self._put = ui.button("Archive", icon="archive", on_click=self._archive).props("no-caps dense flat")
             self._put.tooltip("the chosen runs; their files stay as they are")
-            self._columns = ui.select(columns, value=columns, multiple=True, with_input=True, on_change=self._choose)
-            self._columns.props('dense outlined options-dense display-value="columns"')
+            self._columns = ui.select(columns, value=columns, multiple=True, with_input=True, label="columns")
+            self._columns.on_value_change(self._choose).props("dense outlined options-dense hide-selected")
             self._columns.style("width: 150px").tooltip("any key of a configuration, and the last value of any metric")
+            groups = list(dict.fromkeys(["", noted.group, *columns]))
+            self._group = ui.select(groups, value=noted.group, label="group by")
+            self._group.on_value_change(self._choose).props("dense outlined options-dense").style("width: 130px")
+            self._group.tooltip("parts of the table by the values of a column, each with the means of its numbers")
             self._state = ui.select([_ANY, *get_args(State), _ARCHIVED], value=_ANY, on_change=self._narrow)
             self._state.props("dense outlined options-dense").style("width: 130px")
             search = ui.input(placeholder="search").props("dense outlined clearable")
         self._table = ui.table(
             columns=_columns(columns), rows=[], row_key="key", selection="multiple", pagination={"rowsPerPage": 25}
         )
-        self._table.classes("full-width").props("flat bordered dense")
+        self._table.classes("full-width").props("flat bordered dense").props[":sort-method"] = _SORT
+        self._table.add_slot("body-selection", _BOX)
         for name, slot in _SLOTS.items():
             self._table.add_slot(f"body-cell-{name}", slot)
         self._table.bind_filter_from(search, "value")
-        self._table.on("note", lambda event: self._notes.note(event.args["key"], event.args["note"] or ""))
+        self._table.on("write", self._write)
         with self._table.add_slot("no-data"):
             ui.label("No run yet. One that writes below these folders appears here by itself.").classes("soft")
-        compare.bind_enabled_from(self._table, "selected", lambda chosen: 2 <= len(chosen) <= MOST_COMPARED)
+        compare.bind_enabled_from(self._table, "selected", lambda _: 2 <= len(self._chosen()) <= MOST_COMPARED)
         ui.timer(REFRESH_S, self._refresh)
 
     async def _refresh(self) -> None:
         self._rows, names = await asyncio.to_thread(self._read)
         if names != self._columns.options:
             self._columns.set_options(names, value=self._columns.value)
+            self._group.set_options(list(dict.fromkeys(["", self._group.value, *names])), value=self._group.value)
         self._narrow()
 
     def _read(self) -> tuple[list[dict[str, Any]], list[str]]:
@@ -110,12 +143,13 @@ class RunsView:
         }
         values = {key: value for key, (_, value) in self._values.items()}
         names = sorted({name for each in values.values() for name in each})
-        chosen = [name for name in self._columns.value or [] if name not in _NAMES]
-        notes = self._notes.noted.notes
+        shown = [*(self._columns.value or []), self._group.value]
+        chosen = [name for name in shown if name and name not in _NAMES]
+        noted = self._notes.noted
         rows = [
             _row(glance, self._run_list.folders)
             | {name: values.get(glance.key, {}).get(name) for name in chosen}
-            | {"note": visible(notes.get(glance.key, ""))}
+            | {"note": visible(noted.notes.get(glance.key, "")), "tags": visible(noted.tags.get(glance.key, ""))}
             for glance in self._run_list.glances()
         ]
         return rows, list(dict.fromkeys([*_NAMES, *names, *chosen]))
@@ -126,21 +160,52 @@ class RunsView:
         self._put.set_text("Take back" if is_archive else "Archive")
         rows = [row for row in self._rows if (row["key"] in archived) == is_archive]
         rows = [row for row in rows if state in (_ANY, _ARCHIVED, row["state"])]
+        rows = grouped(rows, self._group.value)
         if rows != self._table.rows:
             self._table.rows = rows
 
     async def _choose(self) -> None:
-        self._notes.choose(self._columns.value or None)
+        columns = self._columns.value if self._columns.value != _NAMES else []
+        self._notes.choose(columns=columns, group=self._group.value or "")
         self._table.columns = _columns(self._columns.value or _NAMES)
         await self._refresh()
 
+    async def _write(self, event: GenericEventArguments) -> None:
+        if event.args["what"] in ("notes", "tags", "names"):
+            self._notes.write(event.args["what"], event.args["key"], event.args["text"] or "")
+            await self._refresh()
+
     def _archive(self) -> None:
-        self._notes.archive([row["key"] for row in self._table.selected], self._state.value != _ARCHIVED)
+        self._notes.archive(self._chosen(), self._state.value != _ARCHIVED)
         self._table.selected = []
         self._narrow()
 
     def _compare(self) -> None:
-        ui.navigate.to(compare_address([row["key"] for row in self._table.selected]))
+        ui.navigate.to(compare_address(self._chosen()))
+
+    def _chosen(self) -> list[str]:
+        """Keys of the runs that are ticked."""
+        return [row["key"] for row in self._table.selected if "head" not in row]
+
+
+def grouped(rows: Sequence[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+    """Rows in groups by their value of a column, below one more each: the value, how many they are, and the means of
+    their numbers. As they were where `by` is empty."""
+    if not by:
+        return list(rows)
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        value = row.get(by)
+        text = number(value) if isinstance(value, float) else str("none" if value in (None, "") else value)
+        groups.setdefault(text, []).append(row | {"group": text})
+    found: list[dict[str, Any]] = []
+    for text, members in groups.items():
+        head = {"key": f"group {text}", "group": text, "head": f"{by} {text}: mean of {len(members)}"}
+        for name in members[0]:
+            values = [row[name] for row in members if isinstance(row[name], int | float)]
+            head |= {name: sum(values) / len(values)} if values else {}
+        found += [head, *members]
+    return found
 
 
 def _columns(names: Sequence[str]) -> list[dict[str, Any]]:
@@ -178,10 +243,10 @@ def _row(glance: Glance, folders: Sequence[Path]) -> dict[str, Any]:
         "step": glance.step,
         "of": glance.max_steps,
         "evaluates": glance.about.evaluates,
-        "reward": number(glance.reward),
+        "reward": glance.reward,
         "course": glance.course[-1] - glance.course[0] if glance.course else 0,
         "line": _polyline(glance.course),
-        "validation": number(glance.validation),
+        "validation": glance.validation,
         "kind": visible(kind),
         "model": visible(glance.about.model),
         "algorithm": visible(glance.about.algorithm),

@@ -238,7 +238,17 @@ def test_the_list_has_columns_of_choice_notes_and_an_archive(tmp_path: Path) -> 
             await asyncio.sleep(0.1)
         assert [row["rollout/reward_mean"] for row in table.rows] == [0.2, 0.2]
         assert [column["name"] for column in table.columns] == columns.value
-        user.find(kind=ui.table).trigger("note", {"key": key_of(one), "note": " the first "})
+        user.find(kind=ui.table).trigger("write", {"what": "notes", "key": key_of(one), "text": " the first "})
+        user.find(kind=ui.table).trigger("write", {"what": "names", "key": key_of(one), "text": "better"})
+        group = next(each for each in user.find(kind=ui.select).elements if each.label == "group by")
+        group.set_value("train.learning_rate")
+        for _ in range(PATIENT):
+            if [row.get("head") or row["name"] for row in table.rows if row["key"] != key_of(two)][-1] == "better":
+                break
+            await asyncio.sleep(0.1)
+        heads = [(row["head"], row["rollout/reward_mean"]) for row in table.rows if "head" in row]
+        assert heads == [("train.learning_rate none: mean of 1", 0.2), ("train.learning_rate 0.001: mean of 1", 0.2)]
+        group.set_value("")
         table.selected = [row for row in table.rows if row["key"] == key_of(two)]
         user.find("Archive").click()
         await names("one")

@@ -140,15 +140,15 @@ def test_a_run_is_judged_again_only_when_its_files_say_more(tmp_path: Path, monk
 
 def test_notes_of_two_studios_and_of_a_damaged_file_are_kept(tmp_path: Path) -> None:
     first, second = Notes(tmp_path), Notes(tmp_path)
-    first.note("a", "one")
-    second.note("b", "two")
+    first.write("notes", "a", "one")
+    second.write("notes", "b", "two")
     first.archive(["c"], True)
     assert (second.noted.notes, second.noted.archived) == ({"a": "one", "b": "two"}, ["c"])
     file, bad = tmp_path / ".studio.json", tmp_path / ".studio.json.bad"
     assert not bad.exists()
     for text, kept in (('{"notes": {"a": "one", "b": 2}, "columns": 3}', {"a": "one"}), ("{", {})):
         file.write_text(text)
-        first.note("d", "four")
+        first.write("notes", "d", "four")
         assert second.noted.notes == kept | {"d": "four"} and bad.read_text() == text
 
 
@@ -284,7 +284,7 @@ def test_phases_are_stacked() -> None:
 def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     folders = ["out/a/run", "out/b/run", "out/c"]
     runs = [LiveRun(make_run(tmp_path / place, "same" if "run" in place else "other")).files for place in folders]
-    assert labels_of(runs) == ["same (a/run)", "same (b/run)", "other"]
+    assert labels_of(runs, [run.name for run in runs]) == ["same (a/run)", "same (b/run)", "other"]
 
 
 @pytest.mark.parametrize(
