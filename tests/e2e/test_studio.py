@@ -121,6 +121,9 @@ def test_runs_are_compared_and_attempts_are_gone_through_by_key(tmp_path: Path, 
     page.locator("canvas").first.wait_for()
     page.get_by_text("time", exact=True).click()
     page.get_by_text("log axis").click()
+    for shown in ("visible", "hidden"):
+        page.get_by_role("button", name="pin").first.click()
+        page.get_by_text("Pinned", exact=True).wait_for(state=shown)
     page.get_by_role("tab", name="Results").click()
     page.get_by_text("4 at step 40").wait_for()
     page.set_viewport_size({"width": 420, "height": 900})

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 from nicegui import ui
@@ -15,12 +16,14 @@ from roll.report.palette import phase_colors
 from roll.report.run_files import RunFiles
 from roll.report.titles import phase_title, title_of
 from roll.run.display.view import Rows, series
+from roll.studio.notes import Notes
 from roll.utils.text import visible
 from roll.utils.timing import phase_seconds
 
 Axis = Literal["step", "time", "tokens"]
 _AXIS_NAMES: dict[Axis, str] = {"step": "step", "time": "minutes in steps", "tokens": "tokens, in millions"}
 _TOKENS = ("rollout/num_tokens", "train/trained_tokens")  # of a step, by kind of run
+PINNED = "Pinned"
 _FEW_POINTS = 20
 _DIGITS = 5
 _GREY = "#8a8f98"  # readable on white and on black
@@ -196,51 +199,71 @@ def _span_text(span: float | None) -> str:
 
 
 class ChartGroups:
-    """Charts by metric below the titles of their groups, each made once and then changed."""
+    """Charts by metric below the titles of their groups, each made once and then changed. `pin` is called with the
+    metric whose pin was pressed."""
 
-    def __init__(self) -> None:
-        self._charts: dict[str, ui.echart] = {}
+    def __init__(self, pin: Callable[[str], None]) -> None:
+        self._pin = pin
+        self._charts: dict[tuple[str, str], ui.echart] = {}
         self._groups: dict[str, tuple[ui.label, ui.element]] = {}
         self._place = ui.column().classes("full-width").style("gap: 4px")
 
     def draw(self, groups: Mapping[str, Mapping[str, dict[str, Any]]]) -> None:
         """Show exactly these, in their order where they are new."""
-        shown = {name for group in groups.values() for name in group}
-        for name in [name for name in self._charts if name not in shown]:
-            self._charts.pop(name).delete()
+        shown = {(title, name) for title, group in groups.items() for name in group}
+        for each in self._charts.keys() - shown:
+            chart = self._charts.pop(each)
+            assert chart.parent_slot is not None
+            chart.parent_slot.parent.delete()
         for title, group in groups.items():
             if title not in self._groups:
                 with self._place:
                     self._groups[title] = ui.label(title).classes("soft q-mt-sm"), ui.element("div").classes("charts")
             for name, options in group.items():
-                if name in self._charts:
-                    self._charts[name].options.clear()
-                    self._charts[name].options.update(options)
-                    self._charts[name].update()
+                if chart := self._charts.get((title, name)):
+                    chart.options.clear()
+                    chart.options.update(options)
+                    chart.update()
                     continue
-                with self._groups[title][1]:
-                    self._charts[name] = ui.echart(options).classes("card").style("height: 240px")
+                with self._groups[title][1], ui.element("div").classes("card").style("position: relative"):
+                    self._charts[title, name] = ui.echart(options).style("height: 216px")
+                    button = ui.button(icon="push_pin", on_click=partial(self._pin, name)).classes("pin")
+                    button.props(
+                        f"flat round dense size=xs aria-label=pin color={'primary' if title == PINNED else 'grey'}"
+                    )
         for title, (label, _) in self._groups.items():
             label.set_visibility(bool(groups.get(title)))
 
 
 class CurvesPanel:
-    """The curves of some runs, with what chooses and draws them."""
+    """The curves of some runs, with what chooses and draws them. Pinned charts come first, on every page."""
 
-    def __init__(self) -> None:
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
         self._runs: Sequence[RunFiles] = ()
         self._curves: Sequence[Curve] = ()
         with ui.row().classes("items-center full-width q-mb-sm"):
             self._controls = ChartControls(self._draw)
-            self._choice = ui.select([], multiple=True, with_input=True, label="further metrics", on_change=self._draw)
-            self._choice.props("use-chips dense outlined").style("min-width: 260px")
+            self._choice = ui.select([], with_input=True, label="pin a metric", on_change=self._choose)
+            self._choice.props("dense outlined").style("min-width: 260px")
         self._note = ui.label().classes("soft")
-        self._grid = ChartGroups()
+        self._grid = ChartGroups(self._pin)
 
     def show(self, runs: Sequence[RunFiles], curves: Sequence[Curve]) -> None:
         """`curves`: of the runs, and of earlier starts."""
         self._runs, self._curves = runs, curves
-        self._choice.set_options(self._names(), value=self._choice.value)
+        self._choice.set_options(self._names())
+        self._draw()
+
+    def _choose(self) -> None:
+        if self._choice.value:
+            self._pin(self._choice.value)
+            self._choice.set_value(None)
+
+    def _pin(self, name: str) -> None:
+        """Pins a metric, or takes its pin away."""
+        pinned = self._notes.noted.pinned
+        self._notes.choose(pinned=[each for each in pinned if each != name] if name in pinned else [*pinned, name])
         self._draw()
 
     def _names(self) -> list[str]:
@@ -251,10 +274,11 @@ class CurvesPanel:
         missing = not has_axis([curve for curve in self._curves if not curve.is_earlier], style.axis)
         whose = "The run has not" if len(self._runs) == 1 else "No run has"
         self._note.set_text(f"{whose} measured its {style.axis}." if missing and self._runs else "")
-        chosen: list[str] = self._choice.value or []
-        groups = main_metrics(self._runs, names)
-        usual = {name for group in groups.values() for name in group}
-        groups = {"Chosen": [name for name in chosen if name in names and name not in usual]} | groups
+        pinned = [name for name in self._notes.noted.pinned if name in names]
+        groups = {PINNED: pinned} | {
+            title: [name for name in group if name not in pinned]
+            for title, group in main_metrics(self._runs, names).items()
+        }
         configs = [run.config for run in self._runs]
         self._grid.draw(
             {

@@ -81,7 +81,7 @@ class CompareView:
                 ui.tab(name)
         with ui.tab_panels(tabs, value="Curves", animated=False).classes("full-width"):
             with ui.tab_panel("Curves"):
-                self._curves = CurvesPanel()
+                self._curves = CurvesPanel(run_list.notes)
             with ui.tab_panel("Results"):
                 self._results = table_of(
                     ("run", "state", "steps", "duration", "first reward", "last reward", "best reward", "validation")

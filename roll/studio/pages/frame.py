@@ -31,6 +31,7 @@ iframe { color-scheme: light; } .body--dark iframe { color-scheme: dark; }
 .text { white-space: pre-wrap; overflow-wrap: anywhere; }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(310px, 100%), 1fr)); gap: 12px;
   width: 100%; }
+.pin { position: absolute; bottom: 8px; right: 12px; }
 .pair { display: grid; grid-template-columns: minmax(0, 3fr) minmax(0, 2fr); gap: 12px; width: 100%;
   height: calc(100vh - 190px); }
 .even { grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); }

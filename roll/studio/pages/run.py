@@ -16,6 +16,7 @@ from roll.report.run_files import LogLine, RunFiles, StepSpread
 from roll.run.display.view import Rows
 from roll.studio.launch import Launched, stop
 from roll.studio.live_run import LiveRun, State, newest, process_of, state_of
+from roll.studio.notes import Notes
 from roll.studio.pages.charts import Curve, CurvesPanel, phase_options
 from roll.studio.pages.frame import REFRESH_S, STATE_COLORS, age, fill, frame, later, table_of
 from roll.studio.pages.log import LogPanel
@@ -60,9 +61,8 @@ def add(run_list: RunList, launches: dict[str, Launched]) -> None:
         async def build() -> None:
             live = await asyncio.to_thread(_live_run, run_list, key)
             if live is not None:
-                name = run_list.notes.noted.names.get(key, live.files.name)
-                ui.page_title(f"{name} - roll studio")
-                ui.timer(REFRESH_S, RunView(key, live, name).refresh)
+                view = RunView(key, live, run_list.notes)
+                ui.timer(REFRESH_S, view.refresh)
             elif key in launches:
                 ui.page_title(f"{launches[key].directory.name} - roll studio")
                 show_starting(key, launches[key], run_list)
@@ -84,7 +84,9 @@ def _live_run(run_list: RunList, key: str) -> LiveRun | None:
 class RunView:
     """The elements of a page, and what is written into them when the run has gone on."""
 
-    def __init__(self, key: str, live: LiveRun, name: str):
+    def __init__(self, key: str, live: LiveRun, notes: Notes):
+        name = notes.noted.names.get(key, live.files.name)
+        ui.page_title(f"{name} - roll studio")
         self._key, self._live = key, live
         self._shown: RunFiles | None = None
         self._spreads: Sequence[StepSpread] = ()
@@ -113,7 +115,7 @@ class RunView:
         with ui.tab_panels(self._tabs, value="Curves", animated=False).classes("full-width"):
             with ui.tab_panel("Curves"):
                 self._facts = ui.row().classes("q-mb-sm").style("gap: 8px 24px")
-                self._curves = CurvesPanel()
+                self._curves = CurvesPanel(notes)
             with ui.tab_panel("Times"):
                 self._phases = ui.echart(phase_options(())).classes("card").style("height: 340px")
                 with ui.row().classes("q-mt-md"):
