@@ -44,7 +44,7 @@ from roll.utils.timing import phase_seconds
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 GROUPS, SIZE, CAP, PROMPT = 16, 4, 300, 14
-WORK = {"median": 30.0, "common": 0.9, "own": 0.7, "cap": CAP, "prompt": PROMPT}
+WORK = {"median": 30.0, "common": 0.9, "single": 0.7, "cap": CAP, "prompt": PROMPT}
 SCHEDULES = {"synchronous": (0.0, 0), "r 1 S 1": (1.0, 1), "r 1 S 2": (1.0, 2), "r .5 S 2": (0.5, 2)}
 SKIPPED_STEPS = 4
 AT_ONCE = 1e9  # tokens per second

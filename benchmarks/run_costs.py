@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from roll.simulate.step_model import PASSES
+from roll.simulate.setup import PASSES
 from roll.utils.timing import phase_seconds
 
 Row = Mapping[str, float]

@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from roll.configs.plan.batch_plan import RolloutBounds
-from roll.simulate.from_options import setup_of
+from roll.configs.load.loader import compose_tree, resolve_tree, yaml_at
+from roll.configs.plan.batch_plan import BatchPlan, RolloutBounds
+from roll.configs.sections.algorithm import AlgorithmConfig
+from roll.errors import ConfigError
+from roll.run.kind import kind_of
+from roll.run.start.load import check
+from roll.simulate.forecast.forecast import simulated
 from roll.simulate.options import parser
 from roll.simulate.setup import Costs, Setup
 from roll.simulate.simulation import Report, simulate
-from roll.utils.spans import write_chrome_trace
 
 # What a simulation has to say, as text.
 
@@ -45,12 +49,7 @@ def describe_report(report: Report) -> Iterator[str]:
     yield _line("staleness", f"groups {report.staleness_mean:.2f} mean, {report.staleness_max} max; tokens {histogram}")
     rate = report.trained_tokens_per_s
     useful = f"{report.useful_fraction:.1%} of the sampled ones"
-    yield _line("trained tokens", f"{rate:.4g} per s, {rate / report.num_devices:.4g} per device; {useful}")
-    bias = report.length_bias
-    reported = "" if bias is None else f" (a run reports {bias:.3f})"
-    yield _line("length bias", f"{report.length_ratio:.3f}{reported}")
-    if report.num_preemptions:
-        yield _line("preemptions", str(report.num_preemptions))
+    yield _line("trained tokens", f"{rate:.4g} per s, {rate / report.devices.total:.4g} per device; {useful}")
 
 
 def describe_gain(report: Report, synchronous: Report) -> str:
@@ -66,16 +65,20 @@ def _counted(count: int, what: str) -> str:
 
 
 def run(argv: Sequence[str]) -> Iterator[str]:
-    """The lines of a simulation. Raises ConfigError for options or a configuration that cannot work."""
+    """The lines of a simulation. Raises ConfigError as a start does, and for a kind of run that samples nothing."""
     options, overrides = parser().parse_known_args(argv)
-    setup = setup_of(options, overrides)
+    raw = compose_tree(*yaml_at(options.config), overrides)
+    spec = kind_of(raw.tree)
+    loaded = check(spec, resolve_tree(raw, spec.config_class()))
+    config, plan = loaded.config, loaded.plan
+    if not isinstance(config, AlgorithmConfig) or not isinstance(plan, BatchPlan):
+        raise ConfigError(f"{options.config}: a run of the kind {spec.name} samples nothing to simulate.")
+    setup = simulated(config, plan)
     yield describe_setup(setup)
     if setup.costs == Costs():
         yield _line("costs", "imagined, since the forecast of this run is not known: compare schedules, not seconds")
-    report = simulate(setup, options.steps, keeps_trace=options.trace is not None)
+    report = simulate(setup, options.steps)
     yield from describe_report(report)
     if setup.bounds.ahead:
         bounds = RolloutBounds(setup.bounds.num_groups)
         yield describe_gain(report, simulate(replace(setup, bounds=bounds), options.steps))
-    if options.trace is not None:
-        write_chrome_trace(options.trace, report.events, {"simulated": describe_setup(setup)})

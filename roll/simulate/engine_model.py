@@ -11,10 +11,9 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 from roll.simulate.setup import Costs
-from roll.utils.spans import Interval, Spans
 
 _NOISE = 1e-6  # of a token: what rounding makes of a whole one
 
@@ -28,7 +27,6 @@ class Answer:
     """`context` tokens are before it, `length` it will have. `versions`: of the weights, with the tokens that they
     sampled, as far as it has left the engine's steps."""
 
-    order: int
     context: int
     length: int
     ended: Callable[[Answer], None]
@@ -36,15 +34,10 @@ class Answer:
     versions: list[tuple[int, float]] = field(default_factory=list)
     joined: float = 0.0  # the count of steps then
     stay: int = 0  # how often it has joined: an end of an earlier stay is void
-    is_lost: bool = False  # nobody wants it any more
 
     @property
     def in_cache(self) -> float:
         return self.context + self.done
-
-    @property
-    def is_whole(self) -> bool:
-        return self.done >= self.length - _NOISE
 
     def notify(self) -> None:
         """Report that the answer has ended, once, and drop the callback. Nobody is told twice, and nothing is kept
@@ -65,32 +58,23 @@ class EngineSeconds:
     def plus(self, other: EngineSeconds, sign: int = 1) -> EngineSeconds:
         return EngineSeconds(**{name: value + sign * getattr(other, name) for name, value in vars(self).items()})
 
-    def less(self, other: EngineSeconds) -> EngineSeconds:
-        return self.plus(other, -1)
-
 
 class EngineModel:
     """Asks for nothing but the loop's clock, and calls `Answer.ended` of each answer."""
 
-    def __init__(self, costs: Costs, spans: Spans, rank: str = "0"):
-        """`spans` are told of every stretch of time in which the engine did something."""
+    def __init__(self, costs: Costs):
         self._costs = costs
         self._loop = asyncio.get_running_loop()
-        self._spans, self._rank = spans, rank
         self.seconds = EngineSeconds()
         self.num_sampled = 0.0
-        self.num_prefilled = 0
-        self.num_preemptions = 0
         self._version = 0
         self._updates: list[tuple[float, int]] = [(0.0, 0)]  # count of steps, version
         self._tokens = 0.0
         self._base = 0.0  # tokens in the KV cache, less the running answers' share of `_tokens`
         self._running: dict[Answer, None] = {}
         self._ends: list[tuple[float, int, int, Answer]] = []  # a heap
-        self._line: list[tuple[int, int, Answer, int]] = []  # a heap: those for which the KV cache has no room
-        self._count = 0  # breaks ties in the heaps
+        self._count = 0  # breaks ties in the heap
         self._cached: set[str] = set()  # whose beginning need not be prefilled again
-        self._state, self._since = "idle", self._loop.time()
         self._at = self._loop.time()
         self._stalled_until = 0.0
         self._stopped: str | None = None  # why it stands still
@@ -99,45 +83,35 @@ class EngineModel:
         self._is_plan_due = False
 
     @property
-    def num_running(self) -> int:
-        return len(self._running)
-
-    @property
     def kv_tokens(self) -> float:
         return self._base + len(self._running) * self._tokens
 
-    def begin(self, answers: list[Answer], key: str, new_tokens: int) -> None:
-        """Answers with the same beginning. Where `key` has been here since the last weights, but `new_tokens` of it
-        are cached; the others cost a prefill, once for all."""
+    def begin(self, answers: list[Answer], key: str) -> None:
+        """Answers with the same beginning, which costs a prefill unless `key` has been here since the last weights."""
         self._advance()
-        prefill = new_tokens if key in self._cached else answers[0].context
-        self._cached.add(key)
+        if key not in self._cached:
+            self._cached.add(key)
+            self._prefill(answers[0].context)
         for answer in answers:
-            self._wait_for_room(answer, 0)
-        if prefill:
-            self._prefill(prefill)
-        self._admit()
+            self._join(answer)
         self._plan_soon()
 
     def go_on_with(self, answers: list[Answer]) -> None:
         """Answers of which another engine has sampled a part: each costs the prefill of all before its next token."""
         self._advance()
         for answer in answers:
-            self._wait_for_room(answer, math.ceil(answer.in_cache))
-        self._admit()
+            self._prefill(math.ceil(answer.in_cache))
+            self._join(answer)
         self._plan_soon()
 
     def take_out(self, answers: list[Answer]) -> None:
-        """Another engine goes on with them."""
+        """Drop answers: another engine goes on with them, or nobody wants them. Those that have ended are left as they
+        are."""
         self._advance()
-        gone = {*answers}
         for answer in answers:
             if answer in self._running:
                 self._leave(answer)
             answer.stay += 1  # its end is void
-        self._line = [entry for entry in self._line if entry[2] not in gone]
-        heapify(self._line)
-        self._cached.clear()
         self._plan_soon()
 
     def stop(self, why: str) -> None:
@@ -146,13 +120,12 @@ class EngineModel:
         self._stopped = why
         self._plan_soon()
 
-    def go_on(self, recompute: bool) -> None:
-        """Continues after a pause, with the KV cache or after computing it again."""
+    def go_on(self) -> None:
+        """Continues after a pause, with keys and values computed again."""
         self._advance()
         self._stopped = None
-        if recompute:
-            self._cached.clear()
-            self._prefill(math.ceil(self.kv_tokens))
+        self._cached.clear()
+        self._prefill(math.ceil(self.kv_tokens))
         self._plan_soon()
 
     def slow_down(self, slowness: float) -> None:
@@ -165,36 +138,6 @@ class EngineModel:
         self._advance()
         self._version = version
         self._updates.append((self._tokens, version))
-
-    def abort(self, answers: list[Answer]) -> None:
-        """Drop answers that are no longer wanted. Those that have ended are left as they are."""
-        self._advance()
-        for answer in answers:
-            if answer in self._running:
-                self._leave(answer)
-            answer.stay += 1  # its end is void
-            answer.is_lost, answer.ended = True, nobody
-        self._admit()
-        self._plan_soon()
-
-    def _wait_for_room(self, answer: Answer, prefill: int) -> None:
-        self._count += 1
-        heappush(self._line, (answer.order, self._count, answer, prefill))
-
-    def _admit(self) -> None:
-        """Admit the first answers in line for which the KV cache has room; one alone always has room."""
-        most = self._costs.kv_tokens
-        while self._line:
-            answer, prefill = self._line[0][2:]
-            if answer.is_lost:
-                heappop(self._line)
-                continue
-            if most is not None and self._running and self.kv_tokens + answer.in_cache >= most:
-                return
-            heappop(self._line)
-            if prefill:
-                self._prefill(prefill)
-            self._join(answer)
 
     def _join(self, answer: Answer) -> None:
         answer.joined, answer.stay = self._tokens, answer.stay + 1
@@ -223,7 +166,6 @@ class EngineModel:
         return [(v, end - start) for v, start, end in zip(versions, starts, ends, strict=True) if end > start]
 
     def _prefill(self, num_tokens: int) -> None:
-        self.num_prefilled += num_tokens
         start = max(self._loop.time(), self._stalled_until)
         self._stalled_until = start + num_tokens / self._costs.prefill_tokens_per_s
 
@@ -232,7 +174,7 @@ class EngineModel:
         now = self._loop.time()
         if now > self._at:
             state = self._stopped or ("busy" if self._running or self._stalled_until > self._at else "idle")
-            self._account(state, now)
+            setattr(self.seconds, state, getattr(self.seconds, state) + now - self._at)
             if self._stopped is not None:
                 self._stalled_until = max(self._stalled_until, self._at) + now - self._at  # the stall goes on later
             elif self._running:
@@ -243,25 +185,10 @@ class EngineModel:
         self.num_sampled += (tokens - self._tokens) * len(self._running)
         self._tokens = tokens
 
-    def _account(self, state: str, now: float) -> None:
-        setattr(self.seconds, state, getattr(self.seconds, state) + now - self._at)
-        if self._spans.is_on and state != self._state:
-            self._notify()
-            self._state, self._since = state, self._at
-
-    def _notify(self) -> None:
-        if self._state != "idle" and self._at > self._since:
-            self._spans.add(Interval("actor_infer", self._rank, self._state, self._since, self._at))
-
     def catch_up(self) -> EngineSeconds:
         """All that it did until now."""
         self._advance()
         return self.seconds
-
-    def close(self) -> None:
-        """The last stretch of time is told of."""
-        self._advance()
-        self._notify()
 
     def _rate(self) -> tuple[float, float]:
         """Seconds of the next step, and by how much each further one takes longer, since the contexts grow."""
@@ -288,7 +215,7 @@ class EngineModel:
             self._loop.call_soon(self._plan)
 
     def _plan(self) -> None:
-        """Sets the timer to the next end, or to where the KV cache is full."""
+        """Sets the timer to the next end."""
         self._is_plan_due = False
         if self._timer is not None:
             self._timer.cancel()
@@ -296,10 +223,7 @@ class EngineModel:
         if self._stopped is not None or not self._running:
             return
         self._advance()
-        target = self._next_end()
-        if self._costs.kv_tokens is not None and len(self._running) > 1:
-            target = min(target, (self._costs.kv_tokens - self._base) / len(self._running))
-        target = max(target, self._tokens)
+        target = max(self._next_end(), self._tokens)
         at = max(self._loop.time(), self._stalled_until) + self._seconds_for(target - self._tokens)
         self._timer = self._loop.call_at(at, self._reach, target)
 
@@ -318,18 +242,6 @@ class EngineModel:
             if stay == answer.stay:
                 self._leave(answer)
                 ended.append(answer)
-        most = self._costs.kv_tokens
-        if not ended and most is not None and self.kv_tokens >= most - _NOISE * len(self._running):
-            self._preempt()
-        self._admit()
         for answer in ended:
             answer.notify()
         self._plan()
-
-    def _preempt(self) -> None:
-        """The one that came last loses its place in the KV cache, and computes it again when there is room."""
-        last = max(self._running, key=lambda answer: (answer.order, answer.joined))
-        self._leave(last)
-        last.stay += 1  # its end is void
-        self.num_preemptions += 1
-        self._wait_for_room(last, math.ceil(last.in_cache))

@@ -14,7 +14,6 @@ from roll.distributed.executor.rollout.engine_choice import EngineChoice, Pendin
 from roll.simulate.engine_model import Answer, EngineModel, EngineSeconds, nobody
 from roll.simulate.setup import Costs
 from roll.types.rollout import GenerationRequest
-from roll.utils.spans import Spans
 
 
 class EngineLeft(Exception):
@@ -23,21 +22,17 @@ class EngineLeft(Exception):
 
 @dataclass(eq=False)
 class Flight:
-    """Answers asked for at once. `context` tokens are before them, `new_tokens` of which nobody has asked yet under
-    this session. Of the answers, `open` ones are still to end."""
+    """Answers asked for at once. `context` tokens are before them. Of the answers, `open` ones are still to end."""
 
     request: GenerationRequest
     context: int
-    new_tokens: int
     lengths: Sequence[int]
-    answered: Callable[[int, Answer], None] | None = None
     answers: list[Answer] = field(default_factory=list)
-    open: dict[Answer, int] = field(default_factory=dict)
+    open: dict[Answer, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        order = self.request.order
-        self.answers = [Answer(order, self.context, length, nobody) for length in self.lengths]
-        self.open = {answer: index for index, answer in enumerate(self.answers)}
+        self.answers = [Answer(self.context, length, nobody) for length in self.lengths]
+        self.open = dict.fromkeys(self.answers)
 
 
 class EngineQueue:
@@ -57,9 +52,7 @@ class EngineQueue:
 
         def ended(answer: Answer) -> None:
             self._slots.give_back(1)
-            index = flight.open.pop(answer)
-            if flight.answered is not None:
-                flight.answered(index, answer)
+            del flight.open[answer]
             if not flight.open and not done.done():
                 done.set_result(None)
 
@@ -69,7 +62,7 @@ class EngineQueue:
         except asyncio.CancelledError:
             if done.cancelled() or not done.done():  # else the engine is rid of them
                 unanswered = self._open_of(flight)
-                self.engine.abort(unanswered)
+                self.engine.take_out(unanswered)
                 self._slots.give_back(len(unanswered))
             raise
         finally:
@@ -87,7 +80,7 @@ class EngineQueue:
         self._slots.leave()
 
     def _open_of(self, flight: Flight) -> list[Answer]:
-        return [answer for answer in self._flights[flight][1] if answer in flight.open and not answer.is_lost]
+        return [answer for answer in self._flights[flight][1] if answer in flight.open]
 
     async def _begin_all(
         self, flight: Flight, begun: list[Answer], done: asyncio.Future[None], ended: Callable[[Answer], None]
@@ -105,8 +98,7 @@ class EngineQueue:
             moved = [answer for answer in part if answer.done]
             fresh = [answer for answer in part if not answer.done]
             if fresh:
-                key = request.session or request.request_id
-                self.engine.begin(fresh, key, 0 if begun else flight.new_tokens)
+                self.engine.begin(fresh, request.request_id)
             if moved:
                 self.engine.go_on_with(moved)
             begun += part
@@ -115,11 +107,9 @@ class EngineQueue:
 class Fleet:
     """All engines. Those that leave their devices hand over to those that stay."""
 
-    def __init__(self, costs: Costs, num_engines: int, max_running: int | None, spans: Spans):
-        self._costs = costs
+    def __init__(self, costs: Costs, num_engines: int, max_running: int | None):
         self._choice = EngineChoice(num_engines, max_running, waits=True)
-        self.cut: list[tuple[int, bool]] = []  # answers of requests that were cancelled, as `GroupBacklog.cut` has them
-        self._queues = [EngineQueue(EngineModel(costs, spans, str(rank)), max_running) for rank in range(num_engines)]
+        self._queues = [EngineQueue(EngineModel(costs), max_running) for _ in range(num_engines)]
         self._away: set[int] = set()
         self.version = 0
 
@@ -133,8 +123,6 @@ class Fleet:
         return reduce(EngineSeconds.plus, (engine.catch_up() for engine in self.engines), EngineSeconds())
 
     async def generate(self, flight: Flight) -> list[Answer]:
-        if self._costs.answer_s:
-            await asyncio.sleep(self._costs.answer_s)
         whole = Continuation(flight.request)
         while flight.open:
             call = PendingRequest(flight.request, whole)
@@ -145,10 +133,6 @@ class Fleet:
                 await self._queues[replica.rank].answer(flight)
             except EngineLeft:
                 pass
-            except asyncio.CancelledError:
-                if not flight.request.session:  # of episodes nobody asks
-                    self.cut += [(round(answer.done), answer.is_whole) for answer in flight.answers if answer.stay]
-                raise
             finally:
                 self._choice.give_back(call)
         return flight.answers
@@ -165,7 +149,7 @@ class Fleet:
     def come_back(self) -> None:
         away, self._away = self._away, set()
         for rank in away:
-            self.engines[rank].go_on(True)
+            self.engines[rank].go_on()
         for replica in (self._choice.replicas[rank] for rank in away):
             if replica.is_away:
                 replica.is_away = False
@@ -179,7 +163,7 @@ class Fleet:
     def release(self) -> None:
         """Resumes the engines, with keys and values computed again."""
         for rank in set(range(len(self._queues))) - self._away:
-            self.engines[rank].go_on(True)
+            self.engines[rank].go_on()
 
     def slow_down(self, slowness: float) -> None:
         for engine in self.engines:
@@ -189,7 +173,3 @@ class Fleet:
         self.version = version
         for engine in self.engines:
             engine.set_version(version)
-
-    def close(self) -> None:
-        for engine in self.engines:
-            engine.close()

@@ -1,14 +1,18 @@
-"""Setup of a simulation: one run, as numbers."""
+"""Setup of a simulation: one planned run, as numbers."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from roll.configs.plan.batch_plan import RolloutBounds
-from roll.distributed.scheduler.rollout_core import Keep
+from roll.configs.plan.batch_plan import BatchPlan, RolloutBounds
+from roll.configs.plan.engine_limits import answers_at_once
+from roll.configs.plan.layout import RolePlace
+from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.simulate.workload import Workload
+
+PASSES = {"old_log_probs": "actor_train", "ref_log_probs": "reference", "values": "critic"}  # whose they are
 
 # What things cost: the constants of a simulation.
 
@@ -23,8 +27,6 @@ class Costs:
     decode_context_s: float = 0.0
     """Further seconds of a decode step per token in the KV cache."""
     prefill_tokens_per_s: float = 25_000.0
-    kv_tokens: int | None = None
-    """Tokens that the KV cache of an engine holds; None: as many as come."""
     train_tokens_per_s: float = 9_000.0
     """Tokens that one device trains on, prompts included, with whatever scoring is done in the same phase."""
     train_overhead_s: float = 0.0
@@ -38,8 +40,6 @@ class Costs:
     """Seconds of a turn on shared devices: one role leaves and the other comes."""
     driver_s: float = 0.0
     """Seconds of the driver in each step: making rows, metrics, files."""
-    answer_s: float = 0.0
-    """Seconds of each request on its way to the engine and back."""
     beside: float = 1.0
     """Factor on the time of a decode step while the trainer or the driver works, and their work while the engines
     sample: above 1 where they share the cores and the memory of a host."""
@@ -100,7 +100,7 @@ class Devices:
 @dataclass(frozen=True)
 class Setup:
     """`passes`: scoring before the training, by field of TokenScores, with the devices that do it. `max_running`:
-    answers in an engine at once. `reward_workers`: how many answers are rewarded at once."""
+    answers in an engine at once."""
 
     bounds: RolloutBounds
     group_size: int
@@ -108,8 +108,42 @@ class Setup:
     workload: Workload
     costs: Costs = field(default_factory=Costs)
     max_running: int | None = 128
-    reward_workers: int | None = None
-    max_replacements: int = 0
-    keep: Keep | None = None
     passes: Mapping[str, int] = field(default_factory=dict)
     trains_critic: bool = False
+
+
+def setup_of_plan(config: AlgorithmConfig, plan: BatchPlan, workload: Workload, costs: Costs) -> Setup:
+    """The simulation of a planned run."""
+    layout = plan.layout
+    wanted = {
+        "values": plan.critic is not None,
+        "ref_log_probs": plan.needs_reference,
+        "old_log_probs": plan.old_log_probs.source == "pass",
+    }
+    scorers = {**PASSES, "ref_log_probs": "actor_train" if plan.policy_is_reference else "reference"}
+    return Setup(
+        bounds=plan.bounds,
+        group_size=plan.group_size,
+        devices=devices_of(plan),
+        workload=workload,
+        costs=costs,
+        max_running=answers_at_once(config.max_running_requests, config.actor_infer, on_gpus=False),
+        passes={name: _num_devices(layout[role]) for name, role in scorers.items() if wanted[name]},
+        trains_critic=plan.critic is not None,
+    )
+
+
+def _num_devices(place: RolePlace) -> int:
+    """CPU workers count as one each."""
+    return len(place.device_ids) or len(place.workers)
+
+
+def devices_of(plan: BatchPlan) -> Devices:
+    """Engines on some device of the trainer leave when it has its turn."""
+    train, infer = plan.layout["actor_train"], plan.layout["actor_infer"]
+    common, num_infer = len(train.device_ids & infer.device_ids), _num_devices(infer)
+    leaving = len(infer.workers) - len(plan.layout.apart("actor_infer", "actor_train"))
+    if infer.role in plan.leaving_whole and leaving:
+        leaving = len(infer.workers)
+    devices = Devices(_num_devices(train), num_infer, num_infer // len(infer.workers), common)
+    return devices if leaving == devices.num_leaving else replace(devices, leaving=leaving)

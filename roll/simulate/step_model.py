@@ -8,20 +8,18 @@ from contextlib import asynccontextmanager
 
 from roll.distributed.scheduler.rollout_core import RolloutCore, StepGroups
 from roll.simulate.fleet import Fleet
-from roll.simulate.setup import Setup
+from roll.simulate.setup import PASSES, Setup
 from roll.types.rollout import TrajectoryGroup
-from roll.utils.spans import Spans
 from roll.utils.timing import Timer
 
 _NO_TIME = 1e-9  # seconds
-PASSES = {"old_log_probs": "actor_train", "ref_log_probs": "reference", "values": "critic"}  # whose they are
 
 
 class StepModel:
     """Trains on what the core gives, and publishes. `timer` has the phases of the present step."""
 
-    def __init__(self, setup: Setup, core: RolloutCore, fleet: Fleet, spans: Spans):
-        self._setup, self._core, self._fleet, self._spans = setup, core, fleet, spans
+    def __init__(self, setup: Setup, core: RolloutCore, fleet: Fleet):
+        self._setup, self._core, self._fleet = setup, core, fleet
         self._loop = asyncio.get_running_loop()
         self.timer = Timer(self._loop.time)
         self._are_away = False
@@ -31,9 +29,6 @@ class StepModel:
         with self.timer("rollout"):
             async with self.hold("actor_infer", samples=True):
                 groups = await self._core.collect(step)
-        for stage, those in (("taken", groups.groups), ("dropped", groups.dropped)):
-            for group in those:
-                self._spans.mark(group.group_id, stage)
         with self.timer("gather"):
             await self._beside_engines(self._setup.costs.driver_s)
         async with self.reserved("actor_train"):
@@ -41,8 +36,6 @@ class StepModel:
                 await self._learn(groups)
             with self.timer("weight_sync"):
                 await self._publish(step + 1)
-        for group in groups.groups:
-            self._spans.mark(group.group_id, "published")
         return groups
 
     async def _learn(self, groups: StepGroups) -> None:
@@ -51,30 +44,29 @@ class StepModel:
             for name, devices in setup.passes.items():
                 with self.timer(name):
                     async with self.hold(PASSES[name]):
-                        await self._work(name, num_tokens / (costs.score_tokens_per_s * devices))
+                        await self._work(num_tokens / (costs.score_tokens_per_s * devices))
         train_s = costs.train_overhead_s + num_tokens / (costs.train_tokens_per_s * setup.devices.train)
         if setup.trains_critic:
             with self.timer("train_critic"):
                 async with self.hold("critic"):
-                    await self._work("train_critic", train_s * costs.critic_share)
+                    await self._work(train_s * costs.critic_share)
         with self.timer("train_actor"):
             async with self.hold("actor_train"):
-                await self._work("train_actor", train_s)
+                await self._work(train_s)
 
     async def _publish(self, version: int) -> None:
         if version % self._setup.bounds.sync_interval:
             return
         async with self.hold("actor_train", "actor_infer"):
             self._fleet.hold()
-            await self._work("weight_sync", self._setup.costs.publish_s)
+            await self._work(self._setup.costs.publish_s)
             self._fleet.set_version(version)
             self._fleet.release()
         self._core.published(version)
 
-    async def _work(self, what: str, seconds: float) -> None:
+    async def _work(self, seconds: float) -> None:
         started = self._loop.time()
-        with self._spans.span("actor_train", "0", what):
-            await self._beside_engines(seconds)
+        await self._beside_engines(seconds)
         self.train_busy_s += self._loop.time() - started
 
     async def _beside_engines(self, seconds: float) -> None:

@@ -10,10 +10,6 @@ from tests.layout.source import Module, modules, parse
 
 _WORDS = "told tell found given asked own left seen kept further lesson study words trees lane seat brought look"
 BANNED = frozenset(_WORDS.split(" "))
-EXCEPTIONS = {
-    ("roll.simulate.workload", "LogNormal.own"): "a key of the JSON files that the simulator reads",
-}
-"""(module, definition): why the name stays."""
 
 
 def named(module: Module) -> Iterator[tuple[str, int]]:
@@ -61,17 +57,12 @@ def banned(module: Module) -> Iterator[str]:
     """Where a banned word is a whole name; underscores and capitals before and after it do not count."""
     for definition, line in dict(named(module)).items():
         word = definition.rpartition(".")[2].strip("_").lower()
-        if word in BANNED and (module.name, definition) not in EXCEPTIONS:
+        if word in BANNED:
             yield f"{module.relative}:{line}: {definition}: say what it is (CONTRIBUTING.md, Names)"
 
 
 def test_no_name_of_the_library_is_a_banned_word() -> None:
     assert [text for module in modules("roll") for text in banned(module)] == []
-
-
-def test_every_exception_is_still_there() -> None:
-    there = {(module.name, definition) for module in modules("roll") for definition, _ in named(module)}
-    assert sorted(EXCEPTIONS.keys() - there) == []
 
 
 @cases("text")

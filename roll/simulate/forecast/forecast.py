@@ -25,10 +25,9 @@ from roll.run.records.scorecard import HISTORY, Forecast
 from roll.run.start.machine import lacks_gpus, smallest_gpu_bytes
 from roll.run.start.memory_report import gather_facts
 from roll.simulate.forecast.costs import Hardware, Phases
-from roll.simulate.forecast.lengths import lengths_of
+from roll.simulate.forecast.lengths import Lengths, lengths_of
 from roll.simulate.forecast.machine import probe_of_cpus
-from roll.simulate.from_options import setup_of_plan
-from roll.simulate.setup import Costs, Setup
+from roll.simulate.setup import Costs, Setup, setup_of_plan
 from roll.simulate.simulation import Report, simulate
 from roll.simulate.workload import LogNormal
 from roll.utils.text import counted
@@ -119,15 +118,12 @@ def forecast(
     return _whole(phases, trainer, seconds, hint)
 
 
-def known_costs(config: AlgorithmConfig, plan: BatchPlan) -> Costs | None:
-    """The costs of a run for the simulator; None where its models or its machine are not known."""
-    facts = gather_facts(config, plan, None)[0]
-    if not {"actor_train", "actor_infer"} <= facts.keys():
-        return None
-    where = hardware_of(config, plan)
-    if isinstance(where, str):
-        return None
-    return setup_of(Phases(config, plan, facts, lengths_of(config, plan), where), config, plan).costs
+def simulated(config: AlgorithmConfig, plan: BatchPlan) -> Setup:
+    """The simulation of a planned run; with imagined costs where its models or its machine are not known."""
+    facts, where, lengths = gather_facts(config, plan, None)[0], hardware_of(config, plan), lengths_of(config, plan)
+    if isinstance(where, str) or not {"actor_train", "actor_infer"} <= facts.keys():
+        return setup_of_plan(config, plan, _workload(lengths), Costs())
+    return setup_of(Phases(config, plan, facts, lengths, where), config, plan)
 
 
 def _whole(phases: Phases, trainer: str, seconds: Mapping[str, float], hint: str) -> Forecast:
@@ -206,21 +202,19 @@ def past_ratios(kind: str) -> list[float]:
 # The clock: the real scheduler plays steps of these costs.
 
 
+def _workload(lengths: Lengths) -> LogNormal:
+    spread = lengths.spread
+    return LogNormal(lengths.median, 0.8 * spread, 0.6 * spread, lengths.cap, round(lengths.prompt))
+
+
 def setup_of(phases: Phases, config: AlgorithmConfig, plan: BatchPlan) -> Setup:
     lengths = phases.lengths
-    workload = LogNormal(
-        median=lengths.median,
-        common=0.8 * lengths.spread,
-        own=0.6 * lengths.spread,
-        cap=lengths.cap,
-        prompt=round(lengths.prompt),
-    )
-    setup = setup_of_plan(config, plan, workload, Costs())
+    setup = setup_of_plan(config, plan, _workload(lengths), Costs())
     room = phases.kv_tokens("actor_infer")
     if room is not None:  # a full cache is fewer responses at once: their preemptions, one by one, say no more
         most = min(phases.facts["actor_infer"].most_answers, max(1, int(room / lengths.row)))
         setup = replace(setup, max_running=most)
-    return replace(setup, costs=costs_of(phases, plan, setup), keep=None, max_replacements=0)
+    return replace(setup, costs=costs_of(phases, plan, setup))
 
 
 def costs_of(phases: Phases, plan: BatchPlan, setup: Setup) -> Costs:

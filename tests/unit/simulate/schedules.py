@@ -19,12 +19,9 @@ class Given:
 
     lengths: Sequence[Sequence[int]]
     prompt: int = 0
-    delay_s: float = 0.0
-    reward: float = 1.0
 
     def group(self, number: int, size: int) -> GroupWork:
-        lengths = np.array(self.lengths[number % len(self.lengths)], np.int64)[:, None]
-        return GroupWork(self.prompt, lengths, np.full(lengths.shape, self.delay_s), np.full(size, self.reward))
+        return GroupWork(self.prompt, np.array(self.lengths[number % len(self.lengths)], np.int64))
 
 
 def costs(**changes: Any) -> Costs:

@@ -13,9 +13,8 @@ from roll.distributed.scheduler.event_loop import run_virtually
 from roll.distributed.scheduler.rollout_core import RolloutCore, StepGroups
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 from roll.simulate.fleet import Fleet
-from roll.simulate.rollouts import SimulatedRollouter
+from roll.simulate.simulation import SimulatedRollouter
 from roll.simulate.step_model import StepModel
-from roll.utils.spans import Spans
 from roll.utils.timing import Timer
 from tests.helpers.configs import config
 from tests.unit.rl.rollouts.test_filtered_step import Clusters, Engine, Prepared, Trainer, by_rank, group
@@ -114,10 +113,9 @@ def of_the_model(keeps: bool) -> list[Entered]:
     made = setup([[1, 1]], RolloutBounds(2), passes=passes, trains_critic=True)
 
     async def work() -> list[Entered]:
-        spans = Spans(0)
-        fleet = Fleet(made.costs, 1, None, spans)
-        core = RolloutCore(SimulatedRollouter(fleet, made, spans).run_group, made.bounds, lambda group: keeps)
-        model = WritingModel(made, core, fleet, spans)
+        fleet = Fleet(made.costs, 1, None)
+        core = RolloutCore(SimulatedRollouter(fleet, made.workload, 2).run_group, made.bounds, lambda group: keeps)
+        model = WritingModel(made, core, fleet)
         model.entered = []
         model.timer = Timer(
             asyncio.get_running_loop().time, on_enter=lambda phase: model.entered.append(("phase", phase))
