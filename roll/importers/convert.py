@@ -416,7 +416,7 @@ def read(
 ) -> SourceKeys:
     """The keys of a YAML, or of the command in a shell script, and of overrides. Words such as `N=4` set variables of
     its environment, and `1=x` its arguments. `training`: which of several commands of a script; None takes the longest.
-    `gpus`: those of a machine, for nvidia-smi. Raises ConfigError for what cannot be read."""
+    `gpus`: those of a machine, for a script that counts them. Raises ConfigError for what cannot be read."""
     command, composed = None, Composed()
     given = [match for match in map(_VARIABLE.fullmatch, overrides) if match is not None] if path else []
     variables = {match[1]: match[2] for match in given}

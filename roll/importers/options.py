@@ -25,7 +25,9 @@ def argument_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--training", type=int, metavar="N", help="which training of a script that has several; default: the longest"
     )
-    parser.add_argument("--gpus", type=int, metavar="N", help="GPUs of a machine, for a script that asks nvidia-smi")
+    parser.add_argument(
+        "--gpus", type=int, metavar="N", help="GPUs of a machine, for a script that counts them; default: 8"
+    )
     parser.add_argument("--lossy", action="store_true", help="exit code 0 even if settings were lost")
     parser.add_argument("--force", action="store_true", help="overwrite existing files")
     return parser

@@ -37,6 +37,7 @@ __bash() {
 }
 __python() { # its own code, without packages: what it cannot print stays open
   local text status
+  if [[ ${3-} =~ ^import\ torch[\;[:space:]]+print\(torch\.cuda\.device_count\(\)\)$ ]]; then __write counted; echo "$__gpus"; return; fi
   [[ $* != *$'\2'* ]] && text=$("$__interpreter" -I -S -B "${@:2}")
   status=$?
   if ((status)) && [[ $2 == - || $* == *print* ]]; then __mark "$*"; elif [ -n "$text" ]; then printf '%s\n' "$text"; fi
@@ -46,7 +47,7 @@ __filter() { # a tool that changes texts: what it makes of an open one is open
   local text="" piped="" status word
   [[ $1 != tail || ${2-} != -[fF]* ]] || return 0
   [[ $(builtin command -p stat -c %F -) == fifo ]] && piped=1 text=$(builtin command -p cat; printf x) && text=${text%x}
-  if [[ $1 != cat && $text$* == *$'\2'* ]]; then
+  if [[ $1 != cat && $text$* == *$'\2'* && ! ($text == 'GPU '* && $* =~ ^(wc\ -l|grep\ -c\ \^?GPU)$) ]]; then
     text=${text%$'\n'}
     __mark "${text:+$text | }$*"
     return
@@ -166,10 +167,11 @@ sh() { __bash "$@"; }
 command() { case ${1-} in -v | -V) __has "$@" ;; *) "$@" ;; esac; }
 exec() { [ $# -eq 0 ] || { "$@"; builtin exit; }; }
 [ -z "$__on" ] || exit() { return 0; }
-[ -z "$__gpus" ] || nvidia-smi() { # a GPU is its number: what else one is, only a run tells
+nvidia-smi() { # how many there are is told; what else a GPU is, only a run tells
   local i
   if [[ $* != -L && $* != --list-gpus && ! "$* " =~ --query-gpu=(count|index|name|uuid)\  ]]; then __program nvidia-smi "$@"; return; fi
-  for ((i = 0; i < __gpus; i++)); do case $* in *=count*) echo "$__gpus" ;; *=index*) echo "$i" ;; *) echo "GPU $i" ;; esac; done
+  __write counted
+  for ((i = 0; i < __gpus; i++)); do case $* in *=count*) echo "$__gpus" ;; *=index*) echo "$i" ;; *) echo "GPU $(__mark "nvidia-smi $*")" ;; esac; done
 }
 read() { # from a person: what is typed is open
   local __i

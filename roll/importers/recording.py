@@ -72,6 +72,7 @@ class Recording:
     unread: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     is_late: bool = False
+    counts_gpus: bool = False
 
     @property
     def notes(self) -> list[str]:
@@ -88,7 +89,7 @@ class Recording:
 @dataclass(frozen=True)
 class Script:
     """A script as it is run. `place`: its path; `arguments` are $1 and so on; `known`: variables of its environment;
-    `names`: those that are open; `heeds_exit`: False to go on behind an exit; `gpus`: devices that nvidia-smi lists;
+    `names`: those that are open; `heeds_exit`: False to go on behind an exit; `gpus`: devices of a machine;
     `answers`: what programs print, by their words."""
 
     text: str
@@ -97,7 +98,7 @@ class Script:
     names: Sequence[str] = ()
     arguments: Sequence[str] = ()
     heeds_exit: bool = True
-    gpus: int | None = None
+    gpus: int = 8
     answers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -177,7 +178,7 @@ def _run(script: Script, shown: Mapping[str, bytes | None]) -> Recording:
         texts[f"0{number}"] = f"${{{number}}}"
         arguments.append(f"\0020{number}\3" if value == texts[f"0{number}"] else value)
     interpreter, libraries = own_python()
-    values = {"interpreter": interpreter, "on": "" if script.heeds_exit else "1", "gpus": str(script.gpus or "")}
+    values = {"interpreter": interpreter, "on": "" if script.heeds_exit else "1", "gpus": str(script.gpus)}
     header = "".join(f"__{name}={shlex.quote(value)}\n" for name, value in values.items())
     answers = {f"read {name}": value for name, value in script.known.items()} | dict(script.answers)
     pairs = [f"[{shlex.quote(words)}]={shlex.quote(text)}" for words, text in answers.items()]
@@ -256,6 +257,7 @@ def _recording(output: str, errors: list[str], texts: dict[str, str], environmen
             found.wanted.append((words[0], words[1]))
             found.unread += [decoded(words[1])] if kind == "source" else []
         found.is_late |= kind == "late"
+        found.counts_gpus |= kind == "counted"
     return found
 
 

@@ -31,7 +31,8 @@ _MOST_SHOWN = 5
 _MOST_BYTES = 1 << 20
 _PLAIN = re.compile(r"(?:\w+=\w+ )*(?:python3?|torchrun) (?:[\w ./:=,+~@%^-]|\[|\]|'[^']*'|\"[^\"$`\\!]*\")+")
 _QUESTION = re.compile(r"line (\d+): .*?(\$\{(?:oc\.env:)?(\w+)\}|\$\((.+?)\)(?!\))).*error token")
-_OF_GPUS = re.compile(r"nvidia-smi (-L|--list-gpus|--query-gpu=(count|index|name|uuid)\b)")
+GPUS = 8
+COUNTED = "The script leaves the number of GPUs to the machine: {} are taken. --gpus N takes another number."
 _READ_ON = "The script ends at an exit before its command, for it misses something here. It is read as if it went on."
 _CUT_OFF = (
     "The line of `{}` lacks its backslash: to the shell, the key=value words behind it are another command, which "
@@ -60,6 +61,8 @@ class Command:
     unread: tuple[str, ...] = ()
     """Variables that were given, and that change nothing of the command."""
     line: int = 0
+    gpus: int = GPUS
+    """Those of a machine, where the script leaves their number to it."""
 
     def flag(self, *names: str) -> str | None:
         """The value of --name=value or --name value."""
@@ -114,8 +117,8 @@ def command_of(
     path: Path, training: int | None = None, variables: Mapping[str, str] | None = None, gpus: int | None = None
 ) -> Command:
     """The command of a script with the most key=value words, or the one of this number among those of its program.
-    `variables`: those of its environment; `gpus`: how many devices its nvidia-smi lists. Raises ConfigError if there is
-    no command."""
+    `variables`: those of its environment; `gpus`: those of a machine, for a script that counts them. Raises
+    ConfigError if there is no command."""
     try:
         with path.open("rb") as stream:
             data = stream.read(_MOST_BYTES + 1)
@@ -147,7 +150,7 @@ def find_command(
     known = {name: value for name, value in {**of_job, **given}.items() if value and not name.isdecimal()}
     number = max((int(name) for name in given if name.isdecimal()), default=0)
     arguments = [given.get(str(i + 1), "") for i in range(number)]
-    script, found = _recorded(Script(text, file, known, list(of_job), arguments, gpus=gpus))
+    script, found = _recorded(Script(text, file, known, list(of_job), arguments, gpus=gpus or GPUS))
     if questions := _questions(found):
         found = _computed(script, questions, path)
     if not _commands(found):
@@ -173,6 +176,7 @@ def find_command(
         f"{ANOTHER_COMMAND}{' '.join(each.argv[: _start(each.argv)])} ..." for each in commands if each not in same
     ]
     notes += [] if script.heeds_exit else [_READ_ON]
+    notes += [COUNTED.format(script.gpus)] if found.counts_gpus else []
     said = [f"{k}={v}" for k, v in of_job.items() if v and (k in text or (k == "SLURM_NNODES" and "scontrol" in text))]
     notes += [f"As on the first node: {', '.join(f'{name}=0' for name in sorted(ranks))}."] if ranks else []
     said = [each for each in said if each.partition("=")[0] not in ranks]
@@ -192,6 +196,7 @@ def find_command(
         {**{k: v for k, v in known.items() if k in given}, **chosen.environment, **dict(_passed_on(words))},
         tuple(name for name in given if not name.isdecimal() and not _has_say(name, script, commands)),
         chosen.line,
+        script.gpus,
     )
 
 
@@ -259,8 +264,7 @@ def _what_to_give(match: re.Match[str]) -> str:
             f"Give {match[3]}=2 or so after the file" if match[3].isupper() or match[3].isdecimal() else "Set it there"
         )
         return f"it computes with {match[3]}, which it does not set. {how}."
-    how = "Give --gpus 8 or so." if _OF_GPUS.match(match[4]) else "Put a number there."
-    return f"it computes with {match[2]}, which an import does not run. {how}"
+    return f"it computes with {match[2]}, which an import does not run. Put a number there."
 
 
 def _with_name(word: str, text: str) -> str:

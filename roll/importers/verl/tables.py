@@ -10,8 +10,8 @@ from typing import Any
 
 from roll.importers.convert import Imported, SourceKeys, convert
 from roll.importers.row_files import names_of, rows_of
-from roll.importers.rows import Change, Table, data
-from roll.importers.script import is_output, undated
+from roll.importers.rows import Change, Table, data, is_left_open
+from roll.importers.script import COUNTED, is_output, undated
 from roll.importers.verl.checkout import Checkout, checkout_of
 from roll.importers.verl.combined_keys import COMBINED_KEYS, OF_MACHINES, TRACKER_VARIABLES
 from roll.importers.verl.common import ACTOR, CONDITIONS, MEGATRON, OWN_REWARD, ROLLOUT
@@ -125,6 +125,21 @@ def _configuration(original: SourceKeys, table: Table, given: Mapping[str, Any])
 
 
 def verl_keys(original: SourceKeys) -> list[tuple[str, Any]]:
+    """The keys with what else the command says, and with a number of GPUs that is left to the machine."""
+    command = original.command
+    keys = [
+        (key, command.gpus if command and _leaves_gpus(original, key, value) else value)
+        for key, value in _with_flags(original)
+    ]
+    return keys + [(f"${name}", value) for name, value in _of_trackers(original) if not is_output(value)]
+
+
+def _leaves_gpus(original: SourceKeys, key: str, value: Any) -> bool:
+    """Whether a script leaves the GPUs of a node to the machine."""
+    return original.command is not None and is_left_open(value) and _known_as(key) == FLAGS["nproc-per-node"]
+
+
+def _with_flags(original: SourceKeys) -> list[tuple[str, Any]]:
     """The keys with what the words of a launcher and the name of the configuration say beside them."""
     keys = list(original.keys)
     there = {_known_as(key) for key, _ in keys}
@@ -139,7 +154,7 @@ def verl_keys(original: SourceKeys) -> list[tuple[str, Any]]:
             keys.append((f"--{flag}", int(value)))
         elif "$" in value:
             keys.append((known_as, value))
-    return keys + [(f"${name}", value) for name, value in _of_trackers(original) if not is_output(value)]
+    return keys
 
 
 def _of_trackers(original: SourceKeys) -> Iterator[tuple[str, Any]]:
@@ -218,6 +233,8 @@ def verl_notes(original: SourceKeys, checkout: Checkout | None = None) -> Iterat
     for name, value in _of_trackers(original):
         if is_output(value):
             yield f"{name} is taken from a program, and not read: tracker_kwargs.{TRACKER_VARIABLES[name]}."
+    if original.command and any(_leaves_gpus(original, *each) for each in _with_flags(original)):
+        yield COUNTED.format(original.command.gpus)
     if _is_single(original) and "trainer.n_gpus_per_node" not in there:
         yield "torchrun without --nproc-per-node starts one process: 1 GPU."
     for flag, known_as in FLAGS.items():

@@ -338,9 +338,13 @@ def test_a_sum_that_is_in_no_word_is_not_asked_for() -> None:
     assert overrides(script) == ("a.b=1",)
 
 
-def test_nvidia_smi_lists_the_gpus_that_are_given() -> None:
+def test_gpus_are_counted_as_given() -> None:
     script = "G=$(nvidia-smi -L | wc -l)\npython x a.b=$((G / 2)) a.c=$(nvidia-smi --query-gpu=name | wc -l)"
-    assert find_command(script, gpus=8).overrides == ("a.b=4", "a.c=8")
+    assert find_command(script, gpus=4).overrides == ("a.b=2", "a.c=4")
+    script = script.replace("G=", "T=$(python3 -c 'import torch; print(torch.cuda.device_count())')\nG=") + " a.d=$T"
+    found = find_command(script)
+    assert found.overrides == ("a.b=4", "a.c=8", "a.d=8") and "GPUs to the machine: 8 are taken" in found.notes[-1]
+    assert overrides("python x a.b=$(nvidia-smi -L | grep -c H100)")[0].startswith("a.b=$(")
 
 
 @pytest.mark.slow

@@ -107,14 +107,13 @@ def test_rows_that_no_micro_batch_divides_stop_verl() -> None:
     assert "Verl itself stops: the 21 rows of a rank are no whole micro batches of 2." in note
 
 
-def test_gpus_that_a_script_counts_are_asked_for() -> None:
+def test_gpus_that_a_script_counts_are_told() -> None:
     script = "N=8; if command -v nvidia-smi; then N=$(nvidia-smi -L | wc -l); fi\n"
-    found = imported_from(source_keys(Composed(), (), find_command(script + ENGINE.replace("{}", "$N"))), "verl")
-    assert found.unresolved == ("trainer.n_gpus_per_node",)
-    command = find_command(script + ENGINE.replace("{}", "$N"), gpus=4)
-    assert (
-        entry(imported_from(source_keys(Composed(), (), command), "verl"), "--nproc-per-node")[1] == "1 x 4 GPUs train."
-    )
+    for words, key in ((script, "--nproc-per-node"), ("", "trainer.n_gpus_per_node")):
+        command = find_command(words + ENGINE.replace("{}", "$N" if words else "$1"), gpus=4)
+        found = imported_from(source_keys(Composed(), (), command), "verl")
+        assert entry(found, key)[1] == "1 x 4 GPUs train." and found.unresolved == ()
+        assert any("GPUs to the machine: 4 are taken" in note for note in found.notes)
 
 
 def test_defaults_have_the_names_of_the_program() -> None:
