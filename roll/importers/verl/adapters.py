@@ -32,6 +32,8 @@ _OURS: Mapping[str, tuple[str, ...]] = {
 }
 """Linear layers as Hugging Face names them, by Megatron's names."""
 _ALL = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+_A_INIT = f"{SECTION}.lora_A_init_method"
+_XAVIER = "xavier begins A about 2.4 times as wide as here, where it is kaiming."
 _SHARED = "verl's adapter of a fused layer (linear_qkv, linear_fc1) has one A for its parts, here each has its own."
 
 _UNREAD_RANK = (
@@ -72,7 +74,10 @@ def _of_section(source: SourceLookup) -> CombinedKeys:
         ours = "all-linear"
     made = _lora_keys(_ARGS, ours, source.number(f"{SECTION}.rank"), source(f"{SECTION}.alpha", 32))
     fused = source(f"{SECTION}.type", "lora") == "lora" and {"linear_qkv", "linear_fc1"} & set(names)
-    return CombinedKeys(made.settings, made.text, differences={f"{SECTION}.rank": _SHARED} if fused else {})
+    begins = source(_A_INIT, "xavier")
+    near = [*([_SHARED] if fused else []), *([_XAVIER] if begins == "xavier" else [])]
+    changes = {} if begins in ("kaiming", "xavier") else {_A_INIT: "A begins by kaiming (docs/lora.md)"}
+    return CombinedKeys(made.settings, made.text, " ".join(near), changes=changes)
 
 
 def _lora_keys(args: str, names: Any, rank: int, alpha: Any) -> CombinedKeys:

@@ -549,6 +549,8 @@ def test_adapters_of_megatron_come_from_the_section_of_its_own(
     assert {key: value for key, value in args.items() if key.startswith("lora_")} == expected
     outcome, note = entry(found, f"{_LORA}.rank")
     assert (outcome == "approximated" and "one A" in note) == bool(expected)
+    assert ("xavier begins A about 2.4 times as wide" in note) == (".alpha=64" in overrides and bool(expected))
+    assert found.is_as_meant != (".lora_A_init_method=normal" in overrides)
 
 
 @cases("file, unread, read")
