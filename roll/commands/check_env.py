@@ -20,6 +20,7 @@ from roll.utils.text import visible
 
 NONSENSE = ("", "no such action", "\x00\u2603", "<answer>", "9" * 5000)
 SLOW_S = 1.0
+_NONSENSE_EPISODES, _NONSENSE_STEPS, _HOLE = 8, 20, 0.25
 Make = Callable[[], Any]
 
 
@@ -72,7 +73,8 @@ def check(make: Make, episodes: int, max_steps: int = MAX_STEPS) -> tuple[list[s
     return list(problems), facts
 
 
-def _played(make: Make, seed: int, max_steps: int) -> list[EnvStep]:
+def _played(make: Make, seed: int, max_steps: int, action: str | None = None) -> list[EnvStep]:
+    """An episode of random actions, or of one and the same."""
     env, rng = make(), random.Random(seed)
     if not isinstance(env.reset(seed), str):
         raise EnvError("reset must return the observation as text")
@@ -81,7 +83,7 @@ def _played(make: Make, seed: int, max_steps: int) -> list[EnvStep]:
         if len(steps) == max_steps:
             break
         started = time.perf_counter()
-        steps.append(checked_step(env.step(_action(env, rng))))
+        steps.append(checked_step(env.step(_action(env, rng) if action is None else action)))
         if time.perf_counter() - started > SLOW_S:
             raise EnvError(f"a step took {time.perf_counter() - started:.1f} s")
     _close(env)
@@ -124,14 +126,16 @@ def _repeats(make: Make) -> Iterator[str]:
 
 
 def _bears_nonsense(make: Make) -> Iterator[str]:
+    """Whether every text is an action, and none that means nothing wins."""
     for action in NONSENSE:
-        env = make()
-        env.reset(0)
         try:
-            checked_step(env.step(action))
+            last = [_played(make, seed, _NONSENSE_STEPS, action)[-1] for seed in range(_NONSENSE_EPISODES)]
         except Exception as error:
             yield f"step({action[:20]!r}) fails: {type(error).__name__}: {error}; every text is a possible action"
-        _close(env)
+            continue
+        won = sum(step.metrics.get(SUCCESS, 0.0) for step in last) / len(last)
+        if won > _HOLE:
+            yield f"{action[:20]!r} as every action wins {won:.0%} of the episodes: a policy finds this"
 
 
 def _action(env: Any, rng: random.Random) -> str:

@@ -19,8 +19,10 @@ from roll.report.run_files import RunFiles, read_run
 from roll.run.health.diagnosis import REWARD, Cause
 from roll.run.health.history import History
 from roll.run.health.verdict import symptoms
+from roll.run.records.scorecard import about
 from roll.run.tracking.local import METRICS_FILE, read_metrics
 from roll.utils.imports import own_folders
+from roll.utils.text import counted
 
 LOG = "why.log"
 Row = tuple[int, Mapping[str, float]]
@@ -65,6 +67,11 @@ def run(argv: Sequence[str]) -> Iterator[str]:
             yield f"{change}: {effect}"
             if effect.endswith(HELPS):
                 return
+    if options.plan:
+        seconds = statistics.median([row["time/step_s"] for _, row in first.rows if "time/step_s" in row] or [math.nan])
+        steps = last - start
+        whole = f"~{about(test.count * steps * seconds)} at this run's {about(seconds)} a step, beside their starts"
+        yield f"at most {counted(test.count, 'run')} of {counted(steps, 'step')}: {whole}"
 
 
 class _Test:
@@ -74,6 +81,7 @@ class _Test:
         self._first, self._step, self._last, self._overrides = first, step, last, overrides
         self._is_plan = is_plan
         self.rows: Rows = []
+        self.count = 0
 
     def take(self, *changes: str) -> Iterator[str]:
         """Runs with these words up to the last step; returns what there is to say of it."""
@@ -82,6 +90,7 @@ class _Test:
         file = write_fork(self._first, self._step, out, self._overrides, bool(self._step), "why " + " ".join(changes))
         words = [*changes, "overwrite_output_dir=true", "eval_steps=-1", "save_steps=-1", *self._overrides]
         command = [sys.executable, "-m", "roll", "run", str(file), *words]
+        self.count += 1
         if self._is_plan:
             yield shlex.join(["roll", *command[3:]])
             return

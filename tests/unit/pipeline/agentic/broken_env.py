@@ -29,3 +29,13 @@ class Short:
 
     def step(self, action: str) -> tuple[str, float, bool, dict[str, float]]:
         return "", 0.0, True, {}
+
+
+class Generous(Env):
+    """Whatever is said wins."""
+
+    def reset(self, seed: int) -> str:
+        return f"guess {seed}"
+
+    def step(self, action: str) -> EnvStep:
+        return EnvStep("", 1.0, True, False, {"success": 1.0})

@@ -38,6 +38,8 @@ def test_check_env_names_what_breaks_the_contract(capsys: pytest.CaptureFixture[
         "reports no success",
     ):
         assert part in out, out
+    assert check_env.main(["tests.unit.pipeline.agentic.broken_env:Generous"]) == 1
+    assert "'no such action' as every action wins 100% of the episodes" in capsys.readouterr().out
 
 
 def test_check_env_stops_at_what_cannot_be_played(capsys: pytest.CaptureFixture[str]) -> None:
