@@ -21,6 +21,7 @@ from roll.report.charts import (
     share_of_larger,
     spread_chart,
 )
+from roll.report.conversation import requests_of
 from roll.report.figures import (
     differing,
     failures,
@@ -141,7 +142,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=_shown,
     )
-    templates.globals["thumbnail"] = thumbnail
+    templates.globals |= {"thumbnail": thumbnail, "number_text": number_text, "requests_of": requests_of}
     return templates
 
 

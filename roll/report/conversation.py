@@ -199,12 +199,47 @@ def _of_turn(turn: RecordedTurn) -> Iterator[Message]:
 
 def _note(number: int, turn: RecordedTurn) -> str:
     """Example: "turn 2: action left, reward 1, success 1"."""
-    parts = [f"turn {number}:" if turn.action is None else f"turn {number}: action {turn.action},"]
-    if turn.action is None and not turn.said:
-        parts.append("no action,")
-    shown = {"reward": turn.reward} | {name: value for name, value in turn.metrics.items() if name != "answer_cut"}
-    parts.append(", ".join(f"{name} {value:.4g}" for name, value in shown.items() if value is not None))
-    return " ".join(parts)
+    parts = [f"action {turn.action}"] if turn.action is not None else [] if turn.said else ["no action"]
+    shown = {"reward": turn.reward} if turn.reward or _TIME not in turn.metrics else {}
+    shown |= {name: value for name, value in turn.metrics.items() if name not in _APART and value is not None}
+    return f"turn {number}: {', '.join([*parts, *(f'{name} {value:.4g}' for name, value in shown.items())])}".rstrip(
+        ": "
+    )
+
+
+@dataclass(frozen=True)
+class Request:
+    """A turn of a program's session. `depth`: how often its conversation parted from that of the turns before; `says`:
+    the tools that it calls, or the beginning of its text."""
+
+    turn: int
+    depth: int
+    says: str
+    prompt_tokens: float
+    tokens: float
+    time_s: float
+    reward: float
+
+
+_TIME = "time_s"
+_APART = ("answer_cut", "after", "prompt_tokens", "tokens", _TIME)  # metrics of turns that no note has
+_MOST_SAID = 80
+
+
+def requests_of(record: Recorded) -> list[Request]:
+    """The turns of a session as a tree, in the order of requests; none for other episodes."""
+    requests: list[Request] = []
+    depths: dict[int, int] = {}
+    continued: set[int] = set()
+    for number, turn in enumerate(record.turns if all(_TIME in turn.metrics for turn in record.turns) else (), 1):
+        after = int(turn.metrics.get("after") or 0)
+        depths[number] = depths.get(after, 0) + (after in continued)
+        continued.add(after)
+        *_, answer = _of_turn(turn)
+        says = ", ".join(name for name, _ in answer.calls) or answer.text[:_MOST_SAID]
+        prompt, tokens, time_s = (turn.metrics.get(name) or 0.0 for name in ("prompt_tokens", "tokens", _TIME))
+        requests.append(Request(number, depths[number], says, prompt, tokens, time_s, turn.reward))
+    return requests
 
 
 def broken_prefixes(extra: Mapping[str, Any]) -> list[BrokenPrefix]:

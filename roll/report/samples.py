@@ -125,8 +125,9 @@ def _prompt_of(record: Recorded) -> tuple[list[Message], str]:
 
 def _outcome(record: Recorded) -> str:
     """All that a reader sees of an attempt, apart from log-probs and times."""
-    shown = record.model_dump_json(exclude={"tokens", "extra", "prompt_text", "pictures"})
-    extra = {name: value for name, value in record.extra.items() if not name.endswith("_s")}
+    hidden = dict.fromkeys(("tokens", "extra", "prompt_text", "pictures"), True)
+    shown = record.model_dump_json(exclude=hidden | {"turns": {"__all__": {"metrics": {"time_s"}}}})
+    extra = {name: value for name, value in record.extra.items() if not name.endswith("_s") and name != "output"}
     return shown + json.dumps(extra, sort_keys=True)
 
 

@@ -274,6 +274,16 @@ class RolloutIndexes:
         known = self._known.get(key)
         return known[1] if known else self.updated(key)
 
+    def output(self, key: str, number: int) -> Path | None:
+        """The file with the output of the program that made a row; None where there is none."""
+        live, index = self._known.get(key, (None, None))
+        record = None if index is None else index.record(number)
+        if live is None or record is None or "output" not in record.extra:
+            return None
+        folder = (live.files.output / "agents").resolve()
+        path = (live.files.output / str(record.extra["output"])).resolve()
+        return path if path.is_relative_to(folder) and path.is_file() else None
+
     def updated(self, key: str) -> RolloutIndex | None:
         """The index, updated now; None if there is no such run."""
         directory = self._run_list.directory(key)

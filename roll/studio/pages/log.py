@@ -13,7 +13,8 @@ from roll.report.run_files import LOG_LINE, RunFiles
 from roll.utils.files import open_regular
 from roll.utils.text import visible
 
-_LEVELS = {"all levels": "DIWEC", "from info": "IWEC", "warnings and errors": "WEC", "errors": "EC"}
+ALL_LEVELS = "DIWEC"
+_LEVELS = {"all levels": ALL_LEVELS, "from info": "IWEC", "warnings and errors": "WEC", "errors": "EC"}
 _TAIL_BYTES = 1_000_000
 _MOST_LINES = 500
 _MOST_FILES = 200

@@ -9,8 +9,10 @@ from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Res
 
 from roll.report.command import render_rollout
 from roll.report.difference import render_pair
+from roll.studio.pages.log import ALL_LEVELS, last_lines
 from roll.studio.pages.report import POLICY
 from roll.studio.rollout_index import SORTABLE, Query, RolloutIndexes
+from roll.utils.text import visible
 
 _MOST_ROWS = 500  # of one answer
 
@@ -55,6 +57,13 @@ def add(app: FastAPI, indexes: RolloutIndexes) -> None:
             return PlainTextResponse("This attempt is no longer there: the run has written its step again.", 404)
         html = render_rollout(record) if other is None else render_pair(other, record)
         return HTMLResponse(html, headers={"Content-Security-Policy": POLICY})
+
+    @app.get("/data/{key}/output/{number}")
+    def output(key: str, number: int) -> Response:
+        path = indexes.output(key, number)
+        if path is None:
+            return PlainTextResponse("This attempt has no output, or its file is gone.", 404)
+        return PlainTextResponse(visible("\n".join(last_lines(path, ALL_LEVELS))))
 
 
 def query_values(values: dict[str, Any]) -> dict[str, str]:

@@ -123,6 +123,7 @@ class RolloutView:
                     ways = [_ALONE, WORST_AND_BEST, STEP_BEFORE, FIRST_STEP]
                     self._way = ui.select(ways, value=_ALONE, on_change=lambda: self._open(self._chosen))
                     self._way.props("dense outlined options-dense").tooltip("two answers, the words they differ in")
+                    self._output = ui.link("Output", "", new_tab=True).tooltip("what the program wrote")
                     self._siblings = ui.row().classes("items-center").style("gap: 4px")
                     self._same_prompt = ui.row().classes("items-center").style("gap: 4px")
                 self._head.set_visibility(False)
@@ -184,6 +185,8 @@ class RolloutView:
         self._pair.classes(add="even" if pair else "", remove="" if pair else "even")
         for element, is_shown in ((self._detail, True), (self._head, True), (self._hint, False)):
             element.set_visibility(is_shown)
+        self._output.props(f'href="/data/{self._key}/output/{number}"')
+        self._output.set_visibility(self._indexes.output(self._key, number) is not None)
         siblings = self._index.siblings(number)
         rewards = [reward for _, reward, _ in siblings if reward is not None]
         mean = sum(rewards) / len(rewards) if rewards else 0.0

@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from roll.report.command import render_rollout
-from roll.report.conversation import episode_of, message_of_answer, messages_of_prompt, other_extras, question_of
+from roll.report.conversation import (
+    episode_of,
+    message_of_answer,
+    messages_of_prompt,
+    other_extras,
+    question_of,
+    requests_of,
+)
 from roll.report.difference import word_difference
 from roll.report.samples import SampleReader
 from roll.run.records.replay import Recorded
@@ -224,6 +231,22 @@ def test_a_template_is_folded_and_a_plain_prompt_stands_once(tmp_path: Path) -> 
     assert (plain.prompt, [message.text for message in plain.messages]) == ("", ["box F?"])
     (group,) = SampleReader().groups([record(prompt_text="<|im_start|>user\n2?<|im_end|>\n<|im_start|>assistant\n")])
     assert group.prompt.startswith("<|im_start|>") and [message.text for message in group.messages] == ["2?"]
+
+
+def test_a_session_is_a_tree_of_requests_with_their_tokens_and_time() -> None:
+    def turn(after: int, text: str, *calls: list[str], reward: float = 0.0) -> dict[str, Any]:
+        said = {"role": "assistant", "text": text, "calls": calls}
+        metrics = {"after": after, "prompt_tokens": 9, "tokens": 2, "time_s": 0.5}
+        return TURNS[1] | {"metrics": metrics, "said": [said], "reward": reward, "action": None}
+
+    turns = [turn(0, "", ["open", "{}"]), turn(0, "a helper"), turn(1, "on"), turn(1, "or"), turn(3, "end", reward=1.0)]
+    requests = requests_of(record(turns=turns))
+    assert [each.depth for each in requests] == [0, 1, 0, 1, 0]
+    assert [each.says for each in requests] == ["open", "a helper", "on", "or", "end"]
+    assert (requests[4].prompt_tokens, requests[4].tokens, requests[4].time_s, requests[4].reward) == (9, 2, 0.5, 1.0)
+    notes = [message.note for message in episode_of(record(turns=turns))]
+    assert (notes[0], notes[4]) == ("turn 1", "turn 5: reward 1")
+    assert requests_of(record(turns=TURNS)) == []
 
 
 def test_words_of_one_text_alone_are_told_and_all_is_kept() -> None:

@@ -201,6 +201,19 @@ def test_rows_are_served_as_they_are_asked_for(tmp_path: Path) -> None:
     assert browser.get("/data/0123/rollouts").status_code == 404
 
 
+def test_the_output_of_a_program_is_served_from_its_folder_alone(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    (run / "agents" / "tag" / "train").mkdir(parents=True)
+    (run / "agents" / "tag" / "train" / "1.log").write_text("I began")
+    (tmp_path / "secret").write_text("mine")
+    places = ("agents/tag/train/1.log", "agents/../../secret", str(tmp_path / "secret"), "agents/gone.log")
+    write(run, 1, *(record(extra={"output": place}) for place in places), record())
+    browser, address = served(run)
+    browser.get(f"{address}/rollouts")
+    answers = [browser.get(f"{address}/output/{number}") for number in range(1, 6)]
+    assert [answer.status_code for answer in answers] == [200, 404, 404, 404, 404] and answers[0].text == "I began"
+
+
 def test_what_others_wrote_is_text_in_a_document_without_scripts(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     tokens = {"texts": [EVIL, "b"], "engine": [-0.5, -1.0], "trainer": [-1.0, -1.0]}

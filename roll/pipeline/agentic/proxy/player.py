@@ -33,7 +33,7 @@ class ProgramPlayer(SessionPlayer):
 
     def __init__(self, rules: EpisodeRules, endpoint: Endpoint, logs: Path):
         super().__init__(rules)
-        self._endpoint = endpoint
+        self._endpoint, self._logs = endpoint, logs
         keys = rules.config
         agent = None if keys.agent is None else AGENTS.get(keys.agent, keys.agent)
         self._programs = Programs(agent, keys.agent_command, logs, keys.sandbox, keys.env_config, keys.agent_files)
@@ -72,6 +72,12 @@ class ProgramPlayer(SessionPlayer):
             for task_of in (running, limit):
                 task_of.cancel()
             await asyncio.gather(running, limit, return_exceptions=True)
+
+    def _extra(self, job: EpisodeJob, attempt: int) -> dict[str, Any]:
+        """The place of the program's output, below the output_dir of the run."""
+        if self._is_outside:
+            return {}
+        return {"output": str(Path(*self._logs.parts[-3:], f"{job.name}-{attempt}.log"))}
 
     def _settle(self, session: Session, ended: Ended | None) -> None:
         """Takes the reward of a program that has ended. Raises EnvCrash for one that failed, EnvError for one without

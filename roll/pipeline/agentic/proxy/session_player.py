@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from roll.pipeline.agentic.proxy.endpoint.session import Session
 from roll.pipeline.agentic.proxy.metrics import session_metrics
 from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, ChatMessage
 from roll.pipeline.agentic.proxy.transcript.transcript import Transcript
-from roll.pipeline.agentic.proxy.transcript.tree import Answer
+from roll.pipeline.agentic.proxy.transcript.tree import Answer, Node
 from roll.pipeline.agentic.sample_forms import state_key
 from roll.types.rollout import Trajectory
 from roll.types.texts import ParsedMessage, Turn
@@ -119,7 +120,7 @@ class SessionPlayer(ABC):
         """The rows of the episode, one for each branch of its conversation. One that fails is played again with a new
         session, up to `retries` times; after that the one row says why."""
         counts = counts or Counts()
-        failure = ""
+        failure, attempt = "", 0
         await self._ready()
         for attempt in range(1 + self._rules.retries):
             counts.num_tokens = 0
@@ -148,7 +149,8 @@ class SessionPlayer(ABC):
                 break
             finally:
                 await self._close(session)
-        return [failed_row(job.index, f"{job.tag}: {failure}", counts.metrics())]
+        failed = failed_row(job.index, f"{job.tag}: {failure}", counts.metrics())
+        return [replace(failed, extra=self._extra(job, attempt))]
 
     async def stop(self) -> None:
         """Ends what episodes share."""
@@ -208,12 +210,17 @@ class SessionPlayer(ABC):
         answers = _answers(session.transcripts)
         turns = _turns(answers, outcome)
         measured = session_metrics(transcript, len(rows), session.num_answers, outcome.metrics)
-        requests = [answer.request for _, answer in answers]
+        requests = [request for request, _, _ in answers]
         breaks = [one.as_dict() | {"turn": bisect_left(requests, one.request) + 1} for one in transcript.breaks]
         witness = {"witness": breaks} if breaks else {}
         text = "\n".join(f"{turn.response}" for turn in turns)
-        rows[0] = replace(rows[0], metrics=measured | counts.metrics(), extra=witness, turns=turns, response_text=text)
+        extra = witness | self._extra(job, session.attempt)
+        rows[0] = replace(rows[0], metrics=measured | counts.metrics(), extra=extra, turns=turns, response_text=text)
         return rows
+
+    def _extra(self, job: EpisodeJob, attempt: int) -> dict[str, Any]:
+        """Return what the record of an attempt says beside its turns."""
+        return {}
 
 
 def _answer_text(answer: Answer) -> str:
@@ -228,26 +235,34 @@ def _ended(row: Trajectory, reward: float) -> np.ndarray:
     return rewards
 
 
-def _answers(transcripts: Mapping[str, Transcript]) -> list[tuple[str, Answer]]:
-    """Every answer that was received, with its side, in the order of requests."""
+def _answers(transcripts: Mapping[str, Transcript]) -> list[tuple[int, str, Node]]:
+    """The request of every answer that was received, its side and where it ends, in the order of requests."""
     nodes = ((side, node) for side, own in transcripts.items() for node in own.root.below() if node.is_end)
-    answers = [(side, node.answer) for side, node in nodes if node.answer is not None and node.answer.delivered]
-    return sorted(answers, key=lambda pair: pair[1].request)
+    answers = [(node.answer.request, side, node) for side, node in nodes if node.answer and node.answer.delivered]
+    return sorted(answers, key=itemgetter(0))
 
 
-def _turns(answers: Sequence[tuple[str, Answer]], outcome: Outcome) -> tuple[Turn, ...]:
-    """The answers, each with what was said since the one before; the reward is the last one's of each side."""
-    last = dict(answers)
+def _turns(answers: Sequence[tuple[int, str, Node]], outcome: Outcome) -> tuple[Turn, ...]:
+    """The answers, each with what was said since the one before; the reward is the last one's of each side. As metrics
+    the turn that it continues (0: none), its tokens and its time."""
+    last = {side: node for _, side, node in answers}
+    places: dict[Answer, int] = {}
     turns: list[Turn] = []
-    for side, answer in answers:
+    for number, (_, side, node) in enumerate(answers, 1):
+        *path, answer = node.answers()
+        places[answer] = number
         before = answer.history[:-1]
         since = max((i + 1 for i, message in enumerate(before) if message.role == ASSISTANT), default=0)
         lines = [f"[{message.role}] {message.content}" for message in before[since:]]
         text = "\n".join((*(f"[{name}]" for name in (side,) if name), *lines))
         calls = "".join(f"\n{call.name}({call.arguments})" for call in answer.message.calls)
-        reward = outcome.of(side) if answer is last[side] else 0.0
+        reward = outcome.of(side) if node is last[side] else 0.0
         said = (*map(_said, before[since:]), replace(_said(answer.message), role=side or ASSISTANT))
-        turns.append(Turn(text, answer.message.content + calls, None, reward, said=said))
+        num_tokens = answer.generation.num_tokens
+        counts = {"after": places.get(path[-1], 0) if path else 0, "tokens": num_tokens}
+        counts["prompt_tokens"] = len(node.path_ids()) - num_tokens
+        metrics = {name: float(count) for name, count in counts.items()} | {"time_s": answer.time_s}
+        turns.append(Turn(text, answer.message.content + calls, None, reward, metrics, said=said))
     return tuple(turns)
 
 

@@ -5,6 +5,7 @@ import base64
 import hashlib
 import hmac
 import logging
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -259,10 +260,12 @@ class Session:
         """Samples the answers to a request and adds them to the transcript. Raises Refusal."""
         prepared = prepared or self._prepared(call)
         request = replace(self._request(call, prepared), on_tokens=on_tokens)
+        began = time.monotonic()
         with self._waiting():
             if request.media:
                 request = await asyncio.to_thread(_decoded, request)
             generations = await self._sampled(request)
+        time_s = time.monotonic() - began
         self.transcript.counts["guided"] += call.is_guided
         texts = answer_texts(lambda answers: [self.parser.text(ids) for ids in answers], generations, request.sampling)
         answers: list[Answer] = []
@@ -272,7 +275,7 @@ class Session:
             self.transcript.counts["malformed_calls"] += parsed.is_malformed
             answer = self.transcripts[call.side].commit(prepared, generation, parsed.message)
             answer.is_malformed = parsed.is_malformed
-            answer.is_guided = call.is_guided
+            answer.is_guided, answer.time_s = call.is_guided, time_s
             if call.stop:
                 answer.stopped_by = _stop_of(call.stop, self.parser.text(generation.token_ids), text)
             answers.append(answer)

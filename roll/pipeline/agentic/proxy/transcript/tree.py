@@ -18,7 +18,8 @@ class Answer:
     `request` counts from 1 through the session. `delivered`: a program has received it. `stopped_by`: the request's
     stop string that ended it. `is_malformed`: it has a call that cannot be read, as text. `is_guided`: it was sampled
     among the tokens that fit a structure, so it is context of later answers and not trained. `media`: the pictures of
-    its prompt; `says_picture`: it ends with the token of one, and is not trained."""
+    its prompt; `says_picture`: it ends with the token of one, and is not trained. `time_s`: of its
+    generation."""
 
     message: ChatMessage
     history: tuple[ChatMessage, ...]
@@ -32,6 +33,7 @@ class Answer:
     is_guided: bool = False
     media: Media = ()
     says_picture: bool = False
+    time_s: float = 0.0
 
     @property
     def is_trained(self) -> bool:

@@ -292,6 +292,7 @@ def test_broken_prefixes_reach_the_record_and_the_metrics(folder: Path) -> None:
     assert [one["cause"] for one in rows[0].extra["witness"]] == ["thinking_dropped"] * 2
     assert rows[0].extra["witness"][0]["was"].startswith("<think>0</think>")
     assert [one["turn"] for one in rows[0].extra["witness"]] == [2, 3]
+    assert [turn.metrics["after"] for turn in rows[0].turns] == [0, 0, 0] and rows[0].turns[0].metrics["tokens"] > 0
     second = rows[0].turns[1].said
     assert second == (ParsedMessage("user", "go on"), ParsedMessage("assistant", "ok", "1"))
     sums = [row.turn_rewards.sum() for row in rows if row.turn_rewards is not None]
