@@ -5,6 +5,7 @@ Each function gets the `History` of a run and yields what it sees, with the caus
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator
 
@@ -378,6 +379,12 @@ def validation_falls(run: History) -> Iterator[Diagnosis]:
 # Updates.
 
 
+def still_warming_up(run: History) -> Iterator[Diagnosis]:
+    warm = [cause for cause in odd_settings(run) if cause.key.endswith("warmup_steps")]
+    if warm and run.step > 0.5 * (run.at("max_steps") or math.inf):
+        yield Diagnosis(f"after {run.step} steps, more than half of all, the learning rate still rises", (warm[0],))
+
+
 def much_clipped(run: History) -> Iterator[Diagnosis]:
     if (share := run.last("actor/clip_fraction", 5)) is not None and share > 0.3:
         yield Diagnosis(
@@ -550,18 +557,8 @@ def memory_grows(run: History) -> Iterator[Diagnosis]:
             return
 
 
-_OF_A_BROKEN_POLICY = frozenset(
-    {
-        "equal rewards",
-        "zero gradient",
-        "answers cut",
-        "no signal",
-        "entropy lost",
-        "entropy grows",
-        "longer only",
-        "same responses",
-    }
-)
+_WEAK = "equal rewards, zero gradient, answers cut, no signal, entropy lost, entropy grows, longer only, same responses"
+_OF_A_BROKEN_POLICY = frozenset(_WEAK.split(", "))
 RULES = (
     Rule("not finite", not_finite, _OF_A_BROKEN_POLICY | {"collapsed"}),
     Rule("too easy", too_easy, frozenset({"few prompts"})),
@@ -584,6 +581,7 @@ RULES = (
     Rule("one part pays", one_part_pays),
     Rule("domain starves", one_domain_starves),
     Rule("validation falls", validation_falls),
+    Rule("long warm-up", still_warming_up),
     Rule("much clipped", much_clipped),
     Rule("far away", far_from_reference),
     Rule("groups dropped", groups_dropped),

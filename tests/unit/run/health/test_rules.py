@@ -35,6 +35,7 @@ HEALTHY = {
     "train_infer/log_prob_diff_mean": [0.01] * 40,
 }
 CONFIG = {
+    "max_steps": 60,
     "response_length": 64,
     "actor_train": {"training_args": {"learning_rate": 1e-5}, "model_args": {"dtype": "bf16"}},
     "actor_infer": {"model_args": {"dtype": "bf16"}},
@@ -78,6 +79,7 @@ PLANTED: dict[str, Mapping[str, Sequence[float]]] = {
     "domain starves": {"rollout/reward_mean/maths": [0.0] * 40, "rollout/reward_mean/code": FALLS},
     "attempts fail": {"rollout/failed_fraction": [0.5] * 40, "rollout/length_bias": [0.8] * 40},
     "validation falls": {"val/reward_mean": [0.2, 0.5, 0.3]},
+    "long warm-up": {"actor/learning_rate": [1e-8 * at for at in range(40)]},
     "much clipped": {"actor/clip_fraction": [0.5] * 40},
     "far away": {"actor/kl_loss": [0.1] * 30 + [3.0] * 10},
     "groups dropped": {"rollout/kept_groups_fraction": [0.1] * 40},
