@@ -50,7 +50,8 @@ async def make_plan(text: str, name: str, elsewhere: bool = False, draft: Draft 
                 os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
     shown, wrong = (stream.decode("utf-8", "replace").replace(f"{folder}{os.sep}", "") for stream in printed)
-    return Plan(shown.strip(), problems_of(wrong), process.returncode == 0)
+    is_good = process.returncode == 0  # it still says on stderr what takes a while
+    return Plan(shown.strip(), () if is_good else problems_of(wrong), is_good)
 
 
 def problems_of(complaint: str) -> tuple[str, ...]:
