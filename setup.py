@@ -41,7 +41,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     packages=find_namespace_packages(include=["roll", "roll.*"]),
-    package_data={"": ["*.yaml", "*.json", "*.jsonl", "*.j2", "*.sh"]},
+    package_data={"": ["*.yaml", "*.json", "*.jsonl", "*.j2", "*.sh", "*.css", "*.svg"]},
     entry_points={"console_scripts": ["roll=roll.commands.table:main"]},
     cmdclass={"build_py": BuildWithExamples},
     # An engine is pinned, a library has a range that holds what the engines pin. The tests ran with requirements/.

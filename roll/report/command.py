@@ -36,6 +36,7 @@ from roll.report.figures import (
     symptom_table,
 )  # fmt: skip
 from roll.report.options import argument_parser
+from roll.report.palette import LOGO_ADDRESS
 from roll.report.run_files import Quantiles, RunFiles, StepSpread, earlier_starts, read_run, runs_at
 from roll.report.samples import GAP_STEPS, SampleReader, StepSamples, thumbnail
 from roll.report.titles import number_text, title_of
@@ -143,6 +144,7 @@ def environment() -> Environment:
         finalize=_shown,
     )
     templates.globals |= {"thumbnail": thumbnail, "number_text": number_text, "requests_of": requests_of}
+    templates.globals["logo"] = LOGO_ADDRESS
     return templates
 
 

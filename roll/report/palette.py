@@ -1,7 +1,14 @@
-"""Colours of charts, the same in the report and in the studio. Those of runs, of phases and of verdicts
-have none in common."""
+"""Colours and logo of the report and of the studio. Of charts, those of runs, of phases and of verdicts have none in
+common."""
 
+import base64
 from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+PALETTE = (Path(__file__).parent / "palette.css").read_text(encoding="utf-8")
+LOGO = Path(__file__).parent / "logo.svg"
+LOGO_ADDRESS = "data:image/svg+xml;base64," + base64.b64encode(LOGO.read_bytes()).decode("ascii")
+ACCENT = PALETTE.partition("--accent: ")[2].partition(";")[0]
 
 RUN_COLORS = ("#4c78d0", "#e6892e", "#9061c9", "#2aa0a8", "#d6679f", "#96694c", "#7f8c2d", "#5b6f8f")
 """Runs in one chart, the first run first. Each reads on white and on black; none is red or green."""

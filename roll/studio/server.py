@@ -17,6 +17,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from roll.report.palette import LOGO
 from roll.studio.launch import Address, Launched
 from roll.studio.pages import builder, compare, report, rollout_data, rollouts, run, runs
 from roll.studio.rollout_index import RolloutIndexes
@@ -120,5 +121,5 @@ def application(folders: Sequence[Path]) -> FastAPI:
     rollouts.add(indexes, run_list)
     rollout_data.add(app, indexes)
     report.add(app, run_list)
-    ui.run_with(app, title="roll studio", favicon="🎲", dark=None, tailwind=False, show_welcome_message=False)
+    ui.run_with(app, title="roll studio", favicon=LOGO, dark=None, tailwind=False, show_welcome_message=False)
     return app

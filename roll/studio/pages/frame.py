@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from nicegui import ui
 
+from roll.report.palette import ACCENT, LOGO_ADDRESS, PALETTE
 from roll.report.titles import number_text
 from roll.studio.live_run import State
 from roll.utils.text import visible
@@ -18,9 +19,9 @@ STATE_COLORS: dict[State, str] = {
     "unknown": "grey-6", "broken": "red-10",
 }  # fmt: skip
 _PAGES = {"Runs": "/", "New run": "/new"}
-_STYLE = """
-body { --page: #f7f8fa; --card: #fff; --line: #e2e2e6; --ink: #1c1e21; --soft: #6b6f76; }
-body.body--dark { --page: #15171c; --card: #1e2128; --line: #343943; --ink: #e4e6ea; --soft: #9aa0aa; }
+_STYLE = (
+    f"{PALETTE}\nbody {{ color-scheme: light; }} body.body--dark {{ color-scheme: dark; }}"
+    + """
 body { background: var(--page); color: var(--ink); }
 .nicegui-content { padding: 20px 28px 40px; gap: 14px; max-width: 1500px; margin: 0 auto; }
 .row.items-center, .q-header.items-center { align-items: center; }
@@ -45,15 +46,17 @@ iframe { color-scheme: light; } .body--dark iframe { color-scheme: dark; }
   .pair { grid-template-columns: minmax(0, 1fr); grid-template-rows: 320px minmax(420px, auto); height: auto; }
 }
 """
+)
 
 
 @contextmanager
 def frame(title: str, active: str = "") -> Iterator[None]:
     """The head with what comes below it."""
     ui.page_title(f"{title} - roll studio")
-    ui.colors(primary="#4a74e0")
+    ui.colors(primary=ACCENT)
     ui.add_css(_STYLE)
-    with ui.header().classes("items-center q-py-sm").style("background: #1f2a44"):
+    with ui.header().classes("items-center q-py-sm").style("background: var(--head)"):
+        ui.element("img").props(f'src="{LOGO_ADDRESS}" width=22 height=22 alt=""').classes("q-mr-sm")
         ui.label("roll studio").classes("text-subtitle1 text-weight-medium q-mr-lg")
         for name, address in _PAGES.items():
             weight = "text-weight-bold" if name == active else ""

@@ -48,8 +48,8 @@ _STEP = """<q-td :props="props"><template v-if="props.row.head"/><template v-els
 v-if="props.row.of" class="soft"> of {{ props.row.of }}</span><q-linear-progress v-if="props.row.of"
 :value="props.value / props.row.of" size="3px" style="width: 70px"/></template></q-td>"""
 _COURSE = """<q-td :props="props" class="wide"><svg v-if="props.row.line" width="110" height="26" role="img"
-:aria-label="props.row.course"><polyline :points="props.row.line" fill="none" stroke="#4a74e0" stroke-width="1.5"/>
-</svg></q-td>"""
+:aria-label="props.row.course"><polyline :points="props.row.line" fill="none" stroke="var(--accent)"
+stroke-width="1.5"/></svg></q-td>"""
 _RAN = '<q-td :props="props" class="wide">{{ props.row.ran_for }}</q-td>'
 _AGE = '<q-td :props="props" class="wide">{{ props.row.ago }}</q-td>'
 _NOTE = """<q-td :props="props" class="wide" style="white-space: normal; min-width: 90px; cursor: text">
