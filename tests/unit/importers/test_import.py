@@ -11,7 +11,6 @@ import yaml
 
 from roll.commands.run import main
 from roll.commands.table import main as roll
-from roll.errors import ConfigError
 from roll.importers.command import ANOTHER_RUN, OK, imported_from
 from roll.importers.convert import Imported, convert, read
 from roll.importers.rows import Row, Table
@@ -107,33 +106,6 @@ def test_the_other_systems_defaults_are_written_where_ours_differ() -> None:
     assert found.tree["target_kl"] == 0.2 and found.tree["init_kl_coef"] == 0.002
 
 
-def test_a_value_that_is_not_here_says_what_stands_in_for_it() -> None:
-    words = ("algorithm.adv_estimator=gpg", "algorithm.use_kl_in_reward=false")
-    found = imported("verl_ppo_fsdp.yaml", *words)
-    assert entry(found, "algorithm.adv_estimator") == (
-        "approximated",
-        "adv_estimator: 'gpg'; the factor counts groups whose rewards differ, as the paper does; verl rewards other "
-        "than 0",
-    )
-    assert entry(found, "critic.optim.lr")[0] == "asks for nothing"
-
-
-def test_a_loss_by_name_brings_its_keys() -> None:
-    words = ("actor_rollout_ref.actor.policy_loss.loss_mode=sapo", "actor_rollout_ref.actor.tau_neg=1.2")
-    found = imported("verl_ppo_fsdp.yaml", *words, "actor_rollout_ref.actor.entropy_coeff=0")
-    keys = ("pg_variant", "sapo_tau_positive", "sapo_tau_negative")
-    assert tuple(found.tree[key] for key in keys) == ("sapo", 1.0, 1.2)
-    assert "pg_clip" not in found.tree and entry(found, words[0].partition("=")[0])[0] == "mapped"
-
-
-@pytest.mark.parametrize("mode", ["gspo", "sapo", "geo_mean"])
-def test_a_loss_that_verl_averages_over_answers_does_so_here(mode: str) -> None:
-    words = ("algorithm.adv_estimator=grpo", f"actor_rollout_ref.actor.policy_loss.loss_mode={mode}")
-    found = imported_from(read(None, [*words, "actor_rollout_ref.actor.loss_agg_mode=token-mean"]))
-    assert found.tree.get("loss_agg_mode", "seq-mean-token-mean") == "seq-mean-token-mean"
-    assert entry(found, "actor_rollout_ref.actor.loss_agg_mode")[0] == "asks for nothing"
-
-
 @cases("words")
 def test_importance_weights_of_the_engine_come_in_under_each_name_that_verl_gave_them(words: Sequence[str]) -> None:
     given = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=8", *words]
@@ -169,44 +141,6 @@ def test_a_value_that_counts_for_nothing_is_told_by_its_key(word: str, told: str
     found = imported_from(read(None, ["algorithm.adv_estimator=grpo", word]), system)
     outcome, note = entry(found, key)
     assert told in note and (outcome in ("not available", "changes the run") or not told)
-
-
-def test_a_model_that_is_no_section_is_of_nobody() -> None:
-    with pytest.raises(ConfigError, match="keys do not tell"):
-        imported_from(read(None, ["model=5"]))
-
-
-def test_the_geometric_mean_of_verl_has_its_bounds_on_the_logarithm() -> None:
-    words = ("policy_loss.loss_mode=geo_mean", "clip_ratio=0.4", "clip_ratio_high=0.3")  # low is 0.2, whatever both is
-    found = imported("verl_ppo_fsdp.yaml", *(f"actor_rollout_ref.actor.{word}" for word in words))
-    assert tuple(found.tree[key] for key in ("pg_variant", "gmpo_clip_low", "gmpo_clip_high")) == ("gmpo", 0.2, 0.3)
-
-
-def test_losses_by_covariance_keep_verls_keys_and_defaults() -> None:
-    actor = "actor_rollout_ref.actor"
-    words = (f"{actor}.policy_loss.loss_mode=kl_cov", f"{actor}.policy_loss.kl_cov_ratio=0.002")
-    tree = imported("verl_ppo_fsdp.yaml", *words).tree
-    assert [tree[key] for key in ("pg_variant", "kl_cov_ratio", "ppo_kl_coef")] == ["kl_cov", 0.002, 0.1]
-    assert "clip_cov_ratio" not in tree and "pg_clip" not in tree
-    assert "of a whole update" in entry(imported("verl_ppo_fsdp.yaml", *words), words[0].partition("=")[0])[1]
-    words = (f"{actor}.policy_loss.loss_mode=clip_cov", f"{actor}.policy_loss.clip_cov_lb=2")
-    words += (f"{actor}.clip_ratio_low=1", f"{actor}.clip_ratio_high=1")
-    found = imported("verl_ppo_fsdp.yaml", *words)
-    keys = ("pg_variant", "clip_cov_ratio", "clip_cov_lb", "clip_cov_ub", "pg_clip")
-    assert [found.tree[key] for key in keys] == ["clip_cov", 2e-4, 2.0, 5.0, 1.0]
-    assert entry(found, words[0].partition("=")[0])[0] == "approximated" and "ppo_kl_coef" not in found.tree
-
-
-def test_dppo_and_dro_of_verl_are_the_losses_of_their_formulas() -> None:
-    """DPPO's thresholds are verl's clip_ratio and its bound on the weight clip_ratio_c; DRO's penalty is kimi15's."""
-    actor = "actor_rollout_ref.actor"
-    words = (f"{actor}.policy_loss.loss_mode=dppo_kl", f"{actor}.clip_ratio_low=0.05", f"{actor}.clip_ratio_high=0.1")
-    report = imported("verl_ppo_fsdp.yaml", *words, f"{actor}.clip_ratio_c=10")
-    names = ("pg_variant", "dppo_divergence", "dppo_clip_low", "dppo_clip_high", "dppo_highest_weight")
-    assert [report.tree[name] for name in names] == ["dppo", "kl", 0.05, 0.1, 10.0] and "pg_clip" not in report.tree
-    words = (f"{actor}.policy_loss.loss_mode=dro", f"{actor}.policy_loss.dro_beta=0.4")
-    report = imported("verl_ppo_fsdp.yaml", *words)
-    assert (report.tree["pg_variant"], report.tree["kimi15_tau"]) == ("kimi15", 0.4)
 
 
 def test_the_switch_of_m2po_in_its_authors_fork_is_the_loss() -> None:
@@ -253,12 +187,6 @@ def test_what_verl_divides_the_sum_of_a_sample_by_counts_with_its_mode_alone(mod
     assert entry(found, key)[0] == ("approximated" if is_normed else "asks for nothing")
 
 
-def test_asymmetric_reinforce_of_trinity_is_one_of_here() -> None:
-    words = ("algorithm.algorithm_type=asymre", "algorithm.advantage_fn_args.baseline_shift=-0.2")
-    tree = imported("trinity_ppo_megatron.yaml", *words).tree
-    assert (tree["adv_estimator"], tree["pg_variant"], tree["asymre_baseline_shift"]) == ("asymre", "opmd", -0.2)
-
-
 def test_mirror_descent_and_raft_of_trinity_are_those_of_here() -> None:
     words = ["buffer.batch_size=8", "algorithm.advantage_fn_args.tau=0.5", "algorithm.policy_loss_fn_args.tau=0.3"]
     found = imported_from(read(None, ["algorithm.algorithm_type=opmd", *words])).tree
@@ -293,15 +221,6 @@ def test_the_gates_of_trinity_are_those_of_here() -> None:
     assert (tree["pg_variant"], tree["sppo_epsilon"]) == ("sppo", 0.4) and "rec_clip_mode" not in tree
 
 
-def test_a_critic_and_a_reward_model_have_models_of_their_own() -> None:
-    words = ["algorithm.adv_estimator=gae", "critic.model.path=org/critic", "reward_model.enable=true"]
-    words += ["actor_rollout_ref.model.path=org/policy", "reward_model.model.path=org/judge", "data.train_batch_size=8"]
-    tree = imported_from(read(None, [*words, "actor_rollout_ref.model.use_rmpad=true"])).tree
-    models = [tree["critic"], tree["rewards"]["verl"]]
-    assert [one["model_args"]["model_name_or_path"] for one in models] == ["org/critic", "org/judge"]
-    assert tree["pretrain"] == "org/policy" and tree["actor_train"]["use_sequence_packing"]
-
-
 def test_ratios_of_trinity_are_to_the_log_probs_of_the_engine() -> None:
     words = ["buffer.batch_size=8", "algorithm.repeat_times=4", "synchronizer.sync_interval=8"]
     found = imported_from(read(None, ["algorithm.algorithm_type=topr", *words])).tree
@@ -319,31 +238,9 @@ def test_keys_alone_are_taken_without_a_file() -> None:
     assert outcome == "changes the run" and "Did you mean data.train_batch_size?" in note
 
 
-def test_engines_of_trinity_have_devices_of_their_own() -> None:
-    tree = imported("trinity_ppo_megatron.yaml").tree
-    assert tree["actor_infer"]["device_mapping"] == "list(range(6, 8))"
-    assert {tree[role]["device_mapping"] for role in ("actor_train", "reference", "critic")} == {"list(range(0, 6))"}
-    assert tree["prompt_length"] == 256 and tree["adv_estimator"] == "gae"
-
-
-def test_steps_of_trinity_are_updates() -> None:
-    """32 tasks x 16 answers in train batches of 256: a step here makes two updates, so 100 of theirs are 50."""
-    found = imported("trinity_dapo.yaml")
-    assert found.tree["max_steps"] == 50
-    assert found.tree["async_generation_ratio"] == 1.0
-    assert entry(found, "synchronizer.sync_style")[0] == "approximated"
-
-
 def test_secrets_are_in_no_report(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert roll(["import", str(FOLDER / "trinity_dapo.yaml"), "--out", "my.yaml"]) == 0
     assert "sk-sums" not in (place / "my.report.md").read_text() + capsys.readouterr().out
-
-
-def test_what_a_script_leaves_open_is_said() -> None:
-    found = imported("verl_sft.sh")
-    assert entry(found, "trainer.default_local_dir")[0] == "approximated"
-    assert found.tree["num_gpus_per_node"] == 4  # by the words of the launcher
-    assert found.tree["sft_train"]["model_args"]["lora_target"] == "all-linear"
 
 
 def test_an_old_yaml_of_roll_loses_what_would_be_refused() -> None:
@@ -374,11 +271,6 @@ def test_files_that_are_there_are_kept(place: Path) -> None:
     assert json.dumps(imported("verl_sft.sh").tree)
 
 
-def test_an_option_that_is_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert roll(["import", "a.b=1", "--bogus"]) == 2
-    assert "--bogus: unknown option" in capsys.readouterr().err
-
-
 def test_what_is_not_the_run_that_was_meant_ends_with_a_code_of_its_own(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -392,13 +284,6 @@ def test_what_is_not_the_run_that_was_meant_ends_with_a_code_of_its_own(
     assert "## Not the run that its author meant" in (place / "a.report.md").read_text()
     assert roll([*words, "data.no_such_key=1", "--lossy"]) == 0
     assert roll([*words, "data.no_such_key=null"]) == 0
-
-
-def test_a_number_that_is_left_open_is_asked_for_by_name(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["import", "--from", "verl", "--out", "a.yaml", "data.train_batch_size=8"]
-    assert roll([*words, "trainer.nnodes=${oc.env:NODES}"]) == 3
-    shown = capsys.readouterr().out
-    assert "Left open by the script; give these after the file, as key=value:\n  trainer.nnodes\n" in shown
 
 
 def test_two_names_of_one_key_that_differ_are_told() -> None:
@@ -521,16 +406,6 @@ def test_what_words_of_a_command_leave_open_is_noted(place: Path) -> None:
     assert found.tree["seed"] == 8
 
 
-def test_turns_and_tools_are_lost_where_they_are_on() -> None:
-    at = "actor_rollout_ref.rollout.multi_turn"
-    words = [f"{at}.max_assistant_turns=5", f"{at}.enable="]
-    on, off = (imported("verl_ppo_fsdp.yaml", words[0], words[1] + value) for value in ("true", "false"))
-    assert [entry(found, f"{at}.max_assistant_turns")[0] for found in (on, off)] == [
-        "changes the run",
-        "asks for nothing",
-    ]
-
-
 def test_values_are_scored_in_packs_as_large_as_those_they_are_learned_in() -> None:
     words = ["algorithm.adv_estimator=gae", "critic.use_dynamic_bsz=true", "critic.ppo_max_token_len_per_gpu=98304"]
     critic = imported_from(read(None, words), "verl").tree["critic"]
@@ -561,13 +436,6 @@ def test_a_rank_that_the_trainer_of_the_policy_does_not_read_is_another_run(file
     assert "lora_rank" not in found.tree["actor_train"]["model_args"]
     both = imported(file, f"{unread}=16", f"{read}=8")
     assert both.tree["actor_train"]["model_args"]["lora_rank"] == 8 and entry(both, unread)[0] != "changes the run"
-
-
-def test_adapters_that_megatron_alone_reads_ask_for_nothing_elsewhere() -> None:
-    found = imported("verl_ppo_fsdp.yaml", f"{_LORA}.rank=16", f"{_LORA}.alpha=32", f"{_LORA}.merge=true")
-    assert "lora_rank" not in found.tree["actor_train"]["model_args"]
-    assert entry(found, f"{_LORA}.alpha")[0] == "asks for nothing"
-    assert entry(found, f"{_LORA}.merge")[0] == "asks for nothing"
 
 
 def test_a_layer_that_nobody_knows_gets_no_adapter_in_silence() -> None:

@@ -115,15 +115,6 @@ def test_a_variable_of_a_fragment_stays_also_if_the_fragment_is_not_there(tmp_pa
     assert imported(tmp_path, agentic).tree["max_tokens_per_step"] == 64
 
 
-def test_a_report_says_why_fragments_were_not_read(tmp_path: Path) -> None:
-    """That of a .yml said that one was missing."""
-    (tmp_path / "games.yaml").write_text("max_steps: 5\n")
-    path = tmp_path / "roll.yml"
-    path.write_text(yaml.safe_dump({"defaults": ["games"], **ROLL}))
-    found = imported_from(read(path, ()), source=path)
-    assert any("read of a file that ends in .yaml. Rename roll.yml." in note for note in found.notes)
-
-
 def test_teachers_by_name_keep_their_keys(tmp_path: Path) -> None:
     teacher = {"model_args": {"model_name_or_path": "org/t"}, "opd_kl_coef": 0.5, "tag_included": ["math"]}
     found = imported(tmp_path, {**ROLL, "teacher": {"large": teacher}, "is_pure_opd": True})

@@ -8,7 +8,7 @@ from roll.importers.verl.pictures import is_shown
 from tests.helpers.cases import cases
 from tests.unit.importers.test_import import entry, imported
 from tests.unit.importers.test_trinity_meaning import GUIDE, TASKS
-from tests.unit.importers.test_verl_meaning import ACTOR, GRPO, MODEL, ROLLOUT, at
+from tests.unit.importers.test_verl_meaning import GRPO, MODEL, ROLLOUT, at
 
 SEES = (*GRPO[:2], GRPO[3], f"{MODEL}.path=org/Qwen2.5-VL-7B-Instruct", "data.val_files=v.parquet")
 SIZES = "data.mm_processor_kwargs"
@@ -76,12 +76,6 @@ def test_what_is_not_read_beside_pictures_makes_another_run(words: list[str], ke
 @cases("value")
 def test_a_tower_without_adapters_is_what_is_here(value: str) -> None:
     assert of(*SEES, f"{MODEL}.lora_rank=8", f"{MODEL}.exclude_modules={value}").is_as_meant
-
-
-def test_a_tower_that_learns_is_frozen_by_nothing() -> None:
-    assert (
-        "freeze_module_prefix" not in of(*SEES, f"{ACTOR}.freeze_vision_tower=false").tree["actor_train"]["model_args"]
-    )
 
 
 @cases("words, reason")

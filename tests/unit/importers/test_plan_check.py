@@ -60,11 +60,6 @@ def test_an_environment_that_is_not_here_is_refused(tmp_path: Path) -> None:
     assert code == 3 and "`custom_envs.A.env_type='remote_multi_android'`" in page.split("## Mapped")[0]
 
 
-def test_a_fragment_that_is_not_beside_the_yaml_is_named(tmp_path: Path) -> None:
-    code, page = imports(tmp_path, "old.yaml", f"defaults: [./mine/zero@_here_]\n{AGENTIC}")
-    assert code == 3 and "Could not load './mine/zero'" in page
-
-
 def test_a_problem_of_roles_is_in_the_row_of_no_other_key(tmp_path: Path) -> None:
     code, page = imports(tmp_path, "run.sh", RUN.replace("model.path=/m", "model.path="))
     assert code == 3 and "have no model: pretrain is missing" in page.split("## Mapped")[0]

@@ -11,7 +11,7 @@ from roll.errors import ConfigError
 from roll.importers import recording
 from roll.importers.command import imported_from
 from roll.importers.convert import read, source_keys
-from roll.importers.script import find_command, is_open, variables_of_job
+from roll.importers.script import find_command, variables_of_job
 from roll.importers.verl.files import Composed
 from roll.utils.sandbox.backends import SandboxUnavailable
 from tests.helpers.cases import cases
@@ -83,17 +83,6 @@ def test_what_a_program_prints_is_asked_for(name: str, written: str, is_as_meant
 
 
 @pytest.mark.slow
-def test_a_date_is_left_out_of_a_name_that_several_keys_write(tmp_path: Path) -> None:
-    script = tmp_path / "run.sh"
-    words = "python -m verl.trainer.main_ppo actor_rollout_ref.model.path=/m data.train_files=/d/gsm8k.parquet"
-    words += " algorithm.use_kl_in_reward=false trainer.logger=[wandb]"
-    script.write_text(f"{words} trainer.project_name=x-$(date +%m%d)")
-    found = imported_from(read(script))
-    assert found.tree["tracker_kwargs"] == {"wandb": {"project": "x"}} and found.unresolved == ()
-    assert "date that the script adds" in found.entries[-1].note
-
-
-@pytest.mark.slow
 @cases("script, found")
 def test_what_a_script_decides_by_itself_is_what_bash_makes_of_it(script: str, found: str) -> None:
     values = [word.partition("=")[2] for word in overrides(script)]
@@ -127,26 +116,10 @@ def test_a_damaged_script_is_read_or_refused_in_a_sentence() -> None:
     assert 0 < refused < 12
 
 
-@pytest.mark.slow
-def test_every_other_command_is_said() -> None:
-    notes = find_command("python -m x a.b=1\npython -m y a.b=2 a.c=3\n").notes
-    assert notes == ("Not imported, another command: python -m x ...",)
-
-
 def test_words_of_a_launcher_are_known() -> None:
     command = find_command("torchrun --nnodes=2 --nproc_per_node 4 -m x a.b=1 --config-name=big")
     assert command.flag("nnodes") == "2" and command.flag("nproc-per-node") == "4"
     assert command.flag("config-name") == "big" and command.flag("other") is None
-
-
-@pytest.mark.slow
-def test_a_script_without_a_command_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no command with key=value words"):
-        overrides("echo hello\n")
-
-
-def test_what_a_script_leaves_open_is_told_from_variables_of_the_environment() -> None:
-    assert is_open("$1") and is_open("/x/$(date)") and not is_open("${oc.env:HOME}/x") and not is_open("x$y")
 
 
 @pytest.mark.slow
@@ -269,13 +242,6 @@ torchrun --master_port 2 -m x.train a.b=3 a.c=2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("training", [0, 2, -1])
-def test_a_training_that_a_script_has_not_is_refused(training: int) -> None:
-    with pytest.raises(ConfigError, match="have the numbers 1 to 1"):
-        find_command("python -m x a.b=1", training=training)
-
-
-@pytest.mark.slow
 def test_words_that_a_missing_backslash_cuts_off_belong_to_the_line_before() -> None:
     found = find_command('W=(a.b=1 a.c=2)\npython3 -m recipe.dapo.main_dapo\n    "${W[@]}" \\\n  a.d=3')
     assert found.overrides == ("a.b=1", "a.c=2", "a.d=3") and found.program == (
@@ -292,26 +258,12 @@ def test_a_command_may_have_a_configuration_alone() -> None:
     assert find_command("python -m x.y -cn mine\npython -m x.z a.b=1").overrides == ("a.b=1",)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("line", ['export "$1=$2"', 'export "${1}=$2"'])
-def test_a_name_may_come_from_a_variable(line: str) -> None:
-    assert overrides(f"f() {{ {line}; }}\nf n 5\npython x a.b=$n") == ("a.b=5",)
-
-
 BRANCHES = """if [ "$1" = grpo ]; then
   LR=1
   python -m x a.b=$LR a.c=1
 elif [ "$1" = ppo ]; then python -m x a.b=2
 else for i in 3 4; do python -m x a.b=$i; done; fi
 """
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "found"), [("grpo", ["a.b=1 a.c=1"]), ("ppo", ["a.b=2"]), ("", ["a.b=3", "a.b=4"])])
-def test_an_argument_chooses_the_branch_and_its_trainings(name: str, found: list[str]) -> None:
-    given = {"1": name} if name else {}
-    commands = [find_command(BRANCHES, training=i + 1, variables=given) for i in range(len(found))]
-    assert [" ".join(each.overrides) for each in commands] == found
 
 
 def test_which_branch_a_script_took_is_said_with_its_line() -> None:

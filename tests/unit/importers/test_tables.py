@@ -65,8 +65,3 @@ def test_a_key_stands_in_one_row_and_has_its_sum_and_its_condition(name: str) ->
     assert [key for key, count in Counter(row.key for row in table.rows).items() if count > 1] == []
     assert {row.sum for row in table.rows if row.sum} <= table.sums.keys()
     assert {row.needs for row in table.rows if row.needs} <= table.conditions.keys()
-
-
-def test_keys_of_verl_that_ask_for_no_training_are_known_as_well() -> None:
-    keys = [f"actor_rollout_ref.{key}" for key in OF_NO_TRAINING.split()] + BESIDE.split()
-    assert len(keys) > 30 and [key for key in keys if VERL_RL.row(key) is None] == []

@@ -42,12 +42,6 @@ def test_thinking_is_begun_and_ended_once(answer: str, fits: bool) -> None:
     assert Regex(**form["reward_args"])(sample) == pytest.approx(0.0 if fits else -0.1)
 
 
-def test_a_boxed_workflow_has_its_prompt_with_any_reward() -> None:
-    words = (FLOW, f"{TASKS}.default_workflow_type=null", f"{TASKS}.format.system_prompt=null")
-    words += (f"{TASKS}.default_reward_fn_type=accuracy_reward", "buffer.explorer_input.system_prompt=null")
-    assert at(imported(*words), TRAIN_PROMPT).startswith("Reason step by step")
-
-
 @cases("selector, shuffles")
 def test_the_newer_name_of_the_order_of_tasks_is_known(selector: str, shuffles: bool | None) -> None:
     found = imported(f"{TASKS}.task_selector=null", f"{TASKS}.data_selector={{selector_type: {selector}}}")
@@ -114,12 +108,6 @@ def test_a_train_batch_of_a_mix_has_the_rows_of_its_expert_in_it() -> None:
     assert at(found, "mix.rows.sft_dataset.share") == 0.2
 
 
-def test_adapters_that_only_have_a_name_have_the_sizes_of_there() -> None:
-    for given, sizes in (("{name: a}", [32, 32]), ("{name: a, lora_rank: 8}", [8, 32])):
-        args = at(imported(f"model.lora_configs=[{given}]"), "actor_train.model_args")
-        assert [args["lora_rank"], args["lora_alpha"]] == sizes
-
-
 @pytest.mark.parametrize("key", ["algorithm.bypass_old_logprobs", "algorithm.rollout_correction.bypass_mode"])
 @pytest.mark.parametrize("value", [True, False])
 def test_old_log_probs_are_those_of_the_engine_unless_they_are_computed_there(key: str, value: bool) -> None:
@@ -161,13 +149,6 @@ def test_one_of_several_task_sets_is_the_task_set(tmp_path: Path) -> None:
         assert found.tree["actor_train"]["data_args"] == alone["actor_train"]["data_args"]
         lost = [each for each in found.entries if each.outcome == "changes the run" and ".tasksets.1." in each.key]
         assert bool(lost) is (len(sets) == 2)
-
-
-def test_an_offload_and_what_is_only_speed_is_no_other_run() -> None:
-    keys = ("trainer.param_offload=true", "trainer.optimizer_offload=true", "trainer.balance_batch=false")
-    keys += ("explorer.concurrent_mode=asynchronous", "monitor.detailed_stats=true", "trainer.critic_warmup=0")
-    told = imported(*keys)
-    assert {entry(told, key.partition("=")[0])[0] for key in keys} <= {"asks for nothing", "not available"}
 
 
 # --- fine-tuning

@@ -145,11 +145,6 @@ def test_the_coefficient_of_a_kl_is_beta_only_where_no_beta_is_given() -> None:
     assert imported("dpo", "algorithm.kl_loss_fn_args=null").tree["beta"] == 0.1
 
 
-def test_messages_of_pairs_are_in_a_column_of_their_own() -> None:
-    found = imported("dpo", "buffer.trainer_input.experience_buffer.format.prompt_type=messages")
-    assert found.tree["prompt_key"] == "messages"
-
-
 def test_pairs_share_sequences_and_fill_packs_as_they_say() -> None:
     """64 pairs on 4 / 2 ranks; packs of 2048 x 2 tokens."""
     words = ["trainer.ulysses_sequence_parallel_size=2", "trainer.use_dynamic_bsz=true"]

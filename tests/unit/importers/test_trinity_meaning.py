@@ -181,13 +181,6 @@ def test_a_step_that_leaves_tasks_out_starts_as_many_as_there() -> None:
     assert entry(found, "explorer.over_rollout.wait_after_min")[0] == "mapped"
 
 
-def test_the_ratio_of_a_dynamic_timeout_is_written() -> None:
-    key = "explorer.dynamic_timeout"
-    found = imported(f"{key}.enable=true", f"{key}.ratio=7")
-    assert at(found, "rewards.trinity.dynamic_timeout") == {"enable": True, "ratio": 7.0}
-    assert entry(found, f"{key}.ratio")[0] == "approximated"
-
-
 # --- rewards and workflows
 
 
@@ -243,12 +236,6 @@ def test_what_is_lost_of_the_matter_makes_another_run(words: list[str]) -> None:
     assert any(change.startswith(words[0].partition("=")[0]) for change in found.changes), found.changes
 
 
-def test_a_template_that_is_written_out_is_that_of_all_rows() -> None:
-    found = imported("model.custom_chat_template='{{ x }}'", "trainer.fix_actor_microbatch_loss_scale=true")
-    assert found.tree["global_template"] == "{{ x }}" and not found.changes
-    assert entry(found, "trainer.fix_actor_microbatch_loss_scale")[0] == "asks for nothing"
-
-
 def test_shaping_by_a_stat_that_nobody_reports_any_more_is_lost_with_it() -> None:
     shaping = "{name: reward_shaping_mapper, args: {reward_shaping_configs: [{stats_key: llm_quality_score}]}}"
     key = "data_processor.experience_pipeline.operators"
@@ -269,32 +256,6 @@ def test_none_as_a_text_and_empty_sections_ask_for_nothing() -> None:
     assert [one.key for one in found.entries if "does not know" in one.note] == []
 
 
-@cases("value, template")
-def test_models_do_not_think_unless_they_are_told_to(value: str, template: str | None) -> None:
-    key = "explorer.rollout_model.enable_thinking"
-    assert imported(f"{key}={value}").tree.get("global_template") == template
-    assert imported(f"{key}={value}", "model.chat_template_path=my.jinja").tree["global_template"] == "my.jinja"
-
-
-def test_a_file_of_the_trainer_that_is_not_read_makes_another_run() -> None:
-    assert imported("trainer.trainer_config_path=train.yaml").changes and not imported().changes
-    assert (
-        at(
-            imported(
-                "buffer.explorer_input.eval_tasksets.0.rollout_args.n=4",
-                "buffer.explorer_input.eval_tasksets.0.repeat_times=null",
-            ),
-            "validation.generating_args.num_return_sequences",
-        )
-        == 4
-    )
-
-
-def test_variables_of_runners_reach_the_workers() -> None:
-    found = imported("explorer.env_vars={A: x, B: 1}")
-    assert found.tree["system_envs"] == {"A": "x", "B": "1"}
-
-
 def test_arguments_of_a_monitor_are_those_of_the_tracker() -> None:
     wandb = at(imported(), "tracker_kwargs.wandb")
     assert wandb["host"] == "http://localhost:8080" and wandb["project"] == "Trinity-RFT" and "api_key" in wandb
@@ -303,11 +264,6 @@ def test_arguments_of_a_monitor_are_those_of_the_tracker() -> None:
     assert at(found, "tracker_kwargs.mlflow.tracking_uri") == "http://m"
     assert found.tree["system_envs"] == {"MLFLOW_TRACKING_USERNAME": "u", "MLFLOW_TRACKING_PASSWORD": "p"}
     assert entry(found, "monitor.monitor_args.base_url")[0] == "asks for nothing"
-
-
-@cases("word, outcome")
-def test_what_differs_a_little_is_said(word: str, outcome: str) -> None:
-    assert entry(imported(word), word.partition("=")[0])[0] == outcome
 
 
 def test_a_pack_of_pairs_holds_a_pair() -> None:
@@ -337,11 +293,6 @@ def test_operators_of_dapo_tell_the_version_and_what_it_pays() -> None:
     assert "max_len_mask" not in old.tree and new.tree["max_len_mask"] is True
     bounds = {"threshold_down": -1.0, "threshold_up": 1.0}
     assert new.tree["experience_operators"] == [{"name": "mean_filter", "args": bounds}]
-
-
-def test_groups_whose_advantage_the_trainer_computes_are_grpo() -> None:
-    assert imported("algorithm.algorithm_type=grpo_verl").tree["adv_estimator"] == "grpo"
-    assert entry(imported("algorithm.algorithm_type=grpo_verl"), "algorithm.algorithm_type")[0] == "mapped"
 
 
 @cases("kind, outcome, counts")

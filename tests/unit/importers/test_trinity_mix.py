@@ -60,13 +60,6 @@ def test_keys_of_a_mix_without_one_ask_for_nothing_and_a_mix_without_rows_says_s
     assert outcome == "not available" and "mix.rows.sft_dataset.data_args.file_name" in note
 
 
-def test_the_experts_loss_is_averaged_as_it_says() -> None:
-    for mode in ("token-mean", "seq-mean-token-sum"):
-        assert imported(*MIX, f"{ARGS}.sft_loss_agg_mode={mode}").tree["mix"]["loss_agg_mode"] == mode
-    outcome, note = entry(imported(*MIX, f"{ARGS}.sft_loss_agg_mode=other"), f"{ARGS}.sft_loss_agg_mode")
-    assert outcome == "changes the run" and "there is no sft_loss_agg_mode 'other' here" in note
-
-
 def test_the_older_name_of_the_experts_rows_is_known_and_without_a_mix_they_are_not_lost() -> None:
     older = "buffer.trainer_input.sft_warmup_dataset"
     found = imported(*MIX[::2], f"{older}.path=expert", f"{older}.split=train", f"{older}.format.messages_key=messages")

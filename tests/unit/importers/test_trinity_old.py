@@ -87,19 +87,6 @@ def test_keys_of_the_very_first_version_are_read_too(place: Path) -> None:
     assert (sampling["top_p"], sampling["top_k"]) == (0.9, 20)
 
 
-def test_what_older_versions_asked_for_and_is_not_here_comes_with_the_reason(place: Path) -> None:
-    tree = {
-        **OLD,
-        "algorithm": {"add_strategy": "own"},
-        "trainer": {**OLD["trainer"], "trainer_config": {"custom_reward_function": {"path": None}}},
-    }
-    (place / "old.yaml").write_text(yaml.safe_dump(tree))
-    found = imported_from(read(place / "old.yaml"), "trinity", source=place / "old.yaml")
-    assert entry(found, "algorithm.add_strategy")[0] == "changes the run"
-    assert "adv_estimator" in entry(found, "algorithm.add_strategy")[1]
-    assert entry(found, "trainer.trainer_config.custom_reward_function.path")[0] == "asks for nothing"
-
-
 def test_keys_of_the_first_versions_mean_what_they_are_called_now(place: Path) -> None:
     (place / "old.yaml").write_text(yaml.safe_dump(OLD))
     found = imported_from(read(place / "old.yaml"), source=place / "old.yaml")
@@ -168,14 +155,6 @@ def test_a_yaml_of_the_first_versions_is_told_in_a_line(place: Path) -> None:
     (place / "new.yaml").write_text(yaml.safe_dump(BASE))
     new = imported_from(read(place / "new.yaml"), source=place / "new.yaml")
     assert not any("before 0.2" in note for note in new.notes)
-
-
-def test_a_key_that_a_yaml_lacks_is_not_left_open_by_a_script(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tree = {**BASE, "model": {"model_path": "org/model"}}
-    (place / "run.yaml").write_text(yaml.safe_dump(tree))
-    assert roll(["import", "run.yaml", "--out", "my.yaml"]) == 3
-    shown = capsys.readouterr().out + (place / "my.report.md").read_text()
-    assert shown.count("Missing, or left open") == 2 and "by the script" not in shown
 
 
 @pytest.mark.parametrize("kind", ["sft", "dpo"])

@@ -82,11 +82,6 @@ def test_without_a_teacher_it_says_what_to_set() -> None:
     assert not imported_from(read(SOURCE, OPD[:1]), source=SOURCE).is_as_meant, "nothing says what is distilled"
 
 
-@cases("word, near")
-def test_what_is_not_here_is_refused_with_the_nearest(word: str, near: str) -> None:
-    assert any(near in change for change in imported_from(read(SOURCE, (word,)), source=SOURCE).changes)
-
-
 def test_m2po_is_a_loss_with_ratios_to_what_sampled() -> None:
     words = ("algorithm.algorithm_type=grpo", "algorithm.policy_loss_fn=m2po")
     found = imported_from(read(SOURCE, (*words, "algorithm.policy_loss_fn_args.m2_threshold=0.02")), source=SOURCE)
@@ -99,18 +94,6 @@ def test_a_ratio_without_a_clip_is_one_that_none_meets() -> None:
     found = imported_from(read(SOURCE, (*OPD, "algorithm.policy_loss_fn=importance_sampling")), source=SOURCE)
     assert (found.tree["pg_variant"], found.tree["dual_clip_loss"]) == ("ppo", False)
     assert (found.tree["pg_clip_low"], found.tree["pg_clip_high"]) == (1.0, 1e9)
-
-
-def test_answers_per_task_are_those_of_its_algorithm_there() -> None:
-    found = imported_from(read(SOURCE, (*OPD, "algorithm.repeat_times=null")), source=SOURCE)
-    assert found.tree["num_return_sequences_in_group"] == 8
-
-
-def test_an_auxiliary_model_of_another_algorithm_is_not_had() -> None:
-    found = imported_from(read(SOURCE, OPD[2:]), source=SOURCE)
-    outcomes = {entry.key: (entry.outcome, entry.note) for entry in found.entries}
-    assert "teacher" not in found.tree
-    assert outcomes["explorer.auxiliary_models.0.model_path"][0] == "not available"
 
 
 def test_what_is_imported_passes_a_dry_run(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from roll.configs.load.yaml_file import read_yaml
 from roll.errors import ConfigError
@@ -110,15 +109,5 @@ def test_a_damaged_yaml_is_imported_or_refused_in_a_sentence(num: int) -> None:
         given = SourceKeys(tree, tuple((str(key), value) for key, value in leaves(tree)))
         try:
             told_of(given, number)
-        except ConfigError as error:
-            assert 0 < len(str(error)) < 2000, number
-
-
-def test_a_damaged_file_is_read_or_refused_in_a_sentence(tmp_path: Path) -> None:
-    draw, path = random.Random(37), tmp_path / "damaged.yaml"
-    for number in range(20):
-        path.write_text(yaml.safe_dump(damaged(draw, dict(read_yaml(draw.choice(SOURCES))))))
-        try:
-            told_of(read(path), number)
         except ConfigError as error:
             assert 0 < len(str(error)) < 2000, number

@@ -90,12 +90,6 @@ def test_ranks_that_share_a_sequence_share_their_limits_of_tokens(key: str) -> N
     assert "16384 x 2 ranks that share sequences" in entry(found, f"{ACTOR}.ppo_max_token_len_per_gpu")[1]
 
 
-def test_defaults_of_megatron_have_its_names() -> None:
-    told = " ".join(imported_from(read(None, [*MEGATRON]), "verl").defaults.values())
-    assert "actor.optim.clip_grad is 1.0 there" in told and "actor.optim.lr_decay_style is 'constant' there" in told
-    assert "actor.grad_clip is 1.0 there" in " ".join(of().defaults.values())
-
-
 def test_a_reference_is_split_as_the_policy_is() -> None:
     sizes = (f"{ACTOR}.megatron.tensor_model_parallel_size=4", f"{ACTOR}.megatron.pipeline_model_parallel_size=2")
     ends = f"{OVERRIDE}.num_layers_in_last_pipeline_stage=10"
@@ -382,13 +376,6 @@ def test_a_cut_is_that_of_verl(rule: str) -> None:
     assert [at(sft, f"{name}.data_args.truncation") for name in ("sft_train", "validation")] == [rule] * 2
 
 
-@pytest.mark.parametrize("word", ["model.lora_rank=64", "model.no_such_thing.x=1", "loss_scale_factor=5"])
-def test_a_critic_that_does_not_run_loses_nothing(word: str) -> None:
-    key = f"critic.{word.partition('=')[0]}"
-    lost = {entry(found, key)[0] for found in (of(f"critic.{word}"),)}
-    assert lost <= {"asks for nothing", "changes the run"} and (lost == {"changes the run"}) == ("no_such" in word)
-
-
 @pytest.mark.parametrize(("freq", "steps"), [("-1", 1_000_000), ("20", 20)])
 def test_fine_tuning_validates_its_last_step_and_not_before_the_first(freq: str, steps: int) -> None:
     words = ["model.partial_pretrain=m", "data.train_files=t", "data.val_files=v", f"trainer.test_freq={freq}"]
@@ -416,21 +403,6 @@ def test_rewards_of_verl_before_02_are_asked_for_where_no_file_tells_them() -> N
 def test_keys_of_rewards_count_beside_a_reward_model_that_is_off(key: str) -> None:
     assert not of("reward_model.enable=false", f"reward_model.{key}").is_as_meant
     assert of("reward_model.enable=false", "reward_model.model.path=m", "reward_model.model.loss_type=ce").is_as_meant
-
-
-@pytest.mark.parametrize(("said", "outcome"), [("bf16", "approximated"), ("fp32", "asks for nothing")])
-def test_weights_of_the_optimizer_are_fp32_whatever_verl_gives_it(said: str, outcome: str) -> None:
-    key = "model.fsdp_config.model_dtype"
-    assert entry(tuned(f"{key}={said}"), key)[0] == outcome
-    key = f"{ACTOR}.fsdp_config.model_dtype"
-    assert entry(of(f"{key}={said}"), key)[0] == outcome
-
-
-def test_overrides_of_a_model_must_be_settings_of_its_own() -> None:
-    for made, at_ in ((of, f"{MODEL}.override_config"), (tuned, "model.override_config")):
-        found = made(f"{at_}.attention_dropout=0.1", f"{at_}.hidden_noise_std=0.1")
-        assert "refuses another one" in entry(found, f"{at_}.attention_dropout")[1]
-        assert entry(found, f"{at_}.hidden_noise_std")[0] == "changes the run"
 
 
 def test_more_prompts_of_an_update_than_of_a_step_were_allowed_before_02() -> None:

@@ -27,10 +27,6 @@ def test_what_holds_by_default_is_told_where_no_key_asks_for_it(told: str) -> No
     assert any(note.startswith("By default:") and told in note for note in of().notes)
 
 
-def test_a_default_that_differs_here_says_how() -> None:
-    assert "second FSDP" in of().defaults["actor_train.strategy_args.strategy_name"]
-
-
 @pytest.mark.parametrize(("version", "name"), [("v0.9.0", "lr_scheduler_type"), ("v0.5.0", "warmup_style")])
 def test_the_default_of_a_schedule_has_the_name_of_its_version(version: str, name: str) -> None:
     told = of(version=version).defaults["actor_train.training_args.lr_scheduler_type"]
@@ -42,18 +38,9 @@ def test_what_a_key_says_is_not_said_twice() -> None:
     assert not any("pg_variant" in note or "rewards.verl" in note for note in found.notes)
 
 
-def test_norms_of_gae_are_told_by_default() -> None:
-    assert any("whiten_advantages: true" in note for note in of("algorithm.adv_estimator=gae").notes)
-
-
 @cases("word")
 def test_no_pattern_of_keys_swallows_one_that_means_something(word: str) -> None:
     assert not of(word).is_as_meant, word
-
-
-@cases("word")
-def test_keys_that_change_no_meaning_stay_known(word: str) -> None:
-    assert of(word).is_as_meant, word
 
 
 def by(program: str, *words: str) -> list[str]:
@@ -162,13 +149,6 @@ def test_validation_of_loops_samples_whatever_do_sample_says(mode: str | None, t
     assert ("rollout.mode is async" in told[1]) == (mode != "sync")
 
 
-@cases("newer, words, temperature")
-def test_loops_are_what_newer_versions_have_by_default(newer: str, words: list[str], temperature: float) -> None:
-    key = f"{ROLLOUT}.val_kwargs.temperature"
-    found = of(newer, *words, f"{key}=0.7", "data.val_files=v.parquet")
-    assert at(found, "validation.generating_args")["temperature"] == temperature
-
-
 @cases("exported, logger, kwargs")
 @pytest.mark.parametrize("trainer", ["main_ppo", "sft_trainer"])
 def test_variables_of_trackers_are_their_settings(
@@ -194,12 +174,6 @@ def test_a_filter_says_which_number_it_looks_at(metric: str, words: list[str], t
     outcome, note = entry(found, f"{FILTER}.metric")
     assert outcome == "approximated" and told in note
     assert ("Filters here look at" in note) == bool(told)
-
-
-@cases("word, outcome")
-def test_what_costs_no_meaning_is_no_other_run(word: str, outcome: str) -> None:
-    found = of(word)
-    assert entry(found, word.partition("=")[0])[0] == outcome and found.is_as_meant
 
 
 def test_the_choice_of_an_engine_s_files_is_the_strategy_of_all_roles() -> None:
@@ -231,15 +205,6 @@ def test_a_template_that_is_written_out_is_told_of_thinking(key: str) -> None:
         assert found.tree[role]["data_args"]["template_kwargs"] == {"enable_thinking": False}
     alone = of(f"+{key}='{text}'", f"{switch}=null")
     assert alone.tree["global_template"] == text and "template_kwargs" not in alone.tree["actor_train"]["data_args"]
-
-
-def test_what_else_a_template_is_told_is_told_it_here() -> None:
-    key = "data.apply_chat_template_kwargs.reasoning_effort"
-    found = of(f"+{key}=low", "data.apply_chat_template_kwargs.enable_thinking=false")
-    assert found.is_as_meant and entry(found, key)[0] == "mapped"
-    for role in ("actor_train", "validation"):
-        assert found.tree[role]["data_args"]["template_kwargs"] == {"reasoning_effort": "low"}
-    assert "template_kwargs" not in of().tree["actor_train"]["data_args"]
 
 
 def test_parts_of_a_reward_are_compared_each_by_itself() -> None:
@@ -283,21 +248,6 @@ def test_the_time_of_a_reward_is_told_where_verl_has_no_limit() -> None:
     assert not any("30 s" in note for note in of("data.train_files=/d/gsm8k/a.parquet").notes), "math_rule is quick"
 
 
-def test_the_manager_of_rewards_has_two_names_and_one_meaning() -> None:
-    """Its other keys have the section's own names: the longer name is looked for first."""
-    old, new = (of(f"{key}=dapo") for key in ("reward_model.reward_manager", "reward.reward_manager.name"))
-    assert new.tree == old.tree
-    both = of("reward.reward_manager.name=dapo", "reward.reward_manager.source=register")
-    assert both.is_as_meant and both.tree == old.tree
-
-
-def test_a_chat_template_that_is_written_out_stays_and_one_of_a_shell_is_asked_for() -> None:
-    key = "actor_rollout_ref.model.custom_chat_template"
-    found = of(f"{key}='{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}'")
-    assert found.tree["global_template"] == "{% for m in messages %}{{ m.content }}{% endfor %}" and found.is_as_meant
-    assert not of(f"{key}=$(cat chat.jinja)").is_as_meant and "global_template" not in of(f"{key}=null").tree
-
-
 def test_a_launcher_says_nodes_and_gpus_apart() -> None:
     command = "torchrun --nnodes=3 --nproc-per-node=4 -m verl.trainer.sft_trainer data.train_files=a model.path=m"
     found = find_command(command)
@@ -305,12 +255,6 @@ def test_a_launcher_says_nodes_and_gpus_apart() -> None:
     tree = imported_from(given, "verl").tree
     assert (tree["num_nodes"], tree["num_gpus_per_node"]) == (3, 4)
     assert tree["sft_train"]["device_mapping"] == "list(range(0, 12))"
-
-
-def test_an_update_of_more_prompts_than_a_step_has_says_so() -> None:
-    key = f"{ACTOR}.ppo_mini_batch_size"
-    outcome, note = entry(of(f"{key}=2000"), key)
-    assert outcome == "approximated" and "is more than the" in note and "= ppo_mini_batch_size" not in note
 
 
 def test_a_torchrun_without_a_number_starts_one_process() -> None:
@@ -358,10 +302,6 @@ def test_lengths_of_engines_that_differ_from_those_of_the_data_are_another_run()
     assert not of("data.max_response_length=2048", f"{ROLLOUT}.response_length=2048").changes
 
 
-def test_a_manager_of_remote_workers_asks_a_function_for_one_answer_at_a_time() -> None:
-    assert of("reward_model.reward_manager=remote", "custom_reward_function.path=mine.py").is_as_meant
-
-
 def test_variables_of_the_workers_of_ray_are_those_of_workers_here() -> None:
     key = "ray_kwargs.ray_init.runtime_env.env_vars.JUDGE_SERVER"
     found = of(f'+{key}="http://judge:8000/v1"', "ray_kwargs.ray_init.num_cpus=8")
@@ -372,11 +312,6 @@ def test_variables_of_the_workers_of_ray_are_those_of_workers_here() -> None:
     assert others.tree["system_envs"] == {"N": "1"}
     assert entry(others, f"{at}.JUDGE_API_KEY")[0] == "not available"
     assert entry(others, f"{at}.CUDA_VISIBLE_DEVICES")[0] == "asks for nothing"
-
-
-def test_the_default_of_a_key_that_is_here_is_not_said_to_be_always_so() -> None:
-    key = f"{ACTOR}.ulysses_sequence_parallel_size"
-    assert entry(of(f"{key}=1"), key) == ("asks for nothing", "this is so here without a key")
 
 
 @pytest.mark.parametrize(("key", "is_told"), [("custom_reward_function.path=r.py", True), ("data.seed=1", False)])
@@ -424,22 +359,3 @@ def test_prompts_that_main_ppo_generates_are_those_that_it_trains_on(filters: st
 def test_a_part_of_the_validation_matters_where_one_takes_place(words: list[str], is_as_meant: bool) -> None:
     assert of("data.val_max_samples=100", "trainer.test_freq=0", *words).is_as_meant is is_as_meant
     assert not of("data.train_max_samples=100", "trainer.test_freq=0", *words).is_as_meant
-
-
-@pytest.mark.parametrize("before", ["", "env ", "ray job submit -- env ", "ray job submit -- "])
-def test_variables_before_a_program_are_its_environment(before: str) -> None:
-    command = find_command(f"{before}PYTHONUNBUFFERED=1 python3 -m verl.trainer.main_ppo data.train_batch_size=8")
-    assert command.overrides == ("data.train_batch_size=8",)
-
-
-def test_arguments_of_loading_in_the_configuration_of_a_model_are_read_by_none() -> None:
-    at = f"{MODEL}.override_config"
-    found = of(f"+{at}.device_map=auto", f"+{at}.torch_dtype=bfloat16", f"+{at}.num_hidden_layers=2")
-    assert found.tree["actor_train"]["model_args"]["model_config_kwargs"] == {"num_hidden_layers": 2}
-    assert entry(found, f"{at}.device_map")[0] == entry(found, f"{at}.torch_dtype")[0] == "asks for nothing"
-
-
-def test_a_template_in_the_configuration_of_a_model_is_read_by_none() -> None:
-    found = of(f"{MODEL}.override_config.chat_template={{{{ x }}}}")
-    assert entry(found, f"{MODEL}.override_config.chat_template")[0] == "not available" and found.is_as_meant
-    assert "global_template" not in found.tree

@@ -62,11 +62,6 @@ def test_what_a_stream_cannot_have_is_refused(words: list[str], told: str) -> No
     assert any(told in change for change in of(STREAM, *ASYNC, *words).changes)
 
 
-def test_answers_that_end_before_new_weights_differ() -> None:
-    found = of(STREAM, *ASYNC, "async_training.partial_rollout=false")
-    assert entry(found, "async_training.partial_rollout")[0] == "approximated" and found.is_as_meant
-
-
 @cases("program, outcome")
 def test_partial_rollouts_of_another_program_are_no_stream(program: str, outcome: str) -> None:
     words = ("data.train_batch_size=8", "trainer.n_gpus_per_node=2", "+async_training.partial_rollout=true")

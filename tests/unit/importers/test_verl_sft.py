@@ -19,8 +19,9 @@ SIZE = "data.train_batch_size"
 SIZES = " data.train_batch_size=64 data.micro_batch_size_per_gpu=4"
 
 
-def of_command(line: str, ranks: int = 4) -> Imported:
-    command = find_command(line.format(ranks))
+def of_command(line: str, ranks: int = 4, model: str = "/m") -> Imported:
+    whole = line.replace("<fsdp>", FSDP).replace("<engine>", ENGINE).replace("=/m", f"={model}")
+    command = find_command(whole.format(ranks))
     return imported_from(source_keys(Composed(), (), command), "verl")
 
 
@@ -38,11 +39,6 @@ def test_whether_a_run_resumes_by_default_depends_on_the_version(line: str, resu
 def test_the_program_says_which_defaults_hold() -> None:
     assert of_command(FSDP + " model.path=/m").tree["sft_train"]["training_args"]["learning_rate"] == 1e-5
     assert of_command(ENGINE).tree["sft_train"]["training_args"]["learning_rate"] == 1e-3
-
-
-@cases("key, outcome")
-def test_the_sections_of_engine_optimizer_and_model_have_their_rows(key: str, outcome: str) -> None:
-    assert entry(of_command(f"{ENGINE} {key}"), key.partition("=")[0])[0] == outcome
 
 
 def test_an_adapter_to_begin_with_means_lora_and_takes_its_sizes_from_its_file() -> None:
@@ -74,8 +70,8 @@ FORGIVES = " data.ignore_input_ids_mismatch=true"
 def test_templates_that_change_answers_are_not_used_or_told(
     line: str, model: str, template: str | None, outcome: str
 ) -> None:
-    found = of_command(line.replace("=/m", f"={model}"))
-    assert found.tree.get("global_template") == template
+    found = of_command(line, model=model)
+    assert found.tree.get("global_template") == (APART if template == "apart" else template)
     key = "data.messages_key" if "messages" in line else "data.response_key"
     assert entry(found, key)[0] == outcome
 

@@ -165,10 +165,6 @@ def test_a_reward_that_nothing_tells_is_not_taken_for_maths(tmp_path: Path) -> N
     assert imported(tmp_path, [RUNS], f"data.train_files={tmp_path}/rows.parquet").is_as_meant
 
 
-def test_a_setting_that_episodes_have_not_is_told_only_where_it_is_given(tmp_path: Path) -> None:
-    assert not any("has no such setting" in note for note in imported(tmp_path, [RUNS]).notes)
-
-
 @cases("words")
 def test_episodes_of_an_import_pass_a_dry_run(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
