@@ -64,6 +64,9 @@ def _no_answer(run: History) -> Iterator[Cause]:
         yield Cause(text, "rewards")
 
 
+_UNREAD = Cause("the reward does not find the answer: compare response and truth of a sample rollout", "rewards")
+
+
 def equal_rewards(run: History) -> Iterator[Diagnosis]:
     low, high = run.steady("rollout/reward_min", 5), run.steady("rollout/reward_max", 5)
     if low is None or low != high or run.count("actor/expert_weight"):
@@ -74,7 +77,7 @@ def equal_rewards(run: History) -> Iterator[Diagnosis]:
         return  # all is solved
     causes = [
         *_no_answer(run),
-        Cause("the reward does not find the answer: compare response and truth of a sample rollout", "rewards"),
+        _UNREAD,
         Cause("the tasks are too hard: easier ones first, or SFT on good answers", "actor_train.data_args.file_name"),
     ]
     if (run.last(CUT, 5) or 0) > 0.3:
@@ -250,7 +253,9 @@ def no_signal(run: History) -> Iterator[Diagnosis]:
     choose = Cause("drop groups without a signal and sample others", "query_filter_config.type", "mean_filter")
     if place < 0.15:
         what = "nearly all of them are wrong"
-        causes = (Cause("the tasks are too hard for this model", "actor_train.data_args.file_name"), harder, choose)
+        never = (run.best(REWARD, 5) or 0) < 0.02 * max(run.series["rollout/reward_max"])
+        hard = Cause("the tasks are too hard for this model", "actor_train.data_args.file_name")
+        causes = (_UNREAD, hard, harder) if never else (hard, harder, choose)
     else:
         what = "some tasks are always solved, the others never"
         causes = (choose, harder, Cause("a low temperature", "actor_infer.generating_args.temperature", "1.0"))
@@ -266,13 +271,10 @@ def one_part_pays(run: History) -> Iterator[Diagnosis]:
     pays = {name: run.last(name, 10) or 0.0 for name in parts}
     most = max(pays, key=lambda name: pays[name])
     if idle and pays[most] > 0.1:
-        yield Diagnosis(
-            f"{_part(most)} pays {pays[most]:.2g}, {' and '.join(map(_part, idle))} nothing in all steps",
-            (
-                Cause("the form is learnt and the task is not: it is too hard, or never rewarded", "rewards"),
-                Cause("the weight of the form is too large", "rewards"),
-            ),
-        )
+        form = Cause("the form is learnt and the task is not: it is too hard, or never rewarded", "rewards")
+        heavy = Cause("the weight of the form is too large", "rewards")
+        says = f"{_part(most)} pays {pays[most]:.2g}, {' and '.join(map(_part, idle))} nothing in all steps"
+        yield Diagnosis(says, (form, heavy))
 
 
 _NO_PARTS = ("time_s", "retries", "timeout_s")
