@@ -64,6 +64,7 @@ def _no_answer(run: History) -> Iterator[Cause]:
         yield Cause(text, "rewards")
 
 
+_NO_PARTS = ("time_s", "retries", "timeout_s")
 _UNREAD = Cause("the reward does not find the answer: compare response and truth of a sample rollout", "rewards")
 
 
@@ -277,9 +278,6 @@ def one_part_pays(run: History) -> Iterator[Diagnosis]:
         yield Diagnosis(says, (form, heavy))
 
 
-_NO_PARTS = ("time_s", "retries", "timeout_s")
-
-
 def _part(name: str) -> str:
     return name.removeprefix("rollout/reward_").removesuffix("_mean")
 
@@ -290,7 +288,8 @@ def wrong_ones_pay(run: History) -> Iterator[Diagnosis]:
     low, high = run.first(REWARD, 5), run.last(REWARD, 10)
     if run.count(name) < 20 or before is None or now is None or trend is None or low is None or high is None:
         return
-    is_lost = before >= 0.03 and run.last(name, 20) == 0
+    samples = (run.at("rollout_batch_size") or 8) * (run.at("num_return_sequences_in_group") or 8)
+    is_lost = before * samples >= 2 and run.last(name, 20) == 0  # there were ten in five steps
     if (is_lost or (trend.falls and before >= 0.1 and now < 0.3 * before)) and high > low:
         parts = [part for part in run.names("rollout/reward_", "_mean") if _part(part) not in _NO_PARTS]
         rise = {_part(part): (run.last(part, 10) or 0) - (run.first(part, 5) or 0) for part in parts}
