@@ -155,7 +155,14 @@ def test_the_examples_of_the_pages_on_agents_play_in_one_run(
         env |= {"max_steps": 2, "max_tokens_per_step": 16}
         env |= {"tasks": str(tmp_path / env["tasks"])} if "tasks" in env else {}
     config = yaml.safe_load(YAML.replace("MODEL", str(model)).replace("TAGS", f"[{', '.join(envs)}]"))
-    config |= {"custom_envs": envs, "rollout_batch_size": 10, "val_batch_size": 5, "max_steps": 1, "eval_steps": 0}
+    config |= {
+        "custom_envs": envs,
+        "rollout_batch_size": 10,
+        "val_batch_size": 5,
+        "max_steps": 1,
+        "eval_steps": 0,
+        "recorder": {"num_groups": 5},
+    }
     for key in ("train_env_manager", "val_env_manager"):
         config[key]["num_env_groups"] = 5
     del config["agent_endpoint"]
