@@ -30,8 +30,8 @@ _COURSE_POINTS = 40
 @dataclass(frozen=True)
 class Glance:
     """A line of the list. `key` stands for the directory in addresses; `reward`: the last value of the first curve,
-    named by `curve`, whose values so far are `course`; `health`: whether it learns; `written`: when it last wrote, in
-    seconds since 1970; `ran_s`: how long its starts ran, in seconds."""
+    whose values so far are `course`; `health`: whether it learns; `written`: when it last wrote, in seconds since 1970;
+    `ran_s`: how long its starts ran, in seconds."""
 
     key: str
     name: str
@@ -39,7 +39,6 @@ class Glance:
     state: State
     step: int
     max_steps: int | None
-    curve: str
     reward: float | None
     validation: float | None
     written: float
@@ -101,7 +100,7 @@ class RunList:
             self._runs.pop(key, None)
             if not (is_logs(directory / "logs") or is_logs(directory)):
                 return None
-            return Glance(key, directory.name, directory, "broken", 0, None, "", None, None, 0.0)
+            return Glance(key, directory.name, directory, "broken", 0, None, None, None, 0.0)
         self._runs[key] = run
         files, glance = self._known.get(key, (None, None))
         if glance is None or files is not run.files:  # else its state and its times alone may differ
@@ -157,7 +156,6 @@ def _glance(key: str, run: RunFiles) -> Glance:
         state="unknown",
         step=max(run.steps, default=0),
         max_steps=max_steps if isinstance(max_steps, int) else None,
-        curve=run.curves[0],
         reward=reward[-1][1] if reward else None,
         validation=validation[-1][1] if validation else None,
         written=0.0,
