@@ -87,6 +87,10 @@ def number(value: Any) -> float:
     return float(value)
 
 
+def percent(value: Any) -> float:
+    return number(value) / 100
+
+
 def whole(value: Any) -> int:
     return int(value)
 

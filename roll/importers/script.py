@@ -62,7 +62,7 @@ class Command:
     """Variables that were given, and that change nothing of the command."""
     line: int = 0
     gpus: int = GPUS
-    """Those of a machine, where the script leaves their number to it."""
+    """Number of GPUs of a machine, where the script leaves it to that."""
 
     def flag(self, *names: str) -> str | None:
         """The value of --name=value or --name value."""

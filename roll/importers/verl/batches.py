@@ -85,7 +85,7 @@ def batches(
         if leaves_gpus_open(source):
             return _open_ranks(source, role, prompts, group)
         mini = source.size(f"{_SECTIONS[role]}.{MINI_BATCH}", source.number(f"{ACTOR}.{MINI_BATCH}"))
-        too_many = _too_many(source, mini, prompts) if mini > prompts else ""
+        too_many = _too_many(mini, prompts) if mini > prompts else ""
         named = {mini * group: f" = {MINI_BATCH} {mini} x {group}"}
         return laid_out(source, role, (prompts, group, min(mini, prompts) * group), gpus(source), too_many, named)
 
@@ -121,14 +121,12 @@ def laid_out(
     return CombinedKeys(settings, text, near.strip())
 
 
-def _too_many(source: SourceLookup, mini: int, prompts: int) -> str:
+def _too_many(mini: int, prompts: int) -> str:
     """Say what verl makes of a mini batch that is larger than a step."""
-    said = f"{MINI_BATCH} {mini} is more than the {prompts} prompts of a step"
-    if not (source(IS_OLD) or source(f"{ACTOR}.use_dynamic_bsz")):
-        return f"{said}, which verl refuses."
     return (
-        f"{said}: verl makes one update, and takes {prompts} / {mini} of its loss. Adam's steps do not depend on that; "
-        "max_grad_norm meets a gradient that is so much larger here."
+        f"{MINI_BATCH} {mini} is more than the {prompts} prompts of a step: verl from 0.3 on refuses that without "
+        f"dynamic batches, else it makes one update, and takes {prompts} / {mini} of its loss. Adam's steps do not "
+        "depend on that; max_grad_norm meets a gradient that is so much larger here."
     )
 
 

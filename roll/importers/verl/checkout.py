@@ -59,6 +59,13 @@ class Checkout:
         )
 
     @property
+    def has_dual_clip(self) -> bool:
+        """Whether a loss is bounded by clip_ratio_c, as verl's is."""
+        return not self.is_whole or any(
+            re.search(r"(?m)^[^#\n]*\badvantages \* clip_ratio_c", text) for _, text in _texts(self.root)
+        )
+
+    @property
     def scores_in_program(self) -> bool:
         """Whether the program chooses the reward of a row itself, other than verl's."""
         return _is_own_choice(self.program)
@@ -111,7 +118,11 @@ def _is_own_choice(path: Path) -> bool:
 
 
 def _takes_others(choice: ast.FunctionDef) -> bool:
-    """Whether the last branch of a choice by source returns a reward instead of raising."""
+    """Whether the last branch of a choice by source returns a reward instead of raising, or nothing is chosen."""
+    if not any(
+        isinstance(node, ast.If) and "data_source" in map(_name, ast.walk(node.test)) for node in ast.walk(choice)
+    ):
+        return True
     chain = next((node for node in choice.body if isinstance(node, ast.If)), None)
     last: list[ast.stmt] = [chain] if chain else []
     while last and isinstance(last[-1], ast.If):

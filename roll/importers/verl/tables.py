@@ -39,6 +39,7 @@ from roll.importers.verl.variables import read_by_own_code
 
 _OF_SFT = ("model.partial_pretrain", "data.prompt_dict_keys", "data.multiturn.enable", "data.max_length", "optim.lr")
 CONFIG_NAME = "config-name"
+_DUAL = f"{ACTOR}.clip_ratio_c"
 _OF_ENGINE: Mapping[str, str] = {
     "engine.ulysses_sequence_parallel_size": "ulysses_sequence_parallel_size",
     "model.use_remove_padding": "use_remove_padding",
@@ -95,6 +96,10 @@ def import_verl(
     if command and script and checkout is not None:
         own = {OWN_REWARD: checkout.reward}
         own |= {} if checkout.has_kl_in_reward else {"algorithm.use_kl_in_reward": False}
+        if not checkout.has_dual_clip:
+            own |= {_DUAL: 0}
+            keys = [(key, 0 if key == _DUAL else value) for key, value in keys]
+            notes += [f"No loss of the checkout is bounded by {_DUAL}, whatever it is."]
         table = replace(table, place_of=checkout.place_of, program={**own, **table.program})
         found = of_program(checkout, command, script) if version is None else None
     if found is not None:

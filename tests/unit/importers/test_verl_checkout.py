@@ -4,6 +4,7 @@ from pathlib import Path
 
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported, read
+from roll.importers.verl.checkout import _is_own_choice
 from tests.helpers.cases import cases
 from tests.unit.importers.test_import import entry
 
@@ -29,7 +30,8 @@ def checkout(place: Path, script: str, last: str = RAISES, source: str = "openai
     files = {
         "__init__.py": "",
         "trainer/main_ppo.py": MAIN.format(last),
-        "trainer/ppo/ray_trainer.py": "x = config.data.own\n# apply_kl_penalty(x)\ny = config.data.prompt_type\n",
+        "trainer/ppo/ray_trainer.py": "x = config.data.own\n# apply_kl_penalty(x), -advantages * clip_ratio_c\n"
+        "y = config.data.prompt_type\n",
         "trainer/config/ppo_trainer.yaml": "algorithm: {gamma: 1.0}\n"
         f"data: {{max_prompt_length: 512, max_response_length: '${{room}}'{own}}}\n",
         "trainer/config/mine.yaml": "defaults: [ppo_trainer, user, _self_]\nalgorithm: {gamma: 0.9}\nroom: 64\n",
@@ -51,6 +53,12 @@ def test_keys_are_judged_by_what_the_code_reads(tmp_path: Path) -> None:
     assert outcome == "changes the run" and note.endswith("See verl/trainer/ppo/ray_trainer.py:1.")
     assert entry(found, "data.no") == ("asks for nothing", "no file of the checkout names it")
     assert found.tree["add_token_level_kl"] is False, "the call is commented out there"
+    assert any("bounded by actor_rollout_ref.actor.clip_ratio_c" in note for note in found.notes)
+
+
+def test_a_reward_that_asks_for_no_source_is_a_forks_own(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("def default_compute_score(data_source, text):\n    return len(text)\n")
+    assert _is_own_choice(tmp_path / "own.py")
 
 
 @cases("last, source, reward, words, asks")

@@ -405,14 +405,6 @@ def test_keys_of_rewards_count_beside_a_reward_model_that_is_off(key: str) -> No
     assert of("reward_model.enable=false", "reward_model.model.path=m", "reward_model.model.loss_type=ce").is_as_meant
 
 
-def test_more_prompts_of_an_update_than_of_a_step_were_allowed_before_02() -> None:
-    words, key = ("data.train_batch_size=64", f"{ACTOR}.ppo_mini_batch_size=256"), f"{ACTOR}.ppo_mini_batch_size"
-    old = of(*words, version="v0.1")
-    assert "verl refuses" not in entry(old, key)[1] and old.tree["resume_from_checkpoint"] is False
-    new = of(*words)
-    assert "verl refuses" in entry(new, key)[1] and new.tree["resume_from_checkpoint"] is True
-
-
 def test_engines_of_verl_have_names_of_here() -> None:
     found = {name: of(f"{ROLLOUT}.name={name}") for name in ("hf", "vllm", "sglang", "sglang_async", "trtllm")}
     names = [at(each, "actor_infer.strategy_args.strategy_name") for each in found.values()]
