@@ -44,16 +44,18 @@ def test_two_ranks_train_beside_a_reference_and_one_rank_goes_on(sort_data: Path
 def test_the_demo_learns_and_begins_as_with_deepspeed(sort_data: Path, start_run: StartRun) -> None:
     """Sampling is seeded and the weights are the same, so the first step of both runs trains on the same rows: their
     figures agree to 1e-4 (sums in another order)."""
-    run = start_run(sort_data, "tiny_sort_fsdp2", "max_steps=24", "eval_steps=24", "save_steps=-1")
+    keys = ("skip_idle_rows=false", "max_steps=24", "save_steps=-1")
+    run = start_run(sort_data, "tiny_sort_fsdp2", *keys, "eval_steps=24")
     assert run.wait() == 0, run.text
     assert run.metrics[0]["val/reward_mean"] < 0.3
     assert run.metrics[24]["val/reward_mean"] > 0.7
     gaps = [row["train_infer/log_prob_diff_max"] for step, row in run.metrics.items() if step]
     assert max(gaps) < 1e-4, gaps
-    deepspeed = start_run(sort_data, "tiny_sort", "max_steps=24", "eval_steps=-1", "save_steps=-1", name="deepspeed")
+    deepspeed = start_run(sort_data, "tiny_sort", *keys, "eval_steps=-1", name="deepspeed")
     deepspeed.wait_for_step(1)
     first, want = run.metrics[1], deepspeed.metrics[1]
-    compared = [name for name in want if name.startswith("actor/")]
+    of_ranks = "actor/prefix_sharing_factor"  # one of the runs shares its rows between two ranks
+    compared = [name for name in want if name.startswith("actor/") and name != of_ranks]
     assert len(compared) > 5
     for name in compared:
         assert first[name] == pytest.approx(want[name], abs=1e-4, rel=1e-4), name
