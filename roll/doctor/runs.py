@@ -22,13 +22,12 @@ from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.platforms.table import PLATFORMS
 from roll.run.kind import kind_of
 from roll.run.saving.model_files import read_model_config
-from roll.run.saving.rehearsal import checkpoint_bytes
 from roll.run.spec import PipelineSpec
 from roll.run.stages.entries import STAGES
 from roll.run.stages.planned import plan_stages
 from roll.run.start.load import Loaded, check
 from roll.run.start.machine import machine_of
-from roll.run.start.memory_report import memory_report
+from roll.run.start.memory_report import checkpoint_bytes, memory_report
 from roll.run.start.preflight import machine_report
 from roll.run.start.start_checks import refusals
 from roll.utils.files import is_hub_id, path_info

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from transformers.utils.hub import cached_file
 
 from roll.configs.sections.model import ModelArgs
-from roll.configs.tables.vision import VISION
+from roll.configs.tables.sight import WRITTEN
 from roll.errors import ConfigError
 from roll.models.hub import local_model
 from roll.utils.files import path_info
@@ -77,8 +77,7 @@ def _write_marks(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
     """Patch the chat template to write the processor's image placeholders, with one token for a picture."""
     file = model_file(name, "config.json")
     kind = json.loads(file.read_text(encoding="utf-8")).get("model_type") if file is not None else None
-    facts = VISION.get(str(kind))
-    written = None if facts is None else facts.written
+    written = WRITTEN.get(str(kind))
     if written is not None and isinstance(tokenizer.chat_template, str):
         tokenizer.chat_template = tokenizer.chat_template.replace(*written)
 

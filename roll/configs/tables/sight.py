@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from roll.errors import ConfigError, PictureError
@@ -33,8 +34,6 @@ class VisionFacts:
     - `lifts_short_sides`: a side below one token is first scaled to it, and the other alike
     - `image_token`, `marks`: the keys of config.json for the token of pictures, and for those around a picture
     - `squares`: how pictures become squares of one size; None: patches, by their own shape
-    - `written`: what the chat template writes for a picture, and what the processor makes of it before it cuts the text
-      into tokens, here with one token of the picture
     - `looks_both_ways`: tokens of a picture attend to each other, later ones too
     - `colours`: mean and deviation of a model whose files say nothing of them; None: by the size of its patches
     """
@@ -48,11 +47,16 @@ class VisionFacts:
     image_token: str = "image_token_id"
     marks: tuple[str, str] = ("vision_start_token_id", "vision_end_token_id")
     squares: Squares | None = None
-    written: tuple[str, str] | None = None
     looks_both_ways: bool = False
     colours: tuple[_Colours, _Colours] | None = None
 
 
+WRITTEN: Mapping[str, tuple[str, str]] = {
+    "gemma3": ("<start_of_image>", "\n\n<start_of_image><image_soft_token><end_of_image>\n\n"),
+    "internvl": ("<IMG_CONTEXT>", "<img><IMG_CONTEXT></img>"),
+}
+"""By model_type: what the chat template writes for a picture, and what the processor makes of it before it cuts the
+text into tokens, here with one token of the picture."""
 _TOWER_WORDS, _MERGER_WORDS = (
     ("vision_model", "vision_tower", "visual"),
     ("projector", "multi_modal_projector", "merger"),
@@ -247,7 +251,7 @@ class VisionModel:
     @property
     def template_token(self) -> int:
         """The token that its processor puts a picture in the place of."""
-        begins = self.facts.written is not None and self.start_token >= 0
+        begins = self.model_type in WRITTEN and self.start_token >= 0
         return self.start_token if begins else self.image_token
 
     @property

@@ -38,14 +38,12 @@ VISION: Mapping[str, VisionFacts] = {
         image_token="image_token_index",
         marks=("boi_token_index", "eoi_token_index"),
         squares=Squares(896, 256, resample=BILINEAR),
-        written=("<start_of_image>", "\n\n<start_of_image><image_soft_token><end_of_image>\n\n"),
         looks_both_ways=True,
         colours=_HALVES,
     ),
     "internvl": VisionFacts(
         marks=("", ""),  # its config.json does not name them
         squares=Squares(448, 256, most=12),
-        written=("<IMG_CONTEXT>", "<img><IMG_CONTEXT></img>"),
         colours=_IMAGENET,
     ),
 }

@@ -132,6 +132,12 @@ def frame_times(source: PictureSource) -> tuple[list[float], float]:
     return starts, at
 
 
+def read_file(source: PictureSource) -> tuple[bytes, str]:
+    """Return the bytes of a picture's file, and the ending that its format has. Raises PictureError."""
+    contents = read_bytes(source)
+    return contents, (format_of(contents[:16]) or "bin").lower()
+
+
 def read_bytes(source: PictureSource) -> bytes:
     """The picture's file. Raises PictureError; what is elsewhere is tried three times."""
     try:

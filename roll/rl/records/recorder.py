@@ -297,11 +297,10 @@ def _turn_row(turn: Turn) -> dict[str, Any]:
 def _picture_row(picture: Picture, stem: str, files: dict[str, bytes]) -> dict[str, str]:
     """A picture that goes into a file beside the record, by its name there."""
     assert picture.source is not None, "a picture of an environment has its file for a source"
-    from roll.datasets.pictures.decode import read_bytes  # only where a rollout shows some
-    from roll.datasets.pictures.forms import format_of
+    from roll.datasets.pictures.decode import read_file  # only where a rollout shows some
 
-    contents = read_bytes(picture.source)
-    name = f"{stem}.{picture.digest[:16]}.{(format_of(contents[:16]) or 'bin').lower()}"
+    contents, ending = read_file(picture.source)
+    name = f"{stem}.{picture.digest[:16]}.{ending}"
     files[name] = contents
     return {"form": BESIDE, "place": name, "where": picture.source.where}
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-import roll
 from roll.configs.sections.run import RunConfig
 from roll.run.display.view import View
 from roll.run.saving.manifest import reason
@@ -84,7 +83,7 @@ class RunRecord:
         self._secrets = find_secrets(tree)
         start = RunStart(
             started=_now(), steps_done=steps_done, pid=os.getpid(), host=socket.gethostname(), machine=_machine(),
-            commit=commit_of(Path(roll.__path__[0]).parent),
+            commit=commit_of(Path(__file__).parents[3]),
         )  # fmt: skip
         self._write(
             RunStory(

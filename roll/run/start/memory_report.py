@@ -1,6 +1,7 @@
-"""The memory of a run, as far as its models' config.json are on this machine."""
+"""The memory of a run and the disk of its checkpoints, as far as its models' config.json are on this machine."""
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from roll.run.start.machine import smallest_gpu_bytes
 
 if TYPE_CHECKING:
     from roll.configs.memory.parts import RoleFacts
+
+STATE_BYTES = 12  # of a trained parameter in a checkpoint: fp32 copy and two moments
 
 
 @dataclass(frozen=True)
@@ -75,3 +78,42 @@ def gather_facts(config: RunConfig, plan: RunPlan, gpu_bytes: float | None) -> "
 
             facts[name] = role_facts(plan, role, worker, shape, gpu_bytes)
     return facts, missing
+
+
+def checkpoint_bytes(config: RunConfig, sure: bool = False) -> float:
+    """Bytes of a checkpoint, about; 0 where no model is known: the weights of each role that learns, and the states of
+    what is trained. `sure`: no more than there will be, whatever the optimizer keeps."""
+    if all(read_model_config(worker.model_args)[0] is None for worker in config.learning_roles.values()):
+        return 0.0
+    from roll.configs.memory.model_shape import model_shape
+    from roll.configs.memory.parts import BYTES_OF
+    from roll.configs.memory.trained import held_weights
+
+    size = 0.0
+    for role, worker in config.learning_roles.items():
+        args, (model, _) = worker.model_args, read_model_config(worker.model_args)
+        shape = None if model is None else model_shape(model, config.roles[role].head or "lm")[0]
+        if shape is not None:
+            trained = sum(weight.num_elements for weight, learns in held_weights(shape, args) if learns)
+            size += BYTES_OF[args.dtype] * shape.num_elements + (0 if sure else STATE_BYTES * trained)
+    return size
+
+
+def room_problems(config: RunConfig) -> Iterator[Problem]:
+    """A disk that is too small for one checkpoint."""
+    if config.save_steps <= 0 or not (needed := checkpoint_bytes(config, sure=True)):
+        return
+    place = config.checkpoint_dir.absolute()
+    try:
+        free = shutil.disk_usage(next(path for path in (place, *place.parents) if path.is_dir())).free
+    except OSError:
+        return  # `directories` are looked at by name
+    if free < needed:
+        from roll.configs.memory.parts import gigabytes
+
+        yield Problem(
+            f"checkpoint_config.output_dir: {place} has {gigabytes(free)} GB free, and the weights of one checkpoint "
+            f"alone take {gigabytes(needed)} GB. Free some, or choose another disk.",
+            ("checkpoint_config", "output_dir"),
+            "place",
+        )

@@ -28,9 +28,9 @@ from roll.models import hub, multimodal
 from roll.models.hub import INSTALL, is_on_modelscope
 from roll.platforms.table import PLATFORMS
 from roll.run.saving.model_files import read_model_config
-from roll.run.saving.rehearsal import room_problems
 from roll.run.start.device_defaults import unplaced
 from roll.run.start.machine import machine_of
+from roll.run.start.memory_report import room_problems
 from roll.run.tracking.build import missing_trackers, tracker_problems
 from roll.utils.files import is_hub_id, path_info
 from roll.utils.imports import is_installed

@@ -12,9 +12,9 @@ from safetensors.numpy import load_file
 
 from roll.commands.table import main
 from roll.doctor.runs import damage, disk_findings, weight_findings
-from roll.run.saving.rehearsal import checkpoint_bytes
 from roll.run.spec import pipeline_of
 from roll.run.start.load import load
+from roll.run.start.memory_report import checkpoint_bytes
 
 
 @pytest.fixture

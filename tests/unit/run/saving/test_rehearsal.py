@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from roll.errors import ConfigError
-from roll.run.saving.rehearsal import checkpoint_bytes, rehearse_saving, room_problems
+from roll.run.saving.rehearsal import rehearse_saving
+from roll.run.start.memory_report import checkpoint_bytes, room_problems
 from tests.helpers.configs import config
 
 Usage = namedtuple("Usage", "total used free")
