@@ -53,7 +53,7 @@ BUILTINS: Mapping[str, Builtin] = {
         package=("reasoning_gym", "pip install reasoning-gym==0.1.25"),
     ),
     "trinity_reward": Builtin("roll.rewards.trinity:TrinityReward"),
-    LLM_JUDGE: Builtin("roll.rewards.judge.judge:Judge", is_quick=False, package=("openai", "pip install openai")),
+    LLM_JUDGE: Builtin("roll.rewards.judge.api:ApiJudge", is_quick=False, package=("openai", "pip install openai")),
     "code_sandbox": Builtin(
         "roll.rewards.code.reward:CodeSandbox",
         reward_types=("hard", "soft"),

@@ -8,7 +8,7 @@ from roll.distributed.executor.clusters import RunClusters
 from roll.errors import WorkerError
 from roll.rewards.base import RewardInput, RewardOutcome
 from roll.rewards.config import RewardConfig
-from roll.rewards.table import sharing_of
+from roll.rewards.table import judge_class, sharing_of
 from roll.rewards.worker import LOOP_GRACE_S, Attempts
 from roll.types.rollout import Place
 
@@ -116,8 +116,4 @@ def _outcome(reply: list[RewardOutcome] | BaseException) -> RewardOutcome:
 
 
 def _for_workers(reward: RewardConfig) -> RewardConfig:
-    if reward.judge_model_type is None:
-        return reward
-    from roll.rewards.judge.api import for_workers  # only where a judge scores
-
-    return for_workers(reward)
+    return reward if reward.judge_model_type is None else judge_class().for_workers(reward)

@@ -18,19 +18,12 @@ MISSING = f"is missing: {', '.join(BUILTINS)}, {REWARD_MODEL}, or your own packa
 def required_columns(config: RewardConfig) -> tuple[Columns, ...]:
     """The columns that its parts declare (`requires`). Imports them, and builds nothing."""
     columns = [column for part in parts_of(config) for column in _declared(part) or ()]
-    return tuple(dict.fromkeys([*columns, *(_judged_columns(config) if config.is_judge else ())]))
+    return tuple(dict.fromkeys([*columns, *(judge_class().columns(config) if config.is_judge else ())]))
 
 
-def _judged_columns(config: RewardConfig) -> tuple[Columns, ...]:
-    from roll.rewards.judge.api import method_of  # only where a judge scores
-
-    return method_of(config).prompt.columns
-
-
-def _api_judge(config: RewardConfig) -> Reward:
-    from roll.rewards.judge.api import api_judge
-
-    return api_judge(config)
+def judge_class() -> Any:
+    """`roll.rewards.judge.api.ApiJudge`, for a domain that a judge scores."""
+    return resolve(LLM_JUDGE, PATHS)
 
 
 def reads_ground_truth(config: RewardConfig) -> bool:
@@ -65,7 +58,7 @@ def build_reward(config: RewardConfig, judge: Reward | None = None) -> Reward | 
     """The callable that scores one RewardInput, or a list of them (`takes_batch`). Raises what the import or the
     constructor raises. `judge`: what llm_judge is, where it is not a model behind an address."""
     links = [
-        _judge_link(part, judge or _api_judge(config)) if part.reward == LLM_JUDGE else _link(part)
+        _judge_link(part, judge or judge_class()(config)) if part.reward == LLM_JUDGE else _link(part)
         for part in parts_of(config)
     ]
     if not links:

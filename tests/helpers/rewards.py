@@ -1,6 +1,7 @@
 """What the rewards of a configuration say of themselves, as texts."""
 
-from roll.pipeline.rlvr.reward_checks import code_problems, unreachable_judges
+from roll.pipeline.rlvr.judge_checks import unreachable_judges
+from roll.pipeline.rlvr.reward_checks import code_problems
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.layout.source import REPOSITORY, Module, modules
 
 KERNEL = "kernel"
-KERNEL_IMPORTS_OF_RINGS = 50
+KERNEL_IMPORTS_OF_RINGS = 23
 CLOSURES = {
     "a rank of fsdp2_train": (("roll.distributed.strategy.fsdp2.train",), 9_200),
     "a run of RLVR with fsdp2_train, vllm and math_rule": (

@@ -11,12 +11,13 @@ from typing import Any, Protocol, cast
 
 import regex
 
+from roll.distributed.executor.clusters import RLClusters
 from roll.distributed.executor.pictures import PictureLoader
 from roll.distributed.executor.placement import Claim
 from roll.distributed.executor.step_rows import texts_at, texts_of
 from roll.errors import ConfigError, WorkerError
+from roll.pipeline.rlvr.judge_checks import judge_sight_problems
 from roll.pipeline.rlvr.prompt_rollouter import reward_input
-from roll.pipeline.rlvr.reward_checks import judge_sight_problems
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.rewards.base import Reward, RewardInput, RewardOutcome, Score, has_form
 from roll.rewards.config import RewardConfig
@@ -71,6 +72,23 @@ class _Judged:
             return True
         match = functools.partial(self.form.fullmatch, timeout=self.timeout_s, concurrent=True)
         return await asyncio.to_thread(has_form, match, self.form.pattern, text)
+
+
+class JudgeModels:
+    """The judges on engines of a run (`rlvr_pipeline.ScoringModels`)."""
+
+    def __init__(self, config: RLVRConfig, policy: object, policy_vision: object):
+        self._config, self._texts = config, judge_texts(config)
+
+    def check_pictures(self, domains: Collection[str]) -> None:
+        check_judges(self._config, self._texts, domains)
+
+    def started(
+        self, clusters: RLClusters, run: Callable[[Coroutine[Any, Any, Any]], Any]
+    ) -> tuple[Mapping[str, EngineJudges], Mapping[str, AfterRolloutJudge]]:
+        judges = EngineJudges(self._config, clusters.engines, self._texts)
+        during = dict.fromkeys(self._config.judge_of, judges)
+        return during, judges.group_scorers(self._config, clusters.engines, run)
 
 
 class EngineJudges:

@@ -1,7 +1,7 @@
 """Reward models: a sequence-classification head scores whole answers, after the rollout, in batches on devices."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from roll.datasets.pictures.decode import measure
 from roll.datasets.pictures.expansion import cut_media, expand
 from roll.datasets.templates import FORMS, Form
 from roll.datasets.tool_calls import rendered
+from roll.distributed.executor.clusters import RLClusters
 from roll.distributed.executor.placement import Claim
 from roll.distributed.executor.roles import ScoreCluster
 from roll.distributed.executor.step_rows import fetched
@@ -163,12 +164,18 @@ class RewardModel:
         return attempt.rewarded(score, {TRUNCATED: float(shown.was_cut)})
 
 
-def group_scorers(
-    config: RLVRConfig, readers: Mapping[str, AnswerReader], clusters: Mapping[str, ScoreCluster]
-) -> dict[str, RewardModel]:
-    """The scorers of the domains that a reward model scores."""
-    models = {role: RewardModel(readers[role], clusters[role]) for role in config.scorer_roles}
-    return {domain: models[role] for domain, role in config.scorer_of.items()}
+class RewardModels:
+    """The reward models of a run (`rlvr_pipeline.ScoringModels`)."""
+
+    def __init__(self, config: RLVRConfig, policy: PreTrainedTokenizerBase, policy_vision: VisionModel | None):
+        self._config, self._readers = config, answer_readers(config, policy, policy_vision)
+
+    def check_pictures(self, domains: Collection[str]) -> None:
+        """Nothing: `check_shown` asks of their roles."""
+
+    def started(self, clusters: RLClusters, run: object) -> tuple[Mapping[str, Any], Mapping[str, RewardModel]]:
+        models = {role: RewardModel(self._readers[role], clusters.scorers[role]) for role in self._config.scorer_roles}
+        return {}, {domain: models[role] for domain, role in self._config.scorer_of.items()}
 
 
 def answer_readers(

@@ -1,6 +1,7 @@
 """Checks of the RLVR part of a configuration: domains, rewards, data, validation."""
 
 from collections.abc import Collection, Iterator
+from types import ModuleType
 
 from roll.configs.checks.pictures import picture_problems, sight_problems
 from roll.configs.checks.roles import REWARD as REWARD_SWITCHES
@@ -20,13 +21,6 @@ from roll.datasets.shown import named_columns
 from roll.datasets.sources import all_rows, data_sources
 from roll.datasets.templates import template_name_problem, template_warning
 from roll.errors import ConfigError
-from roll.pipeline.rlvr.reward_checks import (
-    engine_judge_problems,
-    judge_length_problems,
-    judge_problems,
-    judge_warnings,
-    unreachable_judges,
-)
 from roll.pipeline.rlvr.rlvr_config import LEARNT, REWARD, RLVRConfig, eval_set_problems
 from roll.rewards.chain import SHORT, parts_of
 from roll.rewards.config import BUILTINS, RewardConfig, RewardModelArgs
@@ -139,7 +133,7 @@ def rlvr_warnings(config: RLVRConfig) -> list[str]:
         and (row := BUILTINS.get(reward.reward or "")) is not None
         and not row.reward_types
     ]
-    warnings += judge_warnings(config)
+    warnings += [text for judges in _judges(config) for text in judges.judge_warnings(config)]
     warnings += [
         f"rewards.{domain}.code_url does nothing: "
         + ("use_local is true." if "code_sandbox" in names else "code_sandbox is the reward that reads it.")
@@ -175,7 +169,7 @@ def missing_files(config: RLVRConfig) -> list[Problem]:
     return [
         *missing_data_files(config.data_args, read_vision(config.actor_train.model_args) is not None),
         *unknown_templates(_templates(config)),
-        *judge_length_problems(config),
+        *(problem for judges in _judges(config) for problem in judges.judge_length_problems(config)),
     ]
 
 
@@ -214,7 +208,8 @@ def local_rows(config: RLVRConfig) -> Iterator[str]:
 
 def data_problems(config: RLVRConfig) -> Iterator[str]:
     """Yield problems of all rows, wherever they are, and of judges that do not answer."""
-    yield from unreachable_judges(config) if config.uses_engines else ()
+    for judges in _judges(config) if config.uses_engines else ():
+        yield from judges.unreachable_judges(config)
     yield from _row_problems(config, reach=True)
 
 
@@ -267,13 +262,23 @@ def unseen_tags(config: RLVRConfig) -> Iterator[str]:
 
 def _shown_problems(config: RLVRConfig, domains: Collection[str]) -> Iterator[str]:
     """Yield the problems of rows of these domains that show pictures, as far as the models that are here say."""
-    from roll.pipeline.rlvr.reward_checks import judge_sight_problems
-
     of_text = config.scorers_without(domains)
     seen = known_sight(config.model_roles)
     yield from picture_problems(config, "actor_train")
     yield from sight_problems(config, "actor_train", seen, lacks_gpus(config), of_text)
-    yield from judge_sight_problems(config, known_sight(config.judge_roles), domains)
+    for judges in _judges(config):
+        yield from judges.judge_sight_problems(config, known_sight(config.judge_roles), domains)
+
+
+def _judges(config: RLVRConfig) -> list[ModuleType]:
+    """The module of checks of judges, for a run with a key of one."""
+    of_domains = (key for worker in config.rewards.values() for key in worker.model_fields_set)
+    is_named = any(worker.is_judge for worker in config.rewards.values())
+    if config.reward_model is None and not is_named and not any(key.startswith("judge_") for key in of_domains):
+        return []
+    from roll.pipeline.rlvr import judge_checks
+
+    return [judge_checks]
 
 
 def _reward_problems(config: RLVRConfig) -> Iterator[Problem]:
@@ -291,8 +296,10 @@ def _reward_problems(config: RLVRConfig) -> Iterator[Problem]:
         yield from _filter_problems(f"rewards.{domain}", worker)
         if not worker.is_model:
             yield from _one_reward(f"rewards.{domain}", worker)
-            yield from judge_problems(f"rewards.{domain}", worker)
-    yield from engine_judge_problems(config)
+            for judges in _judges(config):
+                yield from judges.judge_problems(f"rewards.{domain}", worker)
+    for judges in _judges(config):
+        yield from judges.engine_judge_problems(config)
     yield from reward_model_problems(config)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -42,6 +42,7 @@ from roll.rl.step_credit import StepCredit
 from roll.run.loop import of_known_length
 from roll.types.batch import RowMeta
 from roll.types.rollout import SamplingParams, Task, TrajectoryGroup
+from roll.utils.imports import resolve
 
 # Credit of rows that weigh in the loss by what is known of them: difficulty, length, format.
 
@@ -60,9 +61,26 @@ class WeightedCredit(StepCredit):
         return (None, {}) if self._weights is None else row_weights(meta, self._weights)
 
 
-if TYPE_CHECKING:
-    from roll.pipeline.rlvr.reward_model import AnswerReader
-    from roll.rewards.judge.engine import JudgeText
+SCORERS = {
+    "scorer_roles": "roll.pipeline.rlvr.reward_model:RewardModels",
+    "judge_roles": "roll.pipeline.rlvr.judge_service:JudgeModels",
+}
+"""Classes of the models that score answers on devices of the run, by the property of the settings with their roles."""
+
+
+class ScoringModels(Protocol):
+    """Made before any process is started, of the settings, the policy's tokenizer and how the policy sees."""
+
+    def check_pictures(self, domains: Collection[str]) -> None:
+        """Raises ConfigError where one is to be shown the pictures of these domains, and cannot be."""
+        ...
+
+    def started(
+        self, clusters: RLClusters, run: Callable[[Coroutine[Any, Any, Any]], Any]
+    ) -> tuple[Mapping[str, RewardService], Mapping[str, GroupScorer]]:
+        """What scores during the rollout and after it, by domain. `run` waits on the loop of the rollouts."""
+        ...
+
 
 logger = logging.getLogger(__name__)
 
@@ -89,22 +107,15 @@ class RLVRPipeline(RLPipeline):
         super().__init__(config, plan)
         self.vision = vision_of(config.actor_train.model_args)  # None: the policy takes text alone
         self.validation_tasks: Sequence[Sequence[Task]] = ()  # by what is validated
-        self.judge_texts: Mapping[str, JudgeText] = {}
-        self.answer_readers: Mapping[str, AnswerReader] = {}
+        self.scoring_models: list[ScoringModels] = []
 
     def make_credit(self) -> StepCredit:
         return WeightedCredit(self.config, self.plan)
 
     def load_validation(self) -> None:
         config = self.config
-        if config.scorer_roles:
-            from roll.pipeline.rlvr.reward_model import answer_readers
-
-            self.answer_readers = answer_readers(config, self.tokenizer, self.vision)
-        if config.judge_roles:
-            from roll.pipeline.rlvr.judge_service import judge_texts
-
-            self.judge_texts = judge_texts(config)
+        classes: list[Any] = [resolve(path) for roles, path in SCORERS.items() if getattr(config, roles)]
+        self.scoring_models = [each(config, self.tokenizer, self.vision) for each in classes]
         self.validation_tasks = [
             self._load_tasks(validated.data_args, f"{validated.at}.data_args", self.plan.val_prompt_length)
             for validated in config.validated
@@ -138,10 +149,8 @@ class RLVRPipeline(RLPipeline):
             from roll.run.start.shown_models import check_shown
 
             check_shown(self.config, "actor_train", self.vision, of_text=self.config.scorers_without(domains))
-            if self.judge_texts:
-                from roll.pipeline.rlvr.judge_service import check_judges
-
-                check_judges(self.config, self.judge_texts, domains)
+            for models in self.scoring_models:
+                models.check_pictures(domains)
         return bool(domains)
 
     def build(self) -> None:
@@ -165,16 +174,10 @@ class RLVRPipeline(RLPipeline):
         pools = RewardPools(clusters, config.pool_rewards)
         services: dict[str, RewardService] = dict.fromkeys(config.rewards, pools)
         scorers: dict[str, GroupScorer] = {}
-        if config.scorer_of:
-            from roll.pipeline.rlvr.reward_model import group_scorers
-
-            scorers |= group_scorers(config, self.answer_readers, clusters.scorers)
-        if config.judge_of:
-            from roll.pipeline.rlvr.judge_service import EngineJudges
-
-            judges = EngineJudges(config, clusters.engines, self.judge_texts)
-            services |= dict.fromkeys(config.judge_of, judges)
-            scorers |= judges.group_scorers(config, clusters.engines, self.loop.run)
+        for models in self.scoring_models:
+            during, after = models.started(clusters, self.loop.run)
+            services |= during
+            scorers |= after
         if config.after_rollout_domains:
             self.late_rewards.use(scorers, clusters.placement.hold)
         rewards = RewardsByDomain(services)

@@ -204,15 +204,23 @@ def address_of(config: RewardConfig) -> Address:
     return Address(config.judge_api_url, config.judge_model_name, key_of(config.judge_api_key))
 
 
-def api_judge(config: RewardConfig) -> Judge:
+class ApiJudge(Judge):
     """A judge behind an address, for one of the domain's processes, which share the requests among them."""
-    way = method_of(config)
-    max_requests = max(1, config.judge_max_requests // config.num_workers)
-    model = ApiModel(address_of(config), config.generating_args, max_requests, config.judge_request_timeout_s)
-    return Judge(way.prompt, way.read, model, config.judge_max_retries, bool(config.judge_sees_pictures))
 
+    def __init__(self, config: RewardConfig):
+        way = method_of(config)
+        max_requests = max(1, config.judge_max_requests // config.num_workers)
+        model = ApiModel(address_of(config), config.generating_args, max_requests, config.judge_request_timeout_s)
+        super().__init__(way.prompt, way.read, model, config.judge_max_retries, bool(config.judge_sees_pictures))
 
-def for_workers(config: RewardConfig) -> RewardConfig:
-    """The config with what only this process can read: the prompt's file, and the key of its environment."""
-    resolved = {"judge_prompt": prompt_named(config.judge_prompt).text, "judge_api_key": key_of(config.judge_api_key)}
-    return config.model_copy(update={**resolved, "judge_verdict": method_of(config).form})
+    @staticmethod
+    def columns(config: RewardConfig) -> tuple[str, ...]:
+        """Columns of the data that a domain's prompt takes up, whoever judges."""
+        return method_of(config).prompt.columns
+
+    @staticmethod
+    def for_workers(config: RewardConfig) -> RewardConfig:
+        """The config with what only this process can read: the prompt's file, and the key of its environment."""
+        key, prompt = key_of(config.judge_api_key), prompt_named(config.judge_prompt).text
+        changes = {"judge_prompt": prompt, "judge_api_key": key, "judge_verdict": method_of(config).form}
+        return config.model_copy(update=changes)

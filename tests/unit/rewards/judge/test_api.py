@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from roll.pipeline.rlvr.reward_checks import unreachable_judges
+from roll.pipeline.rlvr.judge_checks import unreachable_judges
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.rewards.base import RewardInput, RewardOutcome
 from roll.rewards.config import RewardConfig
-from roll.rewards.judge.api import for_workers
+from roll.rewards.judge.api import ApiJudge
 from roll.rewards.worker import RewardWorker
 from roll.types.media import PictureSource
 from tests.helpers.judge_server import CLOSES, HANGS, Act, judge_server, says, sends
@@ -38,7 +38,7 @@ def settings(url: str, **changes: Any) -> RewardConfig:
         "generating_args": {"temperature": 0},
         "timeout_s": 300.0,
     }
-    return for_workers(RewardConfig.model_validate(keys | changes))
+    return ApiJudge.for_workers(RewardConfig.model_validate(keys | changes))
 
 
 def judged(config: RewardConfig, *responses: str) -> list[RewardOutcome]:

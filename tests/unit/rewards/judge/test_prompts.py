@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from roll.pipeline.rlvr.reward_checks import judge_length_problems
+from roll.pipeline.rlvr.judge_checks import judge_length_problems
 from roll.pipeline.rlvr.rlvr_checks import rlvr_warnings
 from roll.rewards.base import RewardInput
 from roll.rewards.config import RewardConfig
