@@ -19,10 +19,9 @@ from roll.configs.problems import did_you_mean
 from roll.configs.sections.data import DataArgs
 from roll.datasets.encoding import load_tasks
 from roll.datasets.file_tokenizer import file_tokenizer
-from roll.datasets.generated import task_of
 from roll.datasets.loader import DataFile
 from roll.datasets.rows import Domain
-from roll.datasets.sources import data_sources
+from roll.datasets.sources import data_sources, task_of
 from roll.envs.table import ENVIRONMENTS, gem_id
 from roll.errors import ConfigError
 from roll.rewards.base import REQUIRED

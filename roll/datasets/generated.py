@@ -18,6 +18,7 @@ from typing import Any
 
 from roll.configs.problems import did_you_mean
 from roll.configs.sections.data import DataArgs
+from roll.datasets.sources import GENERATED, task_of
 from roll.errors import ConfigError, describe
 from roll.utils.files import write_whole
 from roll.utils.imports import resolve
@@ -28,13 +29,7 @@ INSTALL = "pip install reasoning-gym==0.1.25"
 SPLITS = ("train", "test")
 TEST_PART = 5  # one question in five, by its hash, is of the split test
 DRAWS = 20  # for a row that is asked for, at most
-_PREFIX = "reasoning_gym:"
 _DEFAULTS = {"size": 500, "seed": 1}
-
-
-def task_of(name: str) -> str | None:
-    """Example: "chain_sum" of "reasoning_gym:chain_sum", None of a file."""
-    return name.removeprefix(_PREFIX) if name.startswith(_PREFIX) else None
 
 
 def missing_generator() -> str | None:
@@ -52,18 +47,18 @@ def rows_file(task: str, args: DataArgs, key: str) -> Path:
     validates = key.startswith(("validation.", "eval_sets."))
     split = args.split or SPLITS[validates]
     if split not in SPLITS:
-        raise ConfigError(f"{key}.split: {split!r} must be {' or '.join(SPLITS)}, as {_PREFIX}{task} has no other")
+        raise ConfigError(f"{key}.split: {split!r} must be {' or '.join(SPLITS)}, as {GENERATED}{task} has no other")
     asked = json.dumps([task, split, _settings(task, args)], sort_keys=True)
     name = hashlib.sha256(f"{version('reasoning-gym')} {asked}".encode()).hexdigest()[:12]
     path = Path(CACHE).expanduser() / f"{task}-{split}-{name}.jsonl"
     if path.is_file():
         return path
-    logger.warning("making the rows of %s%s, once: they are kept in %s", _PREFIX, task, path)
+    logger.warning("making the rows of %s%s, once: they are kept in %s", GENERATED, task, path)
     command = [sys.executable, "-m", "roll.datasets.generated", asked]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONHASHSEED": "0"})
     if done.returncode != 0:
         last = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
-        raise ConfigError(f"{key}.file_name: {_PREFIX}{task} cannot be made with {key}.generator: {last}")
+        raise ConfigError(f"{key}.file_name: {GENERATED}{task} cannot be made with {key}.generator: {last}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, done.stdout)

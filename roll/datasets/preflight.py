@@ -9,11 +9,10 @@ from roll.configs.tables.sight import VisionModel
 from roll.datasets.loader import DataFile, DataSource, Row
 from roll.datasets.rows import Domain, Example, RowReader
 from roll.datasets.shown import named_columns
-from roll.datasets.sources import data_sources
+from roll.datasets.sources import MAX_BYTES_IN_FULL, data_sources
 from roll.datasets.templates import template_problem, variables_problem
 from roll.errors import ConfigError
 
-MAX_BYTES_IN_FULL = 16 * 2**20  # JSON of this size is read in about 0.2 s
 ROWS_OF_A_BIG_FILE = 1000
 MAX_PROBLEMS_PER_FILE = 5
 

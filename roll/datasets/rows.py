@@ -16,17 +16,12 @@ from roll.datasets.tool_calls import Tool, calls_in, plain, tools_in
 from roll.datasets.usual_columns import prompt_hint, truth_hint
 from roll.errors import ConfigError
 from roll.types.media import PictureSource
-from roll.utils.truths import as_data
+from roll.utils.truths import GROUND_TRUTH, Columns, as_data
 
 if TYPE_CHECKING:
     from roll.datasets.pictures.placing import RowPictures
 
 Message = Mapping[str, Any]
-GROUND_TRUTH = "ground_truth"  # the reference answer, whatever its column is called
-
-
-Columns = str | tuple[str, ...]
-"""A column, or several of which one is enough."""
 
 
 @dataclass(frozen=True)

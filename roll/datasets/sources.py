@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from roll.configs.sections.data import DataArgs
-from roll.datasets.generated import missing_generator, rows_file, task_of
 from roll.datasets.loader import ENDINGS, FORMATS, DataFile, DataSource, RemoteFile, Row
 from roll.datasets.remote import expand, local_path, missing_package, protocol_of
 from roll.errors import ConfigError, describe
@@ -103,6 +102,15 @@ class HubSet(DataSource):
 
 
 _KNOWN = ", ".join(ENDINGS)
+MAX_BYTES_IN_FULL = 16 * 2**20  # JSON of this size is read in about 0.2 s
+GENERATED = "reasoning_gym:"  # before the task of which `generated.py` makes rows
+
+
+def task_of(name: str) -> str | None:
+    """Example: "chain_sum" of "reasoning_gym:chain_sum", None of a file."""
+    return name.removeprefix(GENERATED) if name.startswith(GENERATED) else None
+
+
 Choose = Callable[[Sequence[DataSource]], Iterable[Row]]
 """Function that chooses a run's rows among all rows, in their order."""
 
@@ -141,8 +149,11 @@ def data_sources(args: DataArgs, key: str, reach: bool = True) -> tuple[list[Dat
 def lacking_packages(args: DataArgs, key: str) -> Iterator[str]:
     """Yield what must be installed before remote data can be read."""
     for name in args.file_name:
-        if task_of(name) is not None and (missing := missing_generator()) is not None:
-            yield f"{key}.file_name: {name} cannot be made: {missing}"
+        if task_of(name) is not None:
+            from roll.datasets.generated import missing_generator
+
+            if (missing := missing_generator()) is not None:
+                yield f"{key}.file_name: {name} cannot be made: {missing}"
         protocol = protocol_of(name)
         if protocol is not None:
             with suppress(ConfigError):  # of a protocol that there is not, which data_sources tells
@@ -189,6 +200,8 @@ class _Entry:
             raise ConfigError(NotHere(f"{self._key}: there is no file {status.path}{tried}"))
 
     def _generated(self, task: str, reach: bool) -> Iterator[DataSource]:
+        from roll.datasets.generated import missing_generator, rows_file
+
         if (missing := missing_generator()) is None:
             yield DataFile(rows_file(task, self._args, self._at), "json", self._key)
         elif reach:

@@ -17,14 +17,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from roll.configs.problems import did_you_mean
-from roll.datasets.loader import Row
-from roll.datasets.rows import Example
-from roll.datasets.tool_calls import Tool, rendered
 from roll.errors import ConfigError
 from roll.utils.files import expanded, path_info
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from roll.datasets.loader import Row
+    from roll.datasets.rows import Example
+    from roll.datasets.tool_calls import Tool
 
 # Templates by name, ROLL's among them: what each does with a conversation.
 
@@ -266,6 +267,8 @@ class PromptTemplate:
         """The text of these messages; with `asks`, up to where the answer to them begins. `variables`: what the
         template sees beside its own."""
         from jinja2 import TemplateError
+
+        from roll.datasets.tool_calls import rendered
 
         if self.form.source in _OF_TEXTS and any(isinstance(message.get("content"), list) for message in messages):
             raise RenderError(f"{row.where}: {self.key}: the template writes no pictures, and the row {_SHOWS}")

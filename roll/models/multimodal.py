@@ -16,11 +16,6 @@ _SENSE = re.compile(
     re.IGNORECASE,
 )
 _NO_SENSE = re.compile(r".*(token|processor_class|_ids?)")  # numbers of tokens, which text-only models may keep
-_NAMED = re.compile(
-    r"(^|[-_.])(\d*vl|vlm|vision|omni|llava|internvl[\d_.]*|pixtral|paligemma\d*|idefics\d*|smolvlm\d*|molmo|ovis[\d.]*"
-    r"|minicpm-?[vo]|audio|glm-4\.[156]v)([-_.]|$)",
-    re.IGNORECASE,
-)
 _BESIDE = ("encoder_config", "projector_config", "protein_encoder_config", "qformer_config")
 WHOLE = "whole"
 TEXT_PART = "text"
@@ -96,11 +91,6 @@ def note(model: Mapping[str, Any], key: str, name: str | None) -> str | None:
     else:
         what = "its part for text is loaded alone, and checkpoints of the run hold no more than that"
     return f"{key}: {name} takes pictures, video or sound as well ({_kind(model)}), and this run shows it text: {what}."
-
-
-def sounds_like_one(name: str | None) -> bool:
-    """True for a name such as models have that take pictures or sound, where no config.json says so."""
-    return bool(_NAMED.search((name or "").rpartition("/")[2]))
 
 
 def _kind(model: Mapping[str, Any]) -> str:

@@ -6,11 +6,11 @@ from functools import partial
 from typing import Any, Literal, cast
 
 from roll.configs.tables.roles import LLM_JUDGE, REWARD_MODEL
-from roll.datasets.rows import GROUND_TRUTH, Columns
 from roll.rewards.base import REQUIRED, ROW_CHECK, TAKES_BATCH, BatchReward, Reward, RowCheck
 from roll.rewards.chain import Link, Part, chained, parts_of
 from roll.rewards.config import BUILTINS, PATHS, RewardConfig
 from roll.utils.imports import resolve
+from roll.utils.truths import GROUND_TRUTH, Columns
 
 MISSING = f"is missing: {', '.join(BUILTINS)}, {REWARD_MODEL}, or your own package.module:object."
 

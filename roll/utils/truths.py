@@ -9,6 +9,9 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+GROUND_TRUTH = "ground_truth"  # the reference answer, whatever its column is called
+Columns = str | tuple[str, ...]
+"""A column, or several of which one is enough."""
 ENTRIES = ("ground_truth", "target", "answer", "answers", "value", "text", "number", "spans")
 """The entry of a mapping that is the answer, the first that is not empty. `aliases` and `normalized_aliases`
 beside it are accepted as well."""

@@ -12,8 +12,7 @@ from roll.configs.sections.data import DataArgs, OperatorConfig
 from roll.configs.sections.operators import OPERATORS
 from roll.datasets.chosen_rows import Places, ReadTexts, Texts
 from roll.datasets.loader import DataFile, DataSource, Row
-from roll.datasets.preflight import MAX_BYTES_IN_FULL
-from roll.datasets.sources import Choose, all_rows, data_sources
+from roll.datasets.sources import MAX_BYTES_IN_FULL, Choose, all_rows, data_sources
 from roll.errors import ConfigError
 from roll.features.operators.row import Chosen, Context, OperatorRow, apply, run_chain
 from roll.utils.text import show

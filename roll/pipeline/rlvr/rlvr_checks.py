@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterator
 from types import ModuleType
 
-from roll.configs.checks.pictures import picture_problems, sight_problems
 from roll.configs.checks.roles import REWARD as REWARD_SWITCHES
 from roll.configs.checks.roles import RLVR, switched_off
 from roll.configs.checks.rollout import unused_filter_keys
@@ -16,10 +15,8 @@ from roll.configs.problems import Problem, did_you_mean
 from roll.configs.sections.rollout import LENGTH_KEYS
 from roll.configs.tables.roles import REWARD_MODEL
 from roll.datasets.loader import DataFile
-from roll.datasets.preflight import MAX_BYTES_IN_FULL, preflight
-from roll.datasets.shown import named_columns
-from roll.datasets.sources import all_rows, data_sources
-from roll.datasets.templates import template_name_problem, template_warning
+from roll.datasets.sources import MAX_BYTES_IN_FULL, all_rows, data_sources
+from roll.datasets.templates import template_name_problem, template_warning, variables_problem
 from roll.errors import ConfigError
 from roll.pipeline.rlvr.rlvr_config import LEARNT, REWARD, RLVRConfig, eval_set_problems
 from roll.rewards.chain import SHORT, parts_of
@@ -28,11 +25,11 @@ from roll.run.saving.model_files import known_sight, read_model_config, read_vis
 from roll.run.start.data_files import (
     data_args_problems,
     data_args_warnings,
+    has_files,
     made_rows,
     missing_data_files,
     unknown_templates,
 )
-from roll.run.start.first_rows import learners_tokenizer, refusals_of_rows
 from roll.run.start.machine import lacks_gpus
 from roll.utils.imports import split
 from roll.utils.text import show
@@ -166,8 +163,9 @@ def _unused_filters(config: RLVRConfig) -> Iterator[str]:
 
 def missing_files(config: RLVRConfig) -> list[Problem]:
     """Data files that are not on this machine, and what models that are here say of the lengths of judges."""
+    sees = has_files(config.data_args) and read_vision(config.actor_train.model_args) is not None
     return [
-        *missing_data_files(config.data_args, read_vision(config.actor_train.model_args) is not None),
+        *missing_data_files(config.data_args, sees),
         *unknown_templates(_templates(config)),
         *(problem for judges in _judges(config) for problem in judges.judge_length_problems(config)),
     ]
@@ -178,8 +176,9 @@ def plan_rows(config: RLVRConfig, plan: BatchPlan) -> Iterator[tuple[str, ...]]:
     yield from batch_rows(config, plan)
     yield from (("rows", text) for text in made_rows(config.data_args))
     model = config.actor_train.model_args
-    vision = read_vision(model, config.actor_train.data_args)
-    if vision is not None and config.has_rollouts and read_model_config(model)[0] is not None:
+    if not config.has_rollouts or read_model_config(model)[0] is None:
+        return
+    if (vision := read_vision(model, config.actor_train.data_args)) is not None:
         yield "pictures", vision.sizes.text
 
 
@@ -203,7 +202,13 @@ def code_problems(config: RLVRConfig) -> Iterator[Problem]:
 
 def local_rows(config: RLVRConfig) -> Iterator[str]:
     """Yield problems of rows in this machine's files."""
-    yield from _row_problems(config, reach=False)
+    if has_files(config.data_args):
+        yield from _row_problems(config, reach=False)
+        return
+    template = config.global_template
+    for at, args in config.data_args.items():
+        name, key = (template, "global_template") if template else (args.template, f"{at}.template")
+        yield from filter(None, [variables_problem(name, args.template_kwargs, key)])
 
 
 def data_problems(config: RLVRConfig) -> Iterator[str]:
@@ -215,7 +220,9 @@ def data_problems(config: RLVRConfig) -> Iterator[str]:
 
 def _row_problems(config: RLVRConfig, reach: bool) -> Iterator[str]:
     from roll.datasets.encoding import load_tasks
+    from roll.datasets.preflight import preflight
     from roll.pipeline.rlvr.row_operators import data_domains
+    from roll.run.start.first_rows import learners_tokenizer, refusals_of_rows
 
     try:
         domains = data_domains(config)
@@ -251,6 +258,8 @@ def unseen_tags(config: RLVRConfig) -> Iterator[str]:
     is_read = (isinstance(source, DataFile) and not source.is_large(MAX_BYTES_IN_FULL) for source in sources)
     if not tags or not sources or problems or not all(is_read):
         return
+    from roll.datasets.shown import named_columns
+
     try:
         rows = all_rows([source.without_pictures(named_columns(args)) for source in sources])
         seen = {str(row.value(args.tag)) for row in rows}
@@ -262,6 +271,8 @@ def unseen_tags(config: RLVRConfig) -> Iterator[str]:
 
 def _shown_problems(config: RLVRConfig, domains: Collection[str]) -> Iterator[str]:
     """Yield the problems of rows of these domains that show pictures, as far as the models that are here say."""
+    from roll.configs.checks.pictures import picture_problems, sight_problems
+
     of_text = config.scorers_without(domains)
     seen = known_sight(config.model_roles)
     yield from picture_problems(config, "actor_train")

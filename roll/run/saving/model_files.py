@@ -9,7 +9,6 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.data import DataArgs
 from roll.configs.sections.model import ModelArgs
 from roll.configs.tables.sight import VisionModel
-from roll.configs.tables.vision import PROCESSOR_FILES, UNKNOWN, vision_model
 from roll.models.hub import is_on_modelscope
 from roll.utils.files import is_hub_id, path_info
 
@@ -25,10 +24,13 @@ def read_model_config(args: ModelArgs) -> tuple[Mapping[str, Any] | None, str]:
 def read_vision(args: ModelArgs, data: DataArgs | None = None) -> VisionModel | None:
     """How a role's model sees the pictures of some rows, as far as the files on this machine say; None for a model of
     text alone. One that is not here may see: the run knows."""
-    name = args.model_name_or_path
-    model = read_model_config(args)[0] or UNKNOWN
+    name, model = args.model_name_or_path, read_model_config(args)[0]
+    if model is not None and not isinstance(model.get("vision_config"), Mapping):
+        return None
+    from roll.configs.tables.vision import PROCESSOR_FILES, UNKNOWN, vision_model
+
     processor = next(filter(None, (_read(name, file)[0] for file in PROCESSOR_FILES)), {})
-    vision = vision_model(model, processor.get("image_processor", processor))
+    vision = vision_model(model or UNKNOWN, processor.get("image_processor", processor))
     limits = (None, None) if data is None else (data.image_min_pixels, data.image_max_pixels)
     return None if vision is None else vision.with_limits(*limits)
 

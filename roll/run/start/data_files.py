@@ -5,22 +5,22 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from roll.configs.problems import Problem
 from roll.configs.sections.data import DataArgs
-from roll.datasets.generated import CACHE, task_of
 from roll.datasets.loader import ENDINGS, DataFile, DataSource
-from roll.datasets.media import is_something, shown_in
-from roll.datasets.messages import VIDEO
-from roll.datasets.rows import pictures_of
-from roll.datasets.shown import named_columns, video_columns
-from roll.datasets.sources import DEFAULT_SPLIT, NotHere, data_sources, has_ending, lacking_packages, names_data_set
+from roll.datasets.sources import (
+    DEFAULT_SPLIT,
+    NotHere,
+    data_sources,
+    has_ending,
+    lacking_packages,
+    names_data_set,
+    task_of,
+)
 from roll.datasets.templates import template_problem
 from roll.errors import ConfigError
-
-if TYPE_CHECKING:
-    from roll.datasets.pictures.placing import RowPictures
 
 _VALIDATED = ("validation.", "eval_sets.")
 _ROWS_LOOKED_AT = 8
@@ -86,6 +86,9 @@ def _idle_video_keys(args: DataArgs, at: str) -> Iterator[str]:
     sources, problems = data_sources(args, at, reach=False) if keys else ([], [])
     if not sources or problems or not all(map(_is_read_by_row, sources)):
         return
+    from roll.datasets.media import is_something
+    from roll.datasets.shown import named_columns, video_columns
+
     columns = video_columns(args)
     try:
         for source in sources:
@@ -101,6 +104,8 @@ def _idle_video_keys(args: DataArgs, at: str) -> Iterator[str]:
 
 
 def _has_video_part(value: Any) -> bool:
+    from roll.datasets.messages import VIDEO
+
     if isinstance(value, Mapping):
         return value.get("type") == VIDEO or any(map(_has_video_part, value.values()))
     if isinstance(value, list | tuple):
@@ -127,7 +132,7 @@ def missing_data_files(places: Mapping[str, DataArgs], sees: bool = False) -> It
         yield from (Problem(f"{text}.", keys, "place" if isinstance(text, NotHere) else "run") for text in problems)
         yield from (Problem(f"{text}.", keys, "machine") for text in lacking_packages(args, at))
         if not args.operators:  # which may leave such rows out
-            shown = filter(None, (_first_medium(source, pictures_of(args, at) if sees else None) for source in sources))
+            shown = filter(None, (_first_medium(source, args, at, sees) for source in sources))
             yield from (Problem(f"{text}.", (f"{at}.file_name",)) for text in shown)
 
 
@@ -140,16 +145,24 @@ def has_files(places: Mapping[str, DataArgs]) -> bool:
 def made_rows(places: Mapping[str, DataArgs]) -> Iterator[str]:
     """Yield for a plan how many rows there are of each task that makes them, and the file that holds them."""
     for at, args in places.items():
+        if not any(map(task_of, args.file_name)):
+            continue
+        from roll.datasets.generated import CACHE
+
         for source in data_sources(args, at, reach=False)[0]:
             if isinstance(source, DataFile) and source.path.parent == Path(CACHE).expanduser():
                 yield f"{len(source.path.read_bytes().splitlines())} in {source.path} ({at})"
 
 
-def _first_medium(source: DataSource, pictures: "RowPictures | None") -> str | None:
-    """Return the problem of the first of a file's first rows that shows pictures, video or sound (with `pictures`, of
-    other media than these)."""
+def _first_medium(source: DataSource, args: DataArgs, at: str, sees: bool) -> str | None:
+    """Return the problem of the first of a file's first rows that shows pictures, video or sound, or of those that a
+    model that sees is not shown."""
     if not _is_read_by_row(source):
         return None
+    from roll.datasets.media import shown_in
+    from roll.datasets.rows import pictures_of
+
+    pictures = pictures_of(args, at) if sees else None
     try:
         for row in islice(source.rows(), _ROWS_LOOKED_AT):
             what = shown_in(row) if pictures is None else pictures.problem(row)

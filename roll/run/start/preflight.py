@@ -22,9 +22,10 @@ from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
 from roll.configs.strategies.table import NOTHING_KNOWN, spec_of
 from roll.configs.tables.features import active
+from roll.configs.tables.sight import sounds_like_one
 from roll.datasets.sources import names_data_set
 from roll.distributed.strategy.table import engine_problems, strategy_problems
-from roll.models import hub, multimodal
+from roll.models import hub
 from roll.models.hub import INSTALL, is_on_modelscope
 from roll.platforms.table import PLATFORMS
 from roll.run.saving.model_files import read_model_config
@@ -114,7 +115,7 @@ def machine_report(config: RunConfig) -> MachineReport:
 
             problems += model_problems(config, choice, model, features)
             continue
-        if multimodal.sounds_like_one(worker.model_args.model_name_or_path) and _is_loaded_here(choice):
+        if sounds_like_one(worker.model_args.model_name_or_path) and _is_loaded_here(choice):
             what = "whether the model is of a family that is shown pictures, as its name says"
             unchecked.append(f"{choice.role.name}: {what} ({why_not}).")
         if spec.unchecked_without_model:
@@ -159,6 +160,8 @@ def _gpus_elsewhere(config: RunConfig) -> Iterator[str]:
 def _multimodal_refusal(config: RunConfig, choice: Choice, model: Mapping[str, Any]) -> Problem | None:
     if not _is_loaded_here(choice) or choice.role.head is None:
         return None
+    from roll.models import multimodal  # where a model is known
+
     key = _model_key(config, choice.role.name, choice.worker)
     text = multimodal.refusal(model, choice.role.head, key, choice.worker.model_args.model_name_or_path)
     return None if text is None else Problem(f"{text}.", (key,))
@@ -172,6 +175,8 @@ def multimodal_notes(config: RunConfig) -> Iterator[str]:
         model, _ = read_model_config(choice.worker.model_args)
         if model is None or name in reported or not _is_loaded_here(choice) or choice.role.head is None:
             continue
+        from roll.models import multimodal
+
         key = _model_key(config, choice.role.name, choice.worker)
         text = None if multimodal.refused(model, choice.role.head) else multimodal.note(model, key, name)
         if text is not None:

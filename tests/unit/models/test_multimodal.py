@@ -8,8 +8,9 @@ import transformers
 from transformers.models.auto import modeling_auto
 
 from roll.configs.sections.model import Head
+from roll.configs.tables.sight import sounds_like_one
 from roll.configs.tables.vision import VISION
-from roll.models.multimodal import loads, note, refusal, refused, senses, sounds_like_one
+from roll.models.multimodal import loads, note, refusal, refused, senses
 from tests.helpers.cases import cases
 
 TEXT = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2, "vocab_size": 64}
