@@ -76,8 +76,6 @@ from roll.rl.mode import RLMode, make_mode
 from roll.rl.parts import GroupSource, StepContext, StepPart, StepParts
 from roll.rl.records.step_records import StepRecords
 from roll.rl.records.token_records import Once
-from roll.rl.rollout_loop import UserRollouter, load_loop
-from roll.rl.rollouters import RecordedRollouter, ReportedRollouter, RolloutDump, RolloutReport
 from roll.rl.scoring import FullKL, StepScores, teacher_scores, token_scores
 from roll.rl.step_credit import StepCredit
 from roll.run.display.view import Column, Curve, View
@@ -135,7 +133,7 @@ class RLPipeline(Run):
         self.few_groups_alarm = FewGroupsAlarm()
         self.validation: Validation | None = None
         self.changed_keys: frozenset[str] = frozenset()  # settings that are not the checkpoint's
-        self.recorded: RecordedRollouter | None = None  # what is trained on instead of new rollouts
+        self.recorded: Rollouter | None = None  # what is trained on instead of new rollouts
         self.late_rewards = LateRewards()
         self.parts = StepParts(self.make_parts())
 
@@ -151,6 +149,8 @@ class RLPipeline(Run):
         gap = GapAlarm(threshold, plan.keeps_kv, config.is_async, not is_mocked)
         parts: list[StepPart] = [] if is_mocked else [self.late_rewards]
         if config.rollout_mock.dumps:
+            from roll.rl.rollouters import RolloutDump
+
             parts.append(RolloutDump(Path(config.rollout_mock.dump_dir)))
         parts += [part for feature in active(config) for part in feature.step_parts(config, plan)]
         parts.append(self.records)
@@ -181,8 +181,14 @@ class RLPipeline(Run):
             self.load_validation()
         self.mode.open()
         if config.has_rollouts:
-            self.rollout_loop = load_loop(config.user_defined_rollout_loop_cls)
-            self.recorded = RecordedRollouter(config) if config.rollout_mock.replays else None
+            if config.user_defined_rollout_loop_cls is not None:
+                from roll.rl.rollout_loop import load_loop
+
+                self.rollout_loop = load_loop(config.user_defined_rollout_loop_cls)
+            if config.rollout_mock.replays:
+                from roll.rl.rollouters import RecordedRollouter
+
+                self.recorded = RecordedRollouter(config)
             self.tasks = self.load_data()
         self.publisher = self.mode.publisher(self.config)  # the length of the run is known now
         self.config = self.mode.prepare(self.config, self.plan, checkpoint)
@@ -211,10 +217,14 @@ class RLPipeline(Run):
         if self.recorded is not None:
             return self.recorded
         if self.rollout_loop is not None:
+            from roll.rl.rollout_loop import UserRollouter
+
             rollouter = UserRollouter(self.rollout_loop(rollouter), self.plan.group_size)
         is_settled = self.plan.bounds.is_in_order and self.late_rewards.is_empty and self.group_filter() is None
         rollouter = self.mode.rollouter(rollouter, is_settled)
         if self.config.runner_state_report_interval:
+            from roll.rl.rollouters import ReportedRollouter, RolloutReport
+
             report = RolloutReport(self.config.runner_state_report_interval, self.running.actor_infer.loads)
             rollouter = ReportedRollouter(rollouter, report)
         return rollouter

@@ -6,7 +6,6 @@ from typing import Any
 
 from roll.configs.sections.model import ModelArgs
 from roll.configs.tables.sight import VisionModel
-from roll.configs.tables.vision import PROCESSOR_FILES, VISION, vision_model
 from roll.models.tokenizer import model_file
 
 
@@ -15,8 +14,10 @@ def vision_of(args: ModelArgs) -> VisionModel | None:
     model is here, or can be fetched."""
     name = args.model_name_or_path
     model = _json(name, "config.json") if name else {}
-    if name is None or model.get("model_type") not in VISION:
+    if name is None or not isinstance(model.get("vision_config"), Mapping):
         return None
+    from roll.configs.tables.vision import PROCESSOR_FILES, vision_model
+
     for file in PROCESSOR_FILES:
         found = _json(name, file)
         if processor := found.get("image_processor", found):

@@ -21,7 +21,6 @@ from roll.datasets.chosen_rows import row_choice
 from roll.datasets.encoding import decoder, load_tasks
 from roll.datasets.mixing import TaskMixer
 from roll.distributed.executor.clusters import RLClusters
-from roll.distributed.executor.pictures import PictureLoader
 from roll.distributed.executor.step_rows import fetched
 from roll.distributed.scheduler.filters import by_domain, make_filter
 from roll.distributed.scheduler.numbered_tasks import TaskSource
@@ -212,7 +211,11 @@ class RLVRPipeline(RLPipeline):
         self, rewards: RewardService, sampling: SamplingParams, data: DataArgs, most_tokens: int
     ) -> PromptRollouter:
         """`most_tokens`: of a prompt."""
-        config, vision = self.config, self._vision(data)
+        config, vision, make_prompt = self.config, self._vision(data), None
+        if vision is not None:
+            from roll.distributed.executor.pictures import PictureLoader
+
+            make_prompt = PictureLoader(vision, most_tokens).prompt
         return PromptRollouter(
             rewards=rewards,
             decode=decoder(self.tokenizer),
@@ -222,7 +225,7 @@ class RLVRPipeline(RLPipeline):
             seed=config.seed,
             after_rollout=config.after_rollout_domains,
             max_length=config.engine_length,
-            make_prompt=None if vision is None else PictureLoader(vision, most_tokens).prompt,
+            make_prompt=make_prompt,
         )
 
     def _scheduler(self, rewards: RewardService) -> RolloutScheduler:

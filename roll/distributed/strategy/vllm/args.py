@@ -1,5 +1,6 @@
 """Start of vLLM: environment, arguments, and checks of both that do not import vLLM (which takes seconds)."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_facts import VLLM_NOT_ON_CPU, WITHOUT_PREFIXES
 from roll.configs.strategies.model_numbers import text_part, type_of, unsampled
 from roll.configs.tables.sight import VisionModel
-from roll.distributed.strategy.vllm.pictures import OLD_CACHE, picture_arguments, picture_problems, with_new_names
 from roll.platforms.table import NPU
 from roll.utils.network import LOOPBACK
 from roll.utils.text import show
@@ -30,7 +30,10 @@ _CPU_MAX_NUM_SEQS = 256
 _PREFILL_TOKENS = 8192  # as vLLM's own server on an H100
 _ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # for which vLLM has room, and no others
 
+KWARGS, CACHE = "mm_processor_kwargs", "mm_processor_cache_gb"
+OLD_CACHE = "disable_mm_preprocessor_cache"  # vLLM's name until 0.8, in YAMLs of ROLL and verl
 _SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
+_logger = logging.getLogger(__name__)
 
 
 def worker_environment(on_cpu: bool, directory: Path | None = None, batch_invariant: bool = False) -> dict[str, str]:
@@ -118,13 +121,33 @@ def engine_arguments(
     return (
         arguments
         | settings
-        | picture_arguments(settings, vision, shows_pictures, on_cpu)
+        | _of_pictures(settings, vision, shows_pictures, on_cpu)
         | {
             "model": role.model_args.model_name_or_path,
             "worker_extension_cls": WORKER_EXTENSION,
             "logprobs_mode": "processed_logprobs",
         }
     )
+
+
+def with_new_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`strategy_config` without the name of older engines."""
+    renamed = {key: value for key, value in settings.items() if key != OLD_CACHE}
+    if settings.get(OLD_CACHE) is True:
+        _logger.info("%s: true is read as %s: 0", OLD_CACHE, CACHE)
+        renamed[CACHE] = 0
+    return renamed
+
+
+def _of_pictures(
+    settings: Mapping[str, Any], vision: VisionModel | None, shows_pictures: bool, on_cpu: bool
+) -> dict[str, Any]:
+    """Engine arguments of a model that sees."""
+    if vision is None:
+        return {}
+    from roll.distributed.strategy.vllm.pictures import picture_arguments
+
+    return picture_arguments(settings, vision, shows_pictures, on_cpu)
 
 
 def _batch(settings: Mapping[str, Any], most_answers: int | None) -> dict[str, int]:
@@ -210,7 +233,10 @@ def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
     from roll.configs.strategies import tested  # a table that no engine reads
 
     yield from tested.argument_problems("vllm", role_name, role, own)
-    yield from picture_problems(at, role.strategy_config)
+    if not role.strategy_config.keys().isdisjoint((KWARGS, OLD_CACHE)):
+        from roll.distributed.strategy.vllm.pictures import picture_problems
+
+        yield from picture_problems(at, role.strategy_config)
     sizes = [role.strategy_config.get(key) or 1 for key in _SIZES]
     if any(role.strategy_config.get(key) is not None for key in _SIZES) and all(type(size) is int for size in sizes):
         product = sizes[0] * sizes[1]

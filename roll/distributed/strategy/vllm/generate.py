@@ -30,7 +30,6 @@ from roll.distributed.strategy.vllm.args import (
     is_batch_invariant,
     worker_environment,
 )
-from roll.distributed.strategy.vllm.pictures import check_number_of_pictures, picture_prompt
 from roll.distributed.weights.bucket import BucketSource, GroupSpec, encode_source
 from roll.errors import EngineDied, StrategyError
 from roll.models.tokenizer import EngineTokenizer
@@ -199,7 +198,10 @@ class VllmStrategy(EngineStrategy):
     def _check(self, request: GenerationRequest) -> None:
         check_request(request, self._running().model_config.max_model_len, "max_model_len")
         check_sees(request, self._vision)
-        check_number_of_pictures(self._running(), request, self._vision)
+        if request.media:
+            from roll.distributed.strategy.vllm.pictures import check_number_of_pictures
+
+            check_number_of_pictures(self._running(), request, self._vision)
 
     def _sample_name(self, request: GenerationRequest, index: int) -> str:
         return f"{request.request_id}/{index}"
@@ -229,6 +231,8 @@ class VllmStrategy(EngineStrategy):
 
         if request.media:
             assert self._vision is not None
+            from roll.distributed.strategy.vllm.pictures import picture_prompt
+
             return await picture_prompt(self._running(), request, self._vision, self._cache_key)
         return tokens_input(request.prompt_ids.tolist(), cache_salt=self._cache_key)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from roll.configs.problems import Problem
 from roll.configs.tables.sight import SquareSizes, VisionModel
 from roll.datasets.pictures.expansion import shorten
+from roll.distributed.strategy.vllm.args import CACHE, KWARGS, OLD_CACHE
 from roll.errors import StrategyError
 from roll.types.rollout import GenerationRequest
 
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from vllm.inputs import EngineInput
     from vllm.v1.engine.async_llm import AsyncLLM
 
-LIMITS, KWARGS, CACHE = "limit_mm_per_prompt", "mm_processor_kwargs", "mm_processor_cache_gb"
+LIMITS = "limit_mm_per_prompt"
 _NESTED = "images_kwargs"
-OLD_CACHE = "disable_mm_preprocessor_cache"  # vLLM's name until 0.8, in YAMLs of ROLL and verl
 _SIZE_KEYS = (
     *("size", "min_pixels", "max_pixels", "do_pan_and_scan", "crop_to_patches", "min_patches", "max_patches"),
 )
@@ -30,16 +29,6 @@ _SAFE_KEYS = (  # of what processes pictures, and of videos and sounds, which re
 )
 _CPU_CACHE_GB, _GPU_CACHE_GB = 0.1, 0.5  # of processed pictures, in two processes; vLLM's own default is 4
 _NEVER: Mapping[str, int] = {"image": 0, "video": 0}
-_logger = logging.getLogger(__name__)
-
-
-def with_new_names(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """`strategy_config` without the name of older engines."""
-    renamed = {key: value for key, value in settings.items() if key != OLD_CACHE}
-    if settings.get(OLD_CACHE) is True:
-        _logger.info("%s: true is read as %s: 0", OLD_CACHE, CACHE)
-        renamed[CACHE] = 0
-    return renamed
 
 
 def picture_arguments(
