@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from roll.configs.tables.sight import VisionModel
+from roll.configs.tables.sight import WRITTEN, VisionModel
 from roll.datasets.shown import texts_of
 from roll.errors import ConfigError
 
@@ -19,8 +19,7 @@ class Placeholders:
     def __init__(self, vision: VisionModel, tokenizer: PreTrainedTokenizerBase):
         self.vision = vision
         self._names = [str(tokenizer.convert_ids_to_tokens(each)) for each in vision.placeholders if each >= 0]
-        written = vision.facts.written
-        self._refused = [*self._names, *([] if written is None else written[:1])]
+        self._refused = [*self._names, *WRITTEN.get(vision.model_type, ())[:1]]
 
     def check_texts(self, texts: Any, where: str) -> None:
         """ConfigError where one of the texts, at any depth, holds a placeholder. `where`: the row."""
