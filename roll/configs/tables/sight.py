@@ -61,8 +61,8 @@ WRITTEN: Mapping[str, tuple[str, str]] = {
     "gemma3": ("<start_of_image>", "\n\n<start_of_image><image_soft_token><end_of_image>\n\n"),
     "internvl": ("<IMG_CONTEXT>", "<img><IMG_CONTEXT></img>"),
 }
-"""By model_type: what the chat template writes for a picture, and what the processor makes of it before it cuts the
-text into tokens, here with one token of the picture."""
+"""Texts by model_type: what the chat template writes for a picture, and what the processor makes of it before it cuts
+the text into tokens, here with one token of the picture."""
 _TOWER_WORDS, _MERGER_WORDS = (
     ("vision_model", "vision_tower", "visual"),
     ("projector", "multi_modal_projector", "merger"),

@@ -77,7 +77,8 @@ class ScoringModels(Protocol):
     def started(
         self, clusters: RLClusters, run: Callable[[Coroutine[Any, Any, Any]], Any]
     ) -> tuple[Mapping[str, RewardService], Mapping[str, GroupScorer]]:
-        """What scores during the rollout and after it, by domain. `run` waits on the loop of the rollouts."""
+        """Return the services that score during the rollout, and the scorers after it, by domain. `run` waits on the
+        loop of the rollouts."""
         ...
 
 
