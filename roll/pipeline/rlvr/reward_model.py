@@ -171,7 +171,7 @@ class RewardModels:
         self._config, self._readers = config, answer_readers(config, policy, policy_vision)
 
     def check_pictures(self, domains: Collection[str]) -> None:
-        """Nothing: `check_shown` asks of their roles."""
+        """Do nothing: `check_shown` asks of their roles."""
 
     def started(self, clusters: RLClusters, run: object) -> tuple[Mapping[str, Any], Mapping[str, RewardModel]]:
         models = {role: RewardModel(self._readers[role], clusters.scorers[role]) for role in self._config.scorer_roles}
