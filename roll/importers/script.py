@@ -25,7 +25,9 @@ _OPEN = re.compile(r"\$(\d|\(|\{)")
 ANOTHER_COMMAND = "Not imported, another command: "
 _CONFIG = re.compile(r"--config[-_](name|path)(=|$)|-cn$")
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)+|\S+\.py")
-_OF_RANK = re.compile(r"(\w+_)?((NODE|MACHINE)_?RANK|NODEID|PROCID|RANK|(WORKER|ROLE|TASK)_(INDEX|ID))")
+_OF_RANK = re.compile(
+    r"((\w+_)?(NODE|MACHINE)_?|OMPI_COMM_WORLD_|PMI_|GROUP_)?RANK|SLURM_(NODE|PROC)ID|(\w+_)?(WORKER|ROLE|TASK)_INDEX"
+)
 """Variables that number nodes: the first one starts the run."""
 _MOST_SHOWN = 5
 _MOST_BYTES = 1 << 20

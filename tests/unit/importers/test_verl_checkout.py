@@ -84,8 +84,8 @@ def test_the_file_of_a_config_name_lies_beside_the_program(tmp_path: Path) -> No
 
 def test_the_first_node_starts_the_run(tmp_path: Path) -> None:
     script = f"if [ $NODE_RANK == 0 ]; then python3 -m verl.trainer.main_ppo {WORDS}; fi"
-    found = checkout(tmp_path, script)
-    assert "As on the first node: NODE_RANK=0." in found.notes
+    found = checkout(tmp_path, f"{script}\nA=$LORA_RANK$SLURM_ARRAY_TASK_ID")
+    assert "As on the first node: NODE_RANK=0." in found.notes, "neither of the others numbers nodes"
 
 
 def test_variables_of_a_program_are_no_keys(tmp_path: Path) -> None:
