@@ -15,6 +15,8 @@ from roll.utils.files import path_info
 
 _HIGHEST, _MOST_FILES, _MOST_BYTES = 8, 4000, 1 << 20
 _BESIDE = ("tests", "examples", "docs", "scripts", "build")
+_ALGORITHMS = Path("verl/trainer/ppo/core_algos.py")
+_VANILLA = "register_policy_loss('vanilla')"
 _SCORES = Path("verl/utils/reward_score/__init__.py")
 _SCORE_FUNCTIONS = ("default_compute_score", "_default_compute_score")
 _CHOICES = ("_select_rm_score_fn", *_SCORE_FUNCTIONS)
@@ -31,7 +33,7 @@ class Checkout:
     @property
     def is_whole(self) -> bool:
         """Whether the trainer itself is there."""
-        return any(path.endswith("ray_trainer.py") for path, _ in _texts(self.root))
+        return path_info(self.root / _ALGORITHMS).is_file
 
     def place_of(self, key: str) -> str | None:
         """Return the file and line that read a key, by its last names; empty where no file names it, None where the
@@ -60,10 +62,14 @@ class Checkout:
 
     @property
     def has_dual_clip(self) -> bool:
-        """Whether a loss is bounded by clip_ratio_c, as verl's is."""
-        return not self.is_whole or any(
-            re.search(r"(?m)^[^#\n]*\badvantages \* clip_ratio_c", text) for _, text in _texts(self.root)
-        )
+        """Whether the loss that verl calls vanilla, or a function that it calls, multiplies by clip_ratio_c."""
+        nodes = ast.walk(_tree(self.root / _ALGORITHMS))
+        functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
+        first = (each for each in functions.values() if _VANILLA in map(ast.unparse, each.decorator_list))
+        loss = next(first, functions.get("compute_policy_loss"))
+        used = [loss] if loss else []
+        used += [functions[name] for each in used for name in map(_name, ast.walk(each)) if name in functions]
+        return not used or any(map(_is_bounded, (node for each in used for node in ast.walk(each))))
 
     @property
     def scores_in_program(self) -> bool:
@@ -107,12 +113,23 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace")
 
 
+def _tree(path: Path) -> ast.Module:
+    """Return a file as Python reads it; empty where it cannot."""
+    try:
+        return ast.parse(_text(path))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])
+
+
+def _is_bounded(node: ast.AST) -> bool:
+    """Whether this is a product with clip_ratio_c."""
+    factors = [node.left, node.right] if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) else []
+    return any(ast.unparse(factor).endswith("clip_ratio_c") for factor in factors)
+
+
 def _is_own_choice(path: Path) -> bool:
     """Whether a file has a reward for sources that verl itself refuses."""
-    try:
-        tree = ast.parse(_text(path))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
+    tree = _tree(path)
     choices = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in _CHOICES]
     return any(map(_takes_others, choices)) or not all(map(is_known_source, _sources(tree)))
 

@@ -16,6 +16,7 @@ from roll.importers.verl.common import (
     ACTOR,
     CRITIC,
     IS_OLD,
+    NO_DUAL_CLIP,
     OF_KWARGS,
     REF,
     ROLLOUT,
@@ -84,7 +85,8 @@ def policy_loss(source: SourceLookup) -> CombinedKeys:
     if mode not in ("vanilla", "gspo"):
         at = f"{ACTOR}.policy_loss.loss_mode"
         changed[at] = f"there is no loss {mode} here; the clipped ratio stands in (pg_variant: ppo)"
-    bound_at = source.amount(f"{ACTOR}.clip_ratio_c") if mode != "gspo" else 0  # verl before 0.2 has none
+    is_bounded = mode != "gspo" and not (mode == "vanilla" and source(NO_DUAL_CLIP))
+    bound_at = source.amount(f"{ACTOR}.clip_ratio_c") if is_bounded else 0  # verl before 0.2 has none
     settings: dict[str, Any] = {"pg_variant": "ppo", "dual_clip_loss": bound_at > 0}
     if mode == "gspo":
         settings["importance_sampling"] = "seq"

@@ -85,6 +85,8 @@ AVERAGES_PASSES = "the loss is a mean of means"
 """A default that stands for verl's fine-tuning on FSDP alone, and for no key."""
 OWN_REWARD = "reward of the checkout"
 """A default that stands for the arguments of verl_function, and for no key."""
+NO_DUAL_CLIP = "the loss of the checkout has no dual clip"
+"""A default that stands for the checkout's code, and for no key."""
 IS_OLD = "before 0.2"
 """A default that stands for the version, and for no key."""
 

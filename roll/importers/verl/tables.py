@@ -14,7 +14,7 @@ from roll.importers.rows import Change, Table, data, is_left_open
 from roll.importers.script import COUNTED, is_output, undated
 from roll.importers.verl.checkout import Checkout, checkout_of
 from roll.importers.verl.combined_keys import COMBINED_KEYS, OF_MACHINES, TRACKER_VARIABLES
-from roll.importers.verl.common import ACTOR, CONDITIONS, MEGATRON, OWN_REWARD, ROLLOUT
+from roll.importers.verl.common import ACTOR, CONDITIONS, MEGATRON, NO_DUAL_CLIP, OWN_REWARD, ROLLOUT
 from roll.importers.verl.files import of_program
 from roll.importers.verl.overlap import is_stream, overlapping_table
 from roll.importers.verl.pictures import picture_notes
@@ -39,7 +39,6 @@ from roll.importers.verl.variables import read_by_own_code
 
 _OF_SFT = ("model.partial_pretrain", "data.prompt_dict_keys", "data.multiturn.enable", "data.max_length", "optim.lr")
 CONFIG_NAME = "config-name"
-_DUAL = f"{ACTOR}.clip_ratio_c"
 _OF_ENGINE: Mapping[str, str] = {
     "engine.ulysses_sequence_parallel_size": "ulysses_sequence_parallel_size",
     "model.use_remove_padding": "use_remove_padding",
@@ -47,6 +46,7 @@ _OF_ENGINE: Mapping[str, str] = {
     "data.messages_key": "data.multiturn.messages_key",
 }
 """Keys of newer versions, and what older ones call the same."""
+_UNBOUNDED = f"The checkout's loss vanilla is not bounded by {ACTOR}.clip_ratio_c, whatever it is."
 ASCEND = "backend_config"
 """The section in which the guide for Ascend has verl's keys."""
 FLAGS: Mapping[str, str] = {
@@ -94,12 +94,9 @@ def import_verl(
     checkout = checkout_of(module_of(command.program), script) if command and script else None
     notes = [*notes, *verl_notes(original, checkout)]
     if command and script and checkout is not None:
-        own = {OWN_REWARD: checkout.reward}
+        own = {OWN_REWARD: checkout.reward, NO_DUAL_CLIP: not checkout.has_dual_clip}
         own |= {} if checkout.has_kl_in_reward else {"algorithm.use_kl_in_reward": False}
-        if not checkout.has_dual_clip:
-            own |= {_DUAL: 0}
-            keys = [(key, 0 if key == _DUAL else value) for key, value in keys]
-            notes += [f"No loss of the checkout is bounded by {_DUAL}, whatever it is."]
+        notes += [_UNBOUNDED] if own[NO_DUAL_CLIP] else []
         table = replace(table, place_of=checkout.place_of, program={**own, **table.program})
         found = of_program(checkout, command, script) if version is None else None
     if found is not None:

@@ -20,18 +20,27 @@ def _select_rm_score_fn(data_source):
 def main(config): ...
 """
 RAISES, RETURNS = 'raise NotImplementedError("x")', "return mine"
+LOSSES = """
+def compute_policy_loss(advantages, clip_ratio_c):
+    return -advantages * clip_ratio_c
+@register_policy_loss("vanilla")
+def compute_policy_loss_vanilla(advantages, clip_ratio_c):
+    return advantages {}
+"""
 SCORES = (
     'def default_compute_score(data_source):\n    if data_source in ["{}"]:\n        return 1\n    raise ValueError\n'
 )
 
 
-def checkout(place: Path, script: str, last: str = RAISES, source: str = "openai/gsm8k", own: str = "") -> Imported:
+def checkout(
+    place: Path, script: str, last: str = RAISES, source: str = "openai/gsm8k", own: str = "", losses: str = ""
+) -> Imported:
     """A fork below `verl` in a repository; its trainer takes no KL off the rewards."""
     files = {
         "__init__.py": "",
         "trainer/main_ppo.py": MAIN.format(last),
-        "trainer/ppo/ray_trainer.py": "x = config.data.own\n# apply_kl_penalty(x), -advantages * clip_ratio_c\n"
-        "y = config.data.prompt_type\n",
+        "trainer/ppo/ray_trainer.py": "x = config.data.own\n# apply_kl_penalty(x)\ny = config.data.prompt_type\n",
+        "trainer/ppo/core_algos.py": losses,
         "trainer/config/ppo_trainer.yaml": "algorithm: {gamma: 1.0}\n"
         f"data: {{max_prompt_length: 512, max_response_length: '${{room}}'{own}}}\n",
         "trainer/config/mine.yaml": "defaults: [ppo_trainer, user, _self_]\nalgorithm: {gamma: 0.9}\nroom: 64\n",
@@ -53,7 +62,27 @@ def test_keys_are_judged_by_what_the_code_reads(tmp_path: Path) -> None:
     assert outcome == "changes the run" and note.endswith("See verl/trainer/ppo/ray_trainer.py:1.")
     assert entry(found, "data.no") == ("asks for nothing", "no file of the checkout names it")
     assert found.tree["add_token_level_kl"] is False, "the call is commented out there"
-    assert any("bounded by actor_rollout_ref.actor.clip_ratio_c" in note for note in found.notes)
+
+
+@cases("product, is_bounded")
+def test_a_dual_clip_is_one_that_the_loss_of_the_checkout_has(product: str, is_bounded: bool, tmp_path: Path) -> None:
+    own, losses = "}\nactor_rollout_ref: {actor: {clip_ratio: 0.2, clip_ratio_c: 5}", LOSSES.format(product)
+    found = checkout(tmp_path, f"python3 -m verl.trainer.main_ppo {WORDS}", own=own, losses=losses)
+    assert found.tree["dual_clip_loss"] is is_bounded
+    assert any("bounded by actor_rollout_ref.actor.clip_ratio_c" in note for note in found.notes) is not is_bounded
+    found = imported_from(
+        read(tmp_path / "run.sh", ["actor_rollout_ref.actor.clip_ratio_c=5"]), "verl", tmp_path / "run.sh"
+    )
+    assert next(each.value for each in found.entries if each.key.endswith("clip_ratio_c")) == 5
+
+
+def test_a_project_with_a_trainer_beside_verls_has_its_losses(tmp_path: Path) -> None:
+    for name in ("__init__.py", "main_ppo.py", "my_ray_trainer.py"):
+        (tmp_path / "mine").mkdir(exist_ok=True)
+        (tmp_path / "mine" / name).touch()
+    (tmp_path / "run.sh").write_text(f"python3 -m mine.main_ppo {WORDS} actor_rollout_ref.actor.clip_ratio_c=5")
+    found = imported_from(read(tmp_path / "run.sh"), "verl", tmp_path / "run.sh")
+    assert found.tree["dual_clip_ratio_c"] == 5
 
 
 def test_a_reward_that_asks_for_no_source_is_a_forks_own(tmp_path: Path) -> None:
