@@ -148,12 +148,18 @@ def _takes_others(choice: ast.FunctionDef) -> bool:
 
 
 def _sources(tree: ast.Module) -> Iterator[str]:
-    """Yield the values with which a file compares data_source."""
+    """Yield the values with which a file compares data_source, those of its tables among them."""
+    tables = {ast.unparse(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
     for node in ast.walk(tree):
         is_start = isinstance(node, ast.Call) and ast.unparse(node.func) == "data_source.startswith"
         if is_start or (isinstance(node, ast.Compare) and "data_source" in map(_name, ast.walk(node))):
+            named = [tables[name] for name in map(_name, ast.walk(node)) if name in tables]
+            keys = (key for table in named for key in getattr(table, "keys", [table]) if key is not None)
             yield from (
-                each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str)
+                each.value
+                for part in (node, *keys)
+                for each in ast.walk(part)
+                if isinstance(each, ast.Constant) and isinstance(each.value, str)
             )
 
 

@@ -85,9 +85,12 @@ def test_a_project_with_a_trainer_beside_verls_has_its_losses(tmp_path: Path) ->
     assert found.tree["dual_clip_ratio_c"] == 5
 
 
-def test_a_reward_that_asks_for_no_source_is_a_forks_own(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text("def default_compute_score(data_source, text):\n    return len(text)\n")
-    assert _is_own_choice(tmp_path / "own.py")
+@cases("source, is_own")
+def test_a_reward_for_no_source_or_by_a_table_with_others_is_a_forks_own(
+    source: str, is_own: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "own.py").write_text(source)
+    assert _is_own_choice(tmp_path / "own.py") is is_own
 
 
 @cases("last, source, reward, words, asks")
