@@ -37,10 +37,18 @@ __bash() {
 }
 __python() { # its own code, without packages: what it cannot print stays open
   local text status
-  if [[ ${3-} =~ ^import\ torch[\;[:space:]]+print\(torch\.cuda\.device_count\(\)\)$ ]]; then __write counted; echo "$__gpus"; return; fi
+  [[ $2 != - ]] || set -- "$1" -c "$(builtin command -p cat)" "${@:3}"
+  if [[ ${3-} =~ ^import\ torch[\;[:space:]]+print\(torch\.cuda\.device_count\(\)\)$ ]]; then
+    case ${CUDA_VISIBLE_DEVICES-none} in
+      none) __write counted; echo "$__gpus" ;;
+      *$'\2'*) __mark "$*" ;;
+      *) IFS=, builtin read -ra text <<<"$CUDA_VISIBLE_DEVICES"; echo "${#text[@]}" ;;
+    esac
+    return
+  fi
   [[ $* != *$'\2'* ]] && text=$("$__interpreter" -I -S -B "${@:2}")
   status=$?
-  if ((status)) && [[ $2 == - || $* == *print* ]]; then __mark "$*"; elif [ -n "$text" ]; then printf '%s\n' "$text"; fi
+  if ((status)) && [[ $* == *@(print|write)* ]]; then __mark "$*"; elif [ -n "$text" ]; then printf '%s\n' "$text"; fi
   return $status
 }
 __filter() { # a tool that changes texts: what it makes of an open one is open

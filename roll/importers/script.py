@@ -34,7 +34,8 @@ _MOST_BYTES = 1 << 20
 _PLAIN = re.compile(r"(?:\w+=\w+ )*(?:python3?|torchrun) (?:[\w ./:=,+~@%^-]|\[|\]|'[^']*'|\"[^\"$`\\!]*\")+")
 _QUESTION = re.compile(r"line (\d+): .*?(\$\{(?:oc\.env:)?(\w+)\}|\$\((.+?)\)(?!\))).*error token")
 GPUS = 8
-COUNTED = "The script leaves the number of GPUs to the machine: {} are taken. --gpus N takes another number."
+COUNTED = "The script leaves its GPUs to the machine: {} are taken. --gpus N takes another number."
+_DEVICES = "CUDA_VISIBLE_DEVICES"
 _READ_ON = "The script ends at an exit before its command, for it misses something here. It is read as if it went on."
 _CUT_OFF = (
     "The line of `{}` lacks its backslash: to the shell, the key=value words behind it are another command, which "
@@ -149,6 +150,8 @@ def find_command(
     of_job = {name: value for name, value in variables_of_job(text).items() if name not in given}
     ranks = {name: "0" for name in open_names(text) if _OF_RANK.fullmatch(name) and name not in {**of_job, **given}}
     of_job |= ranks
+    asks_gpus = _DEVICES in open_names(text) - given.keys()
+    of_job |= {_DEVICES: ",".join(map(str, range(gpus or GPUS)))} if asks_gpus else {}
     known = {name: value for name, value in {**of_job, **given}.items() if value and not name.isdecimal()}
     number = max((int(name) for name in given if name.isdecimal()), default=0)
     arguments = [given.get(str(i + 1), "") for i in range(number)]
@@ -178,10 +181,10 @@ def find_command(
         f"{ANOTHER_COMMAND}{' '.join(each.argv[: _start(each.argv)])} ..." for each in commands if each not in same
     ]
     notes += [] if script.heeds_exit else [_READ_ON]
-    notes += [COUNTED.format(script.gpus)] if found.counts_gpus else []
+    notes += [COUNTED.format(script.gpus)] if found.counts_gpus or asks_gpus else []
     said = [f"{k}={v}" for k, v in of_job.items() if v and (k in text or (k == "SLURM_NNODES" and "scontrol" in text))]
     notes += [f"As on the first node: {', '.join(f'{name}=0' for name in sorted(ranks))}."] if ranks else []
-    said = [each for each in said if each.partition("=")[0] not in ranks]
+    said = [each for each in said if each.partition("=")[0] not in (*ranks, _DEVICES)]
     notes += [f"From its #SBATCH lines: {', '.join(said)}."] if said else []
     if not start and _module(before):
         program = before

@@ -11,7 +11,7 @@ from roll.errors import ConfigError
 from roll.importers import recording
 from roll.importers.command import imported_from
 from roll.importers.convert import read, source_keys
-from roll.importers.script import find_command, variables_of_job
+from roll.importers.script import COUNTED, find_command, variables_of_job
 from roll.importers.verl.files import Composed
 from roll.utils.sandbox.backends import SandboxUnavailable
 from tests.helpers.cases import cases
@@ -297,6 +297,15 @@ def test_gpus_are_counted_as_given() -> None:
     found = find_command(script)
     assert found.overrides == ("a.b=4", "a.c=8", "a.d=8") and "GPUs to the machine: 8 are taken" in found.notes[-1]
     assert overrides("python x a.b=$(nvidia-smi -L | grep -c H100)")[0].startswith("a.b=$(")
+
+
+@cases("script, number, is_told")
+def test_gpus_that_a_program_sees_are_those_of_the_variable(script: str, number: int, is_told: bool) -> None:
+    found = find_command(f"{script.replace('COUNT', COUNT)}\npython x a.b=$N", gpus=4)
+    assert found.overrides == (f"a.b={number}",) and (COUNTED.format(4) in found.notes) is is_told
+
+
+COUNT = "import torch; print(torch.cuda.device_count())"
 
 
 @pytest.mark.slow
