@@ -18,7 +18,7 @@ from roll.importers.old_roll import convert_roll, is_roll
 from roll.importers.options import SYSTEMS, argument_parser
 from roll.importers.page import causes, changes, command, open_title, report, summary, to_check
 from roll.importers.rows import Change
-from roll.importers.script import Command, is_open, undated
+from roll.importers.script import COUNTED, Command, is_open, undated
 from roll.importers.trinity.old_keys import with_trainer_config
 from roll.importers.trinity.tables import import_trinity, is_trinity
 from roll.importers.verl.combined_keys import OF_MACHINES, TRACKER_VARIABLES
@@ -126,8 +126,12 @@ def run(argv: Sequence[str]) -> int:
     target = Path(options.out or f"{source.stem if source else 'imported'}.roll.yaml")
     if target.suffix != ".yaml":  # the only ending that Hydra reads
         raise ConfigError(f"--out {target}: a configuration is a file that ends in .yaml.")
+    if options.gpus is not None and options.gpus < 1:
+        raise ConfigError(f"--gpus {options.gpus}: a machine has at least 1.")
     original = read(source, overrides, options.training, options.gpus)
     imported = imported_from(original, options.system, source, options.training is not None, options.version)
+    if options.gpus is not None and COUNTED.format(options.gpus) not in imported.notes:
+        imported = replace(imported, notes=(*imported.notes, Change(_UNREAD.format(f"--gpus {options.gpus}"))))
     imported, lines = _write(imported, source, target, options.force)
     for line in lines:
         say(line)

@@ -459,6 +459,9 @@ def test_what_a_script_leaves_open_and_trains_later_is_shown(place: Path, capsys
     assert "The script trains 2 times, and this is number 1." in shown
     assert roll([*words, "--training", "2"]) == OK
     assert "data.train_files: '${1}/2.parquet'" in capsys.readouterr().out
+    assert roll([*words, "--training", "2", "--gpus", "4"]) == ANOTHER_RUN
+    assert "--gpus 4 is given, and changes nothing" in capsys.readouterr().out
+    assert roll([*words, "--gpus", "0"]) == 2 and "--gpus 0: a machine" in capsys.readouterr().err
     assert roll([*words, "--training", "3"]) == 2
     assert "have the numbers 1 to 2." in capsys.readouterr().err
     yaml_words = ["import", str(FOLDER / "verl_ppo_fsdp.yaml"), "--out", str(place / "my.yaml"), "--training", "1"]
