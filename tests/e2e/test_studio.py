@@ -107,7 +107,9 @@ def test_runs_are_compared_and_attempts_are_gone_through_by_key(tmp_path: Path, 
     page.get_by_role("option", name="state", exact=True).click()
     page.get_by_text("state finished: mean of 2").wait_for()
     page.get_by_role("button", name="rename").first.click()
-    page.locator(".q-popup-edit input").fill("new")
+    page.locator(".q-popup-edit input").fill("ne")
+    page.wait_for_timeout(5000)  # the ages in the list change meanwhile
+    page.keyboard.type("w")
     page.keyboard.press("Enter")
     page.get_by_role("link", name="new", exact=True).wait_for()
     page.get_by_role("button", name="rename").first.click()

@@ -35,6 +35,7 @@ _NUMBER = "value => typeof value === 'number' ? Number(value.toPrecision(4)) : v
 for _column in _COLUMNS:
     _column |= {":format": _NUMBER} if _column["name"] in ("reward", "validation") else {}
 _EDIT = """<q-popup-edit v-model="props.row.FIELD" v-slot="scope"
+@before-show="$parent.$emit('edits', true)" @hide="$parent.$emit('edits', false)"
 @update:model-value="text => $parent.$emit('write', {what: 'WHAT', key: props.row.key, text})">
 <q-input v-model="scope.value" dense autofocus aria-label="FIELD" @keyup.enter="scope.set"/></q-popup-edit>"""
 _NAME = """<q-td :props="props"><b v-if="props.row.head">{{ props.row.head }}</b><template v-else>
@@ -93,6 +94,7 @@ class RunsView:
         self._run_list, self._notes = run_list, run_list.notes
         self._rows: list[dict[str, Any]] = []
         self._values: dict[str, tuple[RunFiles, dict[str, Any]]] = {}
+        self._is_edited = False
         noted = self._notes.noted
         columns = noted.columns or _NAMES
         with ui.row().classes("items-center full-width"):
@@ -122,6 +124,7 @@ class RunsView:
             self._table.add_slot(f"body-cell-{name}", slot)
         self._table.bind_filter_from(search, "value")
         self._table.on("write", self._write)
+        self._table.on("edits", self._edits)
         with self._table.add_slot("no-data"):
             ui.label("No run yet. One that writes below these folders appears here by itself.").classes("soft")
         compare.bind_enabled_from(self._table, "selected", lambda _: 2 <= len(self._chosen()) <= MOST_COMPARED)
@@ -132,7 +135,8 @@ class RunsView:
         if names != self._columns.options:
             self._columns.set_options(names, value=self._columns.value)
             self._group.set_options(list(dict.fromkeys(["", self._group.value, *names])), value=self._group.value)
-        self._narrow()
+        if not self._is_edited:  # new rows would close what somebody types in
+            self._narrow()
 
     def _read(self) -> tuple[list[dict[str, Any]], list[str]]:
         """The rows, and all columns that can be chosen."""
@@ -174,6 +178,11 @@ class RunsView:
         if event.args["what"] in ("notes", "tags", "names"):
             self._notes.write(event.args["what"], event.args["key"], event.args["text"] or "")
             await self._refresh()
+
+    def _edits(self, event: GenericEventArguments) -> None:
+        self._is_edited = bool(event.args)
+        if not self._is_edited:
+            self._narrow()
 
     def _archive(self) -> None:
         self._notes.archive(self._chosen(), self._state.value != _ARCHIVED)
