@@ -1,6 +1,7 @@
 """`roll fork`: a new run that goes on from a checkpoint of another."""
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from roll.errors import ConfigError
 from roll.report.run_files import RunFiles, find_run
 from roll.run.records.run_record import FORK_FILE, RUN_FILE, RunStory, read_story
 from roll.run.saving.checkpoint import CheckpointStore
-from roll.utils.imports import add_folder
+from roll.utils.imports import add_folder, own_folders
 from roll.utils.logging import say
 from roll.utils.secrets import MASK
 from roll.utils.text import visible
@@ -34,7 +35,7 @@ def run(argv: Sequence[str]) -> int:
     first = find_run(Path(name).absolute())
     out = Path(options.out) if options.out else _free(first.output)
     file = write_fork(first, step, out.absolute(), overrides)
-    say(f"The fork's YAML: {visible(str(file))}")
+    say(f"The fork's YAML starts again by this line and the same overrides: {visible(shell_line(file))}")
     return start_yaml(str(file), overrides, is_plan=options.dry_run)
 
 
@@ -67,6 +68,12 @@ def write_fork(
     head = f"# {kind} of {first.output.name}{at}\n"
     file.write_text(head + yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
     return file
+
+
+def shell_line(file: Path, words: Sequence[str] = ()) -> str:
+    """The command that starts the YAML which `write_fork` just wrote: where the first run was, with its folders."""
+    place, folders = shlex.quote(os.getcwd()), shlex.quote(os.pathsep.join(own_folders()))
+    return f"cd {place} && PYTHONPATH={folders} {shlex.join(['roll', 'run', str(file), *words])}"
 
 
 def settings_again(story: RunStory) -> dict[str, Any]:

@@ -3,7 +3,6 @@ are taken again with one key changed."""
 
 import math
 import os
-import shlex
 import signal
 import statistics
 import subprocess
@@ -12,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from roll.commands.fork import checkpoints_of, write_fork
+from roll.commands.fork import checkpoints_of, shell_line, write_fork
 from roll.commands.options import why_parser
 from roll.errors import ConfigError
 from roll.report.run_files import RunFiles, read_run
@@ -89,11 +88,11 @@ class _Test:
         out = place.with_name("-".join((place.name, "why", *changes)))
         file = write_fork(self._first, self._step, out, self._overrides, bool(self._step), "why " + " ".join(changes))
         words = [*changes, "overwrite_output_dir=true", "eval_steps=-1", "save_steps=-1", *self._overrides]
-        command = [sys.executable, "-m", "roll", "run", str(file), *words]
         self.count += 1
         if self._is_plan:
-            yield shlex.join(["roll", *command[3:]])
+            yield shell_line(file, words)
             return
+        command = [sys.executable, "-m", "roll", "run", str(file), *words]
         self.rows = _take_steps(command, out, self._last)
         if not any(step > int(self._step or 0) for step, _ in self.rows):
             yield f"{' '.join(changes)}: it took no step: {out / LOG}"
