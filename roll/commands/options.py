@@ -4,7 +4,8 @@ import argparse
 from pathlib import Path
 
 from roll.configs.tables.presets import PRESETS
-from roll.utils.text import show, table
+from roll.simulate.options import count, natural
+from roll.utils.text import table
 
 INIT_FILE, INIT_REWARD = "my_run.yaml", "math_rule"
 MAX_STEPS = 200
@@ -33,7 +34,7 @@ def spelled(word: str) -> str:
 def run_parser() -> argparse.ArgumentParser:
     parser = _yaml_parser("run")
     more = "restart from the newest checkpoint, up to N times without a new one; docs/resuming.md. Default: 0"
-    parser.add_argument("--max_restarts", type=_count, default=0, metavar="N", help=more)
+    parser.add_argument("--max_restarts", type=natural, default=0, metavar="N", help=more)
     return parser
 
 
@@ -58,10 +59,10 @@ def why_parser() -> argparse.ArgumentParser:
     text = "Tests what the rules suspect: takes steps of a run again with one key changed. docs/health.md."
     parser = argparse.ArgumentParser(prog="roll why", description=text, epilog=_EPILOG, allow_abbrev=False)
     parser.add_argument("run", metavar="RUN", help="output_dir of a run")
-    parser.add_argument("--steps", type=_count, default=10, metavar="N", help="to take again; default: 10")
-    parser.add_argument("--causes", type=_count, default=2, metavar="N", help="to test, the likeliest; default: 2")
+    parser.add_argument("--steps", type=count, default=10, metavar="N", help="to take again; default: 10")
+    parser.add_argument("--causes", type=natural, default=2, metavar="N", help="to test, the likeliest; default: 2")
     more = "with its own seed, and with N - 1 others, all from the start; default: 1"
-    parser.add_argument("--seeds", type=_count, default=1, metavar="N", help=more)
+    parser.add_argument("--seeds", type=natural, default=1, metavar="N", help=more)
     parser.add_argument("--plan", action="store_true", help="only print the commands")
     return parser
 
@@ -109,12 +110,6 @@ def _may_be_dry(parser: argparse.ArgumentParser) -> None:
         help="plan for another machine: files and folders are not checked here",
     )
     parser.add_argument("--all", action="store_true", help="the whole plan: devices, batches, choices and memory")
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{show(text)} is no count: 0 or more")
-    return int(text)
 
 
 _INIT = """roll init [FILE.yaml] [--model MODEL] [--data FILE | --env ENVIRONMENT] [--reward REWARD] [--gpus N]

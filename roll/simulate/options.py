@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from roll.utils.text import show
+
 
 def parser() -> argparse.ArgumentParser:
     """Options of the subcommand; what is left are overrides of the YAML."""
@@ -10,7 +12,7 @@ def parser() -> argparse.ArgumentParser:
     about += " Keys of the YAML are changed by key=value. docs/simulator.md."
     made = argparse.ArgumentParser(prog="roll simulate", description=about, allow_abbrev=False)
     made.add_argument("config", metavar="CONFIG.yaml", help="the YAML of the run")
-    made.add_argument("--steps", type=_count, default=10, help="to play, after the first ones. Default: 10")
+    made.add_argument("--steps", type=count, default=10, help="to play, after the first ones. Default: 10")
     return made
 
 
@@ -18,20 +20,19 @@ def fit_parser() -> argparse.ArgumentParser:
     about = "Searches the layout of an RL run that is fastest by its forecast and fits in memory. docs/forecast.md."
     made = argparse.ArgumentParser(prog="roll fit", description=about, allow_abbrev=False)
     made.add_argument("config", metavar="CONFIG.yaml", help="the YAML of the run")
-    made.add_argument("--gpus", type=_natural, help="of a node. Default: the YAML's num_gpus_per_node; 0: the CPU")
-    made.add_argument("--nodes", type=_count, help="default: the YAML's num_nodes")
+    made.add_argument("--gpus", type=natural, help="of a node. Default: the YAML's num_gpus_per_node; 0: the CPU")
+    made.add_argument("--nodes", type=count, help="default: the YAML's num_nodes")
     made.add_argument("--gpu", help="their name, such as H100. Default: gpu_name, or those of this machine")
     made.add_argument("--out", type=Path, help="write a YAML with the chosen keys, on top of CONFIG.yaml")
     return made
 
 
-def _count(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return value
+def count(text: str, least: int = 1) -> int:
+    """A whole number that an option names. Raises ArgumentTypeError."""
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{show(text)} is no count: {least} or more")
+    return int(text)
 
 
-def _natural(text: str) -> int:
-    if (value := int(text)) < 0:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 0")
-    return value
+def natural(text: str) -> int:
+    return count(text, 0)
