@@ -68,7 +68,7 @@ def run(argv: Sequence[str]) -> Iterator[str]:
                 return
     if options.plan:
         seconds = statistics.median([row["time/step_s"] for _, row in first.rows if "time/step_s" in row] or [math.nan])
-        steps = last - start
+        steps = min(last, int(first.config.get("max_steps") or last)) - start
         whole = f"~{about(test.count * steps * seconds)} at this run's {about(seconds)} a step, beside their starts"
         yield f"at most {counted(test.count, 'run')} of {counted(steps, 'step')}: {whole}"
 

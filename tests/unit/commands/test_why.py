@@ -1,10 +1,14 @@
 """`roll why`: what it tests, and how it compares a changed run with the run itself."""
 
 import json
+import os
 from pathlib import Path
+
+import pytest
 
 from roll.commands.why import HELPS, _changes, _effect, run
 from roll.run.health.diagnosis import Cause
+from roll.utils.imports import own_folders
 from tests.unit.commands.test_fork import first_run
 
 BEFORE = [(step, {"rollout/reward_mean": 0.1 + 0.01 * (step % 2)}) for step in range(1, 21)]
@@ -43,10 +47,15 @@ def test_a_change_must_help_with_every_seed() -> None:
 
 
 def test_a_plan_says_which_runs_and_how_long(tmp_path: Path) -> None:
-    first = first_run(tmp_path / "first")
+    first = first_run(tmp_path / "first", max_steps=40)
     rewards = {"rollout/reward_mean": 0.3, "rollout/reward_min": 0.0, "rollout/reward_max": 1.0}
     rows = [{"step": step, "time/step_s": 30.0, "actor/clip_fraction": 0.6, **rewards} for step in range(1, 31)]
     (first / "logs/metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     *_, command, last = run([str(first), "--plan", "--steps", "20", "--causes", "1"])
     assert "actor_train.training_args.learning_rate=" in command
+    assert command.startswith(f"cd {Path.cwd()} && PYTHONPATH={os.pathsep.join(own_folders())} roll run "), "it starts"
     assert last == "at most 2 runs of 20 steps: ~20 min at this run's 30 s a step, beside their starts"
+    *_, last = run([str(first), "--plan", "--steps", "700", "--causes", "1"])
+    assert last.startswith("at most 2 runs of 40 steps: "), "the run has no more"
+    with pytest.raises(SystemExit):
+        list(run([str(first), "--steps", "0"]))
