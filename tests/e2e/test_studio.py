@@ -149,7 +149,11 @@ def test_runs_are_compared_and_attempts_are_gone_through_by_key(tmp_path: Path, 
         document.get_by_text(f"answer {answer}").wait_for()
     page.get_by_text("2 at this prompt, mean 0.125:").wait_for()
     page.locator(".q-select", has_text="alone").click()
+    page.get_by_role("option", name="with the step before").click()
+    page.get_by_text("no earlier step has this prompt").wait_for()
+    page.locator(".q-select", has_text="with the step before").click()
     page.get_by_role("option", name="worst and best").click()
+    page.get_by_text("no earlier step has this prompt").wait_for(state="hidden")
     for answer in ("answer 0", "answer 1"):
         document.locator("pre", has_text=answer).wait_for()
 

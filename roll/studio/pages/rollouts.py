@@ -123,6 +123,7 @@ class RolloutView:
                     ways = [_ALONE, WORST_AND_BEST, STEP_BEFORE, FIRST_STEP]
                     self._way = ui.select(ways, value=_ALONE, on_change=lambda: self._open(self._chosen))
                     self._way.props("dense outlined options-dense").tooltip("two answers, the words they differ in")
+                    self._no_pair = ui.label().classes("soft")
                     self._output = ui.link("Output", "", new_tab=True).tooltip("what the program wrote")
                     self._siblings = ui.row().classes("items-center").style("gap: 4px")
                     self._same_prompt = ui.row().classes("items-center").style("gap: 4px")
@@ -180,6 +181,9 @@ class RolloutView:
         assert self._index is not None
         self._chosen = number
         pair = None if self._way.value == _ALONE else self._index.pair(number, self._way.value)
+        are_few = self._way.value == WORST_AND_BEST
+        self._no_pair.set_text("fewer than two have a reward" if are_few else "no earlier step has this prompt")
+        self._no_pair.set_visibility(pair is None and self._way.value != _ALONE)
         shown = number if pair is None else f"{pair[1]}?beside={pair[0]}"
         self._detail.props(f'src="/data/{self._key}/rollout/{shown}"')
         self._pair.classes(add="even" if pair else "", remove="" if pair else "even")
