@@ -6,7 +6,6 @@ import asyncio
 import json
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from nicegui import ui
@@ -77,7 +76,8 @@ def add(indexes: RolloutIndexes, run_list: RunList) -> None:
             if index is None:
                 ui.label("There is no such run below the folders, or it was removed.")
                 return
-            view = RolloutView(key, indexes, run_list.directory(key))
+            names = {glance.key: glance.name for glance in await asyncio.to_thread(run_list.glances)}
+            view = RolloutView(key, indexes, names.get(key, "the run"))
             view.show(index)
             ui.timer(REFRESH_S, view.refresh, immediate=False)
 
@@ -88,14 +88,14 @@ def add(indexes: RolloutIndexes, run_list: RunList) -> None:
 class RolloutView:
     """Filters above, rows on the left, the chosen attempt with the others at its prompt on the right."""
 
-    def __init__(self, key: str, indexes: RolloutIndexes, directory: Path | None):
+    def __init__(self, key: str, indexes: RolloutIndexes, name: str):
         self._key, self._indexes = key, indexes
         self._index: RolloutIndex | None = None
         self._version, self._chosen = 0, 0
         with ui.row().classes("items-center full-width").style("gap: 10px"):
             ui.label("Rollouts").classes("text-h5")
             ui.label("of").classes("soft")
-            ui.link(visible(directory.name if directory is not None else "the run"), f"/run/{key}").classes("q-mr-md")
+            ui.link(visible(name), f"/run/{key}").classes("q-mr-md")
             self._fields = {
                 "text": self._input("search in texts"),
                 "domain": self._select("domain"),

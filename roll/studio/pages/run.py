@@ -87,7 +87,7 @@ class RunView:
     def __init__(self, key: str, live: LiveRun, notes: Notes):
         name = notes.noted.names.get(key, live.files.name)
         ui.page_title(f"{name} - roll studio")
-        self._key, self._live = key, live
+        self._key, self._live, self._name = key, live, name
         self._shown: RunFiles | None = None
         self._spreads: Sequence[StepSpread] = ()
         self._earlier: dict[str, Rows] = {}
@@ -190,7 +190,7 @@ class RunView:
                 with ui.column().style("gap: 0"):
                     ui.label(visible(name)).classes("soft text-caption")
                     ui.label(visible(value))
-        own = Curve(files.name, COLORS[0], files.rows)
+        own = Curve(self._name, COLORS[0], files.rows)
         earlier = (Curve(start, _EARLIER_COLOR, rows, is_earlier=True) for start, rows in self._earlier.items())
         self._curves.show([files], [own, *earlier])
         self._phases.options.update(phase_options(files.rows))

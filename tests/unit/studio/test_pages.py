@@ -252,6 +252,12 @@ def test_the_list_has_columns_of_choice_notes_and_an_archive(tmp_path: Path) -> 
         table.selected = [row for row in table.rows if row["key"] == key_of(two)]
         user.find("Archive").click()
         await names("one")
+        await user.open(f"/run/{key_of(one)}/rollouts")
+        await user.should_see("better", retries=PATIENT)
+        await user.open(f"/run/{key_of(one)}")
+        await user.should_see(kind=ui.echart, retries=PATIENT)
+        drawn = [line["name"] for chart in user.find(kind=ui.echart).elements for line in chart.options["series"]]
+        assert "better" in drawn
 
     played(tmp_path, play)
     noted = Notes(tmp_path).noted
