@@ -106,6 +106,11 @@ def test_runs_are_compared_and_attempts_are_gone_through_by_key(tmp_path: Path, 
     page.get_by_label("group by").click()
     page.get_by_role("option", name="state", exact=True).click()
     page.get_by_text("state finished: mean of 2").wait_for()
+    page.get_by_placeholder("search").fill("nothing")
+    page.get_by_text("state finished: mean of 2").wait_for(state="hidden")
+    page.get_by_placeholder("search").fill("Same")
+    page.get_by_text("state finished: mean of 2").wait_for()
+    page.get_by_placeholder("search").fill("")
     page.get_by_role("button", name="rename").first.click()
     page.locator(".q-popup-edit input").fill("ne")
     page.wait_for_timeout(5000)  # the ages in the list change meanwhile

@@ -77,6 +77,11 @@ _SORT = """(rows, by, descending) => rows.slice().sort((a, b) => {
         : String(x ?? "").localeCompare(String(y ?? ""), undefined, {numeric: true});
     return order(a.group, b.group) || !!b.head - !!a.head || order(a[by], b[by]) * (descending ? -1 : 1);
 })"""
+_FILTER = """(rows, text, columns, cell) => {
+    const has = row => columns.some(column => `${cell(column, row) ?? ""}`.toLowerCase().includes(text.toLowerCase()));
+    const found = rows.filter(row => !row.head && has(row));
+    return rows.filter(row => found.includes(row) || row.head && found.some(each => each.group === row.group));
+}"""
 MOST_COMPARED = 8
 
 
@@ -118,7 +123,8 @@ class RunsView:
         self._table = ui.table(
             columns=_columns(columns), rows=[], row_key="key", selection="multiple", pagination={"rowsPerPage": 25}
         )
-        self._table.classes("full-width").props("flat bordered dense").props[":sort-method"] = _SORT
+        self._table.classes("full-width").props("flat bordered dense")
+        self._table.props.update({":sort-method": _SORT, ":filter-method": _FILTER})
         self._table.add_slot("body-selection", _BOX)
         for name, slot in _SLOTS.items():
             self._table.add_slot(f"body-cell-{name}", slot)
@@ -209,10 +215,11 @@ def grouped(rows: Sequence[dict[str, Any]], by: str) -> list[dict[str, Any]]:
         groups.setdefault(text, []).append(row | {"group": text})
     found: list[dict[str, Any]] = []
     for text, members in groups.items():
-        head = {"key": f"group {text}", "group": text, "head": f"{by} {text}: mean of {len(members)}"}
+        head: dict[str, Any] = {"key": f"group {text}", "group": text, "head": f"{by} {text}: mean of {len(members)}"}
         for name in members[0]:
             values = [row[name] for row in members if isinstance(row[name], int | float)]
             head |= {name: sum(values) / len(values)} if values else {}
+        head |= {"ran_for": duration(head["ran"])} if head.get("ran") else {}
         found += [head, *members]
     return found
 

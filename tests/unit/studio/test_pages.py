@@ -248,6 +248,7 @@ def test_the_list_has_columns_of_choice_notes_and_an_archive(tmp_path: Path) -> 
             await asyncio.sleep(0.1)
         heads = [(row["head"], row["rollout/reward_mean"]) for row in table.rows if "head" in row]
         assert heads == [("train.learning_rate none: mean of 1", 0.2), ("train.learning_rate 0.001: mean of 1", 0.2)]
+        assert all(row["ran_for"] for row in table.rows)
         group.set_value("")
         table.selected = [row for row in table.rows if row["key"] == key_of(two)]
         user.find("Archive").click()
