@@ -50,10 +50,15 @@ class Rule:
 
 def standing(run: History) -> float | None:
     """Place of the mean reward of the last five steps: 0 at the lowest reward of the run, 1 at the highest."""
-    now, low, high = run.last(REWARD, 5), run.series.get("rollout/reward_min"), run.series.get("rollout/reward_max")
-    if now is None or not low or not high or max(high) == min(low):
+    return place_of(run, run.last(REWARD, 5))
+
+
+def place_of(run: History, reward: float | None) -> float | None:
+    """Place of a reward: 0 at the lowest reward of the run, 1 at the highest."""
+    low, high = run.series.get("rollout/reward_min"), run.series.get("rollout/reward_max")
+    if reward is None or not low or not high or max(high) == min(low):
         return None
-    return (now - min(low)) / (max(high) - min(low))
+    return (reward - min(low)) / (max(high) - min(low))
 
 
 def is_solved(run: History) -> bool:

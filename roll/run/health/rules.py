@@ -26,6 +26,7 @@ from roll.run.health.diagnosis import (
     length_limit,
     lower_rate,
     odd_settings,
+    place_of,
     standing,
 )
 from roll.run.health.history import History
@@ -247,14 +248,14 @@ def entropy_grows(run: History) -> Iterator[Diagnosis]:
 
 
 def no_signal(run: History) -> Iterator[Diagnosis]:
-    equal, place, reward = run.last(EQUAL, 10), standing(run), run.trend(REWARD)
-    if equal is None or equal < 0.6 or place is None or is_solved(run) or (reward is not None and reward.rises):
+    equal, now, reward = run.last(EQUAL, 10), standing(run), run.trend(REWARD)
+    if equal is None or equal < 0.6 or now is None or is_solved(run) or (reward is not None and reward.rises):
         return
     harder = Cause("larger groups find a rare right answer", "num_return_sequences_in_group")
     choose = Cause("drop groups without a signal and sample others", "query_filter_config.type", "mean_filter")
-    if place < 0.15:
+    if now < 0.15:
         what = "nearly all of them are wrong"
-        never = (run.best(REWARD, 5) or 0) < 0.02 * max(run.series["rollout/reward_max"])
+        never = (place_of(run, run.best(REWARD, 5)) or 0) < 0.02
         hard = Cause("the tasks are too hard for this model", "actor_train.data_args.file_name")
         causes = (_UNREAD, hard, harder) if never else (hard, harder, choose)
     else:

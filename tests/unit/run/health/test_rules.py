@@ -134,6 +134,18 @@ def test_a_task_that_is_solved_is_no_fault_though_groups_have_no_signal_any_more
     assert verdict(run_of(solved)).label == "solved"
 
 
+@pytest.mark.parametrize("lowest", [0.0, -1.0])
+def test_the_causes_of_no_signal_do_not_depend_on_where_rewards_begin(lowest: float) -> None:
+    """A tenth of the answers is right, so the reward does find it."""
+    given = {
+        "rollout/reward_mean": [lowest + (1 - lowest) * (0.1 + 0.01 * NOISE[at]) for at in range(40)],
+        "rollout/reward_min": [lowest] * 40,
+        "rollout/group_equal_rewards_fraction": [0.7] * 40,
+    }
+    [found] = [each for each in verdict(run_of(given)).symptoms if each.label == "no signal"]
+    assert found.diagnosis.causes[0].text == "the tasks are too hard for this model"
+
+
 def test_causes_name_the_key_and_a_value_for_it() -> None:
     lines = verdict(run_of(PLANTED["collapsed"])).lines()
     assert any("actor_train.training_args.learning_rate=1e-06" in line for line in lines)
