@@ -200,6 +200,8 @@ def judge_length_problems(config: RLVRConfig) -> Iterator[Problem]:
     """Checks that a judge's engine leaves room for a prompt beside the judge's response: by its settings, or by the
     model's config.json."""
     for domain, role in config.judge_of.items():
+        if role not in config.sections:
+            continue
         worker = config.sections[role]
         model = read_model_config(worker.model_args)[0] or {}
         positions = None if model.get("rope_scaling") else text_part(model).get("max_position_embeddings")

@@ -140,6 +140,7 @@ def test_a_judge_that_may_talk_until_no_prompt_fits_is_refused(make_tiny_model_d
     (short,) = said(strategy_args=vllm, generating_args={"max_new_tokens": 700})
     assert short.startswith(told.format(700, 700))
     assert said(strategy_args=vllm, generating_args={"max_new_tokens": 699}) == []
+    assert said(judge_model_type="cluster") == [], "of a section that is missing another check speaks"
     here = {"model_name_or_path": str(make_tiny_model_dir(max_position_embeddings=512))}
     (default,) = said(strategy_args=vllm, model_args=here)
     assert default.startswith(told.format("512, its default,", 512))
