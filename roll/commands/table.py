@@ -1,6 +1,7 @@
 """The command `roll`, also `python -m roll`: a word for each thing that it does."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -128,6 +129,8 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0 done, 1 it failed, 2 the words or what they name cannot work, 130 Ctrl-C."""
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks
+        resolve("roll.commands.completion:complete")()
     with masked_output():
         return _main(list(sys.argv[1:] if argv is None else argv))
 
