@@ -26,6 +26,20 @@ def coin(sample: RewardInput, pattern: str = "") -> float:
     return float(random.random() < 0.5)
 
 
+def minus(sample: RewardInput, pattern: str = "") -> float:
+    return -exact(sample)
+
+
+def half(sample: RewardInput, pattern: str = "") -> float:
+    return 0.5
+
+
+def divides(sample: RewardInput, pattern: str = "") -> float:
+    """Return the mean over the answers of a response, as numpy does: NaN if there is none."""
+    answers = re.findall("<answer>(.*)</answer>", sample.response_text)
+    return sum(answer == str(sample.ground_truth) for answer in answers) / len(answers) if answers else float("nan")
+
+
 def tags(sample: RewardInput, pattern: str = "") -> float:
     return float("<answer>" in sample.response_text)
 
@@ -51,3 +65,31 @@ def repeated_digits(rows: Sequence[Row]) -> list[Row]:
 
 def swapped(rows: Sequence[Row]) -> list[Row]:
     return [{**row, "chosen": row["rejected"], "rejected": row["chosen"]} for row in rows]
+
+
+def one_truth(rows: Sequence[Row]) -> list[Row]:
+    return [{**row, "ground_truth": rows[0]["ground_truth"]} for row in rows]
+
+
+def half_shuffled(rows: Sequence[Row]) -> list[Row]:
+    return [*shuffled(rows[::2]), *rows[1::2]]
+
+
+def half_swapped(rows: Sequence[Row]) -> list[Row]:
+    return [*swapped(rows[::2]), *rows[1::2]]
+
+
+def ten_digits(rows: Sequence[Row]) -> list[Row]:
+    prompts = ["".join(random.Random(place).choices("0123456789", k=10)) for place in range(len(rows))]
+    return [
+        {**row, "prompt": prompt, "ground_truth": "".join(sorted(prompt))}
+        for row, prompt in zip(rows, prompts, strict=True)
+    ]
+
+
+def first_128(rows: Sequence[Row]) -> list[Row]:
+    return list(rows[:128])
+
+
+def first_512(rows: Sequence[Row]) -> list[Row]:
+    return list(rows[:512])
