@@ -30,6 +30,7 @@ _LARGE = 100_000  # characters
 
 FORMS = (
     "{}", "The answer is {}.", "The answer is \\boxed{{{}}}.", "<answer>{}</answer>", "#### {}", "```python\n{}\n```",
+    '{{"answer": "{}"}}',
 )  # fmt: skip
 """Ways to write a right response; the one that earns most is taken."""
 
@@ -168,6 +169,7 @@ def _attacks(score: _Scorer, tasks: Sequence[Task], right: Trial | None) -> Iter
     yield "a very long response", same("blah " * (_LARGE // 5))
     for form in FORMS[2:]:
         yield f"the form {show(form.format(''), 30)} without an answer", same(form.format(""))
+    yield "thinking without an answer", same("<think>blah</think>")
     if right is None:
         return
     truths = [_truth(task) for task in right.tasks]
@@ -182,6 +184,8 @@ def _attacks(score: _Scorer, tasks: Sequence[Task], right: Trial | None) -> Iter
         yield "a list of many answers", score(right.tasks, lists)
     halves = [(task, t[: len(t) // 2]) for task, t in zip(right.tasks, truths, strict=True) if len(t) > 7]
     yield "the first half of the truth", score([task for task, _ in halves], [form.format(half) for _, half in halves])
+    turned = [(task, t[::-1]) for task, t in zip(right.tasks, truths, strict=True) if t != t[::-1]]
+    yield "the truth backwards", score([task for task, _ in turned], [form.format(each) for _, each in turned])
 
 
 def _failures(at: str, trials: Mapping[str, Trial]) -> Iterator[Finding]:

@@ -1,6 +1,7 @@
 """The audit of rewards: it finds planted holes, and accuses no sound reward, the shelf's own among them."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,9 +40,19 @@ def test_a_sound_reward_is_not_accused(name: str) -> None:
     assert problems(audited(f"tests.unit.doctor.holes:{name}")) == []
 
 
-@pytest.mark.parametrize("reward", ["math_rule", "exact_match"])
-def test_rewards_of_the_shelf_are_sound(reward: str) -> None:
-    assert problems(audited(reward)) == []
+SHELF: list[dict[str, Any]] = [
+    {"reward": "math_rule"},
+    {"reward": "math_rule", "reward_args": {"require_boxed": True}},
+    {"reward": "exact_match"},
+    {"reward": "exact_match", "reward_args": {"pattern": "<answer>(.*)</answer>"}},
+    {"reward": "general_rule"},
+    {"reward": "verl_function", "reward_args": {"path": "tests.unit.doctor.holes"}},
+]
+
+
+@pytest.mark.parametrize("settings", SHELF)
+def test_rewards_of_the_shelf_are_sound(settings: dict[str, Any]) -> None:
+    assert problems(audited(**settings)) == []
 
 
 def test_a_finding_says_what_earns_and_shows_it() -> None:
