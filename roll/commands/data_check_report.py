@@ -29,7 +29,7 @@ from roll.datasets.pictures.lengths import PictureLengths
 from roll.datasets.pictures.stored import StoredPicture
 from roll.datasets.preferences import PairColumns, load_pairs
 from roll.datasets.rows import Domain, RowReader, tag_of
-from roll.datasets.shown import media_columns, named_columns
+from roll.datasets.shown import named_columns
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.usual_columns import USUAL_COLUMNS
 from roll.errors import ConfigError
@@ -178,7 +178,7 @@ def kind_of(pipeline: str, inputs: ReadOptions, tags: Sequence[str], vision: Vis
 
 
 def _picture_columns(args: DataArgs, sees: bool) -> Sequence[str]:
-    return media_columns(args) if sees else ()
+    return named_columns(args) if sees else ()
 
 
 def _pieces(tokenizer: PreTrainedTokenizerBase, rows: Rows, answers: Sequence[str]) -> ShownRow:
@@ -218,7 +218,6 @@ def check_columns(pipeline: str, inputs: ReadOptions) -> None:
 ARGS = (
     "prompt", "messages", "tools", "tag", "id", "ground_truth", "template", "split", "subset", "dataset_type",
     "generator", "image_key", "image_folder", "image_min_pixels", "image_max_pixels",
-    "video_key", "video_folder", "video_fps", "video_max_frames",
 )  # fmt: skip
 COLUMNS = ("prompt_key", "query_key", "response_key", "system_key", "tools_key", "chosen_key", "rejected_key")
 MOST_PROBLEMS = 8

@@ -21,7 +21,7 @@ from roll.datasets.pictures.expansion import cut_media
 from roll.datasets.pictures.lengths import ShowsPictures, measured, missing_files
 from roll.datasets.pictures.placing import RowPictures
 from roll.datasets.rows import shown
-from roll.datasets.shown import media_columns, named_columns, num_pictures
+from roll.datasets.shown import named_columns, num_pictures
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import Tool, calls_of_tools, plain, tools_in
@@ -112,7 +112,7 @@ class Columns:
         """The columns that a run reads of the row."""
         column = args.messages or conversation_column(row, self.prompt)
         texts = [self.prompt, self.query, self.response] if column is None else [column]
-        return [*texts, self.system, self.tools, *(media_columns(args) if self.sees else ())]
+        return [*texts, self.system, self.tools, *(named_columns(args) if self.sees else ())]
 
     def _answer(self, row: Row, tools: Sequence[Tool]) -> list[Message]:
         value = messages_of_text(plain(row.value(self.response)))

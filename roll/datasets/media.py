@@ -33,7 +33,7 @@ SIZE_KEYS = ("min_pixels", "max_pixels", "resized_height", "resized_width")
 """Keys by which Qwen's own tools size one picture."""
 TEXT_KINDS = ("text", "input_text", "output_text")
 """Types of parts that hold a text."""
-A_PICTURE, A_VIDEO = _MEDIA_NAMES["image"], _MEDIA_NAMES["video"]
+A_PICTURE = _MEDIA_NAMES["image"]
 UNREAD = "but runs read text only: the model would answer without it. Leave such rows out"
 BLIND = (
     "but the run's model does not see pictures: it would answer without them. Take one that does, leave such rows out"
@@ -66,7 +66,7 @@ def shown_in(row: Row, unread: str = UNREAD, in_messages: bool = True, in_column
     value alone, or in the parts of a message. A text in a column `image` counts where it names such a file, or where
     the row's texts have a placeholder; `python:3.11` in it is no picture.
 
-    `unread` says why it is wrong, and what to do. Without `in_messages`, pictures and videos in parts of messages may
+    `unread` says why it is wrong, and what to do. Without `in_messages`, pictures in parts of messages may
     stand there; without `in_columns`, columns may hold anything.
     """
     for column, value in row.values.items():
@@ -92,7 +92,7 @@ def _in_messages(value: Any, all_of_them: bool) -> str | None:
         content = message.get("content", message.get("value")) if isinstance(message, Mapping) else None
         for part in content if isinstance(content, list) else ():
             what = part_medium(part) if isinstance(part, Mapping) else None
-            if what is not None and (all_of_them or what not in (A_PICTURE, A_VIDEO)):
+            if what is not None and (all_of_them or what != A_PICTURE):
                 return what
     return None
 

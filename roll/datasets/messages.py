@@ -7,7 +7,7 @@ from typing import Any
 
 from roll.configs.problems import did_you_mean
 from roll.datasets.loader import Row
-from roll.datasets.media import A_PICTURE, A_VIDEO, KEYS, SIZE_KEYS, TEXT_KINDS, UNREAD, medium_keys, part_medium
+from roll.datasets.media import A_PICTURE, KEYS, SIZE_KEYS, TEXT_KINDS, UNREAD, medium_keys, part_medium
 from roll.datasets.tool_calls import clean_calls, json_in, plain
 from roll.errors import ConfigError
 from roll.utils.text import show
@@ -33,8 +33,6 @@ _BETWEEN_RESULTS = re.compile(rf"{_CLOSES}\s*{_OPENS}")
 _OF_PICTURES = (*KEYS, *SIZE_KEYS, "text", "detail")
 PICTURE = "image"
 """The type of a part that shows a picture."""
-VIDEO = "video"
-"""The same of a video, until its frames take its place."""
 SHOWING = ("user", *_TOOLS)
 """Roles whose turns may show pictures."""
 _PAIRS_OF_KEYS = (
@@ -309,8 +307,7 @@ def _without_marks(result: str) -> str:
 def _parts_of(content: list[Any], role: str) -> tuple[list[Message], str]:
     """The parts of a content that shows pictures, texts beside each other as one, and the reasoning among them."""
     if role not in SHOWING:
-        what = "picture" if any(map(_is_picture, content)) else "video"
-        raise ValueError(f"a turn of the role {role} shows a {what}; only turns of users and tools may")
+        raise ValueError(f"a turn of the role {role} shows a picture; only turns of users and tools may")
     parts: list[Message] = []
     thoughts = ""
     for number, part in enumerate(content, start=1):
@@ -321,14 +318,6 @@ def _parts_of(content: list[Any], role: str) -> tuple[list[Message], str]:
                     "write a part for each"
                 )
             parts.append({"type": PICTURE, "image": part})
-            continue
-        if _is_video(part):
-            if part.get("text"):
-                raise ValueError(
-                    f"part {number} of its content shows a video and holds 'text' too, which would not be read; write "
-                    "a part for each"
-                )
-            parts.append({"type": VIDEO, "video": part})
             continue
         kind, text = ("text", part) if isinstance(part, str) else _part(part, number)
         if kind == "thinking":
@@ -344,13 +333,9 @@ def _is_picture(part: Any) -> bool:
     return isinstance(part, Mapping) and part_medium(part) == A_PICTURE
 
 
-def _is_video(part: Any) -> bool:
-    return isinstance(part, Mapping) and part_medium(part) == A_VIDEO
-
-
 def _has_pictures(content: list[Any], role: str) -> bool:
-    """True of parts of which some show pictures or videos. What a tool returns may be any other list."""
-    if not any(_is_picture(part) or _is_video(part) for part in content):
+    """True of parts of which some show pictures. What a tool returns may be any other list."""
+    if not any(map(_is_picture, content)):
         return False
     return role not in _TOOLS or _are_parts(content)
 

@@ -32,7 +32,7 @@ from roll.datasets.pictures.expansion import cut_media
 from roll.datasets.pictures.lengths import measured
 from roll.datasets.pictures.placing import RowPictures
 from roll.datasets.rows import shown
-from roll.datasets.shown import media_columns, num_pictures
+from roll.datasets.shown import named_columns, num_pictures
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import Tool, plain, tools_in
@@ -99,7 +99,7 @@ class PairColumns:
             pictures,
         )
         count = num_pictures(chosen[: pair.num_context_messages])
-        first, second = ([(p.form, p.place, p.frame) for p in each] for each in (pictures, others))
+        first, second = ([(p.form, p.place) for p in each] for each in (pictures, others))
         if first != second or count != len(pictures):
             raise ConfigError(
                 f"{row.where}: columns {self.chosen!r} and {self.rejected!r} show different pictures; both must answer "
@@ -150,7 +150,7 @@ class PairColumns:
     def reads(self, row: Row, args: DataArgs) -> list[str | None]:
         """The columns that a run reads of the row."""
         texts = [self.prompt, self.query, self.chosen, self.rejected, self.system, self.tools, self.margin]
-        return [*texts, *(media_columns(args) if self.sees else ())]
+        return [*texts, *(named_columns(args) if self.sees else ())]
 
 
 def load_pairs(

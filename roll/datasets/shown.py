@@ -5,31 +5,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from roll.configs.sections.data import DataArgs
-from roll.datasets.messages import PICTURE, VIDEO
+from roll.datasets.messages import PICTURE
 
 Message = Mapping[str, Any]
 Messages = tuple[Message, ...]
-PLACEHOLDER, VIDEO_PLACEHOLDER = "<image>", "<video>"
+PLACEHOLDER = "<image>"
 READABLE = "[picture]"
 COLUMNS = ("images", "image")
 """Columns that hold pictures where no key names one."""
-VIDEO_COLUMNS = ("videos", "video")
-"""The same of videos."""
 
 
 def named_columns(args: DataArgs) -> tuple[str, ...]:
     """The columns that pictures are looked for in."""
     return COLUMNS if args.image_key is None else (args.image_key,)
-
-
-def video_columns(args: DataArgs) -> tuple[str, ...]:
-    """Return the columns that videos are looked for in."""
-    return VIDEO_COLUMNS if args.video_key is None else (args.video_key,)
-
-
-def media_columns(args: DataArgs) -> tuple[str, ...]:
-    """Return the columns that pictures and videos are looked for in."""
-    return (*named_columns(args), *video_columns(args))
 
 
 def readable(messages: Sequence[Message]) -> Messages:
@@ -61,8 +49,8 @@ def _read(part: Any) -> str:
 
 
 def shows(message: Message) -> bool:
-    """True if parts of a message show pictures or videos."""
+    """True if parts of a message show pictures."""
     content = message.get("content")
     return isinstance(content, list) and any(
-        isinstance(part, Mapping) and part.get("type") in (PICTURE, VIDEO) for part in content
+        isinstance(part, Mapping) and part.get("type") == PICTURE for part in content
     )

@@ -132,8 +132,6 @@ def template_name_problem(name: str, key: str) -> str | None:
 def template_warning(name: str, key: str) -> str | None:
     if name in OWN_WORDS:
         return f"{key}: {name} has its own wording of ROLL's template; for ROLL's exact wording write a Jinja file."
-    if name == "qwen2-vl":
-        return f"{key}: {name} is the tokenizer's own template: videos are shown as pictures, frame by frame."
     return None
 
 

@@ -197,12 +197,12 @@ def thumbnail(picture: RecordedPicture) -> Thumbnail:
     """A small copy of a recorded picture."""
     if picture.form not in _ON_THIS_MACHINE:
         return Thumbnail(f"{picture.where}: not kept with the rollout", None)
-    return _small(picture.form, picture.place, picture.where, picture.frame)
+    return _small(picture.form, picture.place, picture.where)
 
 
 @lru_cache(maxsize=512)
-def _small(form: str, place: str, where: str, frame: int | None) -> Thumbnail:
-    source = PictureSource("file" if form == "file" else "parquet", place, where, frame)
+def _small(form: str, place: str, where: str) -> Thumbnail:
+    source = PictureSource("file" if form == "file" else "parquet", place, where)
     try:
         small = small_copy(source, _THUMBNAIL_PIXELS)
     except PictureError as error:
@@ -211,5 +211,4 @@ def _small(form: str, place: str, where: str, frame: int | None) -> Thumbnail:
 
     stream = io.BytesIO()
     Image.fromarray(small).save(stream, "WEBP", quality=80)
-    caption = place if frame is None else f"{place}, frame {frame}"
-    return Thumbnail(caption, "data:image/webp;base64," + base64.b64encode(stream.getvalue()).decode("ascii"))
+    return Thumbnail(place, "data:image/webp;base64," + base64.b64encode(stream.getvalue()).decode("ascii"))

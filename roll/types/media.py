@@ -21,14 +21,12 @@ class PictureSource:
     """A picture that is not decoded yet. Plain values, so that checkpoints, JSON and other processes hold it.
 
     `place` is a path (file), an address that fsspec reads (address), base64 (inline), or FILE#ROW/COLUMN/INDEX of a
-    parquet file (parquet). `where` is for messages. Example: "rows.jsonl:17, column images[1]". `frame`: the number of
-    a video's frame; None: a picture, of which the first frame counts.
+    parquet file (parquet). `where` is for messages. Example: "rows.jsonl:17, column images[1]".
     """
 
     form: PictureForm
     place: str
     where: str
-    frame: int | None = None
 
 
 @dataclass(frozen=True)

@@ -121,19 +121,6 @@ class DataArgs(Settings):
     image_max_pixels: int | None = setting(
         None, "Pictures with more pixels are made smaller. The smaller of this and the model's own number counts.", ge=1
     )
-    video_key: str | None = setting(
-        None,
-        "Column with the videos of a row, or an entry of one, for models that see: one or a list, each a folder of "
-        "pictures, an animated GIF or WebP file, or a list of pictures. Default: `videos`, or `video`.",
-        min_length=1,
-    )
-    video_folder: Place | None = setting(
-        None, "Folder in which relative paths of videos begin. Default: that of the data file."
-    )
-    video_fps: float = setting(2.0, "Frames of an animation that are shown, per second.", gt=0)
-    video_max_frames: int = setting(
-        128, "Most frames of a video that are shown; of more, so many at equal distances.", ge=1
-    )
     tag: str = setting("tag", "Column with the tag; rewards.<domain>.tag_included maps tags to domains.")
     id: str = setting(
         "id", "Column with the row's id. Rows without one are named by file and line, those that share one by both."

@@ -32,8 +32,8 @@ MOST_PIXELS = 100_000_000
 NUM_TRIES = 3  # of what is elsewhere
 _OF_PLACE = "place:"  # before the digest of a picture whose pixels nobody has read
 _SECONDS_BETWEEN = 0.5
+_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 _AT_ONCE = 4  # pictures that are decoded at once, of a rank's micro batch
-_UNSAID_MS = 100
 _GREY_RANGES = (1.0, 255.0, 65_535.0, 2.0**31 - 1)
 _ORIENTATION = 0x0112
 _TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}
@@ -58,8 +58,7 @@ def measure(source: PictureSource, sizes: PictureSizes) -> Picture:
         height, width = sizes.size(from_height, from_width)
     except PictureError as error:
         raise _at(source, error) from error
-    frame = "" if source.frame is None else f" {source.frame}"
-    named = f"{source.form} {source.place}{frame} {height} {width}"
+    named = f"{source.form} {source.place} {height} {width}"
     place = hashlib.blake2b(named.encode(), digest_size=16).hexdigest()
     scale = (height / from_height, width / from_width)
     return Picture(_OF_PLACE + place, height, width, None, source, scale, sizes.resample, sizes.small)
@@ -115,23 +114,6 @@ def header_size(source: PictureSource) -> tuple[int, int]:
         raise _at(source, error) from error
 
 
-def frame_times(source: PictureSource) -> tuple[list[float], float]:
-    """Times at which the frames of an animation start, in seconds, and the end of the last one. One that does not say
-    how long it is shown counts a tenth of a second, as browsers have it. Raises PictureError."""
-    try:
-        with _stream(source) as stream:
-            image: Any = _opened(stream)
-            starts, at = list[float](), 0.0
-            for frame in range(getattr(image, "n_frames", 1)):
-                image.seek(frame)
-                image.load()
-                starts.append(at)
-                at += (image.info.get("duration") or _UNSAID_MS) / 1000
-    except Exception as error:
-        raise _at(source, error) from error
-    return starts, at
-
-
 def read_file(source: PictureSource) -> tuple[bytes, str]:
     """Return the bytes of a picture's file, and the ending that its format has. Raises PictureError."""
     contents = read_bytes(source)
@@ -185,8 +167,6 @@ def _decoded(
 
     with _stream(source) as stream:
         image: Image.Image = _opened(stream)
-        if source.frame is not None:
-            image.seek(source.frame)
         turn = _turn(image)
         from_height, from_width = _upright(image, turn)
         height, width = size(from_height, from_width)
@@ -259,35 +239,18 @@ def _fetched(address: str) -> bytes:
 
 
 def _opened(stream: IO[bytes]) -> ImageFile.ImageFile:
-    """PIL's object for a picture that is small enough, its header read. Formats are chosen here and not by PIL, which
-    would start other programs for some, and has a limit of its own for pixels, which warns."""
-    beginning = stream.read(16)
-    stream.seek(0)
-    if not beginning:
-        raise PictureError("it is empty (0 bytes)")
-    name = format_of(beginning)
-    if name is None:
-        raise PictureError("it is no picture in PNG, JPEG, WebP, GIF, BMP or TIFF, the formats that are read")
-    image = _class_of(name)(stream)
+    """PIL's object for a picture that is small enough, its header read. PIL would start other programs for other
+    formats."""
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        image = Image.open(stream, formats=_FORMATS)
+    except UnidentifiedImageError:
+        raise PictureError(f"it is no picture in {', '.join(_FORMATS)}, the formats that are read") from None
     width, height = image.size
     if width * height > MOST_PIXELS:
         raise PictureError(f"it has {width} x {height} pixels, more than {MOST_PIXELS:,}; make it smaller")
-    if not width or not height:
-        raise PictureError(f"it has no pixels ({width} x {height})")
     return image
-
-
-def _class_of(name: str) -> type[ImageFile.ImageFile]:
-    from PIL import BmpImagePlugin, GifImagePlugin, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
-
-    return {
-        "PNG": PngImagePlugin.PngImageFile,
-        "JPEG": JpegImagePlugin.JpegImageFile,
-        "GIF": GifImagePlugin.GifImageFile,
-        "WEBP": WebPImagePlugin.WebPImageFile,
-        "BMP": BmpImagePlugin.BmpImageFile,
-        "TIFF": TiffImagePlugin.TiffImageFile,
-    }[name]
 
 
 def _upright(image: ImageFile.ImageFile, turn: int | None) -> tuple[int, int]:

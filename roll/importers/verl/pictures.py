@@ -15,11 +15,7 @@ ONLY_RLVR: str = data("words.yaml")["only rlvr"]
 _NO_VIDEOS: str = data("words.yaml")["no videos"]
 COLUMNS: Mapping[str, str] = {"data.image_key": "images", "data.video_key": "videos", "data.audio_key": "audios"}
 """Columns with their names by default."""
-_IMAGES, _VIDEOS = "data.image_key", "data.video_key"
-_FRAMES = (
-    "data_args.video_key: its frames are shown, of a folder of pictures, a list of them, or an animated GIF or WebP; "
-    "files such as MP4 are not read: take their frames out first (docs/pictures.md)"
-)
+_IMAGES = "data.image_key"
 _SIZES = "data.mm_processor_kwargs"
 _OF_SIZE = ("min_pixels", "max_pixels")
 _SEES = re.compile(
@@ -69,8 +65,6 @@ def pictures(source: SourceLookup) -> CombinedKeys:
     values: dict[str, Any] = {}
     if source.is_set(_IMAGES) and not is_whole:
         values["image_key"] = source(_IMAGES)
-    if source.is_set(_VIDEOS) and not is_whole:
-        values["video_key"] = source(_VIDEOS)
     values |= {
         f"image_{size}": source.size(f"{_SIZES}.{size}") for size in _OF_SIZE if source.is_set(f"{_SIZES}.{size}")
     }
@@ -81,7 +75,7 @@ def pictures(source: SourceLookup) -> CombinedKeys:
     others = [key for key in _picture_keys(source) if key in COLUMNS and key != _IMAGES]
     if is_whole:
         return CombinedKeys(settings, text, idle=dict.fromkeys(others, "the name of a column that is not asked for"))
-    return CombinedKeys(settings, text, changes={key: _FRAMES if key == _VIDEOS else _NO_VIDEOS for key in others})
+    return CombinedKeys(settings, text, changes=dict.fromkeys(others, _NO_VIDEOS))
 
 
 def no_pictures(source: SourceLookup) -> CombinedKeys:

@@ -109,11 +109,10 @@ def _content(text: str, pictures: Sequence[PictureSource]) -> Any:
 
 
 def _data_url(source: PictureSource) -> str:
-    """The picture's file. In a format that servers may not read, that has to be turned upright, or of which one frame
-    counts, it becomes a PNG."""
+    """The picture's file. In a format that servers may not read, it becomes a PNG."""
     contents = read_bytes(source)
     kind = format_of(contents[:16])
-    if kind not in _SENT_AS_THEY_ARE or source.frame is not None:
+    if kind not in _SENT_AS_THEY_ARE:
         contents, kind = as_png(decode(source, PictureSizes(1, 1, _MOST_PIXELS)).array), "PNG"
     return f"data:image/{kind.lower()};base64,{base64.b64encode(contents).decode('ascii')}"
 

@@ -28,7 +28,6 @@ class RecordedPicture(BaseModel):
     form: str
     place: str
     where: str
-    frame: int | None = None  # of a video
 
     def in_folder(self, folder: Path) -> Self:
         """The same with a place of its own, where the record lies in this folder."""

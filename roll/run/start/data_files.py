@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from roll.configs.problems import Problem
 from roll.configs.sections.data import DataArgs
@@ -24,8 +23,6 @@ from roll.errors import ConfigError
 
 _VALIDATED = ("validation.", "eval_sets.")
 _ROWS_LOOKED_AT = 8
-_ROWS_OF_VIDEOS = 1000
-_OF_VIDEOS = ("video_fps", "video_max_frames")
 _MOST_BLANK_BYTES = 4096  # a file with more is taken to hold rows
 
 
@@ -74,43 +71,8 @@ def data_args_warnings(places: Mapping[str, DataArgs]) -> Iterator[str]:
                 f"{at}.{', '.join(names)} {'does' if len(names) == 1 else 'do'} nothing here: file_name names files, "
                 "and only data sets have splits."
             )
-        yield from _idle_video_keys(args, at)
         for name, count in _repeated(args, at).items():
             yield f"{at}.file_name stands for {name} {count} times, so its rows are there {count} times."
-
-
-def _idle_video_keys(args: DataArgs, at: str) -> Iterator[str]:
-    """Yield a warning where keys of videos are set and no row at the beginning of any file has one. Files that are
-    elsewhere, or have to be read whole, may have some."""
-    keys = [key for key in _OF_VIDEOS if args.value(key) != type(args).model_fields[key].default]
-    sources, problems = data_sources(args, at, reach=False) if keys else ([], [])
-    if not sources or problems or not all(map(_is_read_by_row, sources)):
-        return
-    from roll.datasets.media import is_something
-    from roll.datasets.shown import named_columns, video_columns
-
-    columns = video_columns(args)
-    try:
-        for source in sources:
-            for row in islice(source.without_pictures(named_columns(args)).rows(), _ROWS_OF_VIDEOS):
-                if any(is_something(row.value(name)) for name in columns) or _has_video_part(row.values):
-                    return
-    except ConfigError:
-        return  # a run says what is wrong with it
-    yield (
-        f"{at}.{', '.join(keys)} {'does' if len(keys) == 1 else 'do'} nothing here: none of the first "
-        f"{_ROWS_OF_VIDEOS} rows of a file shows a video (column {' or '.join(columns)}, or a part of a message)."
-    )
-
-
-def _has_video_part(value: Any) -> bool:
-    from roll.datasets.messages import VIDEO
-
-    if isinstance(value, Mapping):
-        return value.get("type") == VIDEO or any(map(_has_video_part, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(_has_video_part, value))
-    return isinstance(value, str) and f'"{VIDEO}"' in value  # a conversation as JSON
 
 
 def _repeated(args: DataArgs, at: str) -> Mapping[str, int]:

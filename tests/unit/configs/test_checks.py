@@ -76,7 +76,6 @@ def test_settings_that_work_otherwise_than_written_say_what_happens() -> None:
 @pytest.mark.parametrize(
     ("template", "said"),
     [
-        ("qwen2-vl", "qwen2-vl is the tokenizer's own template: videos are shown as pictures, frame by frame."),
         ("base", "base has its own wording of ROLL's template; for ROLL's exact wording write a Jinja file."),
     ],
 )

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from roll.configs.checks.pictures import picture_problems, sight_problems
-from roll.configs.sections.data import DataArgs
 from roll.configs.sections.model import ModelArgs
 from roll.errors import ConfigError
 from roll.models.vision.files import vision_of
@@ -24,7 +23,6 @@ from roll.pipeline.rows.row_checks import local_rows, missing_files
 from roll.pipeline.rows.row_config import row_plan
 from roll.pipeline.sft.sft_config import SFTConfig
 from roll.pipeline.sft.sft_pipeline import SFTPipeline
-from roll.run.start.data_files import data_args_warnings
 from roll.run.start.shown_models import check_shown
 from tests.helpers.configs import config as rlvr
 from tests.helpers.pictures import make_model_dir
@@ -248,16 +246,3 @@ def test_a_plan_of_episodes_looks_at_every_model(model_dir: Path, tiny_model_dir
     assert critic.startswith("critic: the rows show pictures, which its model does not see")
     (policy,) = problems(tiny_model_dir, model_dir)
     assert "takes text alone" in policy
-
-
-def test_keys_of_videos_do_nothing_where_no_row_shows_one(tmp_path: Path) -> None:
-    def warnings(row: dict[str, Any], **keys: Any) -> list[str]:
-        (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
-        return list(data_args_warnings({"x.data_args": DataArgs(file_name=(str(tmp_path / "rows.jsonl"),), **keys)}))
-
-    parts = [{"role": "user", "content": [{"type": "video", "video": "a"}]}]
-    for shown in ({"videos": ["a"]}, {"messages": parts}, {"messages": json.dumps(parts)}):
-        assert warnings(shown, video_fps=5.0) == []
-    assert warnings({"prompt": "?"}) == warnings({"prompt": "?"}, video_fps=2.0) == []
-    (said,) = warnings({"images": ["a.png"], "videos": None}, video_fps=5.0, video_max_frames=3)
-    assert said.startswith("x.data_args.video_fps, video_max_frames do nothing here: none of the first 1000 rows")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 from pathlib import Path
 
@@ -44,18 +42,6 @@ def test_what_is_gone_or_elsewhere_is_named_and_never_fetched(tmp_path: Path) ->
     assert gone.image is None and "rows.jsonl:3, column images[0]" in gone.caption
     elsewhere = thumbnail(RecordedPicture(form="address", place="https://example.org/a.png", where="rows.jsonl:4"))
     assert elsewhere.image is None and elsewhere.caption == "rows.jsonl:4: not kept with the rollout"
-
-
-def test_a_frame_of_a_video_is_the_one_that_was_seen(tmp_path: Path) -> None:
-    path, colours = tmp_path / "a.gif", [(255, 0, 0), (0, 0, 255)]
-    first, second = (Image.fromarray(np.full((40, 40, 3), colour, np.uint8)) for colour in colours)
-    first.save(path, save_all=True, append_images=[second], duration=100)
-    shown = picture(path).model_copy(update={"frame": 1})
-    kept = Recorded.model_validate_json(record(shown).model_dump_json()).pictures[0]
-    found = thumbnail(kept)
-    assert found.caption == f"{path}, frame 1" and found.image is not None
-    small = Image.open(io.BytesIO(base64.b64decode(found.image.partition(",")[2]))).convert("RGB")
-    assert np.asarray(small).mean((0, 1)).argmax() == 2
 
 
 def test_replay_names_the_pictures_of_a_prompt(red: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
