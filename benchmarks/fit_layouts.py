@@ -1,6 +1,6 @@
 """The layout that `roll fit` chooses against eight that are measured, on the CPUs of this machine.
 
-    python benchmarks/fit_layouts.py --model wide [--rounds 2] [--steps 10]
+    python benchmarks/fit_layouts.py --model wide [--rounds 2] [--steps 10]     (smollm2: with --smollm2 FILE.gguf)
 
 The eight are the trainers fsdp2 and DeepSpeed with ZeRO 0, 2 and 3, with rollouts ahead and without, in the micro batch
 of the YAML. `roll fit` may choose another micro batch, which is run beside them. Rounds are interleaved; a layout's
@@ -29,7 +29,7 @@ from roll.simulate.forecast.fit import _TRAINERS, Search, _merged
 
 SKIPPED, LIMIT_S = 2, 600
 CHOICE, NAMES = "the choice of fit", ("fsdp2", "deepspeed 0", "deepspeed 2", "deepspeed 3")
-JOBS = {"wide": Job("wide", 32, 4), "tiny": Job("tiny", 12, 32, micro=32)}
+JOBS = {"wide": Job("wide", 32, 4), "tiny": Job("tiny", 12, 32, micro=32), "smollm2": Job("smollm2", 16, 2)}
 
 
 def eight() -> dict[str, Mapping[str, Any]]:
@@ -66,13 +66,14 @@ def measure(tree: dict[str, Any], file: Path, steps: int) -> tuple[float, float]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=tuple(JOBS), default="wide")
+    parser.add_argument("--smollm2", default="", help="SmolLM2-135M-Instruct: a GGUF file or a directory")
     parser.add_argument("--folder", default="output/fit")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=10)
     options = parser.parse_args()
     folder, job = Path(options.folder).absolute(), JOBS[options.model]
     folder.mkdir(parents=True, exist_ok=True)
-    tree = job.tree(folder, prepare(folder, "")) | {"max_steps": options.steps + 1}
+    tree = job.tree(folder, prepare(folder, options.smollm2)) | {"max_steps": options.steps + 1}
     base = folder / "base.yaml"
     base.write_text(yaml.safe_dump(tree))
     raw = compose_tree(*yaml_at(str(base)), ())

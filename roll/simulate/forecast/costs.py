@@ -17,6 +17,7 @@ from roll.configs.plan.run_plan import RunPlan
 from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.run import RunConfig
+from roll.configs.strategies.deepspeed import zero_stage
 from roll.configs.strategies.features import Feature
 from roll.configs.strategies.table import spec_of
 from roll.features.prefix_sharing.checks import obstacles
@@ -135,7 +136,15 @@ class Phases:
         products *= 1 + (pipeline - 1) / max(1, passes)
         launches = 3 * passes * shape.num_layers * self.share("layer_s")
         states = trained * _OPTIMIZER_BYTES / (ranks if _is_sharded(facts.worker) else 1)
-        return products, launches + train.updates_per_step * (devices.read_s(states) + devices.shares["update_s"])
+        beside = launches + train.updates_per_step * (devices.read_s(states) + devices.shares["update_s"])
+        share = self._trainer_share(facts.worker)
+        return products * share, beside * share
+
+    def _trainer_share(self, worker: WorkerConfig) -> float:
+        """How long the updates of this trainer take beside those by which the other figures were measured."""
+        shares: Mapping[str, float] = self.devices(next(iter(self.facts))).shares["trainers"]  # type: ignore[assignment]
+        name, stage = worker.strategy_name or "", zero_stage(worker.strategy_config)
+        return shares.get(f"{name} {stage}" if "zero_optimization" in worker.strategy_config else name, 1.0)
 
     def _rows_at_once(self, worker: WorkerConfig, train: TrainPlan) -> float:
         budget = worker.packed_tokens_in_train or (
@@ -202,5 +211,4 @@ def _weight_bytes(shape: ModelShape, dtype_bytes: int) -> float:
 
 def _is_sharded(worker: WorkerConfig) -> bool:
     """Whether ranks gather weights for each pass: FSDP2, ZeRO-3."""
-    zero = worker.strategy_config.get("zero_optimization")
-    return zero.get("stage") == 3 if isinstance(zero, dict) else "fsdp" in (worker.strategy_name or "")
+    return zero_stage(worker.strategy_config) == 3 or "fsdp" in (worker.strategy_name or "")

@@ -61,9 +61,9 @@ def test_an_update_costs_its_flops_and_what_reads_the_optimizer(tmp_path: Path) 
     shape = phases.facts["actor_train"].shape
     products, beside = phases.train_s("actor_train")
     rows, tokens = 32, 32 * (16 + 64)
-    assert products == pytest.approx(training_flops(shape, tokens, rows * 80 * 80 / 2) / (2e9 * 0.9))
+    assert products == pytest.approx(training_flops(shape, tokens, rows * 80 * 80 / 2) / (2e9 * 0.9) * 1.02)
     launches = 3 * 8 * 2 * 180e-6  # passes, micro batches, layers
-    assert beside == pytest.approx(launches + 48 * shape.num_elements / 1e9 + 0.1)
+    assert beside == pytest.approx((launches + 48 * shape.num_elements / 1e9 + 0.1) * 1.02)  # of fsdp2_train
 
 
 def test_shared_prompts_are_computed_once_and_checkpointing_repeats_a_pass(tmp_path: Path) -> None:
