@@ -16,7 +16,7 @@ from roll.datasets.chosen_rows import Texts
 from roll.datasets.encoding import cut_of, shortened
 from roll.datasets.loader import DataFile, DataSource, Row
 from roll.datasets.media import BLIND, check_text_alone
-from roll.datasets.messages import conversation_column, messages_in, messages_of_text, with_nulls
+from roll.datasets.messages import conversation_column, messages_in, messages_of_text
 from roll.datasets.pictures.expansion import cut_media
 from roll.datasets.pictures.lengths import ShowsPictures, measured, missing_files
 from roll.datasets.pictures.placing import RowPictures
@@ -24,7 +24,7 @@ from roll.datasets.rows import shown
 from roll.datasets.shown import named_columns, num_pictures
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
-from roll.datasets.tool_calls import Tool, calls_of_tools, plain, tools_in
+from roll.datasets.tool_calls import Tool, plain, tools_in
 from roll.datasets.usual_columns import Forgotten, conversation_hint
 from roll.errors import ConfigError
 from roll.types.batch import Rows
@@ -67,8 +67,6 @@ class Columns:
 
     def read(self, row: Row, args: DataArgs, key: str) -> Conversation:
         """The row's conversation, which ends with the assistant. Raises ConfigError that names the row and the key."""
-        if row.fault:
-            raise ConfigError(f"{row.where}: {row.fault}")
         pictures = check_media(row, args, key, self.sees)
         column = args.messages or conversation_column(row, self.prompt)
         tools = () if self.tools is None else tools_in(row, self.tools)
@@ -79,7 +77,7 @@ class Columns:
             prompt = prompt_in(
                 row, self.prompt, self.query, conversation_hint(row, self.prompt, self.response), self.sees
             )
-            answer = ends_with_answer(self._answer(row, tools), row, self.response)
+            answer = ends_with_answer(self._answer(row), row, self.response)
             whole = [*prompt, *answer]
         whole, shown = placed(pictures, row, whole)
         messages = whole if column is None else up_to_answer(whole, row, column)
@@ -114,12 +112,10 @@ class Columns:
         texts = [self.prompt, self.query, self.response] if column is None else [column]
         return [*texts, self.system, self.tools, *(named_columns(args) if self.sees else ())]
 
-    def _answer(self, row: Row, tools: Sequence[Tool]) -> list[Message]:
+    def _answer(self, row: Row) -> list[Message]:
         value = messages_of_text(plain(row.value(self.response)))
-        if calls := calls_of_tools(value, tools):
-            return [{"role": "assistant", "content": "", "tool_calls": calls}]
         if isinstance(value, Mapping | list):
-            return messages_in(with_nulls(row.value(self.response), value), row, self.response, "response_key")
+            return messages_in(value, row, self.response, "response_key")
         return [
             {
                 "role": "assistant",
@@ -154,7 +150,7 @@ def load_conversations(
     turns = Turns(text, columns.train_on, vision=vision)
     used: list[Encoded] = []
     num_rows = num_with_tools = num_unanswered = num_long = num_through_pictures = longest = 0
-    forgotten, num_offered_twice = Forgotten(), 0
+    forgotten = Forgotten()
     read = ((row, columns.read(row, args, key)) for row in choose(sources))
     encoded = (
         (row, said, one)
@@ -166,10 +162,6 @@ def load_conversations(
         num_unanswered += conversation.unanswered > 0
         has_system = conversation.messages[0]["role"] in ("system", "developer")
         forgotten.add(row, columns.reads(row, args), has_system)
-        num_offered_twice += (
-            bool(conversation.tools) and has_system and "<tools>" in conversation.messages[0]["content"]
-        )
-        check_is_good(row, columns)
         if len(one.ids) > max_tokens:
             num_long, longest = num_long + 1, max(longest, len(one.ids))
             if args.truncation in ("error", "drop"):
@@ -191,14 +183,6 @@ def load_conversations(
         raise ConfigError(f"{key}.file_name: no rows to learn from in {', '.join(args.file_name)} ({num_rows} rows)")
     for sentence in forgotten.warnings():
         logger.warning("%s: %s", key, sentence)
-    if num_offered_twice:
-        logger.warning(
-            "%s: %d rows offer tools in their system prompt and in column %r, and the template writes both. Set "
-            "tools_key: null if they are the same",
-            key,
-            num_offered_twice,
-            columns.tools,
-        )
     counts = f"{num_with_tools} of them with tools, {num_long} too long"
     logger.info("%s: %d rows, %s, %d used", key, num_rows, counts, len(used))
     if num_through_pictures:
@@ -210,16 +194,6 @@ def load_conversations(
     if turns.cost:
         logger.info("%s: %s", key, turns.cost)
     return rows_of_encoded(used)
-
-
-def check_is_good(row: Row, columns: Columns) -> None:
-    """Raises ConfigError for a completion that its row calls a bad one, as KTO's unpaired preferences do."""
-    if columns.response == "completion" and row.values.get("label") is False:
-        raise ConfigError(
-            f"{row.where}: its label is false, so its completion is a bad one, and it would be learnt. Such rows are "
-            "for KTO; to learn from the good ones drop the others: operators: [{name: quality, args: {column: label, "
-            "min: 1}}]"
-        )
 
 
 def rows_of_encoded(encoded: Sequence[Encoded]) -> Rows:

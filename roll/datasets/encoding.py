@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -160,11 +160,8 @@ class _Encoder:
         self._num_rows = 0
         self._num_long = 0
         self._num_dropped = 0
-        self._num_elsewhere = 0  # pictures whose size is not known yet
         self._longest = (0, "")  # tokens, row
-        self._repeated_ids: list[str] = []  # with their rows
         self._writes_tools: dict[int, bool] = {}  # by the id() of a template
-        self._written: set[Any] = set()  # shapes of conversations that templates write whole
 
     def add(self, rows: Sequence[Row]) -> None:
         examples = [self._reader.read(row) for row in rows]
@@ -192,7 +189,7 @@ class _Encoder:
         lengths = [len(ids) for ids in token_ids]
         if self._placeholders is None:
             return lengths
-        from roll.datasets.pictures.lengths import PictureLengths, is_elsewhere, missing_files
+        from roll.datasets.pictures.lengths import PictureLengths, missing_files
 
         for example, ids in zip(examples, token_ids, strict=True):
             at = self._templates.of(example).key
@@ -208,16 +205,14 @@ class _Encoder:
         if not uncertain:
             return lengths
         pictures = [examples[place].pictures for place in uncertain]
-        self._num_elsewhere += sum(is_elsewhere(picture) for row in pictures for picture in row)
         for place, num_tokens in zip(uncertain, PictureLengths(sizes).num_tokens(pictures), strict=True):
             lengths[place] += num_tokens - len(examples[place].pictures)
         return lengths
 
     def _rendered(self, example: Example) -> str:
         """Raises ConfigError for tools and messages of which the template writes nothing; a template is asked once for
-        tools, and for messages of each shape."""
+        tools."""
         template = self._templates.of(example)
-        template.check_not_rendered(example.messages, example.row)
         if self._placeholders is not None:
             self._placeholders.check_texts((example.messages, example.tools), example.row.where)
         if example.tools and id(template) not in self._writes_tools:
@@ -233,13 +228,9 @@ class _Encoder:
             )
         text = template.render(example)
         if not example.is_text:
-            from roll.datasets.answers.parts import shape_of
-            from roll.datasets.answers.template_coverage import check_prompt
+            from roll.datasets.answers.template_coverage import check_written
 
-            shape = id(template), shape_of(example.messages), bool(example.tools)
-            if shape not in self._written:
-                check_prompt(template, example.messages, example.row, example.tools)
-                self._written.add(shape)
+            check_written(example.messages, text, f"{example.row.where}: {template.key}")
         return text
 
     def _token_ids(self, rendered: Sequence[tuple[Example, str]]) -> list[list[int]]:
@@ -263,25 +254,9 @@ class _Encoder:
         return self._templates.of(example).adds_special_tokens
 
     def result(self) -> TaskSet:
-        if self._repeated_ids:
-            logger.warning(
-                "%s: %d of %d rows have an id that another row has too, such as %s. They are distinguished by file "
-                "and line. Set %s.id to a column whose values differ.",
-                self._key,
-                len(self._repeated_ids),
-                self._num_rows,
-                ", ".join(self._repeated_ids[:3]),
-                self._key,
-            )
         for sentence in self._forgotten.warnings(keys=False):
             logger.warning("%s: %s", self._key, sentence)
         truncation = self._args.truncation
-        if self._num_elsewhere:
-            logger.info(
-                "%s: %d pictures of long prompts are not on this machine; they are measured when they are drawn",
-                self._key,
-                self._num_elsewhere,
-            )
         if truncation == "error" and self._num_long:
             tokens, where = self._longest
             raise ConfigError(
@@ -320,15 +295,10 @@ class _Encoder:
 
     def _task_id(self, row: Row) -> str:
         """The id column, or file name and place; an id that occurred before gets its file and place appended."""
-        place = row.short_place
         row_id = row.value(self._args.id)
-        candidates = [place] if row_id is None else [str(row_id), f"{row_id}@{place}"]
-        if row_id is not None and str(row_id) in self._ids:
-            self._repeated_ids.append(f"{str(row_id)[:50]!r} ({row.where})")
-        name = next(
-            (c for c in (*candidates, f"{candidates[-1]}@{row.file}") if c not in self._ids),
-            f"{row.where}#{len(self._ids)}",
-        )
+        name = row.short_place if row_id is None else str(row_id)
+        longer = (f"{name}@{row.short_place}", f"{name}@{row.where}", f"{row.where}#{len(self._ids)}")
+        name = next(each for each in (name, *longer) if each not in self._ids)
         self._ids.add(name)
         return name
 

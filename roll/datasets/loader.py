@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import functools
 import io
 import json
 import os
@@ -21,20 +20,18 @@ from roll.utils.truths import entry_at
 
 ENDINGS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 FORMATS = {"json": "json", "jsonl": "json", "csv": "csv", "parquet": "parquet"}
-_ReadRow = tuple[int, dict[str, Any], str]  # place, columns, fault
+_ReadRow = tuple[int, dict[str, Any]]  # place, columns
 _ROWS_AT_ONCE = 512  # of parquet, which may hold pictures
 MAX_CSV_FIELD_CHARS = 1 << 30  # the csv module's own limit of 128 KiB is shorter than a long conversation
 
 
 @dataclass(frozen=True)
 class Row:
-    """One record. `place` is its line in a text file (from 1), or its position in an array or parquet file (from 0);
-    `fault` says what makes it no row, "" if nothing does."""
+    """One record. `place` is its line in a text file (from 1), or its position in an array or parquet file (from 0)."""
 
     file: str
     place: int
     values: Mapping[str, Any]
-    fault: str = ""
 
     @property
     def where(self) -> str:
@@ -155,10 +152,10 @@ class RemoteFile(DataSource):
 def read_rows(stream: IO[bytes], format: str, name: str, key: str, pictures: Sequence[str] = ()) -> Iterator[Row]:
     """The rows of a file's contents; `name` and `key` are for messages. Pictures in the columns `pictures` stay in a
     parquet file. Raises ConfigError where it is not of its format. The stream stays open."""
-    read_parquet = functools.partial(_read_parquet, name=name, pictures=pictures)
     try:
-        for place, values, fault in (read_parquet if format == "parquet" else READERS[format])(stream):
-            yield Row(name, place, values, fault)
+        read = _read_parquet(stream, name, pictures) if format == "parquet" else _TEXT_READERS[format](stream)
+        for place, values in read:
+            yield Row(name, place, values)
     except UnicodeDecodeError as error:
         bad = error.object[error.start]
         raise ConfigError(f"{key}: {name} is not UTF-8 (it holds the byte 0x{bad:02x}); save it as UTF-8") from error
@@ -203,11 +200,11 @@ def _first_character(stream: IO[str]) -> str:
 def _read_json_array(text: str) -> Iterator[_ReadRow]:
     try:
         records = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         line = getattr(error, "lineno", 1)
         raise _Malformed(line, f"not a JSON array: {getattr(error, 'msg', error)}") from error
     for place, record in enumerate(records):
-        yield place, _as_record(record, place), _fault_of(record) if "\\u" in text else ""
+        yield place, _as_record(record, place)
 
 
 def _read_json_lines(stream: IO[str]) -> Iterator[_ReadRow]:
@@ -216,24 +213,16 @@ def _read_json_lines(stream: IO[str]) -> Iterator[_ReadRow]:
             continue
         try:
             record = json.loads(line)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             cause = getattr(error, "msg", error)
             raise _Malformed(place, f"not a JSON object on one line: {cause}") from error
-        yield place, _as_record(record, place), _fault_of(record) if "\\u" in line else ""
+        yield place, _as_record(record, place)
 
 
 def _as_record(record: Any, place: int) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise _Malformed(place, f"a row must be an object of columns, not {type(record).__name__}")
     return record
-
-
-def _fault_of(record: Any) -> str:
-    try:
-        json.dumps(record, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return r"holds half of a surrogate pair (\ud800 to \udfff), which is not valid text; remove it or complete it"
-    return ""
 
 
 def _read_csv(stream: IO[bytes]) -> Iterator[_ReadRow]:
@@ -248,10 +237,10 @@ def _read_csv(stream: IO[bytes]) -> Iterator[_ReadRow]:
                 raise _Malformed(
                     reader.line_num, f"does not have the {len(names)} fields of the header; quote commas and line ends"
                 )
-            yield reader.line_num, record, ""
+            yield reader.line_num, record
 
 
-def _read_parquet(stream: IO[bytes], name: str = "", pictures: Sequence[str] = ()) -> Iterator[_ReadRow]:
+def _read_parquet(stream: IO[bytes], name: str, pictures: Sequence[str]) -> Iterator[_ReadRow]:
     import pyarrow
     import pyarrow.parquet
 
@@ -265,18 +254,13 @@ def _read_parquet(stream: IO[bytes], name: str = "", pictures: Sequence[str] = (
         held = [stored_pictures(file, name, column) for column in apart]
         for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[each for each in names if each not in apart]):
             for record in batch.to_pylist():
-                yield (
-                    place,
-                    {**record, **{column: next(values) for column, values in zip(apart, held, strict=True)}},
-                    "",
-                )
+                yield place, record | {column: next(values) for column, values in zip(apart, held, strict=True)}
                 place += 1
     except pyarrow.ArrowException as error:
         raise _Malformed(0, f"not a parquet file: {error}") from error
 
 
-READERS: Mapping[str, Callable[[IO[bytes]], Iterator[_ReadRow]]] = {
+_TEXT_READERS: Mapping[str, Callable[[IO[bytes]], Iterator[_ReadRow]]] = {
     "json": _read_json,
     "csv": _read_csv,
-    "parquet": _read_parquet,
 }

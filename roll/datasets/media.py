@@ -1,7 +1,7 @@
 """Pictures, videos and sound in rows. A run that does not read what a row shows refuses the row."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from roll.datasets.loader import Row
@@ -24,7 +24,6 @@ _FILE = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{200,}={0,2}")
-_PLACEHOLDER = re.compile(r"<(image|img|picture|video|audio|speech)(_?\d+)?>|<\|(image|video|audio)(_pad|_\d+)?\|>")
 _HELD = ("bytes", "path", "url", "image", "image_url", "video", "audio", "array", "src", "base64")
 _BEGINNINGS = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"OggS", b"fLaC", b"ID3")
 KEYS = ("bytes", "base64", "image", "image_url", "input_image", "url", "path", "file", "src", "data")
@@ -63,8 +62,8 @@ def check_text_alone(row: Row, unread: str = UNREAD) -> None:
 
 def shown_in(row: Row, unread: str = UNREAD, in_messages: bool = True, in_columns: bool = True) -> str | None:
     """Return the problem of a row that has pictures, videos or sound in a column, by its name and its value or by the
-    value alone, or in the parts of a message. A text in a column `image` counts where it names such a file, or where
-    the row's texts have a placeholder; `python:3.11` in it is no picture.
+    value alone, or in the parts of a message. A text in a column `image` counts where it names such a file;
+    `python:3.11` in it is no picture.
 
     `unread` says why it is wrong, and what to do. Without `in_messages`, pictures in parts of messages may
     stand there; without `in_columns`, columns may hold anything.
@@ -75,9 +74,7 @@ def shown_in(row: Row, unread: str = UNREAD, in_messages: bool = True, in_column
         if is_mixed and isinstance(value, Mapping):
             shows = any(_COLUMN.fullmatch(str(key)) and is_something(inner) for key, inner in value.items())
         else:
-            shows = _is_medium(value, is_named) or (
-                is_named and is_something(value) and any(_PLACEHOLDER.search(text) for text in _texts(row.values))
-            )
+            shows = _is_medium(value, is_named)
         if shows and in_columns:
             what = (_named(name) if is_named else None) or "a picture, video or sound"
             return f"{row.where}: column {name!r} holds {what}, {unread}, or the column out of the rows"
@@ -126,14 +123,4 @@ def _is_medium(value: Any, is_named: bool, depth: int = _DEPTH) -> bool:
         if is_named:
             return any(key in _HELD for key in held)
         return set(value) <= {"bytes", "path"} and isinstance(held.get("bytes"), bytes)
-    kind = f"{type(value).__module__}.{type(value).__name__}"
-    return kind.startswith("PIL.") or (is_named and not kind.startswith(("datetime.", "decimal.", "uuid.")))
-
-
-def _texts(value: Any, depth: int = _DEPTH) -> Iterator[str]:
-    """The texts of a row, those of its messages too."""
-    if isinstance(value, str):
-        yield value
-    elif depth and isinstance(value, Mapping | list | tuple):
-        for inner in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(inner, depth - 1)
+    return False

@@ -26,24 +26,14 @@ _OTHER_NAMES = {
 _SHAREGPT_NAMES = {**_OTHER_NAMES, "observation": "tool", "tool_response": "tool", "function_response": "tool"}
 _CALLING = ("function_call", "tool_call")  # roles of ShareGPT's whose text is the JSON of a call
 _REASONING = ("reasoning_content", "reasoning", "thinking")
-_LEARNT = ("train", "training", "loss")  # Axolotl's and ms-swift's names for OpenAI's weight of a message
+_LEARNT = ("train", "loss")  # Axolotl's and ms-swift's names for OpenAI's weight of a message
 _TOOLS = ("tool", "ipython", "observation", "tool_response")  # roles whose content may be any JSON
-_OPENS, _CLOSES = "<tool_response>", "</tool_response>"
-_BETWEEN_RESULTS = re.compile(rf"{_CLOSES}\s*{_OPENS}")
-_OF_PICTURES = (*KEYS, *SIZE_KEYS, "text", "detail")
+_OF_PICTURES = (*KEYS, *SIZE_KEYS, "detail")
 PICTURE = "image"
 """The type of a part that shows a picture."""
 SHOWING = ("user", *_TOOLS)
 """Roles whose turns may show pictures."""
-_PAIRS_OF_KEYS = (
-    ("role", "content"), ("role", "tool_calls"), ("role", "function_call"), ("role", "value"), ("from", "value"),
-    ("from", "tool_calls"), ("from", "function_call"),
-)  # fmt: skip
-_EXCHANGES = (
-    ("input", "output"), ("user", "assistant"), ("human", "assistant"), ("human", "gpt"), ("question", "answer"),
-    ("prompt", "response"), ("query", "response"), ("instruction", "output"),
-)  # fmt: skip
-"""Keys of a turn and its answer in one mapping, as Capybara has them."""
+_SAYING = ("content", "value", "tool_calls", "function_call")
 _SHAPE = "must be a list of messages, each with role and content, such as [{'role': 'user', 'content': '...'}]"
 _TURN = re.compile(r"\n\n(Human|Assistant):")
 
@@ -53,8 +43,9 @@ def messages_in(value: object, row: Row, column: str, key: str, shows: bool = Fa
     holds something else. `key` names the column; with `shows`, turns may show pictures."""
     if isinstance(value, str):
         value = json_in(value, row, column)
+    is_one = isinstance(value, Mapping) and isinstance(value.get("role", value.get("from")), str)
     try:
-        return clean_messages(value, shows=shows)
+        return clean_messages([value] if is_one else value, shows=shows)
     except _Shapeless as error:
         raise ConfigError(f"{row.where}: column {column!r} ({key}) {error}") from error
     except ValueError as error:
@@ -72,15 +63,8 @@ def conversation_column(row: Row, but: str) -> str | None:
 
 def are_messages(value: object) -> bool:
     """True of what looks like messages, clean or not: a list of mappings with roles and contents."""
-    plain_value = plain(value)
-    return (
-        isinstance(plain_value, list)
-        and bool(plain_value)
-        and (
-            all(map(_is_message, plain_value))
-            or _exchange(value if isinstance(value, list) else plain_value) is not None
-        )
-    )
+    messages = plain(value)
+    return isinstance(messages, list) and bool(messages) and all(map(_is_message, messages))
 
 
 def messages_of_text(value: object) -> object:
@@ -98,13 +82,6 @@ def messages_of_text(value: object) -> object:
     return parsed if are_messages(parsed) else value
 
 
-def with_nulls(value: object, cleaned: object) -> list[Any]:
-    """Return the messages of a column as they are in the file, with its nulls, by which an empty content is known. A
-    single message is a list of one. `cleaned`: the same without nulls; used if `value` is a text."""
-    held = value if isinstance(value, Mapping | list) else cleaned
-    return held if isinstance(held, list) else [held]
-
-
 def are_parts(value: object) -> bool:
     """True of the parts of one message's content, outside of a message: texts or pictures with their types."""
     return isinstance(value, list) and bool(value) and all(map(_is_lone_part, value))
@@ -116,7 +93,7 @@ def _is_lone_part(part: Any) -> bool:
 
 
 def _is_message(value: object) -> bool:
-    return isinstance(value, Mapping) and any({role, text} <= set(value) for role, text in _PAIRS_OF_KEYS)
+    return isinstance(value, Mapping) and bool({"role", "from"} & set(value)) and bool({*_SAYING} & set(value))
 
 
 def _may_be_messages(value: object) -> bool:
@@ -140,73 +117,22 @@ def clean_messages(value: object, parses: bool = True, shows: bool = False) -> l
     Raises ValueError that names the message: no text, parts that show pictures, a role or a call that is none.
     """
     entries = plain(value)
-    if isinstance(entries, Mapping) and _is_columns(entries):
-        entries = [dict(zip(entries, each, strict=True)) for each in zip(*entries.values(), strict=True)]
-        value = entries
-    if isinstance(entries, list) and (keys := _exchange(value if isinstance(value, list) else entries)) is not None:
-        entries = value = _both_sides(entries, *keys)
+    if isinstance(entries, Mapping) and entries and all(isinstance(each, list) for each in entries.values()):
+        columns = [dict(zip(entries, each, strict=False)) for each in zip(*entries.values(), strict=False)]
+        entries = plain(columns)  # sequences of mappings are so in data sets
     if not isinstance(entries, list) or not entries:
         raise _Shapeless(_SHAPE)
-    originals = value if isinstance(value, list) else entries
-    cleaned = [_clean(message, originals[place], place + 1, parses, shows) for place, message in enumerate(entries)]
-    return _in_order_of_calls(cleaned)
-
-
-def _in_order_of_calls(messages: list[Message]) -> list[Message]:
-    """Results behind several calls in the order of these, where both say which belong together: most templates write no
-    ids, and the model takes the first result for that of the first call."""
-    ordered = list(messages)
-    for place, message in enumerate(messages):
-        ids = [call.get("id") for call in message.get("tool_calls") or ()]
-        results = messages[place + 1 : place + 1 + len(ids)]
-        if len(ids) < 2 or [m["role"] for m in results] != ["tool"] * len(ids):
-            continue
-        named = [*ids, *(result.get("tool_call_id") for result in results)]
-        if not all(isinstance(each, str | int) for each in named):
-            continue
-        by_id = {result["tool_call_id"]: result for result in results}
-        if len(by_id) == len(ids) and by_id.keys() == set(ids):
-            ordered[place + 1 : place + 1 + len(ids)] = [by_id[each] for each in ids]
-    return ordered
-
-
-def _exchange(turns: list[Any]) -> tuple[str, str] | None:
-    """The keys of both sides, where every item is a turn and its answer; one of both may be null."""
-    if not turns or not all(
-        isinstance(turn, Mapping) and not {"role", "from", "content"} & set(turn) for turn in turns
-    ):
-        return None
-    pairs = [keys for keys in _EXCHANGES if all(set(keys) & set(turn) for turn in turns)]
-    return next((keys for keys in pairs if any(set(keys) <= set(turn) for turn in turns)), None)
-
-
-def _both_sides(turns: list[Any], user_key: str, answered: str) -> list[Message]:
-    messages: list[Message] = []
-    for number, turn in enumerate(turns):
-        if not number and isinstance(turn.get("system"), str) and turn["system"]:
-            messages.append({"role": "system", "content": turn["system"]})
-        sides = (("user", turn.get(user_key)), ("assistant", turn.get(answered)))
-        messages += [{"role": role, "content": said} for role, said in sides if said is not None]
-    return messages
+    return [_clean(message, place, parses, shows) for place, message in enumerate(entries, start=1)]
 
 
 class _Shapeless(ValueError):
     """Error: the value is not a list of messages at all."""
 
 
-def _is_columns(value: Mapping[str, Any]) -> bool:
-    """True of the form that sequences of mappings have in data sets: a list for every key."""
-    is_lists = all(isinstance(each, list) for each in value.values())
-    names = {"role", "from"} & set(value) or any(set(keys) <= set(value) for keys in _EXCHANGES)
-    return is_lists and bool(names) and len({len(each) for each in value.values()}) == 1
-
-
-def _clean(value: Any, original: Any, place: int, parses: bool, shows: bool) -> Message:
-    """`original`: the message as it stood there, with its nulls."""
+def _clean(value: Any, place: int, parses: bool, shows: bool) -> Message:
     if not isinstance(value, Mapping):
         raise _Shapeless(_SHAPE)
-    message = {key: inner for key, inner in value.items() if inner is not None}
-    names = _OTHER_NAMES
+    message, names = dict(value), _OTHER_NAMES
     if "role" not in message and "from" in message:
         message, names = {"role": message.pop("from"), **message}, _SHAREGPT_NAMES
     if "content" not in message and "value" in message:
@@ -220,12 +146,7 @@ def _clean(value: Any, original: Any, place: int, parses: bool, shows: bool) -> 
     if (weight := message.get("weight")) not in (None, 0, 1):
         raise ValueError(f"{at} has a weight of {show(weight)}; it is 1, or 0 for a message that is not learnt")
     try:
-        message = _with_calls(message, names, parses)
-        if "content" not in message and "tool_calls" not in message and not {"content", "value"} & set(original):
-            raise _Shapeless(_SHAPE)
-        return _with_text(message, at, shows)
-    except _Shapeless:
-        raise
+        return _with_text(_with_calls(message, names, parses), at, shows)
     except ValueError as error:
         raise ValueError(str(error) if at in str(error) else f"{at}: {error}") from error
 
@@ -236,7 +157,7 @@ def _with_calls(message: Message, names: Mapping[str, str], parses: bool) -> Mes
     calls: Any = message.pop("tool_calls", None)
     legacy = message.pop("function_call", None)
     if names is _SHAREGPT_NAMES and role in _CALLING:
-        calls, role = _calls_of_text(message.pop("content", None)), "assistant"
+        calls, role = message.pop("content", None), "assistant"
     role = names.get(role, role)
     if role not in _ROLES:
         known = ", ".join(_ROLES[:5])
@@ -245,16 +166,6 @@ def _with_calls(message: Message, names: Mapping[str, str], parses: bool) -> Mes
         calls = [legacy]
     cleaned = clean_calls(calls, parses)
     return {**message, "role": role, **({"tool_calls": cleaned} if cleaned else {})}
-
-
-def _calls_of_text(content: Any) -> Any:
-    """Calls in the text of a ShareGPT message: {"name", "arguments"}, or a list of them."""
-    if not isinstance(content, str):
-        return content
-    try:
-        return json.loads(content)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"its text should be the JSON of a call, but is not ({error.msg})") from error
 
 
 def _with_text(message: Message, at: str, shows: bool) -> Message:
@@ -283,25 +194,14 @@ def _with_text(message: Message, at: str, shows: bool) -> Message:
 def _text_of(content: Any, role: str) -> tuple[str, str]:
     """A content as a text, and the reasoning among its parts. What a tool returns may be any JSON."""
     if isinstance(content, str):
-        return (_without_marks(content) if role in _TOOLS else content), ""
+        return content, ""
     if role in _TOOLS and not _are_parts(content):
         return json.dumps(content, ensure_ascii=False, default=str), ""
-    texts, thoughts = [], []
+    texts = {"text": "", "thinking": ""}
     for number, part in enumerate(content, start=1):
-        if isinstance(part, str):
-            texts.append(part)
-            continue
-        kind, text = _part(part, number)
-        (thoughts if kind == "thinking" else texts).append(text)
-    return "".join(texts), "".join(thoughts)
-
-
-def _without_marks(result: str) -> str:
-    """Text that a tool returned, without the marks of Hermes' prompts: templates write marks of their own."""
-    if not (result.lstrip().startswith(_OPENS) and result.rstrip().endswith(_CLOSES)):
-        return result
-    pieces = result.strip().removeprefix(_OPENS).removesuffix(_CLOSES)
-    return "\n".join(piece.strip() for piece in _BETWEEN_RESULTS.split(pieces))
+        kind, text = ("text", part) if isinstance(part, str) else _part(part, number)
+        texts[kind] += text
+    return texts["text"], texts["thinking"]
 
 
 def _parts_of(content: list[Any], role: str) -> tuple[list[Message], str]:
@@ -335,32 +235,25 @@ def _is_picture(part: Any) -> bool:
 
 def _has_pictures(content: list[Any], role: str) -> bool:
     """True of parts of which some show pictures. What a tool returns may be any other list."""
-    if not any(map(_is_picture, content)):
-        return False
-    return role not in _TOOLS or _are_parts(content)
+    return any(map(_is_picture, content)) and (role not in _TOOLS or _are_parts(content))
 
 
 def _beside_picture(part: Mapping[str, Any]) -> str | None:
     """The key of what a part holds beside its picture: a text, or where it says no type anything."""
-    if part.get("text"):
-        return "text"
-    return next((str(key) for key in part if "type" not in part and key not in _OF_PICTURES), None)
+    return next((key for key in part if key == "text" or ("type" not in part and key not in _OF_PICTURES)), None)
 
 
 def _are_parts(content: Any) -> bool:
-    return isinstance(content, list) and all(map(_is_part, content))
-
-
-def _is_part(part: Any) -> bool:
-    """True of a mapping with a type or a text, and of one with a picture and nothing that is no part of it."""
-    if not isinstance(part, Mapping):
-        return False
-    has_kind = isinstance(part.get("type"), str) or isinstance(part.get("text"), str)
-    return has_kind or (_is_picture(part) and _beside_picture(part) is None)
+    """True of mappings with a type or a text, or with a picture and nothing that is no part of it."""
+    return isinstance(content, list) and all(
+        isinstance(part, Mapping)
+        and ("type" in part or "text" in part or (_is_picture(part) and _beside_picture(part) is None))
+        for part in content
+    )
 
 
 def _part(part: Any, number: int) -> tuple[str, str]:
-    """Its kind, and its text."""
+    """Its kind, text or thinking, and its text."""
     if not isinstance(part, Mapping):
         raise ValueError(f"part {number} of its content is {show(part)}, neither a text nor a mapping with one")
     if (medium := part_medium(part)) is not None:
@@ -369,8 +262,8 @@ def _part(part: Any, number: int) -> tuple[str, str]:
     if kind in ("thinking", "reasoning"):
         inner = part.get("thinking", part.get("text", part.get("reasoning")))
         return "thinking", inner if isinstance(inner, str) else _text_of(inner or "", "assistant")[0]
-    text = next((part[key] for key in ("text", "content", "value") if isinstance(part.get(key), str)), None)
-    if kind not in TEXT_KINDS or text is None:
+    text = part.get("text", part.get("content"))
+    if kind not in TEXT_KINDS or not isinstance(text, str):
         hint = ". Write calls as tool_calls, and results as messages of the role tool" if "tool_" in str(kind) else ""
         raise ValueError(f"part {number} of its content ({show(kind)}) holds no text{hint}")
     return "text", text

@@ -27,7 +27,7 @@ from roll.datasets.conversations import (
     with_system,
 )
 from roll.datasets.loader import Row
-from roll.datasets.messages import messages_in, messages_of_text, transcript, with_nulls
+from roll.datasets.messages import messages_in, messages_of_text, transcript
 from roll.datasets.pictures.expansion import cut_media
 from roll.datasets.pictures.lengths import measured
 from roll.datasets.pictures.placing import RowPictures
@@ -36,7 +36,7 @@ from roll.datasets.shown import named_columns, num_pictures
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import Tool, plain, tools_in
-from roll.datasets.usual_columns import Forgotten, pair_hint, prompt_hint
+from roll.datasets.usual_columns import Forgotten, prompt_hint
 from roll.errors import ConfigError
 from roll.types.batch import PairRows
 from roll.types.media import PictureSource
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LEAST_REPEATED = 20
-"""Characters of a prompt that no response repeats by chance."""
 _REMEDY = "Set another template, or give pairs that differ in their last response only"
 
 
@@ -86,8 +84,6 @@ class PairColumns:
 
     def read(self, row: Row, args: DataArgs, key: str) -> Pair:
         """The row's pair. Raises ConfigError that names the row and the key."""
-        if row.fault:
-            raise ConfigError(f"{row.where}: {row.fault}")
         found = check_media(row, args, key, self.sees)
         chosen, pictures = self._conversation(row, self.chosen, "chosen_key", args.system_prompt, found)
         rejected, others = self._conversation(row, self.rejected, "rejected_key", args.system_prompt, found)
@@ -137,9 +133,9 @@ class PairColumns:
             )
             answer = (transcript(value) if is_whole else None) or [{"role": "assistant", "content": value}]
         elif isinstance(value, Mapping | list):
-            answer = messages_in(with_nulls(row.value(column), value), row, column, key, self.sees)
+            answer = messages_in(value, row, column, key, self.sees)
         else:
-            raise ConfigError(not_there(row, column, key, value, "a text or messages", pair_hint(row)))
+            raise ConfigError(not_there(row, column, key, value, "a text or messages"))
         answer = [{name: inner for name, inner in said.items() if name != "weight"} for said in answer]
         if answer[0]["role"] == "assistant":
             hint = "" if row.value(self.prompt) is not None else prompt_hint(row, "prompt_key")
@@ -176,13 +172,12 @@ def load_pairs(
     turns = Turns(text, "all", _REMEDY, vision)
     used: list[tuple[Sequence[Encoded], float]] = []
     num_pairs = num_ties = num_long = longest = 0
-    forgotten, num_repeated = Forgotten(), 0
+    forgotten = Forgotten()
     read = ((row, columns.read(row, args, key)) for row in choose(sources))
     for row, pair, pictures in measured(read, vision and vision.sizes):
         num_pairs += 1
         forgotten.add(row, columns.reads(row, args), pair.chosen[0]["role"] in ("system", "developer"))
         answers = (pair.chosen, pair.rejected)
-        num_repeated += _repeats_prompt(pair)
         both: Sequence[Encoded] = [
             turns.encode(answer, row, pair.num_context_messages, pair.tools, pictures) for answer in answers
         ]
@@ -205,24 +200,8 @@ def load_pairs(
         raise ConfigError(f"{key}.file_name: no pairs to learn from in {names} ({num_pairs} rows, {counts})")
     for sentence in forgotten.warnings():
         logger.warning("%s: %s", key, sentence)
-    if num_repeated:
-        logger.warning(
-            "%s: in %d pairs both responses begin with their prompt. If these are whole texts, take the prompt out of "
-            "them: the template writes it already",
-            key,
-            num_repeated,
-        )
     logger.info("%s: %d pairs, %s, %d used", key, num_pairs, counts, len(used))
     return _pair_rows(used)
-
-
-def _repeats_prompt(pair: Pair) -> bool:
-    asked = pair.chosen[pair.num_context_messages - 1]["content"]
-    answers = [messages[pair.num_context_messages]["content"] for messages in (pair.chosen, pair.rejected)]
-    texts = [asked, *answers]
-    return all(isinstance(text, str) for text in texts) and all(
-        text.lstrip().startswith(asked.strip()) and len(asked) >= LEAST_REPEATED for text in answers
-    )
 
 
 def _cut(both: Sequence[Encoded], max_tokens: int, how: Truncation) -> Sequence[Encoded]:

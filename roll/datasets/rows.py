@@ -97,8 +97,6 @@ class RowReader:
 
     def read(self, row: Row) -> Example:
         """Raises ConfigError that names the row, the YAML key and what to do."""
-        if row.fault:
-            raise ConfigError(f"{row.where}: {row.fault}")
         domain = self._domain(row)
         for columns in self._domains[domain].required:
             if isinstance(columns, str):

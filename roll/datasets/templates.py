@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -294,32 +293,6 @@ class PromptTemplate:
                 **{**self.form.variables, **variables},
             )
         )
-
-    def check_not_rendered(self, messages: Sequence[Mapping[str, Any]], row: Row) -> None:
-        """Raises ConfigError where the first user's text is the whole prompt as the template writes it: it would be
-        written twice (TinyZero's rows)."""
-        if self.is_plain:
-            return
-        first = next((message.get("content") for message in messages if message.get("role") == "user"), None)
-        tokens, asking = self._marks
-        if isinstance(first, str) and asking and asking in first and first.lstrip().startswith(tokens):
-            raise ConfigError(
-                f"{row.where}: {self.key}: the prompt is rendered already, as it holds {asking!r}, and the template "
-                f"would write its marks once more. Set {self.key}: plain, or give the messages themselves"
-            )
-
-    @cached_property
-    def _marks(self) -> tuple[tuple[str, ...], str]:
-        """The special tokens of a prompt, and what asks for its answer, empty where a template has no such words."""
-        question = [{"role": "user", "content": "x"}]
-        try:
-            given, asked = (self._applied(question, asks) for asks in (False, True))
-        except Exception:  # whatever a template raises that takes no single message
-            return (), ""
-        asking = asked[len(given) :].strip() if asked.startswith(given) else ""
-        tokens = tuple(token for token in self.tokenizer.all_special_tokens if token in asked)
-        tokens += tuple(str(token) for token in self.tokenizer.added_tokens_decoder.values() if str(token) in asked)
-        return tokens, asking if any(token in asking for token in tokens) else ""
 
 
 def _first_token(tokenizer: PreTrainedTokenizerBase) -> str:

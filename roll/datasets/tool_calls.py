@@ -89,20 +89,6 @@ def _call_text(call: Mapping[str, Any]) -> str:
     return f"{inner.get('name')}({arguments})"
 
 
-def calls_of_tools(value: Any, tools: Sequence[Tool]) -> list[Call]:
-    """The calls that an answer consists of, as a list or as its JSON (xLAM); none where it is anything else, or calls
-    what is none of the tools."""
-    if not tools or not (isinstance(value, list) or (isinstance(value, str) and value.lstrip().startswith("[{"))):
-        return []
-    names = {tool["function"].get("name") for tool in tools if isinstance(tool.get("function"), Mapping)}
-    try:
-        calls = json.loads(value) if isinstance(value, str) else value
-        are_calls = all(set(call) == {"name", "arguments"} and call["name"] in names for call in calls)
-        return clean_calls(calls) if are_calls else []
-    except (TypeError, ValueError):
-        return []
-
-
 def clean_calls(calls: Any, parses: bool = True) -> list[Call]:
     """The calls of a message, from `plain` values: a list, one call, or the JSON text of either. Each becomes
     {"function": {"name", "arguments"}} with arguments as a mapping: those written as JSON texts are parsed, and what an
@@ -111,7 +97,7 @@ def clean_calls(calls: Any, parses: bool = True) -> list[Call]:
     if isinstance(calls, str) and calls.strip():
         try:
             calls = json.loads(calls)
-        except (ValueError, RecursionError):
+        except ValueError:
             raise ValueError("tool_calls must be a list of calls, each a mapping") from None
     calls = [calls] if isinstance(calls, Mapping) else calls or []
     if not isinstance(calls, list) or not all(isinstance(call, Mapping | None) for call in calls):
@@ -143,17 +129,14 @@ def _function(inner: Mapping[str, Any], parses: bool) -> Call:
 
 
 def _arguments(value: Any) -> Mapping[str, Any]:
-    for _ in range(2):  # some data sets encode the text once more
-        if isinstance(value, str) and value.strip():
-            try:
-                value = json.loads(value)
-            except (ValueError, RecursionError) as error:
-                raise ValueError(f"arguments of a tool call are not JSON ({error})") from error
-    if value is None or (isinstance(value, str) and not value.strip()):
-        return {}
-    if not isinstance(value, Mapping):
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if value.strip() else None
+        except ValueError as error:
+            raise ValueError(f"arguments of a tool call are not JSON ({error})") from error
+    if value is not None and not isinstance(value, Mapping):
         raise ValueError(f"arguments of a tool call must be a mapping of names to values, not {type(value).__name__}")
-    return value
+    return value or {}
 
 
 def rendered(apply: Callable[[list[Call]], str], messages: Sequence[Mapping[str, Any]]) -> str:
@@ -180,9 +163,8 @@ def rendered(apply: Callable[[list[Call]], str], messages: Sequence[Mapping[str,
 def _forms(messages: Sequence[Mapping[str, Any]]) -> Iterator[list[Call]]:
     yield [dict(message) for message in messages]
     if any(message.get("tool_calls") for message in messages):
-        yield [_changed(message, as_text=True, without=False) for message in messages]
-        yield [_changed(message, as_text=False, without=True) for message in messages]
-        yield [_changed(message, as_text=True, without=True) for message in messages]
+        for as_text, without in ((True, False), (False, True), (True, True)):
+            yield [_changed(message, as_text, without) for message in messages]
 
 
 def _changed(message: Mapping[str, Any], as_text: bool, without: bool) -> Call:
@@ -190,16 +172,16 @@ def _changed(message: Mapping[str, Any], as_text: bool, without: bool) -> Call:
     if not calls:
         return dict(message)
     if as_text:
-        calls = [{**call, "function": _with_text_arguments(call.get("function"))} for call in calls]
+        calls = [{**call, "function": _with_text_arguments(call["function"])} for call in calls]
     content = None if without and not message.get("content") else message.get("content")
     return {**message, "content": content, "tool_calls": calls}
 
 
-def _with_text_arguments(inner: Any) -> Any:
-    arguments = inner.get("arguments") if isinstance(inner, Mapping) else None
-    if not isinstance(arguments, Mapping):
-        return inner
-    return {**inner, "arguments": json.dumps(arguments, ensure_ascii=False)}
+def _with_text_arguments(function: Mapping[str, Any]) -> Mapping[str, Any]:
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        return function
+    return {**function, "arguments": json.dumps(arguments, ensure_ascii=False)}
 
 
 def _is_written(messages: Sequence[Mapping[str, Any]], text: str) -> bool:

@@ -22,24 +22,6 @@ _TRUTHS = (
     "answer", "final_answer", "expected_answer", "reward_model.ground_truth", "question.ground_truth_answer",
     "golden_answers", "solution", "test_cases",
 )  # fmt: skip
-_PAIRS = (("chosen", "rejected"), ("preferred_output", "non_preferred_output"), ("response_j", "response_k"))
-
-_AS_PAIRS = "write two of them as chosen and rejected"
-_TO_REWRITE = (
-    (("message_tree_id", "text", "role"), "one message of a tree", "write each path of a tree as messages"),
-    (("completions",), "several responses with scores", _AS_PAIRS),
-    (("answers", "prompt"), "several responses with ranks", _AS_PAIRS),
-    (
-        ("response1", "response2"),
-        "two responses and a preference",
-        "write the better one as chosen, the other as rejected",
-    ),
-    (("helpfulness", "response"), "one response with scores", "write two of the same prompt as chosen and rejected"),
-    (("chat",), "a conversation as one text", "write its turns as messages"),
-    (("conversations",), "texts of turns without roles", "write them as messages, each with its role"),
-)
-"""Shapes of public sets that no key reads: their columns, what a row holds, and what to write instead."""
-
 _IS_SYSTEM = ("system", "system_prompt")
 _FORGOTTEN = {
     "input": "query_key", "context": "query_key", "system": "system_key", "system_prompt": "system_key",
@@ -58,7 +40,7 @@ def conversation_hint(row: Row, prompt: str, response: str) -> str:
     kept = [pair for pair in fits if pair[0] == prompt] if there[0] else []
     kept = kept or ([pair for pair in fits if pair[1] == response] if there[1] else [])
     if not (found := kept or fits):
-        return rewrite_hint(row)
+        return ""
     talk = next((name for name in CONVERSATIONS if row.values.get(name)), None)
     whole = "" if talk is None else f", or messages: {talk} for whole conversations"
     return f" (here prompt_key: {found[0][0]} and response_key: {found[0][1]}{whole})"
@@ -68,28 +50,12 @@ def prompt_hint(row: Row, key: str) -> str:
     """Suggest a value of `key` for a row without its prompt."""
     names = (*_PROMPTS, *CONVERSATIONS)
     there = [name for name in names if isinstance(value := row.value(name), str) or are_messages(value)]
-    return _hint(row, key, there) or rewrite_hint(row)
+    return _hint(row, key, there)
 
 
 def truth_hint(row: Row, key: str) -> str:
     """Suggest a value of `key` for a row without its ground truth."""
     return _hint(row, key, _TRUTHS)
-
-
-def pair_hint(row: Row) -> str:
-    """Suggest keys for a row without its chosen or rejected response."""
-    pairs = (pair for pair in _PAIRS if all(row.value(column) is not None for column in pair))
-    keys = next((f" (here chosen_key: {chosen} and rejected_key: {rejected})" for chosen, rejected in pairs), "")
-    return keys or rewrite_hint(row)
-
-
-def rewrite_hint(row: Row) -> str:
-    """Say how a row of a shape that no key reads is to be written."""
-    for columns, what, remedy in _TO_REWRITE:
-        values = [row.value(column) for column in columns]
-        if all(value is not None and not are_messages(value) for value in values):
-            return f", or {remedy}: each row holds {what}"
-    return ""
 
 
 def _hint(row: Row, key: str, names: Sequence[str]) -> str:

@@ -51,9 +51,6 @@ def _rows_of_file(name: str) -> Sequence[Mapping[str, Any]]:
         rows = list(DataFile(path, format, "the file").rows())
     except ConfigError as error:
         raise EnvError(str(error)) from error
-    for row in rows:
-        if row.fault:
-            raise EnvError(f"{row.where}: {row.fault}")
     if not rows:
         raise EnvError(f"{name} has no rows")
     return [dict(row.values) for row in rows]

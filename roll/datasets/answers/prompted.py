@@ -53,27 +53,7 @@ class PromptedTurns:
         if not self.ends.is_ended(ids) and (mark := self._next_mark(messages, place, row, tools)):
             answer += mark
             ids = self.ids(answer)
-        if not self.ends.is_ended(ids) and (end := self._end_of_calls(messages, place, row, tools, answer)):
-            answer += end
-            ids = self.ids(answer)
         return PromptedAnswer(prompt, answer, ids)
-
-    def _end_of_calls(
-        self, messages: Sequence[Message], place: int, row: Row, tools: Sequence[Tool], answer: str
-    ) -> str:
-        """Return the text that a template writes behind several calls but forgets behind one, as that of the distilled
-        DeepSeek-R1 does; "" if it ends no answer."""
-        calls = messages[place].get("tool_calls") or []
-        last_line = answer.rstrip().rpartition("\n")[2]
-        if len(calls) != 1 or not last_line:
-            return ""
-        twice = {**messages[place], "tool_calls": [calls[0], calls[0]]}
-        try:
-            whole = self._template.render_messages([*messages[:place], twice], row, False, tools)
-        except ConfigError:
-            return ""
-        _, found, end = whole.rpartition(last_line)
-        return end if found and self.ends.is_ended(self.ids(answer + end)) else ""
 
     def _next_mark(self, messages: Sequence[Message], place: int, row: Row, tools: Sequence[Tool]) -> str:
         """Return the token that begins the message behind an answer, if it ends answers; "" otherwise. Example of

@@ -8,7 +8,7 @@ import numpy as np
 from roll.configs.tables.sight import VisionModel
 from roll.datasets.answers.parts import Message, reasoning_of
 from roll.datasets.answers.prompted import PromptedAnswer, PromptedTurns
-from roll.datasets.answers.template_coverage import WrittenParts
+from roll.datasets.answers.template_coverage import Wordings, check_part
 from roll.datasets.loader import Row
 from roll.datasets.pictures.expansion import expand, expand_mask
 from roll.datasets.pictures.placeholders import Placeholders
@@ -42,7 +42,7 @@ class Turns:
         self._template, self._train_on, self._remedy = template, train_on, remedy
         self._placeholders = None if vision is None else Placeholders(vision, template.tokenizer)
         self._turns = PromptedTurns(template)
-        self._written = WrittenParts(self._turns, template.key)
+        self._wordings = Wordings(self._turns, template.key)
         self._writes_tools: bool | None = None
         self._num_conversations = self._num_rows = self._num_tokens = self._num_last = 0
 
@@ -90,7 +90,6 @@ class Turns:
 
         Raises ConfigError for what the template does not write (tools, calls, reasoning, messages, pictures), and for
         an answer that does not end."""
-        self._template.check_not_rendered(messages, row)
         if self._placeholders is not None:
             self._placeholders.check_texts((messages, tools), row.where)
         if tools:
@@ -151,11 +150,11 @@ class Turns:
                 f"{row.where}: the conversation begins with the assistant, so this turn has no prompt and cannot be "
                 "trained on. Put a message before it (system_key names a column), or leave it out"
             )
-        wording = self._written.wording(messages, learnt, row, tools)
+        wording = self._wordings.find(messages, learnt, row, tools)
         worded = wording.of(messages)
         for place in learnt:
             asked = self._turns.turn(worded, place, row, tools, wording.composes)
-            self._written.check_answer(worded[place], place + 1, asked.answer, row)
+            check_part(worded[place], place + 1, asked.answer, f"{row.where}: {self._template.key}")
             yield place, asked
 
     def _one_answer(self, messages: Sequence[Message], row: Row, tools: Sequence[Tool]) -> PromptedAnswer:

@@ -32,7 +32,6 @@ BEGINNINGS = {
 """How files of each format begin, as patterns. No other format is opened."""
 _DATA_URL = re.compile(r"data:[\w.+/-]*(;[\w.+=-]+)*,", re.IGNORECASE)
 _BASE64 = re.compile(r"[A-Za-z0-9+/_\s-]{40,}={0,2}\s*")
-_BASE64_MARK = re.compile(r"base64(,|:/{0,2})", re.IGNORECASE)
 _NO_PATH = 4096  # characters; no path is as long
 
 
@@ -55,15 +54,7 @@ class PicturePlaces:
             start = local_path(self.folder)
         if protocol_of(start):
             return f"{start.rstrip('/')}/{path}"
-        return str((_at_home(start) / _at_home(path)).absolute())
-
-
-def _at_home(path: str) -> Path:
-    """The path with a user's folder in place of ~; a name that no user has is that of a file."""
-    try:
-        return expanded(path)
-    except RuntimeError:
-        return Path(path)
+        return str((expanded(start) / expanded(path)).absolute())
 
 
 def format_of(beginning: bytes) -> str | None:
@@ -119,21 +110,13 @@ def _of_mapping(value: Mapping[str, Any], where: str, data_file: str, places: Pi
         if any(is_something(inner) for key, inner in value.items() if key != "type"):
             raise ConfigError(f"{where}: {show(value)} names no picture. Give it under the key {' or '.join(KEYS[:4])}")
         return None
-    first, *others = held
-    source = _source(held[first], where, data_file, places)
-    unlike = [key for key in others if held[key] != held[first]]
-    if source is not None and source.form in ("file", "address") and unlike:
-        raise ConfigError(
-            f"{where}: the keys {first} and {unlike[0]} name a picture each ({show(held[first], 40)}, "
-            f"{show(held[unlike[0]], 40)}); leave one of them out"
-        )
     for key in SIZE_KEYS:
         if value.get(key) is not None and value[key] != places.limits.get(key):
             raise ConfigError(
                 f"{where}: {key}: {show(value[key])}, but a picture has no limits of its own here. Leave it out, and "
                 "set data_args.image_min_pixels and data_args.image_max_pixels for all"
             )
-    return source
+    return _source(next(iter(held.values())), where, data_file, places)
 
 
 def _of_text(text: str, where: str, data_file: str, places: PicturePlaces) -> PictureSource:
@@ -142,8 +125,6 @@ def _of_text(text: str, where: str, data_file: str, places: PicturePlaces) -> Pi
         if not head[0].lower().endswith(";base64,"):
             raise ConfigError(f"{where}: the data URL {show(packed, 40)} is not in base64; write it so")
         return PictureSource("inline", packed[head.end() :], where)
-    if (mark := _BASE64_MARK.match(packed)) is not None:
-        return PictureSource("inline", packed[mark.end() :], where)
     if _is_base64(packed):
         return PictureSource("inline", packed, where)
     if "\0" in text or len(text) > _NO_PATH:

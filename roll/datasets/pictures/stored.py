@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _PLACE = re.compile(r"(.*)#(\d+)/(.*)/(\d+)", re.DOTALL)
 _ROWS_AT_ONCE = 16  # of pictures whose bytes have to be passed over
-_ROWS_READ = 4  # of a row group at once, on the way to a picture
 _BUFFER_BYTES = 1 << 20
 
 
@@ -167,41 +166,19 @@ def read_stored(place: str) -> bytes:
 
 
 def _value(name: str, column: str, row: int) -> Any:
-    """Return the value of a column in a row."""
-    if row < _cursor(name, column).row:
-        _cursor.cache_clear()
-    return _cursor(name, column).value(row)
-
-
-class _Cursor:
-    """A place in a column from which pictures are read on, `row` at the earliest. Whoever reads the rows of a row group
-    in their order reads it once; for any other row the rows before it are passed over, and not kept."""
-
-    def __init__(self, name: str, column: str):
-        self._file, self._column = parquet_file(_open(name)), column
-        self._batches: Iterator[Any] = iter(())
-        self._values: Any = ()
-        self._end = 0  # of the row group
-        self.row = 0  # of the first of the values
-
-    def value(self, row: int) -> Any:
-        if row >= self._end:
-            number, self.row = _row_group(self._file, row)
-            self._end = self.row + self._file.metadata.row_group(number).num_rows
-            self._values = ()
-            self._batches = self._file.iter_batches(
-                _ROWS_READ, row_groups=[number], columns=[self._column], use_threads=False
-            )
-        while row >= self.row + len(self._values):
-            self.row += len(self._values)
-            self._values = next(self._batches).column(self._column)
-        return self._values[row - self.row].as_py()
+    """Return the value of a column in a row. Its row group is read, and kept until another one is."""
+    group, before = _row_group(_parquet(name), row)
+    return _column(name, column, group)[row - before].as_py()
 
 
 @functools.lru_cache(maxsize=1)
-def _cursor(name: str, column: str) -> _Cursor:
-    """The cursor of the column that was read last."""
-    return _Cursor(name, column)
+def _parquet(name: str) -> pyarrow.parquet.ParquetFile:
+    return parquet_file(_open(name))
+
+
+@functools.lru_cache(maxsize=1)
+def _column(name: str, column: str, group: int) -> pyarrow.ChunkedArray:
+    return _parquet(name).read_row_group(group, columns=[column], use_threads=False).column(column)
 
 
 def _row_group(file: pyarrow.parquet.ParquetFile, row: int) -> tuple[int, int]:

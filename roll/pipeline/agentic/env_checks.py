@@ -287,7 +287,7 @@ def task_place_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
         try:
             for row in DataFile(expanded(env.tasks), "json", f"{at}.tasks").rows():
                 truth = row.value(env.answer_key)
-                if problem := row.fault or truth_problem({**row.values, "ground_truth": truth}):
+                if problem := truth_problem({**row.values, "ground_truth": truth}):
                     yield Problem(f"{at}.answer_key: {env.answer_key} of {row.where}: {problem}.", keys)
                     return
         except ConfigError as error:

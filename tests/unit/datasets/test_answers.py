@@ -134,10 +134,10 @@ def test_calls_are_learnt_however_a_template_writes_their_arguments(arguments: A
         ("channels, one call", [answer("So.", tool_calls=calls(WEATHER))], "leaves out the content of message 2"),
         ("a call instead of the content", [answer("So.", tool_calls=calls(WEATHER))], "leaves out the content of mes"),
         ("a call instead of the content", [answer("", tool_calls=calls(WEATHER) * 2)], "a single call at once"),
-        ("ends the whole with eos", CALL[1:], "message 2 calls tools, but the template does not write the calls"),
+        ("ends the whole with eos", CALL[1:], "leaves out the calls of message 2"),
         (
             "ends the whole with eos",
-            [answer("yo"), {"role": "tool", "content": "d"}, answer("s")],
+            [answer("yo"), {"role": "tool", "content": "dry"}, answer("s")],
             "content of message 3",
         ),
     ],
@@ -151,7 +151,7 @@ def test_a_part_that_the_template_does_not_write_is_refused_by_name(
 
 def test_an_argument_that_a_template_leaves_out_is_refused_by_name(tmp_path: Path) -> None:
     source = KEEPS.template.replace("call.function.arguments | tojson", "call.function.arguments.city")
-    with pytest.raises(ConfigError, match="leaves out the name of argument 'city' of call 1 of message 2"):
+    with pytest.raises(ConfigError, match="leaves out the argument 'city' of call 1 of message 2"):
         learnt(tmp_path, Trait("", source), CALL)
 
 
@@ -205,23 +205,6 @@ def test_the_model_says_what_ends_answers_where_its_tokenizer_is_from_another_fo
     assert Turns(PromptTemplate.load("native", tokenizer, KEY), "all").rows(TALK, ROW)
     tokenizer.save_pretrained(tmp_path / "saved")
     assert "roll_model" not in (tmp_path / "saved" / "tokenizer_config.json").read_text()
-
-
-def test_a_single_call_that_a_template_forgets_to_end_ends_as_several_do(tmp_path: Path) -> None:
-    """As the template of the distilled DeepSeek-R1."""
-    template = (
-        "{% for m in messages %}{% if m.role == 'assistant' %}A:{{ m.content or '' }}"
-        "{% for c in m.tool_calls or [] %}{{ '' if loop.first else '\n' }}<call>{{ c.function.name }}\n"
-        "{{ c.function.arguments | tojson }}</call>"
-        "{% if not loop.first %}<end_of_calls><|im_end|>{% endif %}{% endfor %}"
-        "{% if not m.tool_calls %}<|im_end|>{% endif %}{% else %}{{ m.role }}:{{ m.content }};{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}A:{% endif %}"
-    )
-    trait = Trait(KEEPS.like, template)
-    ((_, told),) = learnt(tmp_path, trait, CALL[:2])
-    assert told.endswith("</call><end_of_calls><|im_end|>") and told.count("<call>") == 1
-    ((_, told),) = learnt(tmp_path, trait, [user("hi"), answer("", tool_calls=calls(WEATHER, WEATHER))])
-    assert told.endswith("</call><end_of_calls><|im_end|>") and told.count("<call>") == 2
 
 
 @pytest.mark.parametrize("name", ["chatml", "empty"])

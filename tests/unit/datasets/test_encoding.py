@@ -115,16 +115,6 @@ def test_templates_of_roll_by_name(tmp_path: Path, tiny_tokenizer: "Tokenizer", 
     assert got == text.replace("{native}", native)
 
 
-def test_templates_of_roll_that_hold_a_prompt_of_their_own(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
-    base = load(tmp_path, tiny_tokenizer, [row("31")], longest=4000, template="base").tasks[0].prompt_text
-    assert base.endswith("User: 31 Assistant:") and "\\boxed{}" in base and "<think>" in base
-    thought = load(tmp_path, tiny_tokenizer, [row("31")], longest=4000, template="longCOT_qwen2.5").tasks[0].prompt_text
-    assert "<|begin_of_thought|>" in thought and "Return your final response within \\boxed{}. 31" in thought
-    conversation = {"messages": [{"role": "user", "content": "1"}, {"role": "system", "content": "2"}]}
-    with pytest.raises(ConfigError, match="the template fails on this row: it takes one user message"):
-        load(tmp_path, tiny_tokenizer, [row("31") | conversation], longest=4000, template="base", messages="messages")
-
-
 def test_a_tokenizer_without_chat_template_is_an_error(tmp_path: Path) -> None:
     from roll.models.tiny import build_tokenizer
 
@@ -182,26 +172,8 @@ def test_rows_keep_their_columns_and_ids(tmp_path: Path, tiny_tokenizer: "Tokeni
     assert ids == [task.task_id for task in load(tmp_path, tiny_tokenizer, rows).tasks]
 
 
-def test_the_last_rows_of_a_batch_are_not_lost(
-    tmp_path: Path, tiny_tokenizer: "Tokenizer", monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("roll.datasets.encoding.ROWS_PER_BATCH", 4)
-    tasks = load(tmp_path, tiny_tokenizer, [row(str(i)) for i in range(10)], template="plain")
-    assert [task.prompt_text for task in tasks.tasks] == [str(i) for i in range(10)]
-
-
 def test_decoder_gives_what_batch_decode_gives(tiny_tokenizer: "Tokenizer") -> None:
     texts = ["<answer>1234</answer><|im_end|>", "", "é <think>x</think>\n"]
     ids = [np.array(tiny_tokenizer(text)["input_ids"], np.int32) for text in texts]
     assert decoder(tiny_tokenizer)(ids) == ["<answer>1234</answer>", "", "é <think>x</think>\n"]
     assert decoder(tiny_tokenizer, skip_special_tokens=False)(ids) == texts
-
-
-def test_rows_that_share_an_id_are_counted_with_examples(
-    tmp_path: Path, tiny_tokenizer: "Tokenizer", caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level("WARNING"):
-        load(tmp_path, tiny_tokenizer, [row("1", id=name) for name in "abaca"])
-    (record,) = caplog.records
-    places = f"'a' ({tmp_path}/rows.jsonl:3), 'a' ({tmp_path}/rows.jsonl:5)"
-    assert f"2 of 5 rows have an id that another row has too, such as {places}. They" in record.getMessage()

@@ -134,64 +134,6 @@ def test_a_row_that_cannot_be_used_says_where_and_what_to_do(
         meaning(row, **args)
 
 
-@cases("cell, fault")
-@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json"])
-def test_what_no_row_may_hold_is_told_with_its_place(tmp_path: Path, name: str, cell: str, fault: str) -> None:
-    path, (before, after) = tmp_path / name, ('{"prompt": "p", "ground_truth": 1}',) * 2
-    rows = [before, '{"prompt": "p", "ground_truth": 1, "a": ' + cell + "}", after]
-    is_array = path.suffix == ".json"
-    path.write_text("[" + ", ".join(rows) + "]" if is_array else "\n".join(rows))
-    (file,), _ = data_sources(DataArgs(file_name=(str(path),)), KEY)
-    reader, faults = RowReader(DataArgs(), KEY, (MATH,)), []
-    seen = list(file.rows())
-    for row in seen:
-        try:
-            reader.read(row)
-        except ConfigError as error:
-            faults.append(str(error))
-    assert len(faults) == 1
-    assert faults[0].startswith(f"{path}:{1 if is_array else 2}: {fault}")
-    assert len(seen) == 3
-
-
-def test_sound_unicode_and_brackets_in_texts_are_no_faults(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    text = '{"a": "\\ud83d\\ude00 \\u0000 ' + "[{" * 200 + '", "b": ' + "[" * 90 + "]" * 90 + "}"
-    path.write_text(text)
-    (file,), _ = data_sources(DataArgs(file_name=(str(path),)), KEY)
-    (row,) = file.rows()
-    assert row.fault == ""
-    assert row.values["a"] == "\U0001f600 \0 " + "[{" * 200
-
-
-@pytest.mark.parametrize("text", ["[]", " [ ]\n", '[{"a": 1}]', '[\n{"a": 1} ,\n {"a": 1}\n]\n'])
-def test_arrays_are_read_as_json_has_them(tmp_path: Path, text: str) -> None:
-    (tmp_path / "rows.json").write_text(text)
-    assert read(DataArgs(file_name=(str(tmp_path / "rows.json"),))) == json.loads(text)
-
-
-_OPEN = "[" * 100_000  # deeper than Python reads
-_LONG = '[{"a": ' + "9" * 5000 + "}]"  # more digits than Python reads
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["[", '[{"a": 1}', '[{"a": 1},]', '[{"a": 1} {"a": 1}]', '[,{"a": 1}]', "[] 1", '[{"a": 1}]]', _OPEN, _LONG],
-    ids=lambda text: text[:12],
-)
-def test_arrays_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "rows.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"rows.json:1: not a JSON array"):
-        read(DataArgs(file_name=(str(tmp_path / "rows.json"),)))
-
-
-@pytest.mark.parametrize("text", [_OPEN, _LONG[1:-1]], ids=["deep", "digits"])
-def test_a_line_that_python_cannot_read_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / "rows.jsonl").write_text('{"a": 1}\n{"a": ' + text + "}\n")
-    with pytest.raises(ConfigError, match=r"rows.jsonl:2: not a JSON object on one line"):
-        read(DataArgs(file_name=(str(tmp_path / "rows.jsonl"),)))
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_ground_truth_that_is_no_number_is_refused(value: float) -> None:
     row = Row("rows.jsonl", 4, {"prompt": "p", "ground_truth": value})

@@ -27,7 +27,6 @@ HELD = [
     {"videos": ["a.mp4"]},
     {"audio": {"array": [0.0], "sampling_rate": 16000}},
     {"multi_modal_data": {"image": ["17"]}},
-    {"image": "000017", "prompt": "<image>What is it?"},
 ]
 
 

@@ -60,14 +60,6 @@ def test_the_rest_of_an_epoch_is_left_out_where_it_fills_no_step() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "sizes, told", [({"a": 3}, "3 rows do not fill a step of 4"), ({"a": 8, "b": 8}, "of 2 domains")]
-)
-def test_rows_of_which_no_epoch_can_be_cut_are_an_error(sizes: dict[str, int], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        TaskMixer(tasks(**sizes), block=4, seed=0, drop_last=True)
-
-
 @settings(max_examples=60)
 @given(
     sizes=st.dictionaries(st.sampled_from(["a", "b", "c", "d"]), st.integers(1, 9), min_size=1),

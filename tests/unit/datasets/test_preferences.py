@@ -9,11 +9,9 @@ import pytest
 
 from roll.configs.sections.data import DataArgs
 from roll.datasets.conversations import look_at_rows
-from roll.datasets.mixing import RowSource
 from roll.datasets.preferences import PairColumns, load_pairs
 from roll.errors import ConfigError
 from roll.types.batch import PairRows
-from tests.helpers.cases import cases
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast as Tokenizer
@@ -73,14 +71,6 @@ def test_a_pair_is_two_rows_that_share_the_prompt(tmp_path: Path, tiny_tokenizer
     assert rendered(rows, tiny_tokenizer) == [(f"13{end}", f"3{end}"), (f"31{end}", f"1{end}")]
 
 
-@cases("row")
-def test_texts_and_messages_say_the_same(row: dict[str, Any], tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
-    texts = load(tmp_path, tiny_tokenizer, TEXTS)
-    messages = load(tmp_path, tiny_tokenizer, row)
-    assert messages.input_ids.tolist() == texts.input_ids.tolist()
-    assert messages.response_mask.tolist() == texts.response_mask.tolist()
-
-
 def test_a_template_that_rewrites_earlier_turns_compares_last_answers_alone(
     tmp_path: Path, tiny_tokenizer: "Tokenizer"
 ) -> None:
@@ -116,32 +106,6 @@ def test_pairs_whose_rows_are_the_same_are_left_out_whatever_makes_them_so(
     assert len(load(tmp_path, tiny_tokenizer, TEXTS, differs_late, **cut)) == 2
     with pytest.raises(ConfigError, match=r"no pairs to learn from in .* \(2 rows, 1 too long, 2 with equal responses"):
         load(tmp_path, tiny_tokenizer, not_shown, differs_late, **cut)
-
-
-def test_calls_whose_arguments_are_json_texts_are_those_whose_arguments_are_mappings(
-    tmp_path: Path, tiny_tokenizer: "Tokenizer"
-) -> None:
-    """As in fine-tuning: a template that writes arguments as JSON would put a text in quotes once more."""
-    (tmp_path / "calls.jinja").write_text(
-        "{% for m in messages %}{{ m.role }}:{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
-        "{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}<|im_end|>{% endfor %}"
-        "{% if add_generation_prompt %}assistant:{% endif %}"
-    )
-
-    def call(arguments: Any) -> list[dict[str, Any]]:
-        return [
-            {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
-        ]
-
-    def pair(chosen: Any, rejected: Any) -> PairRows:
-        row = {"prompt": [user("31")], "chosen": call(chosen), "rejected": call(rejected)}
-        return load(tmp_path, tiny_tokenizer, row, template=str(tmp_path / "calls.jinja"))
-
-    texts = pair('{"x": 1}', '{"x": 2}')
-    assert [learnt for _, learnt in rendered(texts, tiny_tokenizer)] == ['f{"x": 1}<|im_end|>', 'f{"x": 2}<|im_end|>']
-    assert texts.input_ids.tolist() == pair({"x": 1}, {"x": 2}).input_ids.tolist()
-    with pytest.raises(ConfigError, match=r"rows.jsonl:1: .*arguments of a tool call are not JSON"):
-        pair("x is 1", '{"x": 2}')
 
 
 def test_pairs_too_long_stop_the_run_are_left_out_or_cut(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
@@ -198,15 +162,3 @@ def test_what_is_no_pair_is_named_before_anything_is_loaded(row: dict[str, Any],
     margin = "lead" if "lead" in row else None
     with pytest.raises(ConfigError, match=message):
         raise ConfigError(*look_at_rows(written(tmp_path, row), KEY, columns(margin=margin)))
-
-
-def test_pairs_are_drawn_whole_in_an_order_that_is_new_in_every_epoch(
-    tmp_path: Path, tiny_tokenizer: "Tokenizer"
-) -> None:
-    rows = load(tmp_path, tiny_tokenizer, *[TEXTS | {"prompt": str(i)} for i in range(5)])
-    source = RowSource(rows, seed=1, shuffle=True, key=KEY)
-    epochs = [source.next_places(10) for _ in range(2)]
-    for drawn in epochs:
-        assert sorted(drawn.tolist()) == list(range(10))
-        assert (drawn[::2] % 2 == 0).all() and (drawn[1::2] == drawn[::2] + 1).all()
-    assert epochs[0].tolist() != epochs[1].tolist()

@@ -41,20 +41,6 @@ def test_faults_of_rows_are_counted_and_told_once(tmp_path: Path) -> None:
     assert problem.startswith(f"{path}:2: holds half of a surrogate pair") and problem.endswith("(3 of 4 rows)")
 
 
-def test_a_message_without_a_text_is_no_prompt(tmp_path: Path) -> None:
-    def rows(content: Any, **keys: Any) -> list[dict[str, Any]]:
-        talk = [{"role": "assistant", "content": content, **keys}, {"role": "user", "content": "and?"}]
-        return [{"messages": talk, "ground_truth": "1", "tag": "math"}]
-
-    path = tmp_path / "rows.jsonl"
-    for content, shown in ((None, "null"), (12, "12"), ({"text": "a"}, "{'text': 'a'}")):
-        (text,) = check(path, rows(content))
-        start = f"{path}:1: column 'messages': the content of message 1 (assistant) is {shown}, not a text"
-        assert text.startswith(start)
-    assert check(path, rows(None, tool_calls=[{"name": "f"}])) == []
-    assert check(path, rows("")) == check(path, rows([{"type": "text", "text": "a"}])) == []
-
-
 def test_template_is_checked(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     (tmp_path / "bad.jinja").write_text("{% for m in messages %}\n{{ m.content }")

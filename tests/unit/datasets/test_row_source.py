@@ -69,15 +69,6 @@ def test_ids_and_texts_are_those_of_transformers(tiny_model_dir: Path) -> None:
     assert ours.all_special_ids == theirs.all_special_ids
 
 
-@pytest.mark.parametrize("content", [None, "no JSON"])
-def test_a_folder_without_a_readable_tokenizer_json_is_left_to_transformers(
-    tmp_path: Path, content: str | None
-) -> None:
-    if content is not None:
-        (tmp_path / "tokenizer.json").write_text(content)
-    assert file_tokenizer(tmp_path, "x") is None
-
-
 PAGE = REPOSITORY / "docs" / "templates.md"
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}}}]
 _CALL = {"function": {"name": "weather", "arguments": {"city": "Rome"}}}

@@ -16,7 +16,6 @@ from roll.datasets.preferences import PairColumns, load_pairs
 from roll.datasets.rows import Domain, RowReader
 from roll.errors import ConfigError
 from tests.helpers.cases import cases
-from tests.unit.datasets.templates import CALLS as WITH_TOOLS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,33 +36,7 @@ def test_a_shape_of_the_hub_is_the_same_conversation(row: Mapping[str, Any], nam
     assert conversation(row, **names) == [USER, ANSWER]
 
 
-def test_exchanges_and_transcripts_are_conversations() -> None:
-    """Parquet fills nulls in: Capybara's rows that end with a question."""
-    turns = [{"input": "31?", "output": "13"}, {"input": "7?", "output": None}]
-    assert conversation({"conversation": turns}) == [USER, ANSWER]
-    with pytest.raises(ConfigError, match="'conversation' has no message of the assistant to train on; it has user"):
-        conversation({"conversation": turns[1:]})
-    call = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
-    talk = [{"from": "human", "value": "31?"}, {"from": "gpt", "value": None, "tool_calls": [call]}]
-    talk += [{"from": "tool", "value": "3"}, {"from": "gpt", "value": "13"}]
-    roles = [said["role"] for said in conversation({"conversations": talk})]
-    assert roles == ["user", "assistant", "tool", "assistant"]
-    turns = [{"input": "a", "output": "b", "system": "Be brief."}, {"input": "c", "output": "d", "system": None}]
-    said = [(message["role"], message["content"]) for message in conversation({"conversation": turns})]
-    assert said == [("system", "Be brief."), ("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
-    chosen, _ = pair({"prompt": "31?", "chosen": "\n\nHuman: a", "rejected": "b"})
-    assert chosen[1]["content"] == "\n\nHuman: a"
-    row = {"extra": {"asked": "31?", "kind": "math"}, "ground_truth": "13"}
-    assert prompt(row, prompt="extra.asked", tag="extra.kind") == ((USER,), "13")
-    asked, said, worse = (json.dumps([message]) for message in (USER, ANSWER, WORSE))
-    row = {"prompt": asked, "completion": said}
-    assert conversation(row, prompt="prompt", response="completion") == [USER, ANSWER]
-    assert pair({"prompt": asked, "chosen": said, "rejected": worse}) == ([USER, ANSWER], [USER, WORSE])
-    assert prompt({"prompt": asked, "ground_truth": "13"}) == ((USER,), "13")
-    assert prompt({"prompt": "[31, 1]?", "ground_truth": "13"})[0][0]["content"] == "[31, 1]?"
-
-
-@pytest.mark.parametrize("flag", ["train", "loss", "training"])
+@pytest.mark.parametrize("flag", ["train", "loss"])
 def test_a_flag_not_to_learn_an_answer_is_its_weight(flag: str) -> None:
     """Axolotl's and ms-swift's flags were passed over, and what they rule out was learnt."""
     talk = [{"from": "human", "value": "31?"}, {"from": "gpt", "value": "1", flag: False}]
@@ -103,12 +76,6 @@ def test_columns_of_a_usual_name_are_told_with_their_keys(row: Mapping[str, Any]
 
 
 @cases("row, said")
-def test_rows_that_no_key_reads_are_told_how_to_be_written(row: Mapping[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=f"Set chosen_key to the column's name, or {said}"):
-        pair(row)
-
-
-@cases("row, said")
 def test_columns_of_prompts_are_told_with_their_keys(row: Mapping[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said.replace("KEY", KEY))):
         prompt_of(row)
@@ -116,70 +83,6 @@ def test_columns_of_prompts_are_told_with_their_keys(row: Mapping[str, Any], sai
 
 def prompt_of(row: Mapping[str, Any]) -> Any:
     return RowReader(DataArgs(), KEY, [Domain("math", ("math",))]).read(Row("rows.jsonl", 7, row))
-
-
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ({"question": "31?", "chosen": "13", "rejected": "331"}, "(here prompt_key: question)"),
-        ({"conversations": [USER], "chosen": ANSWER, "rejected": ANSWER}, "(here prompt_key: conversations)"),
-        ({"preferred_output": [ANSWER], "non_preferred_output": [USER]}, "(here chosen_key: preferred_output and"),
-    ],
-    ids=["Orca", "LLaMA-Factory", "OpenAI"],
-)
-def test_columns_of_pairs_are_told_with_their_keys(row: Mapping[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(said)):
-        pair(row)
-
-
-CALLS = [{"name": "sort", "arguments": {"digits": "31"}}]
-TOOLS = [{"name": "sort", "description": "", "parameters": {"type": "object", "properties": {}}}]
-
-
-@pytest.mark.parametrize("as_text", [False, True])
-def test_an_answer_that_is_calls_of_the_rows_tools_makes_them(as_text: bool) -> None:
-    """xLAM: the JSON was learnt as a text, in a form in which no template writes calls."""
-
-    def answer(calls: Any, tools: Any) -> Any:
-        told = json.dumps(calls) if as_text else calls
-        row = {"query": "31?", "answers": told, "tools": json.dumps(tools)}
-        return conversation(row, prompt="query", response="answers", tools="tools")[-1]
-
-    said = answer(CALLS, TOOLS)
-    assert said["content"] == "" and said["tool_calls"][0]["function"] == CALLS[0]
-    for calls, tools in ((CALLS, []), ([{**CALLS[0], "name": "other"}], TOOLS), ([{**CALLS[0], "id": 1}], TOOLS)):
-        if as_text:
-            assert answer(calls, tools)["content"] == json.dumps(calls)
-        else:
-            with pytest.raises(ConfigError, match="must be a list of messages"):
-                answer(calls, tools)
-
-
-@pytest.mark.parametrize(
-    ("returned", "content"),
-    [
-        ("<tool_response>\n{}\n</tool_response>", "{}"),
-        ("<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>\n", "1\n2"),
-        ("It says <tool_response>1</tool_response>", "It says <tool_response>1</tool_response>"),
-    ],
-)
-def test_results_of_tools_have_the_templates_marks_alone(returned: str, content: str) -> None:
-    """Hermes' rows hold marks that templates write once more."""
-    talk = [{"from": "human", "value": "31?"}, {"from": "gpt", "value": "<tool_call>{}</tool_call>"}]
-    talk += [{"from": "tool", "value": returned}, {"from": "gpt", "value": "13"}]
-    assert [said["content"] for said in conversation({"conversations": talk})][2] == content
-
-
-def test_a_completion_that_its_row_calls_bad_is_not_learnt(tmp_path: "Path", tiny_tokenizer: "Tokenizer") -> None:
-    """KTO's rows, of which fine-tuning learnt the bad ones too."""
-    columns = Columns("prompt", None, "completion", None)
-    rows = [{"prompt": "31?", "completion": said, "label": said == "13"} for said in ("13", "331")]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    args = DataArgs(file_name=(str(tmp_path / "rows.jsonl"),))
-    with pytest.raises(ConfigError, match=r"rows.jsonl:2: its label is false.*\{name: quality, args: \{column: label"):
-        load_conversations(args, KEY, columns, tiny_tokenizer, 64)
-    good = load_conversations(args, KEY, columns, tiny_tokenizer, 64, choose=lambda sources: [Row("a", 0, rows[0])])
-    assert len(good.lengths) == 1
 
 
 @cases("row, warned")
@@ -197,81 +100,6 @@ def test_a_part_of_the_prompt_that_nothing_reads_is_told_in_every_run(
     said = [record.getMessage() for record in caplog.records if "that nothing reads" in record.getMessage()]
     assert len(said) == (3 if warned else 0)
     assert all(warned.partition(" Set ")[0] in each for each in said) and (not warned or warned in said[0])
-
-
-def test_tools_that_a_system_prompt_offers_as_well_are_told(
-    tmp_path: "Path", tiny_tokenizer: "Tokenizer", caplog: pytest.LogCaptureFixture
-) -> None:
-    talk = [{"role": "system", "content": "You have <tools>[]</tools>"}, USER, ANSWER]
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"messages": talk, "tools": TOOLS}) + "\n")
-    args = DataArgs(file_name=(str(tmp_path / "rows.jsonl"),), template=str(tmp_path / "template.jinja"))
-    (tmp_path / "template.jinja").write_text(WITH_TOOLS)
-    columns = Columns("prompt", None, "completion", None, "tools")
-    with caplog.at_level("WARNING"):
-        load_conversations(args, KEY, columns, tiny_tokenizer, 512)
-    assert "1 rows offer tools in their system prompt and in column 'tools', and the template writes" in caplog.text
-
-
-RENDERED = "<|im_start|>user\n31?<|im_end|>\n<|im_start|>assistant\n"
-
-
-@pytest.mark.parametrize("prompt", [RENDERED, f"{RENDERED}Let me think.\n<think>", [{**USER, "content": RENDERED}]])
-def test_a_prompt_that_is_rendered_already_is_refused_in_every_run(
-    prompt: Any, tmp_path: "Path", tiny_tokenizer: "Tokenizer"
-) -> None:
-    """TinyZero's rows, which got the template's marks twice."""
-    row = {"prompt": prompt, "completion": "13", "chosen": "13", "rejected": "331", "ground_truth": "13"}
-    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
-    args = DataArgs(file_name=(str(tmp_path / "rows.jsonl"),))
-    columns, pairs = (Columns("prompt", None, "completion", None), PairColumns("prompt", None, *PAIR, None))
-    for load in (
-        lambda args: load_conversations(args, KEY, columns, tiny_tokenizer, 64),
-        lambda args: load_pairs(args, KEY, pairs, tiny_tokenizer, 64),
-        lambda args: load_tasks(args, KEY, [Domain("math", ("math",))], tiny_tokenizer, 64),
-    ):
-        with pytest.raises(ConfigError, match=r"rows.jsonl:1: .*the prompt is rendered already.*template: plain"):
-            load(args)
-    if isinstance(prompt, str):
-        plain = args.model_copy(update={"template": "plain"})
-        (task,) = load_tasks(plain, KEY, [Domain("math", ("math",))], tiny_tokenizer, 64).tasks
-        assert task.prompt_text == prompt
-
-
-def test_a_prompt_that_speaks_of_a_template_is_no_rendered_one(tmp_path: "Path", tiny_tokenizer: "Tokenizer") -> None:
-    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": f"What is {RENDERED}?", "ground_truth": "13"}) + "\n")
-    args = DataArgs(file_name=(str(tmp_path / "rows.jsonl"),))
-    assert len(load_tasks(args, KEY, [Domain("math", ("math",))], tiny_tokenizer, 64).tasks) == 1
-
-
-def test_responses_that_repeat_their_prompt_are_told(
-    tmp_path: "Path", tiny_tokenizer: "Tokenizer", caplog: pytest.LogCaptureFixture
-) -> None:
-    asked = "Question: what is 31?\nAnswer:"
-    rows = [{"prompt": asked, "chosen": f"{asked} 13", "rejected": f"{asked} 331"}]
-    rows += [{"prompt": "31?", "chosen": "31? 13", "rejected": "31? 331"}]
-    rows += [{"prompt": asked, "chosen": f"{asked} 13", "rejected": "331"}]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    args = DataArgs(file_name=(str(tmp_path / "rows.jsonl"),))
-    with caplog.at_level("WARNING"):
-        load_pairs(args, KEY, PairColumns("prompt", None, *PAIR, None), tiny_tokenizer, 128)
-    assert "in 1 pairs both responses begin with their prompt" in caplog.text
-
-
-def test_results_of_several_calls_stand_in_their_order() -> None:
-    """Most templates write no ids, so the model took the first result for that of the first call."""
-    calls = [{"id": place, "function": {"name": "f", "arguments": {}}} for place in "ab"]
-    results = [{"role": "tool", "tool_call_id": place, "content": f"of {place}"} for place in "ba"]
-    other = [{**result, "tool_call_id": "c"} for result in results]
-    no_text = [{**result, "tool_call_id": [result["tool_call_id"]]} for result in results]
-    no_ids = [{"role": "tool", "content": "of b"}, {"role": "tool", "content": "of a"}]
-    for told, said in (
-        (results, ["of a", "of b"]),
-        (other, ["of b", "of a"]),
-        (no_text, ["of b", "of a"]),
-        (no_ids, ["of b", "of a"]),
-    ):
-        talk = [USER, {"role": "assistant", "content": None, "tool_calls": calls}, *told, ANSWER]
-        assert [each["content"] for each in conversation({"messages": talk})][2:4] == said
 
 
 @pytest.mark.parametrize("weight", [0.5, "none", -1])
@@ -361,7 +189,6 @@ def test_an_empty_answer_is_refused_by_row_unless_it_is_not_learnt(empty: str) -
         ({"messages": [USER, {"role": "assistant", "content": empty}]}, 2),
         ({"messages": [USER, {"role": "assistant", "content": empty}, USER, ANSWER]}, 2),
         ({"instruction": "31?", "output": empty}, 2),
-        ({"conversation": [{"input": "31?", "output": "13"}, {"input": "31?", "output": empty}]}, 4),
     ):
         with pytest.raises(ConfigError, match=rf"rows.jsonl:7: message {place} \(assistant\) is empty.*weight of 0"):
             conversation(row)

@@ -1,7 +1,6 @@
 """What file_name may name beside single files: folders, patterns, files elsewhere, data sets of the hub."""
 
 import json
-import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -76,26 +75,6 @@ def test_folders_patterns_and_addresses_stand_for_files(tmp_path: Path) -> None:
     assert problem(args(f"file://{tmp_path}/no.jsonl"), reach=False).endswith(f"there is no file {tmp_path}/no.jsonl")
 
 
-def test_a_folder_without_data_files_is_refused(tmp_path: Path) -> None:
-    write(tmp_path / "deeper" / "a.jsonl", 1)
-    assert "holds no .json, .jsonl, .csv, .parquet files. Name others by a pattern" in problem(args(str(tmp_path)))
-
-
-def test_a_file_with_the_signs_of_a_pattern_in_its_name_is_that_file(tmp_path: Path) -> None:
-    path = write(tmp_path / "a[1].jsonl", 1)
-    write(tmp_path / "a1.jsonl", 2)
-    assert answers(args(str(path))) == ["1"]
-
-
-def test_the_type_given_for_a_pattern_is_that_of_all_its_files(tmp_path: Path) -> None:
-    write(tmp_path / "a.data", 1)
-    write(tmp_path / "b.data", 2)
-    pattern = f"{tmp_path}/*.data"
-    assert "a.data does not end in .json" in problem(args(pattern))
-    assert answers(args(pattern, dataset_type="json")) == ["1", "2"]
-    assert "is not one of json" in problem(args(pattern, dataset_type="jsn"))
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[str]:
     """A folder in fsspec's memory, of this test alone."""
@@ -124,16 +103,6 @@ def test_unknown_protocols_are_told_and_nothing_is_asked_without_reach() -> None
     assert data_sources(args("memory://no/where.jsonl"), KEY, reach=False) == ([], [])
     assert "Protocol not known: nowhere" in problem(args("nowhere://a.jsonl"), reach=False)
     assert list(lacking_packages(args("nowhere://a.jsonl"), KEY)) == []
-
-
-def test_a_protocol_says_which_package_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def get_filesystem_class(protocol: str) -> type:
-        raise ImportError(f"Install {protocol}fs to access it")
-
-    monkeypatch.setattr(fsspec, "get_filesystem_class", get_filesystem_class)
-    text = f"{KEY}.file_name: s3://***@bucket/a.jsonl cannot be read: Install s3fs to access it"
-    assert list(lacking_packages(args("s3://id:secret@bucket/a.jsonl"), KEY)) == [text]
-    assert problem(args("s3://id:secret@bucket/a.jsonl")) == text
 
 
 class _Quiet(SimpleHTTPRequestHandler):
@@ -173,15 +142,6 @@ def test_a_file_of_a_web_server_is_fetched_once_or_refused(web: tuple[str, list[
     assert source.name == f"{address}/a.jsonl?signature=***"
     (wrong,) = preflight(args(f"{web[0]}/none.jsonl"), KEY, [MATH])
     assert wrong.startswith(f"{KEY}.file_name: {web[0]}/none.jsonl cannot be read: ClientResponseError: 404")
-
-
-def test_a_web_server_that_does_not_answer_is_told_apart_from_a_file_that_is_not_there() -> None:
-    pytest.importorskip("aiohttp", reason="fsspec reads https:// with aiohttp")
-    with socket.socket() as taken:  # and nobody listens
-        taken.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        (wrong,) = preflight(args(f"http://{address}/a.jsonl?signature=abcdefgh12345"), KEY, [MATH])
-    assert f"Cannot connect to host {address}" in wrong and "abcdefgh12345" not in wrong
 
 
 class FakeHub(ModuleType):
@@ -224,16 +184,6 @@ def test_a_data_set_of_the_hub_is_read_by_split_or_says_why_not(hub: FakeHub) ->
     assert f"{KEY}.dataset_type: json says how a file is read" in problem(args("someone/sums", dataset_type="json"))
 
 
-def test_a_path_that_looks_like_no_data_set_is_a_missing_file(
-    hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "data").mkdir()
-    for name in ("data/sums", "someone/sums.jsonl", "sums", "./someone/sums", "/someone/sums", "a/b/c"):
-        assert "there is no file" in problem(args(name)), name
-    assert hub.calls == []
-
-
 def test_a_missing_package_is_told_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_set, "is_installed", lambda name: False)
     (text,) = lacking_packages(args("someone/sums"), KEY)
@@ -255,24 +205,6 @@ def test_a_folder_with_splits_is_read_like_a_data_set_of_the_hub(
     write(tmp_path / "sums" / "test.jsonl", 9)
     assert answers(args(str(tmp_path / "sums"), split="test")) == ["9"]
     assert answers(args(str(tmp_path / "sums"), split="train[1:]")) == ["2", "3"]
-
-
-def test_pictures_of_a_data_set_are_not_decoded_but_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the real package, which would decode them, and stop where it finds none."""
-    datasets = pytest.importorskip("datasets", reason="the package datasets is not installed")
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    kinds = {
-        "prompt": datasets.Value("string"),
-        "images": datasets.List(datasets.Image()),
-        "extra": {"sound": datasets.Audio()},
-    }
-    row = {"prompt": "31?", "images": [{"bytes": b"no picture", "path": None}], "extra": {"sound": None}}
-    (tmp_path / "shown").mkdir()
-    datasets.Dataset.from_list([row], features=datasets.Features(kinds)).to_parquet(
-        str(tmp_path / "shown/train.parquet")
-    )
-    (wrong,) = preflight(args(str(tmp_path / "shown"), split="train"), KEY, [Domain("math", ("math",), ())])
-    assert "column 'images' holds a picture, but the run's model does not see" in wrong
 
 
 def test_a_data_set_in_the_cache_is_read_where_the_hub_cannot_be_reached(

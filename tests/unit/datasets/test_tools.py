@@ -100,49 +100,6 @@ def test_masks_are_those_of_the_assistants_spans_in_the_templates_text(
     assert learnt == "".join(every if train_on == "all" else every[-1:])
 
 
-@pytest.mark.parametrize(
-    ("column", "row"),
-    [
-        ("tools", {"messages": MESSAGES, "tools": json.dumps(TOOLS)}),
-        ("extra.functions", {"messages": MESSAGES, "extra": {"functions": TOOLS}}),
-        (
-            "tools",
-            {
-                "messages": [
-                    call(json.dumps(message["tool_calls"][0]["function"]["arguments"]))
-                    if "tool_calls" in message
-                    else message
-                    for message in MESSAGES
-                ],
-                "tools": TOOLS,
-            },
-        ),
-    ],
-    ids=["tools as a text", "an entry of a column", "arguments as texts"],
-)
-def test_other_forms_of_the_same_row_are_the_same_tokens(
-    column: str, row: dict[str, Any], tmp_path: Path, tiny_tokenizer: "Tokenizer", template: str
-) -> None:
-    plain = load(tmp_path, tiny_tokenizer, {"messages": MESSAGES, "tools": TOOLS}, template)
-    found = load(tmp_path, tiny_tokenizer, row, template, tools=column)
-    assert found.input_ids.tolist() == plain.input_ids.tolist()
-    assert found.response_mask.tolist() == plain.response_mask.tolist()
-
-
-def test_a_column_that_no_key_names_is_not_read(tmp_path: Path, tiny_tokenizer: "Tokenizer", template: str) -> None:
-    row = {"messages": MESSAGES, "tools": TOOLS}
-    without = load(tmp_path, tiny_tokenizer, {"messages": MESSAGES}, template)
-    assert load(tmp_path, tiny_tokenizer, row, template, tools=None).input_ids.tolist() == without.input_ids.tolist()
-
-
-def test_a_prompt_and_a_response_may_have_tools(tmp_path: Path, tiny_tokenizer: "Tokenizer", template: str) -> None:
-    given = {"prompt": "31?", "answer": "13"}
-    rows = load(tmp_path, tiny_tokenizer, given | {"tools": TOOLS}, template)
-    without = load(tmp_path, tiny_tokenizer, given, template)
-    assert str(tiny_tokenizer.decode(rows.input_ids)).startswith("<|im_start|>system\n{")
-    assert rows.input_ids.tolist()[-len(without.input_ids) :] == without.input_ids.tolist()
-
-
 @pytest.mark.parametrize("name", ["chatml", "native", "plain", "base"])
 def test_a_template_that_writes_no_tools_refuses_rows_that_have_some(
     name: str, tmp_path: Path, tiny_tokenizer: "Tokenizer"
@@ -184,26 +141,6 @@ def test_a_template_that_writes_no_calls_refuses_rows_that_make_some(
 ) -> None:
     """It would teach to end the turn instead."""
     row = {"messages": [MESSAGES[0], call({"digits": "31"}) | {"content": content}]}
-    message = f"rows.jsonl:1: {KEY}.template: message 2 calls tools, but the template does not write the calls"
+    message = f"rows.jsonl:1: {KEY}.template: the template leaves out the calls of message 2"
     with pytest.raises(ConfigError, match=message):
         load(tmp_path, tiny_tokenizer, row, "chatml")
-
-
-def test_calls_are_taken_by_templates_that_want_a_text_where_there_are_none(
-    tmp_path: Path, tiny_tokenizer: "Tokenizer"
-) -> None:
-    """As Qwen's do: they add the content to a text, unless the message calls a tool."""
-    source = (
-        "{% for m in messages %}{% if m.tool_calls %}{{ m.tool_calls[0].function | tojson }}"
-        "{% else %}{{ '' + m.content }}{% endif %}<|im_end|>{% endfor %}"
-    )
-    (tmp_path / "texts.jinja").write_text(source)
-    rows = load(tmp_path, tiny_tokenizer, {"messages": MESSAGES[:2]}, str(tmp_path / "texts.jinja"))
-    assert str(tiny_tokenizer.decode(rows.input_ids)) == (
-        '31?<|im_end|>{"name": "sort", "arguments": {"digits": "31"}}<|im_end|>'
-    )
-
-
-def test_plain_rows_take_no_calls(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
-    with pytest.raises(ConfigError, match=f"{KEY}.template: it writes no tool calls"):
-        load(tmp_path, tiny_tokenizer, {"messages": MESSAGES[:2]}, "plain")

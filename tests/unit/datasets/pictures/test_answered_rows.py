@@ -111,26 +111,6 @@ def test_pictures_of_several_turns_stand_in_them_and_are_never_learnt(data: Data
     assert data.vision.image_token not in masked
 
 
-def test_an_answer_of_its_own_row_has_the_pictures_up_to_it(data: Data, tmp_path: Path) -> None:
-    """Under a template that changes earlier turns when others follow."""
-    (tmp_path / "chat.jinja").write_text(
-        "{{ messages | selectattr('role', 'equalto', 'user') | list | length }}" + str(data.tokenizer.chat_template)
-    )
-    rows = data.talks({"messages": TWO_TURNS}, template=str(tmp_path / "chat.jinja"))
-    assert rows.media is not None and [[shown.length for shown in row] for row in rows.media] == [[6], [6, 4]]
-    assert [data.text(rows, row, learnt=True) for row in (0, 1)] == ["13<|im_end|>", "24<|im_end|>"]
-
-
-def test_queries_and_single_answers_have_the_pictures_up_to_them(data: Data) -> None:
-    more = {"role": "user", "content": [{"type": "image", "image": "c.png"}]}
-    rows = data.talks({"messages": [*TWO_TURNS, more]})
-    assert rows.media is not None and [shown.length for shown in rows.media[0]] == [6, 4]
-    asked = [{"role": "user", "content": [{"type": "image", "image": "a.png"}, {"type": "text", "text": "What"}]}]
-    rows = data.talks({"prompt": asked, "more": "is it?", "answer": "31"}, query="more")
-    assert data.text(rows).startswith(f"{USER}{SHOWN}What\nis it?<|im_end|>")
-    assert data.talks({"prompt": "31", "answer": "13"}, {"prompt": "42", "images": [], "answer": "24"}).media is None
-
-
 ROW = {"prompt": "<image>?", "images": ["a.png"], "answer": "1"}
 
 
@@ -139,14 +119,6 @@ def test_what_cannot_be_shown_is_refused_with_its_row(row: dict[str, Any], compl
     with pytest.raises(ConfigError) as caught:
         data.talks(row)
     assert f"{data.folder}/rows.jsonl:1" in str(caught.value) and complaint in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("template", "complaint"), [("plain", "it writes no pictures"), ("chatml", "the template writes no pictures")]
-)
-def test_a_template_that_writes_no_pictures_is_refused(template: str, complaint: str, data: Data) -> None:
-    with pytest.raises(ConfigError, match=complaint):
-        data.talks(ROW, template=template)
 
 
 def test_a_model_that_does_not_see_refuses_pictures(data: Data) -> None:

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw
+from PIL import Image
 
-from roll.configs.tables.sight import PictureSizes
 from roll.datasets.pictures import decode as decoding
 from roll.datasets.pictures.decode import decode, digest_of, header_size, read_bytes
 from roll.errors import PictureError
@@ -60,20 +59,6 @@ def test_jpeg_of_every_colour_space_is_near_its_pixels(mode: str, tolerance: int
         assert np.abs(found.astype(int) - array).max() <= tolerance
 
 
-def test_palettes_keep_their_colours_and_show_white_where_they_are_clear(tmp_path: Path) -> None:
-    for seed in SEEDS:
-        colours = np.random.default_rng(seed).integers(0, 256, (4, 3), np.uint8)
-        places = np.arange(64, dtype=np.uint8).reshape(8, 8) % 4
-        image = Image.frombytes("P", (8, 8), places.tobytes())
-        image.putpalette(colours.tobytes())
-        for format, options in (("PNG", {"transparency": 2}), ("GIF", {"transparency": 2}), ("PNG", {})):
-            expected = colours[places]
-            if options:
-                expected = np.where((places == 2)[..., None], 255, expected)
-            found = decode(at(tmp_path / "a", encoded(image, format, **options)), SAME).array
-            assert np.array_equal(found, expected), (format, options)
-
-
 @pytest.mark.parametrize("mode", ["RGBA", "LA"])
 def test_what_shows_through_is_on_white(mode: str, tmp_path: Path) -> None:
     """A clear pixel has a colour too, which nobody sees."""
@@ -87,13 +72,6 @@ def test_what_shows_through_is_on_white(mode: str, tmp_path: Path) -> None:
         expected = array[..., :-1] * alpha + 255 * (1 - alpha)
         assert np.abs(found - expected).max() <= 1  # one rounding
         assert (found[0] == 255).all() and np.array_equal(found[1], np.broadcast_to(array[1, :, :-1], (7, 3)))
-
-
-def test_one_bit_is_black_and_white(tmp_path: Path) -> None:
-    for seed in SEEDS:
-        bits = np.random.default_rng(seed).integers(0, 2, (9, 13)).astype(bool)
-        found = decode(at(tmp_path / "a.png", encoded(Image.fromarray(bits))), SAME).array
-        assert np.array_equal(found, np.repeat((bits * 255)[..., None], 3, 2))
 
 
 def test_deep_grey_is_scaled_and_not_cut(tmp_path: Path) -> None:
@@ -148,36 +126,6 @@ LATE = {
 }
 
 
-@pytest.mark.parametrize("is_late", [False, True])
-@pytest.mark.parametrize("kind", LATE)
-def test_size_and_pixels_of_a_png_agree_whatever_it_says_of_its_orientation(
-    kind: str, is_late: bool, tmp_path: Path
-) -> None:
-    """Only an eXIf chunk before the pixels turns them."""
-    contents = png(24, 40)
-    place = contents.index(b"IEND") - 4 if is_late else 33  # behind the header
-    source = at(tmp_path / "a.png", contents[:place] + LATE[kind] + contents[place:])
-    upright = pixels(24, 40)
-    expected = np.rot90(upright, -1) if kind == "exif" and not is_late else upright
-    assert np.array_equal(decode(source, SAME).array, expected)
-    assert header_size(source) == expected.shape[:2]
-
-
-def test_clear_pixels_of_deep_grey_are_white(tmp_path: Path) -> None:
-    values = np.full((20, 20), 300, np.uint16)
-    values[0, 0] = 65535 // 2
-    source = at(tmp_path / "a.png", encoded(Image.fromarray(values), transparency=300))
-    found = decode(source, SAME).array
-    assert found[0, 0].tolist() == [127] * 3 and (found.reshape(-1, 3)[1:] == 255).all()
-
-
-def test_one_pixel_grows_to_the_least_picture(tmp_path: Path) -> None:
-    source = at(tmp_path / "a.png", encoded(Image.new("RGB", (1, 1), (10, 20, 30))))
-    picture = decode(source, QWEN)
-    assert (picture.height, picture.width, picture.scale) == (56, 56, (56.0, 56.0))
-    assert (picture.array == (10, 20, 30)).all() and header_size(source) == (1, 1)
-
-
 def test_a_picture_is_resized_by_pils_bicubic_and_only_where_its_size_differs(tmp_path: Path) -> None:
     for seed in SEEDS:
         array = np.random.default_rng(seed).integers(0, 256, (90, 70, 3), np.uint8)
@@ -195,14 +143,6 @@ def test_a_large_jpeg_is_decoded_at_a_part_of_its_size_and_looks_the_same(tmp_pa
     expected = Image.fromarray(array).resize((picture.width, picture.height), Image.Resampling.BICUBIC)
     assert np.abs(picture.array.astype(int) - np.asarray(expected)).max() <= 8
     assert picture.scale == (picture.height / 1200, picture.width / 800)
-
-
-@pytest.mark.parametrize("format", ["GIF", "WEBP", "PNG", "TIFF"])
-def test_the_first_frame_counts(format: str, tmp_path: Path) -> None:
-    frames = [Image.new("RGB", (30, 20), colour) for colour in ((255, 0, 0), (0, 255, 0), (0, 0, 255))]
-    options = {"lossless": True} if format == "WEBP" else {}
-    contents = encoded(frames[0], format, save_all=True, append_images=frames[1:], **options)
-    assert (decode(at(tmp_path / "a", contents), SAME).array == (255, 0, 0)).all()
 
 
 @pytest.mark.parametrize("shape", [(1, 201), (5000, 20), (2, 3000)])
@@ -226,19 +166,6 @@ def test_a_bomb_is_refused_from_its_header_and_memory_does_not_grow(tmp_path: Pa
         assert growth(refuse) < 20e6  # the pixels would take 400 MB
 
 
-def test_letters_of_a_large_jpeg_are_those_of_the_whole_file(tmp_path: Path) -> None:
-    page = Image.new("L", (1600, 1200), 255)
-    for line in range(10, 1180, 17):
-        ImageDraw.Draw(page).text((10, line), "the cat sat on a mat 0123456789 x + y = 42 " * 8, fill=0)
-    source = at(tmp_path / "page.jpg", encoded(page.convert("RGB"), "JPEG"))
-    for most in (100_000, 300_000):
-        picture = decode(source, PictureSizes(28, 3136, most))
-        with Image.open(tmp_path / "page.jpg") as file:
-            whole = np.array(file.resize((picture.width, picture.height), Image.Resampling.BICUBIC), np.int32)
-        gaps = np.abs(whole - picture.array)
-        assert gaps.mean() < 3 and (gaps > 16).mean() < 0.02
-
-
 @pytest.mark.parametrize("format", ["PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF"])
 def test_a_truncated_file_is_an_error_wherever_it_ends(format: str, tmp_path: Path) -> None:
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8))
@@ -256,26 +183,6 @@ NO_PICTURES = [b"\0" * 99, b"<svg></svg>", b"%!PS-Adobe-3.0 EPSF-3.0", b"hello",
 def test_what_is_no_picture_is_named(contents: bytes, tmp_path: Path) -> None:
     with pytest.raises(PictureError, match="it is no picture in PNG"):
         decode(at(tmp_path / "a.png", contents), SAME)
-
-
-@pytest.mark.parametrize("beginning", [b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff\xe0", b"GIF89a", b"RIFF....WEBPVP8 ",
-                                       b"BM....\0\0\0\0", b"II*\0", b"MM\0*"])  # fmt: skip
-def test_noise_behind_a_good_beginning_is_a_picture_error(beginning: bytes, tmp_path: Path) -> None:
-    for seed in SEEDS:
-        noise = np.random.default_rng(seed).integers(0, 256, 3000, np.uint8).tobytes()
-        for read in (lambda source: decode(source, SAME), header_size):
-            try:
-                read(at(tmp_path / "a", beginning + noise))
-            except PictureError as error:
-                assert str(error).startswith(WHERE)
-
-
-def test_an_empty_and_a_missing_file_are_named(tmp_path: Path) -> None:
-    with pytest.raises(PictureError, match=r"it is no picture in PNG"):
-        decode(at(tmp_path / "a.png", b""), SAME)
-    for place, why in (("none.png", "No such file"), (".", "Is a directory")):
-        with pytest.raises(PictureError, match=f"{WHERE[:13]}.*: it cannot be read: {why}"):
-            decode(PictureSource("file", str(tmp_path / place), WHERE), SAME)
 
 
 def test_inline_pictures_are_read_and_broken_base64_is_named() -> None:
