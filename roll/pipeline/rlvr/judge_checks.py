@@ -4,18 +4,15 @@ from collections.abc import Collection, Iterator, Mapping
 from urllib.parse import urlsplit
 
 from roll.configs.problems import Problem
-from roll.configs.sections.algorithm import engine_length
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
-from roll.configs.strategies.model_numbers import text_part
 from roll.configs.strategies.table import feature_problem
 from roll.configs.tables.roles import LLM_JUDGE, ROLL_JUDGE_PROMPT
 from roll.configs.tables.sight import VisionModel
 from roll.pipeline.rlvr.rlvr_config import JUDGE, RLVRConfig
 from roll.rewards.chain import parts_of
-from roll.rewards.config import ANSWER_TOKENS, BUILTINS, RewardConfig
+from roll.rewards.config import BUILTINS, RewardConfig
 from roll.rewards.judge.api import address_of, method_of, why_not_reached
-from roll.run.saving.model_files import read_model_config
 from roll.utils.secrets import mask
 
 _OF_API = ("judge_model_name", "judge_api_url")
@@ -194,26 +191,6 @@ def judge_sight_problems(
             yield f"{key}: true, but {role} is {name}, which sees no pictures. Take a model that does"
         elif problem := feature_problem(choice, Feature.PICTURES, "rows with pictures", key):
             yield problem.text
-
-
-def judge_length_problems(config: RLVRConfig) -> Iterator[Problem]:
-    """Checks that a judge's engine leaves room for a prompt beside the judge's response: by its settings, or by the
-    model's config.json."""
-    for domain, role in config.judge_of.items():
-        if role not in config.sections:
-            continue
-        worker = config.sections[role]
-        model = read_model_config(worker.model_args)[0] or {}
-        positions = None if model.get("rope_scaling") else text_part(model).get("max_position_embeddings")
-        limits = [limit for limit in (engine_length(worker), positions) if type(limit) is int]
-        answer = config.rewards[domain].generating_args.max_new_tokens
-        if limits and (answer or ANSWER_TOKENS) >= min(limits):
-            key = f"rewards.{domain}.generating_args.max_new_tokens"
-            yield Problem(
-                f"{key}: {f'{ANSWER_TOKENS}, its default,' if answer is None else answer} leaves no room for a prompt: "
-                f"{role} takes at most {min(limits)} tokens of prompt and response together. Lower it.",
-                (key, f"{role}.strategy_args.strategy_config", f"{role}.model_args.model_name_or_path"),
-            )
 
 
 def _verdict_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:

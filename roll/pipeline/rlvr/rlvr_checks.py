@@ -14,12 +14,9 @@ from roll.configs.plan.engine_limits import answers_limit
 from roll.configs.problems import Problem, did_you_mean
 from roll.configs.sections.rollout import LENGTH_KEYS
 from roll.configs.tables.roles import REWARD_MODEL
-from roll.datasets.loader import DataFile
-from roll.datasets.sources import MAX_BYTES_IN_FULL, all_rows, data_sources
 from roll.datasets.templates import template_name_problem, template_warning, variables_problem
-from roll.errors import ConfigError
 from roll.pipeline.rlvr.rlvr_config import LEARNT, REWARD, RLVRConfig, eval_set_problems
-from roll.rewards.chain import SHORT, parts_of
+from roll.rewards.chain import parts_of
 from roll.rewards.config import BUILTINS, RewardConfig, RewardModelArgs
 from roll.run.saving.model_files import known_sight, read_model_config, read_vision
 from roll.run.start.data_files import (
@@ -131,24 +128,10 @@ def rlvr_warnings(config: RLVRConfig) -> list[str]:
         and not row.reward_types
     ]
     warnings += [text for judges in _judges(config) for text in judges.judge_warnings(config)]
-    warnings += [
-        f"rewards.{domain}.code_url does nothing: "
-        + ("use_local is true." if "code_sandbox" in names else "code_sandbox is the reward that reads it.")
-        for domain, reward in config.rewards.items()
-        if reward.code_url is not None
-        and ("code_sandbox" not in (names := [part.reward for part in parts_of(reward)]) or reward.use_local)
-    ]
     warnings += [*switched_off(config, RLVR), *_unused_filters(config)]
     warnings += [
         text for d, reward in config.rewards.items() for text in switched_off(reward, REWARD_SWITCHES, f"rewards.{d}")
     ]
-    for validated in config.validated:
-        sampling = validated.generating_args
-        if sampling.temperature == 0 and (sampling.num_return_sequences or 1) > 1:
-            warnings.append(
-                f"{validated.at}.generating_args: temperature 0 is greedy, so all {sampling.num_return_sequences} "
-                "responses to a prompt are the same."
-            )
     return [*warnings, *data_args_warnings(config.data_args), *reward_model_warnings(config)]
 
 
@@ -162,12 +145,11 @@ def _unused_filters(config: RLVRConfig) -> Iterator[str]:
 
 
 def missing_files(config: RLVRConfig) -> list[Problem]:
-    """Data files that are not on this machine, and what models that are here say of the lengths of judges."""
+    """Data files that are not on this machine."""
     sees = has_files(config.data_args) and read_vision(config.actor_train.model_args) is not None
     return [
         *missing_data_files(config.data_args, sees),
         *unknown_templates(_templates(config)),
-        *(problem for judges in _judges(config) for problem in judges.judge_length_problems(config)),
     ]
 
 
@@ -250,25 +232,6 @@ def _row_problems(config: RLVRConfig, reach: bool) -> Iterator[str]:
         yield from refusals_of_rows(load_tasks, args, at, *limits)
 
 
-def unseen_tags(config: RLVRConfig) -> Iterator[str]:
-    """Yield a warning of tags that no row has, where the files are on this machine and not large."""
-    args, at = config.actor_train.data_args, LEARNT
-    sources, problems = data_sources(args, at, reach=False) if config.has_rollouts else ([], [])
-    tags = {tag: domain for domain, reward in config.rewards.items() for tag in reward.tag_included}
-    is_read = (isinstance(source, DataFile) and not source.is_large(MAX_BYTES_IN_FULL) for source in sources)
-    if not tags or not sources or problems or not all(is_read):
-        return
-    from roll.datasets.shown import named_columns
-
-    try:
-        rows = all_rows([source.without_pictures(named_columns(args)) for source in sources])
-        seen = {str(row.value(args.tag)) for row in rows}
-    except ConfigError:
-        return  # a run says what is wrong with them
-    for tag in tags.keys() - seen:
-        yield f"Warning: rewards.{tags[tag]}.tag_included: {tag}: no row of {at} has this tag."
-
-
 def _shown_problems(config: RLVRConfig, domains: Collection[str]) -> Iterator[str]:
     """Yield the problems of rows of these domains that show pictures, as far as the models that are here say."""
     from roll.configs.checks.pictures import picture_problems, sight_problems
@@ -340,28 +303,10 @@ def _greedy_problems(config: RLVRConfig) -> Iterator[Problem]:
             )
 
 
-_OPEN_REWARDS = frozenset({"llm_judge", "verl_function", "trinity_reward"})
-CLOSED_REWARDS = frozenset(BUILTINS) - _OPEN_REWARDS | {SHORT}
-"""Rewards whose metrics are known before they are called."""
-
-
 def _compared_part_problems(config: RLVRConfig) -> Iterator[Problem]:
-    """Refuses what changes a reward behind the estimator that compares its parts, and parts that no reward sends."""
+    """Refuses what changes a reward behind the estimator that compares its parts."""
     if not config.estimator.needs_parts:
         return
-    for domain, worker in config.rewards.items():
-        parts = parts_of(worker)
-        if not parts or any(part.reward not in CLOSED_REWARDS for part in parts):
-            continue  # what a model, a judge or a function of one's own sends is seen when it is called
-        sent = [f"reward_{part.name}" for part in parts] if len(parts) > 1 else []
-        lacking = [name for name in config.gdpo_reward_keys if name.startswith("reward_") and name not in sent]
-        if lacking:
-            known = f"it sends {', '.join(sent)}" if sent else "it has one part, of which it sends none"
-            yield Problem(
-                f"gdpo_reward_keys: rewards.{domain} sends no {', '.join(lacking)}; {known}. Add the part to "
-                f"rewards.{domain}.reward_manager_config, or correct the name.",
-                ("gdpo_reward_keys", f"rewards.{domain}"),
-            )
     if config.experience_operators:
         yield Problem(
             f"adv_estimator: {config.adv_estimator} compares parts of rewards, which experience_operators do not "
@@ -390,12 +335,6 @@ def _redundancy_problems(config: RLVRConfig) -> Iterator[Problem]:
             f"{key}: {more}, but with rollout_mock.mode: mock nothing is sampled, and recorded groups keep their "
             "size. Remove it.",
             (key, "rollout_mock"),
-        )
-    if config.actor_infer.generating_args.temperature == 0:
-        yield Problem(
-            f"{key}: {more}, but actor_infer.generating_args.temperature is 0: all responses to a prompt are equal, "
-            "so extra ones are useless. Remove it, or set a temperature.",
-            (key, "actor_infer.generating_args.temperature"),
         )
     at_once = config.group_size + more
     # There may be more on GPUs.

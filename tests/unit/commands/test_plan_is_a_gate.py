@@ -286,11 +286,3 @@ def test_a_model_without_a_chat_template_is_refused_for_all_rows_at_once(
         said = capsys.readouterr().err
         assert all(f"{role}.data_args.template: native, but" in said for role in ("actor_train", "validation"))
     assert plan("pretrain=base", validation, "global_template=plain") == 0
-
-
-def test_a_tag_that_no_row_has_is_warned_of(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train = place / "train.jsonl"
-    train.write_text(train.read_text() * 1001)
-    assert plan("rewards.math.tag_included=[nope, math]") == 0
-    shown = capsys.readouterr().out
-    assert shown.count("this tag") == 1 and "Warning: rewards.math.tag_included: nope: no row of" in shown

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from roll.pipeline.rlvr.judge_checks import judge_length_problems
 from roll.pipeline.rlvr.rlvr_checks import rlvr_warnings
 from roll.rewards.base import RewardInput
 from roll.rewards.config import RewardConfig
@@ -126,22 +124,3 @@ def asked_after_the_rollout(changes: dict[str, Any]) -> dict[str, Any]:
 @cases("changes, said")
 def test_engines_of_a_judge_that_cannot_work_are_refused(changes: dict[str, Any], said: str) -> None:
     assert any(said in found for found in problems(changes)), problems(changes)
-
-
-def test_a_judge_that_may_talk_until_no_prompt_fits_is_refused(make_tiny_model_dir: Callable[..., Path]) -> None:
-    """By the engine's own limit, or by the model's 512 positions, which a default of 512 tokens fills, too."""
-
-    def said(**keys: Any) -> list[str]:
-        return [problem.text for problem in judge_length_problems(config(engines(**keys)))]
-
-    told = "rewards.math.generating_args.max_new_tokens: {} leaves no room for a prompt: rewards.math takes at most {}"
-    vllm = {"strategy_name": "vllm", "strategy_config": {"max_model_len": 700}}
-    assert said(generating_args={"max_new_tokens": 9999}) == [], "of a model that is not here nothing is known"
-    (short,) = said(strategy_args=vllm, generating_args={"max_new_tokens": 700})
-    assert short.startswith(told.format(700, 700))
-    assert said(strategy_args=vllm, generating_args={"max_new_tokens": 699}) == []
-    assert said(judge_model_type="cluster") == [], "of a section that is missing another check speaks"
-    here = {"model_name_or_path": str(make_tiny_model_dir(max_position_embeddings=512))}
-    (default,) = said(strategy_args=vllm, model_args=here)
-    assert default.startswith(told.format("512, its default,", 512))
-    assert said(strategy_args=vllm, model_args=here, generating_args={"max_new_tokens": 100}) == []
