@@ -16,8 +16,6 @@ from roll.utils.text import show
 
 # `recorder`: which rollouts of a step are kept to be looked at, and what of them.
 
-Choice = Literal["first", "random", "best", "worst"]
-
 
 class RecorderConfig(Settings):
     """`recorder`: sample rollouts in rollout_dump_dir, for `roll report` and for people."""
@@ -26,12 +24,6 @@ class RecorderConfig(Settings):
         4, "Groups that are recorded of every step, and up to 64 of every validation; 0: none.", ge=0
     )
     num_samples_per_group: int = setting(8, "Attempts that are recorded of each of them, at most.", ge=1)
-    choose: Choice = setting(
-        "first",
-        "Which ones; the domains take turns in any case. first: as the step has them. random: any, drawn with seed. "
-        "best, worst: those with the highest or the lowest mean reward, and of these the attempts likewise; what "
-        "failed counts as lowest.",
-    )
     log_prob_steps: int = setting(
         0,
         "Every so many steps the sampled tokens of these attempts are recorded with the log-prob that engine and "

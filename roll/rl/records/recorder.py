@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import islice
@@ -14,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from roll.configs.sections.rollout import Choice, RecorderConfig
+from roll.configs.sections.rollout import RecorderConfig
 from roll.rl.records.token_records import RowKey, TokenLogProbs
 from roll.types.failures import causes_of
 from roll.types.media import Media, Picture, PictureSource
@@ -163,12 +162,10 @@ class RecordLimits:
     """Characters of a prompt, a response or an observation; the middle of a longer one is left out."""
     total_bytes: int = 256_000_000
     """Bytes of all files together; what was written first goes first."""
-    choose: Choice = "first"
-    seed: int = 0
 
     @staticmethod
-    def of(keys: RecorderConfig, seed: int) -> RecordLimits:
-        return RecordLimits(keys.num_groups, keys.num_samples_per_group, choose=keys.choose, seed=seed)
+    def of(keys: RecorderConfig) -> RecordLimits:
+        return RecordLimits(keys.num_groups, keys.num_samples_per_group)
 
     def of_kind(self, kind: str) -> RecordLimits:
         """The limits of a step ("train"), or of a validation, whose groups are all held out and worth a look."""
@@ -193,13 +190,10 @@ class RolloutRecorder:
         self._warned: set[tuple[str, str]] = set()
         self._sizes: dict[Path, int] | None = None  # of the files, the oldest first; looked at once
 
-    def choose(self, groups: Sequence[TrajectoryGroup], step: int, kind: str = "train") -> list[TrajectoryGroup]:
+    def choose(self, groups: Sequence[TrajectoryGroup], kind: str = "train") -> list[TrajectoryGroup]:
         """The groups of which `record` is to write, none when nothing can be written any more."""
         if not self._working:
             return []
-        rewards = [_mean_reward(group) for group in groups]
-        random = np.random.default_rng([self.limits.seed, step])
-        groups = in_order(groups, rewards, self.limits.choose, random)
         return spread([(group.task.domain, group) for group in groups], self.limits.of_kind(kind).num_groups)
 
     def record(
@@ -315,34 +309,7 @@ def choose_groups(records: Iterable[RolloutRecord], limits: RecordLimits) -> lis
     for record in records:
         by_group.setdefault(record.group_id, []).append(record)
     chosen = spread([(group[0].domain, group) for group in by_group.values()], limits.num_groups)
-    return [[_cut(record, limits) for record in _attempts(group, limits)] for group in chosen]
-
-
-def _attempts(group: Sequence[RolloutRecord], limits: RecordLimits) -> list[RolloutRecord]:
-    choose = limits.choose if limits.choose in ("best", "worst") else "first"
-    rewards = [-math.inf if record.reward is None else record.reward for record in group]
-    return in_order(group, rewards, choose)[: limits.num_samples_per_group]
-
-
-def in_order(
-    items: Sequence[T], rewards: Sequence[float], choose: Choice, random: np.random.Generator | None = None
-) -> list[T]:
-    """The items, with those that `recorder.choose` asks for in front."""
-    places = list(range(len(items)))
-    match choose:
-        case "random":
-            assert random is not None
-            places = random.permutation(len(items)).tolist()
-        case "best":
-            places.sort(key=lambda place: -rewards[place])
-        case "worst":
-            places.sort(key=lambda place: rewards[place])
-    return [items[place] for place in places]
-
-
-def _mean_reward(group: TrajectoryGroup) -> float:
-    rewards = np.concatenate([side.rewards for side in group.by_side])
-    return float(np.nanmean(rewards)) if not np.isnan(rewards).all() else -math.inf
+    return [[_cut(record, limits) for record in group[: limits.num_samples_per_group]] for group in chosen]
 
 
 def spread(groups: Sequence[tuple[str, T]], count: int) -> list[T]:

@@ -89,7 +89,7 @@ class StepRecords(StepPart):
 
     def __init__(self, config: AlgorithmConfig, plan: BatchPlan, track: Track):
         self._config, self._plan, self._track = config, plan, track
-        limits = RecordLimits.of(config.recorder, config.seed)
+        limits = RecordLimits.of(config.recorder)
         self.recorder = RolloutRecorder(config.rollout_dump_dir or Path(config.output_dir) / "rollouts", limits)
         tokenizer = partial(policy_tokenizer, "actor_train", config.actor_train.model_args)
         self._tokens = TokenRecords(config.recorder.log_prob_steps, tokenizer)
@@ -163,7 +163,7 @@ class StepRecords(StepPart):
         are not. While the step trains, its rollouts wait for their advantages, until the new weights are published."""
         self.recorder.measure(step, groups if sampled is None else sampled, kind)
         tokens = self._tokens.of_rows() if kind == "train" else {}
-        records = [record for group in self.recorder.choose(groups, step, kind) for record in _records(group, tokens)]
+        records = [record for group in self.recorder.choose(groups, kind) for record in _records(group, tokens)]
         if kind == "train" and self._is_training:  # the advantages are not there yet
             self._waiting = step, records, len(groups)
         else:

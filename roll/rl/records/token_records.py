@@ -73,14 +73,14 @@ class TokenRecords:
         self,
         step: int,
         groups: Sequence[TrajectoryGroup],
-        choose: Callable[[Sequence[TrajectoryGroup], int], Sequence[TrajectoryGroup]],
+        choose: Callable[[Sequence[TrajectoryGroup]], Sequence[TrajectoryGroup]],
     ) -> None:
         """`groups`: what is trained on, of which `choose` gives those that are recorded. `step`: steps done with this
         one."""
         self._groups, self._numbers, self._log_probs = [], [], {}
         if self._every <= 0 or step % self._every:
             return
-        wanted = {group.group_id for group in choose(groups, step)}
+        wanted = {group.group_id for group in choose(groups)}
         number = 0
         for group in groups:
             if group.group_id in wanted:

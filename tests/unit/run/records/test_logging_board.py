@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.distributed.executor.jobs import ScoreSet
 from roll.rl.records import token_records as logging_board
 from roll.rl.records.token_records import LoggingBoard
 from roll.types.rollout import Task, Trajectory, TrajectoryGroup
@@ -79,12 +78,6 @@ def test_an_answer_stands_with_its_own_tokens_and_what_each_model_says_of_them(
         "ref_logprobs": [-3.0, -4.0],
     }
     assert (second["reward"], second["token_rewards"], second["logprobs"]) == (None, [0.0], [None])
-
-
-def test_without_a_pass_of_their_own_log_probs_are_the_engines(board: LoggingBoard, tmp_path: Path) -> None:
-    board.take([GROUP])
-    board.write(1, dict[str, ScoreSet]())
-    assert written(tmp_path / "board" / "step_000001.jsonl")[0]["logprobs"] == [-0.5, -0.5]
 
 
 def test_a_step_that_trains_on_nothing_leaves_no_file_and_a_full_disk_ends_the_records(

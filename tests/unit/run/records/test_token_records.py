@@ -33,7 +33,7 @@ class Letters:
         return ["".join(chr(ord("a") + token) for token in row) for row in ids]
 
 
-def last(groups: Any, step: int) -> Any:
+def last(groups: Any) -> Any:
     return groups[-1:]
 
 
