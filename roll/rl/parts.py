@@ -67,7 +67,7 @@ class GroupSource(Protocol):
         """Called when the engines sample from this version of the weights."""
         ...
 
-    def save(self, directory: Path, ends: bool = False) -> dict[str, Any]:
+    def save(self, directory: Path) -> dict[str, Any]:
         """The driver's state, as JSON values, with `state_key` among its keys; files go below the directory."""
         ...
 

@@ -61,7 +61,7 @@ from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.errors import AlgorithmError, ConfigError
 from roll.rl import settings
-from roll.rl.alarms import GAP, EngineProbe, ExactAlarm, GapAlarm
+from roll.rl.alarms import GAP, ExactAlarm, GapAlarm
 from roll.rl.evaluation import Validation
 from roll.rl.late_rewards import LateRewards
 from roll.rl.metrics import (
@@ -154,9 +154,6 @@ class RLPipeline(Run):
             parts.append(RolloutDump(Path(config.rollout_mock.dump_dir)))
         parts += [part for feature in active(config) for part in feature.step_parts(config, plan)]
         parts.append(self.records)
-        if config.is_async and not config.is_in_parts:  # perhaps no token that is trained on is of the newest weights
-            sampling = settings.sampling_params(config.actor_infer.generating_args, plan.response_length)
-            parts.append(EngineProbe(sampling, config.seed, gap))
         if config.has_training and compares_vocabulary(config):
             parts.append(FullKL(self.temperature))
         if plan.exact and not is_mocked and plan.old_log_probs.source != "rollout":
@@ -429,7 +426,7 @@ class RLPipeline(Run):
             with hold(clusters.critic.everything):
                 clusters.critic.save_checkpoint(directory / "critic")
         return {
-            **self.group_source.save(directory, ends=self.interrupts.requested),
+            **self.group_source.save(directory),
             **self.credit.state(),
             **self.parts.state(),
             **state_of_roles(self.config, self.plan),

@@ -19,8 +19,6 @@ from roll.types.rollout import Trajectory
 from roll.types.texts import RowTexts, Turn
 from roll.utils.json_values import plain_fields
 
-FINISHED, BEGUN = "finished", "begun"
-
 _PER_TOKEN = {"input_ids": np.int32, "response_mask": np.bool_, "log_probs": np.float32}
 _SOMETIMES = ("token_rewards", "turn_rewards")  # float32, of some rows; their headers say how many
 _APART = ("turn_rewards", "extra", "metrics", "content")  # fields of a Trajectory that are no plain values
@@ -119,9 +117,9 @@ def _of_header(header: Header, rows: tuple[Trajectory, ...]) -> RecordedGroup:
     return RecordedGroup(header["group"], header["task"], rows, surplus, header.get("greedy_reward"))
 
 
-def save_groups(directory: Path, groups: Sequence[RecordedGroup], name: str = FINISHED) -> None:
-    """Two files of that name, in a directory that is made."""
-    arrays, header_file = files_of(directory, name)
+def save_groups(directory: Path, groups: Sequence[RecordedGroup]) -> None:
+    """Two files, in a directory that is made."""
+    arrays, header_file = files_of(directory)
     pieces, headers = encode(groups)
     directory.mkdir(parents=True, exist_ok=True)
     _save(arrays, pieces)
@@ -129,9 +127,9 @@ def save_groups(directory: Path, groups: Sequence[RecordedGroup], name: str = FI
         stream.writelines(json.dumps(header) + "\n" for header in headers)
 
 
-def load_groups(directory: Path, name: str = FINISHED) -> list[RecordedGroup]:
+def load_groups(directory: Path) -> list[RecordedGroup]:
     """Load the groups that are saved in a directory; an empty list if there are no such files."""
-    arrays, header_file = files_of(directory, name)
+    arrays, header_file = files_of(directory)
     if not header_file.exists():
         return []
     with header_file.open(encoding="ascii") as stream:
@@ -139,9 +137,9 @@ def load_groups(directory: Path, name: str = FINISHED) -> list[RecordedGroup]:
     return decode(load_file(arrays), headers)
 
 
-def files_of(directory: Path, name: str = FINISHED) -> tuple[Path, Path]:
+def files_of(directory: Path) -> tuple[Path, Path]:
     """Files of the arrays and of the headers."""
-    return directory / f"{name}.safetensors", directory / f"{name}.jsonl"
+    return directory / "finished.safetensors", directory / "finished.jsonl"
 
 
 def _header(group: RecordedGroup, row: Trajectory, num_bytes: int) -> Header:

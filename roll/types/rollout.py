@@ -91,8 +91,7 @@ class GenerationRequest:
     smallest `order` come first. As soon as `enough` answers are whole, if it is given, the others are cut short.
     `tells_each`: answers are handed over as they end, and not with the last one. `on_tokens`, if somebody reads along:
     called with tokens before their answer has ended, by engines that can. `prefix`: what is there already of the one
-    answer, which is to be continued. `begun`: what a run that ended left of the answers, by number; those that are
-    "moved" are to be continued."""
+    answer, which is to be continued."""
 
     request_id: str
     prompt_ids: np.ndarray  # int32 [P]
@@ -106,7 +105,6 @@ class GenerationRequest:
     tells_each: bool = False
     on_tokens: Answered | None = None
     prefix: Generation | None = None
-    begun: Mapping[int, Generation] = field(default_factory=dict)
 
     @property
     def samples(self) -> range:
@@ -252,15 +250,6 @@ class Generation:
     @property
     def routes(self) -> np.ndarray | None:
         return _local(self.content).routes
-
-
-@dataclass(frozen=True)
-class PartialRequest:
-    """Answers so far to a request that is given up, by number; those in "moved" are to be continued elsewhere."""
-
-    request_id: str
-    prompt_ids: np.ndarray
-    answers: Mapping[int, Generation]
 
 
 Answered = Callable[[int, Generation], None]

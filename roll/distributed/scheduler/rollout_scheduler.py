@@ -10,15 +10,7 @@ from roll.configs.plan.batch_plan import RolloutBounds
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.numbered_tasks import NumberedTasks, TaskSource
 from roll.distributed.scheduler.rollout_core import CoreState, Keep, RolloutCore, StepGroups
-from roll.distributed.scheduler.saved_groups import (
-    BegunGroups,
-    GiveUp,
-    PartialAnswers,
-    read_state,
-    rows_of,
-    write_state,
-    young_enough,
-)
+from roll.distributed.scheduler.saved_groups import read_state, write_state
 from roll.errors import RewardError
 from roll.types.failures import causes_of
 from roll.types.rollout import Generate, Generation, Rollouter, Task, Trajectory, TrajectoryGroup
@@ -111,18 +103,16 @@ class RolloutScheduler:
         fetch: Fetch | None = None,
         cut: Cut | None = None,
         spans: Spans | None = None,
-        give_up: GiveUp | None = None,
         metrics: Callable[[], dict[str, float]] = dict,
     ):
         """`fetch` is needed where rows may be stored apart from what is known of them. `cut` returns when the engines
-        have nothing more of requests that were cancelled. `spans` get the lives of the groups. `give_up`: how the run
-        gets what there is of answers when it ends; without it they are sampled again. `metrics`: of the
+        have nothing more of requests that were cancelled. `spans` get the lives of the groups. `metrics`: of the
         engines."""
         self._fetch, self._cut = fetch, cut
         self._loop, self._settings = loop, settings
         self._rollouter = rollouter
         self._lives = GroupTimeline(spans or Spans(0))
-        self._begun = PartialAnswers(generate, give_up)
+        self._generate = generate
         self._tasks = NumberedTasks(source)
         self._core = RolloutCore(
             self._play, settings.bounds, keep, settings.max_replacements, settings.num_steps, settings.max_running
@@ -138,18 +128,13 @@ class RolloutScheduler:
     def num_running(self) -> int:
         return self._core.num_running
 
-    def save(self, directory: Path, ends: bool = False) -> dict[str, Any]:
+    def save(self, directory: Path) -> dict[str, Any]:
         """The state, as JSON values: `data` is where the source stood at number `groups.place`. Finished groups that no
-        step took are written below the directory; the others are played again, under their numbers. With `ends` nothing
-        is collected any more, and what there is of the others' answers is written, too."""
-        begun = self._loop.run(self._begun.give_up()) if ends else {}
+        step took are written below the directory; the others are played again, under their numbers."""
         core, place, data = self._loop.run(self._state())
         finished = [group.result for group in core.active if group.result is not None]
         groups = self._fetched([*finished, *(group for _, group in core.replaced)])
-        running = [group.number for group in core.active if group.result is None and group.number in begun]
-        parts = [TrajectoryGroup(self._tasks.draw(number), number, rows_of(begun[number])) for number in running]
-        state = write_state(directory, core, groups, self._fetched([part for part in parts if part.trajectories]))
-        return {"data": data, "groups": {"place": place, **state}}
+        return {"data": data, "groups": {"place": place, **write_state(directory, core, groups)}}
 
     def _fetched(self, groups: list[TrajectoryGroup]) -> list[TrajectoryGroup]:
         if not groups or self._fetch is None:
@@ -164,8 +149,7 @@ class RolloutScheduler:
         if not groups:
             number = step * self._settings.bounds.num_groups
             groups = {"place": number, "next": number, "active": []}
-        state, begun = read_state(directory, groups, self._tasks)
-        return self._loop.run(self._restore(state, begun, step))
+        return self._loop.run(self._restore(read_state(directory, groups, self._tasks), step))
 
     def collect(self, step: int) -> StepGroups:
         """The groups of this step, ordered by number. Raises RewardError when too many attempts failed."""
@@ -205,23 +189,16 @@ class RolloutScheduler:
 
     async def _played(self, number: int, task: Task) -> TrajectoryGroup:
         step, run = number // self._settings.bounds.num_groups, self._rollouter.run_group
-        with self._begun.group(number) as engines:
-            return await self._lives.play(number, engines, lambda generate: run(task, number, step, generate))
+        return await self._lives.play(number, self._generate, lambda generate: run(task, number, step, generate))
 
     async def _state(self) -> tuple[CoreState, int, dict[str, Any]]:
         core = self._core.state()
         return core, *self._tasks.place(core.oldest)
 
-    async def _restore(self, state: CoreState, begun: BegunGroups, step: int) -> int:
+    async def _restore(self, state: CoreState, step: int) -> int:
         self._core.restore(state, step)
-        active = self._core.state().active
-        finished = [group.result for group in active if group.result is not None]
-        oldest = {group.number: group.admitted_at for group in active if group.result is None}
-        usable = {n: young_enough(begun[n], version) for n, version in oldest.items() if n in begun}
-        self._begun.restore(usable)
-        answers = [answer for some in usable.values() for request in some for answer in request.answers.values()]
-        num_finished = sum(row.facts.num_sampled for group in finished for row in group.trajectories)
-        return num_finished + sum(answer.num_tokens for answer in answers)
+        finished = [group.result for group in self._core.state().active if group.result is not None]
+        return sum(row.facts.num_sampled for group in finished for row in group.trajectories)
 
     async def _published(self, version: int) -> None:
         self._lives.published()

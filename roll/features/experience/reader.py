@@ -271,7 +271,7 @@ class ReadGroups:
         """Metrics of the step whose groups were collected last."""
         return self._metrics
 
-    def save(self, directory: Path, ends: bool = False) -> dict[str, Any]:
+    def save(self, directory: Path) -> dict[str, Any]:
         return {"data": {}, "experience": self._reader.state()}
 
     def restore(self, directory: Path, state: Mapping[str, Any] | None, step: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
@@ -83,8 +82,6 @@ class ScoringModels(Protocol):
 
 
 logger = logging.getLogger(__name__)
-
-_GIVE_UP_S = 60.0  # in which engines hand over what they have of answers when the run ends, where nobody hurries
 
 
 def check_difficulty(tasks: Sequence[Task]) -> None:
@@ -249,7 +246,6 @@ class RLVRPipeline(RLPipeline):
             fetched,
             engines.cut.take,
             spans=self.accounting.spans,
-            give_up=partial(engines.give_up, config.interrupt_timeout / 4 or _GIVE_UP_S),
             metrics=engines.metrics,
         )
 

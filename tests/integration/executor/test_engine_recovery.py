@@ -100,14 +100,6 @@ def test_a_dead_engines_requests_go_to_the_other_and_it_comes_back_with_the_next
     assert rollout.heal() is False
 
 
-def test_an_engine_that_died_unnoticed_is_found_before_a_weight_update(pair_of_engines: Pair, trainer: Cluster) -> None:
-    rollout = pair_of_engines()
-    os.kill(rollout.cluster.call_all("process_id")[1], signal.SIGKILL)
-    assert rollout.heal() is True
-    WeightSync(trainer, rollout.cluster, 1 << 20, SendPlan((EngineRoute("memory", (0,)),) * 2)).publish(3)
-    assert [sums["version"] for sums in rollout.cluster.call_all("weight_sums")] == [3, 3]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("mood", ["die on leaving", "die on return"])
 @pytest.mark.parametrize("is_tenant", [False, True], ids=["stands still", "hands over"])
@@ -188,37 +180,6 @@ def test_an_engine_that_died_unnoticed_lets_nobody_wait(pair_of_engines: Pair, t
     assert [len(moves) for moves in engines.call_all("take_moves")] == [1, 1]
     trainer.call_all("take_moves")
     assert asyncio.run(ask("environments-1")) == 2  # it has no weights yet
-
-
-@pytest.mark.slow
-def test_an_engine_that_nobody_here_asks_is_restarted_as_soon_as_it_dies(pair_of_engines: Pair) -> None:
-    """Twice: it is watched again after it was replaced."""
-    rollout = pair_of_engines()
-    recovery = rollout.recovery
-    assert recovery is not None
-    recovery.watch()
-    for number in (1, 2):
-        os.kill(rollout.cluster.call_all("process_id")[1], signal.SIGKILL)
-        asyncio.run(until(lambda number=number: recovery.num_restarts == number))
-        assert rollout.heal() is True
-    assert rollout.heal() is False
-    assert recovery.num_restarts == 2
-
-
-@pytest.mark.slow
-def test_nothing_is_restarted_after_the_end(pair_of_engines: Pair) -> None:
-    rollout = pair_of_engines()
-    recovery = rollout.recovery
-    assert recovery is not None
-    os.kill(rollout.cluster.call_all("process_id")[0], signal.SIGKILL)
-    recovery.lost(0)
-    recovery.close()
-    recovery.lost(1)
-    rollout.cluster.kill()
-    recovery.join()
-    assert recovery.in_flight() == {0}
-    with pytest.raises(WorkerError, match="rank 0"):
-        recovery.finish()
 
 
 @pytest.mark.slow

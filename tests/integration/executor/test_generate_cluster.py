@@ -65,11 +65,6 @@ def test_requests_of_one_tick_travel_in_one_call_per_engine(
     assert 0 < calls.count("take") <= 6
 
 
-def test_every_engine_is_asked_alike_beside_the_clients(rollout: GenerateCluster) -> None:
-    answers = rollout.probe(request("probe", 5, 70)).result()
-    assert [answer.token_ids.tolist() for answer in answers] == [[71, 72, 73]] * len(rollout.cluster)
-
-
 def test_a_refused_request_fails_alone(rollout: GenerateCluster) -> None:
 
     async def ask() -> list[object]:

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -91,22 +90,6 @@ def test_a_stopped_job_returns_what_its_worker_has_of_it_and_one_that_has_not_be
 
 
 @pytest.mark.slow
-def test_a_job_that_is_first_waits_for_nothing_but_others_that_are(make_pool: MakePool) -> None:
-    pool, ended = make_pool(1, jobs_per_worker=1), []
-
-    async def ask() -> None:
-        async def note(name: str, *, is_first: bool = False) -> None:
-            await pool.run(replace(job(name, "wait", 0), is_first=is_first))
-            ended.append(name)
-
-        last = ("later", "first", "second")
-        await asyncio.gather(note("now"), *(note(name, is_first=name != "later") for name in last))
-
-    asyncio.run(ask())
-    assert ended == ["now", "first", "second", "later"]
-
-
-@pytest.mark.slow
 def test_a_job_that_kills_its_worker_fails_and_no_other_is_lost(make_pool: MakePool) -> None:
     gone: list[str] = []
     pool = make_pool(2, jobs_per_worker=8, on_gone=gone.append)
@@ -136,13 +119,6 @@ def test_a_worker_that_falls_silent_is_replaced(make_pool: MakePool) -> None:
     replies = asyncio.run(ask())
     assert isinstance(replies[0], FatalJobError) and "did not reply for 1 s" in str(replies[0])
     assert not any(isinstance(reply, Exception) for reply in replies[1:])
-
-
-@pytest.mark.slow
-def test_a_worker_that_comes_by_keeps_a_job_beyond_its_limit(make_pool: MakePool) -> None:
-    pool = make_pool(1)
-    assert asyncio.run(pool.run(job("long", "wait", 3.0, limit_s=1.0))) == ("environments-0", 1)
-    assert pool.num_restarts == 0
 
 
 @pytest.mark.slow

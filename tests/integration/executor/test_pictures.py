@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-import ray
 from PIL import Image
 
 from roll.configs.tables.sight import VisionModel
@@ -17,7 +15,7 @@ from roll.distributed.executor.pictures import PictureLoader
 from roll.distributed.executor.pixels import awaited_pixels, with_pixels
 from roll.distributed.executor.processes.launch import RayRuntime
 from roll.errors import PictureError
-from roll.types.media import Media, PictureSource, Prompt
+from roll.types.media import PictureSource, Prompt
 from roll.types.rollout import Task
 
 MODEL = {"model_type": "qwen2_5_vl", "vision_config": {"patch_size": 14}, "image_token_id": 9, "video_token_id": 8}
@@ -61,18 +59,6 @@ def test_a_prompt_has_its_pictures_behind_handles_and_their_pixels_on_request(
         assert np.array_equal(shown.picture.array, np.asarray(Image.open(file)))
 
 
-def test_handles_travel_to_actors_inside_of_values(runtime: RayRuntime, model: VisionModel, tmp_path: Path) -> None:
-    """As they do in the requests of engines and in the rows of a step; this process may forget them meanwhile."""
-    prompt = asyncio.run(PictureLoader(model, 10).prompt(task(saved(tmp_path, "one.png", 56, 28))))
-
-    def sums_of(value: dict[str, Media]) -> list[int]:
-        return [int(shown.picture.array.sum()) for shown in with_pixels([value["media"]])[0]]
-
-    sums = ray.remote(sums_of)
-    wanted = [len("one.png") * 56 * 28 * 3]
-    assert ray.get(sums.options(num_cpus=0).remote({"media": prompt.media}), timeout=60) == wanted
-
-
 @pytest.mark.parametrize(
     ("content", "what"),
     [(b"", "it is empty"), (b"\x89PNG\r\n\x1a\n" + b"0" * 40, "rows.jsonl:0"), (None, "it cannot be read")],
@@ -94,10 +80,3 @@ def test_a_prompt_that_its_pictures_make_too_long_is_refused(
     file = saved(tmp_path, "large.png", 112, 112)
     with pytest.raises(PictureError, match="18 tokens with its pictures, more than prompt_length = 17"):
         asyncio.run(PictureLoader(model, 17).prompt(task(file)))
-
-
-def test_the_driver_holds_no_pixels(runtime: RayRuntime, model: VisionModel, tmp_path: Path) -> None:
-    """What is pickled of a prompt is small."""
-    prompt = asyncio.run(PictureLoader(model, 20).prompt(task(saved(tmp_path, "one.png", 112, 112))))
-    assert len(json.dumps([shown.picture.digest for shown in prompt.media])) < 100
-    assert not any(isinstance(shown.picture.pixels, np.ndarray) for shown in prompt.media)

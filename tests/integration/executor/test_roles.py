@@ -2,7 +2,6 @@
 strategies know what every token should score, so any mix-up of rows shows as an error in the metrics."""
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -78,26 +77,6 @@ def test_scores_meet_their_rows_whoever_computed_them(roles: Roles) -> None:
     sums, counts = roles.policy.row_advantages[: len(LENGTHS)].T
     assert counts.tolist() == [length - 1 for length in LENGTHS]
     assert (sums / counts).tolist() == [row + 1 for row in range(len(LENGTHS))]
-
-
-def test_rows_get_their_numbers_in_their_order_from_all_ranks(roles: Roles) -> None:
-    for lengths in (LENGTHS, (5,)):
-        batch = make_samples(lengths)
-        scores = roles.policy.row_scores(batch)
-        starts = np.cumsum((0, *lengths))
-        assert scores[:, 0].tolist() == [batch.input_ids[a:b].sum() for a, b in pairwise(starts)]
-        assert sorted(set(scores[:, 1])) == ([0, 1] if len(lengths) > 1 else [scores[0, 1]])
-
-
-def test_the_temperature_reaches_the_scores(roles: Roles) -> None:
-    batch = make_samples(LENGTHS)
-    scores = roles.reference.log_probs(shard(batch, 2, 1), temperature=2.0)
-    assert scores.pieces
-    for piece in scores.pieces:
-        rows = batch.select(piece.rows)
-        np.testing.assert_allclose(
-            ray.get(cast(Any, piece.handle)), -rows.input_ids / 200 * rows.response_mask, rtol=1e-6
-        )
 
 
 def test_updates_have_global_counts_and_the_same_micro_batches_on_all_ranks(roles: Roles) -> None:

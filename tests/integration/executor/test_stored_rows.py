@@ -150,8 +150,3 @@ def test_a_reward_model_reads_stored_answers_and_leaves_them_where_they_are(engi
     assert not any(row.is_here for row in scored.trajectories)
     assert [row.reward for row in scored.trajectories[:2]] == [3 + 11, 3 + 11]
     assert (scored.trajectories[2].failure, math.isnan(scored.trajectories[2].reward)) == ("broke", True)
-
-
-def test_few_tokens_come_as_they_are(engine: Cluster) -> None:
-    (answers,) = answer(engine, [request(1, 5)])
-    assert [one.is_here for one in answers] == [True] * 3

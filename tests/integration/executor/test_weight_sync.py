@@ -54,17 +54,6 @@ def test_what_training_does_not_change_goes_to_engines_once_and_to_new_ones_agai
     assert sent == [1618, 18, 18, 1618, 18]
 
 
-def test_after_a_publish_that_failed_everything_is_sent(trainer: Cluster, engines: Cluster) -> None:
-    sync = WeightSync(trainer, engines, 1 << 20, SendPlan((EngineRoute("memory", (0,)),) * 2))
-    sync.publish(1)
-    engines.call_ranks("set_mood", [("",), ("refuse",)])
-    with pytest.raises(WorkerError, match="no update today"):
-        sync.publish(2)
-    engines.call_all("set_mood", "")
-    sync.publish(3)
-    assert sync.sent_bytes == 1618
-
-
 @pytest.mark.parametrize("route", ["memory", "broadcast"])
 def test_an_engine_that_refuses_ends_the_publish_and_leaves_nothing_behind(
     route: Literal["memory", "broadcast"], trainer: Cluster, engines: Cluster

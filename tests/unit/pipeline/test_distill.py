@@ -3,14 +3,9 @@ is no answer."""
 
 from typing import Any
 
-import numpy as np
-
-from roll.distributed.executor.roles import _reports_of
 from roll.pipeline.distill.distill_config import DistillConfig, distill_problems, distill_rows, distill_warnings
 from roll.pipeline.distill.distill_pipeline import divergence
 from roll.pipeline.rows.row_config import row_plan
-from roll.types.batch import Rows, Shard, TaughtRows
-from roll.types.collate import pad
 
 
 def config(**changed: Any) -> DistillConfig:
@@ -69,13 +64,3 @@ def test_a_whole_distribution_needs_the_heads_of_both_whole() -> None:
     }
     assert list(distill_problems(config(**both, logits_topk=64))) == []
     assert list(distill_problems(config(student=megatron("megatron_train", pipeline_model_parallel_size=2)))) == []
-
-
-def test_lessons_follow_their_rows_without_padding() -> None:
-    rows = Rows.of([[1, 2, 3], [4, 5]], [[False, True, True], [False, True]])
-    lesson = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
-    taught = TaughtRows(**vars(rows), teacher_targets=lesson)
-    batch = pad(taught, np.array([1, 0]))
-    assert batch.teacher_targets is not None and batch.teacher_targets.tolist() == [[5, 6], [1, 2], [3, 4]]
-    shard = Shard(np.array([2, 4, 0, 3]), None)
-    assert _reports_of(np.array([5, 6, 7]), shard).tolist() == [7, 0, 5, 0]

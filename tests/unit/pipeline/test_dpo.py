@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from roll.configs.checks.roles import batching_problems
-from roll.configs.sections.model import ModelArgs
 from roll.distributed.executor.blueprint import BatchLimits
 from roll.errors import StrategyError
 from roll.features.lora.checks import run_problems
 from roll.pipeline.dpo.dpo_config import DPOConfig, dpo_plan, dpo_problems, dpo_rows, dpo_warnings
-from roll.pipeline.dpo.dpo_loss import CachedLogProbs, name_of
+from roll.pipeline.dpo.dpo_loss import CachedLogProbs
 from roll.types.batch import Rows
 
 LORA = {"model_args": {"lora_target": "all-linear"}}
@@ -90,12 +89,3 @@ def test_log_probs_are_asked_for_once_and_come_back_from_a_checkpoint(tmp_path: 
     assert without.missing(np.array([0, 1, 2])).tolist() == [0, 1, 2]
     with pytest.raises(StrategyError, match="not finite"):
         kept.store(np.array([0]), {0: np.array([0, np.nan], np.float32)})
-
-
-def test_log_probs_that_are_kept_are_those_of_a_model_in_its_dtype_and_with_its_settings() -> None:
-    def named(**args: Any) -> str:
-        return name_of(ModelArgs(model_name_or_path="model", **args))
-
-    stretched = {"model_config_kwargs": {"rope_theta": 1e6, "pad_token_id": 0}}
-    assert named() == "model (bf16)" and named(dtype="fp32") == "model (fp32)"
-    assert named(**stretched) == "model (bf16, pad_token_id: 0, rope_theta: 1000000.0)"

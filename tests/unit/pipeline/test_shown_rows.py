@@ -7,14 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.configs.checks.pictures import picture_problems, sight_problems
-from roll.configs.sections.model import ModelArgs
 from roll.errors import ConfigError
 from roll.models.vision.files import vision_of
 from roll.pipeline.agentic.agentic_checks import machine_problems
 from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.distill.distill_config import DistillConfig
-from roll.pipeline.dpo.dpo_config import DPOConfig
 from roll.pipeline.rlvr.rlvr_checks import local_rows as rlvr_rows
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.rm.rm_config import RMConfig
@@ -57,12 +54,6 @@ def test_the_plan_says_whether_rows_show_pictures(shows: bool, model_dir: Path, 
     assert run.plan.shows_pictures is shows and (run.source.rows.media is not None) is shows
 
 
-def test_a_strategy_that_shows_no_pictures_is_refused_when_the_rows_are_read(model_dir: Path, tmp_path: Path) -> None:
-    config = sft(model_dir, tmp_path, ROW, strategy="megatron_train")
-    with pytest.raises(ConfigError, match=r"sft_train.*megatron_train"):
-        SFTPipeline(config, row_plan(config)).prepare(None)
-
-
 def test_the_files_are_looked_at_as_a_run_reads_them(model_dir: Path, tmp_path: Path, tiny_model_dir: Path) -> None:
     config = sft(model_dir, tmp_path, ROW, ROW | {"images": ["b.png"]})
     assert list(missing_files(config)) == []
@@ -71,11 +62,6 @@ def test_the_files_are_looked_at_as_a_run_reads_them(model_dir: Path, tmp_path: 
     blind = sft(tiny_model_dir, tmp_path, ROW)
     assert "column 'images' holds a picture" in next(iter(missing_files(blind))).text
     assert "the run's model does not see pictures" in next(iter(local_rows(blind)))
-
-
-def test_heads_that_give_numbers_see_as_well() -> None:
-    config = RMConfig.model_validate({"pretrain": "model", "num_gpus_per_node": 1, "reward_train": role()})
-    assert list(picture_problems(config, "reward_train")) == []
 
 
 def test_a_reward_model_learns_from_pairs_with_pictures(model_dir: Path, tmp_path: Path) -> None:
@@ -150,35 +136,9 @@ def test_every_model_makes_the_same_tokens_of_a_picture(model_dir: Path, tiny_mo
     )
 
 
-def test_packs_and_vllm_on_a_cpu_are_refused_where_pictures_look_both_ways(tmp_path: Path) -> None:
-    gemma = make_model_dir(tmp_path, "gemma3")
-    vision = vision_of(ModelArgs(model_name_or_path=str(gemma)))
-    packs = sft(gemma, tmp_path, ROW)
-    packs = packs.model_copy(update={"sft_train": packs.sft_train.model_copy(update={"use_sequence_packing": True})})
-    (problem,) = sight_problems(packs, "sft_train", {"sft_train": vision}, on_cpu=True)
-    assert problem.startswith(
-        "sft_train.use_sequence_packing: true, but the rows show pictures, and tokens of a picture attend to each "
-        "other both ways in gemma3, which packs do not do. Set it to false"
-    )
-    with pytest.raises(ConfigError, match=r"sft_train\.use_sequence_packing: true"):
-        check_shown(packs, "sft_train", vision)
-    assert not list(sight_problems(sft(gemma, tmp_path, ROW), "sft_train", {"sft_train": vision}, on_cpu=True))
-    (engine,) = sight_problems(rlvr_with("vllm", gemma), "actor_train", {"actor_train": vision}, on_cpu=True)
-    assert engine.startswith("actor_infer.strategy_args.strategy_name: vllm, but") and engine.endswith("Use hf_infer")
-    assert not list(sight_problems(rlvr_with("vllm", gemma), "actor_train", {"actor_train": vision}, on_cpu=False))
-
-
 def rlvr_with(engine: str, model: Path) -> RLVRConfig:
     roles = {"actor_train": role(), "actor_infer": role(engine)}
     return RLVRConfig.model_validate({"pretrain": str(model), "num_gpus_per_node": 1, "rewards": {}, **roles})
-
-
-def test_the_reference_of_dpo_is_looked_at_as_well(model_dir: Path, tiny_model_dir: Path) -> None:
-    tree = {"pretrain": str(model_dir), "num_gpus_per_node": 2, "actor_train": role()}
-    reference = role("hf_infer", 1, model_args={"model_name_or_path": str(tiny_model_dir)})
-    config = DPOConfig.model_validate(tree | {"reference": reference})
-    with pytest.raises(ConfigError, match="^reference: the rows show pictures, which its model does not see"):
-        check_shown(config, "actor_train", vision_of(config.actor_train.model_args))
 
 
 JUDGED = {
@@ -218,17 +178,6 @@ def test_a_plan_says_of_models_what_the_run_would(model_dir: Path, tiny_model_di
     assert critic.startswith("critic: the rows show pictures, of which its model makes other tokens")
     (judge,) = problems(model_dir, tiny_model_dir, **shown)
     assert judge.startswith("rewards.seen.judge_sees_pictures: true, but rewards.seen is ")
-
-
-def test_a_plan_looks_at_references_as_the_run_does(model_dir: Path, tiny_model_dir: Path, tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(png())
-    pair = {"prompt": "<image>?", "images": ["a.png"], "chosen": "1", "rejected": "22"}
-    (tmp_path / "rows.jsonl").write_text(json.dumps(pair) + "\n")
-    learner = role(data_args={"file_name": str(tmp_path / "rows.jsonl")})
-    reference = role("hf_infer", 1, model_args={"model_name_or_path": str(tiny_model_dir)})
-    tree = {"pretrain": str(model_dir), "num_gpus_per_node": 2, "actor_train": learner, "reference": reference}
-    (problem,) = local_rows(DPOConfig.model_validate(tree))
-    assert problem == "reference: the rows show pictures, which its model does not see. Take one that does"
 
 
 def test_a_plan_of_episodes_looks_at_every_model(model_dir: Path, tiny_model_dir: Path) -> None:

@@ -1,7 +1,6 @@
 """One prompt, several answers: seeds, what the reward sees, what becomes of failures."""
 
 import asyncio
-import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -142,17 +141,6 @@ def test_answers_that_are_scored_after_the_rollout_wait_and_those_cut_short_fail
     assert np.isnan(group.rewards).all() and group.trajectories[0].metrics == {}
 
 
-def test_an_answer_ends_where_the_engine_does() -> None:
-    """The prompt has 3 tokens and the engine room for 7: 4 of the 8 tokens of an answer are left, also of the least."""
-    sampling = SamplingParams(max_new_tokens=8, min_new_tokens=6)
-    asked = []
-    for limit in (None, 100, 7):
-        engine = Engine("stop")
-        run(replace(rollouter(Scores(RewardOutcome(1.0)), 1), sampling=sampling, max_length=limit), engine)
-        asked.append((engine.requests[0].sampling.max_new_tokens, engine.requests[0].sampling.min_new_tokens))
-    assert asked == [(8, 6), (8, 6), (4, 4)]
-
-
 def test_the_reward_sees_the_answer_and_the_row() -> None:
     scores, engine = Scores(RewardOutcome(1.0), RewardOutcome(1.0)), Engine("stop", "length")
     run(replace(rollouter(scores, 2), decode_raw=lambda ids: ["raw"] * len(ids)), engine)
@@ -220,23 +208,6 @@ def test_an_answer_is_scored_while_others_are_sampled_and_the_group_is_the_same(
     outcomes = RewardOutcome.failed("KeyError: x"), RewardOutcome(3.0, metrics={"boxed": 1.0}), RewardOutcome(4.0)
     whole = run(rollouter(Scores(*outcomes), 4), Engine("stop", "abort", "length", "stop"))
     assert str(asyncio.run(play())) == str(whole)
-
-
-def test_engines_that_the_user_wrapped_tell_of_no_answer_before_the_others() -> None:
-    async def play() -> None:
-        scores, engine = SlowScores(), Telling("stop", "stop", order=[0, 1])
-        group = asyncio.create_task(rollouter(scores, 2).run_group(TASK, 5, 2, lambda request: engine(request)))
-        await turns(lambda: bool(engine.requests))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert not scores.begun
-        engine.may_end.set()
-        for text in ("10", "11 11"):
-            await turns(lambda text=text: text in scores.begun)
-            scores.begun[text].set_result(RewardOutcome(1.0))
-        assert (await group).rewards.tolist() == [1.0, 1.0]
-
-    asyncio.run(play())
 
 
 def test_a_group_that_is_cancelled_ends_what_scores_its_answers() -> None:
@@ -326,11 +297,6 @@ def test_a_task_whose_picture_is_broken_fails_and_nothing_is_sampled() -> None:
     assert engine.requests == []
     assert [t.failure for t in group.trajectories] == ["rows.jsonl:7, column images[0]: it is empty (0 bytes)"] * 2
     assert not any(t.response_mask.any() for t in group.trajectories) and np.isnan(group.rewards).all()
-
-
-def test_it_can_be_pickled_for_a_worker_of_its_own() -> None:
-    subject = rollouter(Scores(RewardOutcome(1.0)), 1)
-    assert run(pickle.loads(pickle.dumps(subject)), Engine("stop")).rewards.tolist() == [1.0]
 
 
 def test_the_reward_does_not_see_the_stop_string_where_it_is_not_to_be_included() -> None:

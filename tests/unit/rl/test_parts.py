@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -20,7 +19,6 @@ from roll.features.expert_rows.mix import Mix
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 from roll.rl.mode import RLMode
 from roll.rl.parts import ActorJob, Metrics, StepContext, StepPart, StepParts
-from roll.run.saving.checkpoint import DriverState, read_state, write_state
 from roll.run.saving.resume import RLState
 from roll.types.batch import Rows, SampleSet
 from roll.types.rollout import TrajectoryGroup
@@ -217,34 +215,6 @@ def test_phases_and_metrics_come_in_their_order(make: Callable[..., RLVRPipeline
     pipeline.scheduler = Saved([StepGroups([], [group(3, 0.0, 0.0)])])  # type: ignore[assignment]
     pipeline.step(0)
     assert log == ["after_rollout", "before_publish of version 0", "after_publish of version 1"]
-
-
-def test_a_checkpoint_holds_what_it_held_before_the_step_was_made_of_parts(
-    make: Callable[..., RLVRPipeline], tmp_path: Path
-) -> None:
-    pipeline = make()
-    pipeline.step(0)
-    pipeline.step(1)
-    assert json.dumps(pipeline.save(tmp_path)) == json.dumps(STATE)
-    experts = pipeline.clusters.actor_train.experts  # type: ignore[union-attr, attr-defined]
-    assert [shard.handle.input_ids[::4].tolist() for drawn in experts for shard in drawn.shards] == [[5, 0], [1, 4]]
-
-
-def test_a_step_without_such_parts_saves_nothing_of_them(make: Callable[..., RLVRPipeline], tmp_path: Path) -> None:
-    saved = make(experience_operators=[], mix={}).save(tmp_path)
-    assert list(saved) == [key for key in STATE if key not in ("shaping", "mix")]
-
-
-def test_a_run_goes_on_with_what_the_one_before_the_parts_has_saved(
-    make: Callable[..., RLVRPipeline], tmp_path: Path
-) -> None:
-    whole, pipeline = make(), make()
-    expected = [whole.step(step) for step in range(3)][-1]
-    write_state(tmp_path, DriverState(steps_done=2, run=STATE))
-    saved = read_state(tmp_path).run
-    go_on(pipeline, saved, tmp_path)
-    assert pipeline.step(2) == expected
-    assert json.dumps(pipeline.save(tmp_path)) == json.dumps(whole.save(tmp_path))
 
 
 def go_on(pipeline: RLVRPipeline, saved: Mapping[str, Any], directory: Path) -> None:

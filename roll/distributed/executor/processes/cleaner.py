@@ -44,24 +44,13 @@ def marked_processes(variable: str, value: str) -> list[int]:
 
 
 def kill_marked(variable: str, value: str, within_s: float = 20.0) -> None:
-    """Kill every process that has `variable=value` in its environment. Resource trackers of multiprocessing go last:
-    they end by themselves when nobody is left to track for, and remove what their process could not, semaphores for
-    example."""
+    """Kill every process that has `variable=value` in its environment."""
     deadline = time.monotonic() + within_s
     while (processes := marked_processes(variable, value)) and time.monotonic() < deadline:
-        others = [process for process in processes if not _is_resource_tracker(process)]
-        for process in others or (processes if time.monotonic() > deadline - within_s / 2 else ()):
+        for process in processes:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         time.sleep(0.05)
-
-
-def _is_resource_tracker(process: int) -> bool:
-    try:
-        with open(f"/proc/{process}/cmdline", "rb") as command:
-            return b"multiprocessing.resource_tracker" in command.read()
-    except OSError:
-        return False
 
 
 def segment_label(directory: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from roll.distributed.strategy.stop_strings import StopStrings
-from roll.types.rollout import Answered, Generation, GenerationRequest, PartialRequest
+from roll.types.rollout import Answered, Generation, GenerationRequest
 
 NOTHING = Generation(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32), "abort")
 
@@ -37,18 +37,6 @@ class Continuation:
         self._answers: dict[int, Generation] = {}
         self._prefixes: dict[int, Generation] = {}
         self._num_whole = 0
-        self._cut: dict[int, Generation] = {}  # once it is given up
-        self._is_given_up = False
-
-    def give_up(self) -> None:
-        """Give up: answers that are cut short from now on may continue in another run."""
-        self._is_given_up = True
-
-    def begun(self) -> PartialRequest:
-        """Return the answers so far."""
-        return PartialRequest(
-            self.request.request_id, self.request.prompt_ids, self._prefixes | self._cut | self._answers
-        )
 
     def read_along(self, number: int, new: Generation) -> None:
         """Record tokens of an answer that goes on. Another engine continues behind them: they are told."""
@@ -61,9 +49,6 @@ class Continuation:
     def receive(self, number: int, answer: Generation) -> None:
         """Record an answer. An answer that is to go on elsewhere is kept as far as it is."""
         if number in self._answers:
-            return
-        if self._is_given_up and answer.finish_reason in ("abort", "moved") and not self.has_enough:
-            self._cut[number] = replace(answer, finish_reason="moved")
             return
         if answer.is_here and answer.finish_reason == "moved":
             if self.request.sampling.structure is not None:

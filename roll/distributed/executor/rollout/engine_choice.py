@@ -8,7 +8,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import TypeVar
 
 from roll.distributed.executor.rollout.answers import Continuation
@@ -20,7 +20,6 @@ from roll.types.rollout import GenerationRequest
 Key = TypeVar("Key")
 _MAX_PLACES = 16_384
 _SPARE_ANSWERS, _SPARE_FACTOR = 8, 1.5  # so much more than the least loaded may an engine have to be preferred
-_STALE_FACTOR = 8  # entries of the heap per engine, beyond which it is built anew
 
 
 class EngineRouter:
@@ -31,8 +30,6 @@ class EngineRouter:
     While some engines are away the others get no more than `room` answers each, if that is given: what is more waits
     outside for the first that has room, rather than in the line of one that is full.
 
-    What a request costs does not grow with the engines.
-
     Example: loads {0: 12, 1: 6}; a session that was on 0 stays there (12 <= 1.5 * 6 + 8), a new prompt goes to 1.
     """
 
@@ -40,8 +37,6 @@ class EngineRouter:
         self._room = room
         self._loads = dict.fromkeys(range(num_engines), 0)  # of the usable ones
         self._closed: dict[int, int] = {}  # loads of those that are away
-        self._heap = [(0, rank) for rank in self._loads]  # each engine with its load, and with loads that it had
-        self._total = 0
         self._sessions: OrderedDict[str, int] = OrderedDict()
         self._prompts: OrderedDict[bytes, int] = OrderedDict()
 
@@ -61,42 +56,31 @@ class EngineRouter:
 
     def add(self, rank: int, num_answers: int) -> None:
         """More, or fewer, are asked of a usable engine, or of one that is away."""
-        if rank in self._closed:
-            self._closed[rank] += num_answers
-            return
-        load = self._loads[rank] = self._loads[rank] + num_answers
-        self._total += num_answers
-        heappush(self._heap, (load, rank))
-        if len(self._heap) > _STALE_FACTOR * len(self._loads):
-            self._heap = [(load, rank) for rank, load in self._loads.items()]
-            heapify(self._heap)
+        (self._closed if rank in self._closed else self._loads)[rank] += num_answers
 
     def close(self, rank: int) -> None:
         """The engine is away, and takes no requests until `come`; it may hand over what it owes."""
         if rank in self._loads:
             self._closed[rank] = self._loads.pop(rank)
-            self._total -= self._closed[rank]
 
     def leave(self, rank: int) -> None:
         """The engine is gone, with what it owed."""
-        self._total -= self._loads.pop(rank, 0)
+        self._loads.pop(rank, None)
         self._closed.pop(rank, None)
 
     def reopen(self, rank: int) -> None:
         """The engine is back. One that was gone owes nothing."""
-        load = self._loads[rank] = self._closed.pop(rank, 0)
-        self._total += load
-        heappush(self._heap, (load, rank))
+        self._loads[rank] = self._closed.pop(rank, 0)
 
     def choose(self, request: GenerationRequest) -> int | None:
         """The rank for this request. None if no engine is usable, or none has room."""
         if not self._loads:
             return None
-        emptiest = self._emptiest()
+        emptiest = min(self._loads, key=lambda rank: (self._loads[rank], rank))
         most = self._room if self._closed and self._room is not None else math.inf
         if self._loads[emptiest] >= most:
             return None
-        if not self._total:
+        if not any(self._loads.values()):
             self._prompts.clear()  # all are answered: the next ones may come after a weight update
         prompt = hashlib.blake2b(request.prompt_ids.tobytes(), digest_size=16).digest()
         known = (self._sessions.get(request.session), self._prompts.get(prompt))
@@ -107,11 +91,6 @@ class EngineRouter:
             _remember(self._sessions, request.session, rank)
         _remember(self._prompts, prompt, rank)
         return rank
-
-    def _emptiest(self) -> int:
-        while self._loads.get(self._heap[0][1]) != self._heap[0][0]:
-            heappop(self._heap)
-        return self._heap[0][1]
 
 
 def _remember(places: OrderedDict[Key, int], key: Key, rank: int) -> None:

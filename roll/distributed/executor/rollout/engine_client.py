@@ -17,7 +17,7 @@ from roll.distributed.executor.rollout.answers import Continuation
 from roll.distributed.executor.rollout.engine_choice import EngineChoice, PendingRequest, Replica
 from roll.distributed.executor.rollout.finished_requests import FinishedRequests
 from roll.errors import RollError, StrategyError, WorkerError, describe
-from roll.types.rollout import Answered, Generation, GenerationRequest, PartialRequest
+from roll.types.rollout import Answered, Generation, GenerationRequest
 from roll.utils.background import BackgroundTasks, start
 
 # How long the answers of cancelled requests were when their engine cut them short.
@@ -105,30 +105,19 @@ class EngineClient:
         self._engines = EngineChoice(len(workers.handles), room, self.waits)
         self._router, self._replicas = self._engines.router, self._engines.replicas
         self._tasks = BackgroundTasks()
-        self._open: dict[Continuation, None] = {}  # in the order in which they came
-        self._is_over = False  # see `give_up`
 
     async def generate(self, request: GenerationRequest, answered: Answered | None = None) -> list[Generation]:
         """`request.num_samples` answers from one engine (see `EngineChoice`); `answered` is told of each as soon as it
         is here. Raises StrategyError if it refuses the request, WorkerError if no engine is left or too many died of
         it. Cancelling it aborts the request."""
-        begun, request = request.begun, replace(request, begun={})
         if self.name:  # an episode that is played again in another process asks under the same ids
             request = replace(request, request_id=f"{self.name}/{request.request_id}")
         whole = Continuation(replace(request, tells_each=True) if answered else request, answered)
-        for number, answer in begun.items():
-            whole.receive(number, answer)
-        self._open[whole] = None
-        try:
-            return await self._until_whole(whole)
-        finally:
-            del self._open[whole]
+        return await self._until_whole(whole)
 
     async def _until_whole(self, whole: Continuation) -> list[Generation]:
         deaths = 0
         while (answers := whole.answers()) is None:
-            if self._is_over:
-                await asyncio.get_running_loop().create_future()  # until it is cancelled
             parts = [PendingRequest(part, whole) for part in whole.missing()]
             if len(parts) == 1:
                 ended = [await self._ask_somewhere(parts[0])]
@@ -145,28 +134,9 @@ class EngineClient:
             self.num_retries += 1
         return answers
 
-    async def give_up(self, limit_s: float) -> list[PartialRequest]:
-        """Ends what is under way, for good: nothing is asked any more, and who waits for an answer that is cut short
-        waits on. Returns what there is of it, as far as the engines hand it over in time."""
-        self._is_over = True
-        for whole in self._open:
-            whole.give_up()
-        for replica in self._replicas:
-            for request in replica.outbox:
-                replica.waiting.pop(request.request_id).finish()
-            replica.outbox.clear()
-            if replica.waiting:
-                self._call(replica, "abort", list(replica.waiting))
-        if owed := [call.done for replica in self._replicas for call in replica.waiting.values()]:
-            await asyncio.wait(owed, timeout=limit_s)
-        return [whole.begun() for whole in self._open]
-
     async def _ask_somewhere(self, call: PendingRequest) -> WorkerError | None:
         """Returns when the engine owes nothing of it any more; the error if it died."""
         if (replica := await self._engines.choose(call)) is None:
-            return None
-        if self._is_over:
-            self._engines.give_back(call)
             return None
         try:
             await self._request(replica, call)

@@ -21,7 +21,6 @@ from roll.distributed.executor.processes.worker_process import Failure, worker_e
 from roll.distributed.executor.rollout.engine_client import RETRIED_REQUESTS, EngineClient
 from roll.distributed.strategy.base import State
 from roll.errors import RollError, WorkerError, describe
-from roll.types.rollout import GenerationRequest
 
 logger = logging.getLogger(__name__)
 
@@ -315,11 +314,6 @@ class GenerateCluster(EngineClient):
     def abort(self, request_ids: Sequence[str] | None = None) -> None:
         """These requests (None: all) end early, with what was sampled."""
         self._notify("abort", request_ids)
-
-    def probe(self, request: GenerationRequest) -> Calls:
-        """Asks every engine that serves for one answer, beside the requests of all clients. Does not wait."""
-        serving = range(len(self.cluster)) if self.recovery is None else self.recovery.serving()
-        return self.cluster.workers.start("probe", dict.fromkeys(serving, (request,)))
 
     def heal(self) -> bool:
         """Waits before a weight update until all engines can take part in it. True if some were restarted."""

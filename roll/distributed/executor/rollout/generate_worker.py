@@ -283,11 +283,6 @@ class GenerateWorker:
         tokenizer = tokenizer_of(self._settings.model_args)
         return decoder(tokenizer), decoder(tokenizer, skip_special_tokens=False)
 
-    async def probe(self, request: GenerationRequest) -> Generation:
-        """Its one answer, for who asks without a client."""
-        (answer,) = (await self._answer(request, nobody)).values()
-        return answer
-
     async def check_health(self) -> None:
         """Raises EngineDied if the engine can serve no more requests."""
         await self._life.check()

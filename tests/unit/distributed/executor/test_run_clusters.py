@@ -13,7 +13,6 @@ from roll.distributed.executor.clusters import RLClusters, RunClusters
 from roll.distributed.executor.worker import build_strategy
 from roll.errors import StrategyError
 from roll.platforms.table import CUDA
-from tests.helpers.cases import cases
 from tests.helpers.configs import config
 
 
@@ -49,14 +48,6 @@ def test_an_engine_that_died_is_back_before_the_others_stand_still_for_weights()
     assert published(has_died=True) == ["heal", "renew", "publish_healing"]
 
 
-@pytest.mark.parametrize("devices", [[0, 1], [2, 3]])
-def test_a_strategy_is_told_whether_another_role_uses_its_devices(
-    devices: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    strategy = built_engine({"actor_infer.device_mapping": devices}, monkeypatch, tmp_path)
-    assert strategy.context.shares_devices == (devices == [0, 1])
-
-
 @pytest.mark.parametrize(("mode", "target"), [("both", ("q_proj",)), ("bench", ())])
 def test_an_exact_engine_has_adapters_where_a_trainer_sends_them(
     mode: str, target: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -77,19 +68,6 @@ def test_a_worker_refuses_what_its_node_would_change_of_its_numbers(
         built_engine({}, monkeypatch, tmp_path)
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
     built_engine({}, monkeypatch, tmp_path)
-
-
-@cases("changes")
-def test_a_judges_engine_has_nothing_of_the_policys_adapters_and_exact_passes(
-    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    judge = {"model_args": {"model_name_or_path": "m"}, "strategy_args": {"strategy_name": "hf_infer"}}
-    judge |= {"reward": "llm_judge", "judge_model_type": "inference", "device_mapping": [3]}
-    settings = {"rewards.math": judge, "actor_train.model_args.lora_target": "q_proj"} | changes
-    policys = built_engine(settings, monkeypatch, tmp_path).context
-    judges = built_engine(settings, monkeypatch, tmp_path, "rewards.math").context
-    assert (policys.adapter_rank, policys.exact) == (8, "exact_log_probs" in changes)
-    assert (judges.adapter_rank, judges.exact) == (None, False)
 
 
 def built_engine(

@@ -51,17 +51,6 @@ def test_rows_are_spread_by_tokens():
     ]
 
 
-@given(
-    shards=st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=9), min_size=1, max_size=5),
-    num_workers=st.integers(1, 7),
-)
-def test_every_row_goes_to_exactly_one_worker_in_order(shards: list[list[int]], num_workers: int):
-    work = spread([np.array(shard, np.int32) for shard in shards], num_workers)
-    assert len(work) == num_workers
-    covered = [(p.shard, row) for pieces in work for p in pieces for row in range(p.start, p.stop)]
-    assert covered == [(i, row) for i, shard in enumerate(shards) for row in range(len(shard))]
-
-
 def test_limits_follow_the_roles_settings():
     plan = TrainPlan("actor_train", 64, 4, 2, 2, 1, steps=1, warmup_updates=0, infer_batch_size=16)
     packed = {

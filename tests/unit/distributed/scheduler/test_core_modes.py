@@ -115,18 +115,6 @@ def test_groups_in_advance_of_a_filter_change_no_batch(
         assert additional == 0 or (step.backlog is not None and step.backlog.cancelled <= step.backlog.deferred)
 
 
-def test_groups_in_advance_of_a_filter_save_the_second_wait() -> None:
-    """Half of the groups are dropped; each takes 10 s. In advance they run beside the others, else after them."""
-
-    def odd(number: int) -> bool:
-        return number % 2 == 1
-
-    def time_of(additional: int) -> float:
-        return sum(Training(RolloutBounds(4, additional=additional), lambda n: 10.0, odd, 4).run(2).waited_s)
-
-    assert time_of(4) == pytest.approx(20) and time_of(0) >= 60
-
-
 @settings(max_examples=100)
 @given(st.integers(1, 5), st.integers(0, 6), SEEDS)
 def test_over_rollout_takes_those_that_end_first_and_drops_the_others_for_good(n: int, ahead: int, seed: int) -> None:
@@ -154,16 +142,6 @@ def test_deferring_trains_every_number_in_the_end(
             assert len(started) <= n + replacements and step.backlog is not None and step.backlog.cancelled == 0
         deferred = step.backlog.deferred if step.backlog is not None else 0
     assert deferred == 0
-
-
-def test_the_round_of_the_deferred_ones_is_the_long_one() -> None:
-    """One in four takes 10 s, the others 1 s; every step of 4 groups starts 2 more, and after two of them the four that
-    were deferred play alone."""
-    bounds = RolloutBounds(4, 2, unfinished="defer")
-    found = Training(bounds, lambda n: 10.0 if n % 4 == 0 else 1.0, num_steps=6).run(6)
-    assert found.waited_s == [1, 1, 10, 1, 1, 10]
-    assert found.kept[2] == [0, 4, 8, 11] and found.kept[5] == [12, 16, 20, 23]
-    assert sorted(number for kept in found.kept for number in kept) == list(range(24))
 
 
 @pytest.mark.parametrize(

@@ -134,15 +134,6 @@ def test_without_staleness_a_step_depends_on_the_data_alone(
         assert firsts == [step * num_groups for step in range(steps)]
 
 
-@settings(max_examples=100)
-@given(bounds_that_cannot_deadlock(), st.integers(0, 999), st.integers(1, 8), st.integers(0, 4))
-def test_a_filter_never_leaves_a_step_waiting(bounds: RolloutBounds, seed: int, steps: int, replacements: int) -> None:
-    """Even one that keeps nothing."""
-    found = Training(bounds, lengths(seed), lambda number: True, replacements).run(steps)
-    assert [len(batch) for batch in found.kept] == [0] * steps
-    assert all(bounds.num_groups <= len(batch) <= bounds.num_groups + replacements for batch in found.dropped)
-
-
 class Unsound(RolloutBounds):
     """Bounds that nobody checks."""
 
@@ -191,11 +182,3 @@ def test_the_first_group_that_fails_ends_the_wait_also_one_of_a_later_step(faili
 
     with pytest.raises(RuntimeError, match="server is gone"):
         Failing(RolloutBounds(4, 4, max_staleness=1), lambda number: 5.0).run(1)
-
-
-def test_what_a_filter_raises_ends_the_wait() -> None:
-    def broken(number: int) -> bool:
-        raise ValueError("no such tag")
-
-    with pytest.raises(ValueError, match="no such tag"):
-        Training(RolloutBounds(2), lambda number: 1.0, broken).run(1)

@@ -15,7 +15,6 @@ from roll.configs.plan.batch_plan import RolloutBounds
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.errors import RewardError
-from roll.pipeline.rlvr.prompt_rollouter import tells_each
 from roll.types.group_codec import load_groups
 from roll.types.rollout import (
     Answered,
@@ -135,16 +134,6 @@ def test_state_points_at_the_groups_that_no_step_took(loop: EventLoopThread, tmp
     )
 
 
-def test_a_checkpoint_without_numbers_goes_on_where_its_steps_ended(loop: EventLoopThread, tmp_path: Path):
-    resumed = make(loop, DelayedRollouter(), CountingSource(8), num_groups=4)
-    resumed.restore(tmp_path, None, 2)
-    assert [(g.group_id, g.task.task_id) for g in resumed.collect(2).groups] == [(i, str(i)) for i in range(8, 12)]
-    resumed.published(3)
-    numbers = {"place": 12, "next": 12, "active": [], "dropped": [], "deferred": [], "replaced": []}
-    assert resumed.save(tmp_path) == {"data": {"position": 12}, "groups": numbers}
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_crash_in_one_group_ends_collect_and_the_others_and_no_number_is_lost(loop: EventLoopThread, tmp_path: Path):
     rollouter = DelayedRollouter(crash_at=2)
     scheduler = make(loop, rollouter, num_groups=4, ahead=4, max_staleness=1)
@@ -196,22 +185,3 @@ def test_every_stage_of_a_groups_life_is_marked_in_its_order(loop: EventLoopThre
         lives.setdefault(event.number, []).append(event.stage)
     whole = ["admitted", "generated", "scored", "taken", "trained", "published"]
     assert lives == {0: whole, 1: ["admitted", "generated", "scored", "dropped"], 2: whole}
-
-
-def test_a_rollouter_sees_what_the_engines_take_through_the_marks(loop: EventLoopThread):
-    """Rewards are given answer by answer only where the way to the engines can tell of each."""
-
-    class Looking(DelayedRollouter):
-        async def run_group(self, task: Task, group_id: int, step: int, generate: Generate) -> TrajectoryGroup:
-            seen.append(tells_each(generate))
-            return await super().run_group(task, group_id, step, generate)
-
-    async def all_at_once(request: GenerationRequest) -> list[Generation]:
-        return await one_token(request)
-
-    seen: list[bool] = []
-    for generate in (one_token, all_at_once):
-        settings = SchedulerSettings(RolloutBounds(num_groups=1))
-        scheduler = RolloutScheduler(loop, Looking(), generate, CountingSource(), settings, spans=Spans())
-        scheduler.collect(0)
-    assert seen == [True, False]

@@ -13,8 +13,6 @@ import pytest
 from roll.configs.plan.batch_plan import RolloutBounds
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
-from roll.errors import ConfigError
-from roll.run.saving.checkpoint import CheckpointStore, DriverState, write_state
 from roll.run.saving.resume import GroupsState
 from roll.types.media import Picture, PictureSource, Shown
 from roll.types.rollout import Generate, StoredRow, Task, Trajectory, TrajectoryGroup, stored_among
@@ -144,29 +142,6 @@ def test_finished_groups_come_back_with_their_tokens_and_are_not_played_again(
     assert (row.reward, row.response_text) == (1.0, "answer 3")
 
 
-def test_the_manifest_knows_the_files_and_damage_is_found(loop: EventLoopThread, tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
-    with store.writing(1) as directory:
-        write_state(directory, DriverState(steps_done=1, run=stopped(loop, directory)))
-    checkpoint = store.resolve(True)
-    assert checkpoint is not None
-    path = checkpoint.path / "rollouts" / "finished.safetensors"
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(ConfigError, match="no checkpoint .* is complete and undamaged"):
-        store.resolve(True)
-
-
-def test_a_checkpoint_without_the_files_plays_all_its_groups_again(loop: EventLoopThread, tmp_path: Path) -> None:
-    state = stopped(loop, tmp_path)
-    old = {name: state["groups"][name] for name in ("place", "next", "active")}
-    again, rollouter = resumed(loop, tmp_path / "elsewhere", {**state, "groups": old})
-    again.published(1)
-    assert [group.group_id for group in again.collect(1).groups] == [3, 4]
-    assert rollouter.played == [1, 3, 4, 5, 6, 7]
-
-
 def test_a_group_of_another_task_is_played_again(
     loop: EventLoopThread, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -176,14 +151,6 @@ def test_a_group_of_another_task_is_played_again(
     again.published(1)
     assert [group.task.task_id for group in again.collect(1).groups] == ["other 3", "other 4"]
     assert 3 in rollouter.played
-
-
-def test_pictures_come_back_by_where_they_are(loop: EventLoopThread, tmp_path: Path) -> None:
-    state = stopped(loop, tmp_path, Source(pictures=(PICTURE,)))
-    again, rollouter = resumed(loop, tmp_path, state, Source(pictures=(PICTURE,)))
-    again.published(1)
-    rows = [t for group in again.collect(1).groups for t in group.trajectories]
-    assert [t.media for t in rows] == [(shown(),)] * len(rows) and 3 not in rollouter.played
 
 
 def test_what_the_filter_dropped_stays_dropped(loop: EventLoopThread, tmp_path: Path) -> None:

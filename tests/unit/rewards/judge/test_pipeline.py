@@ -34,9 +34,6 @@ class Engines:
     def metrics(self) -> dict[str, float]:
         return {}
 
-    async def give_up(self, limit_s: float) -> list[Any]:
-        raise AssertionError("the run does not end on purpose")
-
     async def generate(self, request: GenerationRequest) -> list[Generation]:
         self.num_requests += request.num_samples
         size = len(self.answer)

@@ -78,22 +78,6 @@ def test_what_a_filter_kept_of_each_domain_is_told_where_there_are_several() -> 
     assert not [name for name in alone if "kept_reward_mean/" in name]
 
 
-def test_a_filter_that_drops_long_answers_shows() -> None:
-    """Answers of 2 tokens are kept, those of 4 and 6 dropped."""
-
-    def long(group_id: int, length: int) -> TrajectoryGroup:
-        answer = Generation(
-            np.full(length, 5, np.int32), np.zeros(length, np.float32), np.zeros(length, np.int32), "stop"
-        )
-        rows = [Trajectory.from_generation(PROMPT, answer, 1.0, index=i, response_text="") for i in range(2)]
-        return TrajectoryGroup(Task(str(group_id), "math", PROMPT), group_id, tuple(rows))
-
-    groups = StepGroups([long(0, 2), long(1, 2)], [long(2, 4), long(3, 6)])
-    assert filter_metrics(groups, groups.groups)["rollout/filter_length_bias"] == 2 / 3.5
-    none = StepGroups([], groups.dropped)
-    assert "rollout/filter_length_bias" not in filter_metrics(none, [])
-
-
 def test_a_step_that_keeps_nothing_is_said_always_and_few_groups_once(caplog: pytest.LogCaptureFixture) -> None:
     alarm, one = FewGroupsAlarm(), group(0, 1.0, 0.0)
     with caplog.at_level(logging.WARNING):
@@ -289,16 +273,6 @@ def test_rollouts_are_recorded_with_the_advantages_that_their_step_trained_on(pi
     assert [(row["reward"], "advantage" in row) for row in recorded(pipeline, 2)] == [(1.0, False), (0.0, False)] * 3
 
 
-def test_without_a_filter_every_step_makes_the_planned_updates(pipeline: RLVRPipeline) -> None:
-    groups = [group(i, 1.0, 0.0) for i in range(8)]
-    pipeline.scheduler = Prepared([StepGroups(groups, [])], filters=False)  # type: ignore[assignment]
-    metrics = pipeline.step(0)
-    clusters: Clusters = pipeline.clusters  # type: ignore[assignment]
-    assert [jobs[0][0].num_updates for jobs in (clusters.actor_train.jobs, clusters.critic.jobs)] == [4, 2]
-    assert metrics["rollout/reward_mean"] == 0.5
-    assert "rollout/kept_groups" not in metrics
-
-
 def test_operators_shape_and_drop_what_is_trained_on_and_not_what_was_sampled(pipeline: RLVRPipeline) -> None:
     shaping = ExperienceOperatorConfig(name="reward_shaping", args={"op": "multiply", "weight": 3.0})
     pipeline.parts = StepParts([Shaping([shaping, ExperienceOperatorConfig(name="std_filter")])])
@@ -311,20 +285,6 @@ def test_operators_shape_and_drop_what_is_trained_on_and_not_what_was_sampled(pi
     assert sorted(set(samples.meta.rewards)) == [0.0, 3.0]
     assert (metrics["rollout/sampled_reward_mean"], metrics["rollout/kept_reward_mean"]) == (12 / 16, 1.5)
     assert metrics["rollout/dropped_groups"] == 4
-
-
-def test_what_a_step_says_of_its_rollouts_is_worked_out_once_while_the_first_ranks_train(
-    pipeline: RLVRPipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reports: list[int] = []
-    monkeypatch.setattr(pipeline, "report", lambda groups, trained, step: reports.append(step) or {"told": float(step)})
-    groups = [group(i, 1.0, 0.0) for i in range(8)]
-    pipeline.scheduler = Prepared([StepGroups(groups, [])], filters=False)  # type: ignore[assignment]
-    metrics = pipeline.step(0)
-    clusters: Clusters = pipeline.clusters  # type: ignore[assignment]
-    assert reports == [0]
-    assert clusters.critic.told == clusters.actor_train.told == [{"told": 0.0}]
-    assert metrics["told"] == 0 and metrics["actor/num_updates"] == 4
 
 
 @pytest.mark.parametrize("mode", ["padding", "copy", "delete", "auto", "random_sample"])

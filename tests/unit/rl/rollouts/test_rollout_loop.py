@@ -90,23 +90,6 @@ def test_what_is_no_loop_is_refused(loops: str, name: str, said: str) -> None:
         load_loop(f"{loops}:{name}")
 
 
-def test_its_path_is_looked_at_without_importing_it() -> None:
-    assert said({"user_defined_rollout_loop_cls": "my loop"}) == [
-        "user_defined_rollout_loop_cls: 'my loop' is not of the form package.module:object; for NAME.py beside the "
-        "YAML write NAME:object."
-    ]
-    assert said({"user_defined_rollout_loop_cls": "not_there:Loop"}) == []
-    replayed = {"rollout_mock": {"enable": True, "mode": "mock"}}
-    (problem,) = said({"user_defined_rollout_loop_cls": "not_there:Loop", **replayed})
-    assert "with rollout_mock.mode: mock all are recorded ones" in problem
-
-
-def test_rolls_default_is_none_of_ones_own() -> None:
-    name = "roll.distributed.scheduler.user_defined_rollout_loop.UserDefinedRolloutLoop"
-    assert config({"user_defined_rollout_loop_cls": name}).user_defined_rollout_loop_cls is None
-    assert load_loop(None) is None
-
-
 class Misbehaving:
     """Of a group of one attempt."""
 

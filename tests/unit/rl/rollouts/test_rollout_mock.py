@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import zipfile
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roll.errors import ConfigError, StorageError
+from roll.errors import ConfigError
 from roll.rl.rollouters import RecordedRollouter, RolloutDump
 from roll.types.group_codec import RecordedGroup, read_groups, write_groups
 from roll.types.rollout import LocalRow, Task, Trajectory, TrajectoryGroup
@@ -125,31 +124,3 @@ def test_a_folder_without_records_and_a_broken_one_are_refused(tmp_path: Path) -
         (tmp_path / "step_000001.npz").write_bytes(content)
         with pytest.raises(ConfigError, match=r"step_000001.npz cannot be read: .*Dump its step again"):
             recorded(tmp_path)
-
-
-@pytest.mark.parametrize("part", ["input_ids", "headers"])  # pictures stand in the headers
-def test_a_record_that_is_damaged_inside_is_named(dumped: Path, part: str) -> None:
-    path = dumped / "step_000001.npz"
-    with zipfile.ZipFile(path) as archive:
-        info = archive.getinfo(f"{part}.npy")
-    content = bytearray(path.read_bytes())
-    content[info.header_offset + 30 + len(info.filename) + info.file_size // 2 + 40] ^= 1
-    path.write_bytes(bytes(content))
-    found = recorded(dumped)
-    with pytest.raises(ConfigError, match=r"step_000001.npz cannot be read: .*Dump its step again"):
-        played(found, 0, "row-0")
-    assert played(found, 2, "row-2").group_id == 2, "others are whole"
-
-
-def test_a_disk_that_does_not_take_the_record_ends_the_run(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match=r"rollout_mock.dump_dir: .* cannot be written"):
-        RolloutDump(tmp_path / "file").write(1, [TrajectoryGroup(task("row-0"), 0, ROWS)])
-
-
-@pytest.mark.parametrize("mode", ["dump", "mock"])
-def test_the_folder_is_looked_at_before_the_run(mode: str) -> None:
-    made = config({"rollout_mock": {"enable": True, "mode": mode, "dump_dir": "x"}})
-    place = {"rollout_mock.dump_dir": "x"}
-    assert (place.items() <= made.directories.items()) == (mode == "dump")
-    assert made.sources == (place if mode == "mock" else {})

@@ -80,19 +80,6 @@ def marked(directory: Path, code: str) -> tuple[subprocess.Popen[str], str]:
     return process, process.stdout.readline().strip()
 
 
-def test_semaphores_of_killed_processes_are_removed(tmp_path: Path) -> None:
-    process, name = marked(tmp_path, SEMAPHORE)
-    segment = Path(cleaner.SHARED_MEMORY) / f"sem.{name.lstrip('/')}"
-    assert segment.exists()
-    reaper = threading.Thread(target=process.wait)  # as Ray does: a zombie keeps its environment
-    reaper.start()
-    cleaner.clean(str(tmp_path))
-    reaper.join()
-    assert process.returncode == -signal.SIGKILL
-    assert not segment.exists()
-    assert cleaner.marked_processes(cleaner.MARK, str(tmp_path)) == []
-
-
 def test_a_driver_cleans_up_itself_if_the_cleaner_was_killed(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     directory.mkdir()
@@ -131,18 +118,6 @@ def test_the_cleaner_says_what_died_before_a_driver_that_could_not(
     wait_until(lambda: watched_by(running.pid) == 1)
     running.end()
     assert capfd.readouterr().err == ("" if is_said else "It died.\n")
-
-
-def test_of_several_deaths_the_cleaner_says_the_first(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    running = CleanerProcess(str(tmp_path / "run"))
-    with subprocess.Popen(["sleep", "600"]) as first, subprocess.Popen(["sleep", "600"]) as second:
-        running.report_dead({second.pid: "It followed.", first.pid: "It died."})
-        wait_until(lambda: watched_by(running.pid) == 2)
-        for num_left, mortal in ((1, first), (0, second)):
-            mortal.kill()
-            wait_until(lambda num_left=num_left: watched_by(running.pid) == num_left)
-    running.end()
-    assert capfd.readouterr().err == "It died.\n"
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -18,7 +18,6 @@ from roll.distributed.executor.processes.resource_manager import (
     rank_environment,
     role_environment,
 )
-from roll.distributed.strategy.sglang.args import worker_environment
 from roll.errors import ResourceError
 from roll.platforms.table import CPU, CUDA, NPU, ROCM, Platform
 
@@ -53,19 +52,6 @@ def test_threads_and_nccl_settings_of_each_kind_of_role(role: str, seat: Assigne
     assert role_environment(role, {}, seat) == common | expected
 
 
-def test_users_and_engines_have_the_last_word_on_variables():
-    assert role_environment("critic", {"OMP_NUM_THREADS": "4"}, on(LAPTOP))["OMP_NUM_THREADS"] == "4"
-    assert not NCCL.keys() & worker_environment(on_cpu=False).keys()
-    assert in_order(["10", "2", "0"]) == in_order([2, 10, 0]) == ("0", "2", "10")
-    assert in_order(["GPU-b", "GPU-a"]) == ("GPU-a", "GPU-b")
-    seat = on(SECOND, 0, 1)
-    assert rank_environment([seat], seat, is_distributed=False) == {"CUDA_VISIBLE_DEVICES": "0,1"}
-    variables = {"PYTORCH_NPU_ALLOC_CONF": "expandable_segments:True"}
-    assert begin_environment(variables, {SHARES_GPUS: "1"}) == ["PYTORCH_NPU_ALLOC_CONF"]
-    cpu = replace(LAPTOP, platform=CPU)
-    assert not any(rank_environment([on(cpu, 0)], on(cpu, 0), is_distributed=False).values())
-
-
 @pytest.mark.parametrize(("own", "left"), [({SHARES_GPUS: "1"}, {"PYTORCH_ALLOC_CONF": "a:1"}), ({}, None)])
 def test_roles_that_share_gpus_start_without_expandable_segments(own: dict[str, str], left: dict[str, str] | None):
     """Whoever sets the flag: a shell or an image, which workers inherit, or system_envs."""
@@ -75,19 +61,6 @@ def test_roles_that_share_gpus_start_without_expandable_segments(own: dict[str, 
     cleared = begin_environment(variables, own)
     assert variables == (own | left if left is not None else inherited | own)
     assert cleared == ([] if left is None else ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
-
-
-def test_programs_of_the_environment_are_found_by_workers_with_gpus(monkeypatch: pytest.MonkeyPatch):
-    """`make` calls .venv/bin/python without activating it; vLLM looks for ninja on PATH."""
-    monkeypatch.setattr("sys.executable", "/code/.venv/bin/python")
-    for gpus, path, expected in (
-        ("0,1", "/usr/bin:/bin", "/usr/bin:/bin:/code/.venv/bin"),
-        ("0", "/code/.venv/bin:/bin", "/code/.venv/bin:/bin"),
-        ("", "/usr/bin", "/usr/bin"),
-    ):
-        variables = {"PATH": path}
-        begin_environment(variables, {"CUDA_VISIBLE_DEVICES": gpus})
-        assert variables["PATH"] == expected
 
 
 def test_ranks_on_two_nodes_see_their_own_gpus_and_meet_at_the_first():

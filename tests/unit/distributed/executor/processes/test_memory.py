@@ -5,13 +5,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from roll.distributed.executor.processes import worker_process as memory
 from roll.distributed.executor.processes.worker_process import MemoryWatch
 from roll.utils.worker_usage import TraceOptions, Usage
 from tests.helpers.clock import Clock
-from tests.unit.platforms.stand_in import FakeModule
 
 NOTHING = Usage(0.0, {}, {})
 WATCH = MemoryWatch("actor_train-0")
@@ -60,9 +58,3 @@ def test_a_process_on_a_gpu_tells_its_peak_since_the_last_time_and_writes_snapsh
     told.clear()
     WATCH.add_to(NOTHING, TraceOptions(snapshots=str(tmp_path)))
     assert told == [("dump", str(tmp_path / "actor_train-0.pickle")), "record", "reset"]
-
-
-def test_a_process_on_an_npu_tells_its_peak(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "npu", FakeModule(), raising=False)
-    usage = WATCH.add_to(NOTHING, TraceOptions())
-    assert (usage.device_bytes, usage.device_name) == (123, "Ascend910B")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from roll.distributed.executor.processes.launch import died, when_one_dies
+from roll.distributed.executor.processes.launch import when_one_dies
 
 ENDINGS = {"os.kill(os.getpid(), 9)": "signal 9", "os.kill(os.getpid(), 11)": "signal 11", "sys.exit(3)": "exit code 3"}
 
@@ -24,9 +24,3 @@ def test_a_death_is_told_as_what_it_is(end: str) -> None:
     assert process.wait(60) is not None
     said = f"Ray's raylet on this host died (pid {process.pid}, {ENDINGS[end]}): no worker can be reached without it."
     assert text.startswith(said)
-
-
-def test_of_a_death_that_nobody_saw_the_cause_is_unknown() -> None:
-    assert died("Ray's gcs_server", 7).startswith(
-        "Ray's gcs_server on this host died (pid 7, cause unknown): no worker"
-    )

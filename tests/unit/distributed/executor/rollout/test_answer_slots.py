@@ -4,8 +4,6 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-import pytest
-
 from roll.distributed.executor.rollout.answer_slots import AnswerSlots
 
 
@@ -46,22 +44,6 @@ def test_the_first_in_line_gets_what_is_free_and_keeps_its_place_for_the_rest() 
     assert asyncio.run(play()) == [("huge", 1)] * 9
 
 
-def test_the_smallest_order_is_served_first_whenever_it_came() -> None:
-    async def play() -> list[str]:
-        slots, served = AnswerSlots(1), []
-        assert await slots.take("running", 1, slots.place(7)) == 1
-        waiting = [take(slots, name, 1, order) for name, order in (("b", 5), ("c", 9), ("a", 5), ("first", -1))]
-        for name, turn in zip("bcaf", waiting, strict=True):
-            turn.add_done_callback(lambda _, name=name: served.append(name))
-        await settle()
-        for _ in range(4):
-            slots.give_back(1)
-            await settle()
-        return served
-
-    assert asyncio.run(play()) == ["f", "b", "a", "c"]
-
-
 def test_who_leaves_the_line_or_is_cancelled_takes_no_slot() -> None:
     async def play() -> None:
         slots = AnswerSlots(2)
@@ -82,31 +64,6 @@ def test_who_leaves_the_line_or_is_cancelled_takes_no_slot() -> None:
         waiting.cancel()
         await settle()
         assert await slots.take("whole", 2, slots.place()) == 2
-
-    asyncio.run(play())
-
-
-def test_without_a_limit_nobody_waits() -> None:
-    async def play() -> None:
-        slots = AnswerSlots()
-        assert [await slots.take(str(n), 1000, slots.place()) for n in range(10)] == [1000] * 10
-        slots.give_back(1000)
-        slots.leave()
-
-    asyncio.run(play())
-
-
-@pytest.mark.parametrize("names", [None, ["large", "small"]])
-def test_of_several_that_leave_together_none_takes_the_place_of_another(names: list[str] | None) -> None:
-    async def play() -> None:
-        slots = AnswerSlots(4)
-        assert await slots.take("running", 4, slots.place()) == 4
-        large, small = take(slots, "large", 2), take(slots, "small", 1)
-        await settle()
-        slots.give_back(1)
-        slots.leave(names)
-        assert (await large, await small) == (0, 0)
-        assert await slots.take("next", 4, slots.place()) == 1
 
     asyncio.run(play())
 

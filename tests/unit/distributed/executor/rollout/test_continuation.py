@@ -95,7 +95,6 @@ def test_whole_and_surplus_answers_are_not_begun_again() -> None:
     assert answers is not None and answers[0].finish_reason == "length"
     whole = Continuation(replace(request(2), enough=1))
     whole.receive(0, generation([5], "stop"))
-    whole.give_up()
     whole.receive(1, generation([7], "abort"))
     answers = whole.answers()
     assert answers is not None and [answer.finish_reason for answer in answers] == ["stop", "abort"]
@@ -154,22 +153,3 @@ def test_a_stop_string_across_the_seam_ends_the_answer(
     assert tiny_tokenizer.decode(whole.token_ids) == expected
     assert whole.finish_reason == ("length" if len(expected) == len(before + after) else "stop")
     assert len(whole.log_probs) == len(whole.policy_versions) == whole.num_tokens
-
-
-def test_what_is_cut_short_after_it_was_given_up_is_where_another_run_begins() -> None:
-    whole = Continuation(request(3))
-    whole.receive(0, generation([5, 6], "stop"))
-    whole.give_up()
-    whole.receive(1, generation([7], "abort"))
-    whole.receive(2, generation([], "abort"))
-    assert whole.answers() is None
-    begun = whole.begun()
-    assert begun.request_id == "r" and {n: a.finish_reason for n, a in begun.answers.items()} == {
-        0: "stop",
-        1: "moved",
-        2: "moved",
-    }
-    again = Continuation(request(3))
-    for number, answer in begun.answers.items():
-        again.receive(number, answer)
-    assert asked(again) == [("r~1@1", [1], 1), ("r~2@0", [2], 0)]

@@ -79,23 +79,6 @@ def test_while_an_engine_is_away_the_others_get_no_more_than_they_have_room_for_
     play(work())
 
 
-def test_who_gives_up_in_line_or_just_after_it_was_called_leaves_no_load() -> None:
-    async def work() -> None:
-        engines = EngineChoice(2, room=1, waits=False)
-        players = Players(engines)
-        engines.close(engines.replicas[0])
-        await players.begin(asked(1), asked(2), asked(3), asked(4))
-        assert players.take() == {"1": 1}
-        players.tasks["2"].cancel()
-        await settled()
-        engines.has_less_load(1, 1)
-        players.tasks["3"].cancel()  # called in this very tick
-        await settled()
-        assert players.take() == {"4": 1} and engines.router.load(1) == 1
-
-    play(work())
-
-
 def test_what_is_cut_in_line_is_asked_of_nobody() -> None:
     async def work() -> None:
         engines = EngineChoice(2, room=1, waits=False)

@@ -215,29 +215,6 @@ def test_who_gives_up_after_some_answers_leaves_no_load_and_has_the_others_cut()
     asyncio.run(play())
 
 
-@pytest.mark.parametrize(("client_class", "num_kept"), [(Taking, 3), (EngineClient, 0)])
-def test_lengths_of_cancelled_answers_are_kept_only_where_somebody_takes_them(
-    client_class: type[EngineClient], num_kept: int
-) -> None:
-    """Else a client whose episodes are stopped would grow with every one."""
-
-    async def play() -> None:
-        engine = Telling()
-        client = client_class(Workers([engine]))  # type: ignore[arg-type]
-        for number in range(3):
-            request = GenerationRequest(f"r{number}", np.array([1], np.int32), SamplingParams(3))
-            asked = asyncio.create_task(client.generate(request))
-            await turns(lambda: bool(engine.submitted))
-            asked.cancel()
-            await turns(lambda: client.cut.waits_for(0))
-            engine.replies.put_nowait({0: of_token(10)})
-            await turns(lambda: not client.cut.waits_for(0))
-            engine.submitted.clear()
-        assert await client.cut.take() == [(1, True)] * num_kept
-
-    asyncio.run(play())
-
-
 @pytest.mark.parametrize("reply", [Failure(0, "ValueError: no room"), None])
 def test_nobody_waits_for_what_an_engine_that_is_gone_had_of_a_request(reply: Failure | None) -> None:
     async def play() -> None:
@@ -312,27 +289,6 @@ def test_engines_that_wait_for_weights_are_no_deaths_of_the_request_that_they_re
     asyncio.run(play())
 
 
-def test_a_request_that_meets_an_engine_that_is_being_set_up_waits_for_it_and_has_nobody_restart_it() -> None:
-    """One that took the place of one that died unseen by this client, as a judge's engine that nobody asked."""
-
-    async def play() -> None:
-        blueprint = Blueprint("judge", 0, 1, 0, 0, "cpu", "tests.fakes:FakeGenerateStrategy", WorkerConfig())
-        worker = GenerateWorker(blueprint)
-        client = Patient(Process(worker))
-        answers = asyncio.create_task(
-            client.generate(GenerationRequest("r", np.array([7], np.int32), SamplingParams(3)))
-        )
-        await turns(lambda: client.num_retries == 1 or answers.done())
-        assert not answers.done(), "asked before it was set up"
-        await worker.setup()
-        (answer,) = await asyncio.wait_for(answers, 60)
-        assert list(here(answer).token_ids) == [8, 9, 10]
-        assert client.lost == []
-        await worker.shutdown()
-
-    asyncio.run(play())
-
-
 def test_requests_of_a_process_that_died_are_dropped_and_another_may_ask_under_the_same_ids() -> None:
     def request(*prompt: int) -> GenerationRequest:
         return GenerationRequest("train-0-0-0-0", np.array(prompt, np.int32), SamplingParams(3))
@@ -361,78 +317,5 @@ def test_requests_of_a_process_that_died_are_dropped_and_another_may_ask_under_t
         while worker.strategy.in_flight:
             await asyncio.sleep(0.001)
         unanswered.cancel()
-
-    asyncio.run(play())
-
-
-NO_IDS = np.zeros(0, np.int32)
-
-
-def test_what_a_client_gives_up_another_run_goes_on_with() -> None:
-    """Who asked waits on: the run ends. The engine has one answer whole, one begun and one in line."""
-
-    async def play() -> None:
-        engine = Telling()
-        client = EngineClient(Workers([engine]))  # type: ignore[arg-type]
-        request = GenerationRequest("r", np.array([1], np.int32), SamplingParams(3, seed=5), num_samples=3)
-        asked = asyncio.create_task(client.generate(request, lambda number, answer: None))
-        await turns(lambda: bool(engine.submitted))
-        engine.replies.put_nowait({2: of_token(12)})
-        given_up = asyncio.create_task(client.give_up(limit_s=600))
-        half = replace(of_token(11), finish_reason="abort")
-        engine.replies.put_nowait({0: half, 1: Generation(NO_IDS, np.zeros(0, np.float32), NO_IDS, "abort")})
-        (begun,) = await given_up
-        assert not asked.done()
-        asked.cancel()
-        assert {n: (here(a).token_ids.tolist(), a.finish_reason) for n, a in begun.answers.items()} == {
-            0: ([11], "moved"),
-            1: ([], "moved"),
-            2: ([12], "stop"),
-        }
-
-        later, told = Telling(), list[int]()
-        rest = replace(request, begun={number: here(answer) for number, answer in begun.answers.items()})
-        again = asyncio.create_task(
-            EngineClient(Workers([later])).generate(rest, lambda number, answer: told.append(number))  # type: ignore[arg-type]
-        )
-        await turns(lambda: len(later.submitted) == 2)
-        assert told == [2]
-        parts = [
-            (list(part.samples), part.prefix.token_ids.tolist() if part.prefix else []) for part in later.submitted
-        ]
-        assert parts == [([0], [11]), ([1], [])] and not any(part.begun for part in later.submitted)
-        again.cancel()
-
-    asyncio.run(play())
-
-
-def test_whole_answers_are_not_lost_where_the_engine_still_owes_what_nobody_needs() -> None:
-    async def play() -> None:
-        engine = Telling()
-        client = EngineClient(Workers([engine]))  # type: ignore[arg-type]
-        request = GenerationRequest("r", np.array([1], np.int32), SamplingParams(3), num_samples=3, enough=2)
-        asked = asyncio.create_task(client.generate(request, lambda number, answer: None))
-        await turns(lambda: bool(engine.submitted))
-        engine.replies.put_nowait({0: of_token(11), 1: of_token(12)})
-        await turns(lambda: client._router.load(0) == 1)
-        (begun,) = await client.give_up(limit_s=0.0)
-        assert {n: here(answer).token_ids.tolist() for n, answer in begun.answers.items()} == {0: [11], 1: [12]}
-        asked.cancel()
-
-    asyncio.run(play())
-
-
-def test_an_engine_that_hands_nothing_over_does_not_hold_up_the_end() -> None:
-    async def play() -> None:
-        engine = Telling()
-        client = EngineClient(Workers([engine]))  # type: ignore[arg-type]
-        request = GenerationRequest("r", np.array([1], np.int32), SamplingParams(3), num_samples=2)
-        asked = asyncio.create_task(client.generate(request, lambda number, answer: None))
-        await turns(lambda: bool(engine.submitted))
-        engine.replies.put_nowait({1: of_token(12)})
-        await turns(lambda: client._router.load(0) == 1)
-        (begun,) = await client.give_up(limit_s=0.0)
-        assert list(begun.answers) == [1]
-        asked.cancel()
 
     asyncio.run(play())

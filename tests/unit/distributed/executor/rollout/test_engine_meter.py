@@ -8,7 +8,6 @@ from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.rollout.engine_meter import EngineMeter, recomputed
 from roll.distributed.strategy.base import State
 from roll.types.rollout import FIRST_IN_LINE, Generation, GenerationRequest, SamplingParams
-from roll.utils.spans import Interval, Level, Mark
 from roll.utils.worker_usage import TraceOptions
 from tests.helpers.clock import Clock
 
@@ -76,21 +75,3 @@ def test_what_new_weights_find_under_way_is_computed_anew_unless_the_engine_keep
         meter.begin(request(4))
         meter.answered(request(4), answer([1, 1, 1, 2, 2]))
         assert meter.take(TraceOptions()).counts.get("recomputed_tokens", 0) == count
-
-
-def test_events_tell_states_answers_under_way_and_where_each_group_was_begun() -> None:
-    meter, clock = made()
-    meter.take(TraceOptions(trace=True))
-    meter.begin(request(4, 2, order=12))
-    meter.begin(request(4, order=FIRST_IN_LINE))
-    clock.now += 2
-    for each in (request(4, 2, order=12), request(4, 2, order=12), request(4, order=FIRST_IN_LINE)):
-        meter.answered(each, answer([0]))
-    events = meter.take(TraceOptions(trace=True)).events
-    assert [e for e in events if isinstance(e, Mark)] == [Mark(12, "begun", 100.0)]
-    assert [e for e in events if isinstance(e, Interval)] == [
-        Interval("actor_infer", "rank 1", "sampling", 100.0, 102.0)
-    ]
-    assert [(e.at, e.value) for e in events if isinstance(e, Level)] == [
-        (100.0, 2), (100.0, 3), (102.0, 2), (102.0, 1), (102.0, 0)
-    ]  # fmt: skip

@@ -21,17 +21,6 @@ class OneEngine:
         return 1
 
 
-def test_engines_that_end_with_the_run_are_not_said_to_be_restarted(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    recovery = EngineRecovery(cast(Any, OneEngine()), RecoverySettings("none", [()]))
-    monkeypatch.setattr(recovery, "_deaths", lambda: {0: "the engine hangs"})
-    recovery.close()
-    recovery.notice()
-    recovery.join()
-    assert recovery.num_restarts == 0 and "is restarted" not in caplog.text
-
-
 def test_an_engine_that_is_restarted_has_its_own_word_on_why(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

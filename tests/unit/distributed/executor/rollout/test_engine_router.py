@@ -112,4 +112,3 @@ def test_the_choice_is_that_of_a_look_at_all_engines_whatever_comes_and_goes() -
                     rank = draw.choice([rank for rank in range(num_engines) if rank not in loads])
                     loads[rank] = 0
                     router.reopen(rank)
-            assert len(router._heap) <= 8 * num_engines + 2

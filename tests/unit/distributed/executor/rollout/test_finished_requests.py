@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from roll.distributed.executor.rollout.finished_requests import DIRECT_TOKENS, FinishedRequests, is_large, store
+from roll.distributed.executor.rollout.finished_requests import FinishedRequests, store
 from roll.types.rollout import FinishReason, Generation, GenerationRequest, RowFacts, SamplingParams, StoredRow
 from roll.types.texts import RowTexts
 
@@ -43,13 +43,6 @@ def test_answers_and_errors_come_back_as_they_were_packed():
     assert (last.token_ids.tolist(), last.finish_reason) == ([7, 8, 9], "length")
     np.testing.assert_allclose(last.log_probs, [-0.7, -0.8, -0.9], rtol=1e-6)
     assert last.policy_versions.tolist() == [3, 3, 3]
-
-
-def test_many_tokens_and_errors_alone_travel():
-    assert FinishedRequests.pack([(request("a", 5), "dead")]).unpack() == [("a", "dead")]
-    half = {0: answer(*[1] * (DIRECT_TOKENS // 2))}
-    assert not is_large([(request("a", 5), half), (request("b", 5), half), (request("c", 5), "dead")])
-    assert is_large([(request("a", 5), half), (request("b", 5), half), (request("c", 5), {0: answer(1)})])
 
 
 def stored(row: int, facts: RowFacts, reason: FinishReason = "stop") -> Generation:

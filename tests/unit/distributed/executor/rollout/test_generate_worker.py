@@ -13,11 +13,10 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import ModelArgs
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.rollout.generate_worker import GenerateWorker
-from roll.distributed.strategy.base import ALL_STATES, State
-from roll.distributed.weights.bucket import BucketSource, FileBucket, GroupSpec
+from roll.distributed.strategy.base import State
+from roll.distributed.weights.bucket import BucketSource, FileBucket
 from roll.errors import EngineDied, StrategyError
 from roll.types.rollout import Answered, Generation, GenerationRequest, SamplingParams
-from roll.utils.worker_usage import TraceOptions, Usage
 from tests.fakes import FakeGenerateStrategy
 from tests.helpers.rollouts import here
 
@@ -197,18 +196,6 @@ def test_an_aborted_request_ends_with_what_it_has_and_begins_nothing_more() -> N
     asyncio.run(play())
 
 
-def test_a_request_that_is_aborted_as_it_comes_is_not_begun() -> None:
-    async def play() -> None:
-        worker, engine = await worker_of_lengths(8)
-        worker.submit([group_of(10, 2)])
-        await worker.abort()
-        ((_, answers),) = (await worker.take()).unpack()
-        assert [answer.finish_reason for answer in answers.values()] == ["abort"] * 2  # type: ignore[union-attr]
-        assert engine.begun == []
-
-    asyncio.run(play())
-
-
 async def taken(worker: GenerateWorker, num_answers: int) -> list[tuple[str, int]]:
     """The requests and numbers of the next answers, in however many takes they come."""
     found: list[tuple[str, int]] = []
@@ -262,17 +249,6 @@ def test_when_enough_answers_are_whole_the_others_are_cut_and_their_slots_are_fr
     asyncio.run(play())
 
 
-def test_states_move_in_a_thread_beside_the_event_loop() -> None:
-    async def move() -> list[str]:
-        worker, strategy = make_worker(None)
-        await worker.setup()
-        await worker.offload_states(ALL_STATES)
-        await worker.load_states(ALL_STATES)
-        return strategy.moves
-
-    assert asyncio.run(move()) == ["offload", "load"]
-
-
 def one_request(name: str) -> list[GenerationRequest]:
     return [GenerationRequest(name, np.array([7], np.int32), SamplingParams(3))]
 
@@ -302,44 +278,6 @@ def test_an_engine_that_hangs_is_given_up_with_its_requests_and_ended() -> None:
     asyncio.run(hang())
 
 
-def test_a_call_to_an_engine_that_hangs_ends_when_it_is_given_up() -> None:
-    settings = WorkerConfig.model_construct(backend_timeout=0.001, model_args=ModelArgs())
-
-    async def hang() -> None:
-        worker, strategy = make_worker(None, settings)
-        await worker.setup()
-        strategy.mood = "hang"
-        for _ in range(2):
-            with pytest.raises(EngineDied, match="no sign of life"):
-                await asyncio.wait_for(worker.join_weight_group(GroupSpec("weights", "127.0.0.1", 1, 2, "gloo"), 1), 60)
-
-    asyncio.run(hang())
-
-
-def test_an_engine_says_how_long_it_was_held_and_how_many_tokens_it_sampled() -> None:
-    """Whatever the machine does meanwhile, its seconds add up to those that have passed on its own clock."""
-
-    async def play() -> tuple[Usage, Usage, Usage]:
-        worker, strategy = await worker_of_lengths(max_answers=4)
-        first = worker.usage(TraceOptions())
-        worker.submit([GenerationRequest("r", np.array([7, 1], np.int32), SamplingParams(3), 2, order=5)])
-        await settle()
-        await worker.receive_weights(NO_BYTES, is_first=True, version=None)
-        held = worker.usage(TraceOptions())
-        await worker.receive_weights(NO_BYTES, is_first=False, version=1)
-        for event in strategy.ends.values():
-            event.set()
-        await worker.take()
-        return first, held, worker.usage(TraceOptions())
-
-    first, held, last = asyncio.run(play())
-    assert held.seconds["sampling"] > 0 and held.counts == {"prompt_tokens": 2.0, "pairs": 3.0}
-    assert set(last.seconds) == {"held", "sampling", "idle"}
-    assert last.counts["sampled_tokens"] == 4
-    for before, usage in ((first, held), (held, last)):
-        assert abs(usage.wall_s - (usage.shown - before.shown)) < 1e-6
-
-
 def test_an_engine_without_weights_refuses_an_update_of_some_of_them() -> None:
     async def play() -> None:
         worker, _ = await worker_of_lengths(max_answers=1)
@@ -352,19 +290,6 @@ def test_an_engine_without_weights_refuses_an_update_of_some_of_them() -> None:
             await worker.receive_weights(NO_BYTES, is_first=True, version=3, whole=False)  # the last one broke off
 
     asyncio.run(play())
-
-
-def test_a_request_that_is_cut_leaves_the_engine_idle() -> None:
-    async def play() -> Usage:
-        worker, _ = await worker_of_lengths(max_answers=1)
-        worker.submit([GenerationRequest("r", np.array([1], np.int32), SamplingParams(3), 3)])
-        await settle()
-        await worker.abort(["r"])
-        await worker.take()
-        worker.usage(TraceOptions())
-        return worker.usage(TraceOptions())
-
-    assert asyncio.run(play()).fraction("idle") == 1.0
 
 
 def test_who_waits_for_an_engine_whose_setup_fails_is_told_at_once_or_when_it_asks_later(

@@ -134,24 +134,6 @@ def test_where_all_engines_are_away_requests_wait_for_one() -> None:
     asyncio.run(asyncio.wait_for(play(), 120))
 
 
-def test_requests_of_which_a_piece_is_in_flight_are_aborted_by_their_own_name() -> None:
-    async def play() -> None:
-        first, second = Engine(version=1), Engine(version=1)
-        for engine in (first, second):
-            await engine.worker.setup()
-        client = EngineClient(Workers(first, second))  # type: ignore[arg-type]
-        first.strategy.most, second.strategy.most = 4, 1
-        asked = asyncio.create_task(client.generate(request("r", 1)))
-        await turns(lambda: bool(first.strategy.in_flight))
-        await first.worker.hand_over(ALL_STATES)
-        await turns(lambda: bool(second.strategy.in_flight))
-        await second.worker.abort(["r"])
-        (answer,) = await asked
-        assert (here(answer).token_ids.tolist(), answer.finish_reason) == ([11, 12, 13, 14, 15], "abort")
-
-    asyncio.run(asyncio.wait_for(play(), 120))
-
-
 def test_enough_answers_of_what_was_moved_end_the_others_wherever_they_are() -> None:
     """The second engine goes on with three answers one by one, of which the first to end is enough."""
 
