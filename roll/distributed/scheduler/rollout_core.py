@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
+from itertools import islice, takewhile
 from typing import Any
 
 from roll.configs.plan.batch_plan import RolloutBounds
@@ -34,16 +35,13 @@ class ActiveGroup:
 
 
 class ActiveGroups:
-    """Groups that are sampled or finished, and their counts by deadline. Every call costs the same however many groups
-    there are, but for the logarithm of a heap. Numbers are added in rising order."""
+    """Groups that are sampled or finished, in the order of their numbers, and their counts by deadline. Numbers are
+    added in rising order."""
 
     def __init__(self) -> None:
         self.by_deadline: Counter[int] = Counter()  # the finished ones included
         self.finished_by_deadline: Counter[int] = Counter()
         self._groups: dict[int, ActiveGroup] = {}
-        self._line: deque[int] = deque()  # not known to have everything older finished; some may be gone
-        self._front: deque[int] = deque()  # finished, and so is everything older
-        self._behind: list[int] = []  # a heap: finished, and something older may still run
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -51,12 +49,9 @@ class ActiveGroups:
     def __iter__(self) -> Iterator[ActiveGroup]:
         return iter(self._groups.values())
 
-    def __getitem__(self, number: int) -> ActiveGroup:
-        return self._groups[number]
-
     @property
     def num_finished(self) -> int:
-        return len(self._front) + len(self._behind)
+        return self.finished_by_deadline.total()
 
     def is_run_of(self, number: int, run: asyncio.Task[TrajectoryGroup]) -> bool:
         group = self._groups.get(number)
@@ -64,59 +59,31 @@ class ActiveGroups:
 
     def add(self, group: ActiveGroup) -> None:
         self._groups[group.number] = group
-        self._line.append(group.number)
         self.by_deadline[group.deadline] += 1
-        if group.result is not None:
-            self._count_finished(group)
+        self.finished_by_deadline[group.deadline] += group.result is not None
 
     def finish(self, number: int, result: TrajectoryGroup, is_kept: bool) -> None:
         group = self._groups[number]
         group.result, group.is_kept = result, is_kept
-        self._count_finished(group)
+        self.finished_by_deadline[group.deadline] += 1
 
-    def next_in_order(self) -> ActiveGroup | None:
-        """The oldest group that this was not asked for before, if it is finished: from now on it is in front."""
-        while self._line and self._line[0] not in self._groups:
-            self._line.popleft()
-        group = self._groups[self._line[0]] if self._line else None
-        if group is None or group.result is None:
-            return None
-        self._front.append(self._line.popleft())
-        heappop(self._behind)  # nothing that is finished and not in front is older
-        return group
-
-    @property
-    def num_in_front(self) -> int:
-        """Number of groups that `next_in_order` would return."""
-        return len(self._front)
+    def front(self, most: int) -> list[ActiveGroup]:
+        """The oldest groups, up to the first that is not finished, and at most so many."""
+        return list(islice(takewhile(lambda group: group.result is not None, self), most))
 
     def oldest_finished(self, count: int) -> list[ActiveGroup]:
         """Takes them out."""
-        numbers = [self._front.popleft() if self._front else heappop(self._behind) for _ in range(count)]
-        return [self._leave(number) for number in numbers]
-
-    def remove_last_in_front(self) -> None:
-        self._leave(self._front.pop())
+        taken = list(islice((group for group in self if group.result is not None), count))
+        for group in taken:
+            self.remove(group.number)
+        return taken
 
     def remove(self, number: int) -> None:
-        """Remove a group that is not finished."""
-        self._discount(self.by_deadline, self._groups.pop(number).deadline)
-
-    def _count_finished(self, group: ActiveGroup) -> None:
-        heappush(self._behind, group.number)
-        self.finished_by_deadline[group.deadline] += 1
-
-    def _leave(self, number: int) -> ActiveGroup:
         group = self._groups.pop(number)
-        for counts in (self.by_deadline, self.finished_by_deadline):
-            self._discount(counts, group.deadline)
-        return group
-
-    @staticmethod
-    def _discount(counts: Counter[int], deadline: int) -> None:
-        counts[deadline] -= 1
-        if not counts[deadline]:
-            del counts[deadline]
+        self.by_deadline[group.deadline] -= 1
+        self.finished_by_deadline[group.deadline] -= group.result is not None
+        if not self.by_deadline[group.deadline]:
+            del self.by_deadline[group.deadline], self.finished_by_deadline[group.deadline]
 
 
 # Arithmetic of when a group of trajectories may start, and when a step may take its groups; without a clock.
@@ -412,22 +379,24 @@ class RolloutCore:
                 patience.cancel()
 
     def _is_front_full(self) -> bool:
-        """True if the oldest groups of all that are active are finished, as many as the step takes."""
-        groups, bounds = self._groups, self._bounds
-        while groups.num_in_front < bounds.num_groups:
-            group = groups.next_in_order()
-            if group is None:
-                return False
-            gives_room = bounds.is_in_order and not group.is_kept and len(self._replaced) < self._max_replacements
-            if gives_room:
-                groups.remove_last_in_front()
+        """True if the oldest groups of all that are active are finished, as many as the step takes. Where groups count
+        in their order, those that were dropped give their room to the next ones as they come to the front."""
+        bounds, num_in_front = self._bounds, 0
+        for group in self._groups.front(bounds.num_groups + self._max_replacements):
+            if num_in_front == bounds.num_groups:
+                break
+            if bounds.is_in_order and not group.is_kept and len(self._replaced) < self._max_replacements:
+                self._groups.remove(group.number)
                 self._replaced.append((group.number, _result(group)))
-        return True
+            else:
+                num_in_front += 1
+        return num_in_front == bounds.num_groups
 
     def _can_take(self) -> bool:
         bounds, groups = self._bounds, self._groups
         if bounds.alternates:
-            return (groups.num_in_front if bounds.is_in_order else groups.num_finished) >= bounds.num_groups
+            ready = len(groups.front(bounds.num_groups)) if bounds.is_in_order else groups.num_finished
+            return ready >= bounds.num_groups
         if groups.num_finished < bounds.num_groups:
             return False
         return can_take(groups.finished_by_deadline, groups.by_deadline, self._step, bounds.num_groups)
