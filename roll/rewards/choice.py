@@ -3,12 +3,11 @@
 import re
 import unicodedata
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from roll.rewards.base import RewardInput, RewardResult, checks_rows, requires
 from roll.rewards.config import RewardType
 from roll.utils.answers.final_answer import final_answer
-from roll.utils.answers.prose import own_words
 from roll.utils.truths import OptionsColumn, accepted_answers, options_in, truth_problem
 
 SCORES: Mapping[RewardType, tuple[float, float, float, float]] = {
@@ -26,86 +25,31 @@ OPTION_WORD = re.compile(
     r"^(?:the\s+)?(?:correct\s+)?(?:option|choice|answer)s?\s*(?:is|are)?\s*:?\s*(?=\S)", re.IGNORECASE
 )
 SEVERAL = re.compile(r"\s*(?:,|;|/|&|\+|\band\b|\bas\s+well\s+as\b|\bplus\b|\s)\s*", re.IGNORECASE)
-_JOINS = r"(?:[&/+|\u6216\u548c\u53ca]|(?:or|and|as\s+well\s+as|plus|also|maybe|possibly|perhaps|alternatively|even)\b)"
-_BETWEEN = rf"(?i:[)\].:\s(\u2013\u2014-]*(?:(?:[,;\u3001]|{_JOINS})[\s(\[]*)+)"  # of two choices
-JOINED = re.compile(rf"[)*\s,]*(?:{_JOINS}[\s,(]*)+", re.IGNORECASE)
+_JOINED = (
+    r"[)\].:*\s(-]*(?:[,;&/+|]|(?i:and/or|or|and|as\s+well\s+as|plus|possibly|perhaps)\b)[*\s(\[]*"
+    r"(?:(?i:or|and|possibly)\s+\(?)?"
+)
+JOINED = re.compile(_JOINED)  # of two choices
 MENTION = re.compile(
-    r"\b(?:(?:option|choice)|I(?:'d|\s+would)?\s+(?:choose|pick|select|go\s+with)(?:\s+(?:option|choice))?)\s+\(?(?P<named>[A-Z])\b"
-    r"|\((?P<bracketed>[A-Z])\)|\b(?-i:(?P<right>[A-Z]))\)?\s+(?:fits|matches|is\s+(?:(?:the\s+)?(?:correct|right|best|better|stronger)|incorrect|false|wrong|untrue|not\s+(?:true|correct|right)))\b"
-    r"|(?:\bnot|n't)\s+\(?(?-i:[A-Z])\)?,?\s+but\s+(?:rather\s+)?\(?(?-i:(?P<instead>[A-Z]))\b"
-    r"|(?:\b(?:it(?:'s|\s+is|\s+must\s+be)|hence|thus|therefore|so|actually|choose|select|pick|go\s+with),?\s+"
-    r"|(?<!\b[A-Z])(?:\s*[:\uff1a\u2013\u2014]\s*|\s+-\s+|,\s+)[\s*]*)\(?(?-i:(?P<last>[A-Z]))[\s.!*)]*\Z",
+    r"\((?P<bracketed>[A-Z])\)|(?i:\b(?:option|choice|choose|pick|select|go\s+with))\s+\(?(?P<named>[A-Z])\b"
+    r"|\b(?P<right>[A-Z])\)?\s+(?:fits|matches|is\s+(?:(?:the\s+)?(?:correct|right|best)|incorrect|wrong|false|not))\b"
+    r"|(?i:\b(?:it\s+is|it's|be|hence|therefore|so|actually|but)[,\s]+|[:\uff1a,\u2014]\s*)[\s*(]*(?P<last>[A-Z])[)*\s.!]*\Z"
+)
+DENIED_BEFORE = re.compile(
+    r"(?:\b(?:not|never|nor|neither|except|cannot(?:\s+be)?|rul(?:e|ing)\s+out|eliminat(?:e|ing)|discard)|n't(?:\s+be)?)"
+    r"[\s:*(]*(?:option|choice|answer)?[\s:*(]*\Z",
     re.IGNORECASE,
 )
-_NOT_BEFORE = r"\b(?:not|never|nor|neither|(?<!true )(?<!correct )except|(?:eliminat|exclud)(?:es?|ing)|"
-_NOT_BEFORE += r"rul(?:es?|ing)\s+out|(?:reject|discard)(?:s|ing)?|dismiss(?:es|ing)?"
-_TO_A_CHOICE = r"[\s:*]*(?:either\s+)?(?:\(?[A-Z]\)?\s+n?or\s+)*(?:the\s+)?(?:option|choice|answer)?[\s:*]*$"
-_NO_ANSWER = r"out\b|(?:ruled\s+out|eliminated|excluded|rejected|discarded|dismissed)\b"
-_NO_ANSWER += r"|(?:not|never)(?:\s+(?:the|an?|my))?(?:\s+\w+)?\s+(?:answer|choice|option|it)\b"
-_TRUE = r"(?:\w+\s+)?(?:correct|right|true|valid|accurate)\b"
-_FAILS = r"[)*\s]*(?:fails\b|do(?:es)?(?:n't|\s+not)\s+(?:work|fit|hold|apply|match)\b|can(?:not|'t|\s+not)\s+be\b)"
-_OTHERS_SAY = (
-    r"(?:one|some|many|most|people|students|you|others)\s+(?:\w+\s+){0,3}(?:think|choose|pick|select|say|guess|believe)"
-)
-_OTHERS_SAY += r"(?:\s+(?:of|that))?"
-_WRONG = r"(?<!which is )(?<!that is )(?:wrong|incorrect)"
-_IN_PASSING = rf"\b(?:although|though|while|whilst|{_OTHERS_SAY})"
-_SEEMS = r"(?:\w+\s+)?(?:(?:looks?|seems?|appears?|sounds?|feels?)\b|(?:is|be)\s+(?:\w+\s+)?"
-_TEMPTING = "plausible|tempting|attractive|appealing|close|possible|reasonable|popular|considered|part(?:ial)?ly"
-_SEEMS += rf"(?:{_TEMPTING})\b)"
-_CONCEDES = rf"[)*\s]*{_SEEMS}[^.;!?]*[,;.\s]\s*(?:but|however|yet|though|although|nevertheless|still)\b"
-_CONCEDES += r"(?!,?\s+(?:it|this|that)\s+(?:is|fits|works|holds)\b(?!\s+(?:not\b|an?\b|wrong|incorrect|false)))"
-"""That a choice "looks plausible, but ...": what follows is the answer. "..., but it is right" is none of these."""
-RETRACTS = re.compile(r"\b(?:wait|actually|on second thoughts?)\b", re.I)
-TEMPTS = re.compile(rf"[)*\s]*\w+\s+(?:\w+\s+)?(?:{_TEMPTING})\b", re.I)
-BUT = re.compile(r"\b(?:however|actually|wait|but|still|yet|though|although|admittedly),?\s*$", re.I)
-"""Patterns around a choice that only tempts after another was made: "(C). However, (A) looks tempting."."""
-_MISLEADS = r"(?:an?|the)\s+(?:\w+\s+)?(?:mistake|distract[oe]r|trap|error|decoy|red\s+herring)\b|too\s+\w+"
-_IS = r"[)*\s]*(?:is|are|was|would\s+be)(?P<contracted>n't)?\s+"
-
-
-class Denials(NamedTuple):
-    """Patterns before or behind a choice that deny it."""
-
-    before: re.Pattern[str]
-    behind: re.Pattern[str]
-
-
-USUAL = Denials(
-    re.compile(
-        rf"(?:{_NOT_BEFORE}|cannot\s+be|{_IN_PASSING}|{_WRONG})|n't(?:\s+be)?){_TO_A_CHOICE}",
-        re.I,
-    ),
-    re.compile(
-        rf"{_FAILS}|{_CONCEDES}|{_IS}(?:{_NO_ANSWER}|{_MISLEADS}|(?:un|not\s+)likely\b|(?:not|never)\s*(?:[.;!]|$)|wrong\b|incorrect\b|false\b|untrue\b|(?:not|never)\s+(?:(?:the|an?|my)\s+)?{_TRUE}"
-        rf"|(?(contracted)(?:(?:the|an?|my)\s+)?(?:\w+\s+)?(?:answer|choice|option|correct|right|true|it)\b|(?!)))",
-        re.I,
-    ),
-)
-"""Patterns for usual questions. A sentence that a choice "is not a mammal" may be the answer, so it denies nothing."""
-OF_FALSE_ONES = Denials(
-    re.compile(rf"(?:{_NOT_BEFORE}|cannot\s+be)|n't(?:\s+be)?){_TO_A_CHOICE}", re.I),
-    re.compile(
-        rf"{_IS}(?:{_NO_ANSWER}|(?(contracted)(?:(?:the|an?|my)\s+)?(?:\w+\s+)?(?:answer|choice|option|it)\b"
-        rf"|(?:an?\s+)?(?:correct|right|true|valid|accurate)\b(?!\s+(?:answer|choice|option))))",
-        re.I,
-    ),
-)
-"""Denials in answers to a question for the choice that is not true: "(B) is not true" names it, "(A) is true" does
-not."""
-ASKS_FOR_A_FALSE_ONE = re.compile(
-    r"\b(?:which|what|select|identify|choose|find|pick|name)\b[^.?!\n]*\b(?:not|cannot|can't|isn't|aren't|false|incorrect|untrue|"
-    r"invalid|wrong|inaccurate|except|exception)\b|\ball\b[^.?!\n]*\bexcept\b",
+DENIED_BEHIND = re.compile(
+    r"[)*\s]*(?:(?:is|was)(?:n't|\s+not|\s+never)\b(?!\s+(?:an?|the\s+only)\b)|is\s+(?:wrong|incorrect|false|ruled\s+out)\b"
+    r"|can(?:not|'t)\s+be\b|fails\b|do(?:es)?(?:n't|\s+not)\s+(?:work|fit)\b)",
     re.IGNORECASE,
 )
-JSON = re.compile(r"\s*(?:```\w*\s*)?\{")
 FIELD = re.compile(r"[\"'](?:answer|final_answer|choice|option)[\"']\s*:\s*[\"']([^\"']*)[\"']", re.IGNORECASE)
 DENIED = re.compile(r"(?:not|never|n't)\b", re.IGNORECASE)
 DENIAL_CHARS = 40  # before a choice, that are looked at
 THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
 ARTICLES = re.compile(r"^(?:a|an|the)\s+")
-
-
 NUMBER = re.compile(r"[-+]?\d+")
 LETTERS = "ABCDEFGHIJ"
 Options = list[tuple[str, str]]
@@ -141,9 +85,8 @@ class GeneralRule:
     r"""Is the answer the choice, or the text, that the ground truth names?
 
     The answer is the last `\boxed{}` after thinking, else the last `<answer>`, else what the last "answer is" or
-    "answer:" says, else all of a response that is a choice, else the field "answer" of its JSON, else the last
-    `(B)`, `option B`, `I choose B`, `B is correct` or, at the end, `so B` in it that is not denied ("not (B)"). Where
-    the question asks which is not true, "(B) is not true" names (B), and "(A) is true" denies (A).
+    "answer:" says, else the field "answer" of its JSON, else all of a response that is a choice, else the last `(B)`,
+    `option B`, `B is correct` or, at the end, `so B` in it that is not denied ("not (B)").
 
     A ground truth is a letter ("B", "(B)", "B. Paris"), several ("A, C", in any order), a text, or what else
     `accepted_answers` reads, as the index of an option. If the row has options (in `options_column`, else as
@@ -178,20 +121,19 @@ class GeneralRule:
             for letter, one in zip(self._letters, held, strict=False)
             for text in (one.text, one.label)
         ]
-        denials = OF_FALSE_ONES if ASKS_FOR_A_FALSE_ONE.search(sample.question[-MAX_CHARS:]) else USUAL
-        text = own_words(sample.answer)
+        text = sample.answer
         answer, place = final_answer(text)
-        if answer is None or (place == "said" and (DENIED.match(answer) or (JSON.match(text) and FIELD.search(text)))):
-            answer = self._unmarked(text, denials)
+        if answer is None or (place == "said" and (DENIED.match(answer) or text.lstrip(" `\njson").startswith("{"))):
+            answer = self._unmarked(text)
         is_boxed = place == "boxed"
-        is_right = answer is not None and any(self._equal(answer, truth, options, denials) for truth in truths)
+        is_right = answer is not None and any(self._equal(answer, truth, options) for truth in truths)
         is_right = is_right and (is_boxed or not self._require_boxed)
         score = self._scores[(0 if is_right else 2) + (0 if is_boxed else 1)]
         metrics = {"answer_found": float(answer is not None), "boxed": float(is_boxed), "success": float(is_right)}
         return RewardResult(score, metrics, {"answer": answer})
 
-    def _equal(self, answer: str, truth: str, options: Options, denials: Denials) -> bool:
-        wanted, chosen = self._choices(truth, options), self._choices(answer, options, denials)
+    def _equal(self, answer: str, truth: str, options: Options) -> bool:
+        wanted, chosen = self._choices(truth, options), self._choices(answer, options)
         if wanted and chosen:
             return wanted == chosen
         text = self._text_of(truth)
@@ -202,7 +144,7 @@ class GeneralRule:
         behind = re.match(rf"\(?[{self._letters}][.):]\s*(?=\S)", truth)
         return plain(truth[behind.end() :] if behind else truth)
 
-    def _choices(self, text: str, options: Options, denials: Denials = USUAL) -> frozenset[str]:
+    def _choices(self, text: str, options: Options) -> frozenset[str]:
         """The letters that a text stands for; empty if it is no choice."""
         if len(text) > MAX_CHARS:
             return frozenset()
@@ -212,8 +154,6 @@ class GeneralRule:
             r",?\s+(?:because|since|as|which|not|rather)\b|$)",
             text,
         )
-        if one is not None and denials.behind.match(text, one.end(1)):
-            return frozenset()
         if one is not None and not self._is_list(text[one.end(1) :]):
             return frozenset(one[1])
         parts = [part.strip("()[].") for part in SEVERAL.split(text.strip(" ."))]
@@ -228,37 +168,29 @@ class GeneralRule:
 
     def _is_list(self, rest: str) -> bool:
         """Example: of "(A), (C)" the first letter is not all."""
-        return re.match(rf"{_BETWEEN}[{self._letters}](?:[)\].:,;\s]|$)", rest) is not None
+        return re.match(rf"{_JOINED}[{self._letters}](?:[)\].:,;\s]|$)", rest) is not None
 
-    def _unmarked(self, text: str, denials: Denials) -> str | None:
-        """A response that says nothing of an answer: all of it, or the last choice that is written as one."""
+    def _unmarked(self, text: str) -> str | None:
+        """A response that says nothing of an answer: the field of its JSON, the last choice in it that is not denied,
+        or all of it."""
         text = text.strip()
         if fields := FIELD.findall(text):
             return fields[-1].strip()
-        retracted = RETRACTS.split(text)[-1]
-        others = (one for one in MENTION.finditer(retracted) if not TEMPTS.match(retracted, _end(one)))
-        if not all(_is_denied(retracted, one, denials) for one in others):
-            text = retracted
         mentions = list(MENTION.finditer(text))
-        if mentions and not self._choices(text, [], denials):
-            meant = [mention for mention in mentions if not _is_denied(text, mention, denials)]
-            while len(meant) > 1 and BUT.search(text, 0, meant[-1].start()) and TEMPTS.match(text, _end(meant[-1])):
-                meant.pop()
-            if len(meant) > 1 and JOINED.fullmatch(text, meant[-2].end(), meant[-1].start()):
-                return text[meant[-2].start() : meant[-1].end()]
-            return meant[-1][meant[-1].lastgroup or 0].upper() if meant else None
-        return text or None
+        meant = [mention for mention in mentions if not _is_denied(text, mention)]
+        if not mentions or (len(mentions) == len(meant) == 1 and self._choices(text, [])):
+            return text or None
+        if len(meant) > 1 and JOINED.fullmatch(text, meant[-2].end(), meant[-1].start()):
+            return text[meant[-2].start() : meant[-1].end()]
+        return meant[-1][meant[-1].lastgroup or 0] if meant else None
 
 
-def _is_denied(text: str, mention: re.Match[str], denials: Denials) -> bool:
+def _is_denied(text: str, mention: re.Match[str]) -> bool:
     """Example: "It is not (B)." does not choose B."""
-    before = text[max(0, mention.start() - DENIAL_CHARS) : mention.start()]
-    return denials.before.search(before) is not None or denials.behind.match(text, _end(mention)) is not None
-
-
-def _end(mention: re.Match[str]) -> int:
-    """The end of a mention's letter."""
-    return mention.end(mention.lastgroup or 0)
+    start, end = mention.start(), mention.end(mention.lastgroup or 0)
+    return DENIED_BEFORE.search(text, max(0, start - DENIAL_CHARS), start) is not None or (
+        DENIED_BEHIND.match(text, end) is not None
+    )
 
 
 @checks_rows(choice_problem)

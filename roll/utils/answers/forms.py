@@ -1,113 +1,106 @@
-r"""Two ways to write one answer, of which the parser knows one beside the other: a column is a tuple, x \ne 0 a set."""
+r"""Texts of answers in one form, as math-verify and `numbers` read them."""
 
 import re
-from fractions import Fraction
+import unicodedata
 
-from roll.utils.answers.statements import is_balanced
-from roll.utils.answers.text import TEXT, without_sizes
-
-_MATRIX = re.compile(
-    r"\\begin\{([bp])(?:small)?matrix\}((?:(?!\\begin|\\end).)*)\\end\{\1(?:small)?matrix\}", re.DOTALL
+_SIGNS = str.maketrans(
+    {
+        "\u2212": "-", "\u2013": "-", "\u2044": "/", "\u221e": r"\infty ", "\u2205": r"\emptyset ", "\u03c0": r"\pi ",
+        "\u03b8": r"\theta ", "\u2248": r"\approx ", "\u2264": r"\le ", "\u2265": r"\ge ", "\u2260": r"\ne ",
+        "\u00b1": r"\pm ", "\u00d7": r"\times ", "\u22c5": r"\cdot ", "\u00b7": r"\cdot ", "\u222a": r"\cup ",
+        "\u2208": r"\in ", "\u211d": r"\mathbb{R}", "\u00b0": r"^\circ ", "\u00a0": " ",
+    }
+)  # fmt: skip
+_SPACE = re.compile(r"(?<!\\)((?:\\\\)*)(?:\\[,;: ]|\\q?quad\b|~)")
+_ROOT = re.compile(r"\u221a\s*(?:(\d+|[A-Za-z])|\(([^()]*)\))")
+_CALLED = re.compile(r"(?<![\\A-Za-z])(?:sqrt\s*\((?P<root>[^()]*)\)|(?P<name>pi|ln|log)(?![A-Za-z]))")
+_RAISED = re.compile(r"[\u00b2\u00b3\u00b9\u2070\u2074-\u207b\u207f]+")
+_FRACTION = re.compile(r"[\u00bc-\u00be\u2150-\u215e]")
+_SIZES = re.compile(r"\\(?:left|right)\s*\.|\\(?:left|right|displaystyle|textstyle)(?![a-zA-Z])|\\!")
+_COLOURED = re.compile(r"\\(?:textcolor|color)\s*\{[^{}]*\}|\\boxed(?=\s*\{)")
+_FONT = re.compile(
+    r"\\(?:text|textrm|textbf|textit|mathrm|mathbf|mathit|mbox|hbox|operatorname|boldsymbol)\s*\{([^{}]*)\}"
 )
-_TUPLE = re.compile(r"(?:\(|\\langle)(?P<inside>.*,.*)(?:\)|\\rangle)", re.DOTALL)
-_SET_OF_TUPLE = re.compile(r"\\?\{\s*\((?P<inside>[^{}]*,[^{}]*)\)\s*\\?\}", re.DOTALL)
-_UNEQUAL = re.compile(r"(?P<name>[A-Za-z])\s*(?:\\neq?(?![A-Za-z])|\\not\s*=|≠|!=)(?P<value>.*)", re.DOTALL)
-_OF_REALS = re.compile(r"\\infty.*\\cup|\\mathbb\s*\{?R\}?\s*(?:\\setminus|\\backslash|\\smallsetminus)", re.DOTALL)
-
-_MONTHS = "january|february|march|april|may|june|july|august|september|october|november|december"
-_DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
-_YEAR = r"(?:,?\s+(?P<year>\d{4}))?"
-_DATES = [
-    re.compile(pattern + _YEAR, re.IGNORECASE)
-    for pattern in (rf"{_DAY}\s+(?:of\s+)?(?P<month>{_MONTHS})", rf"(?P<month>{_MONTHS})\s+{_DAY}")
-]
-
-_WHOLE = r"\d{1,4}"
-_DEGREES = rf"-?(?P<degrees>{_WHOLE}(?:\.\d{{1,4}})?)\s*(?:\^\s*(?:\\circ|\{{\s*\\circ\s*\}})|°|\\degree|\s*degrees)"
-_RADIANS = (
-    rf"-?(?:(?P<top>{_WHOLE})?\s*\\pi\s*(?:/\s*(?P<under>{_WHOLE}))?|\\[dt]?frac\s*\{{\s*(?P<over>{_WHOLE})?\s*\\pi\s*\}}"
-    rf"\s*\{{\s*(?P<below>{_WHOLE})\s*\}})(?:\s*(?:\\text\s*\{{)?\s*rad(?:ians)?\s*\}}?)?"
+_MARKS = re.compile(r"\$\$?(.*?)\$\$?|\\\((.*)\\\)|\\\[(.*)\\\]|\{([^{}]*)\}|\*\*(.*)\*\*", re.DOTALL)
+_CHOICE = re.compile(r"^(?:\([A-H]\)|[A-H]\.)\s+(?=\S)")
+_NO_UNIT = (
+    r"(?!(?:\w*illion|thousand|hundred|dozen|percent|or|and|not|to|mod|pi|sqrt|sin|cos|tan|log|ln|exp|factorial|choose"
+    r"|squared|cubed|over|plus|minus|times)s?\b)"
 )
-_AGAIN = r"(?:\\[,;: ]|\s|~)*(?P<sign>[(=])\s*(?:(?:\\text\s*\{)?\s*(?:i\.?\s?e\.?,?|that\s+is,?|or)\s*\}?)?\s*"
-_ANGLES = [
-    re.compile(rf"\s*(?P<first>{one}){_AGAIN}(?P<second>{other})\s*\)?\s*", re.IGNORECASE)
-    for one, other in ((_DEGREES, _RADIANS), (_RADIANS, _DEGREES))
-]
+_SHORT = r"(?:[ckm]?m|k?g|mg|m?L|ml|ft|in|yd|mi|lbs?|oz|hrs?|mins?|mph|s|h)"
+_UNIT = re.compile(
+    r"(?<=[\d}%)])(?:\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})\s*[CF]?|\s*\\degree|\s*[\u20ac\u00a3]"
+    rf"|(?:\s+{_NO_UNIT}[A-Za-z\u00b5]{{2,}}\.?(?:\s*/\s*[A-Za-z]+)?(?:\^\{{?-?\d\}}?)?){{1,4}}"
+    rf"|(?:\s*{_SHORT}|\s+[A-Z])(?:/[A-Za-z]+)?(?:\^\{{?-?\d\}}?)?)$"
+)
+_PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])\s*")
+_ROW_GAP = re.compile(r"\\\\\s*\[[^\[\]]*\]")
+_MEMBER = re.compile(r"^\s*\\?[a-zA-Z]+\s*\\in\b\s*")
+_EXPONENT = re.compile(r"(?<![\w.])(\d+(?:\.\d*)?|\.\d+)[eE]([-+]?\d+)")
+MODULUS = re.compile(r"\s*(?:\(\s*)?\\?(?:p|b)?mod(?:ulo)?\b\s*\{?\s*(?P<of>\w+)\s*\}?\s*\)?\s*$")
+BOUNDS = re.compile(r"(?<!-)[<>](?!-)|\\(?:leq?|geq?|lt|gt|leqslant|geqslant)\b")
 
 
-def in_one_form(truth: str, answer: str) -> tuple[str, str]:
-    r"""Both texts in one notation, where one of them has it only beside the other:
+def normalized(text: str) -> str:
+    r"""The text without decoration: LaTeX's commands for Unicode's signs, no sizes, colours, fonts and marks of
+    formulas, angle brackets made round, and no letter of a choice before a value.
 
-    - a row or a column of a matrix beside a tuple is that tuple
-    - a set of one tuple is the tuple
-    - an angle in degrees and in radians, which must be the same, is the one that the truth has
-    - a day of a month beside another one has the month before it
-    - x \ne 0 beside a union of intervals is \mathbb{R} \setminus \{0\}
+    Examples: r"$2\left(x\right)$" -> "2(x)", "2\u221a3" -> r"2\sqrt{3}", r"\textbf{(B)}\ 12" -> "12", "1e-7" ->
+    r"1 \times 10^{-7}"
     """
-    if (day := _day(truth)) is not None and (other := _day(answer)) is not None:
-        return day, other
-    answer = _one_angle(truth, answer)
-    truth, answer = _without_set(truth), _without_set(answer)
-    if _is_tuple(truth) != _is_tuple(answer):
-        truth, answer = _as_tuple(truth), _as_tuple(answer)
-    if _OF_REALS.search(truth) or _OF_REALS.search(answer):
-        truth, answer = _as_reals(truth), _as_reals(answer)
-    return truth, answer
+    text = _SPACE.sub(r"\1 ", _SIZES.sub("", _COLOURED.sub("", written_out(text))))
+    text = re.sub(r"\\[dt]frac\b", r"\\frac", text).replace(r"\varnothing", r"\emptyset")
+    text = _PLUS_MINUS.sub(r"\\pm ", _ROW_GAP.sub(r"\\\\", text))
+    text = text.replace(r"\langle", "(").replace(r"\rangle", ")")
+    text = _MEMBER.sub("", _FONT.sub(r"\1", text)).strip()
+    while (marked := _MARKS.fullmatch(text.rstrip(".,; "))) is not None:
+        text = marked[marked.lastindex or 0].strip()
+    text = _CHOICE.sub("", text if text.endswith("..") else text.rstrip(".,; "))
+    return _EXPONENT.sub(r"\1 \\times 10^{\2}", text)
 
 
-def _day(text: str) -> str | None:
-    """Example: "4th of July, 2024" -> "july 4 2024"."""
-    plain = " ".join(TEXT.sub(r" \1 ", text).split()).strip(" $.")
-    date = next((found for pattern in _DATES if (found := pattern.fullmatch(plain))), None)
-    return None if date is None else f"{date['month'].lower()} {int(date['day'])} {date['year'] or ''}".strip()
+def written_out(text: str) -> str:
+    r"""The text with LaTeX's commands in place of Unicode's signs, of "sqrt(...)" and of names such as "pi".
+
+    Examples: "2\u221a3" -> r"2\sqrt{3}", "x\u00b2" -> "x^{2}", "2 \u00bd" -> r"2 \frac{1}{2}"
+    """
+    text = _ROOT.sub(lambda match: rf"\sqrt{{{match[1] or match[2]}}}", text)
+    text = _RAISED.sub(lambda match: f"^{{{unicodedata.normalize('NFKC', match[0])}}}", text)
+    text = _FRACTION.sub(
+        lambda match: r"\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", match[0]).split("\u2044")), text
+    )
+    text = _CALLED.sub(lambda match: rf"\sqrt{{{match['root']}}}" if match["root"] else rf"\{match['name']} ", text)
+    return text.translate(_SIGNS)
 
 
-def _is_tuple(text: str) -> bool:
-    inside = _TUPLE.fullmatch(without_sizes(text).strip(" $."))
-    return inside is not None and is_balanced(inside["inside"])
+def without_unit(text: str) -> str:
+    r"""The text without words or a unit behind a number. Examples: "72 paper clips" -> "72", r"30^\circ" -> "30"."""
+    return _UNIT.sub("", text)
 
 
-def _as_tuple(text: str) -> str:
-    matrix = _MATRIX.fullmatch(text.strip(" $."))
-    if matrix is None:
-        return text
-    rows = [row.split("&") for row in re.split(r"\\\\(?:\s*\[[^\[\]]*\])?", matrix[2].strip()) if row.strip()]
-    if len(rows) > 1 and any(len(row) > 1 for row in rows):
-        return text
-    entries = [entry.strip() for row in rows for entry in row]
-    return f"({', '.join(entries)})" if len(entries) > 1 and all(entries) else text
+def same_words(one: str, other: str) -> bool:
+    """True if two texts differ only in blanks, and words of three letters or more in capitals. A letter in brackets is
+    that letter.
+
+    Examples: "x + 1" and "x+1" are the same, "(B)" and "B", "Yes" and "yes"; "2 5" and "25" are not.
+    """
+    texts = [re.sub(r"_\{(\w)\}", r"_\1", text) for text in (one, other)]
+    texts = [re.sub(r"(?<!\d)\s+|\s+(?!\s|\d)", "", text) for text in texts]
+    texts = [text[1] if re.fullmatch(r"\([A-J]\)", text) else text for text in texts]
+    return texts[0] == texts[1] or (
+        texts[0].lower() == texts[1].lower() and re.fullmatch("[A-Za-z]{3,}", texts[0]) is not None
+    )
 
 
-def _without_set(text: str) -> str:
-    inside = _SET_OF_TUPLE.fullmatch(without_sizes(text).strip(" $."))
-    return text if inside is None or not is_balanced(inside["inside"]) else f"({inside['inside']})"
-
-
-def _as_reals(text: str) -> str:
-    r"""Examples: x \ne 0, x \ne \pm 1, x \ne 1 and x \ne 2."""
-    names, values = set[str](), list[str]()
-    for part in re.split(r",|\\text\s*\{\s*and\s*\}|\band\b", text.strip(" $.")):
-        unequal = _UNEQUAL.fullmatch(part.strip())
-        if unequal is None and not values:
-            return text
-        if unequal is not None:
-            names.add(unequal["name"])
-        value = (part if unequal is None else unequal["value"]).strip()
-        if not re.fullmatch(r"(?:\\pm\s*)?-?(?:[\d./]|\\[dt]?frac|\\sqrt|\\pi|[{}\s])+", value):
-            return text
-        values += [value.replace(r"\pm", sign) for sign in ("", "-")] if r"\pm" in value else [value]
-    return rf"\mathbb{{R}} \setminus \{{{', '.join(values)}\}}" if len(names) == 1 else text
-
-
-def _one_angle(truth: str, answer: str) -> str:
-    angle = next((found for pattern in _ANGLES if (found := pattern.fullmatch(answer.strip(" $.")))), None)
-    if angle is None or (angle["sign"] == "(") != answer.strip(" $.").endswith(")"):
-        return answer
-    over = Fraction(angle["top"] or angle["over"] or 1)
-    under = Fraction(angle["under"] or angle["below"] or 1)
-    signs = [angle[name].startswith("-") for name in ("first", "second")]
-    if signs[0] != signs[1] or not under or over / under * 180 != Fraction(angle["degrees"]):
-        return answer
-    is_radians = [r"\pi" in angle[name] for name in ("first", "second")]
-    wanted = r"\pi" in truth
-    return angle["first"] if is_radians[0] == wanted else angle["second"]
+def split(text: str, marks: re.Pattern[str]) -> list[str]:
+    """Parts of the text between matches of `marks` that are outside of brackets and environments."""
+    parts, start, depth = list[str](), 0, 0
+    for token in re.finditer(rf"\\begin\b|\\end\b|\\[{{}}]|[([{{]|[)\]}}]|{marks.pattern}", text):
+        if token[0] in ("\\begin", "\\{", "(", "[", "{"):
+            depth += 1
+        elif token[0] in ("\\end", "\\}", ")", "]", "}"):
+            depth = max(0, depth - 1)
+        elif depth == 0:
+            parts.append(text[start : token.start()].strip())
+            start = token.end()
+    return [part for part in (*parts, text[start:].strip()) if part]

@@ -38,45 +38,6 @@ def test_endless_texts_score_0(text: str) -> None:
     assert judged(text, "B")[0] == 0
 
 
-NEGATIVE = "Which of the following statements is NOT true?\n(A) a (B) b (C) c (D) d"
-
-
-@pytest.mark.parametrize(
-    ("question", "text", "score"),
-    [
-        (NEGATIVE, "(B) is not true.", 1),
-        (NEGATIVE, "(B) is not true, since c.", 1),
-        (NEGATIVE, "Statement (B) is false.", 1),
-        (NEGATIVE, "(B) isn't true.", 1),
-        (NEGATIVE, "B is incorrect.", 1),
-        (NEGATIVE, "The answer is (B), which is not true.", 1),
-        (NEGATIVE, "The answer is (B) is not true.", 1),
-        (NEGATIVE, r"\boxed{B}", 1),
-        (NEGATIVE, "(B) is false. (A) is true and (C) is true.", 1),
-        (NEGATIVE, "(A) is true. (C) is true. (D) is true. So it is (B).", 1),
-        ("Which option is incorrect?", "(B) is incorrect.", 1),
-        ("All of these are mammals EXCEPT", "(B) is not true.", 1),
-        ("Select the statement that is false.", "(B) is wrong.", 1),
-        (NEGATIVE, "(A) is true. (B) is not.", 1),
-        ("Which of these can't be true?", "(B) can't be true.", 1),
-        ("Which does not work?", "(B) doesn't work.", 1),
-        (NEGATIVE, "Option B is ruled out.", 0),
-        (NEGATIVE, "(B) is true.", 0),
-        (NEGATIVE, "(A) is not true.", 0),
-        (NEGATIVE, "(B) is not the answer.", 0),
-        (NEGATIVE, "(B) isn't the right choice.", 0),
-        (NEGATIVE, "It is not (B).", 0),
-        (NEGATIVE, "(A) is not true and (B) is not true, so (A).", 0),
-        ("Which of the following is true?", "(B) is not true.", 0),
-        ("Which of the following is true?", "(B) is false.", 0),
-        ("Which of the following is true? Do not explain.", "(B) is not true.", 0),
-        ("", "(B) is not true.", 0),
-    ],
-)
-def test_a_question_for_what_is_not_true_is_answered_by_what_is_not(question: str, text: str, score: float) -> None:
-    assert MultipleChoice()(RewardInput("", text, "B", question=question)).score == score
-
-
 @cases("reward_type, scores")
 def test_a_reward_type_pays_for_the_box_as_in_roll(reward_type: RewardType, scores: list[float]) -> None:
     texts = (r"\boxed{B}", "The answer is B.", r"\boxed{A}", "The answer is A.")

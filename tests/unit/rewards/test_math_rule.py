@@ -16,6 +16,7 @@ from roll.rewards.base import RewardInput
 from roll.rewards.config import RewardConfig
 from roll.rewards.math_rule import MathRule
 from roll.rewards.table import row_checks
+from roll.utils.answers.final_answer import answer_in_prose
 from roll.utils.answers.math_equal import MathEqual, is_huge, reference
 from tests.helpers.cases import cases
 
@@ -25,34 +26,26 @@ def math_rule() -> MathRule:
     return MathRule()
 
 
-@pytest.mark.parametrize(
-    ("response", "truth"),
-    [
-        (r"so \boxed{\frac{1}{2}}", "0.5"),
-        (r"so \boxed{\dfrac{1}{2}}", r"\frac12"),
-        (r"\boxed{\frac{\sqrt{3}}{2}}", r"$\frac{\sqrt3}{2}$"),
-        (r"<think>\boxed{3}</think> it is \boxed{4}", "4"),
-        ("<think>first 3</think>The answer is 4.", "4"),
-        ("the answer is 1,234", "1234"),
-        ("She pays $72.", "48 + 24 = 72\n#### 72"),
-        ("72.0", r"Hence \boxed{72}"),
-        (r"\boxed{50\%}", "0.5"),
-        ("50%", "50"),
-        (r"\boxed{50}", r"50\%"),
-        (r"\boxed{x=5}", "5"),
-        (r"\boxed{(1,2)}", "(1,2)"),
-        (r"\boxed{\{1,2\}}", r"\{2,1\}"),
-        (r"\boxed{12 \text{ cm}}", "12"),
-        (r"\boxed{\text{(B)}}", "B"),
-        (r"\boxed{2^{10}}", "1024"),
-        (r"\boxed{-\infty}", r"-\infty"),
-        ("2 / 4", "0.5"),
-        ("a" * 100_000 + " 7", "7"),
-        (r"\boxed{10^{10^{10}}}", r"10^{10^{10}}"),
-    ],
-)
-def test_right_answers_score_1(math_rule: MathRule, response: str, truth: str) -> None:
-    assert math_rule(RewardInput("", response, truth)).score == 1
+@cases("truth, right, wrong")
+def test_answers_as_models_give_them_to_data_sets(
+    math_rule: MathRule, truth: str, right: list[str], wrong: list[str]
+) -> None:
+    assert misjudged(math_rule, truth, right, 1) == []
+    assert misjudged(math_rule, truth, wrong, 0) == []
+
+
+@cases("truth, responses")
+def test_what_a_policy_must_not_be_paid_for(math_rule: MathRule, truth: str, responses: list[str]) -> None:
+    assert misjudged(math_rule, truth, responses, 0) == []
+
+
+def misjudged(math_rule: MathRule, truth: str, responses: list[str], score: float) -> list[str]:
+    return [text for text in responses if math_rule(RewardInput("", text, truth)).score != score]
+
+
+@cases("text, answer")
+def test_outside_a_box_the_last_value_counts(text: str, answer: str | None) -> None:
+    assert answer_in_prose(text) == answer
 
 
 def test_thinking_that_the_prompt_opened_and_nobody_closed_scores_0(math_rule: MathRule) -> None:
@@ -62,37 +55,21 @@ def test_thinking_that_the_prompt_opened_and_nobody_closed_scores_0(math_rule: M
 
 
 @pytest.mark.parametrize(
-    ("response", "truth"),
+    "response",
     [
-        (r"<think>\boxed{4}</think> it is \boxed{3}", "4"),
-        (r"<think>\boxed{4}</think>", "4"),
-        (r"<think>cut off at \boxed{4}", "4"),
-        ("<think>let me try 41, or maybe 42", "42"),
-        (r"<think>\boxed{42} no wait, that is wrong", "42"),
-        (r"\boxed{42", "42"),
-        (r"\boxed{42} no, \boxed{43", "42"),
-        (r"\boxed{4} or \boxed{3}", "4"),
-        (r"\boxed{-4}", "4"),
-        (r"\boxed{0.33}", r"\frac13"),
-        (r"\boxed{(2,1)}", "(1,2)"),
-        (r"\boxed{}", "4"),
-        (r"\boxed{\frac{", "4"),
-        (r"}}}{{{ \boxed{\\{{}", "4"),
-        (r"\boxed{hello world}", "4"),
-        (r"\boxed{tenth}", "10"),
-        (r"\boxed{10^{10^{10}}}", "3"),
-        (r"\boxed{2^{999999999999}}", "3"),
-        (r"\boxed{9999999!}", "3"),
-        (r"\boxed{((((9^9)^9)^9)^9)}", "3"),
-        (r"\boxed{" * 5000, "3"),
-        (r"\boxed{" + "1+" * 5000 + "1}", "3"),
-        ("no idea", "4"),
-        ("", "4"),
+        r"}}}{{{ \boxed{\\{{}",
+        r"\boxed{10^{10^{10}}}",
+        r"\boxed{2^{999999999999}}",
+        r"\boxed{9999999!}",
+        r"\boxed{((((9^9)^9)^9)^9)}",
+        r"\boxed{" * 5000,
+        r"\boxed{" + "1+" * 5000 + "1}",
+        "no idea",
     ],
 )
-def test_wrong_answers_and_garbage_score_0_quickly(math_rule: MathRule, response: str, truth: str) -> None:
+def test_garbage_and_huge_numbers_score_0_quickly(math_rule: MathRule, response: str) -> None:
     started = time.thread_time()
-    assert math_rule(RewardInput("", response, truth)).score == 0
+    assert math_rule(RewardInput("", response, "3")).score == 0
     assert time.thread_time() - started < 20
 
 
@@ -115,35 +92,6 @@ def test_truths_are_found_in_solutions_and_never_computed_without_end(math_rule:
     assert all(map(is_huge, ["10^{10^{10}}", "9**9**9**9", "2^{99999}", "99999!"]))
     assert not any(map(is_huge, ["2^{10}", "2^{2^3}", "10!", "x^2", "1" * 500, "0^{0^0}"]))
     assert math_rule(RewardInput("", r"\boxed{7}", 10**5000)).score == 0
-
-
-@cases("truth, right, wrong")
-def test_a_value_in_a_box(math_rule: MathRule, truth: str, right: list[str], wrong: list[str]) -> None:
-    """Numbers are read exactly, a form of the value is right, rows count in their order, and a box that says several
-    things is wrong."""
-    assert misjudged(math_rule, truth, [rf"so \boxed{{{answer}}}" for answer in right], 1) == []
-    assert misjudged(math_rule, truth, [rf"so \boxed{{{answer}}}" for answer in wrong], 0) == []
-
-
-@cases("truth, right, wrong")
-def test_a_response_is_paid_for_the_value_that_it_commits_to(
-    math_rule: MathRule, truth: str, right: list[str], wrong: list[str]
-) -> None:
-    """A reason in brackets, a rounding or a list of formulas is part of the answer; several guesses, or the value of a
-    key of answers, are none."""
-    assert misjudged(math_rule, truth, right, 1) == []
-    assert misjudged(math_rule, truth, wrong, 0) == []
-
-
-def misjudged(math_rule: MathRule, truth: str, responses: list[str], score: float) -> list[str]:
-    return [text for text in responses if math_rule(RewardInput("", text, truth)).score != score]
-
-
-@cases("response, truth, is_right")
-def test_outside_a_box_signs_and_fractions_of_latex_belong_to_the_number(
-    math_rule: MathRule, response: str, truth: str, is_right: bool
-) -> None:
-    assert math_rule(RewardInput("", response, truth)).score == is_right
 
 
 @pytest.mark.parametrize(
@@ -208,21 +156,6 @@ def test_a_row_whose_ground_truth_is_no_text_or_number_is_refused(truth: Any, sa
 @pytest.mark.parametrize("truth", ["5", 5, 0, 1e-07, ["5", 6], '["a"]', np.int64(3), Decimal("2.5")])
 def test_a_row_with_a_text_a_number_or_a_list_of_these_is_read(truth: Any) -> None:
     read(truth)
-
-
-def test_outside_a_box_the_last_number_counts_with_what_hedges_it(math_rule: MathRule) -> None:
-    def score(response: str, truth: str) -> float:
-        return math_rule(RewardInput("", response, truth)).score
-
-    assert score("It is 1.6e-19.", "1.6e-19") == score(r"It is 1.6 \times 10^{-19} C", "1.6e-19") == 1
-    assert score("It is 5.", "5") == score("It is +5", "5") == score(r"So 50\%", "0.5") == 1
-    assert score("first 4, then 5", "5") == score("7 * 4 = 28 or so, then 5", "5") == 1
-    assert score("It is 4 or 5.", "5") == score("It is not 5", "5") == score(r"x \neq 5", "5") == 0
-    assert score("It is 4 or 5.", "4, 5") == 1
-    assert score("between 4 and 5", "5") == score("4 to 5", "5") == score("5 is not the answer", "5") == 0
-    assert score(r"So it is $\sqrt{5}$", "5") == score("So it is 3x+5", "5") == score("It is 5x", "5") == 0
-    assert score(r"So it is $\sqrt{5}$", r"\sqrt{5}") == score("y = 2x + 5", "2x+5") == score("$x = 5$ cm", "5") == 1
-    assert score(r"It is \boxed{5}, in \boxed{}.", "5") == 1
 
 
 @pytest.mark.parametrize(("tolerance", "is_right"), [(None, False), (0.01, True), (0.001, False)])
