@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import json
-import random
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 from PIL import Image
 from transformers import AutoModelForImageTextToText
 
 from roll.run.records.replay import read
-from tests.e2e.faults import SMALL
 from tests.e2e.picture_loop import PlainLoop, recorded
-from tests.e2e.test_ahead_faults import assert_no_group_lost_or_trained_twice, engines_of
-from tests.e2e.test_modes import beside, sampled_and_learnt
 from tests.e2e.test_rlvr import assert_engine_and_trainer_agree
-from tests.helpers.runs import END_LIMIT_S, REPOSITORY, Run, comparable
+from tests.helpers.runs import REPOSITORY, Run, comparable
 from tests.parity.strategies import shown as tiny
-from tests.unit.datasets.pictures.files import bomb, encoded, pixels, png
-from tests.unit.datasets.pictures.test_decode import oriented
+from tests.unit.datasets.pictures.files import pixels
 
 StartRun = Callable[..., Run]
 LAKE = """
@@ -90,103 +82,6 @@ def test_engine_and_trainer_see_the_same_pictures(count_data: Path, start_run: S
     records = "".join(path.read_text() for path in (run.output_dir / "rollouts").glob("step_*.jsonl"))
     assert '"form": "file"' in records
     assert sum(row.get("rollout/failed_fraction", 0) for row in run.metrics.values()) > 0, sorted(run.metrics[1])
-    run.assert_all_gone()
-
-
-def odd_pictures(folder: Path) -> tuple[set[str], dict[str, str]]:
-    """Ten of each kind: the names of those that a model is shown, and what is said of those that fail, by name."""
-    shown: set[str] = set()
-    said: dict[str, str] = {}
-    huge = bomb()
-    for seed in range(10):
-        picture = Image.fromarray(pixels(50, 70, seed))
-        frames = [Image.fromarray(pixels(30, 40, seed + other)) for other in (1, 2)]
-        clear = Image.fromarray(np.full((50, 70), seed, np.uint8) + np.arange(70, dtype=np.uint8), "P")
-        clear.putpalette(range(256), "RGB")
-        odd = {
-            "cmyk.jpg": encoded(picture.convert("CMYK"), "JPEG"),
-            "palette.png": encoded(clear, transparency=seed),
-            "deep.png": encoded(Image.fromarray(pixels(50, 70, seed)[..., 0].astype(np.uint16) * 257)),
-            "turned.jpg": oriented("JPEG", 1 + seed % 8, seed),
-            "dot.png": png(1, 1, seed),
-            "moving.gif": encoded(picture, "GIF", save_all=True, append_images=frames),
-        }
-        whole = png(50, 70, seed)
-        broken = {
-            "cut.png": (whole[: len(whole) * (seed + 1) // 12], ""),
-            "huge.png": (huge, "exceeds limit"),
-            "none.png": (b"hello" * seed, ""),
-            "long.png": (png(1, 201 + seed, seed), "one side is over 200 times the other"),
-        }
-        for name, contents in odd.items():
-            shown.add(f"{seed}-{name}")
-            (folder / f"{seed}-{name}").write_bytes(contents)
-        for name, (contents, reason) in broken.items():
-            said[f"{seed}-{name}"] = reason
-            (folder / f"{seed}-{name}").write_bytes(contents)
-    return shown, said
-
-
-@pytest.mark.slow
-def test_odd_pictures_are_shown_and_damaged_ones_fail_their_tasks(
-    count_data: Path, tmp_path: Path, start_run: StartRun
-) -> None:
-    """Engine and trainer see the same of each; every task of a damaged one fails with its row, and nobody is shown a
-    blank picture in its place."""
-    shown, said = odd_pictures(tmp_path)
-    names = sorted(shown | said.keys())
-    row = {"prompt": "<image>how many?", "ground_truth": "1", "tag": "count"}
-    file = tmp_path / "odd.jsonl"
-    file.write_text("".join(json.dumps(row | {"images": [name]}) + "\n" for name in names))
-    run = start(
-        start_run, count_data, "max_steps=4", "eval_steps=-1", "save_steps=-1", "max_failed_fraction=0.9",
-        "recorder.num_groups=64", "actor_train.training_args.warmup_steps=1", "num_return_sequences_in_group=2",
-        "actor_train.training_args.gradient_accumulation_steps=1", f"actor_train.data_args.file_name={file}",
-    )  # fmt: skip
-    assert run.wait() == 0, run.text
-    assert_engine_and_trainer_agree(run)
-    answered: set[str] = set()
-    failed: dict[str, str] = {}
-    for path in (run.output_dir / "rollouts").glob("step_*.jsonl"):
-        for record in read(path):
-            (picture,) = record.pictures
-            if record.reward is None:
-                failed[Path(picture.place).name] = record.extra["failure"]
-            else:
-                answered.add(Path(picture.place).name)
-    assert answered == shown, answered ^ shown
-    assert failed.keys() == said.keys(), failed.keys() ^ said.keys()
-    for name, failure in failed.items():
-        place = f"odd.jsonl:{1 + names.index(name)}, column images[0]"
-        assert place in failure and said[name] in failure, (name, failure)
-    run.assert_all_gone()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["hf_infer", "vllm"])
-def test_engines_that_are_killed_amid_answers_to_pictures_lose_no_group(
-    engine: str, count_data: Path, start_run: StartRun, tmp_path: Path
-) -> None:
-    """Answers under way go on at the other engine, and the one that comes back sees with the newest weights."""
-    dumps, config = tmp_path / "dumps", {"hf_infer": "tiny_count", "vllm": "tiny_count_vllm"}[engine]
-    run = start(
-        start_run, count_data, *SMALL, "actor_train.training_args.warmup_steps=1", "eval_steps=-1", "save_steps=-1",
-        "num_gpus_per_node=3", "actor_infer.device_mapping=[1,2]", "async_generation_ratio=1", "max_staleness=2",
-        "max_running_requests=8", "rollout_mock.enable=true", f"rollout_mock.dump_dir={dumps}", config=config,
-    )  # fmt: skip
-    chance = random.Random(engine)
-    for _ in range(2):
-        run.wait_for_step(max(run.metrics, default=0) + 3)
-        time.sleep(chance.random() / 2)
-        chance.choice(engines_of(run)).kill()
-    run.wait_for_step(max(run.metrics) + 5)
-    run.process.send_signal(signal.SIGTERM)
-    assert run.wait(END_LIMIT_S) == 143, run.text
-    assert_no_group_lost_or_trained_twice(dumps, num_groups=4, reach=3 * 4)
-    name = "train_infer/log_prob_diff_max"
-    assert max(row[name] for step, row in run.metrics.items() if step and name in row) < 1e-4
-    assert run.text.count("was restarted in") >= 2
-    assert "Traceback (most recent call last)" not in run.text, run.text
     run.assert_all_gone()
 
 
@@ -390,31 +285,3 @@ def test_a_run_learns_what_a_plain_loop_learns_of_the_same_rollouts(
     for step in (1, 2, 3):
         mean = (loop.norms[2 * step - 2] + loop.norms[2 * step - 1]) / 2
         assert run.metrics[step]["actor/grad_norm"] == pytest.approx(mean, rel=1e-3), step
-
-
-@pytest.mark.slow
-def test_explorer_and_trainer_apart_learn_what_one_process_learns(count_data: Path, start_run: StartRun) -> None:
-    """Pictures go by their place and digest: the trainer, which has no rows, reads them where they are."""
-    settings = (
-        *SHORT,
-        "eval_steps=-1",
-        "rollout_batch_size=8",
-        "actor_train.training_args.per_device_train_batch_size=16",
-    )
-    one = start(start_run, count_data, *settings, name="one")
-    assert one.wait() == 0, one.text
-    place = one.output_dir.parent / "experience"
-    shared = (*settings, f"+experience.dir={place}")
-    trainer = start(start_run, count_data, *shared, "+mode=train", name="trainer")
-    explorer = beside(start(start_run, count_data, *shared, "+mode=explore", name="explorer"), "explore")
-    assert trainer.wait() == 0, trainer.text
-    assert explorer.wait() == 0, explorer.text
-    for step in (1, 2, 3):
-        whole = {
-            name: value for name, value in sampled_and_learnt(one.metrics[step]).items() if "train_infer" not in name
-        }
-        apart = sampled_and_learnt(trainer.metrics[step])
-        assert {name: apart.get(name) for name in whole} == whole, f"step {step}"
-    assert one.metrics[3]["actor/grad_norm"] > 0
-    trainer.assert_all_gone()
-    explorer.assert_all_gone()

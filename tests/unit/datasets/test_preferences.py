@@ -86,16 +86,6 @@ def test_a_template_that_rewrites_earlier_turns_compares_last_answers_alone(
         load(tmp_path, tiny_tokenizer, row, template=template)
 
 
-def test_names_of_columns_margins_and_ties(tmp_path: Path, tiny_tokenizer: "Tokenizer") -> None:
-    rows = [
-        {"question": "31", "good": "13", "bad": "31", "lead": 0.5},
-        {"question": "31", "good": "13", "bad": "13", "lead": 0},  # nothing to compare
-        {"question": "42", "good": "24", "bad": "42", "lead": 2},
-    ]
-    names: dict[str, Any] = {"prompt": "question", "chosen": "good", "rejected": "bad", "margin": "lead"}
-    assert load(tmp_path, tiny_tokenizer, *rows, **names).margins.tolist() == [0.5, 0.5, 2, 2]
-
-
 def test_pairs_whose_rows_are_the_same_are_left_out_whatever_makes_them_so(
     tmp_path: Path, tiny_tokenizer: "Tokenizer"
 ) -> None:

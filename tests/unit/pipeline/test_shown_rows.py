@@ -9,8 +9,6 @@ import pytest
 
 from roll.errors import ConfigError
 from roll.models.vision.files import vision_of
-from roll.pipeline.agentic.agentic_checks import machine_problems
-from roll.pipeline.agentic.agentic_config import AgenticConfig
 from roll.pipeline.distill.distill_config import DistillConfig
 from roll.pipeline.rlvr.rlvr_checks import local_rows as rlvr_rows
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
@@ -24,7 +22,6 @@ from roll.run.start.shown_models import check_shown
 from tests.helpers.configs import config as rlvr
 from tests.helpers.pictures import make_model_dir
 from tests.unit.datasets.pictures.files import png
-from tests.unit.pipeline.agentic.test_config import tree
 
 ROW = {"instruction": "<image>?", "images": ["a.png"], "output": "1"}
 
@@ -178,20 +175,3 @@ def test_a_plan_says_of_models_what_the_run_would(model_dir: Path, tiny_model_di
     assert critic.startswith("critic: the rows show pictures, of which its model makes other tokens")
     (judge,) = problems(model_dir, tiny_model_dir, **shown)
     assert judge.startswith("rewards.seen.judge_sees_pictures: true, but rewards.seen is ")
-
-
-def test_a_plan_of_episodes_looks_at_every_model(model_dir: Path, tiny_model_dir: Path) -> None:
-    def problems(policy: Path, critic: object) -> list[str]:
-        changes = {
-            "pretrain": str(policy),
-            "custom_envs.Lake.env_manager_cls": "vl_trajectory",
-            "adv_estimator": "gae",
-            "critic": {**role(device=4), "model_args": {"model_name_or_path": str(critic)}},
-        }
-        return [problem.text for problem in machine_problems(AgenticConfig.model_validate(tree(changes)))]
-
-    assert problems(model_dir, model_dir) == problems(model_dir, "not/here") == []
-    (critic,) = problems(model_dir, tiny_model_dir)
-    assert critic.startswith("critic: the rows show pictures, which its model does not see")
-    (policy,) = problems(tiny_model_dir, model_dir)
-    assert "takes text alone" in policy

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import replace
 from itertools import combinations
@@ -101,12 +100,6 @@ def test_groups_with_fewer_answers_than_k_have_no_say_in_pass_at_k():
     assert "val/pass_at_2" in validation_metrics(groups) and "val/pass_at_4" not in validation_metrics(groups)
 
 
-@pytest.mark.parametrize("solved", [0, 1, 2])
-def test_pass_at_k_of_fewer_than_k_answers_is_no_number(solved: int):
-    assert math.isnan(pass_at_k(2, solved, 4))
-    assert not math.isnan(pass_at_k(2, solved, 2))
-
-
 EVAL = {"eval_sets.sums.data_args.file_name": "sums.jsonl"}
 NOBODY = 2**22 + 1  # the number of no process
 
@@ -129,13 +122,6 @@ def test_the_newest_checkpoint_is_measured_and_nothing_is_removed(tmp_path: Path
     assert found is not None and found.path == newest and found.state.steps_done == 5
     assert under_way.exists()
     assert checkpoint_to_measure(store, False) is None
-
-
-def test_a_checkpoint_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no checkpoint in .* to measure"):
-        checkpoint_to_measure(CheckpointStore(tmp_path), True)
-    with pytest.raises(ConfigError, match="resume_from_checkpoint"):
-        checkpoint_to_measure(CheckpointStore(tmp_path), str(tmp_path / "step_000001"))
 
 
 def test_the_engines_start_with_the_policy_of_the_checkpoint_and_the_tokenizer_of_the_run(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -100,15 +100,6 @@ def test_each_task_gets_its_recorded_group_whatever_comes_first(dumped: Path) ->
         group = played(rollouter, number, f"row-{number}")
         assert (group.group_id, group.task.task_id) == (number, f"row-{number}")
         assert_same_rows(group.trajectories, ROWS)
-
-
-def test_a_step_that_is_made_again_replaces_its_record(dumped: Path) -> None:
-    again = replace(ROWS[0], reward=2.0)
-    RolloutDump(dumped).write(2, [TrajectoryGroup(task("row-2"), 2, (again, *ROWS[1:]))])
-    rollouter = recorded(dumped)
-    assert played(rollouter, 2, "row-2").trajectories[0].reward == 2.0
-    with pytest.raises(ConfigError, match=r"group 3, of step 1, is not among the recorded ones \(0 to 2\)"):
-        played(rollouter, 3, "row-3")
 
 
 @cases("changes, name, said")

@@ -12,7 +12,6 @@ from roll.distributed.executor.processes.resource_manager import (
     AssignedSlot,
     Node,
     begin_environment,
-    import_environment,
     in_order,
     platform_of_cluster,
     rank_environment,
@@ -74,16 +73,6 @@ def test_ranks_on_two_nodes_see_their_own_gpus_and_meet_at_the_first():
         "MASTER_ADDR": "10.0.0.1",
     }
     assert rank_environment(slots, slots[2], is_distributed=True)["LOCAL_WORLD_SIZE"] == "1"
-
-
-def test_workers_get_the_drivers_folders_and_the_code_before_the_path_of_their_node():
-    folders = ["/code", "/runs/mine"]
-    assert import_environment(folders, "/code", {}) == {
-        "ROLL_IMPORT_FOLDERS": "/code:/runs/mine",
-        "PYTHONPATH": "/code:${PYTHONPATH}",
-    }
-    assert import_environment(folders, "/code", {"PYTHONPATH": "/users"})["PYTHONPATH"] == "/code:/users"
-    assert "PYTHONPATH" not in import_environment(folders, None, {"PYTHONPATH": "/users"})  # installed
 
 
 def test_workers_start_with_what_their_platform_needs():

@@ -16,34 +16,6 @@ def take(slots: AnswerSlots, name: str, most: int, order: int = 0) -> asyncio.Ta
     return asyncio.create_task(slots.take(name, most, slots.place(order)))
 
 
-def test_the_first_in_line_gets_what_is_free_and_keeps_its_place_for_the_rest() -> None:
-    async def play() -> list[tuple[str, int]]:
-        slots, begun = AnswerSlots(4), []
-
-        async def serve(name: str, num_answers: int) -> None:
-            place = slots.place()
-            while num_answers:
-                count = await slots.take(name, num_answers, place)
-                begun.append((name, count))
-                num_answers -= count
-
-        tasks = [asyncio.create_task(serve(*request)) for request in (("a", 3), ("b", 2), ("c", 1), ("huge", 9))]
-        await settle()
-        assert begun == [("a", 3), ("b", 1)]
-        assert slots.num_waiting == 3
-        for _ in range(2):
-            slots.give_back(1)  # both in one turn of the loop
-        await settle()
-        assert begun[2:] == [("b", 1), ("c", 1)]
-        for _ in range(9):
-            slots.give_back(1)
-            await settle()
-        await asyncio.gather(*tasks)
-        return begun[4:]
-
-    assert asyncio.run(play()) == [("huge", 1)] * 9
-
-
 def test_who_leaves_the_line_or_is_cancelled_takes_no_slot() -> None:
     async def play() -> None:
         slots = AnswerSlots(2)

@@ -73,24 +73,6 @@ def make_worker(max_answers: int | None, role: WorkerConfig | None = None) -> tu
     return worker, worker.strategy
 
 
-def test_no_more_answers_than_allowed_are_in_flight_and_all_requests_are_served() -> None:
-    requests = [GenerationRequest(f"r{n}", np.array([n], np.int32), SamplingParams(3), 1 + n % 3) for n in range(30)]
-
-    async def most(max_answers: int | None) -> int:
-        worker, strategy = make_worker(max_answers)
-        await worker.setup()
-        worker.submit(requests)
-        served: dict[str, object] = {}
-        while len(served) < len(requests):
-            served |= dict((await worker.take()).unpack())
-        assert set(served) == {request.request_id for request in requests}
-        return strategy.num_most
-
-    assert asyncio.run(most(None)) == 60
-    assert asyncio.run(most(4)) == 4
-    assert asyncio.run(most(1)) == 1  # the answers of a group one after the other
-
-
 class LengthsStrategy(FakeGenerateStrategy):
     """Answer i of a group to prompt [.., n] is [n, i] and ends when it is told to."""
 
