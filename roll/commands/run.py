@@ -20,9 +20,9 @@ from roll.errors import ConfigError, RollError
 from roll.run.kind import kind_of
 from roll.run.spec import PipelineSpec, pipeline_of
 from roll.run.start.load import Loaded, check, plan_text
-from roll.run.start.memory_report import MemoryReport, memory_report
+from roll.run.start.memory_report import memory_report
 from roll.run.start.preflight import multimodal_notes
-from roll.run.start.start_checks import StartOptions, beside_mistakes, foreseen, refusals
+from roll.run.start.start_checks import MemoryReport, StartOptions, beside_mistakes, foreseen, refusals
 from roll.utils.imports import resolve
 from roll.utils.logging import complain, masked_output
 

@@ -17,20 +17,14 @@ from roll.utils.secrets import mask
 INSTALL = "pip install modelscope"
 
 
-def is_on_modelscope(args: ModelArgs) -> bool:
-    return _is_there(args, args.model_name_or_path)
-
-
 def local_model(args: ModelArgs) -> ModelArgs:
     """The same with directories for model and tokenizer that are named by ids of ModelScope: they are brought into the
     cache of this machine unless they are there. Raises ConfigError where that fails."""
     names = {"model_name_or_path": args.model_name_or_path, "tokenizer_path": args.tokenizer_path}
-    directories = {key: _directory(name) for key, name in names.items() if name is not None and _is_there(args, name)}
+    directories = {
+        key: _directory(name) for key, name in names.items() if name is not None and args.is_of_modelscope(name)
+    }
     return args.model_copy(update=directories) if directories else args
-
-
-def _is_there(args: ModelArgs, name: str | None) -> bool:
-    return args.download_type == MODELSCOPE and name is not None and is_hub_id(name)
 
 
 def _directory(name: str) -> str:

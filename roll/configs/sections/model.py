@@ -6,6 +6,7 @@ from pydantic import BeforeValidator
 
 from roll.configs.base import Settings, setting
 from roll.configs.sections.data import Names, Place
+from roll.utils.files import is_hub_id
 
 DTYPES = {
     "float32": "fp32",
@@ -151,6 +152,14 @@ class ModelArgs(Settings):
     def recomputed(self) -> Recomputed:
         """Return what a trainer on transformers computes again in its backward pass."""
         return "nothing" if self.disable_gradient_checkpointing else self.recompute_granularity
+
+    @property
+    def is_on_modelscope(self) -> bool:
+        return self.is_of_modelscope(self.model_name_or_path)
+
+    def is_of_modelscope(self, name: str | None) -> bool:
+        """True for an id of ModelScope."""
+        return self.download_type == MODELSCOPE and name is not None and is_hub_id(name)
 
     @property
     def has_lora(self) -> bool:

@@ -6,8 +6,7 @@ from typing import Any
 
 from roll.configs.problems import Problem
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.model_numbers import text_part, why_no_packs, why_no_parts
-from roll.configs.strategies.sequence_parallel import head_problems, rope_problems
+from roll.configs.strategies.model_numbers import CHANGING_ROPE, rope_kinds, text_part, why_no_packs, why_no_parts
 
 
 def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
@@ -32,3 +31,29 @@ def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem
             )
     yield from head_problems(choice, text)
     yield from rope_problems(choice, text)
+
+
+def head_problems(choice: Choice, text: Mapping[str, Any]) -> Iterator[Problem]:
+    """Heads that do not divide, by the config.json of the model (of its text part). Key-value heads may be too few:
+    they are repeated."""
+    together, heads = choice.worker.model_args.ulysses_size, text.get("num_attention_heads")
+    if type(heads) is int and heads % together:
+        key = f"{choice.role.name}.model_args.ulysses_size"
+        fitting = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
+        model = choice.worker.model_args.model_name_or_path
+        yield Problem(
+            f"{key}: {together} does not divide the {heads} attention heads of {model}. Sizes that do: {fitting}.",
+            (key, f"{choice.role.name}.model_args.model_name_or_path"),
+        )
+
+
+def rope_problems(choice: Choice, text: Mapping[str, Any]) -> Iterator[Problem]:
+    """Rotary frequencies that a model takes anew from the positions it is given: those of a part are other ones than
+    those of the whole sequence."""
+    args, key = choice.worker.model_args, f"{choice.role.name}.model_args.ulysses_size"
+    if args.ulysses_size > 1 and (changing := sorted(rope_kinds(text) & CHANGING_ROPE)):
+        yield Problem(
+            f"{key}: {args.ulysses_size} with {args.model_name_or_path}, whose config.json has rope_type "
+            f"{changing[0]}: its rotary frequencies follow the longest position that a rank sees. Set it to 1.",
+            (key, f"{choice.role.name}.model_args.model_name_or_path"),
+        )

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from roll.configs.problems import Problem
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import FEATURES, Feature
-from roll.configs.strategies.model_facts import VLLM_REFUSED
-from roll.configs.strategies.spec import GpuShareKey, KnownModels, LoraSync, Package, StrategySpec
+from roll.configs.strategies.spec import GpuShareKey, LoraSync, Package, StrategySpec
 from roll.utils.imports import resolve
 
 if TYPE_CHECKING:
@@ -113,14 +112,6 @@ _SPECS = (
         warnings="roll.distributed.strategy.vllm.args:warnings",
         environment="roll.distributed.strategy.vllm.args:environment",
         tested="vllm",
-        known_models=KnownModels(
-            "vLLM",
-            asked_keys={  # transformers reads neither
-                "glm4v": ("attention_bias", "it would leave out the biases of attention, which these models have"),
-                "qwen3_vl_moe": ("norm_topk_prob", "it does not start"),
-            },
-            refused=VLLM_REFUSED,
-        ),
         memory={"generate": "roll.configs.memory.engine:vllm_memory"},
         size_keys=_SIZES,
         share=GpuShareKey("gpu_memory_utilization", default_share=0.92, holds_everything=True),

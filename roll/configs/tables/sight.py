@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -52,11 +51,6 @@ class VisionFacts:
     colours: tuple[_Colours, _Colours] | None = None
 
 
-_NAMED = re.compile(
-    r"(^|[-_.])(\d*vl|vlm|vision|omni|llava|internvl[\d_.]*|pixtral|paligemma\d*|idefics\d*|smolvlm\d*|molmo|ovis[\d.]*"
-    r"|minicpm-?[vo]|audio|glm-4\.[156]v)([-_.]|$)",
-    re.IGNORECASE,
-)
 WRITTEN: Mapping[str, tuple[str, str]] = {
     "gemma3": ("<start_of_image>", "\n\n<start_of_image><image_soft_token><end_of_image>\n\n"),
     "internvl": ("<IMG_CONTEXT>", "<img><IMG_CONTEXT></img>"),
@@ -291,8 +285,3 @@ class VisionModel:
         least = sizes.min_pixels if min_pixels is None else max(sizes.min_pixels, min_pixels)
         most = sizes.max_pixels if max_pixels is None else min(sizes.max_pixels, max_pixels)
         return replace(self, sizes=replace(sizes, min_pixels=min(least, most), max_pixels=most))
-
-
-def sounds_like_one(name: str | None) -> bool:
-    """True for a name such as models have that take pictures or sound, where no config.json says so."""
-    return bool(_NAMED.search((name or "").rpartition("/")[2]))

@@ -9,7 +9,6 @@ from roll.configs.checks.platforms import NO_TREES
 from roll.configs.problems import Problem
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import FEATURES, Feature
-from roll.configs.strategies.model_numbers import text_part, why_no_parts
 from roll.configs.strategies.table import feature_problem, spec_of
 from roll.configs.tables.features import FeaturePlugin
 from roll.platforms.table import PLATFORMS, machine_platform
@@ -75,8 +74,11 @@ def tree_rows(config: RunConfig, plan: RunPlan, models: Mapping[str, Mapping[str
             reasons = [f"{NO_TREES}, and devices are of platform {platform.name}"]
         if plan.shows_pictures:
             reasons.append("rows show pictures")
-        if role in models and (why := why_no_parts(text_part(models[role]))):
-            reasons.append(f"{worker.model_args.model_name_or_path}, {why}")
+        if role in models:
+            from roll.configs.strategies.model_numbers import text_part, why_no_parts  # where a model is known
+
+            why = why_no_parts(text_part(models[role]))
+            reasons += [f"{worker.model_args.model_name_or_path}, {why}"] if why else []
         is_open = worker.use_prefix_sharing == "auto" and role not in models
         if_it_can = " if the model allows it" * is_open
         once = f", common prefixes of rows in a micro batch are computed once{if_it_can}"

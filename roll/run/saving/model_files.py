@@ -1,24 +1,45 @@
 """Model files on this machine: config.json, in a directory or in the hub's cache. Nothing is downloaded."""
 
+from __future__ import annotations
+
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.data import DataArgs
-from roll.configs.sections.model import ModelArgs
-from roll.configs.tables.sight import VisionModel
-from roll.models.hub import is_on_modelscope
+from roll.configs.sections.model import Head, ModelArgs
 from roll.utils.files import is_hub_id, path_info
+from roll.utils.imports import resolve
+
+if TYPE_CHECKING:
+    from roll.configs.tables.sight import VisionModel
+
+_SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)[bB](?![A-Za-z])")
 
 
 def read_model_config(args: ModelArgs) -> tuple[Mapping[str, Any] | None, str]:
     """config.json of a role's model with its `model_config_kwargs`, or None and the reason."""
-    if is_on_modelscope(args):
+    if args.is_on_modelscope:
         return None, f"{args.model_name_or_path} is an id of ModelScope"
     content, why_not = _read(args.model_name_or_path)
     return (None, why_not) if content is None else ({**content, **args.model_config_kwargs}, "")
+
+
+def num_parameters(args: ModelArgs, head: Head = "lm") -> float | None:
+    """Parameters of a model: exact by its config.json, or what its name says; None if neither tells.
+
+    Example: Qwen/Qwen2.5-7B, of which this machine has no files, has 7e9.
+    """
+    model, _ = read_model_config(args)
+    if model is not None:
+        shape, _ = resolve("roll.configs.memory.model_shape:model_shape")(model, head)  # by path: no part of the kernel
+        if shape is not None:
+            return float(shape.num_elements)
+    sizes = _SIZE.findall(args.model_name_or_path or "")
+    return max(map(float, sizes)) * 1e9 if sizes else None
 
 
 def read_vision(args: ModelArgs, data: DataArgs | None = None) -> VisionModel | None:

@@ -12,9 +12,8 @@ from roll.configs.problems import ids_text
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.run import RunConfig
-from roll.run.saving.model_files import read_model_config
+from roll.run.saving.model_files import num_parameters, read_model_config
 from roll.run.start.machine import THREADS
-from roll.run.start.model_size import num_parameters
 from roll.utils.network import cluster_address
 
 ENGINES = ("vllm", "sglang")

@@ -15,7 +15,6 @@ from roll.datasets.file_tokenizer import file_tokenizer
 from roll.datasets.loader import DataFile, DataSource, Row
 from roll.datasets.sources import all_rows, data_sources
 from roll.errors import ConfigError
-from roll.models.hub import is_on_modelscope
 from roll.run.saving.model_files import model_file
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def learners_tokenizer(config: RunConfig) -> PreTrainedTokenizerBase | None:
     """The tokenizer of what is trained, or else of what is sampled; None if this machine has no tokenizer.json of it,
     and where a run says what is wrong with its files."""
     worker = next(iter((config.learning_roles or config.model_roles).values()), None)
-    if worker is None or is_on_modelscope(worker.model_args):
+    if worker is None or worker.model_args.is_on_modelscope:
         return None
     args = worker.model_args
     file = model_file(args.tokenizer_name, "tokenizer.json")

@@ -1,8 +1,7 @@
 """The memory of a run and the disk of its checkpoints, as far as its models' config.json are on this machine."""
 
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from roll.configs.plan.run_plan import RunPlan
@@ -10,25 +9,12 @@ from roll.configs.problems import Problem
 from roll.configs.sections.run import RunConfig
 from roll.run.saving.model_files import read_model_config
 from roll.run.start.machine import smallest_gpu_bytes
+from roll.run.start.start_checks import MemoryReport
 
 if TYPE_CHECKING:
     from roll.configs.memory.parts import RoleFacts
 
 STATE_BYTES = 12  # of a trained parameter in a checkpoint: fp32 copy and two moments
-
-
-@dataclass(frozen=True)
-class MemoryReport:
-    """`problems`: what cannot fit in the memory that the configuration names. `machine_problems`: in that of this
-    machine's GPUs, where it names none. `knows_gpus`: there is something to hold the figures
-    against. `facts`: of the roles whose model is known."""
-
-    text: str
-    knows_gpus: bool = False
-    warnings: tuple[str, ...] = ()
-    problems: tuple[Problem, ...] = ()
-    machine_problems: tuple[Problem, ...] = ()
-    facts: "Mapping[str, RoleFacts]" = field(default_factory=dict)
 
 
 def memory_report(config: RunConfig, plan: RunPlan) -> MemoryReport:
@@ -45,7 +31,7 @@ def memory_report(config: RunConfig, plan: RunPlan) -> MemoryReport:
 
     memory = memory_plan(plan.layout, facts, missing)
     if not memory.by_gpu and not memory.on_cpus:
-        return MemoryReport("", facts=facts)
+        return MemoryReport("", problems=tuple(room_problems(config)), facts=facts)
     source = "gpu_memory_gb:" if memory_gb is not None else "gpu_memory_gb is not given and this machine's GPUs have"
     on_gpus = tuple(memory_problems(memory, gpu_bytes, None, source))
     on_hosts = tuple(memory_problems(memory, None, host_bytes, source)) if host_bytes is not None else ()
@@ -53,7 +39,7 @@ def memory_report(config: RunConfig, plan: RunPlan) -> MemoryReport:
         text=memory_text(memory, gpu_bytes, host_bytes),
         knows_gpus=gpu_bytes is not None,
         warnings=tuple(memory_warnings(memory, gpu_bytes, host_bytes)),
-        problems=(*(on_gpus if memory_gb is not None else ()), *on_hosts),
+        problems=(*(on_gpus if memory_gb is not None else ()), *on_hosts, *room_problems(config)),
         machine_problems=() if memory_gb is not None else on_gpus,
         facts=facts,
     )

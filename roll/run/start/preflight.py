@@ -1,12 +1,14 @@
 """Checks that only this machine can make: models, packages, directories. A problem refuses a start; a plan treats it by
 `Problem.of`."""
 
+from __future__ import annotations
+
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roll.configs.checks.platforms import platform_machine_problems
 from roll.configs.checks.training import (
@@ -22,19 +24,17 @@ from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
 from roll.configs.strategies.table import NOTHING_KNOWN, spec_of
 from roll.configs.tables.features import active
-from roll.configs.tables.sight import sounds_like_one
 from roll.datasets.sources import names_data_set
 from roll.distributed.strategy.table import engine_problems, strategy_problems
-from roll.models import hub
-from roll.models.hub import INSTALL, is_on_modelscope
 from roll.platforms.table import PLATFORMS
 from roll.run.saving.model_files import read_model_config
 from roll.run.start.device_defaults import unplaced
 from roll.run.start.machine import machine_of
-from roll.run.start.memory_report import room_problems
-from roll.run.tracking.build import missing_trackers, tracker_problems
 from roll.utils.files import is_hub_id, path_info
 from roll.utils.imports import is_installed
+
+if TYPE_CHECKING:
+    from roll.models.hub import Kind
 
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json", "tokenizer.model", "vocab.json")
 
@@ -115,29 +115,33 @@ def machine_report(config: RunConfig) -> MachineReport:
 
             problems += model_problems(config, choice, model, features)
             continue
-        if sounds_like_one(worker.model_args.model_name_or_path) and _is_loaded_here(choice):
-            what = "whether the model is of a family that is shown pictures, as its name says"
-            unchecked.append(f"{choice.role.name}: {what} ({why_not}).")
         if spec.unchecked_without_model:
             unchecked.append(f"{choice.role.name}: {spec.unchecked_without_model} ({why_not}).")
         if max(sizes.tensor, sizes.pipeline, sizes.expert, sizes.sequence) > 1:
             unchecked.append(f"{choice.role.name}: heads and layers against the parallel sizes ({why_not}).")
-    trackers, settings = config.track_with, config.tracker_kwargs
-    problems += [Problem(text, ("track_with",)) for text in tracker_problems(trackers, settings)]
-    problems += [Problem(text, ("track_with",), "machine") for text in missing_trackers(trackers)]
     problems += [
+        *_tracker_problems(config),
         *_model_problems(config),
         *_tokenizer_problems(config),
         *_cpu_problems(config),
         *_python_problems(),
         *_external_problems(config),
         *_directory_problems(config),
-        *room_problems(config),
         *_source_problems(config),
         *_resume_problems(config),
         *upload_problems(config),
     ]
     return MachineReport(tuple(problems), (*unchecked, *_gpus_elsewhere(config)))
+
+
+def _tracker_problems(config: RunConfig) -> Iterator[Problem]:
+    trackers = config.track_with
+    if not trackers and not config.tracker_kwargs:
+        return
+    from roll.run.tracking.build import missing_trackers, tracker_problems
+
+    yield from (Problem(text, ("track_with",)) for text in tracker_problems(trackers, config.tracker_kwargs))
+    yield from (Problem(text, ("track_with",), "machine") for text in missing_trackers(trackers))
 
 
 def upload_problems(config: RunConfig) -> Iterator[Problem]:
@@ -190,11 +194,12 @@ def _is_loaded_here(choice: Choice) -> bool:
 
 
 def _model_problems(config: RunConfig) -> Iterator[Problem]:
-    away = [worker for worker in config.model_roles.values() if is_on_modelscope(worker.model_args)]
+    away = [worker for worker in config.model_roles.values() if worker.model_args.is_on_modelscope]
     if away and not is_installed("modelscope"):
         key = "model_download_type"
         yield Problem(
-            f"{key}: MODELSCOPE needs the package modelscope, which is not installed. Install it: {INSTALL}",
+            f"{key}: MODELSCOPE needs the package modelscope, which is not installed. Install it: "
+            "pip install modelscope",
             (key,),
             "machine",
         )
@@ -218,17 +223,17 @@ def _model_problems(config: RunConfig) -> Iterator[Problem]:
             )
         elif not inside.is_file:
             yield Problem(f"{key}: {name} has no config.json, so it is not a model folder.", (key,), "place")
-        elif (model := read_model_config(worker.model_args))[0] is None and not is_on_modelscope(worker.model_args):
+        elif (model := read_model_config(worker.model_args))[0] is None and not worker.model_args.is_on_modelscope:
             yield Problem(f"{key}: {model[1]}. Correct the file, or choose another model.", (key,))
 
 
-def hub_names(config: RunConfig) -> dict[str, tuple[str, hub.Kind]]:
+def hub_names(config: RunConfig) -> dict[str, tuple[str, Kind]]:
     """Names of the Hugging Face hub that the run takes from there or from its cache, each with the first key."""
-    found: dict[str, tuple[str, hub.Kind]] = {}
+    found: dict[str, tuple[str, Kind]] = {}
     for role, worker in config.model_roles.items():
         args = worker.model_args
-        names = {_model_key(config, role, worker): None if is_on_modelscope(args) else args.model_name_or_path}
-        names[f"{role}.model_args.tokenizer_path"] = None if is_on_modelscope(args) else args.tokenizer_path
+        names = {_model_key(config, role, worker): None if args.is_on_modelscope else args.model_name_or_path}
+        names[f"{role}.model_args.tokenizer_path"] = None if args.is_on_modelscope else args.tokenizer_path
         names[f"{role}.model_args.adapter_name_or_path"] = args.adapter_name_or_path if args.has_lora else None
         for key, name in names.items():
             if name is not None and is_hub_id(name):
@@ -241,6 +246,8 @@ def hub_names(config: RunConfig) -> dict[str, tuple[str, hub.Kind]]:
 
 def hub_problems(config: RunConfig, loads: bool = False) -> Iterator[Problem]:
     """Yield what the Hugging Face hub does not give. `loads`: the run starts next."""
+    from roll.models import hub
+
     names = hub_names(config)
     for name, why in hub.hub_problems({name: kind for name, (_, kind) in names.items()}, loads).items():
         key = names[name][0]

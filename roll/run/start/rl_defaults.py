@@ -8,9 +8,8 @@ from roll.configs.plan.batch_plan import role_train_plan
 from roll.configs.plan.derive import compares_within_groups
 from roll.configs.plan.train_plan import TrainPlan
 from roll.configs.sections.algorithm import AlgorithmConfig
-from roll.run.saving.model_files import read_model_config
+from roll.run.saving.model_files import num_parameters, read_model_config
 from roll.run.start.device_defaults import computes_on_cpu
-from roll.run.start.model_size import num_parameters
 from roll.utils.text import counted, short
 
 GROUP_SIZE = 8

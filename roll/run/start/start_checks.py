@@ -3,8 +3,9 @@
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from roll.configs.checks.variables import inherited_problems
 from roll.configs.problems import Problem, joined_problems
@@ -14,7 +15,6 @@ from roll.distributed.strategy.table import class_problems
 from roll.errors import ConfigError
 from roll.run.spec import PipelineSpec
 from roll.run.start.load import Loaded
-from roll.run.start.memory_report import MemoryReport
 from roll.run.start.preflight import choices, hub_names, hub_problems, machine_report
 from roll.utils.files import path_info
 from roll.utils.imports import import_all
@@ -85,6 +85,20 @@ class Foreseen:
 
     stops: list[str]
     lines: list[str]
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """`problems`: what cannot fit in the memory that the configuration names, or on the disk of its checkpoints.
+    `machine_problems`: in that of this machine's GPUs, where it names none. `knows_gpus`: there is
+    something to hold the figures against. `facts`: `RoleFacts` of the roles whose model is known."""
+
+    text: str
+    knows_gpus: bool = False
+    warnings: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    machine_problems: tuple[Problem, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def refusals(spec: PipelineSpec, loaded: Loaded, memory: MemoryReport, ignored: Collection[str] = NONE) -> list[str]:

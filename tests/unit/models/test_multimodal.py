@@ -8,10 +8,8 @@ import transformers
 from transformers.models.auto import modeling_auto
 
 from roll.configs.sections.model import Head
-from roll.configs.tables.sight import sounds_like_one
 from roll.configs.tables.vision import VISION
 from roll.models.multimodal import loads, note, refusal, refused, senses
-from tests.helpers.cases import cases
 
 TEXT = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2, "vocab_size": 64}
 TOWER = {"hidden_size": 8, "depth": 1}
@@ -69,11 +67,6 @@ def test_a_model_that_trains_on_text_is_taken_and_told(kind: str, part: str) -> 
     assert refusal(model, "lm", "pretrain", "org/model") is None and loads(model) == part
     said = note(model, "pretrain", "org/model")
     assert said is not None and ("checkpoints of the run hold no more" in said) is (part == "text")
-
-
-@cases("name, is_one")
-def test_a_name_may_say_that_a_model_takes_pictures(name: str | None, is_one: bool) -> None:
-    assert sounds_like_one(name) is is_one
 
 
 MADE_OF_PARTS = {"musicgen", "musicgen_melody", "vision-encoder-decoder"}

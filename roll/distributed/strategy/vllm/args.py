@@ -9,7 +9,7 @@ from roll.configs.plan.engine_limits import default_share
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.model_facts import VLLM_NOT_ON_CPU, WITHOUT_PREFIXES
+from roll.configs.strategies.model_facts import VLLM_NOT_ON_CPU, VLLM_REFUSED, WITHOUT_PREFIXES
 from roll.configs.strategies.model_numbers import text_part, type_of, unsampled
 from roll.configs.tables.sight import VisionModel
 from roll.platforms.table import NPU
@@ -29,6 +29,11 @@ _CPU_KV_CACHE_BYTES = 256 << 20
 _CPU_MAX_NUM_SEQS = 256
 _PREFILL_TOKENS = 8192  # as vLLM's own server on an H100
 _ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # for which vLLM has room, and no others
+
+_ASKED_KEYS = {  # keys of text_config that transformers does not read, by model_type
+    "glm4v": ("attention_bias", "it would leave out the biases of attention, which these models have"),
+    "qwen3_vl_moe": ("norm_topk_prob", "it does not start"),
+}
 
 KWARGS, CACHE = "mm_processor_kwargs", "mm_processor_cache_gb"
 OLD_CACHE = "disable_mm_preprocessor_cache"  # vLLM's name until 0.8, in YAMLs of ROLL and verl
@@ -189,14 +194,28 @@ def problems(choice: Choice) -> Iterator[Problem]:
 
 
 def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the problems of an engine with this model, for its spec."""
+    """Yield a type that vLLM is known to fail with, and a config.json without what vLLM goes by, for its spec."""
+    path, kind = choice.worker.model_args.model_name_or_path, type_of(text := text_part(model))
+    keys = (choice.name_key, f"{choice.role.name}.model_args.model_name_or_path")
+    if kind in VLLM_REFUSED:
+        why = unsampled(text)
+        other = f"sglang, if it has them, or another model: hf_infer cannot either ({why})" if why else "hf_infer"
+        refused = f"{choice.name_key}: vLLM cannot sample from {kind} models: {VLLM_REFUSED[kind]}."
+        yield Problem(f"{refused} Use {other}.", keys)
+        return
+    asked, why = _ASKED_KEYS.get(str(model.get("model_type")), ("", ""))
+    if asked and text.get(asked) is not True:
+        yield Problem(
+            f"{choice.name_key}: config.json of {path} has no text_config.{asked}: true, as models of type "
+            f"{model['model_type']} have, and vLLM goes by it: {why}. Write it there, or use hf_infer.",
+            keys,
+        )
     if model.get("architectures") == ["PhimoeForCausalLM"]:
-        path, key = choice.worker.model_args.model_name_or_path, f"{choice.role.name}.model_args.model_name_or_path"
         yield Problem(
             f"{choice.name_key}: config.json of {path} has architectures: [PhimoeForCausalLM], as transformers writes "
             "it. vLLM knows these models as PhiMoEForCausalLM, and does not start with the other name. Write that one "
             "into config.json, or use hf_infer.",
-            (choice.name_key, key),
+            keys,
         )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from roll.configs.sections.model import ModelArgs
-from roll.run.start.model_size import num_parameters
+from roll.run.saving.model_files import num_parameters
 from roll.run.start.rl_defaults import rate_warnings
 from roll.utils.text import short
 from tests.helpers.cases import cases
