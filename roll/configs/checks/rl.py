@@ -208,20 +208,6 @@ def data_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         yield Problem(f"{key}: the shares {list(shares.values())} must be 0 or more, and one above 0.", (key,))
 
 
-def _share_warnings(config: AlgorithmConfig) -> Iterator[str]:
-    shares, key = config.actor_train.data_args.domain_interleave_probs, "actor_train.data_args.domain_interleave_probs"
-    if shares is None:
-        return
-    absent = [domain for domain in config.domains if domain not in shares]
-    if absent:
-        them = "it" if len(absent) == 1 else "them"
-        yield f"{key} leaves out {', '.join(absent)}: no prompt of a step belongs to {them}."
-    total = sum(shares.values())
-    if abs(total - 1) > 1e-3:
-        parts = ", ".join(f"{domain} {share / total:.3g}" for domain, share in shares.items())
-        yield f"{key} sums to {total:.3g}, not to 1. The shares are taken in proportion: {parts}."
-
-
 def _length_warnings(config: AlgorithmConfig) -> Iterator[str]:
     limit = config.engine_length
     for (prompt, _, sequence), where in ((config.lengths, ""), (config.val_lengths, " in validation")):
@@ -235,16 +221,9 @@ def _length_warnings(config: AlgorithmConfig) -> Iterator[str]:
 
 
 def _age_warnings(config: AlgorithmConfig) -> Iterator[str]:
-    every, key = config.actor_train.model_update_frequency, "actor_train.model_update_frequency"
     plan = role_train_plan(config, "actor_train", config.actor_train)
     yield from async_warnings(config, old_log_probs(config, plan.updates_per_step).source != "rollout")
-    if every == 1:
-        return
-    if config.eval_steps > 0 and config.eval_steps % every:
-        yield (
-            f"eval_steps: {config.eval_steps} is not a multiple of {key}: {every}: some validations measure weights "
-            "that are up to that many steps older."
-        )
+    every, key = config.actor_train.model_update_frequency, "actor_train.model_update_frequency"
     if config.save_steps > 0 and config.save_steps % every:
         yield (
             f"save_steps: {config.save_steps} is not a multiple of {key}: {every}. A run that resumes from a "
@@ -287,7 +266,6 @@ def config_warnings(config: AlgorithmConfig) -> list[str]:
         *_unused(config),
         *unused_recorder_keys(config),
         *_kl_warnings(config),
-        *_share_warnings(config),
         *_length_warnings(config),
         *_age_warnings(config),
         *mode_warnings(config),
@@ -300,18 +278,13 @@ def config_warnings(config: AlgorithmConfig) -> list[str]:
             "the whole distribution. They are not used as old log-probs, and train_infer/log_prob_diff_* shows the "
             "difference."
         )
-    if config.policy_form.weighs_by_ratio:
-        plan = role_train_plan(config, "actor_train", config.actor_train)
-        warnings += _ratio_warnings(config, plan.updates_per_step)
-    return warnings
-
-
-def _ratio_warnings(config: AlgorithmConfig, updates_per_step: int) -> Iterator[str]:
-    if updates_per_step == 1 and old_log_probs(config, updates_per_step).source != "rollout":
-        yield (
+    updates = role_train_plan(config, "actor_train", config.actor_train).updates_per_step
+    if config.policy_form.weighs_by_ratio and updates == 1 and old_log_probs(config, 1).source != "rollout":
+        warnings.append(
             f"pg_variant: {config.policy_form.name} weighs by the ratio of new to old policy, which is always 1, since "
             "a step has one update. Raise ppo_epochs, or make an update smaller, for it to matter."
         )
+    return warnings
 
 
 def _kl_warnings(config: AlgorithmConfig) -> Iterator[str]:

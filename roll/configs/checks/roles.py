@@ -1,6 +1,5 @@
 """Checks of any run's settings for contradictions: the section of each role, and where the roles are placed."""
 
-import math
 from collections.abc import Iterator, Mapping
 
 from roll.configs.base import Settings, join
@@ -88,7 +87,7 @@ def batching_problems(
 
 
 def batching_warnings(role: str, worker: WorkerConfig) -> Iterator[str]:
-    """Settings of packing that nothing reads, and one that nothing reads because of it."""
+    """Settings of packing that nothing reads."""
     packing, at = worker.sequence_packing_args, f"{role}.sequence_packing_args"
     changed = [key for key in SequencePackingArgs.model_fields if getattr(packing, key) != getattr(_DEFAULTS, key)]
     verb = "does" if len(changed) == 1 else "do"
@@ -96,12 +95,6 @@ def batching_warnings(role: str, worker: WorkerConfig) -> Iterator[str]:
         yield f"{at} does nothing while {role}.use_sequence_packing is off."
     elif changed and not packing.by_tokens:
         yield f"{at}: {', '.join(changed)} {verb} nothing with algorithm: none; load_balance reads it."
-    for where in ("train", "infer"):
-        key = f"sequence_length_round_in_{where}"
-        by_tokens = worker.value(f"use_dynamic_batching_in_{where}")
-        if worker.packs_rows and by_tokens and worker.is_changed(key):
-            switch = ": ".join(worker.packing_switch)
-            yield f"{role}.{key} does nothing with {role}.{switch}: rows of a pack are not padded."
 
 
 _DEFAULTS = SequencePackingArgs()
@@ -141,34 +134,6 @@ def switched_off(settings: Settings, switches: Switches, at: str = "") -> Iterat
         if changed and not settings.value(switch):
             verb = "does" if len(changed) == 1 else "do"
             yield f"{' and '.join(changed)} {verb} nothing while {join(at, switch)} is off."
-
-
-# Keys of sections, the values that can be meant, and what happens outside.
-
-_MEANT: Mapping[str, tuple[float, float, str]] = {
-    "training_args.learning_rate": (1e-12, 0.1, "weights stay as they are below 1e-12, and are lost above 0.1"),
-    "training_args.weight_decay": (0.0, 1.0, "0.01 to 0.1 are usual"),
-    "pg_clip": (0.0, 1.0, "the ratio is never below 0, so nothing is clipped there"),
-    "generating_args.temperature": (0.0, 5.0, "tokens are drawn nearly at random above 5"),
-    "max_grad_norm": (1e-6, math.inf, "every gradient is scaled to nothing; 0 switches it off"),
-    "timeout_s": (0.01, math.inf, "nothing ends in that time"),
-}
-
-
-def _unlikely_values(config: RunConfig) -> Iterator[str]:
-    """Warns of values that are allowed and can hardly be meant."""
-    sections: dict[str, Settings] = {"": config, **config.sections}
-    for field in type(config).model_fields:
-        if isinstance(inner := config.value(field), Mapping):
-            sections |= {f"{field}.{name}": each for name, each in inner.items() if isinstance(each, Settings)}
-    for name, section in sections.items():
-        for key, (least, most, why) in _MEANT.items():
-            value: object = section
-            for part in key.split("."):
-                value = getattr(value, part, None)
-            is_off = key == "max_grad_norm" and value == 0
-            if isinstance(value, int | float) and not is_off and not least <= value <= most:
-                yield f"{join(name, key)}: {value:g} can hardly be meant: {why}."
 
 
 SCHEDULE_KEYS = frozenset({"min_lr_ratio"})
@@ -262,4 +227,3 @@ def run_warnings(config: RunConfig, plan: RunPlan) -> Iterator[str]:
         yield f"eval_steps: {config.eval_steps} does nothing: there is no section {config.missing_validation}."
     if not config.counts_epochs:
         yield from schedule_warnings(plan)
-    yield from _unlikely_values(config)

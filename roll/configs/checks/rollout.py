@@ -83,23 +83,6 @@ def _staying(config: AlgorithmConfig, taken: Collection[int]) -> int:
     return len(devices_apart(config.actor_infer, taken))
 
 
-def _overlap_warnings(config: AlgorithmConfig) -> Iterator[str]:
-    """Devices on which nothing happens while another role has its turn on others."""
-    engines, is_partial = config.actor_infer, False
-    for role, common in _sharing(config):
-        spare = sorted({*(engines.device_mapping or ())} - {*common})
-        is_partial = is_partial or bool(spare)
-        if spare and config.partial_gpu_mode and not _staying(config, common):
-            yield (
-                f"actor_infer has devices {ids_text(spare)} that {role} does not use, but each of its "
-                f"{engines.num_workers} engines of {engines.num_gpus_per_worker} devices (num_gpus_per_worker) also "
-                f"uses some of {ids_text(common)}: all leave while {role} works. Order the ids of "
-                "actor_infer.device_mapping so that some engine uses none of these."
-            )
-    if not config.partial_gpu_mode and not is_partial:
-        yield "partial_gpu_mode: false does nothing: no role shares a part of the devices of actor_infer."
-
-
 def _sharing(config: AlgorithmConfig) -> Iterator[tuple[str, list[int]]]:
     """Roles with a model on the engines' devices, with those devices."""
     engines = set(config.actor_infer.device_mapping or ())
@@ -125,8 +108,6 @@ def async_warnings(config: AlgorithmConfig, old_log_probs_are_own: bool) -> Iter
             f"{WEIGHT} is on by default when rollouts run ahead, but stays off here: the engine's log-probs are not "
             "those of the whole distribution."
         )
-    if config.is_async:
-        yield from _overlap_warnings(config)
     yield from _unused_keys(config)
 
 

@@ -3,14 +3,12 @@ it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from roll.configs.problems import call_hook, did_you_mean, hook_findings
+from roll.configs.problems import call_hook, hook_findings
 from roll.configs.strategies.features import Feature
-from roll.errors import ConfigError
-from roll.utils.text import show
 
 if TYPE_CHECKING:
     from roll.configs.sections.model import Head
@@ -59,23 +57,12 @@ class LoraSync:
 
 
 @dataclass(frozen=True)
-class KnownModels:
-    """Models that an engine is known to fail with. `engine`: its name for people; `asked_keys`: by model_type, a key of
-    text_config that published models have as true, and what the engine does without it; `refused`: by model_type, why
-    the engine cannot sample from such models, on any device."""
-
-    engine: str
-    asked_keys: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class StrategySpec:
     """One strategy. Paths are `package.module:object`, imported when they are asked for; "" where there is nothing to
     ask.
 
     `classes`: what it can do, and the class that does it; `planned`: what it will do, and does not yet. `supports`: its
-    features, a set of `Feature` or of their names. ConfigError for an unknown feature.
+    features, a set of `Feature` or of their names. ValueError for an unknown feature.
     """
 
     name: str
@@ -103,14 +90,13 @@ class StrategySpec:
     size_keys: tuple[str, ...] = ()  # keys of strategy_config whose product is num_gpus_per_worker by default
     share: GpuShareKey | None = None
     limit_keys: tuple[str, ...] = ()  # arguments of an engine that limit how many responses it samples at once
-    known_models: KnownModels | None = None
     truncating_sampling_keys: tuple[str, ...] = (
         NARROWING  # sampling settings that change the distribution its log-probs are of
     )
     retired: Mapping[str, str] = field(default_factory=dict)  # keys that older engines had, and why they do nothing
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "supports", _features(self.name, self.supports))
+        object.__setattr__(self, "supports", frozenset(map(Feature, self.supports)))
 
     @property
     def uses(self) -> tuple[Use, ...]:
@@ -127,15 +113,3 @@ class StrategySpec:
     def hook_findings(self, path: str, kind: type[T], *arguments: Any) -> list[T]:
         """All that the function at one of the paths finds; nothing where there is none."""
         return hook_findings(f"strategy {self.name}", path, kind, *arguments) if path else []
-
-
-def _features(name: str, names: Iterable[str]) -> frozenset[Feature]:
-    """The features of a spec. ConfigError for what is no set of features."""
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise ConfigError(f"strategy {name}: supports: {show(names)} is not a set of features. Write {{Feature.LORA}}.")
-    known = tuple(Feature)
-    for feature in names:
-        if feature not in known:
-            hint = did_you_mean(str(feature), known) or f" Known: {', '.join(known)}."
-            raise ConfigError(f"strategy {name}: supports: there is no feature {show(feature)}.{hint}")
-    return frozenset(map(Feature, names))

@@ -98,17 +98,6 @@ def _ring_problems(values: Values) -> Iterator[Problem]:
             yield Problem(f"{near}: {values[near]:g} is above {far}: {values[far]:g}. Swap them.", (near, far))
 
 
-def _rec_warnings(values: Values, user_keys: AbstractSet[str]) -> Iterator[str]:
-    mode = values["rec_clip_mode"]
-    read = {"none": (), "ring": _REC_RANGE}.get(mode, _REC_RANGE[:2])
-    idle = [(key, "rec_clip_mode") for key in _REC_RANGE if key not in read]
-    idle += [("rec_weight_temp", "rec_weight")] if values["rec_weight"] != "advantage" else []
-    idle += [("rec_regularizer_coef", "rec_regularizer")] if values["rec_regularizer"] == "none" else []
-    for key, other in idle:
-        if key in user_keys:
-            yield f"{key} does nothing with {other}: {values[other]}."
-
-
 _CPPO = (
     "cppo_threshold",
     "cppo_weight_floor",
@@ -166,7 +155,6 @@ _ROWS = (
         weighs_by_ratio=True,
         regularizer="rec_regularizer",
         problems=_ring_problems,
-        warnings=_rec_warnings,
     ),
     PolicyForm("sppo", "roll.algorithms.objectives:sppo", ("sppo_epsilon",), weighs_by_ratio=True),
     PolicyForm(

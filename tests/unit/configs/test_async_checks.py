@@ -96,19 +96,6 @@ def test_the_plan_says_which_engines_go_on_while_others_have_their_turns() -> No
     assert said({AHEAD: 0}) == []
 
 
-def test_a_warning_names_devices_that_no_engine_can_use_while_others_have_their_turns() -> None:
-    def said(changes: dict[str, Any]) -> list[str]:
-        return [text for text in warnings_of(config(OVERLAP | changes)) if "2..3" in text]
-
-    assert said({}) == said({"actor_infer.num_gpus_per_worker": 2}) == said({"partial_gpu_mode": False}) == []
-    crossing = {"actor_infer.num_gpus_per_worker": 2, "actor_infer.device_mapping": [0, 2, 1, 3]}
-    assert said(crossing) == [
-        "actor_infer has devices 2..3 that actor_train does not use, but each of its 2 engines of 2 devices "
-        "(num_gpus_per_worker) also uses some of 0..1: all leave while actor_train works. Order the ids of "
-        "actor_infer.device_mapping so that some engine uses none of these."
-    ]
-
-
 def test_engines_that_run_ahead_may_share_devices_and_need_no_warning() -> None:
     shared = {AHEAD: 0.5, "actor_infer.device_mapping": [0, 1]}
     assert problems(shared) == []

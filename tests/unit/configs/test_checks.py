@@ -58,17 +58,9 @@ def test_norm_scopes_and_variants_are_those_of_the_nearest_key() -> None:
 
 
 def test_settings_that_work_otherwise_than_written_say_what_happens() -> None:
-    shares = {"math": 0.6, "logic": 0.3}
-    changes = {
-        "rewards": {name: {"reward": "math_rule"} for name in ("math", "logic", "code")},
-        "actor_train.data_args.domain_interleave_probs": shares,
-        "actor_infer.strategy_args.strategy_config": {"max_model_len": 40},
-    }
+    changes = {"actor_infer.strategy_args.strategy_config": {"max_model_len": 40}}
     assert problems(changes) == []
     found = "\n".join(warnings_of(config(changes)))
-    at = "actor_train.data_args.domain_interleave_probs"
-    assert f"{at} leaves out code: no prompt of a step belongs to it." in found
-    assert f"{at} sums to 0.9, not to 1. The shares are taken in proportion: math 0.667, logic 0.333." in found
     assert "sequences end at the engine's 40 tokens, before the 44 of prompt and response: the longest" in found
     assert "leaves 8 of the 12 tokens for its response." in found
 
