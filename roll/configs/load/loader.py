@@ -8,7 +8,7 @@ those shipped with this package, so that a YAML may lie anywhere.
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +32,6 @@ from roll.utils.logging import Tone, say
 from roll.utils.text import show
 
 _VARIABLE = re.compile(r"\$\{oc\.env:\s*['\"]?([A-Za-z_]\w*)['\"]?\s*\}")  # without a default
-_ENDLESS = "nested too deeply, or a ${...} refers to itself"
 
 
 @dataclass(frozen=True)
@@ -68,23 +67,13 @@ def load_tree(directory: Path, name: str, overrides: Sequence[str], cls: type[Se
 
 def compose_tree(directory: Path, name: str, overrides: Sequence[str]) -> RawTree:
     """The first half of `load_tree`, for which nothing has to be known of the keys."""
-    name = _stem(directory, name)
+    name = name.removesuffix(".yaml")
     path = find_yaml(directory, name)
     written = read_yaml(path.resolve())  # for its errors, which have a place
     tree = _compose(directory.resolve(), name, written)
     of_fragments = frozenset(set(tree) - set(written))
-    try:
-        apply_overrides(tree, overrides)
-    except RecursionError:
-        raise ConfigError(f"{path}: {_ENDLESS}.") from None
+    apply_overrides(tree, overrides)
     return RawTree(path, tree, of_fragments, "hydra" in written)
-
-
-def _stem(directory: Path, name: str) -> str:
-    """The name of a config without the ending that a user may write, unless a file has it before its own."""
-    if path_info(directory / f"{name}.yaml").is_file:
-        return name
-    return name.removesuffix(".yaml").removesuffix(".yml")
 
 
 def without_unset(raw: RawTree) -> tuple[RawTree, frozenset[str]]:
@@ -114,8 +103,6 @@ def resolve_tree(raw: RawTree, cls: type[Settings]) -> Composed:
     variables = (referenced | raw.of_fragments) - set(known_keys(cls))
     try:
         resolved = _resolved(OmegaConf.create(raw.tree), "", problems)
-    except RecursionError:
-        raise ConfigError(f"{raw.path}: {_ENDLESS}.") from None
     except OmegaConfBaseException as error:
         raise ConfigError(f"{raw.path}: {_error_text(error)}.") from None
     if problems:
@@ -133,16 +120,12 @@ def resolve_tree(raw: RawTree, cls: type[Settings]) -> Composed:
 
 def find_yaml(directory: Path, name: str) -> Path:
     """The file of a config name. Raises ConfigError that lists what is there instead."""
-    folder, status = path_info(directory), path_info(directory / f"{name}.yaml")
-    if not folder.is_directory:
-        why = "there is no such directory" if folder.kind in ("absent", "file") else folder.why
-        raise ConfigError(f"--config_path {directory}: {why}.")
-    if status.is_file:
+    if not path_info(directory).is_directory:
+        raise ConfigError(f"--config_path {directory}: there is no such directory.")
+    if (status := path_info(directory / f"{name}.yaml")).is_file:
         return status.path
     if status.kind != "absent":
         raise ConfigError(f"--config_name {show(name)}: {status.why}{', not a YAML' if status.exists else ''}.")
-    if path_info(directory / f"{name}.yml").is_file:
-        raise ConfigError(f"{directory / name}.yml: a configuration ends in .yaml, as Hydra has it. Rename the file.")
     there = yaml_names(directory)
     match = nearest(name, there)
     hint = f"Did you mean {match}?" if match else f"There: {', '.join(there) or 'no YAML at all'}."
@@ -158,10 +141,9 @@ def yaml_names(directory: Path) -> list[str]:
 
 
 def _compose(directory: Path, name: str, written: Mapping[str, Any]) -> dict[str, Any]:
-    path = directory / f"{name}.yaml"
-    search = [*_search_path(path, written), f"file://{fragments_dir()}"]
     GlobalHydra.instance().clear()
     try:
+        search = [*((written.get("hydra") or {}).get("searchpath") or []), f"file://{fragments_dir()}"]
         with (
             warnings.catch_warnings(),
             initialize_config_dir(str(directory), job_name="roll", version_base=None),
@@ -169,51 +151,21 @@ def _compose(directory: Path, name: str, written: Mapping[str, Any]) -> dict[str
             # The YAML's own keys win over its fragments', with or without `_self_`.
             warnings.filterwarnings("ignore", message=".*Defaults list is missing `_self_`.*")
             warnings.filterwarnings("ignore", message=".*is not available.*")  # the fragment that is missing is told
-            for file in _fragments(written, [str(directory), *search]):
-                read_yaml(file, may_be_empty=True)  # for its errors, which Hydra lays on the YAML, or passes over
             config = compose(
                 f"{name}.yaml", overrides=[f"hydra.searchpath=[{','.join(repr(item) for item in search)}]"]
             )
             tree = OmegaConf.to_container(config, resolve=False)
-    except ConfigError:
-        raise
     except Exception as error:  # of what a user can write in `defaults` and `hydra`, Hydra expects a part only
         raise ConfigError(
-            f"{path}: {_error_text(error)} (Fragments are looked up relative to the YAML and to {fragments_dir()}.)"
+            f"{directory / name}.yaml: {_error_text(error)} (Fragments are looked up relative to the YAML and to "
+            f"{fragments_dir()}.)"
         ) from None
     assert isinstance(tree, dict)
     return {str(key): value for key, value in tree.items() if key not in ("hydra", "defaults")}
 
 
-def _search_path(path: Path, written: Mapping[str, Any]) -> list[str]:
-    """`hydra.searchpath` of a YAML whose `defaults` and `hydra` are of the right form."""
-    defaults, hydra = written.get("defaults"), written.get("hydra")
-    if defaults is not None and not (isinstance(defaults, list) and all(isinstance(x, str | dict) for x in defaults)):
-        raise ConfigError(f"{path}: defaults: {show(defaults)} must be a list of names of fragments.")
-    if hydra is not None and not isinstance(hydra, dict):
-        raise ConfigError(f"{path}: hydra: {show(hydra)} must be a mapping of keys to values.")
-    paths = (hydra or {}).get("searchpath") or []
-    if not isinstance(paths, list) or not all(isinstance(item, str) for item in paths):
-        raise ConfigError(f"{path}: hydra.searchpath: {show(paths)} must be a list of directories.")
-    return paths
-
-
-def _fragments(written: Mapping[str, Any], folders: Sequence[str]) -> Iterator[Path]:
-    """Yield the files that the defaults list of a YAML names, in the forms `x@_here_`, `group: x` and `group: [x]`."""
-    for item in written.get("defaults") or ():
-        for group, names in ({"": item} if isinstance(item, str) else item).items():
-            for name in names if isinstance(names, list) else [names]:
-                parts = [str(part).split("@")[0].split(" ")[-1] for part in (group, name)]
-                file = "/".join(parts).strip("/").removesuffix(".yaml") + ".yaml"
-                places = (path_info(Path(folder.removeprefix("file://"), file)) for folder in folders)
-                if found := next((place for place in places if place.is_file), None):
-                    yield found.path.resolve()
-
-
 def _error_text(error: BaseException) -> str:
     """Return an error of Hydra or OmegaConf on one line."""
-    if isinstance(error, RecursionError):
-        return _ENDLESS
     lines = str(error).split("Config search path")[0].split("full_key:")[0]
     return " ".join(lines.split())[:500] or type(error).__name__
 
@@ -239,8 +191,6 @@ def _item(node: DictConfig | ListConfig, key: Any, path: str, problems: list[str
         return None
     try:
         value = node[key]
-    except RecursionError:
-        raise
     except Exception as error:  # resolvers such as oc.decode raise what they like
         problems.append(f"{path}: {_error_text(error)}.")
         return None
@@ -250,16 +200,12 @@ def _item(node: DictConfig | ListConfig, key: Any, path: str, problems: list[str
 def yaml_at(path: str) -> tuple[Path, str]:
     """The directory and the name of a YAML, by its path; code beside it can be imported from now on. Raises ConfigError
     that says what is there instead."""
-    file = expanded(path if path.endswith((".yaml", ".yml")) else f"{path}.yaml")
-    status = path_info(file)
-    if not status.is_file:
+    file = expanded(path if path.endswith(".yaml") else f"{path}.yaml")
+    if not (status := path_info(file)).is_file:
         named = path_info(path)
         folder = named.path if named.is_directory else file.parent
         near = yaml_names(folder) if path_info(folder).is_directory else []
-        shown = "This folder" if folder == Path() else folder
-        there = f" {shown} has {', '.join(near)}." if near else ""
-        if named.is_file:
-            raise ConfigError(f"{named.why} whose name does not end in .yaml or .yml. Rename it.{there}")
+        there = f" {'This folder' if folder == Path() else folder} has {', '.join(near)}." if near else ""
         status = named if named.exists else status
         raise ConfigError(f"{status.why}{', not a YAML' if status.exists else ''}. Name a YAML first.{there}")
     add_folder(file.parent.resolve())
@@ -267,50 +213,28 @@ def yaml_at(path: str) -> tuple[Path, str]:
 
 
 def locate_yaml(config_path: str, config_name: str, script: str | None = None) -> tuple[Path, str]:
-    """The directory and the name of a YAML; code beside it can be imported from now on. Raises ConfigError that says
-    where was looked, and what is there."""
-    folder, name = _place(config_path, config_name)
-    directory = _directory(folder, name, script)
+    """The directory and the name of a YAML; code beside it can be imported from now on. A name may have a folder before
+    it. A folder is relative to the script before the current one, but `.` is the current one: the first counts that has
+    the YAML, or exists. Raises ConfigError that says where was looked, and what is there."""
+    folder, _, name = config_name.removesuffix(".yaml").rpartition("/")
+    path = expanded(os.path.join(config_path, folder))
+    bases = [*([Path(script).resolve().parent] if script else []), Path.cwd()]
+    looks = [base / path for base in (bases if path != Path() else reversed(bases))]
+    there = list(dict.fromkeys(place.resolve() for place in looks if path_info(place).is_directory))
+    if not there:
+        looked = " and ".join(dict.fromkeys(map(str, looks)))
+        raise ConfigError(f"--config_path {path}: there is no such directory. Looked at {looked}.")
+    having = [place for place in there if path_info(place / f"{name}.yaml").is_file]
+    if len(having) > 1:
+        other, used = having[1], having[0]
+        _say(f"--config_path {path}: {name}.yaml is also in {other}; the one in {used} is used.")
+    directory = (having or there)[0]
     add_folder(directory)
     if not name:
         raise ConfigError(
             f"--config_name is missing. There: {', '.join(yaml_names(directory)) or 'no YAML'} in {directory}."
         )
     return directory, name
-
-
-def _place(config_path: str, config_name: str) -> tuple[str, str]:
-    """Folder and name of the YAML. A name may have a folder before it.
-
-    Example: _place("examples", "tiny-sort/tiny_sort") == ("examples/tiny-sort", "tiny_sort")
-    """
-    folder, slash, name = config_name.rpartition("/")
-    return (os.path.join(config_path, folder or slash), name) if slash else (config_path, config_name)
-
-
-def _directory(config_path: str, name: str, script: str | None) -> Path:
-    """The directory of the YAML: of those that `config_path` may mean the first that has one of this name, or exists.
-    Relative to the script comes before the current folder, but `.` is the current one. Raises ConfigError that names
-    the places looked at."""
-    bases = [*([Path(script).resolve().parent] if script else []), Path.cwd()]
-    written = path_info(config_path)
-    path = written.path
-    if path == Path():
-        bases.reverse()
-    looks = [path_info(base / path) for base in bases]
-    there = list(dict.fromkeys(status.path.resolve() for status in looks if status.is_directory))
-    if not there:
-        if unclear := [status.why for status in (written, *looks) if status.kind in ("hidden", "impossible")]:
-            raise ConfigError(f"--config_path {show(config_path)}: {unclear[0]}.")
-        if any(status.is_file for status in looks):
-            raise ConfigError(f"--config_path {config_path} is a file: name its folder, and the YAML in --config_name.")
-        looked = " and ".join(dict.fromkeys(str(status.path) for status in looks))
-        raise ConfigError(f"--config_path {config_path}: there is no such directory. Looked at {looked}.")
-    having = [place for place in there if path_info(place / f"{_stem(place, name)}.yaml").is_file]
-    if len(having) > 1:
-        file = f"{_stem(having[0], name)}.yaml"
-        _say(f"--config_path {config_path}: {file} is also in {having[1]}; the one in {having[0]} is used.")
-    return (having or there)[0]
 
 
 def _say(text: str, tone: Tone = "") -> None:

@@ -20,8 +20,8 @@ def fragments_dir() -> Path:
     return PACKAGED_FRAGMENTS if PACKAGED_FRAGMENTS.is_dir() else CHECKOUT_FRAGMENTS
 
 
-def read_yaml(path: Path, may_be_empty: bool = False) -> dict[str, Any]:
-    """The mapping in a file; with `may_be_empty` none is an empty one. Raises ConfigError with file and place for what
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a file. Raises ConfigError with file and place for what
     is no YAML, or none of a configuration."""
     status = path_info(path)
     if not status.is_file:
@@ -38,8 +38,6 @@ def read_yaml(path: Path, may_be_empty: bool = False) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid YAML: byte {error.start} is not UTF-8 ({error.reason}).") from None
     except (yaml.YAMLError, ValueError) as error:  # also `!!int x`
         raise ConfigError(f"{path} is not valid YAML: {_error_text(error)}.") from None
-    if content is None and may_be_empty:
-        return {}
     if not isinstance(content, dict):
         raise ConfigError(f"{path} must hold a mapping of keys to values, not {show(content)}.")
     return content

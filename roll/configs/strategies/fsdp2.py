@@ -5,7 +5,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from roll.configs.plan.layout import ParallelSizes
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.training import EIGHT_BIT
@@ -66,11 +65,6 @@ def expert_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[
         yield Problem(
             f"{key}: {size} does not divide the {number} experts of {path}. Sizes that do: {fitting}.", (key, model_key)
         )
-
-
-def sizes(worker: WorkerConfig) -> ParallelSizes:
-    sequence = worker.model_args.ulysses_size
-    return ParallelSizes(max(1, worker.num_workers // sequence), sequence=sequence)
 
 
 def _settings(worker: WorkerConfig) -> Fsdp2Settings:

@@ -162,7 +162,7 @@ _SPECS = (
         problems="roll.configs.strategies.fsdp2:problems",
         saved_facts="roll.configs.strategies.fsdp2_settings:saved_facts",
         model_problems="roll.configs.strategies.fsdp2:model_problems",
-        sizes="roll.configs.strategies.fsdp2:sizes",
+        sizes="roll.configs.strategies.sequence_parallel:sizes",
         memory={"train": "roll.configs.memory.fsdp2:train_memory"},
     ),
     StrategySpec(
@@ -175,7 +175,7 @@ _SPECS = (
         problems="roll.configs.strategies.fsdp2:problems",
         warnings="roll.configs.strategies.fsdp2:warnings",
         model_problems="roll.configs.strategies.fsdp2:model_problems",
-        sizes="roll.configs.strategies.fsdp2:sizes",
+        sizes="roll.configs.strategies.sequence_parallel:sizes",
         memory={"score": "roll.configs.memory.fsdp2:score_memory"},
     ),
     StrategySpec("diffusion_deepspeed_train", {}, planned=("train",), packages=_DEEPSPEED),

@@ -56,15 +56,6 @@ def refused(directory: Path, *overrides: str, name: str = "run") -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize("name", ["twice.yaml", "twice.yaml.yaml"])
-def test_a_name_that_ends_like_its_file_is_read_as_it_is(directory: Path, name: str) -> None:
-    (directory / "twice.yaml.yaml").write_text(f"{YAML}seed: 7\n")
-    assert load_tree(directory, name, (), RLVRConfig).settings["seed"] == 7
-    (directory / "twice.yaml").write_text(f"{YAML}seed: 8\n")
-    assert load_tree(directory, name, (), RLVRConfig).settings["seed"] == 7
-    assert load_tree(directory, "twice", (), RLVRConfig).settings["seed"] == 8
-
-
 def test_fragments_resolve_from_a_yaml_anywhere_and_are_variables(directory: Path) -> None:
     found = load(directory)
     assert found.settings["actor_train"]["strategy_args"]["strategy_config"]["zero_optimization"]["stage"] == 2
@@ -162,8 +153,6 @@ def test_what_is_missing_or_leads_nowhere_is_named(directory: Path) -> None:
     assert "b.c: Interpolation key 'nada.x' not found." in text
     assert "d is ??? (must be set)." in text
     assert "there is no rum.yaml" in refused(directory, name="rum")
-    (directory / "short.yml").write_text("seed: 1\n")
-    assert "short.yml: a configuration ends in .yaml" in refused(directory, name="short.yml")
     assert "Did you mean run?" in refused(directory, name="rum")
     assert "there is no such directory" in refused(directory / "elsewhere")
     (directory / "run.yaml").write_text("defaults:\n  - ../config/deepspeed_zero9@_here_\nmax_steps: 3\n")
@@ -196,29 +185,11 @@ def test_what_hydra_cannot_compose_is_one_message_with_the_file_or_key(
     assert "\n" not in text
 
 
-@cases("defaults, fragment, message")
-def test_what_is_wrong_in_a_fragment_is_told_of_its_file(
-    directory: Path, defaults: str, fragment: str, message: str
-) -> None:
-    (directory / "run.yaml").write_text(f"defaults: {defaults}\nseed: 1\n")
-    (directory / "parts").mkdir()
-    (directory / "empty.yaml").write_text("# nothing yet\n")
-    (directory / "parts" / "mine.yaml").write_bytes(fragment.encode("latin-1"))
-    text = refused(directory)
-    assert f"{directory}/parts/mine.yaml" in text and "run.yaml" not in text
-    assert message in text
-
-
-@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "a/" * 3000])
-def test_a_name_that_can_be_no_file_is_said_so(directory: Path, name: str) -> None:
-    assert "is no path" in refused(directory, name=name)
-
-
-@pytest.mark.parametrize("override", ["a.=1", ".a=1", "a..b=1", "=1", "~", "+"])
+@pytest.mark.parametrize("override", ["a..b=1", "=1", "~"])
 def test_an_override_that_is_none_is_refused(directory: Path, override: str) -> None:
     refused(directory, override)
 
 
-@pytest.mark.parametrize("value", ["[" * 400, "9" * 5000, "int(a)", "{a:"])
+@pytest.mark.parametrize("value", ["int(a)", "{a:"])
 def test_a_value_that_hydra_cannot_read_is_text(directory: Path, value: str) -> None:
     assert load(directory, f"exp_name={value}").settings["exp_name"] == value

@@ -165,7 +165,7 @@ def test_a_name_that_is_there_but_no_yaml_is_told_from_one_that_is_not(tmp_path:
     for path in (tmp_path / "mine.yaml", tmp_path / "folder" / "other.yaml"):
         path.touch()
     for name, message in (
-        ("noext", f"{tmp_path}/noext is a file whose name does not end in .yaml or .yml. Rename it. .* has mine"),
+        ("noext", f"{tmp_path}/noext is a file, not a YAML. Name a YAML first. .* has mine"),
         ("folder", f"{tmp_path}/folder is a directory, not a YAML. Name a YAML first. {tmp_path}/folder has other"),
         ("none", f"{tmp_path}/none.yaml does not exist. Name a YAML first. {tmp_path} has mine"),
     ):
