@@ -29,19 +29,7 @@ LOGIT_FACTORS: Mapping[str, Mapping[str, int]] = {
     key: {kind: power for power, kinds in rows.items() for kind in kinds.split()}
     for key, rows in _FACTS["logit_factors"].items()
 }
-OTHER_NUMBERS: Mapping[str, frozenset[str]] = {
-    "attn_logit_softcapping": frozenset(CAPPED),
-    "attention_multiplier": frozenset(LOGIT_FACTORS["logits_scaling"]) - {"minicpm3"},
-    **{key: _types(kinds) for key, kinds in _FACTS["other_numbers"].items()},
-}
-PARTIAL_ROTARY = _types(_FACTS["partial_rotary"]) | {kind for kind, family in FAMILIES.items() if family.turns_part}
-ROTARY_DIM = PARTIAL_ROTARY | {"codegen", "gptj"}
-"""Types that turn as many numbers of each head as rotary_dim says, or have the share of it by another name."""
 ALPHA_ROPE = _types(_FACTS["alpha_rope"])
-ROUTERS: Mapping[str, Mapping[str, object]] = {
-    kind: family.experts.router for kind, family in FAMILIES.items() if family.experts and family.experts.router
-} | {kind: {"scoring_func": "sigmoid", "topk_method": "noaux_tc"} for kind in ("deepseek_v32", "glm4v_moe_text")}
-"""Keys of routers that transformers does not read, and the one value that it computes. vLLM goes by some of them."""
 DELTA_RULES = _types(_FACTS["delta_rules"])
 VLLM_NOT_ON_CPU: Mapping[str, str] = {
     **dict.fromkeys(DELTA_RULES, "its kernels for gated delta rules crash there"),

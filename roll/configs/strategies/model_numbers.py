@@ -32,53 +32,16 @@ def attention_cap(model: Mapping[str, Any]) -> float | None:
     return cap or None
 
 
-def unread_number(model: Mapping[str, Any], of_head: bool = True) -> str | None:
-    """A number in config.json that transformers' model of this type leaves out; None where there is none. `of_head`:
-    also those between the head and the logits."""
+def unread_number(model: Mapping[str, Any]) -> str | None:
+    """A number between the head and the logits that is not known for models of this type; None where there is none."""
     kind = type_of(model)
-    readers: dict[str, Any] = {
-        **facts.OTHER_NUMBERS,
-        **(facts.LOGIT_CAPS if of_head else {}),
-        **(facts.LOGIT_FACTORS if of_head else {}),
-    }
+    readers: dict[str, Any] = {**facts.LOGIT_CAPS, **facts.LOGIT_FACTORS}
     for key, kinds in readers.items():
         value = model.get(key)
-        if not _is_neutral(value) and kind not in kinds:
-            return (
-                f"{key}: {value}, which is not supported for {kind} models. Supported for: "
-                f"{', '.join(sorted(kinds)) or 'none'}"
-            )
-    if kind in facts.TRIED and kind not in facts.PARTIAL_ROTARY and (part := _partial_rotary(model)) != 1:
-        return f"partial_rotary_factor: {part}, and transformers turns whole heads of {kind} models"
-    if (
-        kind in facts.TRIED
-        and kind not in facts.ROTARY_DIM
-        and (width := model.get("rotary_dim")) not in (None, _head_width(model))
-    ):
-        return f"rotary_dim: {width}, and transformers turns whole heads of {kind} models"
-    for key, only in facts.ROUTERS.get(kind, {}).items():
-        if model.get(key, only) not in (only, None):
-            return f"{key}: {model[key]!r}, and transformers computes {only!r} for all {kind} models"
+        if value is not None and value is not False and value not in (0, 1) and kind not in kinds:
+            known = ", ".join(sorted(kinds)) or "none"
+            return f"{key}: {value}, which is not supported for {kind} models. Supported for: {known}"
     return None
-
-
-def _head_width(model: Mapping[str, Any]) -> object:
-    heads, hidden = model.get("num_attention_heads"), model.get("hidden_size")
-    whole = hidden // heads if isinstance(heads, int) and isinstance(hidden, int) and heads > 0 else None
-    return model.get("head_dim") or whole
-
-
-def _is_neutral(value: object) -> bool:
-    return value is None or (value is not True and value in (0, 1))
-
-
-def _partial_rotary(model: Mapping[str, Any]) -> object:
-    """The share of each head that rotary embeddings turn; 1 where they are scaled, which cuts them to size or fails."""
-    rope_section = model.get("rope_parameters") or model.get("rope_scaling")
-    rope = rope_section if isinstance(rope_section, Mapping) else {}
-    if rope.get("rope_type", rope.get("type", "default")) != "default":
-        return 1
-    return rope.get("partial_rotary_factor") or model.get("partial_rotary_factor") or 1
 
 
 def attention_problem(implementation: str | None, model: Mapping[str, Any]) -> str | None:

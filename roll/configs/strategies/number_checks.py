@@ -16,7 +16,7 @@ def number_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Proble
     if why_not := numbers.attention_problem(args.attn_implementation, text):
         key = f"{name}.model_args.attn_implementation"
         yield Problem(f"{key}: {why_not}.", (key, model_key))
-    if unread := numbers.unread_number(text, choice.role.head == "lm"):
+    if choice.role.head == "lm" and (unread := numbers.unread_number(text)):
         yield Problem(
             f"{model_key}: config.json of {args.model_name_or_path} has {unread}. Remove the key there if the model "
             "was trained without it; else choose another model.",

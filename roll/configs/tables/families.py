@@ -28,8 +28,6 @@ class Experts:
       norm_topk_prob says so; None: other routers.
     - `has_balance_loss`: transformers has a load-balancing loss for them.
     - `routes_in_fp32`: transformers' router takes its input in fp32.
-    - `router`: keys of the router that transformers does not read, and the one value that it computes. vLLM goes by
-      some of them.
     """
 
     number: str = "num_experts"
@@ -41,7 +39,6 @@ class Experts:
     norms_chosen: bool | None = None
     has_balance_loss: bool = True
     routes_in_fp32: bool = False
-    router: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -88,7 +85,6 @@ class Family:
     ties_head: bool = False  # the head is the embedding where config.json does not say
     has_sinks: bool = False  # in attention; sdpa and flash-attn 2 leave them out
     norm: Norm = "rms"  # of layers, and of heads where they have any
-    turns_part: bool = False  # rotary embeddings turn a part of each head, as partial_rotary_factor says
     has_mtp_head: bool = False  # files may hold an MTP head, as the layer behind the last
     names_in_files: Mapping[str, str] = field(default_factory=dict)  # of parts that transformers calls otherwise
     experts: Experts | None = None
@@ -135,7 +131,7 @@ def _by_kind(model: Model, layer: int) -> bool:
     return kinds[layer] == "sparse" if kinds and layer < len(kinds) else layer > 0
 
 
-def _glm_experts(is_sparse: Callable[[Model, int], bool], **router: object) -> Experts:
+def _glm_experts(is_sparse: Callable[[Model, int], bool]) -> Experts:
     return Experts(
         "n_routed_experts",
         shared="n_shared_experts",
@@ -143,7 +139,6 @@ def _glm_experts(is_sparse: Callable[[Model, int], bool], **router: object) -> E
         is_sparse=is_sparse,
         has_balance_loss=False,
         routes_in_fp32=True,
-        router=router,
     )
 
 
@@ -152,7 +147,6 @@ _GATED: Mapping[str, object] = {"hidden_act": "silu"}
 _FULL = {"attention_bias": False, "use_sliding_window": False, **_GATED}
 _CORRECTED = {"norm_topk_prob": True, **_GATED}
 _LATENT_CORRECTED = {"attention_bias": False, "rope_interleave": True, **_CORRECTED}
-_SIGMOID = {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
 
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(
@@ -180,32 +174,32 @@ FAMILIES: Mapping[str, Family] = {
         megatron=MegatronForm("qwen3_moe", _FULL),
     ),
     "glm": Family(
-        "attention_bias", default_bias=True, head_dim=128, fuses_gate_up=True, turns_part=True,
+        "attention_bias", default_bias=True, head_dim=128, fuses_gate_up=True,
         megatron=MegatronForm("glm", _GATED),
     ),
     "glm4": Family(
-        "attention_bias", default_bias=True, head_dim=128, fuses_gate_up=True, turns_part=True,
+        "attention_bias", default_bias=True, head_dim=128, fuses_gate_up=True,
         more_norms=("post_self_attn_layernorm", "post_mlp_layernorm"),
         megatron=MegatronForm("glm4", _GATED, "a norm behind attention"),
     ),
     "glm4_moe": Family(
-        "attention_bias", norms_heads="use_qk_norm", turns_part=True, has_mtp_head=True,
-        experts=_glm_experts(_behind_first, **_SIGMOID),
+        "attention_bias", norms_heads="use_qk_norm", has_mtp_head=True,
+        experts=_glm_experts(_behind_first),
         megatron=MegatronForm("glm4_moe", _CORRECTED),
     ),
     "glm4_moe_lite": Family(
-        **_LATENT_FAMILY, turns_part=True, has_mtp_head=True,
-        experts=_glm_experts(_by_kind, **_SIGMOID),
+        **_LATENT_FAMILY, has_mtp_head=True,
+        experts=_glm_experts(_by_kind),
         megatron=MegatronForm("deepseek_v3", _LATENT_CORRECTED),
     ),
     "deepseek_v2": Family(
         **_LATENT_FAMILY, mlp_bias="mlp_bias",
-        experts=_glm_experts(_behind_first, scoring_func="softmax", norm_topk_prob=False, moe_layer_freq=1),
+        experts=_glm_experts(_behind_first),
         megatron=MegatronForm("deepseek_v2", {"attention_bias": False, "mlp_bias": False, **_GATED}),
     ),
     "deepseek_v3": Family(
         **_LATENT_FAMILY, has_mtp_head=True,
-        experts=_glm_experts(_behind_first, **_SIGMOID, moe_layer_freq=1),
+        experts=_glm_experts(_behind_first),
         megatron=MegatronForm("deepseek_v3", _LATENT_CORRECTED),
     ),
     "gemma3_text": Family(

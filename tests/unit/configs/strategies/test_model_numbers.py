@@ -11,7 +11,7 @@ from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies import packing
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_facts import SINKS, TRIED, VLLM_REFUSED
-from roll.configs.strategies.model_numbers import attention_cap, attention_problem, unread_number
+from roll.configs.strategies.model_numbers import attention_cap, attention_problem
 from roll.configs.strategies.number_checks import cap_warning, number_problems, rope_row_problems, untried_warning
 from roll.configs.tables.roles import ROLES
 from roll.models.megatron.family_table import FAMILIES, family_problem
@@ -46,7 +46,6 @@ def test_numbers_that_a_role_does_not_use_are_no_hindrance() -> None:
     model = {"model_type": "gemma2", "attn_logit_softcapping": None}
     assert attention_cap(model) is None and refused(choice(attn_implementation="sdpa"), model) == []
     assert refused(choice("critic"), {"model_type": "llama", "logits_scaling": 2.0}) == []
-    assert unread_number({"model_type": "llama", "alibi": True}, of_head=False) is not None
     (text,) = refused(choice(model_config_kwargs={"attention_dropout": 0.1}), {"model_type": "llama"})
     assert text.startswith("actor_train.model_args.model_config_kwargs.attention_dropout: 0.1, but dropout is off")
 
