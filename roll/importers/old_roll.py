@@ -9,9 +9,8 @@ from typing import Any, cast
 
 from roll.configs.base import Settings, holds_mapping, join, nested_class
 from roll.configs.load.known_keys import AROUND, DROPPED, RENAMED, InertKey, holds_teachers, inert_keys, known_keys
-from roll.configs.load.loader import compose_tree
+from roll.configs.load.loader import compose_tree, references
 from roll.configs.load.of_roll import KEY
-from roll.configs.load.overrides import references
 from roll.configs.problems import nearest
 from roll.configs.sections.model import HUGGINGFACE, MODELSCOPE
 from roll.configs.strategies.megatron_config import KNOWN, NOT_HERE

@@ -8,7 +8,7 @@ those shipped with this package, so that a YAML may lie anywhere.
 import os
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,6 @@ from omegaconf.errors import OmegaConfBaseException
 from roll.configs.base import Settings
 from roll.configs.load.known_keys import known_keys
 from roll.configs.load.of_roll import fill_of_roll, is_of_roll
-from roll.configs.load.overrides import apply_overrides, references
 from roll.configs.load.yaml_file import fragments_dir, read_yaml
 from roll.configs.problems import nearest
 from roll.errors import ConfigError
@@ -31,6 +30,7 @@ from roll.utils.imports import add_folder
 from roll.utils.logging import Tone, say
 from roll.utils.text import show
 
+_REFERENCE = re.compile(r"\$\{\s*([A-Za-z_][\w-]*)(?=[.\[}\s])")
 _VARIABLE = re.compile(r"\$\{oc\.env:\s*['\"]?([A-Za-z_]\w*)['\"]?\s*\}")  # without a default
 
 
@@ -72,7 +72,10 @@ def compose_tree(directory: Path, name: str, overrides: Sequence[str]) -> RawTre
     written = read_yaml(path.resolve())  # for its errors, which have a place
     tree = _compose(directory.resolve(), name, written)
     of_fragments = frozenset(set(tree) - set(written))
-    apply_overrides(tree, overrides)
+    if overrides:
+        from roll.configs.load.overrides import apply_overrides
+
+        apply_overrides(tree, overrides)
     return RawTree(path, tree, of_fragments, "hydra" in written)
 
 
@@ -171,6 +174,14 @@ def _error_text(error: BaseException) -> str:
 
 
 # --- references
+
+
+def references(value: Any) -> Iterable[str]:
+    """First parts of all absolute `${...}` in a tree: the top-level keys that are used as variables."""
+    if isinstance(value, str):
+        yield from _REFERENCE.findall(value)
+    for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from references(child)
 
 
 def _resolved(node: Any, path: str, problems: list[str]) -> Any:

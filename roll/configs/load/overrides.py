@@ -2,7 +2,7 @@
 
 import copy
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,18 +14,7 @@ from roll.configs.problems import did_you_mean
 from roll.errors import ConfigError
 from roll.utils.text import show
 
-# `${...}` of a composed tree: which variables are used, and what they name.
-
-REFERENCE = re.compile(r"\$\{\s*([A-Za-z_][\w-]*)(?=[.\[}\s])")
 WHOLE_REFERENCE = re.compile(r"\$\{\s*([\w.-]+)\s*\}")
-
-
-def references(value: Any) -> Iterable[str]:
-    """First parts of all absolute `${...}` in a tree: the top-level keys that are used as variables."""
-    if isinstance(value, str):
-        yield from REFERENCE.findall(value)
-    for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from references(child)
 
 
 def crosses_reference(tree: Mapping[str, Any], key: str) -> bool:

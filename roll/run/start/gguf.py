@@ -7,37 +7,15 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
 
 from roll.errors import ConfigError, describe
 
 logger = logging.getLogger(__name__)
 CACHE = "~/.cache/roll/gguf"
-KEYS = frozenset({"pretrain", "reward_pretrain", "model_name_or_path", "tokenizer_path"})
 _ENDING = ".gguf"
 _NEEDS = "gguf"  # the package that transformers reads such files with
-
-
-def with_gguf_folders(tree: Mapping[str, Any], section: str = "") -> dict[str, Any]:
-    """Return the settings with a folder in place of each GGUF file that is named as a model or a tokenizer.
-
-    Raises ConfigError, with the whole key, for a file that is missing or cannot be read as a model.
-    """
-    return {key: _with_folder(f"{section}{key}", value) for key, value in tree.items()}
-
-
-def _with_folder(path: str, value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return with_gguf_folders(value, f"{path}.")
-    if path.rpartition(".")[2] in KEYS and isinstance(value, str) and value.endswith(_ENDING):
-        try:
-            return gguf_folder(value)
-        except ConfigError as error:
-            raise ConfigError(f"{path}: {error}") from error
-    return value
 
 
 def gguf_folder(name: str) -> str:

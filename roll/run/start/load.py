@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from roll.configs.checks.roles import run_problems, run_warnings
 from roll.configs.load.chosen_values import Chosen, KeysInYaml, Machine, with_chosen
@@ -22,9 +23,10 @@ from roll.run.kind import other_kind
 from roll.run.saving.model_files import read_model_config
 from roll.run.spec import PipelineSpec
 from roll.run.start.data_files import data_args_warnings
-from roll.run.start.gguf import with_gguf_folders
 from roll.run.start.machine import machine_of
 from roll.run.start.preflight import role_strategy_problems, role_strategy_warnings
+
+MODEL_KEYS = frozenset({"pretrain", "reward_pretrain", "model_name_or_path", "tokenizer_path"})
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,27 @@ def load(spec: PipelineSpec, directory: Path, name: str, overrides: Sequence[str
     loss of the user's own: the plan depends on it; and where the YAML leaves out devices, backends or lengths, at this
     machine and the model's config.json."""
     return check(spec, load_tree(directory, name, overrides, spec.config_class()))
+
+
+def with_gguf_folders(tree: Mapping[str, Any], section: str = "") -> dict[str, Any]:
+    """Return the settings with a folder in place of each GGUF file that is named as a model or a tokenizer.
+
+    Raises ConfigError, with the whole key, for a file that is missing or cannot be read as a model.
+    """
+    return {key: _with_folder(f"{section}{key}", value) for key, value in tree.items()}
+
+
+def _with_folder(path: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return with_gguf_folders(value, f"{path}.")
+    if path.rpartition(".")[2] in MODEL_KEYS and isinstance(value, str) and value.endswith(".gguf"):
+        from roll.run.start.gguf import gguf_folder
+
+        try:
+            return gguf_folder(value)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from error
+    return value
 
 
 Beside = Callable[[RunConfig], Iterable[Problem]]

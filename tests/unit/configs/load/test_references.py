@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from roll.configs.load.loader import load_tree, yaml_at
-from roll.configs.load.overrides import crosses_reference, lookup, references
+from roll.configs.load.loader import load_tree, references, yaml_at
+from roll.configs.load.overrides import crosses_reference, lookup
 from roll.configs.load.overruled_keys import FSDP2_KEYS, Overruled, overruled
 from roll.configs.load.yaml_file import read_yaml
 from roll.configs.tables.roles import Role

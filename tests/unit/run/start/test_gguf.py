@@ -9,7 +9,8 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from roll.errors import ConfigError
-from roll.run.start.gguf import gguf_folder, with_gguf_folders
+from roll.run.start.gguf import gguf_folder
+from roll.run.start.load import with_gguf_folders
 
 HIDDEN, HEADS, WIDE = 16, 2, 32
 TOKENS = ["<|endoftext|>", "a", "b", "ab", "c"]
