@@ -13,11 +13,13 @@ import math
 import numbers
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from roll.types.media import PictureSource
 from roll.utils.thinking import after_thinking, opened
 from roll.utils.truths import accepted_answers, options_in
+
+if TYPE_CHECKING:
+    from roll.types.media import PictureSource
 
 
 @dataclass(frozen=True)

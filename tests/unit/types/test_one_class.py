@@ -17,11 +17,6 @@ from roll.types.texts import Turn
 PROMPT = np.array([5, 6], np.int32)
 FACTS = RowFacts(num_tokens=5, num_sampled=3, num_turns=1, oldest_version=2, mean_version=2.5)
 PLACE = StoredRow("tokens", "texts", 7, FACTS)
-OF_ANSWER = ("token_ids", "log_probs", "policy_versions", "routes")
-OF_ROW = (
-    *("input_ids", "response_mask", "log_probs", "policy_versions", "token_rewards", "routes"),
-    *("response_text", "turns", "media"),
-)
 
 
 def answer(*versions: int) -> Generation:
@@ -59,15 +54,11 @@ def test_stored_attempts_count_change_and_travel_as_others() -> None:
     assert (rewarded.reward, rewarded.metrics, rewarded.extra) == (2.0, {"m": 1.0}, {"why": "so"})
     assert rewarded.content is PLACE and there.failed("broke").content is PLACE
     assert replace(IN_STORE, finish_reason="moved") == Generation(content=PLACE, finish_reason="moved")
-    # 400 bytes were those of a StoredTrajectory with such metrics, at commit b9843b3; 9 are its side, which is new.
-    metrics = {"success": 1.0, "turns": 0.0}
-    row = replace(attempt(answer(0, 0)), reward=0.0, index=0, finish_reason="stop", metrics=metrics)
-    assert len(pickle.dumps(stored([row]), protocol=5)) <= 400 + 9
 
 
 @pytest.mark.parametrize(
     ("value", "name"),
-    [*((IN_STORE, name) for name in OF_ANSWER), *((attempt(IN_STORE), name) for name in (*OF_ROW, "here"))],
+    [(IN_STORE, "token_ids"), (attempt(IN_STORE), "input_ids"), (attempt(IN_STORE), "turns")],
 )
 def test_reading_what_is_in_the_store_says_how_to_get_it(value: object, name: str) -> None:
     with pytest.raises(TokensElsewhere, match=r"object store.*fetched\(\[trajectories\]\).*texts_of") as raised:
@@ -82,14 +73,6 @@ def test_rows_of_a_simulated_run_have_nothing_to_fetch(read: Callable[[Trajector
     content = StoredRow(None, None, 0, FACTS)
     with pytest.raises(TokensElsewhere, match="simulated run"):
         read(Trajectory(reward=0.0, finish_reason="stop", content=content))
-
-
-@pytest.mark.parametrize("change", [{"response_text": "x"}, {"media": ()}, {"input_ids": PROMPT}, {"turns": ()}])
-def test_changing_what_is_in_the_store_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(TokensElsewhere):
-        replace(attempt(IN_STORE), **change)
-    with pytest.raises(TokensElsewhere):
-        replace(IN_STORE, routes=None)
 
 
 def test_columns_and_texts_are_replaced_by_their_names_and_facts_follow() -> None:

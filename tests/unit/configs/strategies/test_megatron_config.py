@@ -147,8 +147,6 @@ def test_layers_of_a_package_that_is_missing_are_refused_with_how_to_get_it() ->
             ModelFacts(32, 8, 32, 8, 0, 14336),
         ),
         ({"model_type": "unknown"}, None),
-        ({"num_attention_heads": 32, "num_hidden_layers": 4, "num_experts": "128"}, None),
-        ({"num_attention_heads": 32, "num_hidden_layers": 4, "num_key_value_heads": [4]}, None),
     ],
 )  # fmt: skip
 def test_the_facts_of_a_model_are_read_from_its_config(model: dict[str, Any], facts: ModelFacts | None) -> None:
