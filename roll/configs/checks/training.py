@@ -1,7 +1,5 @@
 """`model_args.fused_kernel_options`: what a role cannot do with it, before anything starts."""
 
-import os
-import shutil
 from collections.abc import Iterator
 
 from roll.configs.checks.platforms import on_gpus_here
@@ -95,27 +93,11 @@ def recompute_problems(choice: Choice) -> Iterator[Problem]:
 
 # `use_torch_compile` before anything starts.
 
-_COMPILERS = ("g++", "clang++", "c++")
-
 
 def compile_problems(choice: Choice) -> Iterator[Problem]:
     """Finds a role whose strategy does not compile, whatever the machine."""
     if choice.worker.use_torch_compile and (problem := feature_problem(choice, Feature.TORCH_COMPILE, "true")):
         yield problem
-
-
-def compile_machine_problems(choice: Choice) -> Iterator[Problem]:
-    """Yield what this machine lacks for torch.compile, if the run is this machine's."""
-    key = f"{choice.role.name}.use_torch_compile"
-    if not choice.worker.use_torch_compile or choice.num_nodes > 1 or on_gpus_here():
-        return
-    if not shutil.which(os.environ.get("CXX", "")) and not any(map(shutil.which, _COMPILERS)):
-        yield Problem(
-            f"{key}: torch.compile writes C++ for a CPU, and there is no compiler ({', '.join(_COMPILERS)}, or CXX). "
-            "Install one (apt install g++), or set it to false.",
-            (key,),
-            "machine",
-        )
 
 
 # `training_args.optim` before anything starts, and what its moments take.

@@ -26,6 +26,7 @@ from roll.utils.imports import is_installed
 from roll.utils.text import show
 
 ENDS = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
+ACCOUNTS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
 
 FUSED_BIASES = ("bias_activation_fusion", "bias_swiglu_fusion")
 
@@ -155,15 +156,11 @@ def _contradictions(s: MegatronSettings) -> Iterator[tuple[str, str]]:
     for key in ENGINE_KEYS:
         if getattr(s, key) and s.transformer_impl == "local":
             yield key, "true contradicts transformer_impl: local. Remove that, or set this to false."
-    for key in (key for key in ENDS if getattr(s, key) is not None):
+    for key in (key for key in (*ENDS, *ACCOUNTS) if getattr(s, key)):
         if s.pipeline_model_parallel_size == 1:
             yield key, "needs pipeline_model_parallel_size of 2 or more. Remove it."
-        elif s.layers_to_split:
+        elif key in ENDS and s.layers_to_split:
             yield key, "does not go with the account_for_ keys. Remove either."
-    if s.layers_to_split and s.pipeline_model_parallel_size == 1:
-        for key in ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"):
-            if getattr(s, key):
-                yield key, "needs pipeline_model_parallel_size of 2 or more. Remove it."
 
 
 def _unknown_to_local(s: MegatronSettings, passed_on: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -293,50 +290,27 @@ def _expert_problems(at: str, s: MegatronSettings, model: ModelFacts) -> Iterato
 
 
 def _stage_problems(at: str, s: MegatronSettings, num_layers: int) -> Iterator[Problem]:
-    if s.has_uneven_ends:
-        yield from _uneven_problems(at, s, num_layers)
-        return
+    """Checks that every pipeline stage has layers, and as many as its virtual runs divide."""
     stages, virtual = s.pipeline_model_parallel_size, s.virtual_pipeline_model_parallel_size or 1
-    per_stage, layers = s.stage_layers(num_layers), num_layers + s.layers_to_split
-    counted = f" (and {s.layers_to_split} for the account_for_ keys)" if s.layers_to_split else ""
+    keys = [key for key in (*ENDS, *ACCOUNTS) if getattr(s, key)]
+    beside = f" (with {', '.join(f'{key}: {show(getattr(s, key))}' for key in keys)})" if keys else ""
+    per_stage = s.stage_layers(num_layers)
     if per_stage is None:
-        yield _refuse(
-            at, "pipeline_model_parallel_size", stages, f"must divide the model's {num_layers} layers{counted}",
-            _divisors(layers),
-        )  # fmt: skip
-    elif layers // stages % virtual:
-        yield _refuse(
-            at, "virtual_pipeline_model_parallel_size", virtual,
-            f"must divide the {layers // stages} layers{counted} of a pipeline rank", _divisors(layers // stages),
-        )  # fmt: skip
-
-
-def _uneven_problems(at: str, s: MegatronSettings, num_layers: int) -> Iterator[Problem]:
-    """Checks the layers of pipeline stages if the first or last stage has its own number."""
-    per_stage, virtual = s.stage_layers(num_layers), s.virtual_pipeline_model_parallel_size or 1
-    ends = {key: getattr(s, key) for key in ENDS}
-    keys = [key for key, count in ends.items() if count is not None]
-    said = " and ".join(f"{key}: {ends[key]}" for key in keys)
-    paths = tuple(f"{at}.{key}" for key in keys)
-    if per_stage is None:
-        spare, others = num_layers - sum(filter(None, ends.values())), s.pipeline_model_parallel_size - len(keys)
-        share = f"the {others} other stages cannot share evenly" if others else "no stage has"
-        yield Problem(
-            f"{at}: {said} leaves {spare} of the model's {num_layers} layers, which {share}. Change these numbers or "
-            "pipeline_model_parallel_size.",
-            paths,
-        )
+        near = "" if keys else f" Nearest that works: {_near(stages, _divisors(num_layers))}."
+        key = f"{at}.pipeline_model_parallel_size"
+        text = f"{key}: {stages} does not divide the model's {num_layers} layers{beside}.{near}"
+        yield Problem(text, (key, *(f"{at}.{each}" for each in keys)))
     elif uneven := [count for count in per_stage if count % virtual]:
-        yield Problem(
-            f"{at}: {said}: virtual_pipeline_model_parallel_size {virtual} must divide the layers of every stage, and "
-            f"one has {uneven[0]}.",
-            (*paths, f"{at}.virtual_pipeline_model_parallel_size"),
-        )
+        key = f"{at}.virtual_pipeline_model_parallel_size"
+        yield Problem(f"{key}: {virtual} does not divide the {uneven[0]} layers of a pipeline stage{beside}.", (key,))
 
 
 def _refuse(at: str, key: str, value: int, why: str, choices: list[int]) -> Problem:
-    near = [n for n in choices if n < value][-1:] + [n for n in choices if n > value][:1]
-    return Problem(f"{at}.{key}: {value} {why}. Nearest that works: {' or '.join(map(str, near))}.", (f"{at}.{key}",))
+    return Problem(f"{at}.{key}: {value} {why}. Nearest that works: {_near(value, choices)}.", (f"{at}.{key}",))
+
+
+def _near(value: int, choices: list[int]) -> str:
+    return " or ".join(map(str, [n for n in choices if n < value][-1:] + [n for n in choices if n > value][:1]))
 
 
 def _divisors(whole: int) -> list[int]:

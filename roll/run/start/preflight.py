@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from roll.configs.checks.platforms import platform_machine_problems
 from roll.configs.checks.training import (
-    compile_machine_problems,
     fused_head_machine_problems,
     optimizer_machine_problems,
 )
@@ -100,7 +99,6 @@ def machine_report(config: RunConfig) -> MachineReport:
     for choice in choices(config):
         worker, spec = choice.worker, spec_of(choice.worker.strategy_name)
         problems += engine_problems(choice)
-        problems += compile_machine_problems(choice)
         problems += optimizer_machine_problems(choice)
         problems += fused_head_machine_problems(choice)
         problems += [problem for feature in features for problem in feature.role_machine_problems(choice)]

@@ -4,11 +4,9 @@ from typing import Any
 
 import pytest
 
-from roll.configs.checks import training as compiling
 from roll.configs.checks import training as fused_head
 from roll.configs.checks import training as optimizers
 from roll.configs.checks.training import (
-    compile_machine_problems,
     fused_head_machine_problems,
     moment_bytes,
     optimizer_machine_problems,
@@ -64,15 +62,6 @@ def test_moments_of_8_bits_and_optimizers_in_host_memory_are_counted() -> None:
     assert moment_bytes("adamw_torch", 100_000) == 800_000
     plans = [build_plan(config(given)) for given in ({}, {"is_offload_optimizer_states_in_train_step": True})]
     assert [plan.trains["actor_train"].optimizer_waits for plan in plans] == [False, True]
-
-
-def test_a_compiler_that_is_missing_is_told_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    choice = next(choice for choice in choices(config(COMPILED)) if choice.role.learns)
-    monkeypatch.setattr(compiling, "on_gpus_here", lambda: False)
-    monkeypatch.setattr(compiling.shutil, "which", lambda name: "/usr/bin/g++" if name == "g++" else None)
-    assert not list(compile_machine_problems(choice))
-    monkeypatch.setattr(compiling.shutil, "which", lambda name: None)
-    assert "there is no compiler (g++, clang++, c++, or CXX)" in next(iter(compile_machine_problems(choice))).text
 
 
 KEY = "actor_train.model_args.fused_kernel_options"
