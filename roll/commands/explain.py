@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from roll.commands.options import explain_parser
 from roll.commands.table import main
-from roll.configs.tables.presets import PRESETS, Preset, any_algorithm
+from roll.configs.tables.presets import PRESETS, Preset, known_algorithm
 from roll.errors import ConfigError
 
 
@@ -17,7 +17,7 @@ def run(argv: Sequence[str]) -> list[str]:
     if not argv:
         return explain_parser().format_help().splitlines()
     try:
-        return list(_explained(PRESETS[any_algorithm(argv[0])]))
+        return list(_explained(PRESETS[known_algorithm(argv[0])]))
     except ValueError as error:
         raise ConfigError(str(error)) from None
 

@@ -21,7 +21,7 @@ from roll.configs.memory.passes import (
 from roll.configs.memory.trained import held_weights
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.training import EIGHT_BIT
-from roll.configs.strategies.deepspeed import zero_stage
+from roll.configs.strategies.deepspeed import section_of, zero_stage
 
 _BUCKET = 500_000_000  # elements: DeepSpeed's own reduce_bucket_size
 _LIVE = 1_000_000_000  # and stage3_max_live_parameters
@@ -31,7 +31,7 @@ _SUB_GROUP = 1_000_000_000
 def train_memory(facts: RoleFacts) -> RankMemory:
     """Memory of a training role."""
     config, ranks, size = facts.worker.strategy_config, facts.num_ranks, facts.dtype_bytes
-    stage, zero = zero_stage(config), _mapping(config, "zero_optimization")
+    stage, zero = zero_stage(config), section_of(config, "zero_optimization")
     held = held_weights(facts.shape, facts.worker.model_args)
     trained = sum(weight.num_elements for weight, is_trained in held if is_trained)
     weights = size * sum(weight.num_elements for weight, _ in held) / (ranks if stage == 3 else 1)
@@ -61,7 +61,7 @@ def train_memory(facts: RoleFacts) -> RankMemory:
             ("gradients", gradients, gradients_on_host, "offload_optimizer"),
             ("optimizer", optimizer, optimizer_on_host, "offload_optimizer"),
         )
-        if is_there and _mapping(zero, section).get("device") == "cpu"
+        if is_there and section_of(zero, section).get("device") == "cpu"
         for part in pinned(f"{name} ({section})", [(size_there, 1)])
     ]
     blocks = [] if weights_on_host else [(weights, 1)]
@@ -94,7 +94,7 @@ def train_memory(facts: RoleFacts) -> RankMemory:
 
 def score_memory(facts: RoleFacts) -> RankMemory:
     """Memory of a scoring role: whole weights, or this rank's shard with stage 3."""
-    zero = _mapping(facts.worker.strategy_config, "zero_optimization")
+    zero = section_of(facts.worker.strategy_config, "zero_optimization")
     size, is_divided = facts.dtype_bytes, zero_stage(facts.worker.strategy_config) == 3
     parts = facts.num_ranks if is_divided else 1
     weights = size * facts.shape.num_elements / parts
@@ -105,7 +105,7 @@ def score_memory(facts: RoleFacts) -> RankMemory:
         states={"weights": () if on_host else (Part("weights", weights),)},
         passes={"scoring": gathered + whole_scoring_parts(facts)},
         host=pinned("weights (offload_param)", [(weights, 1)])
-        if _mapping(zero, "offload_param").get("device") == "cpu" and on_host
+        if section_of(zero, "offload_param").get("device") == "cpu" and on_host
         else (),
         copies=() if on_host else pinned("copies of weights", tensors),
         loading=() if is_divided else (Part("the whole model", size * facts.shape.num_elements),),
@@ -128,24 +128,19 @@ def _sub_groups(num_bytes: float, zero: Mapping[str, Any]) -> list[tuple[float, 
 
 
 def _master_bytes(config: Mapping[str, Any]) -> int:
-    return 2 if _mapping(config, "bf16").get("bf16_master_weights_and_grads") is True else 4
+    return 2 if section_of(config, "bf16").get("bf16_master_weights_and_grads") is True else 4
 
 
 def _gradient_bytes(config: Mapping[str, Any], stage: int, size: int) -> int:
     """bf16 is accumulated in fp32 from stage 2 on, unless data_types says otherwise."""
-    grad_dtype = _mapping(config, "data_types").get("grad_accum_dtype")
+    grad_dtype = section_of(config, "data_types").get("grad_accum_dtype")
     if stage < 2 or grad_dtype in ("bf16", "bfloat16", "fp16"):
         return size
     return 4
 
 
 def _on_host(zero: Mapping[str, Any], section: str) -> bool:
-    return _mapping(zero, section).get("device", "none") != "none"
-
-
-def _mapping(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = config.get(key)
-    return value if isinstance(value, Mapping) else {}
+    return section_of(zero, section).get("device", "none") != "none"
 
 
 def _number(zero: Mapping[str, Any], key: str, default: int) -> float:

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator
@@ -106,7 +107,7 @@ class AlgorithmConfig(OnPolicyDistillation):
         "and nothing is started.",
     )
 
-    algorithm: Annotated[str, AfterValidator(known_algorithm)] | None = setting(
+    algorithm: Annotated[str, AfterValidator(partial(known_algorithm, pipeline="rl"))] | None = setting(
         None,
         "An algorithm by name, which fills in the keys of its advantages, loss and filters; what the YAML says itself "
         "stays. The plan shows what it sets, `roll explain NAME` the formula. docs/algorithms.md.",

@@ -61,7 +61,7 @@ def deepspeed_problems(role: str, config: Mapping[str, Any], facts: DeepSpeedFac
     elsewhere."""
     at = f"{role}.strategy_args.strategy_config"
     for section, known in KNOWN_KEYS.items():
-        yield from _unknown_keys(at, section, _section(config, section), known)
+        yield from _unknown_keys(at, section, section_of(config, section), known)
     yield from _stage_problems(at, config, learns=facts.micro_batch_size is not None)
     yield from _one_value_problems(at, config)
     if facts.dtype == "fp16":
@@ -71,7 +71,7 @@ def deepspeed_problems(role: str, config: Mapping[str, Any], facts: DeepSpeedFac
             (f"{role}.model_args.dtype",),
         )
     for section, dtype in DTYPE_SECTIONS.items():
-        enabled = _section(config, section).get("enabled", "auto")
+        enabled = section_of(config, section).get("enabled", "auto")
         if isinstance(enabled, bool) and enabled != (facts.dtype == dtype):
             yield Problem(
                 f"{at}.{section}.enabled: {str(enabled).lower()} contradicts {role}.model_args.dtype: {facts.dtype}. "
@@ -112,23 +112,24 @@ def complete_deepspeed_config(config: Mapping[str, Any], facts: DeepSpeedFacts) 
     filled.setdefault("zero_optimization", {"stage": 0})
     filled.setdefault("zero_allow_untested_optimizer", True)
     filled.setdefault("steps_per_print", 2**31)
-    if _section(filled, "zero_optimization").get("offload_optimizer"):
+    if section_of(filled, "zero_optimization").get("offload_optimizer"):
         filled.setdefault("zero_force_ds_cpu_optimizer", False)
     return _without_auto(filled)
 
 
 def offloads_optimizer(config: Mapping[str, Any]) -> bool:
     """Whether the optimizer's states are to live in host memory or on a disk."""
-    return _section(_section(config, "zero_optimization"), "offload_optimizer").get("device", "none") != "none"
+    return section_of(section_of(config, "zero_optimization"), "offload_optimizer").get("device", "none") != "none"
 
 
 def zero_stage(config: Mapping[str, Any]) -> int:
     """ZeRO stage of a DeepSpeed configuration; 0 when it says nothing."""
-    stage = _section(config, "zero_optimization").get("stage", 0)
+    stage = section_of(config, "zero_optimization").get("stage", 0)
     return stage if type(stage) is int else 0
 
 
-def _section(config: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+def section_of(config: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """The mapping at a dotted path; empty if there is none."""
     for key in filter(None, path.split(".")):
         value = config.get(key)
         config = value if isinstance(value, Mapping) else {}
@@ -143,19 +144,19 @@ def _unknown_keys(at: str, section: str, values: Mapping[str, Any], known: froze
 
 
 def _stage_problems(at: str, config: Mapping[str, Any], learns: bool) -> Iterator[Problem]:
-    zero = _section(config, "zero_optimization")
+    zero = section_of(config, "zero_optimization")
     stage = zero.get("stage", 0)
     if type(stage) is not int or not 0 <= stage <= 3:
         yield Problem(
             f"{at}.zero_optimization.stage: {show(stage)} must be 0, 1, 2 or 3.", (f"{at}.zero_optimization.stage",)
         )
-    elif zero.get("offload_param") and _section(zero, "offload_param").get("device") != "none" and stage != 3:
+    elif zero.get("offload_param") and section_of(zero, "offload_param").get("device") != "none" and stage != 3:
         yield Problem(
             f"{at}.zero_optimization.offload_param needs stage 3, but stage is {stage}. Set stage: 3 or remove "
             "offload_param.",
             (f"{at}.zero_optimization.stage", f"{at}.zero_optimization.offload_param"),
         )
-    elif learns and stage == 0 and _section(zero, "offload_optimizer").get("device", "none") != "none":
+    elif learns and stage == 0 and section_of(zero, "offload_optimizer").get("device", "none") != "none":
         yield Problem(
             f"{at}.zero_optimization.offload_optimizer does nothing without ZeRO: the optimizer stays on the GPU. Set "
             "stage: 1, 2 or 3, or remove offload_optimizer.",
@@ -166,7 +167,7 @@ def _stage_problems(at: str, config: Mapping[str, Any], learns: bool) -> Iterato
 def _one_value_problems(at: str, config: Mapping[str, Any]) -> Iterator[Problem]:
     for path, (only, why) in ONE_VALUE.items():
         section, _, key = path.rpartition(".")
-        setting = _section(config, section).get(key, "auto")
+        setting = section_of(config, section).get(key, "auto")
         if setting not in ("auto", only):
             works = "Remove it." if only is None else f"Set it to {short(only)}, or remove it."
             yield Problem(f"{at}.{path}: {show(setting)} cannot be used: {why}. {works}", (f"{at}.{path}",))

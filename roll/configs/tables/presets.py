@@ -1,6 +1,6 @@
 """Algorithms by name: the keys that `algorithm` fills in (`presets.yaml`), and how a plan says them."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,46 +34,22 @@ PRESETS: Mapping[str, Preset] = _read()
 """Algorithms by name, in the order in which messages list them."""
 
 
-def any_algorithm(name: str) -> str:
-    """The name, if it is one of the table, of whatever kind of run; else ValueError."""
-    return _among(PRESETS, name)
-
-
-def known_algorithm(name: str) -> str:
-    """The name, if it is one of reinforcement learning; else ValueError that says what there is instead."""
-    return _of_kind("rl", name)
-
-
-def known_sft(name: str) -> str:
-    """The same of fine-tuning."""
-    return _of_kind("sft", name)
-
-
-def known_dpo(name: str) -> str:
-    """The same of pairs of responses."""
-    return _of_kind("dpo", name)
-
-
 def kind_of_algorithm(name: object) -> str | None:
     """The kind of run that has an algorithm of this name, None if there is none."""
     return PRESETS[name].pipeline if isinstance(name, str) and name in PRESETS else None
 
 
-def _of_kind(pipeline: str, name: str) -> str:
+def known_algorithm(name: str, pipeline: str | None = None) -> str:
+    """The name, if it is one of this kind of run (None: of any); else ValueError that says what there is instead."""
     kind = kind_of_algorithm(name)
-    if kind == pipeline:
+    if kind is not None and pipeline in (kind, None):
         return name
-    if kind == "rl":
-        raise ValueError(f"{name} is reinforcement learning: pipeline: rlvr, or agentic")
     if kind is not None:
-        raise ValueError(f"{name} is a pipeline of its own: examples/start_{kind}_pipeline.py")
-    return _among([preset.name for preset in PRESETS.values() if preset.pipeline == pipeline], name)
-
-
-def _among(names: Collection[str], name: str) -> str:
-    if name not in names:
-        raise ValueError(f"{show(name)} is not one of {', '.join(names)}.{did_you_mean(name, names)}")
-    return name
+        is_rl = kind == "rl"
+        there = "reinforcement learning: pipeline: rlvr, or agentic" if is_rl else f"a run of its own: pipeline: {kind}"
+        raise ValueError(f"{name} is {there}")
+    names = [preset.name for preset in PRESETS.values() if pipeline in (preset.pipeline, None)]
+    raise ValueError(f"{show(name)} is not one of {', '.join(names)}.{did_you_mean(name, names)}")
 
 
 # What `algorithm` puts into a tree, and says in a plan. What a YAML says itself stays.

@@ -1,6 +1,7 @@
 """Settings of direct preference optimization."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -10,7 +11,7 @@ from roll.configs.plan.describe import train_rows
 from roll.configs.plan.run_plan import RunPlan, build_run_plan
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
-from roll.configs.tables.presets import known_dpo, preset_rows
+from roll.configs.tables.presets import known_algorithm, preset_rows
 from roll.configs.tables.roles import REFERENCE, TOKENIZER, Role
 from roll.pipeline.rows.row_config import VALIDATION, PairConfig
 
@@ -39,7 +40,7 @@ class DPOConfig(PairConfig):
     )
 
     # loss
-    algorithm: Annotated[str, AfterValidator(known_dpo)] | None = setting(
+    algorithm: Annotated[str, AfterValidator(partial(known_algorithm, pipeline="dpo"))] | None = setting(
         None,
         "An algorithm by name, which fills in the keys of its loss: dpo, cdpo or ipo; what the YAML says itself stays. "
         "`roll explain NAME` shows the formula.",

@@ -1,13 +1,14 @@
 """Settings of supervised fine-tuning."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
 from roll.configs.base import setting
 from roll.configs.sections.cluster import WorkerConfig
-from roll.configs.tables.presets import known_sft
+from roll.configs.tables.presets import known_algorithm
 from roll.configs.tables.roles import TOKENIZER, Role
 from roll.pipeline.rows.row_config import VALIDATION, RowConfig
 from roll.run.start.load import unread_keys
@@ -26,7 +27,7 @@ class SFTConfig(RowConfig):
     columns = "roll.pipeline.sft.sft_pipeline:columns"
 
     sft_train: WorkerConfig = setting({}, "The model that learns.")
-    algorithm: Annotated[str, AfterValidator(known_sft)] | None = setting(
+    algorithm: Annotated[str, AfterValidator(partial(known_algorithm, pipeline="sft"))] | None = setting(
         None, "An algorithm by name: sft, which says what this run does anyhow."
     )
 

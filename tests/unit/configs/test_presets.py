@@ -84,8 +84,8 @@ def test_dapo_filters_the_groups_of_every_domain_that_says_nothing_itself() -> N
     "name, told",
     [
         ("dapoo", r"'dapoo' is not one of ppo, grpo, dr_grpo, dapo, .*Did you mean dapo\?"),
-        ("sft", "sft is a pipeline of its own: examples/start_sft_pipeline.py"),
-        ("dpo", "dpo is a pipeline of its own: examples/start_dpo_pipeline.py"),
+        ("sft", "sft is a run of its own: pipeline: sft"),
+        ("dpo", "dpo is a run of its own: pipeline: dpo"),
     ],
 )
 def test_an_unknown_name_is_refused_with_those_there_are(name: str, told: str) -> None:
