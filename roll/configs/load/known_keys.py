@@ -67,6 +67,8 @@ INERT = {section: {key: _inert(**row) for key, row in rows.items()} for section,
 ROLL_REWARDS: Mapping[str, str] = _TABLES["rewards"]
 ROLL_REWARD_KEYS: Mapping[str, Mapping[str, Any]] = _TABLES["reward_keys"]
 ROLL_WORKERS: tuple[str, ...] = tuple(_TABLES["workers"])
+RETIRED: Mapping[str, Mapping[str, str]] = _TABLES["retired"]
+FSDP2_KEYS: Mapping[str, str] = _TABLES["fsdp2"]
 
 
 def inert_keys(settings: type[Settings]) -> dict[str, InertKey]:
@@ -218,7 +220,7 @@ def _without_dropped(node: dict[str, Any], path: str) -> Iterator[str]:
     config, name = node.get("strategy_config"), node.get("strategy_name")
     if not isinstance(config, dict) or not isinstance(name, str):
         return
-    dropped = spec_of(name).retired
+    dropped = {**RETIRED.get(name, {}), **spec_of(name).retired}
     for key in list(config):
         if key in dropped:
             config.pop(key)

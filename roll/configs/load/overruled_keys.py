@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from roll.configs.base import DEVICES_PER_NODE
-from roll.configs.load.known_keys import STUDENTS, holds_teachers
+from roll.configs.load.known_keys import FSDP2_KEYS, STUDENTS, holds_teachers
 from roll.configs.problems import Problem, ids_text
 from roll.configs.sections.cluster import parse_device_mapping
 from roll.configs.strategies.features import Feature
@@ -22,22 +22,6 @@ TRANSFORMER_ENGINE: Mapping[str, tuple[str, ...]] = {
 """Layers by Megatron's names, and what they are in a model's files."""
 
 _FSDP2 = "roll.configs.strategies.fsdp2_settings:Fsdp2Settings"
-_UNITS = "the embedding and the head are gathered as units of their own anyway"
-FSDP2_KEYS: Mapping[str, str] = {
-    "wrap_policy.wrap_embeddings": _UNITS,
-    "wrap_policy.wrap_lm_output": _UNITS,
-    "wrap_policy.moe_experts": "experts are not gathered one by one: a block's experts are one weight here; name the "
-    "block in wrap_policy.transformer_layer_cls_to_wrap",
-    "use_batched_model_update": "weights always travel in buckets of model_update_buffer_size_mb",
-    "apply_tiled_mlp": "layers compute whole rows; a smaller per_device_train_batch_size, "
-    "model_args.ulysses_size or activation offload save the same memory",
-    "tiled_num_shards": "there is no tiled MLP",
-    "efsdp_size": "experts are divided by ep_size, and sharded over fsdp_size / ep_size ranks",
-    "apply_expert_patch": "a rank gathers its experts of a block, whatever its rows choose, so no rank waits",
-    "async_save_ckpt": "a checkpoint is whole before the next step",
-    "moe_use_grouped_mm": "transformers chooses how experts are computed",
-}
-"""Keys of strategy_config that change what a run takes and not what it computes, and the nearest thing here."""
 
 
 @dataclass

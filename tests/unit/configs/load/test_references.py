@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from roll.configs.load.known_keys import FSDP2_KEYS
 from roll.configs.load.loader import load_tree, references, yaml_at
 from roll.configs.load.overrides import crosses_reference, lookup
-from roll.configs.load.overruled_keys import FSDP2_KEYS, Overruled, overruled
+from roll.configs.load.overruled_keys import Overruled, overruled
 from roll.configs.load.yaml_file import read_yaml
 from roll.configs.tables.roles import Role
 from roll.errors import ConfigError
