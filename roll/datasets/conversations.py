@@ -20,10 +20,10 @@ from roll.datasets.messages import conversation_column, messages_in, messages_of
 from roll.datasets.pictures.expansion import cut_media
 from roll.datasets.pictures.lengths import ShowsPictures, measured, missing_files
 from roll.datasets.pictures.placing import RowPictures
+from roll.datasets.prompt_template import PromptTemplate
 from roll.datasets.rows import shown
 from roll.datasets.shown import named_columns, num_pictures
 from roll.datasets.sources import Choose, all_rows, data_sources
-from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import Tool, plain, tools_in
 from roll.datasets.usual_columns import Forgotten, conversation_hint
 from roll.errors import ConfigError

@@ -15,10 +15,10 @@ import numpy as np
 from roll.configs.sections.data import DataArgs, Truncation
 from roll.configs.tables.sight import VisionModel
 from roll.datasets.loader import Row
+from roll.datasets.prompt_template import PromptTemplate
 from roll.datasets.rows import Domain, Example, RowReader, tag_of
 from roll.datasets.shown import named_columns
 from roll.datasets.sources import Choose, all_rows, data_sources
-from roll.datasets.templates import PromptTemplate
 from roll.datasets.usual_columns import Forgotten
 from roll.errors import ConfigError
 from roll.types.rollout import Task

@@ -31,10 +31,10 @@ from roll.datasets.messages import messages_in, messages_of_text, transcript
 from roll.datasets.pictures.expansion import cut_media
 from roll.datasets.pictures.lengths import measured
 from roll.datasets.pictures.placing import RowPictures
+from roll.datasets.prompt_template import PromptTemplate
 from roll.datasets.rows import shown
 from roll.datasets.shown import named_columns, num_pictures
 from roll.datasets.sources import Choose, all_rows, data_sources
-from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import Tool, plain, tools_in
 from roll.datasets.usual_columns import Forgotten, prompt_hint
 from roll.errors import ConfigError

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from roll.datasets.answers.end_tokens import Ends
 from roll.datasets.answers.parts import REASONING, Message, reasoning_of, thinks
 from roll.datasets.loader import Row
-from roll.datasets.templates import PromptTemplate
+from roll.datasets.prompt_template import PromptTemplate
 from roll.datasets.tool_calls import Tool
 from roll.errors import ConfigError
 

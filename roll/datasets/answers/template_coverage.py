@@ -6,7 +6,7 @@ from typing import Any
 from roll.datasets.answers.parts import REASONING, Message, Wording, shape_of, unwritten, wordings
 from roll.datasets.answers.prompted import PromptedAnswer, PromptedTurns
 from roll.datasets.loader import Row
-from roll.datasets.templates import RenderError
+from roll.datasets.prompt_template import RenderError
 from roll.datasets.tool_calls import Tool
 from roll.errors import ConfigError
 

@@ -12,8 +12,8 @@ from roll.datasets.answers.template_coverage import Wordings, check_part
 from roll.datasets.loader import Row
 from roll.datasets.pictures.expansion import expand, expand_mask
 from roll.datasets.pictures.placeholders import Placeholders
+from roll.datasets.prompt_template import PromptTemplate
 from roll.datasets.shown import num_pictures
-from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import Tool
 from roll.errors import ConfigError
 from roll.types.media import Media, Picture

@@ -18,7 +18,7 @@ from roll.datasets.answers.end_tokens import Ends
 from roll.datasets.encoding import decoder, special_tokens
 from roll.datasets.messages import clean_messages
 from roll.datasets.pictures.expansion import cut_media, expand
-from roll.datasets.templates import PromptTemplate
+from roll.datasets.prompt_template import PromptTemplate
 from roll.datasets.tool_calls import plain, rendered
 from roll.envs.base import Conversation
 from roll.envs.config import (

@@ -18,8 +18,8 @@ from roll.datasets.encoding import decoder
 from roll.datasets.loader import Row
 from roll.datasets.messages import PICTURE
 from roll.datasets.pictures.expansion import expand
+from roll.datasets.prompt_template import PromptTemplate
 from roll.datasets.rows import Example
-from roll.datasets.templates import PromptTemplate
 from roll.distributed.strategy.stop_strings import answer_texts
 from roll.errors import ConfigError, PictureError, RewardError, StrategyError
 from roll.models.tokenizer import tokenizer_key, tokenizer_of

@@ -9,7 +9,7 @@ import pytest
 from roll.datasets.answers.end_tokens import answer_ends, asks
 from roll.datasets.answers.turns import Turns
 from roll.datasets.loader import Row
-from roll.datasets.templates import PromptTemplate
+from roll.datasets.prompt_template import PromptTemplate
 from roll.errors import ConfigError
 from tests.helpers.cases import cases
 from tests.helpers.chat_traits import TRAITS, Trait, tokenizer_of

@@ -9,8 +9,8 @@ import pytest
 from roll.configs.sections.data import DataArgs
 from roll.datasets.encoding import load_tasks
 from roll.datasets.loader import Row
+from roll.datasets.prompt_template import PromptTemplate
 from roll.datasets.rows import Domain
-from roll.datasets.templates import PromptTemplate
 from roll.datasets.tool_calls import tools_in
 from roll.errors import ConfigError
 from tests.unit.datasets import templates

@@ -11,7 +11,7 @@ from roll.datasets.answers.turns import Turns
 from roll.datasets.file_tokenizer import file_tokenizer
 from roll.datasets.loader import Row
 from roll.datasets.mixing import RowSource
-from roll.datasets.templates import PromptTemplate
+from roll.datasets.prompt_template import PromptTemplate
 from roll.errors import ConfigError
 from roll.models.tokenizer import load_tokenizer
 from roll.types.batch import Rows

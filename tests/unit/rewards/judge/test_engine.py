@@ -14,7 +14,7 @@ import pytest
 
 from roll.configs.sections.cluster import WorkerConfig
 from roll.datasets.pictures.decode import decode
-from roll.datasets.templates import PromptTemplate
+from roll.datasets.prompt_template import PromptTemplate
 from roll.distributed.executor.pictures import PictureLoader
 from roll.distributed.executor.placement import Claim
 from roll.errors import ConfigError, StrategyError, WorkerError

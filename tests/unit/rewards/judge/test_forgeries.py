@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import pytest
 from transformers import AddedToken, PreTrainedTokenizerFast
 
-from roll.datasets.templates import PromptTemplate
+from roll.datasets.prompt_template import PromptTemplate
 from roll.rewards.base import RewardInput
 from roll.rewards.config import VerdictForm
 from roll.rewards.judge.engine import JudgeText
