@@ -21,8 +21,7 @@ def fragments_dir() -> Path:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a file. Raises ConfigError with file and place for what
-    is no YAML, or none of a configuration."""
+    """The mapping in a file. Raises ConfigError with file and place for what is no YAML, or none of a configuration."""
     status = path_info(path)
     if not status.is_file:
         raise ConfigError(f"{status.why}, not a file." if status.exists else f"{status.why}.")

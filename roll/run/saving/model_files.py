@@ -35,7 +35,8 @@ def num_parameters(args: ModelArgs, head: Head = "lm") -> float | None:
     """
     model, _ = read_model_config(args)
     if model is not None:
-        shape, _ = resolve("roll.configs.memory.model_shape:model_shape")(model, head)  # by path: no part of the kernel
+        model_shape: Any = resolve("roll.configs.memory.model_shape:model_shape")  # by path: no part of the kernel
+        shape, _ = model_shape(model, head)
         if shape is not None:
             return float(shape.num_elements)
     sizes = _SIZE.findall(args.model_name_or_path or "")
