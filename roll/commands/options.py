@@ -156,23 +156,6 @@ def eval_parser() -> argparse.ArgumentParser:
     return parser
 
 
-_PUSH = """roll push MODEL OWNER/NAME [--private] [--revision BRANCH] [--message TEXT]
-
-MODEL is a directory with config.json and weights, a checkpoint of a run (.../checkpoints/step_000050), or the
-output_dir of a run: then its newest checkpoint goes. The repository is made if there is none, a branch too. The token
-is that of `hf auth login`, or HF_TOKEN; HF_ENDPOINT names another hub. docs/serving.md."""
-
-
-def push_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="roll push", usage=_PUSH, allow_abbrev=False)
-    parser.add_argument("model", metavar="MODEL", help="a directory, a checkpoint or a run's output_dir")
-    parser.add_argument("repo", metavar="OWNER/NAME", help="the repository of the hub")
-    parser.add_argument("--private", action="store_true", help="make the repository private, if it does not exist yet")
-    parser.add_argument("--revision", metavar="BRANCH", help="branch of the repository; default: main")
-    parser.add_argument("--message", help="message of the commit; default: the step and the run")
-    return parser
-
-
 def explain_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="roll explain",

@@ -82,7 +82,6 @@ from roll.run.display.view import Column, Curve, View
 from roll.run.loop import Run
 from roll.run.policy_tokenizer import check_teacher, policy_tokenizer
 from roll.run.saving.checkpoint import HF_MODEL, Checkpoint
-from roll.run.saving.optimizer_from import check_optimizer_from, load_optimizer_from
 from roll.run.saving.rehearsal import rehearse_saving
 from roll.run.saving.resume import RLState, check_resume, data_place, state_of_roles
 from roll.types.metrics import prefixed
@@ -199,9 +198,7 @@ class RLPipeline(Run):
         if problems := [problem.text for problem in critic_warmup_problems(self.config)]:
             raise ConfigError(*problems)
         self.parts.prepare(self.config, self.plan)
-        if checkpoint is None:
-            check_optimizer_from(self.config, self.plan)
-        else:
+        if checkpoint is not None:
             state, self.changed_keys = check_resume(checkpoint, self.config, self.plan, RLState)
             if self.tasks is not None:
                 data_place(self.tasks, state.data, checkpoint.path)
@@ -227,8 +224,6 @@ class RLPipeline(Run):
         return rollouter
 
     def begin(self, steps_done: int) -> None:
-        if self.config.has_training:
-            load_optimizer_from(self.config, self.running)
         self.mode.begin(steps_done, self.scheduler, self.history)
         if self.mode.hands_over:
             self.publisher.send(self.running, steps_done)

@@ -39,7 +39,6 @@ from roll.utils.timing import Timer
 
 if TYPE_CHECKING:
     from roll.run.records.scorecard import Scorecard
-    from roll.run.saving.hub import HubPushes
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +100,6 @@ class Run(ABC):
         self.digests = Digests(Path(config.logging_dir))
         self.display: Display = make_display(None, self.view.columns)  # until it is known where the run is shown
         self.trackers = Trackers({})
-        self.hub: HubPushes | None = None
         self.timer = Timer(on_enter=lambda phase: self.display.phase(phase), on_leave=self.accounting.phase)
         self.exit_code = FAILED
         self.failure: RollError | None = None
@@ -211,10 +209,6 @@ class Run(ABC):
         try:
             with self.interrupts, ExitStack() as stack:
                 self.display = stack.enter_context(make_display(terminal, self.view.columns, self._known_steps))
-                if self.config.hub_repo is not None:
-                    from roll.run.saving.hub import hub_pushes
-
-                    self.hub = stack.enter_context(hub_pushes(self.config, self.config.hub_repo, self.interrupts))
                 stack.callback(self.close)
                 yield from self._run()
         except KeyboardInterrupt:
@@ -378,8 +372,6 @@ class Run(ABC):
                 directory, DriverState(steps_done=steps_done, run=state, config=self.config.model_dump(mode="json"))
             )
         self._saved, self._newest = steps_done, self.checkpoints.latest()
-        if self.hub is not None and self._newest is not None:
-            self.hub.send(self._newest)
         self.checkpoint_saved(steps_done)
 
     def _finish(self, failed: bool) -> None:

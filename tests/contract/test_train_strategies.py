@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM
 
-from roll.configs.strategies.features import Feature
-from roll.configs.strategies.table import strategies_with
 from tests.contract import train_strategy as contract
 from tests.contract.train_strategy import Case
 from tests.helpers.pages import snippets, write_files
@@ -142,22 +140,6 @@ def test_a_loaded_checkpoint_goes_on_exactly(
     for unbroken, loaded in rank_pool(case.world_size).run(contract.resumed, case, tiny_tied_model_dir, tmp_path):
         assert loaded[:2] == unbroken[:2]
         assert all((loaded[2][name] == weight).all() for name, weight in unbroken[2].items())
-
-
-def test_a_run_may_begin_with_the_optimizer_of_another_under_its_own_schedule(
-    case: Case, rank_pool: Pools, tiny_tied_model_dir: Path, tmp_path: Path
-) -> None:
-    """Where its spec says so: weights and moments go on exactly, and the rate begins at its peak again."""
-    pool = rank_pool(case.world_size)
-    if case.strategy_name not in strategies_with(Feature.OPTIMIZER_FROM, "train"):
-        refusals = pool.run(contract.takes_nothing_over, case, tiny_tied_model_dir)
-        assert all("cannot begin with the optimizer of another run" in said for said in refusals)
-        return
-    for unbroken, begun, went_on, resumed in pool.run(contract.taken_over, case, tiny_tied_model_dir, tmp_path):
-        for one, other in ((unbroken, begun), (went_on, resumed)):
-            assert other[0] == one[0]
-            assert all((other[1][name] == weight).all() for name, weight in one[1].items())
-        assert went_on[0][1]["learning_rate"] == pytest.approx(LEARNING_RATE * 19 / 20)
 
 
 @pytest.mark.parametrize("role", ["actor_train", "critic"])

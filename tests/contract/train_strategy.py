@@ -216,42 +216,6 @@ def resumed(case: Case, model_dir: Path, directory: Path) -> tuple[list[Any], li
         return unbroken, third(strategy)
 
 
-def taken_over(case: Case, model_dir: Path, directory: Path) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
-    """Under a constant rate, the third update of a run, and the first of one that begins with its state after two; and
-    of one whose rate falls, the second update, and the same behind a checkpoint after the first."""
-
-    def next_update(strategy: TrainStrategy) -> list[Any]:
-        return [update(strategy), exported(strategy)]
-
-    with built(case, model_dir, lr_scheduler_type="constant") as strategy:
-        for _ in range(2):
-            update(strategy)
-        strategy.save_checkpoint(directory)
-        unbroken = next_update(strategy)
-    with built(case, model_dir, lr_scheduler_type="constant") as strategy:
-        strategy.load_checkpoint(directory)
-        strategy.begin_schedule()
-        begun = next_update(strategy)
-    with built(case, model_dir, lr_scheduler_type="linear") as strategy:
-        strategy.load_checkpoint(directory)
-        strategy.begin_schedule()
-        update(strategy)
-        strategy.save_checkpoint(directory / "later")
-        went_on = next_update(strategy)
-    with built(case, model_dir, lr_scheduler_type="linear") as strategy:
-        strategy.load_checkpoint(directory / "later")
-        return unbroken, begun, went_on, next_update(strategy)
-
-
-def takes_nothing_over(case: Case, model_dir: Path) -> str:
-    with built(case, model_dir) as strategy:
-        try:
-            strategy.begin_schedule()
-        except StrategyError as error:
-            return str(error)
-        return ""
-
-
 def saved_model(case: Case, model_dir: Path, directory: Path, role: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Exported weights after an update, and the state dict of the saved directory as Hugging Face loads it."""
     with built(case, model_dir, role) as strategy:

@@ -126,26 +126,3 @@ def moment_bytes(optim: str, num_elements: float, full: int = 4) -> float:
     if optim != EIGHT_BIT or num_elements < _LEAST:
         return 2 * full * num_elements
     return 2 * (num_elements + 4 * -(-num_elements // _BLOCK))
-
-
-# `optimizer_from`: a role that begins with the optimizer of another run.
-
-
-def optimizer_from_key(role: str) -> str:
-    return f"{role}.training_args.optimizer_from"
-
-
-def optimizer_from_problems(choice: Choice) -> Iterator[Problem]:
-    """Finds what keeps a role from beginning with the optimizer of another run, whatever the machine."""
-    worker, key = choice.worker, optimizer_from_key(choice.role.name)
-    source = worker.training_args.optimizer_from
-    if source is None:
-        return
-    if problem := feature_problem(choice, Feature.OPTIMIZER_FROM, source):
-        yield problem
-    elif worker.model_args.has_lora:
-        yield Problem(
-            f"{key}: does not work with lora_target: the run trains new adapters, for which the saved optimizer has "
-            "no state. Remove optimizer_from or lora_target.",
-            (key, f"{choice.role.name}.model_args.lora_target"),
-        )

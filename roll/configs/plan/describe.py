@@ -231,10 +231,9 @@ def _schedule_rows(config: RunConfig, missing_validation: str) -> Iterator[tuple
     times += [f"every {_steps(config.eval_steps)}", "at the end"] if config.eval_steps > 0 else []
     when = ", ".join(times) or "never"
     saves = f"every {_steps(config.save_steps)} and at the end" if config.save_steps > 0 else "never"
-    hub = config.hub_repo
     rows = {
         "validate": f"never: there is no section {missing_validation}" if missing_validation else when,
-        "save": saves + (f"; the models go to {hub} on the hub" if hub else ""),
+        "save": saves,
         "track": ", ".join(config.track_with) or "nowhere",
     }
     yield from (rows | dict(config.other_schedule)).items()

@@ -68,13 +68,6 @@ class CheckpointConfig(Settings):
 
     type: Literal["file_system"] = setting("file_system", "Kind of storage; only directories are known.")
     output_dir: Place | None = setting(None, "Directory of the checkpoints. Default: <output_dir>/checkpoints.")
-    hub_model_id: str | None = setting(
-        None,
-        "Repository of the Hugging Face hub, owner/name: the model of each saved checkpoint goes there in a commit, "
-        "beside the run (docs/serving.md).",
-        pattern=r"^[\w.-]+/[\w.-]+$",
-    )
-    hub_private_repo: bool = setting(False, "If the run has to make that repository: for its owner alone.")
 
 
 class RunConfig(Settings):
@@ -247,11 +240,6 @@ class RunConfig(Settings):
     profiler_output_dir: Place = setting(
         "./output/roll/profiler", "Where profiles go. Default: <output_dir>/profiler.", min_length=1
     )
-
-    @property
-    def hub_repo(self) -> str | None:
-        """Repository on the hub for saved models; None if the run uploads none."""
-        return self.checkpoint_config.hub_model_id if self.save_steps > 0 else None
 
     @property
     def checkpoint_dir(self) -> Path:
@@ -427,9 +415,4 @@ class StageConfig(Settings):
         {},
         "By role, where another model is wanted than the last that was learnt: the name of an earlier stage, or start "
         "for the one that the YAML names. Example: {reference: start}.",
-    )
-    optimizer: Literal["fresh", "kept"] = setting(
-        "fresh",
-        "kept: what learns goes on with the optimizer of the stage whose model it starts from, under a schedule of its "
-        "own, and so does a critic if that stage had one. The same trainer; docs/stages.md.",
     )

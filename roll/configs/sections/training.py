@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from roll.configs.base import Settings, setting
-from roll.configs.sections.data import Place
 
 ADAMW: tuple[str, ...] = ("adamw", "adamw_torch_fused", "AdamW")  # of other systems
 EIGHT_BIT = "adamw_bnb_8bit"
@@ -63,12 +62,5 @@ class TrainingArgs(Settings):
     adam_beta1: float = setting(0.9, "AdamW's decay of the gradient average.", ge=0, lt=1)
     adam_beta2: float = setting(0.999, "AdamW's decay of the squared-gradient average.", ge=0, lt=1)
     adam_epsilon: float = setting(1e-8, "AdamW's term against division by zero.", gt=0)
-    optimizer_from: Place | None = setting(
-        None,
-        "A role's folder in a checkpoint of another run (.../step_000050/actor_train): the run begins with the weights "
-        "and the optimizer's moments in it, under a schedule of its own. The same trainer and model, without "
-        "LoRA. Of a stage `optimizer: kept` says it. docs/stages.md.",
-        min_length=1,
-    )
     bf16: bool = setting(False, "Says the same as model_args.dtype: bf16, and must not contradict it.")
     fp16: bool = setting(False, "Says the same as model_args.dtype: fp16, and must not contradict it.")

@@ -11,7 +11,6 @@ class Feature(StrEnum):
     LORA = "lora"
     LORA_EXPERTS = "lora_experts"
     LORA_SYNC = "lora_sync"
-    OPTIMIZER_FROM = "optimizer_from"
     MOE_AUX_LOSS = "moe_aux_loss"
     ROUTER_REPLAY = "router_replay"
     ROUTE_REPORTS = "route_reports"
@@ -57,12 +56,6 @@ FEATURES: Mapping[Feature, FeatureRow] = {
         "train LoRA adapters of a mixture's experts", "model_args.lora_target", uses=("train",)
     ),
     Feature.LORA_SYNC: FeatureRow("send LoRA adapters apart from the weights", uses=("train",)),
-    Feature.OPTIMIZER_FROM: FeatureRow(
-        "begin with the optimizer of another run",
-        "training_args.optimizer_from",
-        "remove it, and a fresh one is made",
-        uses=("train",),
-    ),
     Feature.MOE_AUX_LOSS: FeatureRow("add a load-balancing loss", "model_args.moe_aux_loss_coef", uses=("train",)),
     Feature.ROUTER_REPLAY: FeatureRow(
         "train with experts that were chosen before", "router_replay.mode", "set it to disable", uses=("train",)

@@ -25,7 +25,7 @@ _TRANSFORMERS = frozenset({
     Feature.TRANSFORMERS_MODEL, Feature.SEQUENCE_PACKING, Feature.PREFIX_SHARING, Feature.TORCH_COMPILE,
     Feature.FUSED_HEAD, Feature.PICTURES, Feature.TWO_WAY_ATTENTION_ON_CPU,
 })  # fmt: skip
-_TRAINER = frozenset({Feature.LORA, Feature.OPTIMIZER_FROM, Feature.MOE_AUX_LOSS, Feature.ROUTER_REPLAY})
+_TRAINER = frozenset({Feature.LORA, Feature.MOE_AUX_LOSS, Feature.ROUTER_REPLAY})
 _TRANSFORMERS_TRAINER = (
     _TRANSFORMERS
     | _TRAINER

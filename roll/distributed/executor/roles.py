@@ -271,9 +271,6 @@ class TrainCluster(ScoreCluster):
     def load_checkpoint(self, directory: Path) -> None:
         self.cluster.call_all("load_checkpoint", directory)
 
-    def load_optimizer_from(self, directory: Path) -> None:
-        self.cluster.call_all("load_optimizer_from", directory)
-
     def save_hf_model(self, directory: Path) -> None:
         self.cluster.call_all("save_hf_model", directory)
 

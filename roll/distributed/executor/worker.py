@@ -248,11 +248,6 @@ class TrainWorker(ScoreWorker):
     def load_checkpoint(self, directory: Path) -> None:
         self.strategy.load_checkpoint(directory)
 
-    def load_optimizer_from(self, directory: Path) -> None:
-        """Weights and optimizer of another run, under the schedule of this one."""
-        self.strategy.load_checkpoint(directory)
-        self.strategy.begin_schedule()
-
     def save_hf_model(self, directory: Path) -> None:
         with naming_full_disk(directory):
             directory.mkdir(parents=True, exist_ok=True)

@@ -180,11 +180,6 @@ class TrainStrategy(ScoreStrategy):
     def load_checkpoint(self, directory: Path) -> None:
         """Restores what `save_checkpoint` wrote, exactly. Collective."""
 
-    def begin_schedule(self) -> None:
-        """Puts the schedule before its first update, behind `load_checkpoint`; weights and moments stay. For
-        strategies that support `Feature.OPTIMIZER_FROM`."""
-        raise StrategyError(f"{type(self).__name__} cannot begin with the optimizer of another run")
-
     @abstractmethod
     def save_hf_model(self, directory: Path) -> None:
         """Writes a directory that `AutoModel...from_pretrained` loads. Collective."""

@@ -8,7 +8,6 @@ from roll.configs.checks.training import (
     activation_offload_problems,
     compile_problems,
     fused_head_problems,
-    optimizer_from_problems,
     recompute_problems,
 )
 from roll.configs.load.validate import validate
@@ -91,7 +90,6 @@ _RULES: Mapping[Callable[[Choice], Iterator[Problem]], frozenset[str]] = {
     _worker_problems: _ALL,
     activation_offload_problems: _LEARN,
     recompute_problems: _LEARN,
-    optimizer_from_problems: _LEARN,
     _sequence_problems: _COMPUTE,
     compile_problems: _COMPUTE,
     fused_head_problems: _COMPUTE,

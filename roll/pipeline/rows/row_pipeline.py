@@ -25,7 +25,6 @@ from roll.run.display.view import Column, Curve, View
 from roll.run.loop import Run, of_known_length
 from roll.run.policy_tokenizer import policy_tokenizer
 from roll.run.saving.checkpoint import HF_MODEL, Checkpoint
-from roll.run.saving.optimizer_from import check_optimizer_from, load_optimizer_from
 from roll.run.saving.rehearsal import rehearse_saving
 from roll.run.saving.resume import RunState, check_resume, data_place, state_of_roles
 from roll.run.start.shown_models import check_shown
@@ -83,9 +82,7 @@ class RowPipeline(Run):
         self.config, self.plan = of_known_length(self.config, self.plan, size, per_step)
         (self.train_plan,) = self.plan.trains.values()
         state = None
-        if checkpoint is None:
-            check_optimizer_from(self.config, self.plan)
-        else:
+        if checkpoint is not None:
             state, _ = check_resume(checkpoint, self.config, self.plan, RunState)
         self.source = RowSource(rows, self.config.seed, args.shuffle, f"{role}.data_args", size)
         if checkpoint is not None and state is not None:
@@ -154,9 +151,6 @@ class RowPipeline(Run):
     def restore(self, directory: Path, state: Mapping[str, Any], steps_done: int) -> None:
         with self.running.placement.hold(self.trainer.everything):
             self.trainer.load_checkpoint(directory / self.train_plan.role)
-
-    def begin(self, steps_done: int) -> None:
-        load_optimizer_from(self.config, self.running)
 
     def close(self) -> None:
         if self.clusters is not None:

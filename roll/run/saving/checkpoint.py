@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 HF_MODEL = "hf_model"  # in a checkpoint: the model that learns, as transformers loads it
 _STEP = re.compile(r"step_(\d+)")
-_UNFINISHED = re.compile(r"\.(step_\d+)\.(partial|replaced|push)-(\d+)")
+_UNFINISHED = re.compile(r"\.(step_\d+)\.(partial|replaced)-(\d+)")
 
 
 # The driver's own part of a checkpoint, as JSON.
@@ -210,8 +210,6 @@ class CheckpointStore:
             if match is None:
                 continue
             final = self.directory / match[1]
-            if match[2] == "push" and int(match[3]) == os.getpid():
-                continue  # on its way to the hub
             if match[2] == "replaced" and not final.exists():
                 path.rename(final)
             elif not _is_other_live_process(int(match[3])):

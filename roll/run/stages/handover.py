@@ -6,60 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from roll.configs.problems import did_you_mean
-from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.run import AT_THE_START, RunConfig
-from roll.configs.strategies.table import required_facts
-from roll.distributed.strategy.saved_facts import SavedFacts
 from roll.errors import ConfigError
 from roll.run.stages.entries import Entry
-from roll.run.start.load import Loaded
-
-# `optimizer: kept`: the saved state of which role of an earlier stage each role that learns goes on with.
-
-STATE = "training_args.optimizer_from"
-
-
-@dataclass(frozen=True)
-class SavedOptimizer:
-    """The state of a role, in the last checkpoint of a stage."""
-
-    stage: str
-    role: str
-
-
-def saved_states(loaded: Loaded, models: Mapping[str, str], earlier: Mapping[str, Loaded]) -> dict[str, SavedOptimizer]:
-    """Optimizer states of earlier stages, by the roles that learn. `models`: the stage whose model each role starts
-    from; `earlier`: stages by name. A critic gets the state of the critic beside the policy, if there was one. Raises
-    ConfigError if a policy, or another model that is handed over, cannot continue."""
-    config, optimizers, problems = loaded.config, dict[str, SavedOptimizer](), list[str]()
-    handed = [role for role in config.learning_roles if role in models and config.roles[role].head != "value"]
-    if not handed:
-        raise ConfigError("optimizer: kept, but nothing that learns here starts from the model of an earlier stage.")
-    before = earlier.get(models[handed[0]])
-    if before is None:  # it has problems of its own
-        return {}
-    for role, worker in config.learning_roles.items():
-        head = config.roles[role].head
-        others = before.config.learning_roles
-        same = [name for name in others if before.config.roles[name].head == head]
-        if not same and role in handed:
-            problems.append(f"optimizer: kept, but {models[role]} trains nothing of the kind of {role}.")
-        elif same:
-            optimizers[role] = SavedOptimizer(models[handed[0]], same[0])
-            saved = SavedFacts(_facts(before, same[0], others[same[0]]))
-            if wrong := saved.disagreements(_facts(loaded, role, worker)):
-                problems.append(
-                    f"optimizer: kept, but the state of {same[0]} of {models[handed[0]]} is of {', '.join(wrong)} for "
-                    f"{role}. Give both the same, or take a fresh optimizer."
-                )
-    if problems:
-        raise ConfigError(*problems)
-    return optimizers
-
-
-def _facts(loaded: Loaded, role: str, worker: WorkerConfig) -> dict[str, object]:
-    return required_facts(worker, loaded.plan.trains[role].dp_size)
-
 
 MODEL = "model_args.model_name_or_path"
 ADAPTERS = "model_args.adapter_name_or_path"
@@ -142,18 +91,14 @@ def _wrong(config: RunConfig, role: str, named: str, earlier: Sequence[StageMode
         yield f"models.{role}: {named} leaves {what}, from which {role} cannot start."
 
 
-def with_models(
-    settings: Mapping[str, Any], models: Mapping[str, str], states: Mapping[str, str], entry: Entry
-) -> dict[str, Any]:
-    """The resolved tree of a stage with these models, which hold the adapters that an earlier stage began with, and
-    with these states of optimizers, by role."""
+def with_models(settings: Mapping[str, Any], models: Mapping[str, str], entry: Entry) -> dict[str, Any]:
+    """The resolved tree of a stage with these models, by role, which hold the adapters that an earlier stage began
+    with."""
     tree: dict[str, Any] = copy.deepcopy(dict(settings))
     for role, path in models.items():
         _section(tree, role, MODEL)[MODEL.split(".")[1]] = path
         if not entry.says([*role.split(".", 1), *ADAPTERS.split(".")]):
             _section(tree, role, ADAPTERS).pop(ADAPTERS.split(".")[1], None)
-    for role, path in states.items():
-        _section(tree, role, STATE)[STATE.split(".")[1]] = path
     return tree
 
 

@@ -13,13 +13,10 @@ from roll.run.spec import PipelineSpec
 from roll.run.stages.entries import STAGES, Entry, give_places, leave_out, read_entries, stage_tree
 from roll.run.stages.handover import (
     MODEL,
-    STATE,
-    SavedOptimizer,
     StageModel,
     model_key,
     origin,
     receivers,
-    saved_states,
     with_models,
 )
 from roll.run.start.load import Loaded, check
@@ -70,8 +67,8 @@ _UNKNOWN = "unknown/model"  # of a stage with problems of its own
 @dataclass(frozen=True)
 class Stage:
     """`loaded` has, in the place of models that earlier stages will leave, those that these begin with: they are of the
-    same shape. `shown` names them. `models`: the stage whose model it is, by role; `optimizers`: whose optimizer.
-    `left_out`: keys of the YAML that its kind of run does not know. `afresh`: nothing may be there yet."""
+    same shape. `shown` names them. `models`: the stage whose model it is, by role. `left_out`: keys
+    of the YAML that its kind of run does not know. `afresh`: nothing may be there yet."""
 
     entry: Entry
     spec: PipelineSpec
@@ -80,7 +77,6 @@ class Stage:
     loaded: Loaded
     shown: Loaded
     models: Mapping[str, str]
-    optimizers: Mapping[str, SavedOptimizer]
     afresh: bool
 
     @property
@@ -93,16 +89,13 @@ class Stage:
 
     @property
     def stand_ins(self) -> frozenset[str]:
-        """The keys of models and states that are not there yet: what is found about them says nothing."""
-        return frozenset(
-            (*(f"{role}.{MODEL}" for role in self.models), *(f"{role}.{STATE}" for role in self.optimizers))
-        )
+        """The keys of models that are not there yet: what is found about them says nothing."""
+        return frozenset(f"{role}.{MODEL}" for role in self.models)
 
     def over(self, checkpoints: Mapping[str, str]) -> Loaded:
         """Return the settings of the stage, given the last checkpoints of earlier stages by their names."""
         models = {role: f"{checkpoints[name]}/hf_model" for role, name in self.models.items()}
-        states = {role: f"{checkpoints[state.stage]}/{state.role}" for role, state in self.optimizers.items()}
-        settings = with_models(self.composed.settings, models, states, self.entry)
+        settings = with_models(self.composed.settings, models, self.entry)
         return check(self.spec, replace(self.composed, settings=settings))
 
     def lines(self, num_stages: int) -> Iterator[str]:
@@ -111,8 +104,6 @@ class Stage:
         for name in sorted(self.givers):
             if roles := [role for role in self.loaded.config.model_roles if self.models.get(role) == name]:
                 yield f"  {', '.join(roles)}: the model that {name} leaves"
-        for name in dict.fromkeys(state.stage for state in self.optimizers.values()):
-            yield f"  {', '.join(self.optimizers)}: the optimizer of {name} as well"
         if self.left_out:
             yield f"  not of this kind of run, and left out: {', '.join(self.left_out)}"
 
@@ -134,7 +125,7 @@ def plan_stages(raw: RawTree, overrides: Sequence[str], script: str | None) -> l
     for entry, tree, spec in kinds:
         giver = StageModel(entry.name, model_key(spec.config_class()), _UNKNOWN)
         with problems.about(entry):
-            stage = _stage(entry, tree, spec, specs, givers, {each.name: each.loaded for each in stages})
+            stage = _stage(entry, tree, spec, specs, givers)
             stages.append(stage)
             giver = replace(giver, origin=origin(stage.loaded.config))
         givers.append(giver)
@@ -148,7 +139,6 @@ def _stage(
     spec: PipelineSpec,
     specs: Sequence[PipelineSpec],
     givers: Sequence[StageModel],
-    earlier: Mapping[str, Loaded],
 ) -> Stage:
     composed = resolve_tree(tree, spec.config_class())
     settings = composed.settings
@@ -160,15 +150,14 @@ def _stage(
             settings[giver.key] = giver.origin
     named = {giver.name: giver.origin for giver in givers}
     wanted = {role: named[name] for role, name in entry.settings.models.items() if role in settings and name in named}
-    asked = replace(composed, settings=with_models(settings, wanted, {}, entry))
+    asked = replace(composed, settings=with_models(settings, wanted, entry))
     roles = receivers(check(spec, asked).config, entry, givers)
     origins = {role: giver.origin for role, giver in roles.items()}
-    loaded = check(spec, replace(composed, settings=with_models(settings, origins, {}, entry)))
+    loaded = check(spec, replace(composed, settings=with_models(settings, origins, entry)))
     if problems := list(_saving_problems(loaded)):
         raise ConfigError(*map(str, problems))
     models = {role: giver.name for role, giver in roles.items()}
-    states = saved_states(loaded, models, earlier) if entry.settings.optimizer == "kept" else {}
-    stage = Stage(entry, spec, composed, tuple(left_out), loaded, loaded, models, states, afresh)
+    stage = Stage(entry, spec, composed, tuple(left_out), loaded, loaded, models, afresh)
     return replace(stage, shown=stage.over({name: f"of {name}" for name in stage.givers}))
 
 

@@ -127,7 +127,6 @@ def machine_report(config: RunConfig) -> MachineReport:
         *_directory_problems(config),
         *_source_problems(config),
         *_resume_problems(config),
-        *upload_problems(config),
     ]
     return MachineReport(tuple(problems), (*unchecked, *_gpus_elsewhere(config)))
 
@@ -140,14 +139,6 @@ def _tracker_problems(config: RunConfig) -> Iterator[Problem]:
 
     yield from (Problem(text, ("track_with",)) for text in tracker_problems(trackers, config.tracker_kwargs))
     yield from (Problem(text, ("track_with",), "machine") for text in missing_trackers(trackers))
-
-
-def upload_problems(config: RunConfig) -> Iterator[Problem]:
-    if config.hub_repo is not None:
-        from roll.run.saving.hub import KEY, why_not
-
-        if why := why_not():
-            yield Problem(f"{KEY}: {why}", ("checkpoint_config",), "machine")
 
 
 def _gpus_elsewhere(config: RunConfig) -> Iterator[str]:

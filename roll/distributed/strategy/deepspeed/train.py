@@ -142,9 +142,6 @@ class DeepSpeedTrainStrategy(ModelTrainStrategy):
         load(self.engine, directory, self.context.rank, self._has_adapters)
         self._offload.forget_frozen()
 
-    def begin_schedule(self) -> None:
-        go_on_after(self._schedule, 0)
-
     @property
     def _has_adapters(self) -> bool:
         return self.model.adapters is not None

@@ -269,9 +269,6 @@ class Fsdp2TrainStrategy(ModelTrainStrategy):
             load(directory, self.rank, self.updater)
             self.rank.forget_frozen()
 
-    def begin_schedule(self) -> None:
-        go_on_after(self.updater.schedule, 0)
-
     @property
     def _facts(self) -> dict[str, object]:
         from roll.configs.strategies.table import required_facts  # asked when it saves or loads; may be a user's

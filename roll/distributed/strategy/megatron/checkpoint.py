@@ -185,7 +185,6 @@ def load(
     for key, chunk in _named(chunks):
         chunk.load_state_dict(loaded[key], strict=adapters is None)
     updater.updates_done = int(loaded["updates_done"])
-    updater.schedule_began = int(loaded["schedule_began"])
     if _is_shared(updater.optimizer):
         _set_steps(updater.optimizer, updater.updates_done)  # the rest was read into its place
     else:
@@ -210,7 +209,7 @@ def _sharded_state(
     models = {key: chunk.sharded_state_dict(metadata=metadata) for key, chunk in _named(chunks)}
     if adapters is not None:
         models = {key: _trained(models[key], chunk) | adapters.sharded_state(chunk) for key, chunk in _named(chunks)}
-    state = {**models, "updates_done": updater.updates_done, "schedule_began": updater.schedule_began}
+    state = {**models, "updates_done": updater.updates_done}
     if _is_shared(updater.optimizer):
         return state | {"share": [shard_of(part, models) for part in _parts(updater.optimizer)]}
     of_optimizer = updater.optimizer.sharded_state_dict(

@@ -100,7 +100,6 @@ class Updater:
         self._keeps_apart = keeps_apart
         self._gathers_late = settings.overlap_param_gather
         self.updates_done = 0  # all that the moments have seen
-        self.schedule_began = 0  # how many of them were done by then
         options = OptimizerConfig(
             optimizer="adam",
             lr=args.learning_rate,
@@ -125,13 +124,9 @@ class Updater:
         """Learning rate of the next update."""
         args, plan = self._args, self._plan
         min_ratio = float(args.lr_scheduler_kwargs.get("min_lr_ratio", 0.0))
-        done = self.updates_done - self.schedule_began
         return args.learning_rate * learning_rate_factor(
-            args.lr_scheduler_type, done, plan.total_updates, plan.warmup_updates, min_ratio
+            args.lr_scheduler_type, self.updates_done, plan.total_updates, plan.warmup_updates, min_ratio
         )
-
-    def begin_schedule(self) -> None:
-        self.schedule_began = self.updates_done
 
     def apply_settings(self) -> None:
         """A loaded optimizer state brings its own betas and epsilon along; rate, decay and clip are set in each

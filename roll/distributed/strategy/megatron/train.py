@@ -159,9 +159,6 @@ class MegatronTrainStrategy(MegatronScoreStrategy, TrainStrategy):
         checkpoint.load(directory, self._chunks, self._updater, self.model.adapters, self._facts)
         self._offload.forget_frozen()
 
-    def begin_schedule(self) -> None:
-        self._updater.begin_schedule()
-
     def save_hf_model(self, directory: Path) -> None:
         """config.json, safetensors and the start's other files. Memory stays at one file."""
         from roll.models.loading import ADAPTER_FOLDER

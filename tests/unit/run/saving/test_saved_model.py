@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from roll.configs.plan.batch_plan import build_plan
 from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies.model_numbers import text_part
-from roll.configs.strategies.table import STRATEGIES, required_facts
-from roll.distributed.strategy.saved_facts import SavedFacts
 from roll.errors import ConfigError
 from roll.run.saving.checkpoint import HF_MODEL, CheckpointStore, DriverState, read_state, saved_model, write_state
 from roll.run.saving.model_files import read_model_config
-from roll.run.saving.optimizer_from import check_optimizer_from
-from tests.helpers.configs import config, problems
 
 
 def save(run: Path, step: int, with_model: bool = True) -> Path:
@@ -91,41 +85,6 @@ def test_what_is_no_part_for_text_says_nothing(inner: object) -> None:
 
 def test_the_part_for_text_says_its_sizes() -> None:
     assert text_part({"hidden_size": 8, "text_config": {"hidden_size": 64}})["hidden_size"] == 64
-
-
-KEY = "actor_train.training_args.optimizer_from"
-
-
-def test_a_strategy_that_cannot_and_adapters_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert problems({KEY: "at"}) == []
-    specs = {**STRATEGIES, "fsdp2_train": replace(STRATEGIES["fsdp2_train"], supports=frozenset())}
-    monkeypatch.setattr("roll.configs.strategies.table.STRATEGIES", specs)
-    monkeypatch.setattr("roll.distributed.strategy.table.STRATEGIES", specs)
-    (said,) = problems({KEY: "at", "actor_train.strategy_args": {"strategy_name": "fsdp2_train"}})
-    assert said == (
-        f"{KEY}: at with fsdp2_train, which does not begin with the optimizer of another run. Supported by: "
-        "deepspeed_train, megatron_train. Use one of them, or remove it, and a fresh one is made."
-    )
-    (said,) = problems({KEY: "at", "actor_train.model_args.lora_target": "all-linear"})
-    assert said.startswith(f"{KEY}: does not work with lora_target: the run trains new adapters")
-
-
-def test_a_folder_without_a_state_and_a_state_of_another_form_are_refused(tmp_path: Path) -> None:
-    made = config({KEY: str(tmp_path)})
-    plan = build_plan(made)
-    with pytest.raises(ConfigError, match=f"{KEY}: .* holds no state of a role that learns: .* Name a role's folder"):
-        check_optimizer_from(made, plan)
-    facts = required_facts(made.actor_train, 2)
-    SavedFacts(facts).write(tmp_path)
-    check_optimizer_from(made, plan)
-    SavedFacts(facts | {"dtype": "fp32"}).write(tmp_path)
-    with pytest.raises(ConfigError, match=f"{KEY}: {tmp_path} was saved with dtype 'fp32' .now '.*'., to which"):
-        check_optimizer_from(made, plan)
-
-
-def test_a_run_that_takes_nothing_over_is_asked_nothing() -> None:
-    made = config({})
-    check_optimizer_from(made, build_plan(made))
 
 
 def test_state_is_json_with_numpy_as_numbers_and_the_config_redacted(tmp_path):

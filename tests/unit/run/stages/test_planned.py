@@ -164,25 +164,6 @@ def test_a_reward_model_is_handed_to_what_scores_with_one_and_the_policy_stays_t
     assert config.model_roles["rewards.math"].model_args.model_name_or_path == "b/hf_model"
 
 
-def test_a_kept_optimizer_is_that_of_the_stage_whose_model_it_is(plan: Planner) -> None:
-    critic = {**LEARNER, "device_mapping": [0, 1], "training_args": {"per_device_train_batch_size": 16}}
-    shared = {"critic": critic, "adv_estimator": "gae"}
-    _, _, long = plan(WARM_UP, SHORT, {**LONG, "optimizer": "kept"}, shared=shared)
-    assert {role: (kept.stage, kept.role) for role, kept in long.optimizers.items()} == {
-        "actor_train": ("short", "actor_train"),
-        "critic": ("short", "critic"),
-    }
-    roles = long.over({"short": "at"}).config.learning_roles
-    assert [worker.training_args.optimizer_from for worker in roles.values()] == ["at/actor_train", "at/critic"]
-    assert "actor_train, critic: the optimizer of short as well" in "\n".join(long.lines(3))
-
-
-@cases("stages, message")
-def test_an_optimizer_that_cannot_be_kept_is_refused(plan: Planner, stages: list[dict[str, Any]], message: str) -> None:
-    stages[-1]["optimizer"] = "kept"
-    assert message in refused(plan, *stages)[0]
-
-
 @pytest.mark.parametrize(
     ("models", "message"),
     [
