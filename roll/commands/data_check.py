@@ -18,13 +18,6 @@ def run(argv: Sequence[str]) -> Iterator[str]:
     return report(options)
 
 
-def _similarity(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} must be above 0 and at most 1")
-    return value
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="roll data check", usage=USAGE, allow_abbrev=False)
     parser.add_argument("check", choices=["check"], help="what to do")
@@ -38,7 +31,4 @@ def _parser() -> argparse.ArgumentParser:
         "are counted",
     )
     parser.add_argument("--max_tokens", type=int, help="with --tokenizer: count the rows that are longer")
-    parser.add_argument(
-        "--similarity", type=_similarity, help="count near duplicates, by Jaccard similarity of 5-grams"
-    )
     return parser

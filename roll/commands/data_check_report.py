@@ -6,14 +6,12 @@ import argparse
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
 
-from roll.commands.data_check_pictures import CheckedPictures, check_pictures
 from roll.configs.base import LARGEST
 from roll.configs.problems import did_you_mean
 from roll.configs.sections.data import DataArgs
@@ -33,14 +31,13 @@ from roll.datasets.shown import named_columns
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.usual_columns import USUAL_COLUMNS
 from roll.errors import ConfigError
-from roll.features.operators.texts import near_duplicates, ngrams, normalised, normalized_words
+from roll.features.operators.texts import normalised
 from roll.models.tokenizer import load_tokenizer
 from roll.models.vision.files import vision_of
 from roll.pipeline.dpo.dpo_config import DPOConfig
 from roll.pipeline.sft.sft_config import SFTConfig
 from roll.run.start.gguf import gguf_folder
 from roll.types.batch import Rows
-from roll.types.media import PictureSource
 from roll.utils.text import middle_left_out, show, table, visible
 
 if TYPE_CHECKING:
@@ -69,8 +66,7 @@ class ReadOptions:
 @dataclass(frozen=True)
 class Kind:
     """`read`: the texts of a row; raises ConfigError for one that cannot be read. `lengths`: tokens by what they are
-    of, through template and tokenizer; `shown`: one row through them. `columns`: those that a run reads of a row;
-    `pictures`: those that it shows."""
+    of, through template and tokenizer; `shown`: one row through them. `columns`: those that a run reads of a row."""
 
     pipeline: str
     what: str
@@ -78,7 +74,6 @@ class Kind:
     lengths: Callable[[PreTrainedTokenizerBase, Choose], Lengths]
     shown: Callable[[PreTrainedTokenizerBase, Row], ShownRow]
     columns: Callable[[Row], Sequence[str | None]]
-    pictures: Callable[[Row], Sequence[PictureSource]]
 
 
 def likely(rows: Sequence[Row], inputs: ReadOptions) -> str:
@@ -133,8 +128,7 @@ def kind_of(pipeline: str, inputs: ReadOptions, tags: Sequence[str], vision: Vis
             lambda row: Texts(reader.read(row).question),
             prompts,
             prompt,
-            lambda row: [*reader.columns(row), *_picture_columns(args, sees)],
-            lambda row: reader.read(row).pictures,
+            lambda row: [*reader.columns(row), *(named_columns(args) if sees else ())],
         )
     if pipeline == "sft":
         columns = Columns(**_renamed(_named(SFTConfig, _CONVERSATION, inputs)), sees=sees)
@@ -154,7 +148,6 @@ def kind_of(pipeline: str, inputs: ReadOptions, tags: Sequence[str], vision: Vis
             conversations,
             conversation,
             lambda row: columns.reads(row, args),
-            lambda row: columns.read(row, args, KEY).pictures,
         )
     pair = PairColumns(**_renamed(_named(DPOConfig, _PAIR, inputs)), sees=sees)
 
@@ -173,12 +166,7 @@ def kind_of(pipeline: str, inputs: ReadOptions, tags: Sequence[str], vision: Vis
         pairs,
         both,
         lambda row: pair.reads(row, args),
-        lambda row: pair.read(row, args, KEY).pictures,
     )
-
-
-def _picture_columns(args: DataArgs, sees: bool) -> Sequence[str]:
-    return named_columns(args) if sees else ()
 
 
 def _pieces(tokenizer: PreTrainedTokenizerBase, rows: Rows, answers: Sequence[str]) -> ShownRow:
@@ -223,19 +211,12 @@ COLUMNS = ("prompt_key", "query_key", "response_key", "system_key", "tools_key",
 MOST_PROBLEMS = 8
 MOST_PLACES = 5
 MOST_SHOWN = 4000  # characters of a row
-NGRAM = 5
 
 
 @dataclass(frozen=True)
 class _Readable:
     row: Row
     texts: Texts
-    pictures: Sequence[PictureSource] = ()
-
-    @property
-    def prompt(self) -> str:
-        """Its text, and where its pictures are: the same question of other pictures is another one."""
-        return "\n".join([self.texts.prompt, *(picture.place for picture in self.pictures)])
 
 
 def report(options: argparse.Namespace) -> Iterator[str]:
@@ -251,13 +232,8 @@ def report(options: argparse.Namespace) -> Iterator[str]:
     readable, problems = _read(rows, kind)
     yield from (f"  {line}" for line in _about(readable, inputs.args, kind, tags))
     yield from (f"  {line}" for line in _unread_lines(rows, kind))
-    pictures = _checked_pictures(readable, inputs.args, None if options.tokenizer is None else vision)
-    problems += pictures.problems
-    broken = {number for number, _ in pictures.broken}
-    yield from pictures.lines(len(readable), options.tokenizer)
     yield from _length_lines(readable)
-    yield from _duplicate_lines(readable, options.similarity)
-    readable = [entry for number, entry in enumerate(readable) if number not in broken]
+    yield from _duplicate_lines(readable)
     tokenizer = None if options.tokenizer is None else load_tokenizer(gguf_folder(options.tokenizer), "--tokenizer")
     if readable:
         yield from _shown_lines(readable[0], kind, tokenizer)
@@ -273,12 +249,6 @@ def report(options: argparse.Namespace) -> Iterator[str]:
 def _vision(model: str | None) -> VisionModel | None:
     """How the model sees that is named; without one, rows may show pictures as if any did."""
     return vision_model(UNKNOWN, {}) if model is None else vision_of(ModelArgs(model_name_or_path=model))
-
-
-def _checked_pictures(readable: Sequence[_Readable], args: DataArgs, vision: VisionModel | None) -> CheckedPictures:
-    limits = args.image_min_pixels, args.image_max_pixels
-    sizes = None if vision is None else vision.with_limits(*limits).sizes
-    return check_pictures([entry.pictures for entry in readable], sizes)
 
 
 def _read_options(words: Sequence[str]) -> ReadOptions:
@@ -348,7 +318,7 @@ def _read(rows: Sequence[Row], kind: Kind) -> tuple[list[_Readable], list[str]]:
     counts: Counter[str] = Counter()
     for row in rows:
         try:
-            readable.append(_Readable(row, kind.read(row), kind.pictures(row)))
+            readable.append(_Readable(row, kind.read(row)))
         except ConfigError as error:
             text = str(error).removeprefix(row.where)
             first.setdefault(text, str(error))
@@ -393,25 +363,21 @@ def _statistics(parts: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
         yield name, *(str(int(cut)) for cut in cuts)
 
 
-def _duplicate_lines(readable: Sequence[_Readable], similarity: float | None) -> Iterator[str]:
+def _duplicate_lines(readable: Sequence[_Readable]) -> Iterator[str]:
     yield "Duplicates"
     for name, texts in (
-        ("prompts", [entry.prompt for entry in readable]),
-        ("whole rows", ["\n".join([entry.prompt, *entry.texts.responses]) for entry in readable]),
+        ("prompts", [entry.texts.prompt for entry in readable]),
+        ("whole rows", ["\n".join([entry.texts.prompt, *entry.texts.responses]) for entry in readable]),
     ):
         if name == "whole rows" and not any(entry.texts.responses for entry in readable):
             continue
-        seen: dict[str, None] = {}
+        seen: set[str] = set()
         again: list[str] = []
         for entry, text in zip(readable, map(normalised, texts), strict=True):
             again += [entry.row.short_place] if text in seen else []
-            seen[text] = None
+            seen.add(text)
         places = f": {', '.join(again[:MOST_PLACES])}{' ...' if len(again) > MOST_PLACES else ''}" if again else ""
         yield f"  {name} that an earlier row has too: {len(again)}{places}"
-        if similarity is not None:
-            sets = [ngrams(normalized_words(text), NGRAM) for text in seen]
-            count = sum(near_duplicates(sets, Fraction(str(similarity))))
-            yield f"  others whose {NGRAM}-grams have a Jaccard similarity of {similarity:g} or more: {count}"
 
 
 def _unread_lines(rows: Sequence[Row], kind: Kind) -> Iterator[str]:

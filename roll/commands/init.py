@@ -13,22 +13,15 @@ import yaml
 
 from roll.commands.options import INIT_REWARD, init_parser
 from roll.commands.run import start_yaml
-from roll.configs.base import LARGEST, MOST_DEVICES_PER_NODE
-from roll.configs.load.loader import compose_tree
+from roll.configs.base import MOST_DEVICES_PER_NODE
 from roll.configs.problems import did_you_mean
 from roll.configs.sections.data import DataArgs
-from roll.datasets.encoding import load_tasks
-from roll.datasets.file_tokenizer import file_tokenizer
 from roll.datasets.loader import DataFile
-from roll.datasets.rows import Domain
 from roll.datasets.sources import data_sources, task_of
 from roll.envs.table import ENVIRONMENTS, gem_id
 from roll.errors import ConfigError
 from roll.rewards.base import REQUIRED
 from roll.rewards.config import BUILTINS, PATHS
-from roll.run.saving.model_files import model_file
-from roll.run.start.first_rows import first_rows
-from roll.run.start.gguf import gguf_folder
 from roll.run.start.machine import this_machine
 from roll.utils.files import expanded, is_hub_id, path_info, write_whole
 from roll.utils.imports import resolve
@@ -137,7 +130,6 @@ def _lines(wishes: InitOptions, name: str) -> Iterator[str]:
     if wishes.env:
         yield "# sequence_length: longest episode in tokens; the plan shows what is chosen"
     else:
-        yield from _prompt_lines(wishes)
         yield "# response_length: longest response in tokens; the plan shows what is chosen"
         yield _line("# num_return_sequences_in_group: 8", "responses to a prompt, compared with each other")
     yield ""
@@ -155,24 +147,6 @@ def _device_lines(wishes: InitOptions) -> Iterator[str]:
         yield _line(f"num_gpus_per_node: {wishes.gpus}", "roles share them, and take turns")
     elif not wishes.here:
         yield "# This machine has no GPU: each role has one worker on the CPU."
-
-
-def _prompt_lines(wishes: InitOptions) -> Iterator[str]:
-    """The limit of prompts, with room above the longest, where rows and tokenizer are here. A plan says what is wrong
-    with either."""
-    file = model_file(gguf_folder(wishes.model), "tokenizer.json") if wishes.columns.names else None
-    tokenizer = None if file is None else file_tokenizer(file.parent, wishes.model)
-    if tokenizer is None:
-        return
-    args = DataArgs.model_validate({"file_name": (wishes.data,), **_named(wishes.columns)})
-    domains = (Domain("rows", wishes.columns.tags, required=()),)
-    try:
-        tasks = load_tasks(args, "--data", domains, tokenizer, LARGEST, choose=first_rows).tasks
-    except ConfigError:
-        return
-    longest = max(len(task.prompt_ids) for task in tasks)
-    limit = 1 << (longest * 3 // 2).bit_length()
-    yield _line(f"prompt_length: {limit}", f"tokens; the longest of the first {len(tasks)} prompts has {longest}")
 
 
 def _named(columns: Columns) -> dict[str, str]:
@@ -242,69 +216,13 @@ def run(argv: Sequence[str]) -> int:
         raise ConfigError(f"{options.file}: there is no folder {path.parent}.")
     if path_info(path).exists and not options.force:
         raise ConfigError(f"{options.file} already exists. Choose another name, or replace it with --force.")
-    files = _of_recipe(options, path) if options.recipe else {path: yaml_of(_wishes(options), options.file)}
+    text = yaml_of(_wishes(options), options.file)
     try:
-        for file, content in files.items():
-            write_whole(file, content)
+        write_whole(path, text)
     except OSError as error:
         raise ConfigError(f"{options.file} cannot be written: {error.strerror}.") from error
     say(f"{options.file} is written. Its plan:\n")
     return start_yaml(options.file, (), is_plan=True)
-
-
-def _of_recipe(options: argparse.Namespace, path: Path) -> dict[Path, str | bytes]:
-    """The YAML of a recipe, with the model and the rows that are given, and its own code, by the files to write. A YAML
-    with fragments is merged with them. Raises ConfigError for rows that have no place in it, and for code of that name
-    that is there and differs."""
-    if given := [f"--{name}" for name in ("env", "reward", "gpus") if getattr(options, name) is not None]:
-        raise ConfigError(f"{', '.join(given)}: a recipe says this itself. Leave it out, and edit {options.file}.")
-    if not options.data and (options.prompt or options.ground_truth):
-        raise ConfigError("--prompt and --ground_truth name columns of the rows of --data: give that, too.")
-    find_recipe: Any = resolve("roll.reproduce.recipes:find_recipe")
-    recipe = find_recipe(options.recipe)
-    text = (recipe.folder / "recipe.yaml").read_text(encoding="utf-8")
-    tree = compose_tree(recipe.folder, "recipe", ()).tree
-    if re.search("^defaults:", text, re.MULTILINE):
-        text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
-    if options.data:
-        text = _with_rows(text, tree, options)
-    text = _with_value(text, "pretrain", _model(options.model) if options.model else recipe.about.model_here)
-    if "${recipe_dir}" in text:
-        text = _with_value(text, "recipe_dir", str(recipe.folder))
-    code = {path.parent / file.name: file.read_bytes() for file in sorted(recipe.folder.glob("*.py"))}
-    for file, content in code.items():
-        if path_info(file).exists and not options.force and file.read_bytes() != content:
-            raise ConfigError(f"{file} already exists, and differs from the recipe's. Replace it with --force.")
-    return {**code, path: text}
-
-
-def _with_value(text: str, key: str, value: str) -> str:
-    line = f"{key}: {_text(value)}\n"
-    text, count = re.subn(rf"^{key}:.*\n", lambda _: line, text, flags=re.MULTILINE)
-    return text if count else line + text
-
-
-def _with_rows(text: str, tree: Mapping[str, Any], options: argparse.Namespace) -> str:
-    """A recipe with other rows and the domain of their tags; validation, which is of the recipe's own, is left out."""
-    if "stages" in tree or "data_args" not in tree.get("actor_train", {}):
-        why = "each of its stages has rows of its own" if "stages" in tree else "it plays environments and has no rows"
-        raise ConfigError(f"--data: {options.recipe} cannot take other rows: {why}. Leave --data out.")
-    columns = _columns(options.data, options)
-    flow = _flow({"file_name": options.data, **_named(columns)})
-    section = re.compile(r"^(actor_train:\n(?: .*\n)*?  data_args:).*\n(?:    .*\n)*", re.MULTILINE)
-    text = section.sub(lambda found: f"{found[1]} {flow}\n", text)
-    text = re.sub(r"^(validation:.*|eval_steps:.*|recipe_dir:.*)\n(?: .*\n)*", "", text, flags=re.MULTILINE)
-    rewards = [*tree["rewards"].values()]
-    if columns.tags and len(rewards) == 1:
-        domain, *others = columns.tags
-        reward = {**rewards[0], **({"tag_included": others} if others else {})}
-        lines = f"rewards:\n  {_text(domain)}: {_flow(reward)}\n"
-        text = re.sub(r"^rewards:.*\n(?: .*\n)*", lambda _: lines, text, flags=re.MULTILINE)
-    return text
-
-
-def _flow(values: Mapping[str, Any]) -> str:
-    return yaml.safe_dump(values, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10_000).strip()
 
 
 def _wishes(options: argparse.Namespace) -> InitOptions:

