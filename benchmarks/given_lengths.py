@@ -7,7 +7,7 @@ import json
 import os
 from dataclasses import replace
 
-from roll.simulate.workload import LogNormal
+from roll.simulate.setup import LogNormal
 from roll.types.rollout import Generate, GenerationRequest, Rollouter, Task, Trajectory, TrajectoryGroup
 
 LENGTHS = "ROLL_BENCHMARK_LENGTHS"  # in the environment: fields of LogNormal, as JSON

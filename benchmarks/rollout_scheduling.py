@@ -37,9 +37,8 @@ from run_costs import Row, fit_decode, fit_trainer
 
 from roll.configs.plan.batch_plan import RolloutBounds, ahead_by
 from roll.run.tracking.local import METRICS_FILE, read_metrics
-from roll.simulate.setup import Costs, Devices, Setup
+from roll.simulate.setup import Costs, Devices, LogNormal, Setup
 from roll.simulate.simulation import Report, simulate
-from roll.simulate.workload import LogNormal
 from roll.utils.timing import phase_seconds
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -210,7 +209,7 @@ def compare(rounds: Sequence[Round], prefill: float) -> None:
                 "staleness": round(mean(rows, "rollout/staleness_mean"), 3),
                 "phases": {phase: round(mean([phase_seconds(row) for row in rows], phase), 3) for phase in PHASES},
                 "simulated s/step": round(report.step_s, 3),
-                "simulated staleness": round(report.token_staleness_mean, 3),
+                "simulated staleness": round(report.staleness_mean, 3),
                 "simulated phases": {phase: round(report.phase_s(phase), 3) for phase in PHASES},
                 "simulated / real": round(agreement[name][-1], 3),
             }

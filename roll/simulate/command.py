@@ -1,4 +1,4 @@
-"""Simulation of a run on other devices, or further ahead: the real scheduler plays it on a virtual clock.
+"""Simulation of a run on other devices, or further ahead: it plays on a virtual clock.
 
 roll simulate examples/tiny-sort/tiny_sort.yaml async_generation_ratio=0.5
 """
@@ -44,9 +44,7 @@ def describe_report(report: Report) -> Iterator[str]:
     engines = [f"{state} {report.fraction(state):.1%}" for state in ("busy", "held", "away", "idle")]
     yield _line("engines", ", ".join(engines))
     yield _line("trainer", f"busy {report.trainer_busy_fraction:.1%}")
-    ages = report.token_ages
-    histogram = ", ".join(f"{age}: {ages[age] / ages.total():.1%}" for age in sorted(ages))
-    yield _line("staleness", f"groups {report.staleness_mean:.2f} mean, {report.staleness_max} max; tokens {histogram}")
+    yield _line("staleness", f"{report.staleness_mean:.2f} mean, {report.staleness_max} max")
     rate = report.trained_tokens_per_s
     useful = f"{report.useful_fraction:.1%} of the sampled ones"
     yield _line("trained tokens", f"{rate:.4g} per s, {rate / report.devices.total:.4g} per device; {useful}")

@@ -8,7 +8,7 @@ from roll.utils.text import show
 
 def parser() -> argparse.ArgumentParser:
     """Options of the subcommand; what is left are overrides of the YAML."""
-    about = "Simulates a run on a virtual clock: the real scheduler, with models of engines and trainer."
+    about = "Simulates a run on a virtual clock, with models of scheduler, engines and trainer."
     about += " Keys of the YAML are changed by key=value. docs/simulator.md."
     made = argparse.ArgumentParser(prog="roll simulate", description=about, allow_abbrev=False)
     made.add_argument("config", metavar="CONFIG.yaml", help="the YAML of the run")

@@ -1,36 +1,31 @@
-"""Plays a run on a virtual clock and says how it went."""
+"""Plays a run on a clock of numbers and says how it went: groups within their bounds, and the phases of a step in the
+order of `RLPipeline.step`."""
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
-from roll.distributed.scheduler.event_loop import run_virtually
-from roll.distributed.scheduler.rollout_core import RolloutCore
-from roll.simulate.engine_model import Answer, EngineSeconds
-from roll.simulate.fleet import Fleet, Flight
+from roll.distributed.scheduler.rollout_core import can_take
+from roll.simulate.engines import Engines, Group
 from roll.simulate.setup import Devices, Setup
-from roll.simulate.step_model import StepModel
-from roll.simulate.workload import Workload
-from roll.types.rollout import GenerationRequest, RowFacts, SamplingParams, StoredRow, Task, Trajectory, TrajectoryGroup
-from roll.utils.timing import phase_seconds
 
 
 @dataclass(frozen=True)
 class StepReport:
+    """`groups`: numbers of those that were trained on; `ages`: theirs in steps, from their start; `num_tokens`: sampled
+    ones."""
+
     seconds: float
     phases: dict[str, float]
-    groups: tuple[int, ...]  # numbers of those that were trained on
-    ages: tuple[int, ...]  # in steps, of those groups, from their start
-    token_ages: Counter[int]  # sampled tokens by age
-    num_tokens: int  # sampled ones that were trained on
+    groups: tuple[int, ...]
+    ages: tuple[int, ...]
+    num_tokens: int
 
 
 @dataclass(frozen=True)
@@ -39,7 +34,7 @@ class Report:
 
     steps: tuple[StepReport, ...]
     devices: Devices
-    engines: EngineSeconds
+    engines: Counter[str]
     train_busy_s: float
     seconds: float
     num_sampled: float  # tokens
@@ -62,15 +57,6 @@ class Report:
         return max(age for step in self.steps for age in step.ages)
 
     @property
-    def token_ages(self) -> Counter[int]:
-        return sum((step.token_ages for step in self.steps), Counter[int]())
-
-    @property
-    def token_staleness_mean(self) -> float:
-        ages = self.token_ages
-        return sum(age * count for age, count in ages.items()) / ages.total()
-
-    @property
     def trained_tokens_per_s(self) -> float:
         return sum(step.num_tokens for step in self.steps) / self.seconds
 
@@ -81,7 +67,7 @@ class Report:
 
     def fraction(self, state: str) -> float:
         """Fraction of the engines' time in this state."""
-        return getattr(self.engines, state) / (self.seconds * self.devices.num_engines)
+        return self.engines[state] / (self.seconds * self.devices.num_engines)
 
     @property
     def trainer_busy_fraction(self) -> float:
@@ -92,95 +78,145 @@ class Report:
 
 
 def simulate(setup: Setup, num_steps: int = 8, warmup: int | None = None) -> Report:
-    """`num_steps` steps after `warmup` (as many as groups may be ahead, and one). Raises Deadlock, and whatever a part
-    of the run raises."""
+    """`num_steps` steps after `warmup` (as many as groups may be ahead, and one)."""
     first = setup.bounds.max_staleness + 1 if warmup is None else warmup
-    with _uncollected():
-        return run_virtually(_play(setup, first, num_steps))
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Turns Python's cycle collector off. A simulation makes no cycles that grow, and with many responses the collector
-    takes a third of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-class SimulatedRollouter:
-    """Plays groups by number, each by one request. `sampled` has the answers of those that nobody has taken yet."""
-
-    def __init__(self, fleet: Fleet, workload: Workload, group_size: int):
-        self._fleet, self._workload, self._size = fleet, workload, group_size
-        self.sampled: dict[int, list[Answer]] = {}
-
-    async def run_group(self, number: int) -> TrajectoryGroup:
-        work = self._workload.group(number, self._size)
-        prompt = np.array([number], np.int32)  # the router looks at nothing but whether it knows it
-        request = GenerationRequest(f"{number}", prompt, SamplingParams(1), self._size, order=number)
-        answers = await self._fleet.generate(Flight(request, work.prompt, np.maximum(work.lengths, 1).tolist()))
-        self.sampled[number] = answers
-        rows = tuple(_trajectory(answer, index) for index, answer in enumerate(answers))
-        return TrajectoryGroup(Task(str(number), "simulated", prompt), number, rows)
-
-
-def _trajectory(answer: Answer, index: int) -> Trajectory:
-    facts = RowFacts(
-        num_tokens=answer.context + answer.length,
-        num_sampled=answer.length,
-        num_turns=1,
-        oldest_version=answer.versions[0][0],
-    )
-    content = StoredRow(None, None, 0, facts)  # nowhere
-    return Trajectory(reward=0.0, finish_reason="stop", index=index, metrics={}, extra={}, content=content)
-
-
-async def _play(setup: Setup, warmup: int, num_steps: int) -> Report:
-    fleet = Fleet(setup.costs, setup.devices.num_engines, setup.max_running)
-    rollouter = SimulatedRollouter(fleet, setup.workload, setup.group_size)
-    started: dict[int, int] = {}  # version, by number
-
-    async def play_group(number: int) -> TrajectoryGroup:
-        started[number] = fleet.version
-        return await rollouter.run_group(number)
-
-    core = RolloutCore(play_group, setup.bounds)
-    model = StepModel(setup, core, fleet)
-    loop, steps = asyncio.get_running_loop(), list[StepReport]()
-
-    def sums() -> tuple[float, EngineSeconds, float, float]:
-        return loop.time(), fleet.seconds, model.train_busy_s, sum(engine.num_sampled for engine in fleet.engines)
-
-    before = sums()
-    for step in range(warmup + num_steps):
-        if step == warmup:
-            before = sums()
-        model.timer.reset()
-        numbers = tuple(group.group_id for group in (await model.step(step)).groups)
-        token_ages: Counter[int] = Counter()
-        num_tokens = 0.0
-        for version, count in (
-            each for n in numbers for answer in rollouter.sampled.pop(n) for each in answer.versions
-        ):
-            token_ages[step - version] += round(count)
-            num_tokens += count
-        if setup.bounds.unfinished != "carry":  # the others are gone, or start again
-            rollouter.sampled.clear()
-        metrics, ages = model.timer.metrics(), tuple(step - started.pop(number) for number in numbers)
-        phases = phase_seconds(metrics)
-        steps.append(StepReport(metrics["time/step_s"], phases, numbers, ages, token_ages, round(num_tokens)))
-    seconds, engines, train_busy_s, num_sampled = sums()
-    await core.cancel()
+    played = _Played(setup)
+    for step in range(first):
+        played.step(step)
+    engines = played.engines
+    before = engines.now, engines.seconds, played.train_busy_s, played.num_sampled
+    steps = tuple(played.step(first + number) for number in range(num_steps))
+    seconds = engines.seconds
+    seconds.subtract(before[1])
     return Report(
-        steps=tuple(steps[warmup:]),
+        steps=steps,
         devices=setup.devices,
-        engines=engines.plus(before[1], -1),
-        train_busy_s=train_busy_s - before[2],
-        seconds=seconds - before[0],
-        num_sampled=num_sampled - before[3],
+        engines=seconds,
+        train_busy_s=played.train_busy_s - before[2],
+        seconds=engines.now - before[0],
+        num_sampled=played.num_sampled - before[3],
     )
+
+
+class _Played:
+    """The run so far. Which groups may start and which a step takes is as in `RolloutCore`, without a filter."""
+
+    def __init__(self, setup: Setup):
+        self._setup, self._bounds, self._costs = setup, setup.bounds, setup.costs
+        self.engines = Engines(setup.costs, setup.devices.num_engines, setup.max_running)
+        self.train_busy_s = 0.0
+        self._active: dict[int, Group] = {}
+        self._finished: dict[int, Group] = {}  # of these
+        self._deferred: list[int] = []
+        self._next = self._version = self._num_taken = 0
+        self._are_away = False
+        self._phases: defaultdict[str, float] = defaultdict(float)
+
+    @property
+    def num_sampled(self) -> float:
+        return sum(engine.num_sampled for engine in self.engines.engines)
+
+    def step(self, step: int) -> StepReport:
+        began = self.engines.now
+        self._phases = defaultdict(float)
+        with self._phase("rollout"):
+            self._turn(leaves=False)
+            groups = self._collect(step)
+        with self._phase("gather"):
+            self.engines.spend(self._costs.driver_s)
+        self._learn(sum(group.num_tokens for group in groups))
+        with self._phase("weight_sync"):
+            self._publish(step + 1)
+        if not self._bounds.alternates:
+            self._turn(leaves=False)  # those that sample ahead return at once
+        seconds = self.engines.now - began
+        phases = {**self._phases, "other": max(0.0, seconds - sum(self._phases.values()))}
+        ages = tuple(step - group.version for group in groups)
+        num_tokens = sum(length for group in groups for length in group.lengths)
+        return StepReport(seconds, phases, tuple(group.number for group in groups), ages, num_tokens)
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        began = self.engines.now
+        yield
+        self._phases[name] += self.engines.now - began
+
+    def _collect(self, step: int) -> list[Group]:
+        bounds = self._bounds
+        plays_deferred = bounds.unfinished == "defer" and len(self._deferred) >= bounds.num_groups
+        self._admit(bounds.num_groups if plays_deferred else None, plays_deferred)
+        self.engines.run_until(lambda: self._is_ready(step))
+        groups = [self._finished.pop(number) for number in sorted(self._finished)[: bounds.num_groups]]
+        for group in groups:
+            del self._active[group.number]
+        if bounds.alternates:
+            self.engines.give_up(self._active.values())
+            self._deferred += [] if bounds.unfinished == "drop" else [*self._active]
+            self._active.clear()
+            self._finished.clear()
+        self._num_taken += bounds.num_groups
+        return groups
+
+    def _admit(self, room: int | None = None, plays_deferred: bool = False) -> None:
+        bounds = self._bounds
+        if room is None:
+            room = bounds.num_groups + bounds.ahead if bounds.alternates else bounds.capacity - self._num_taken
+        while len(self._active) < room:
+            if self._deferred and (plays_deferred or bounds.unfinished != "defer"):
+                number = self._deferred.pop(self._deferred.index(min(self._deferred)))
+            else:
+                number, self._next = self._next, self._next + 1
+            work = self._setup.workload.group(number, self._setup.group_size)
+            lengths = np.maximum(work.lengths, 1).tolist()
+            self._active[number] = Group(number, self._version, work.prompt, lengths)
+            self.engines.begin(self._active[number])
+
+    def _is_ready(self, step: int) -> bool:
+        bounds = self._bounds
+        self._finished |= {group.number: group for group in self.engines.ended}
+        self.engines.ended.clear()
+        if len(self._finished) < bounds.num_groups or bounds.alternates:
+            return len(self._finished) >= bounds.num_groups
+        finished, active = (
+            Counter(group.version + bounds.max_staleness for group in groups.values())
+            for groups in (self._finished, self._active)
+        )
+        return can_take(finished, active, step, bounds.num_groups)
+
+    def _learn(self, num_tokens: int) -> None:
+        costs, setup = self._costs, self._setup
+        with self._phase("score"):
+            for devices in setup.passes.values():
+                self._turn(leaves=True)
+                self._work(num_tokens / (costs.score_tokens_per_s * devices))
+        train_s = costs.train_overhead_s + num_tokens / (costs.train_tokens_per_s * setup.devices.train)
+        if setup.trains_critic:
+            with self._phase("train_critic"):
+                self._turn(leaves=True)
+                self._work(train_s * costs.critic_share)
+        with self._phase("train_actor"):
+            self._turn(leaves=True)
+            self._work(train_s)
+
+    def _publish(self, version: int) -> None:
+        if version % self._bounds.sync_interval == 0:
+            self.engines.publish(lambda: self._work(self._costs.publish_s))
+            self._version, self._num_taken = version, 0
+            if self._bounds.ahead and not self._bounds.alternates:
+                self._admit()
+
+    def _work(self, seconds: float) -> None:
+        began = self.engines.now
+        self.engines.spend(seconds)
+        self.train_busy_s += self.engines.now - began
+
+    def _turn(self, leaves: bool) -> None:
+        """On shared devices the engines leave for the trainer, or come back without their cache."""
+        if not self._setup.devices.common or leaves == self._are_away:
+            return
+        self._are_away = leaves
+        if leaves:
+            self.engines.leave(self._setup.devices.num_leaving)
+        self.engines.spend(self._costs.turn_s)
+        if not leaves:
+            self.engines.come_back()

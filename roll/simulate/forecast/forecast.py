@@ -27,9 +27,8 @@ from roll.run.start.memory_report import gather_facts
 from roll.simulate.forecast.costs import Hardware, Phases
 from roll.simulate.forecast.lengths import Lengths, lengths_of
 from roll.simulate.forecast.machine import probe_of_cpus
-from roll.simulate.setup import Costs, Setup, setup_of_plan
+from roll.simulate.setup import Costs, LogNormal, Setup, setup_of_plan
 from roll.simulate.simulation import Report, simulate
-from roll.simulate.workload import LogNormal
 from roll.utils.text import counted
 
 logger = logging.getLogger(__name__)
@@ -199,7 +198,7 @@ def past_ratios(kind: str) -> list[float]:
     return ratios[-50:]
 
 
-# The clock: the real scheduler plays steps of these costs.
+# The clock: steps of these costs are played.
 
 
 def _workload(lengths: Lengths) -> LogNormal:

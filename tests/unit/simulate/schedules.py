@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from roll.configs.plan.batch_plan import RolloutBounds
-from roll.simulate.setup import Costs, Devices, Setup
-from roll.simulate.workload import GroupWork
+from roll.simulate.setup import Costs, Devices, GroupWork, Setup
 
 AT_ONCE = 1e15  # tokens per second
 

@@ -13,8 +13,7 @@ from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.run.kind import kind_of
 from roll.run.start.load import check
 from roll.simulate.forecast.forecast import simulated
-from roll.simulate.setup import Costs, Devices, Setup
-from roll.simulate.workload import LogNormal
+from roll.simulate.setup import Costs, Devices, LogNormal, Setup
 
 TINY_SORT = str(Path(__file__).resolve().parents[3] / "examples" / "tiny-sort" / "tiny_sort.yaml")
 ROWS = ["per_device_train_batch_size=2", "gradient_accumulation_steps=4"]

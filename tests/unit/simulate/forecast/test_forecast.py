@@ -17,7 +17,7 @@ from roll.simulate.forecast.costs import Hardware, Phases
 from roll.simulate.forecast.forecast import forecast
 from roll.simulate.forecast.lengths import Lengths, lengths_of
 from roll.simulate.forecast.machine import Cpus, Gpus
-from roll.simulate.workload import LogNormal
+from roll.simulate.setup import LogNormal
 from tests.unit.simulate.forecast.plans import CPUS, ON_GPUS, PROBE, SEVEN_B, loaded
 
 

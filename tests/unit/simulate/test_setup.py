@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from roll.simulate.workload import LogNormal
+from roll.simulate.setup import LogNormal
 
 
 def test_lengths_have_their_description_and_repeat() -> None:
