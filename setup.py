@@ -87,7 +87,6 @@ setup(
         "datasets": ["datasets>=4,<6"],  # data sets of the Hugging Face hub
         "reasoning-gym": ["reasoning-gym>=0.1.25,<0.2"],  # tasks in data_args.file_name, and their reward
         "reproduce": ["gguf>=0.17,<1", "reasoning-gym>=0.1.25,<0.2"],  # recipes of roll reproduce
-        "prometheus": ["prometheus_client>=0.20,<1"],  # track_with: prometheus; ray[default] and vllm bring it
         "ifeval": ["py3langid>=0.4,<0.5"],
         "trackers": ["wandb>=0.20", "mlflow-skinny>=3.4", "swanlab>=0.6"],  # track_with
         "agents": [

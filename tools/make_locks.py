@@ -91,7 +91,6 @@ LOCKS = {
             "datasets",
             "ifeval",
             "reasoning-gym",
-            "prometheus",
             "trackers",
             "environments",
             "studio",
@@ -119,7 +118,6 @@ LOCKS = {
             "lora",
             "datasets",
             "ifeval",
-            "prometheus",
             "trackers",
             "launch",
             "studio",
@@ -129,11 +127,11 @@ LOCKS = {
     ),
     "cuda-sglang": Lock(
         ("GPUs, sampling with SGLang, training with DeepSpeed or FSDP2. The driver must be 580 or newer.",),
-        ("deepspeed", "sglang", "lora", "datasets", "ifeval", "prometheus", "trackers", "launch", "studio"),
+        ("deepspeed", "sglang", "lora", "datasets", "ifeval", "trackers", "launch", "studio"),
     ),
     "cuda-megatron": Lock(
         ("GPUs, training with Megatron-Core, sampling with hf_infer: a node without an engine.",),
-        ("megatron", "datasets", "ifeval", "prometheus", "trackers", "launch", "studio"),
+        ("megatron", "datasets", "ifeval", "trackers", "launch", "studio"),
     ),
 }
 

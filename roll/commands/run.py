@@ -93,7 +93,7 @@ def _supervise(
     find: Callable[[], tuple[Path, str]], config_path: str, overrides: Sequence[str], max_restarts: int
 ) -> int:
     """The run as a child process; here only where it writes is looked up."""
-    from roll.run.supervisor import Supervisor, watched  # numpy, as all that reads checkpoints
+    from roll.run.supervisor import Supervisor  # numpy, as all that reads checkpoints
 
     raw = compose_tree(*find(), overrides)
     if STAGES in raw.tree:
@@ -103,7 +103,8 @@ def _supervise(
     else:
         spec = kind_of(raw.tree)
         runs = [check(spec, resolve_tree(raw, spec.config_class())).config]
-    return Supervisor(watched((sys.executable, "-m", "roll", "run", config_path, *overrides), runs), max_restarts).run()
+    command = (sys.executable, "-m", "roll", "run", config_path, *overrides)
+    return Supervisor(command, [run.checkpoint_dir for run in runs], max_restarts).run()
 
 
 def _with_report(act: Callable[[], int]) -> int:

@@ -105,7 +105,6 @@ def render(runs: Sequence[RunFiles], num_steps: int, back: str = "") -> Page:
                 "symptoms": [] if run.is_evaluation else symptom_table(run),
                 "results": results(run) if run.is_evaluation else [],
                 "starts": run.starts,
-                "restarts": run.restarts(),
                 "is_calm": _is_calm(run, run_spreads),
                 "phases": phase_table(run.rows),
                 "roles": role_table(run.rows),
@@ -174,7 +173,7 @@ _MOST_HEADLINES = 4
 def _is_calm(run: RunFiles, spreads: Sequence[StepSpread]) -> bool:
     """Whether one start did it all, and nothing failed so far."""
     ended_well = len(run.starts) <= 1 and all(start.exit_code in (None, 0) for start in run.starts)
-    return ended_well and not run.restarts() and not failures(spreads)
+    return ended_well and not failures(spreads)
 
 
 def _shown(value: object) -> object:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from roll.errors import ConfigError
 from roll.run.display.view import Rows
-from roll.run.records.run_record import RESTARTS_FILE, RUN_FILE, Restart, RunStart, RunStory, read_story
+from roll.run.records.run_record import RUN_FILE, RunStart, RunStory, read_story
 from roll.run.tracking.local import METRICS_FILE, read_metrics
 from roll.utils.files import open_regular
 from roll.utils.secrets import redact
@@ -139,7 +139,7 @@ class RunFiles:
 
     def files(self) -> list[Path]:
         """All that a report is made of; not each has to be there."""
-        return [self.logs / RUN_FILE, self.metrics, self.log, *self._restart_files(), *self.rollouts.glob("step_*")]
+        return [self.logs / RUN_FILE, self.metrics, self.log, *self.rollouts.glob("step_*")]
 
     def spread_files(self) -> list[Path]:
         return sorted(self.rollouts.glob(_SPREADS))
@@ -158,22 +158,6 @@ class RunFiles:
     def record_files(self, kind: str) -> dict[int, Path]:
         """Return the files of one kind, by step."""
         return {step: path for each, step, path in self.records() if each == kind}
-
-    def restarts(self) -> list[Restart]:
-        """Restarts since the run last began at step 0. A supervisor of stages writes those of all stages beside their
-        folders."""
-        file = next((file for file in self._restart_files() if file.is_file()), None)
-        if file is None or not self.starts:
-            return []
-        restarts = [row for line in _tail(file) if (row := _read(Restart, line)) is not None]
-        last = self.starts[-1]
-        until = last.ended if last.exit_code == 0 and last.ended else "~"  # later than any time
-        return [row for row in restarts if self.starts[0].started <= row.time <= until]
-
-    def _restart_files(self) -> list[Path]:
-        place = self.output.absolute()
-        is_stage = _STAGE.fullmatch(place.name) is not None
-        return [folder / RESTARTS_FILE for folder in ((place, place.parent) if is_stage else (place,))]
 
     def warnings(self) -> list[LogLine]:
         """Return the warnings of the driver's log, the latest last."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import signal
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -34,12 +32,7 @@ def test_a_run_killed_twice_under_a_supervisor_ends_with_the_figures_of_an_unbro
         run.wait_for_step(step)
         kill_driver(run)
     assert run.wait(3 * START_LIMIT_S) == 0, run.text
-    lines = (run.output_dir / "restarts.jsonl").read_text().splitlines()
-    ends = [json.loads(line) for line in lines]
-    assert [(end["exit_code"], end["signal"], end["restarts_without_progress"]) for end in ends] == [
-        (128 + signal.SIGKILL, "SIGKILL", 0),
-        (128 + signal.SIGKILL, "SIGKILL", 0),
-    ]
+    assert run.text.count("the run ended with exit code 137 (SIGKILL). It starts again in 5 s, from step_") == 2
     assert run.metrics.keys() == unbroken.metrics.keys()
     for step, row in unbroken.metrics.items():
         assert comparable(run.metrics[step]) == comparable(row), f"step {step}"

@@ -15,7 +15,7 @@ from roll.configs.tables.roles import Role
 from roll.utils.files import expanded
 from roll.utils.text import show
 
-Tracker = Literal["tensorboard", "wandb", "mlflow", "swanlab", "jsonl", "stdout", "prometheus"]
+Tracker = Literal["tensorboard", "wandb", "mlflow", "swanlab", "jsonl", "stdout"]
 TRACKER_WORDS = {"console": "stdout", "tracking": "wandb"}  # verl's
 LONGEST_NAME = 200
 RESUME_WORDS = {"auto": True, "disable": False, "true": True, "false": False, "none": False}
@@ -215,7 +215,7 @@ class RunConfig(Settings):
     track_with: Annotated[tuple[Tracker, ...], BeforeValidator(_trackers)] = setting(
         ("tensorboard", "jsonl"),
         "One tracker or several: tensorboard, wandb, mlflow, swanlab, jsonl (metrics.jsonl and summary.json in "
-        "logging_dir), stdout (or console), prometheus (an address to scrape, docs/profiling.md); none for no tracker.",
+        "logging_dir), stdout (or console); none for no tracker.",
     )
     tracker_kwargs: dict[str, Any] = setting(
         {}, "Settings of the tracker; with several, one mapping per tracker name. Secrets in it are never written."

@@ -26,14 +26,12 @@ _LOCAL, _SERVICES = "roll.run.tracking.local", "roll.run.tracking.services"
 class TrackerRow:
     """A tracker that `track_with` can name: `path` leads to its class, built as `Class(run, settings)`, which raises
     whatever its service raises. `settings`: keys of tracker_kwargs that it takes. `module`: what must be installed, by
-    the line `install`. `records_process`: it stores the command line as the system knows it, which cannot be
-    masked."""
+    the line `install`."""
 
     path: str
     settings: str = ""
     module: str = ""
     install: str = ""
-    records_process: bool = False
 
     @property
     def keys(self) -> frozenset[str]:
@@ -61,10 +59,6 @@ TRACKERS: Mapping[str, TrackerRow] = {
         "project workspace experiment_name name description notes tags mode logdir log_dir api_key login_kwargs",
         "swanlab",
         "pip install swanlab",
-        records_process=True,
-    ),
-    "prometheus": TrackerRow(
-        f"{_LOCAL}:PrometheusTracker", "host port", "prometheus_client", "pip install prometheus_client"
     ),
 }
 
@@ -88,13 +82,6 @@ def make_trackers(
 
     command_line = redact({"config": config_dump, "command_line": sys.argv})["command_line"]
     problems = tracker_problems(names, kwargs) + missing_trackers(names)
-    if command_line != sys.argv:
-        problems += [
-            f"track_with: {name} would record this command line, and it holds a secret. Give that in the YAML or in an "
-            "environment variable."
-            for name in names
-            if name in TRACKERS and TRACKERS[name].records_process
-        ]
     if problems:
         raise ConfigError(*problems)
     config = redact(config_dump)

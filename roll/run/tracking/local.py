@@ -8,23 +8,18 @@ import json
 import logging
 import math
 import os
-import re
 import struct
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from roll.run.bottleneck import bottleneck_of
 from roll.run.tracking.tracker import Metrics, TrackedRun, TrackedSample, Tracker
 from roll.utils.files import open_regular, write_whole
-from roll.utils.network import LOOPBACK
 from roll.utils.text import visible
-
-if TYPE_CHECKING:
-    from prometheus_client.metrics_core import Metric
 
 logger = logging.getLogger(__name__)
 
@@ -225,55 +220,3 @@ def _markdown(samples: Sequence[TrackedSample]) -> str:
         said += [f"--- ground truth: {sample.ground_truth}"] if sample.ground_truth else []
         blocks.append("\n".join(f"    {line}" for part in said for line in visible(part).split("\n")))
     return "\n\n---\n\n".join(blocks)
-
-
-# The newest metrics of a run for Prometheus, which comes and asks for them.
-
-DEFAULT_PORT = 9400
-
-
-class PrometheusTracker(Tracker):
-    """Serves `http://<host>:<port>/metrics` while the run goes on: each metric of the newest step as a gauge
-    `roll_<name>` with the label `run`, and `roll_step`. Whoever reaches the port can read them, so `host` is loopback
-    unless given; 0.0.0.0 is every interface. Port 0 takes a free one."""
-
-    def __init__(self, run: TrackedRun, settings: Mapping[str, Any]):
-        from prometheus_client import CollectorRegistry, start_http_server
-
-        self._newest = _Newest(run.name)
-        registry = CollectorRegistry()
-        registry.register(self._newest)
-        host, port = str(settings.get("host") or LOOPBACK), settings.get("port")
-        self._server, self._thread = start_http_server(DEFAULT_PORT if port is None else int(port), host, registry)
-
-    @property
-    def port(self) -> int:
-        return self._server.server_port
-
-    def log(self, step: int, metrics: Metrics) -> None:
-        self._newest.metrics = {"step": float(step), **metrics}
-
-    def close(self, failed: bool = False) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-class _Newest:
-    """A collector. Metrics are put in its place whole, so that the server's thread never sees a half of them."""
-
-    def __init__(self, run: str):
-        self._run = run
-        self.metrics: Metrics = {}
-
-    def collect(self) -> Iterator[Metric]:
-        from prometheus_client.core import GaugeMetricFamily
-
-        reported: set[str] = set()
-        for name, value in self.metrics.items():
-            plain = "roll_" + re.sub(r"[^a-zA-Z0-9_]", "_", name)
-            if plain not in reported:  # of two that Prometheus cannot tell apart, the first
-                reported.add(plain)
-                family = GaugeMetricFamily(plain, name, labels=["run"])
-                family.add_metric([self._run], value)
-                yield family

@@ -4,31 +4,12 @@ import io
 import os
 import re
 import secrets
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 from roll.run.tracking.tracker import Metrics, TrackedRun, TrackedSample, Tracker, picture_name
-
-_CONNECT_TIMEOUT_S = 10
-
-
-def check_reachable(address: str) -> None:
-    """Raises ConnectionError when nobody listens at an http(s) address: the service's own client would try for
-    minutes. Behind a proxy nothing is known."""
-    parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.hostname or getproxies():
-        return
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    try:
-        socket.create_connection((parts.hostname, port), timeout=_CONNECT_TIMEOUT_S).close()
-    except OSError as error:
-        raise ConnectionError(f"nobody answers at {parts.hostname}:{port} ({error})") from error
-
 
 _PROJECT = "roll"
 
@@ -127,7 +108,6 @@ class MlflowTracker(Tracker):
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # mlflow >= 3.13 refuses it otherwise
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read at import
 
-        check_reachable(uri)
         from mlflow import MlflowClient
         from mlflow.entities import Metric
 

@@ -13,7 +13,7 @@ from roll.commands.table import main
 from roll.rl.pipeline import VIEW
 from roll.rl.records.recorder import RolloutRecord, RolloutRecorder
 from roll.rl.records.token_records import TokenLogProbs
-from roll.run.records.run_record import RUN_FILE, Restart, RunRecord
+from roll.run.records.run_record import RUN_FILE, RunRecord
 from roll.run.tracking.local import write_metrics
 from roll.types.texts import Turn
 from tests.helpers.configs import config
@@ -176,7 +176,7 @@ def test_times_distributions_and_causes_are_there(tmp_path: Path) -> None:
 def test_the_title_and_the_head_say_what_the_run_is_of(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", changes={"pretrain": "Qwen/Qwen3-8B", "adv_estimator": "rloo"})
     page = report(tmp_path, str(run))
-    date = begun(run)[:10]
+    date = json.loads((run / "logs" / RUN_FILE).read_text())["starts"][0]["started"][:10]
     assert f"sums: Qwen/Qwen3-8B, rloo, {date}" in page.text and "0.100 → 0.300" in page.text
     for fact in ("model", "algorithm", "data", "learning rate", "machine", "roll"):
         assert f"\n{fact}\n" in page.text, fact
@@ -295,28 +295,6 @@ def test_the_folder_of_stages_stands_for_its_stages_in_order(tmp_path: Path) -> 
     shown = report(tmp_path, str(tmp_path / "staged")).text
     places = [shown.index(f"it_{name}") for name in ("format", "answers", "rl")]
     assert places == sorted(places)
-
-
-@pytest.mark.parametrize("staged", [False, True])
-def test_ends_that_a_supervisor_saw_are_told_with_their_last_lines(tmp_path: Path, staged: bool) -> None:
-    run = write_run(tmp_path / ("1-sums" if staged else "sums"))
-    before, after = "2001-01-01T00:00:00+00:00", "2999-01-01T00:00:00+00:00"
-    rows = [
-        Restart(
-            time=moment, start=1, exit_code=137, signal="SIGKILL", ran_s=61.4, checkpoints=(), restarts_in_s=5.0,
-            restarts_without_progress=0, last_lines=("step 3", f"{EVIL} of {moment}"),
-        )
-        for moment in (before, begun(run), after)
-    ]  # fmt: skip
-    text = "".join(row.model_dump_json() + "\n" for row in rows)
-    (run.parent if staged else run).joinpath("restarts.jsonl").write_text(text + '{"time": ')
-    page = report(tmp_path, str(run))
-    assert f"{VISIBLE_EVIL} of {begun(run)}" in page.text and "137 (SIGKILL)" in page.text and "after 5 s" in page.text
-    assert f"of {before}" not in page.text and f"of {after}" not in page.text, "of an earlier run, and after its end"
-
-
-def begun(run: Path) -> str:
-    return json.loads((run / "logs" / RUN_FILE).read_text())["starts"][0]["started"]
 
 
 @pytest.mark.parametrize(

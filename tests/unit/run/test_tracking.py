@@ -321,14 +321,6 @@ def test_a_key_on_the_command_line_is_masked_while_a_service_starts(tmp_path, wa
     assert sys.argv is given
 
 
-def test_swanlab_is_refused_a_key_on_the_command_line(tmp_path, swanlab, monkeypatch):
-    """It reads /proc/self/cmdline, so masking sys.argv does not help."""
-    monkeypatch.setattr(sys, "argv", ["start.py", "tracker_kwargs.api_key=sk-1234567890"])
-    with pytest.raises(ConfigError, match="swanlab would record this command line"):
-        make_trackers(["swanlab"], {"api_key": "sk-1234567890"}, tmp_path, CONFIG)
-    assert swanlab.calls == []
-
-
 SAMPLES = [
     TrackedSample("4", "math", "2 + 2", "**four**\n<b>4</b>", 1.0, "4", "stop", 3),
     TrackedSample("5", "math", "3 + 3", "", None, "", "failed", 0),

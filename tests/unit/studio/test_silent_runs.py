@@ -15,7 +15,7 @@ from tests.unit.studio.test_runs import make_run
 
 FILES = (
     "logs/run.json", "logs/metrics.jsonl", "logs/driver.log", "rollouts/step_000001.jsonl",
-    "rollouts/step_000001.val.jsonl", "rollouts/step_000001.distributions.json", "restarts.jsonl",
+    "rollouts/step_000001.val.jsonl", "rollouts/step_000001.distributions.json",
 )  # fmt: skip
 
 

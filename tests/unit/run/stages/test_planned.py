@@ -136,9 +136,6 @@ def test_what_was_learnt_takes_the_place_of_models_that_the_yaml_names(plan: Pla
     assert first.loaded.config.value("actor_train").model_args.adapter_name_or_path == "adapters"
     assert second.loaded.config.value("actor_train").model_args.adapter_name_or_path is None
     assert second.loaded.config.value("actor_train").model_args.lora_rank == 4
-    two = {**WARM_UP, "sft_train": {**WARM_UP["sft_train"], "device_mapping": [0, 1]}}
-    _, short = plan(two, {**SHORT, "optimizer": "kept"})
-    assert (short.optimizers["actor_train"].stage, short.optimizers["actor_train"].role) == ("warm-up", "sft_train")
     teacher = {"strategy_args": {"strategy_name": "hf_infer"}, "device_mapping": [0]}
     models = {"actor_train": "start", "actor_infer": "start", "teacher": "short"}
     _, long = plan(SHORT, {**LONG, "is_pure_opd": True, "teacher": teacher, "models": models})
