@@ -56,7 +56,6 @@ def _machine() -> Section:
             "/dev/shm": machine.shm_findings,
             "limits": machine.limit_findings,
             "environment": machine.environment_findings,
-            "clock": machine.clock_findings,
             "Ray": lambda: machine.ray_findings(os.environ.get("RAY_ADDRESS")),
         },
     )

@@ -1,4 +1,4 @@
-"""This machine apart from packages and GPUs: Python, memory, limits, environment, clock, the way to Ray."""
+"""This machine apart from packages and GPUs: Python, memory, limits, environment, the way to Ray."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import resource
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,25 +84,17 @@ def summary(findings: Sequence[Finding]) -> str:
 
 
 GIB = 1 << 30
-_NEWEST_PYTHON = (3, 13)  # that the locks are made for
 _SHM = Path("/dev/shm")
 _LEAST_SHM, _GOOD_SHM = GIB // 4, 4 * GIB
-_LEAST_FILES, _GOOD_FILES = 1024, 8192
-_LEAST_PROCESSES, _GOOD_PROCESSES = 1024, 8192
+_LEAST_LIMIT, _GOOD_LIMIT = 1024, 8192  # files, or processes
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 _CONNECT_TIMEOUT_S = 1.0
-_SLACK_S = 60  # by which a clock may be behind the times of files
+_RAISE_PROCESSES = "ulimit -u 65536, or `pids` of the container"
 _RAISE_FILES = "ulimit -n 65536 before the run; in a container --ulimit nofile=65536:65536, for a service LimitNOFILE"
 
 
-def python_findings(version: tuple[int, int, int] | None = None) -> Iterator[Finding]:
-    major, minor, micro = version or sys.version_info[:3]
-    text = f"Python {major}.{minor}.{micro}"
-    if (major, minor) > _NEWEST_PYTHON:
-        newest = ".".join(map(str, _NEWEST_PYTHON))
-        yield Finding("hint", f"{text}: the locks are made for 3.11 to {newest}", fix=f"Use Python {newest}")
-    else:
-        yield Finding("ok", f"{text}, {sys.executable}")
+def python_findings() -> Iterator[Finding]:
+    yield Finding("ok", f"Python {'.'.join(map(str, sys.version_info[:3]))}, {sys.executable}")
 
 
 def host_findings() -> Iterator[Finding]:
@@ -129,47 +120,35 @@ def shm_findings(place: Path = _SHM) -> Iterator[Finding]:
         yield Finding("problem", f"there is no {place}: Ray's objects and weights travel through it", str(place))
         return
     volume = os.statvfs(place)
-    yield from shm_size(volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize)
+    yield shm_size(volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize)
 
 
-def shm_size(total: int, free: int) -> Iterator[Finding]:
+def shm_size(total: int, free: int) -> Finding:
     text = f"/dev/shm: {free / GIB:.1f} of {total / GIB:.1f} GiB free"
     larger = "In a container pass --shm-size=16g (Kubernetes: an emptyDir with medium: Memory)"
     larger += "; else `mount -o remount,size=16G /dev/shm`"
     fix = f"Remove files of ended runs in /dev/shm. {larger}" if total >= _GOOD_SHM else larger
     if free < _LEAST_SHM:
-        what = f"{text}: Ray's objects and the buckets of weights do not fit"
-        yield Finding("problem", what, "/dev/shm", fix)
-    elif free < _GOOD_SHM:
-        yield Finding("hint", f"{text}: enough for small models", "/dev/shm", fix)
-    else:
-        yield Finding("ok", text)
+        return Finding("problem", f"{text}: Ray's objects and the buckets of weights do not fit", "/dev/shm", fix)
+    return (
+        Finding("hint", f"{text}: enough for small models", "/dev/shm", fix)
+        if free < _GOOD_SHM
+        else Finding("ok", text)
+    )
 
 
 def limit_findings() -> Iterator[Finding]:
-    yield from file_limit(*resource.getrlimit(resource.RLIMIT_NOFILE))
-    yield from process_limit(resource.getrlimit(resource.RLIMIT_NPROC)[0])
+    yield limit_finding("open files (ulimit -n)", resource.getrlimit(resource.RLIMIT_NOFILE)[0], _RAISE_FILES)
+    yield limit_finding(
+        "processes and threads (ulimit -u)", resource.getrlimit(resource.RLIMIT_NPROC)[0], _RAISE_PROCESSES
+    )
 
 
-def file_limit(soft: int, hard: int) -> Iterator[Finding]:
-    if soft == resource.RLIM_INFINITY or soft >= _GOOD_FILES:
-        yield Finding("ok", f"open files (ulimit -n): {_limit(soft)}")
-        return
-    what = f"open files (ulimit -n): {soft}, at most {_limit(hard)}: Ray and engines hold hundreds each"
-    yield Finding("problem" if soft < _LEAST_FILES else "hint", what, "ulimit -n", _RAISE_FILES)
-
-
-def process_limit(soft: int) -> Iterator[Finding]:
-    if soft == resource.RLIM_INFINITY or soft >= _GOOD_PROCESSES:
-        yield Finding("ok", f"processes and threads (ulimit -u): {_limit(soft)}")
-        return
-    what = f"processes and threads (ulimit -u): {soft}: a worker alone has tens of threads"
-    level = "problem" if soft < _LEAST_PROCESSES else "hint"
-    yield Finding(level, what, "ulimit -u", "ulimit -u 65536, or `pids` of the container")
-
-
-def _limit(value: int) -> str:
-    return "unlimited" if value == resource.RLIM_INFINITY else str(value)
+def limit_finding(what: str, soft: int, fix: str) -> Finding:
+    """Ray and engines hold hundreds of files each, and every worker has tens of threads."""
+    if soft == resource.RLIM_INFINITY or soft >= _GOOD_LIMIT:
+        return Finding("ok", f"{what}: {'unlimited' if soft == resource.RLIM_INFINITY else soft}")
+    return Finding("problem" if soft < _LEAST_LIMIT else "hint", f"{what}: {soft} is little for a run", fix=fix)
 
 
 def environment_findings(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
@@ -196,18 +175,6 @@ def environment_findings(environment: Mapping[str, str] = os.environ) -> Iterato
         yield Finding("hint", f"{name} is set, and roles that it changes do not start: {why}", name, "unset it")
     if environment.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON"):
         yield Finding("ok", "HF_HUB_OFFLINE is set: models and data come from this machine only")
-
-
-def clock_findings(now: float | None = None) -> Iterator[Finding]:
-    """Checks the clock: it must not be earlier than the times of the code's own files."""
-    behind = Path(__file__).stat().st_mtime - (time.time() if now is None else now)
-    if behind > _SLACK_S:
-        what = (
-            f"the clock is {behind:.0f} s behind the times of files: certificates and the order of checkpoints go wrong"
-        )
-        yield Finding("problem", what, "date", "Set it: `timedatectl set-ntp true`, or on the host of the container")
-    else:
-        yield Finding("ok", f"the clock shows {time.strftime('%Y-%m-%d %H:%M:%S %Z', time.localtime(now))}")
 
 
 def ray_findings(address: str | None) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Packages and their versions: against the locks of a checkout, or what an installed roll-rl asks for."""
+"""Packages and their versions, held against what roll-rl asks for, and the GPUs of this machine."""
 
 from __future__ import annotations
 
@@ -6,95 +6,31 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distributions, requires, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from roll.doctor.machine import Finding
 from roll.platforms.table import CUDA, NPU, ROCM, Platform, machine_platform
-from roll.utils.imports import code_folder, is_installed
+from roll.utils.imports import is_installed
 
 DISTRIBUTION = "roll-rl"
-_MOST_NAMED = 8
 _CUDA = re.compile(r"^cuda\b[^=]*= *'([\d.]+)'", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Against:
-    """An environment held against a lock. `other`: name, version here, version there."""
-
-    lock: str
-    equal: int
-    missing: tuple[str, ...]
-    other: tuple[tuple[str, str, str], ...]
-
-
 def package_findings() -> Iterator[Finding]:
-    here = installed()
-    locks = sorted(Path(home, "requirements").glob("*.txt")) if (home := code_folder()) is not None else []
-    if locks:
-        yield from lock_findings([compared(lock.stem, pins(lock), here) for lock in locks])
-        return
     try:
         requirements = requires(DISTRIBUTION) or []
     except PackageNotFoundError:
-        yield Finding("hint", f"no lock and no distribution {DISTRIBUTION} to compare versions with")
+        yield Finding("hint", f"{DISTRIBUTION} is not installed, so versions are not compared", fix="pip install -e .")
         return
+    here = {canonicalize_name(each.metadata["Name"] or ""): each.version.partition("+")[0] for each in distributions()}
     yield from metadata_findings(map(Requirement, requirements), here)
-
-
-def installed() -> dict[str, str]:
-    """Version by name, as PEP 503 spells it, without what builds add to it (+cpu)."""
-    return {
-        canonicalize_name(name): str(package.version).partition("+")[0]
-        for package in distributions()
-        if (name := package.metadata["Name"])
-    }
-
-
-def pins(lock: Path) -> dict[str, str]:
-    """Version by name of what a lock has for this Python and this machine."""
-    pinned: dict[str, str] = {}
-    for line in lock.read_text(encoding="utf-8").splitlines():
-        pin, _, condition = (part.strip() for part in line.partition(" ;"))
-        name, is_pin, wanted = pin.partition("==")
-        if is_pin and not line.startswith("#") and (not condition or Marker(condition).evaluate()):
-            pinned[canonicalize_name(name)] = wanted
-    return pinned
-
-
-def compared(lock: str, wanted: Mapping[str, str], here: Mapping[str, str]) -> Against:
-    there = {name: here[name] for name in wanted if name in here}
-    return Against(
-        lock,
-        equal=sum(there[name] == wanted[name] for name in there),
-        missing=tuple(name for name in wanted if name not in here),
-        other=tuple((name, there[name], wanted[name]) for name in there if there[name] != wanted[name]),
-    )
-
-
-def lock_findings(all_locks: Sequence[Against]) -> Iterator[Finding]:
-    """Compares the environment with the most similar lock: the one with the most equal versions, then the fewest
-    missing packages."""
-    nearest = max(all_locks, key=lambda one: (one.equal, -len(one.missing)))
-    file = f"requirements/{nearest.lock}.txt"
-    count = nearest.equal + len(nearest.missing) + len(nearest.other)
-    if not nearest.missing and not nearest.other:
-        yield Finding("ok", f"all {count} packages match {file}")
-        return
-    install = f"pip install --no-deps -r {file}"
-    if nearest.other:
-        named = [f"{name} {here} (there {wanted})" for name, here, wanted in nearest.other]
-        yield Finding("hint", f"{len(named)} of {count} packages have other versions: {_some(named)}", file, install)
-    if nearest.missing:
-        named = list(nearest.missing)
-        yield Finding("hint", f"{len(named)} of {count} packages are not installed: {_some(named)}", file, install)
 
 
 def metadata_findings(requirements: Iterable[Requirement], here: Mapping[str, str]) -> Iterator[Finding]:
@@ -112,11 +48,6 @@ def metadata_findings(requirements: Iterable[Requirement], here: Mapping[str, st
         yield Finding("problem" if is_core else "hint", f"{what}, and {requirement.specifier} is needed", fix=fix)
     if not wrong:
         yield Finding("ok", f"packages match the requirements of {DISTRIBUTION} {version(DISTRIBUTION)}")
-
-
-def _some(names: Sequence[str]) -> str:
-    rest = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 @dataclass(frozen=True)
@@ -187,17 +118,6 @@ def gpu_findings() -> Iterator[Finding]:
         yield Finding("problem", what, "nvidia-smi", "`dmesg | grep -i xid` says which; reboot")
         return
     yield from driver_facts(parsed(done.stdout), build, os.environ.get(CUDA.visible_variable))
-    yield from nccl_findings(build)
-
-
-def room_findings(num_gpus_per_node: int, count: int, devices: str = CUDA.devices) -> Iterator[Finding]:
-    """A run's devices against those that it sees on this machine, `count` of them. Nothing without any, where devices
-    are slots."""
-    if 0 < count < num_gpus_per_node:
-        fix = f"Set it to {count}, and use ids below it in every device_mapping"
-        there = f"{count} {devices if count > 1 else devices[:-1]}"
-        what = f"a node of {num_gpus_per_node} devices, and this machine has {there}"
-        yield Finding("problem", what, "num_gpus_per_node", f"{fix}, or start on a larger machine")
 
 
 def other_devices(platform: Platform, visible: str | None) -> Iterator[Finding]:
@@ -262,12 +182,3 @@ def _torch_on(gpus: list[Gpu], build: TorchBuild) -> Iterator[Finding]:
     if least is not None and driver.partition(".")[0].isdigit() and int(driver.partition(".")[0]) < least:
         what = f"the driver {driver} is too old for CUDA {build.cuda}, which torch {build.version} is built for"
         yield Finding("problem", what, fix=f"Install driver {least} or newer, or a torch built for an older CUDA")
-
-
-def nccl_findings(build: TorchBuild | None) -> Iterator[Finding]:
-    names = {package.metadata["Name"]: package.version for package in distributions()}
-    nccl = [f"{name} {version}" for name, version in names.items() if name.startswith("nvidia-nccl")]
-    if nccl:
-        yield Finding("ok", f"NCCL: {', '.join(nccl)}")
-    elif build is not None and build.cuda:
-        yield Finding("hint", "no NCCL package: torch brings its own, or the machine's is used")

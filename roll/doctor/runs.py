@@ -16,10 +16,8 @@ from roll.configs.load.loader import compose_tree, resolve_tree, yaml_at
 from roll.configs.memory.parts import gigabytes
 from roll.configs.sections.run import RunConfig
 from roll.doctor.machine import Finding, Section
-from roll.doctor.packages import room_findings
 from roll.errors import ConfigError
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
-from roll.platforms.table import PLATFORMS
 from roll.run.kind import kind_of
 from roll.run.saving.model_files import read_model_config
 from roll.run.spec import PipelineSpec
@@ -149,7 +147,9 @@ def _configuration(run: Run) -> Iterator[Finding]:
     yield Finding("ok", f"a run of the kind {run.spec.name} on {nodes}; `roll plan` shows its steps")
     if cluster_address() is None:
         machine = machine_of(config)
-        yield from room_findings(config.num_gpus_per_node, machine.num_gpus, PLATFORMS[machine.platform].devices)
+        if 0 < machine.num_gpus < config.num_gpus_per_node:
+            what = f"a node of {config.num_gpus_per_node} devices, and this machine has {machine.num_gpus}"
+            yield Finding("problem", what, "num_gpus_per_node", f"Set it to {machine.num_gpus} or less")
         if config.num_nodes > 1:
             fix = "Start Ray on them (docs/many_nodes.md) and set it"
             yield Finding("problem", f"{config.num_nodes} nodes, but no Ray cluster is configured", "RAY_ADDRESS", fix)
