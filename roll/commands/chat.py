@@ -16,12 +16,12 @@ from roll.utils.logging import say
 if TYPE_CHECKING:
     from roll.commands.chat_model import ChatModel
 
-USAGE = """roll chat MODEL [--image FILE] [--system TEXT] [--max_new_tokens N] [--temperature T] [--top_p P]
+USAGE = """roll chat MODEL [--system TEXT] [--max_new_tokens N] [--temperature T] [--top_p P]
     [--seed N] [--dtype bf16|fp32]
 
 MODEL is a directory with config.json and weights, a GGUF file, a hub id, a checkpoint of a run
 (.../checkpoints/step_000050), or the output_dir of a run: then its newest checkpoint answers. Lines are read from the
-keyboard, or from a pipe. /image FILE shows a picture with the next line, /reset starts a new conversation, /exit or
+keyboard, or from a pipe. /reset starts a new conversation, /exit or
 Ctrl-D ends the chat, Ctrl-C stops a response. docs/serving.md."""
 _INTERRUPTED = 130
 
@@ -40,9 +40,6 @@ def run(argv: Sequence[str]) -> int:
 
     wishes = ChatOptions(options.max_new_tokens, options.temperature, options.top_p, options.seed)
     talker = ChatModel.load(path, options.dtype, options.system, wishes)
-    for file in options.image:
-        if (why_not := talker.show(file)) is not None:
-            raise ConfigError(f"--image: {why_not}.")
     say(f"{path}, {talker.about}. /reset starts a new conversation, /exit ends the chat.")
     try:
         _talk(talker)
@@ -60,11 +57,8 @@ def _talk(talker: ChatModel) -> None:
             case "/exit":
                 return
             case "/reset":
-                talker.reset()
+                talker.turns.clear()
                 say("(new conversation)")
-            case command if command.startswith("/image"):
-                file = command.removeprefix("/image").strip()
-                say(f"({talker.show(file) or f'{file} is shown with the next line'})")
             case text:
                 try:
                     talker.answer(text)
@@ -88,13 +82,6 @@ def _lines() -> Iterator[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="roll chat", usage=USAGE, allow_abbrev=False)
     parser.add_argument("model", metavar="MODEL", help="a directory, a hub id, a checkpoint or a run's output_dir")
-    parser.add_argument(
-        "--image",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a picture that the first message shows; repeatable",
-    )
     parser.add_argument("--system", help="system message, before the conversation")
     parser.add_argument("--max_new_tokens", type=int, default=512, help="longest response in tokens; default 512")
     parser.add_argument(

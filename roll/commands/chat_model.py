@@ -6,7 +6,6 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-import numpy as np
 import torch
 import transformers
 from transformers import (
@@ -18,15 +17,10 @@ from transformers import (
 )
 
 from roll.configs.sections.model import ModelArgs
-from roll.configs.tables.sight import VisionModel
-from roll.datasets.pictures.decode import decode
-from roll.datasets.pictures.expansion import expand
-from roll.errors import ConfigError, PictureError
+from roll.errors import ConfigError
 from roll.models.tokenizer import load_tokenizer
 from roll.models.vision.files import vision_of
-from roll.models.vision.inputs import tensors, type_arguments
 from roll.platforms.table import platform_here
-from roll.types.media import Picture, PictureSource
 from roll.utils.logging import say
 from roll.utils.text import visible
 
@@ -63,17 +57,13 @@ class Shown(TextStreamer):
 @dataclass
 class ChatModel:
     """Chats with a model. With a chat template the turns are messages; without one the model continues the text so
-    far. `vision`: how it sees pictures, if it does; `pictures` are those of the turns, and `waiting` of the next
-    message."""
+    far."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     system: str | None
     wishes: ChatOptions
-    vision: VisionModel | None = None
-    turns: list[dict[str, Any]] = field(default_factory=list)
-    pictures: list[Picture] = field(default_factory=list)
-    waiting: list[Picture] = field(default_factory=list)
+    turns: list[dict[str, str]] = field(default_factory=list)
 
     @staticmethod
     def load(path: str, dtype: str | None, system: str | None, wishes: ChatOptions) -> ChatModel:
@@ -84,15 +74,15 @@ class ChatModel:
         transformers.utils.logging.disable_progress_bar()
         number = {"bf16": torch.bfloat16, "fp32": torch.float32, None: "auto"}[dtype]
         try:
-            vision = vision_of(ModelArgs(model_name_or_path=path)) if tokenizer.chat_template else None
-            kind: Any = AutoModelForCausalLM if vision is None else AutoModelForImageTextToText
+            sees = vision_of(ModelArgs(model_name_or_path=path)) is not None
+            kind: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
             model = kind.from_pretrained(path, dtype=number)
         except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(f"MODEL {path} cannot be loaded: {error}") from error
         cast(torch.nn.Module, model).to(torch.device(platform_here().device_type))
         if wishes.seed is not None:
             torch.manual_seed(wishes.seed)
-        return ChatModel(model.eval(), tokenizer, system, wishes, vision)
+        return ChatModel(model.eval(), tokenizer, system, wishes)
 
     @property
     def about(self) -> str:
@@ -103,30 +93,12 @@ class ChatModel:
         )
         return f"{self.model.num_parameters() / 1e6:,.1f} million parameters, {how}"
 
-    def reset(self) -> None:
-        for of_turns in (self.turns, self.pictures, self.waiting):
-            of_turns.clear()
-
-    def show(self, file: str) -> str | None:
-        """Shows a picture with the next message; returns why it cannot be."""
-        if self.vision is None:
-            return f"{file} cannot be shown: the model takes text alone"
-        try:
-            self.waiting.append(decode(PictureSource("file", file, "the picture"), self.vision.sizes))
-        except PictureError as error:
-            return str(error)
-        return None
-
     def answer(self, text: str) -> str:
         """Shown as it comes. A turn that is stopped, or finds no room, is forgotten."""
-        parts = [*({"type": "image"} for _ in self.waiting), {"type": "text", "text": text}]
-        self.turns.append({"role": "user", "content": parts if self.waiting else text})
-        num_pictures = len(self.pictures)
-        self.pictures += self.waiting
-        self.waiting.clear()
+        self.turns.append({"role": "user", "content": text})
         shown = Shown(self.tokenizer)
         try:
-            ids, seen = self._inputs()
+            ids = self._ids()
             room = self._longest - len(ids)
             if room < 1:
                 say(f"(the conversation has {len(ids)} tokens and the model reads {self._longest}: /reset)")
@@ -139,7 +111,6 @@ class ChatModel:
                     input_ids,
                     attention_mask=torch.ones_like(input_ids),
                     streamer=shown,
-                    **seen,
                     pad_token_id=self.tokenizer.pad_token_id or self.tokenizer.eos_token_id,
                     **keys,
                 )
@@ -149,27 +120,10 @@ class ChatModel:
         finally:
             if self.turns[-1]["role"] == "user":
                 self.turns.pop()
-                del self.pictures[num_pictures:]
 
     @property
     def _longest(self) -> int:
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or sys.maxsize
-
-    def _inputs(self) -> tuple[list[int], dict[str, Any]]:
-        """The ids of the conversation, and what the model takes beside them for its pictures."""
-        ids = self._ids()
-        if self.vision is None or not self.pictures:
-            return ids, {}
-        try:
-            prompt = expand(np.array(ids, np.int32), self.pictures, self.vision)
-        except PictureError as error:
-            raise ConfigError(f"MODEL: its chat template does not show pictures: {error}") from None
-        is_picture = torch.zeros((1, len(prompt.ids)), dtype=torch.int64, device=self.model.device)
-        for each in prompt.media:
-            is_picture[0, each.start : each.end] = 1
-        seen = tensors(self.pictures, self.vision, self.model.device)
-        seen["pixel_values"] = seen["pixel_values"].to(self.model.dtype)
-        return prompt.ids.tolist(), {**seen, **type_arguments(is_picture, self.vision)}
 
     def _ids(self) -> list[int]:
         if not self.tokenizer.chat_template:

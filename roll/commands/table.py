@@ -92,7 +92,6 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     ),
     "chat": Subcommand("talk to a model, or to one that a run has trained", "roll.commands.chat:run"),
     "convert": Subcommand("convert Hugging Face models to Megatron checkpoints and back", "roll.commands.convert:main"),
-    "replay": Subcommand("show recorded responses and episodes of a run as text", "roll.run.records.replay:main"),
     "report": Subcommand(
         "write one HTML file about runs, to look at offline",
         "roll.report.command:run",

@@ -37,7 +37,7 @@ from roll.report.figures import (
 )  # fmt: skip
 from roll.report.options import argument_parser
 from roll.report.palette import LOGO_ADDRESS
-from roll.report.run_files import Quantiles, RunFiles, StepSpread, earlier_starts, read_run, runs_at
+from roll.report.run_files import Quantiles, RunFiles, StepSpread, read_run, runs_at
 from roll.report.samples import GAP_STEPS, SampleReader, StepSamples, thumbnail
 from roll.report.titles import number_text, title_of
 from roll.run.display.view import series
@@ -269,7 +269,6 @@ def run(argv: Sequence[str]) -> list[str]:
     if out.is_dir():
         raise ConfigError(f"--out {out} is a directory: name a file in it.")
     run_files = [read_run(directory) for directory in runs]
-    run_files += [start for run in run_files for start in earlier_starts(run)][: MOST_RUNS - len(run_files)]
     page = render(run_files, options.steps)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ USAGE = """roll report RUN [OTHER_RUN ...] [--out report.html] [--steps 6]
 RUN is the output_dir of a run, finished or not, or its logging_dir; that of stages stands for each of them. One file
 is written: curves, times, how rewards and lengths are spread, drift between engine and trainer, failures with their
 causes, sample rollouts, the configuration. Further runs are drawn beside the first, with what their configurations
-differ in, and so are earlier starts in the same folder (metrics.1.jsonl). docs/report.md."""
+differ in. docs/report.md."""
 
 
 def argument_parser() -> argparse.ArgumentParser:

@@ -184,21 +184,6 @@ def read_run(directory: Path) -> RunFiles:
     return replace(run, rows=[(step, finite(row)) for step, row in rows])
 
 
-def earlier_starts(run: RunFiles) -> list[RunFiles]:
-    """The runs that wrote in its folder before it and were begun anew, the newest first: their metrics alone are left,
-    as metrics.1.jsonl and so on."""
-    stem, suffix = run.metrics.stem, run.metrics.suffix
-    numbers = (path.name[len(stem) + 1 : -len(suffix)] for path in run.metrics.parent.glob(f"{stem}.*{suffix}"))
-    starts: list[RunFiles] = []
-    for number in sorted((int(text) for text in numbers if text.isdecimal()), reverse=True):
-        path = run.metrics.with_name(f"{stem}.{number}{suffix}")
-        rows = [(step, finite(row)) for step, row in read_metrics(path)]
-        starts.append(
-            replace(run, name=f"{run.name}, start {number}", metrics=path, rollouts=path, rows=rows, starts=())
-        )
-    return starts
-
-
 def find_run(directory: Path) -> RunFiles:
     """The same without its rows."""
     logs = next((place for place in (directory / "logs", directory) if is_logs(place)), None)

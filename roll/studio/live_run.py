@@ -17,7 +17,6 @@ from roll.report.run_files import (
     RunFiles,
     StepSpread,
     WarningLines,
-    earlier_starts,
     find_run,
     finite,
     read_spread,
@@ -80,7 +79,6 @@ class LiveRun:
         self._story: Mark | None = None
         self._rows: dict[int, dict[str, float]] = {}
         self._spreads: dict[Path, tuple[Mark, StepSpread | None]] = {}
-        self._earlier: Sequence[RunFiles] | None = None
         self.files = find_run(directory)
         self._metrics = AppendedLines(self.files.metrics, most_bytes)
         self._log = AppendedLines(self.files.log, MOST_LOG_BYTES)
@@ -122,21 +120,12 @@ class LiveRun:
         steps = self.files.steps
         return [spread for _, spread in self._spreads.values() if spread is not None and spread.step in steps]
 
-    def earlier(self) -> Sequence[RunFiles]:
-        """The starts whose place this run took in its folder, the newest first; read anew when it starts."""
-        if self._earlier is None:
-            try:
-                self._earlier = earlier_starts(self.files)
-            except OSError:
-                self._earlier = ()
-        return self._earlier
-
     def _read_story(self) -> bool:
         mark = mark_of(self.files.logs / RUN_FILE)
         if mark == self._story:
             return False
         self.files = replace(find_run(self._directory), rows=self.files.rows)
-        self._story, self._earlier = mark, None
+        self._story = mark
         if self.files.metrics != self._metrics.path:
             self._metrics = AppendedLines(self.files.metrics, self._most_bytes)
         return True

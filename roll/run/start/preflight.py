@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,8 +121,6 @@ def machine_report(config: RunConfig) -> MachineReport:
         *_model_problems(config),
         *_tokenizer_problems(config),
         *_cpu_problems(config),
-        *_python_problems(),
-        *_external_problems(config),
         *_directory_problems(config),
         *_source_problems(config),
         *_resume_problems(config),
@@ -282,26 +279,6 @@ def _model_key(config: RunConfig, role: str, worker: WorkerConfig) -> str:
     return next(named, f"{role}.model_args.model_name_or_path")
 
 
-def _python_problems() -> Iterator[Problem]:
-    """Ray splits the command line of its workers at spaces, tries for ten minutes, and does not say why it fails."""
-    if any(character.isspace() for character in sys.executable):
-        yield Problem(
-            f"Python is {sys.executable}: Ray cannot start workers from a path with a space. Make the environment in "
-            "another folder.",
-            (),
-        )
-
-
-def _external_problems(config: RunConfig) -> Iterator[Problem]:
-    for module in config.external_lib:
-        if not is_installed(module.partition(".")[0]):
-            yield Problem(
-                f"external_lib: there is no module {module}. Install its package, put it beside the YAML, or correct "
-                "the name.",
-                ("external_lib",),
-            )
-
-
 def _directory_problems(config: RunConfig) -> Iterator[Problem]:
     reported: set[Path] = set()
     for key, place in config.directories.items():
@@ -328,21 +305,18 @@ def _directory_problems(config: RunConfig) -> Iterator[Problem]:
 
 def _source_problems(config: RunConfig) -> Iterator[Problem]:
     for key, place in config.sources.items():
-        status = path_info(place)
-        if not status.is_directory:
-            unclear = status.kind in ("hidden", "impossible")
-            yield Problem(
-                f"{key}: {status.why if unclear else f'there is no directory {place}'}. Correct it.", (key,), "place"
-            )
+        yield from _missing_folder(key, place, "directory", "Correct it.")
 
 
 def _resume_problems(config: RunConfig) -> Iterator[Problem]:
-    place = config.resume_from_checkpoint
-    if isinstance(place, str) and not (status := path_info(place)).is_directory:
+    place, key = config.resume_from_checkpoint, "resume_from_checkpoint"
+    if isinstance(place, str):
+        hint = "Correct the path, or write true for the newest one."
+        yield from _missing_folder(key, place, "checkpoint directory", hint)
+
+
+def _missing_folder(key: str, place: str | Path, what: str, hint: str) -> Iterator[Problem]:
+    status = path_info(place)
+    if not status.is_directory:
         unclear = status.kind in ("hidden", "impossible")
-        what = status.why if unclear else f"there is no checkpoint directory {place}"
-        yield Problem(
-            f"resume_from_checkpoint: {what}. Correct the path, or write true for the newest one.",
-            ("resume_from_checkpoint",),
-            "place",
-        )
+        yield Problem(f"{key}: {status.why if unclear else f'there is no {what} {place}'}. {hint}", (key,), "place")

@@ -2,16 +2,12 @@
 
 import logging
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 logger = logging.getLogger(__name__)
-
-_MAX_MISSED = 10_000
-_MAX_STEPS_TO_WAIT = 64
 
 Metrics = Mapping[str, float]
 """Numbers by name (docs/metrics.md)."""
@@ -86,80 +82,39 @@ class Tracker(ABC):
 
 
 class Trackers(Tracker):
-    """Several trackers as one. One that fails is asked again later: watching a run must not end it."""
+    """Several trackers as one. Watching a run must not end it: what one of them does not take is lost to it, said at
+    the first failure of several in a row."""
 
     def __init__(self, trackers: Mapping[str, Tracker]):
-        self._trackers = [_Patient(name, tracker) for name, tracker in trackers.items()]
+        self._trackers = dict(trackers)
+        self._failing: set[str] = set()
 
     @property
     def names(self) -> Sequence[str]:
         """The trackers that took what they were last told."""
-        return tuple(tracker.name for tracker in self._trackers if not tracker.num_failures)
+        return tuple(name for name in self._trackers if name not in self._failing)
 
     def log(self, step: int, metrics: Metrics) -> None:
         numbers = {name: float(value) for name, value in metrics.items()}
-        for tracker in self._trackers:
-            tracker.log(step, numbers)
+        self._each(f"at step {step}", lambda tracker: tracker.log(step, numbers))
 
     def samples(self, step: int, kind: str, samples: Sequence[TrackedSample]) -> None:
-        for tracker in self._trackers:
-            tracker.samples(step, kind, samples)
+        self._each(f"with samples of step {step}", lambda tracker: tracker.samples(step, kind, samples))
 
     def summary(self, values: Mapping[str, Any]) -> None:
-        for tracker in self._trackers:
-            tracker.summary(values)
+        self._each("with the summary", lambda tracker: tracker.summary(values))
 
     def close(self, failed: bool = False) -> None:
-        for tracker in self._trackers:
-            tracker.close(failed)
+        self._each("while closing", lambda tracker: tracker.close(failed))
         self._trackers.clear()
 
-
-class _Patient(Tracker):
-    """A tracker that may fail for a while: metrics that it missed are kept and told in order when it works again. After
-    n failures in a row it is left alone for 2^n steps, as every try may wait for a service that does not answer."""
-
-    def __init__(self, name: str, tracker: Tracker):
-        self.name, self._tracker = name, tracker
-        self.num_failures = 0
-        self._missed: deque[tuple[int, Metrics]] = deque(maxlen=_MAX_MISSED)
-        self._steps_to_wait = 0
-
-    def log(self, step: int, metrics: Metrics) -> None:
-        self._missed.append((step, metrics))
-        if self._steps_to_wait:
-            self._steps_to_wait -= 1
-        else:
-            self._try(f"at step {step}", self._tell_missed)
-
-    def samples(self, step: int, kind: str, samples: Sequence[TrackedSample]) -> None:
-        """Send samples to the tracker; samples that it misses stay on the disk of the run alone."""
-        if not self._steps_to_wait:
-            self._try(f"with samples of step {step}", lambda: self._tracker.samples(step, kind, samples))
-
-    def summary(self, values: Mapping[str, Any]) -> None:
-        self._try("with the last steps", self._tell_missed)
-        self._try("with the summary", lambda: self._tracker.summary(values))
-
-    def close(self, failed: bool = False) -> None:
-        self._try("while closing", lambda: self._tracker.close(failed))
-        if self._missed:
-            logger.warning("tracker %s never took %d of the run's steps", self.name, len(self._missed))
-
-    def _tell_missed(self) -> None:
-        while self._missed:
-            self._tracker.log(*self._missed[0])
-            self._missed.popleft()
-        if self.num_failures:
-            logger.info("tracker %s works again", self.name)
-        self.num_failures = 0
-
-    def _try(self, when: str, do: Callable[[], None]) -> None:
-        try:
-            do()
-        except Exception as error:
-            self.num_failures += 1
-            self._steps_to_wait = min(2**self.num_failures, _MAX_STEPS_TO_WAIT)
-            if self.num_failures == 1:
-                text = "tracker %s failed %s; the run continues, and it gets the metrics that it missed later. %s: %s"
-                logger.warning(text, self.name, when, type(error).__name__, error)
+    def _each(self, when: str, do: Callable[[Tracker], None]) -> None:
+        for name, tracker in self._trackers.items():
+            try:
+                do(tracker)
+                self._failing.discard(name)
+            except Exception as error:
+                if name not in self._failing:
+                    text = "tracker %s failed %s, and the run continues. %s: %s"
+                    logger.warning(text, name, when, type(error).__name__, error)
+                self._failing.add(name)

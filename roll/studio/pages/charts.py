@@ -46,12 +46,11 @@ class CurveStyle:
 
 @dataclass(frozen=True)
 class Curve:
-    """The metrics of one run, or of an earlier start of it (`is_earlier`: drawn thin, and never smoothed)."""
+    """The metrics of one run."""
 
     label: str
     color: str
     rows: Rows
-    is_earlier: bool = False
 
 
 def line_options(
@@ -113,8 +112,6 @@ def _lines(curve: Curve, columns: tuple[list[float], list[float], list[float]]) 
     if not steps:
         return []
     points = _points(steps, values)
-    if curve.is_earlier:
-        return [_line(curve, points, 1.2, 1.0)]
     if not means:
         dots = {"showSymbol": len(steps) < _FEW_POINTS, "symbolSize": 5}
         return [_line(curve, points, 1.6, 1.0) | dots]
@@ -250,7 +247,6 @@ class CurvesPanel:
         self._grid = ChartGroups(self._pin)
 
     def show(self, runs: Sequence[RunFiles], curves: Sequence[Curve]) -> None:
-        """`curves`: of the runs, and of earlier starts."""
         self._runs, self._curves = runs, curves
         self._choice.set_options(self._names())
         self._draw()
@@ -271,7 +267,7 @@ class CurvesPanel:
 
     def _draw(self) -> None:
         style, names = self._controls.style, self._names()
-        missing = not has_axis([curve for curve in self._curves if not curve.is_earlier], style.axis)
+        missing = not has_axis(self._curves, style.axis)
         whose = "The run has not" if len(self._runs) == 1 else "No run has"
         self._note.set_text(f"{whose} measured its {style.axis}." if missing and self._runs else "")
         pinned = [name for name in self._notes.noted.pinned if name in names]

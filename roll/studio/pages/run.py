@@ -13,7 +13,6 @@ from roll.report.about import about
 from roll.report.charts import COLORS
 from roll.report.figures import failures, flat, overview, phase_table, prefix_table, role_table, symptom_table
 from roll.report.run_files import LogLine, RunFiles, StepSpread
-from roll.run.display.view import Rows
 from roll.studio.launch import Launched, stop
 from roll.studio.live_run import LiveRun, State, newest, process_of, state_of
 from roll.studio.notes import Notes
@@ -52,7 +51,6 @@ def show_starting(key: str, launched: Launched, run_list: RunList) -> None:
 
 _MOST_WARNINGS = 200
 _IN_HEAD = ("model", "algorithm", "learning rate", "data", "started", "commit")
-_EARLIER_COLOR = "#9a9a9a"
 
 
 def add(run_list: RunList, launches: dict[str, Launched]) -> None:
@@ -90,7 +88,6 @@ class RunView:
         self._key, self._live, self._name = key, live, name
         self._shown: RunFiles | None = None
         self._spreads: Sequence[StepSpread] = ()
-        self._earlier: dict[str, Rows] = {}
         with ui.row().classes("items-center full-width"):
             ui.label(visible(name)).classes("text-h5")
             self._state = ui.badge("")
@@ -160,7 +157,6 @@ class RunView:
         """Read the files: the state, when they were written, warnings, and how rewards are spread."""
         if self._live.update():
             self._spreads = self._live.spreads()
-            self._earlier = {start.name.rpartition(", ")[2]: start.rows for start in self._live.earlier()}
         written = newest(self._live.files)
         state = state_of(self._live.files.starts, time.time() - written)
         return state, written, self._live.warnings(), self._spreads
@@ -190,9 +186,7 @@ class RunView:
                 with ui.column().style("gap: 0"):
                     ui.label(visible(name)).classes("soft text-caption")
                     ui.label(visible(value))
-        own = Curve(self._name, COLORS[0], files.rows)
-        earlier = (Curve(start, _EARLIER_COLOR, rows, is_earlier=True) for start, rows in self._earlier.items())
-        self._curves.show([files], [own, *earlier])
+        self._curves.show([files], [Curve(self._name, COLORS[0], files.rows)])
         self._phases.options.update(phase_options(files.rows))
         self._phases.update()
         fill(self._phase_table, phase_table(files.rows))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ from PIL import Image
 
 from roll.report.command import render_rollout
 from roll.report.samples import thumbnail
-from roll.run.records import replay
 from roll.run.records.replay import Recorded, RecordedPicture
 
 
@@ -42,9 +40,3 @@ def test_what_is_gone_or_elsewhere_is_named_and_never_fetched(tmp_path: Path) ->
     assert gone.image is None and "rows.jsonl:3, column images[0]" in gone.caption
     elsewhere = thumbnail(RecordedPicture(form="address", place="https://example.org/a.png", where="rows.jsonl:4"))
     assert elsewhere.image is None and elsewhere.caption == "rows.jsonl:4: not kept with the rollout"
-
-
-def test_replay_names_the_pictures_of_a_prompt(red: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "step_000001.jsonl").write_text(json.dumps(record(picture(red)).model_dump()) + "\n")
-    assert replay.main([str(tmp_path / "step_000001.jsonl")]) == 0
-    assert f"shown {red}" in capsys.readouterr().out

@@ -58,7 +58,7 @@ def test_a_resumed_jsonl_equals_that_of_an_unbroken_run_but_for_its_times(tmp_pa
     assert [row["step"] for row in resumed] == list(range(10))
 
 
-def test_a_line_that_the_disk_takes_in_part_is_written_again_whole(tmp_path):
+def test_a_line_that_the_disk_takes_in_part_is_taken_back(tmp_path):
     """The limit is that of a process on the size of its files: the file system takes what fits, as a full disk does."""
     script = (
         "import resource, signal, sys\n"
@@ -71,13 +71,11 @@ def test_a_line_that_the_disk_takes_in_part_is_written_again_whole(tmp_path):
         "trackers.log(2, {'a/b': 2.0})\n"
         "assert trackers.names == ()\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))\n"
-        "for step in (3, 4, 5, 6):\n"
-        "    trackers.log(step, {'a/b': float(step)})\n"
+        "trackers.log(3, {'a/b': 3.0})\n"
         "trackers.close()\n"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=120)
-    rows = without_times(tmp_path / "metrics.jsonl")
-    assert rows == [{"step": step, "a/b": float(step)} for step in range(1, 7)]
+    assert without_times(tmp_path / "metrics.jsonl") == [{"step": step, "a/b": float(step)} for step in (1, 3)]
 
 
 def test_a_new_run_puts_the_metrics_of_an_old_one_aside(tmp_path):
@@ -125,38 +123,20 @@ class Recording(Tracker):
         self.closed = failed
 
 
-def test_a_tracker_that_fails_for_a_while_gets_what_it_missed_in_order_and_the_others_go_on(caplog):
-    caplog.set_level("INFO")
+def test_a_tracker_that_fails_ends_nothing_and_is_told_of_once(caplog):
     good, bad = Recording(), Recording(fail_at=(3, 4))
     trackers = Trackers({"bad": bad, "good": good})
     seen = []
-    for step in range(11):
+    for step in range(6):
         trackers.log(step, {"a/b": 1.0})
-        seen.append((len(bad.steps), trackers.names))
+        seen.append(trackers.names)
     trackers.close(failed=True)
-    assert (good.steps, good.closed) == (list(range(11)), True)
-    assert bad.steps == list(range(11))
-    assert [count for count, _ in seen] == [1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 11], "left alone for two steps, then for four"
-    assert seen[2][1] == ("good",)
-    assert seen[10][1] == ("bad", "good")
+    assert (good.steps, good.closed) == (list(range(6)), True)
+    assert bad.steps == [0, 1, 4, 5]
+    assert seen == [("bad", "good")] * 2 + [("good",)] * 2 + [("bad", "good")] * 2
     assert [record.getMessage() for record in caplog.records] == [
-        "tracker bad failed at step 2; the run continues, and it gets the metrics that it missed later. "
-        "ConnectionError: service away",
-        "tracker bad works again",
+        "tracker bad failed at step 2, and the run continues. ConnectionError: service away"
     ]
-
-
-def test_a_tracker_that_never_works_again_is_asked_a_last_time_with_the_summary_and_what_is_lost_is_said(caplog):
-    bad = Recording(fail_at=tuple(range(2, 100)))
-    trackers = Trackers({"bad": bad})
-    for step in range(20):
-        trackers.log(step, {"a/b": 1.0})
-    tries = bad.calls
-    trackers.summary({"reward_last": 0.5})
-    trackers.close()
-    assert (tries, bad.calls) == (1 + 4, 6), "at steps 1, 4, 9, 18 and at the end"
-    assert (bad.told, bad.closed) == ({"reward_last": 0.5}, False)
-    assert caplog.messages[-1] == "tracker bad never took 19 of the run's steps"
 
 
 def test_every_problem_of_the_tracker_settings_is_reported_at_once(tmp_path, monkeypatch):
@@ -408,27 +388,6 @@ def test_wandb_and_swanlab_get_pictures_beside_the_cells(tmp_path, wandb, swanla
 def test_the_trackers_that_take_samples_are_those_that_the_settings_know():
     classes: dict[str, Any] = {name: resolve(row.path) for name, row in TRACKERS.items()}
     assert {name for name, each in classes.items() if each.samples is not Tracker.samples} == set(SAMPLE_TRACKERS)
-
-
-def test_a_tracker_that_takes_no_samples_is_told_the_metrics_all_the_same(tmp_path, caplog):
-    class NoTables(Tracker):
-        def __init__(self) -> None:
-            self.steps: list[int] = []
-
-        def samples(self, step, kind, samples):
-            raise ConnectionError("too large")
-
-        def log(self, step, metrics):
-            self.steps.append(step)
-
-    tracker = NoTables()
-    trackers = Trackers({"small": tracker})
-    for step in range(1, 12):
-        trackers.samples(step, "train", SAMPLES)
-        trackers.log(step, {"a/b": 1.0})
-    trackers.summary({})
-    assert tracker.steps == list(range(1, 12))
-    assert "tracker small failed with samples of step 1; the run continues" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["wandb", "swanlab"])

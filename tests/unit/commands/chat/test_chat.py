@@ -7,16 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
-from transformers import AutoImageProcessor, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from roll.commands import chat_model as talker
 from roll.commands.chat import run
 from roll.errors import ConfigError
-from tests.helpers.pictures import make_model_dir
 
 Say = Callable[..., tuple[int, list[str]]]
 
@@ -61,15 +58,13 @@ def test_the_second_turn_sees_the_first_until_the_conversation_begins_anew(model
     assert said == "\n".join([first, second, "(new conversation)", first])
 
 
-def test_seeds_repeat_and_what_has_no_room_or_no_eyes_says_so(model: Path, say: Say) -> None:
+def test_seeds_repeat_and_what_has_no_room_says_so(model: Path, say: Say) -> None:
     words = (str(model), "--max_new_tokens", "20", "--temperature", "1.5")
     answers = [say(*words, "--seed", seed, typed="1 2\n3\n")[1] for seed in ("7", "7", "8")]
     assert answers[0] == answers[1] != answers[2]
     longest = AutoModelForCausalLM.from_pretrained(model).config.max_position_embeddings
     code, lines = say(str(model), typed="1 " * longest + "\n/exit\n")
     assert code == 0 and "/reset" in lines[0] and f"the model reads {longest}" in lines[0]
-    with pytest.raises(ConfigError, match=r"--image: a.png cannot be shown: the model takes text alone"):
-        say(str(model), "--image", "a.png", typed="")
 
 
 def test_an_answer_that_is_stopped_is_forgotten_and_the_next_one_is_given(
@@ -109,55 +104,3 @@ def test_a_model_without_a_template_has_no_place_for_a_system_message(model: Pat
     with pytest.raises(ConfigError, match="--system: .* has no chat template"):
         run([str(model), "--system", "be brief"])
     assert say(str(model), "--max_new_tokens", "3", typed="1 2\n")[0] == 0
-
-
-# Models that see.
-
-
-@pytest.fixture
-def seeing(tmp_path: Path) -> Path:
-    return make_model_dir(tmp_path, "qwen2_5_vl")
-
-
-def looked(model: Path, pictures: list[Path], question: str, answer: str = "", more: str = "") -> str:
-    """The greedy answer, one whole pass of transformers for each token, with its own processor; of a second turn that
-    shows nothing, where there is one."""
-    tokenizer, hf = AutoTokenizer.from_pretrained(model), AutoModelForImageTextToText.from_pretrained(model).eval()
-    given = AutoImageProcessor.from_pretrained(model)(images=[Image.open(p) for p in pictures], return_tensors="pt")
-    shown = "<|vision_start|><|image_pad|><|vision_end|>" * len(pictures)
-    text = f"<|im_start|>user\n{shown}{question}<|im_end|>\n<|im_start|>assistant\n"
-    if more:
-        text += f"{answer}<|im_end|>\n<|im_start|>user\n{more}<|im_end|>\n<|im_start|>assistant\n"
-    ids, pad = [], tokenizer.convert_tokens_to_ids("<|image_pad|>")
-    grids = iter(given["image_grid_thw"].tolist())
-    for token in tokenizer(text, add_special_tokens=False)["input_ids"]:
-        ids += [token] * (1 if token != pad else (grid := next(grids))[1] * grid[2] // 4)
-    prompt = len(ids)
-    while len(ids) < prompt + 8 and (len(ids) == prompt or ids[-1] != tokenizer.eos_token_id):
-        row = torch.tensor([ids])
-        with torch.inference_mode():
-            logits = hf(input_ids=row, mm_token_type_ids=(row == pad).long(), **given).logits
-        hf.model.rope_deltas = None
-        ids.append(int(logits[0, -1].argmax()))
-    return tokenizer.decode(ids[prompt:], skip_special_tokens=True)
-
-
-def test_a_model_that_sees_is_shown_pictures_and_remembers_them(seeing: Path, say: Say, tmp_path: Path) -> None:
-    """Sides of 28 pixels, which no processor resizes, so that both see the same."""
-    files = [tmp_path / name for name in ("a.png", "b.png")]
-    for number, file in enumerate(files):
-        pixels = np.random.default_rng(number).integers(0, 256, (28, 56, 3)).astype(np.uint8)
-        Image.fromarray(pixels).save(file)
-    first = looked(seeing, files, "what?")
-    second = looked(seeing, files, "what?", first, "and now?")
-    alone = looked(seeing, files[1:], "what?")
-    words = ("--temperature", "0", "--max_new_tokens", "8", "--image", str(files[0]), "--image", str(files[1]))
-    typed = f"what?\nand now?\n/reset\n/image {files[1]}\nwhat?\n/image no.png\n"
-    code, lines = say(str(seeing), *words, typed=typed)
-    assert code == 0
-    said = "\n".join(lines)
-    assert said.startswith(
-        "\n".join([first, second, "(new conversation)", f"({files[1]} is shown with the next line)"])
-    )
-    assert alone in said
-    assert lines[-1].startswith("(the picture: no.png: it cannot be read")
