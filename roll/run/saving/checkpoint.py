@@ -256,7 +256,7 @@ def _is_other_live_process(pid: int) -> bool:
         return False
     try:
         os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):  # the latter: no process can have that number
+    except ProcessLookupError:
         return False
     except PermissionError:
         pass

@@ -55,17 +55,6 @@ def test_a_plan_that_works_is_printed_and_exits_0(recipe: Path, capsys: pytest.C
     assert not (recipe / "output").exists()
 
 
-def test_a_reader_that_leaves_changes_no_exit_code(recipe: Path) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    command = [sys.executable, str(EXAMPLES / "start_rlvr_pipeline.py"), "--config_path", str(recipe)]
-    done = subprocess.run(
-        [*command, "--config_name", "run", "--dry_run"], stdout=write, stderr=subprocess.PIPE, text=True, check=False
-    )
-    os.close(write)
-    assert done.returncode == 0 and "BrokenPipeError" not in done.stderr
-
-
 def test_a_plan_that_a_full_disk_does_not_take_is_no_success(recipe: Path) -> None:
     command = [sys.executable, "-m", "roll", "run", str(recipe / "run.yaml"), "--dry_run"]
     with open("/dev/full", "w") as full:
@@ -116,23 +105,6 @@ def test_what_this_machine_lacks_stops_a_real_run_and_warns_in_a_dry_run(
     recipe: Path, capsys: pytest.CaptureFixture[str], override: str, message: str
 ) -> None:
     assert message in refused(capsys, override)
-
-
-def test_a_python_whose_path_has_a_space_is_refused(
-    recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "executable", "/my env/bin/python")
-    assert "Python is /my env/bin/python: Ray cannot start workers from a path with a space." in refused(capsys)
-
-
-def test_a_directory_without_permission_is_refused(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may write everywhere")
-    locked = recipe / "locked"
-    locked.mkdir(mode=0o500)
-    assert f"output_dir: {locked}/out cannot be written: no permission in {locked}" in refused(
-        capsys, f"output_dir={locked}/out"
-    )
 
 
 @cases("overrides, message")
@@ -232,17 +204,6 @@ def test_the_exit_code_says_how_the_run_ended(
     assert capsys.readouterr().err == said
 
 
-def test_config_path_is_relative_to_the_script_before_the_current_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    script = str(EXAMPLES / "start_rlvr_pipeline.py")
-    arguments = ["--config_path", "tiny-sort", "--config_name", "tiny_sort", "--dry_run", "--elsewhere"]
-    assert cli.main("rlvr", arguments, script=script) == 0
-    assert cli.main("rlvr", arguments) == 2
-    assert f"Looked at {tmp_path}/tiny-sort" in capsys.readouterr().err
-
-
 PROBE = """
 import sys
 from roll.commands.run import main
@@ -276,31 +237,6 @@ def test_a_dry_run_imports_neither_torch_nor_ray_nor_an_engine(kind: str, name: 
         check=True,
     )
     assert done.stdout.splitlines()[-1] == "0 []"
-
-
-def test_the_script_runs_from_a_checkout(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(EXAMPLES / "start_rlvr_pipeline.py"),
-            "--config_path",
-            "tiny-sort",
-            "--config_name",
-            "tiny_sort",
-            "--dry_run",
-            "--elsewhere",
-            "max_steps=7",
-            "rolout_batch_size=3",
-        ],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=120,
-    )
-    assert done.returncode == 2
-    assert done.stderr == (
-        "The run cannot start:\n  - rolout_batch_size: unknown key (value 3). Did you mean rollout_batch_size?\n"
-    )
 
 
 def test_the_yaml_of_the_current_folder_comes_before_that_of_the_scripts_folder_and_it_is_said(

@@ -82,14 +82,6 @@ def test_a_program_that_cannot_be_imported_fails_the_plan(place: Path, capsys: p
     assert "custom_envs.A.agent: own_agent:play: importing own_agent failed" in capsys.readouterr().err
 
 
-def test_of_a_broken_list_nothing_is_said_that_its_other_entries_contradict(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert plan("track_with=[wandb, sheets]", "tracker_kwargs={wandb: {project: x}}") == 2
-    said = capsys.readouterr().err
-    assert "track_with[1]: 'sheets' is not one of" in said and "would be ignored" not in said
-
-
 def test_an_id_that_neither_the_cache_nor_the_hub_has_fails_the_plan(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,18 +91,6 @@ def test_an_id_that_neither_the_cache_nor_the_hub_has_fails_the_plan(
     assert "pretrain: modle is not on this machine" in said and "Did you mean the folder ./model?" in said
     assert plan("pretrain=modle", "--elsewhere") == 0
     assert "Not checked here: modle: not looked for" in capsys.readouterr().out
-
-
-def test_a_file_of_a_reward_function_that_is_not_there_fails_the_plan(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ("rewards.math.reward=verl_function", "rewards.math.reward_args={path: none.py}")
-    assert plan(*words) == 2
-    assert "there is no file none.py with a reward function" in capsys.readouterr().err
-    assert plan(*words, "--elsewhere") == 0
-    (place / "none.py").write_text("raise OSError('no disk')\n")
-    assert plan(*words) == 2
-    assert "no disk" in capsys.readouterr().err
 
 
 def test_a_package_of_a_reward_that_is_not_there_is_of_another_machine_only_if_the_plan_is(
@@ -125,13 +105,6 @@ def test_a_package_of_a_reward_that_is_not_there_is_of_another_machine_only_if_t
     )
     (place / "own_rewards.py").write_text("import no_such_package\n")
     assert plan(words[0], "rewards.math.reward_args.path=own_rewards.Reward", "--elsewhere") == 2
-
-
-def test_a_home_of_nobody_is_a_place_that_is_not_there(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert plan("resume_from_checkpoint=~nosuchuser0/x") == 2
-    assert "~nosuchuser0/x" in capsys.readouterr().err
-    assert main(["plan", "~nosuchuser0/run.yaml"]) == 2
-    assert "~nosuchuser0/run.yaml" in capsys.readouterr().err
 
 
 def test_settings_that_the_checkpoint_does_not_let_change_fail_the_plan(
@@ -181,7 +154,7 @@ def test_the_last_line_and_the_exit_code_agree_for_every_kind_of_problem(
 ) -> None:
     """There is no finding that is told and neither stops the plan nor is called not checked."""
     found = Problem("a finding.", (), of)  # type: ignore[arg-type]
-    monkeypatch.setattr(preflight, "upload_problems", lambda config: iter([found]))
+    monkeypatch.setattr(preflight, "_resume_problems", lambda config: iter([found]))
     for words in ((), ("--elsewhere",)):
         code, shown = plan(*words), capsys.readouterr()
         passes = of == "machine" or (of == "place" and bool(words))

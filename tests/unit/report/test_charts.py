@@ -70,16 +70,6 @@ def test_any_numbers_can_be_drawn(values: list[float]) -> None:
     assert 3 <= len(texts(uri)) <= 14
 
 
-@pytest.mark.parametrize("steps", [(1, 1), (10**25, 10**25), (-3, -3), (0, 10**25)])
-def test_steps_that_are_equal_or_vast_are_drawn(steps: tuple[int, int]) -> None:
-    """A file that somebody edited, or that two runs wrote."""
-    rows = [(step, {"time/rollout_s": 1.0}) for step in steps]
-    assert texts(line_chart([Line("", "#111111", [(step, 1.0) for step in steps])])) and texts(phase_chart(rows))
-    nothing = quantiles(0, 1, counts=(0, 0))
-    assert share_of_larger([(1, nothing)]) == (1, [(1, 0.0)]) and texts(histogram(nothing))
-    assert texts(histogram(quantiles(2, 2, counts=(1, 1))))
-
-
 def test_a_length_is_drawn_below_its_limit() -> None:
     uri = line_chart([Line("", "#111111", [(1, 40.0), (2, 60.0)])], "rollout/response_length_mean", 64)
     assert len(svg(uri).findall(".//{*}path[@stroke-dasharray]")) == 1 and "60" in texts(uri) and "0" in texts(uri)

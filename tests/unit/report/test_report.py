@@ -132,14 +132,6 @@ def test_the_page_needs_nothing_from_elsewhere_and_shows_no_secret(tmp_path: Pat
     assert "hf_0123456789abc" not in text and "system_envs.HF_TOKEN" in text and "***" in text
 
 
-def test_a_secret_of_a_record_that_somebody_edited_is_masked_too(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
-    path = run / "logs" / RUN_FILE
-    path.write_text(path.read_text().replace("***", "hf_0123456789abc"))
-    report(tmp_path, str(run))
-    assert "hf_0123456789abc" not in (tmp_path / "report.html").read_text()
-
-
 def test_several_runs_are_drawn_together_and_their_configurations_compared(tmp_path: Path) -> None:
     first = write_run(tmp_path / "a", name="slow", changes={"actor_train.training_args.learning_rate": 1e-6})
     second = write_run(tmp_path / "b", name="fast", changes={"actor_train.training_args.learning_rate": 1e-5})
@@ -234,11 +226,8 @@ def test_files_of_steps_that_the_run_has_not_and_unfinished_ones_are_left_out(tm
 @pytest.mark.parametrize(
     "line",
     [
-        b'{"step": 9, "rollout/reward_mean": 0.\xff\xfe',
         b'{"step": 9, "time/rollout_s": null, "rollout/reward_mean": NaN}',
-        b'{"step": 1e999, "rollout/reward_mean": 1.0}',
         b'{"step": 9, "rollout/reward_mean": ' + b"9" * 400 + b"}",
-        b"[" * 100_000,
     ],
 )
 def test_a_line_of_metrics_that_is_damaged_or_has_no_number_leaves_the_others(tmp_path: Path, line: bytes) -> None:
@@ -246,17 +235,6 @@ def test_a_line_of_metrics_that_is_damaged_or_has_no_number_leaves_the_others(tm
     with (run / "logs" / "metrics.jsonl").open("ab") as file:
         file.write(line + b"\n")
     assert "train the policy\n9.00 s\n75.0%" in re.sub(r"\n\s*", "\n", report(tmp_path, str(run)).text)
-
-
-def test_records_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run")
-    first, second = (run / "rollouts" / f"step_00000{step}.jsonl" for step in (1, 2))
-    first.unlink()
-    first.mkdir()
-    tokens = {"texts": ["a", "b"], "engine": [-1.0], "trainer": [-1.0]}
-    second.write_text(json.dumps(json.loads(second.read_text()) | {"tokens": tokens}) + "\n")
-    (run / "rollouts" / "step_000003.jsonl").write_text("[" * 100_000 + "\n")
-    assert "answer of step" not in report(tmp_path, str(run)).text
 
 
 def test_rollouts_are_those_of_the_place_that_the_run_was_told(tmp_path: Path) -> None:
@@ -303,14 +281,7 @@ def test_the_folder_of_stages_stands_for_its_stages_in_order(tmp_path: Path) -> 
         (["nowhere"], "nowhere is no directory, so there is neither run.json nor metrics.jsonl"),
         (["empty"], "empty has neither run.json nor metrics.jsonl, there or in logs: name the output_dir of a run"),
         (["."], ". holds runs. Name one of them: broken, run."),
-        (["."] * 9, "9 runs: at most 8 can be told apart in one report."),
         (["broken"], "broken/logs/run.json cannot be read"),
-        (["run", "--out", "."], "--out . is a directory: name a file in it."),
-        (
-            ["run", "--out", "run/logs/run.json/report.html"],
-            "run/logs/run.json is a file, not a folder",
-        ),
-        (["run", "--steps", "-1"], "--steps -1: it is a number of steps; 0 shows no samples."),
     ],
 )
 def test_what_is_no_run_or_no_place_is_said(

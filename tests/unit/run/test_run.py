@@ -1,9 +1,6 @@
 """The loop around the steps: what is saved, and how it ends."""
 
-import gc
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +10,7 @@ import pytest
 
 from roll.errors import ConfigError, ResourceError
 from roll.rl.pipeline import VIEW
-from roll.run import interrupts, loop
+from roll.run import interrupts
 from roll.run.loop import Run
 from roll.run.records.run_record import RUN_FILE, read_story
 from roll.run.saving.checkpoint import Checkpoint
@@ -93,23 +90,6 @@ def test_the_untrained_model_is_validated_as_val_before_train_says(
     seen: list[int] = []
     assert Validated(tmp_path, "never", **keys).run() == 0
     assert seen == validated
-
-
-class Watching(Counting):
-    """Knows how much the collector leaves out while it steps."""
-
-    def step(self, step: int) -> dict[str, float]:
-        self.frozen = gc.get_freeze_count()
-        return super().step(step)
-
-
-@pytest.mark.parametrize("when", ["never", "step 2"])
-def test_what_was_built_is_not_looked_through_again_until_the_run_ends(when: str, tmp_path: Path) -> None:
-    """A process may make several runs, one after the other: what one leaves behind must go."""
-    gc.unfreeze()  # what the tests have frozen
-    run = Watching(tmp_path, when)
-    run.run()
-    assert run.frozen > 1000 and gc.get_freeze_count() == 0
 
 
 def test_a_resumed_run_is_not_validated_before_its_first_step(tmp_path: Path) -> None:
@@ -285,29 +265,6 @@ def test_what_cannot_go_on_is_refused_before_anything_is_started(tmp_path: Path)
     assert not run.started
 
 
-LATE = """
-import threading, sys
-from roll.errors import WorkerError
-from roll.run import interrupts, loop
-
-interrupts._SAME_MOMENT_S = 0.0
-with interrupts.Interrupts(limit_s=3600.0) as ended:
-    pass
-before = threading.active_count()
-if sys.argv[1] == "failure":
-    ended.fail(WorkerError("Ray's raylet died"))
-else:
-    ended._out_of_time(15)
-print("still there", threading.active_count() - before)
-"""
-
-
-@pytest.mark.parametrize("what", ["failure", "limit"])
-def test_what_comes_when_the_run_has_ended_does_not_end_its_process(what: str) -> None:
-    done = subprocess.run([sys.executable, "-c", LATE, what], capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stdout) == (0, "still there 0\n"), done.stderr
-
-
 def test_a_logging_dir_that_cannot_be_made_ends_the_run_in_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -356,32 +313,3 @@ def test_a_refused_run_keeps_its_error(tmp_path: Path) -> None:
     run = Counting(tmp_path, "prepare")
     assert [*run.steps()] == []
     assert (run.exit_code, str(run.failure)) == (2, "it cannot go on")
-
-
-def test_a_run_that_ends_before_it_saves_names_no_checkpoint_of_an_earlier_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shown: list[Path | None] = []
-
-    def keep(summary: object, files: Mapping[str, Path]) -> list[str]:
-        shown.append(files.get("checkpoint"))
-        return []
-
-    monkeypatch.setattr(loop, "summary_lines", keep)
-
-    class Failing(Counting):
-        def step(self, step: int) -> dict[str, float]:
-            if step == 1:
-                raise ResourceError("no room")
-            return super().step(step)
-
-    assert Counting(tmp_path, "never", save_steps=4).run() == 0
-    again: dict[str, Any] = {"overwrite_output_dir": True, "save_steps": 2}
-    assert Failing(tmp_path, "never", **again).run() == 1
-    going_on = Counting(tmp_path, "never", **again)
-    for step, _ in going_on.steps():
-        shown.append(going_on.save_now() if step == 1 else None)
-        if step == 2:
-            break
-    names = [path and path.name for path in shown]
-    assert names == ["step_000004", None, "step_000001", None, "step_000002"]

@@ -4,7 +4,6 @@ import asyncio
 import os
 import shutil
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -238,18 +237,6 @@ def test_code_of_a_draft_is_found_after_all_that_is_installed(tmp_path: Path) ->
     draft = Draft("", "sft", "", str(tmp_path), (str(tmp_path),))
     (problem,) = asyncio.run(make_plan("a: [", "new", draft=draft)).problems
     assert "foreign" not in problem and "new.yaml" in problem
-
-
-def test_a_plan_that_is_given_up_ends_and_the_next_is_made(tmp_path: Path) -> None:
-    async def give_up() -> None:
-        task = asyncio.get_running_loop().create_task(make_plan("a: [", "new"))
-        await asyncio.sleep(0)
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-    asyncio.run(give_up())
-    assert any("new.yaml" in problem for problem in asyncio.run(make_plan("a: [", "new")).problems)
 
 
 @pytest.mark.parametrize(

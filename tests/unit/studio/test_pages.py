@@ -6,7 +6,7 @@ import shutil
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -115,51 +115,6 @@ def test_a_first_look_that_takes_long_is_a_page_all_the_same(tmp_path: Path, mon
             await users[path].should_see(text, retries=PATIENT)
 
     played(tmp_path, play)
-
-
-def test_a_page_that_is_left_while_it_is_built_says_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    slow = Slow(monkeypatch, 60.0)
-
-    async def play(client: httpx.AsyncClient) -> None:
-        for number, path in enumerate(SEEN_AT_LAST, 1):
-            page = await User(client).open(path)
-            while slow.num_begun < number:
-                await asyncio.sleep(0.05)
-            page.delete()
-        slow.go.set()
-        while slow.num_ended < len(SEEN_AT_LAST):
-            await asyncio.sleep(0.05)
-        await asyncio.sleep(0.2)  # what it has found comes to nobody
-
-    played(tmp_path, play)
-    assert said(caplog) == []
-
-
-def test_a_builder_that_is_left_says_nothing_of_its_plan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    begun = threading.Event()
-
-    async def plan(text: str, name: str, elsewhere: bool, draft: Draft) -> Plan:
-        begun.set()
-        with suppress(asyncio.CancelledError):  # it ends when it is no longer wanted
-            await asyncio.sleep(60)
-        return Plan(text, (name,), False)
-
-    monkeypatch.setattr(builder, "examples", lambda: [Draft("tiny/fast", "rlvr", "max_steps: 3\n")])
-    monkeypatch.setattr(builder, "make_plan", plan)
-
-    async def play(client: httpx.AsyncClient) -> None:
-        page = await User(client).open("/new")
-        while not begun.is_set():
-            await asyncio.sleep(0.05)
-        page.delete()
-        await asyncio.sleep(0.2)
-
-    played(tmp_path, play)
-    assert said(caplog) == []
 
 
 def test_a_run_that_is_removed_while_somebody_looks_at_it_is_said_to_be_gone(
@@ -333,28 +288,3 @@ def test_a_report_is_drawn_once_for_a_state_of_the_files(tmp_path: Path, monkeyp
     written.unlink()
     assert texts(first, second) == ["report 9", "report 2"]
     assert runs == ["a", "b", *"aaaaaaa"]
-
-
-def test_a_report_that_is_asked_for_twice_at_once_is_drawn_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = drawn(monkeypatch)
-    run, go, begun = make_run(tmp_path / "a"), threading.Event(), threading.Event()
-    found = report.find_run
-
-    def slow(directory: Path) -> RunFiles:
-        begun.set()
-        go.wait(60)
-        return found(directory)
-
-    monkeypatch.setattr(report, "find_run", slow)
-
-    async def play(client: httpx.AsyncClient) -> None:
-        asked = [asyncio.create_task(client.get(f"/report/{key_of(run)}")) for _ in range(5)]
-        await asyncio.to_thread(begun.wait, 60)
-        await asyncio.sleep(0.2)
-        go.set()
-        assert {answer.text for answer in await asyncio.gather(*asked)} == {"report 1"}
-
-    played(tmp_path, play)
-    assert len(runs) == 1

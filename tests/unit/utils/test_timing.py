@@ -1,7 +1,6 @@
 """Times of phases, spans on the clocks of several processes, meters, and the trace that shows them."""
 
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -101,21 +100,6 @@ def test_the_ring_keeps_the_newest_events_and_counts_the_others():
     assert len(spans.take()) == 3
     assert spans.events() == []
     assert spans.num_lost == 0
-
-
-def test_threads_lose_nothing_to_each_other():
-    spans = Spans()
-
-    def add(thread: int) -> None:
-        for number in range(1000):
-            spans.add(Level(f"process {thread}", "running", float(number), 1.0))
-
-    threads = [threading.Thread(target=add, args=(thread,)) for thread in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(spans.events())) == 4000
 
 
 def test_clocks_are_aligned_by_the_shortest_round_trip():
@@ -242,18 +226,3 @@ def test_a_trace_keeps_to_the_format_and_has_a_process_per_role_and_a_thread_per
         ("e", "training", 4e6),
         ("e", "group 12", 4e6),
     ]
-
-
-def test_stages_are_told_by_time_also_of_nothing(tmp_path: Path):
-    assert problems_of(written(tmp_path / "trace.json", [])) == []
-    trace = written(tmp_path / "trace.json", [Mark(0, "generated", 2.0), Mark(0, "admitted", 1.0)])
-    assert problems_of(trace) == []
-    assert [e["name"] for e in trace["traceEvents"] if e["ph"] == "n"] == ["admitted", "generated"]
-
-
-def test_the_checker_sees_intervals_that_cross_and_ends_without_a_beginning():
-    crossing = [{"ph": "X", "pid": 1, "tid": 1, "name": n, "ts": t, "dur": 2.0} for n, t in (("a", 0.0), ("b", 1.0))]
-    assert any("crosses" in problem for problem in problems_of({"traceEvents": crossing}))
-    ended = [{"ph": "e", "pid": 1, "tid": 0, "name": "a", "ts": 0.0, "cat": "group", "id": "1"}]
-    assert any("began" in problem for problem in problems_of({"traceEvents": ended}))
-    assert any("ts" in problem for problem in problems_of({"traceEvents": [{"ph": "X", "pid": 1, "tid": 1}]}))

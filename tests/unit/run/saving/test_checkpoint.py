@@ -1,7 +1,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -98,15 +97,6 @@ def flip_a_bit(path: Path, place: int = 0) -> None:
     path.write_bytes(content)
 
 
-def replaced_by(path: Path, make: Callable[[Path], object]) -> None:
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
-    make(path)
-
-
-def loop(path: Path) -> None:
-    path.symlink_to(path.name)
-
-
 MODEL, MANIFEST, STATE = "actor_train/model.bin", "manifest.json", "driver_state.json"
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "bit of a model": (lambda c: flip_a_bit(c / MODEL, 3), "model.bin has changed since it was written"),
@@ -114,30 +104,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "order in the manifest": (lambda c: edit_manifest(c, order=9), "does not agree with its manifest_digest"),
     "file cut short": (lambda c: (c / MODEL).write_text("wei"), "model.bin has 3 bytes, but its manifest says 7"),
     "file gone": (lambda c: (c / MODEL).unlink(), "model.bin is missing"),
-    "file a directory": (lambda c: replaced_by(c / MODEL, Path.mkdir), "model.bin is missing"),
-    "file a loop": (lambda c: replaced_by(c / MODEL, loop), "model.bin (is missing|cannot be read)"),
     "no manifest": (lambda c: (c / MANIFEST).unlink(), "has no manifest.json"),
     "manifest cut short": (lambda c: (c / MANIFEST).write_text("{"), "manifest.json cannot be read"),
-    "manifest a list": (lambda c: (c / MANIFEST).write_text("[1]"), "it holds list, not an object"),
-    "manifest null": (lambda c: (c / MANIFEST).write_text("null"), "it holds NoneType, not an object"),
-    "manifest nested": (lambda c: (c / MANIFEST).write_text('{"files":' * 50_000), "nested too deeply"),
-    "manifest no text": (lambda c: (c / MANIFEST).write_bytes(b"\xff\xfe\xfa"), "manifest.json cannot be read"),
-    "manifest a directory": (lambda c: replaced_by(c / MANIFEST, Path.mkdir), "it is no regular file"),
-    "manifest a pipe": (lambda c: replaced_by(c / MANIFEST, os.mkfifo), "it is no regular file"),
-    "manifest a loop": (lambda c: replaced_by(c / MANIFEST, loop), "symbolic links"),
     "order a word": (lambda c: edit_manifest(c, order="new"), "order: Input should be a valid integer"),
-    "order null": (lambda c: edit_manifest(c, order=None), "order: Input should be a valid integer"),
-    "files a list": (lambda c: edit_manifest(c, files=[MODEL]), "files: Input should be a valid dictionary"),
-    "size a word": (lambda c: edit_manifest(c, files={MODEL: "7"}), "model.bin: Input should be a valid integer"),
-    "digest a number": (lambda c: edit_manifest(c, digests={MODEL: 7}), "model.bin: Input should be a valid string"),
     "file without digest": (lambda c: edit_manifest(c, digests={MODEL: "0"}), "do not name the same files"),
-    "field unknown": (lambda c: edit_manifest(c, digestz={}), "digestz: Extra inputs are not permitted"),
-    "name above": (lambda c: edit_manifest(c, files={"../x": 1}), "'../x' is no path below the checkpoint"),
-    "name absolute": (lambda c: edit_manifest(c, files={"/etc/passwd": 1}), "'/etc/passwd' is no path below"),
-    "name no file can have": (lambda c: edit_manifest(c, files={"a\0b": 1}), r"'a\\x00b' is no path below"),
-    "name no text": (lambda c: edit_manifest(c, files={"a\ud800": 1}), r"'a\\ud800' is no path below"),
-    "a file": (lambda c: replaced_by(c, Path.touch), "has no manifest.json"),
-    "a loop": (lambda c: replaced_by(c, loop), "symbolic links"),
 }  # fmt: skip
 
 
@@ -157,15 +127,6 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(tmp_path, dam
     assert resumed(store, str(older)) == older
 
 
-def test_every_damaged_file_is_named(tmp_path):
-    store = CheckpointStore(tmp_path / "checkpoints")
-    bad = save(store, 1)
-    flip_a_bit(bad / MODEL)
-    flip_a_bit(bad / STATE)
-    with pytest.raises(ConfigError, match=r"(?s)model\.bin has changed.*driver_state\.json has changed"):
-        store.resolve(str(bad))
-
-
 def test_where_all_are_damaged_a_run_does_not_silently_start_anew(tmp_path):
     store = CheckpointStore(tmp_path / "checkpoints")
     flip_a_bit(save(store, 1) / MODEL)
@@ -183,14 +144,6 @@ def test_without_verification_sizes_only_are_looked_at(tmp_path, caplog):
     (bad / MODEL).write_text("wei")
     with pytest.raises(ConfigError, match="has 3 bytes"):
         store.resolve(str(bad))
-
-
-def test_an_unfinished_save_of_an_impossible_process_is_removed(tmp_path):
-    store = CheckpointStore(tmp_path / "checkpoints")
-    kept = save(store, 1)
-    (store.directory / f".step_000002.partial-{10**30}").mkdir()
-    assert resumed(store) == kept
-    assert names(store) == ["step_000001"]
 
 
 def test_resolve_true_false_and_path(tmp_path, caplog):
@@ -220,13 +173,6 @@ def test_only_the_newest_are_kept_and_the_old_one_stays_until_the_new_one_is_com
         (directory / "model.bin").write_text("x")
         assert {"step_000001", "step_000002"} <= set(names(store))
     assert names(store) == ["step_000002", "step_000003"]
-
-
-def test_all_are_kept_when_max_to_keep_is_0(tmp_path):
-    store = CheckpointStore(tmp_path / "checkpoints")
-    for step in range(5):
-        save(store, step)
-    assert len(names(store)) == 5
 
 
 def test_a_new_run_in_an_old_directory_keeps_its_own_checkpoints(tmp_path):

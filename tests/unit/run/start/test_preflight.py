@@ -16,13 +16,6 @@ from tests.helpers.paths import hide
 KEYS = ("pretrain", "output_dir", "logging_dir", "rollout_dump_dir", "resume_from_checkpoint")
 
 
-def test_a_module_of_external_lib_that_is_not_there_is_told() -> None:
-    made = config({"external_lib": "json, no_such_module.models", "track_with": "jsonl"})
-    assert made.external_lib == ("json", "no_such_module.models")
-    (text,) = [problem.text for problem in machine_report(made).problems if "external_lib" in problem.keys]
-    assert text.startswith("external_lib: there is no module no_such_module.models. Install its package, put it beside")
-
-
 def messages(key: str, value: str) -> list[str]:
     settings = config({key: value, "track_with": "jsonl"})
     found = [*machine_report(settings).problems, *missing_files(settings)]
