@@ -1,6 +1,5 @@
 """Checks of `data_args` without reading a row: contradictions, warnings, what this machine lacks."""
 
-import codecs
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -23,7 +22,6 @@ from roll.errors import ConfigError
 
 _VALIDATED = ("validation.", "eval_sets.")
 _ROWS_LOOKED_AT = 8
-_MOST_BLANK_BYTES = 4096  # a file with more is taken to hold rows
 
 
 def data_args_problems(places: Mapping[str, DataArgs]) -> Iterator[Problem]:
@@ -83,7 +81,7 @@ def _repeated(args: DataArgs, at: str) -> Mapping[str, int]:
 
 
 def missing_data_files(places: Mapping[str, DataArgs], sees: bool = False) -> Iterator[Problem]:
-    """Files and folders that are not there, packages that are not, names whose files are all blank, and files whose
+    """Files and folders that are not there, packages that are not, names whose files are all empty, and files whose
     first rows show what the model does not see. Of rows no more is read, nor is anything looked for elsewhere. `sees`:
     the model sees pictures."""
     for at, args in places.items():
@@ -140,16 +138,7 @@ def _is_read_by_row(source: DataSource) -> bool:
 
 
 def _is_empty(source: DataSource) -> bool:
-    """True for a file without a byte, and one of text that holds white space or an empty array and no more."""
-    if not isinstance(source, DataFile) or not source.path.is_file():
-        return False
-    try:
-        if source.path.stat().st_size > _MOST_BLANK_BYTES:
-            return False
-        text = source.path.read_bytes().removeprefix(codecs.BOM_UTF8)
-    except OSError:
-        return False  # a run says what is wrong with it
-    return b"".join(text.split()) in (b"", b"[]")
+    return isinstance(source, DataFile) and source.path.is_file() and not source.path.stat().st_size
 
 
 def missing_rows(places: Mapping[str, DataArgs], global_template: str | None, sees: bool = False) -> Iterator[Problem]:

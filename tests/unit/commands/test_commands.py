@@ -1,6 +1,5 @@
 """The words of the command `roll`, whatever they do."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,15 +23,6 @@ def test_who_reads_may_stop_reading() -> None:
     process.stderr.close()
 
 
-def test_nobody_may_read_the_usage() -> None:
-    read, write = os.pipe()
-    os.close(read)
-    command = [sys.executable, "-m", "roll", "--help"]
-    done = subprocess.run(command, cwd=REPOSITORY, stdout=write, stderr=subprocess.PIPE, check=False)
-    os.close(write)
-    assert (done.returncode, done.stderr) == (1, b"")
-
-
 @pytest.mark.parametrize("words", [["--help"], ["explain", "grpo"], ["schema", "rlvr"]])
 def test_what_a_full_disk_does_not_take_is_one_line_and_no_traceback(words: list[str]) -> None:
     with open("/dev/full", "w") as full:
@@ -40,13 +30,6 @@ def test_what_a_full_disk_does_not_take_is_one_line_and_no_traceback(words: list
         done = subprocess.run(command, cwd=REPOSITORY, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == f"roll {words[0]} failed:\n  - standard output cannot be written: No space left on device\n"
-
-
-def test_a_closed_standard_output_is_one_line_and_no_traceback() -> None:
-    command = ["bash", "-c", '"$0" -m roll explain grpo >&-', sys.executable]
-    done = subprocess.run(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr == "roll explain failed:\n  - standard output cannot be written: it is closed\n"
 
 
 def test_what_is_missing_or_misspelt_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,13 +55,3 @@ def test_rows_that_show_pictures_are_refused_in_the_plan(
     said = capsys.readouterr()
     assert "train.jsonl:1: column" in said.err and "runs read text only" in said.err
     assert "The plan works." not in said.out
-
-
-def test_operators_that_do_not_leave_such_rows_out_change_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    row = {"prompt": "1+1", "images": ["a.png"]}
-    changes = {"actor_train.data_args.operators": ["deduplicate"]}
-    assert plan(tmp_path, {"model_type": "qwen3", **TEXT}, row, **changes) == 2
-    assert "train.jsonl:1: column 'images' holds a picture" in capsys.readouterr().err

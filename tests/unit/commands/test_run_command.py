@@ -56,11 +56,6 @@ def test_every_kind_of_run_is_known_by_its_keys() -> None:
     assert {*KINDS.values()} <= PIPELINES.keys() == {*KIND_BY_KEY.values()}
 
 
-def test_a_key_that_tells_the_kind_is_one_of_its_settings() -> None:
-    for key, kind in KIND_BY_KEY.items():
-        assert key in PIPELINES[kind].config_class().model_fields
-
-
 @pytest.mark.parametrize("word", [["plan"], ["run", "--dry_run"]])
 def test_a_plan_is_shown_for_a_path(word: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     command, *options = word
@@ -159,25 +154,6 @@ def test_a_yaml_runs_in_mode_bench_with_the_model_that_is_named(calls: list[Call
     with pytest.raises(SystemExit) as ended:
         evaluate.run(["sums.yaml", "max_steps=0"])
     assert ended.value.code == 2
-
-
-def test_the_kind_of_an_evaluation_is_inferred_as_that_of_a_run_is(capsys: pytest.CaptureFixture[str]) -> None:
-    path = Path(__file__).resolve().parents[3] / "examples" / "tiny-frozen-lake" / "tiny_frozen_lake.yaml"
-    assert evaluate.run([str(path), "--dry_run", "--elsewhere"]) == []
-    assert capsys.readouterr().out.endswith("The plan works.\n")
-
-
-def test_a_yaml_that_is_not_there_is_named_as_it_was_typed(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        evaluate.run(["nofile.yaml"])
-    said = capsys.readouterr().err
-    assert "nofile.yaml does not exist" in said and "--config_name" not in said
-
-
-def test_an_option_that_is_none_is_told(calls: list[Call]) -> None:
-    with pytest.raises(ConfigError, match="--checkpiont=x: unknown option"):
-        evaluate.run(["sums.yaml", "--checkpiont=x"])
-    assert calls == []
 
 
 @cases("words, said")

@@ -72,13 +72,6 @@ def test_a_look_that_fails_is_a_finding_and_the_others_go_on() -> None:
     assert summary(found) == "1 ok, 1 hint, 1 problem"
 
 
-def test_bad_words_end_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", "--nonsense"])
-    assert ended.value.code == 2
-    assert "--nonsense" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("total", "free", "level"),
     [(64 << 20, 64 << 20, "problem"), (GIB, GIB, "hint"), (64 * GIB, 60 * GIB, "ok"), (64 * GIB, GIB // 8, "problem")],
@@ -90,10 +83,6 @@ def test_little_shared_memory_is_told_with_what_makes_it_larger(total: int, free
     if level != "ok":
         assert "--shm-size" in found.fix
         assert ("Remove files of ended runs" in found.fix) == (total == 64 * GIB)
-
-
-def test_no_shared_memory_is_a_problem(tmp_path: Path) -> None:
-    assert levels(machine.shm_findings(tmp_path / "none")) == ["problem"]
 
 
 def test_limits_are_judged_and_infinity_is_enough() -> None:

@@ -10,15 +10,13 @@ import pytest
 from roll.report.charts import (
     Line,
     binned_phases,
-    histogram,
     line_chart,
     phase_chart,
     share_of_larger,
     smoothed,
-    spread_chart,
 )
 from roll.report.run_files import Quantiles
-from roll.report.svg import Plot, padded
+from roll.report.svg import padded
 
 EVIL = '</svg><script>alert("x")</script>\u202e\ud800\uffff'
 
@@ -88,19 +86,6 @@ def test_phases_stand_on_each_other_and_those_of_no_time_are_no_chart() -> None:
     paths = [path.attrib["d"] for path in svg(uri).findall(".//{*}path") if "fill" in path.attrib]
     assert [len(re.findall("M", path)) for path in paths] == [1, 2], "a phase of 0 s has no bar"
     assert phase_chart([(1, {"time/rollout_s": 0.0})]) == "" == phase_chart([])
-
-
-def test_a_spread_of_one_step_and_a_histogram_of_one_value_are_drawn() -> None:
-    assert spread_chart([]) == "" and texts(spread_chart([(3, quantiles(0, 2))]))
-    assert texts(histogram(quantiles(0, 1, counts=(2, 0, 6))))
-
-
-def test_bars_that_meet_have_no_gap() -> None:
-    plot = Plot((0, 2), (0, 1))
-    plot.bars([0, 1, 2], [0, 0], [1, 1], "#111111")
-    (bars,) = [path.attrib["d"] for path in svg(plot.uri()).findall(".//{*}path") if "fill" in path.attrib]
-    first, second = bars.split("z")[:2]
-    assert re.findall(r"H([\d.]+)", first)[0] == re.findall(r"M([\d.]+)", second)[0]
 
 
 def test_a_smoothed_curve_begins_at_its_first_value_and_hangs_on_nothing_that_comes_later() -> None:

@@ -10,7 +10,6 @@ from roll.report.conversation import (
     episode_of,
     message_of_answer,
     messages_of_prompt,
-    other_extras,
     question_of,
     requests_of,
 )
@@ -85,12 +84,6 @@ def test_a_prompt_of_gpt_oss_has_the_calls_of_its_channels_and_what_came_of_them
         ("assistant", "", "two", []),
         ("user", "", "sure?", []),
     ]
-
-
-def test_an_answer_without_a_channel_is_its_text() -> None:
-    assert said("<|start|>assistant<|message|>plain<|end|><|start|>user<|message|>q<|end|><|start|>assistant") == [
-        ("assistant", "", "plain", []), ("user", "", "q", []),
-    ]  # fmt: skip
 
 
 def test_a_prompt_of_kimi_k2_has_its_tools_their_calls_and_results() -> None:
@@ -216,14 +209,6 @@ def test_a_page_shows_an_episode_once_with_its_thinking_folded_and_its_breaks() 
     assert "<b>add</b>({&#34;a&#34;: 1})" in page and "4 &lt; 5" in page
     assert "the program dropped the thinking of a response (message 2, token 9)" in page
     assert "advantage -0.5" in page and "cost: 2" in page and "witness" not in page
-
-
-def test_breaks_of_an_older_record_and_of_another_form_stay_among_the_extras() -> None:
-    assert other_extras(record(turns=TURNS, extra={"witness": [BREAK]})) == {"witness": [BREAK]}
-    assert other_extras(record(turns=TURNS, extra={"witness": "a friend"})) == {"witness": "a friend"}
-    assert other_extras(record(turns=TURNS, extra={"witness": [BREAK | {"turn": 1}], "a": 1})) == {"a": 1}
-    assert "witness" in other_extras(record(extra={"witness": [BREAK | {"turn": 1}]}))  # no turn shows it
-    assert "witness" in render_rollout(record(extra={"witness": 3}))
 
 
 def test_a_template_is_folded_and_a_plain_prompt_stands_once(tmp_path: Path) -> None:

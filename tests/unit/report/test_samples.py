@@ -65,17 +65,6 @@ def test_equal_answers_of_a_group_are_shown_once_with_their_number(tmp_path: Pat
     assert [(sample.record.reward, sample.count) for sample in step.groups[0].samples] == [(1.0, 3), (0.0, 1), (1.0, 1)]
 
 
-def test_paths_that_follow_from_the_name_or_the_place_of_a_run_do_not_differ() -> None:
-    def tree(name: str, place: str, **changes: str) -> dict[str, str]:
-        return {"exp_name": name, "output_dir": place, "logs": f"{place}/logs", "cache": f"/c/{name}/x", **changes}
-
-    first, second = tree("a", "/out/a"), tree("b", "/out/b", logs="/out/b/logs")
-    assert [key for key, _ in differing([first, second])] == ["exp_name", "output_dir"]
-    assert differing([tree("logs", "/out/a", cache="/c/logs"), tree("b", "/out/a", cache="/c/logs")])[1:] == []
-    elsewhere = tree("b", "/out/b", logs="/out/b2/logs", note="b")
-    assert [key for key, _ in differing([first, elsewhere])] == ["exp_name", "output_dir", "logs", "note"]
-
-
 def test_configurations_are_compared_by_the_paths_of_their_values() -> None:
     first, second = {"a": {"b": 1, "c": [1]}, "d": None}, {"a": {"b": 2, "c": [1]}, "e": {}}
     assert flat(first) == {"a.b": "1", "a.c": "[1]", "d": "null"}

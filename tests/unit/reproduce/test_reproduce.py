@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +17,6 @@ from roll.reproduce.page import pages_of
 from roll.reproduce.recipes import (
     ABOUT_FILE,
     BAND_FILE,
-    RUN_FILE,
     Recipe,
     find_recipe,
     gguf_of_wheels,
@@ -117,11 +114,6 @@ def test_a_run_that_does_not_learn_is_outside(band: Band, tmp_path: Path) -> Non
     ]
 
 
-def test_a_shorter_run_is_compared_as_far_as_it_goes(band: Band, tmp_path: Path) -> None:
-    run = run_at(tmp_path / "3", 3, [0.1] * 3, (0.2, 0.2))
-    assert outside(band, measured([run], WEIGHTS)) == []
-
-
 @pytest.mark.parametrize(
     ("rewards", "code", "line"),
     [
@@ -176,22 +168,6 @@ def test_what_is_wrong_in_the_description_of_a_recipe_is_said_by_key(recipe: Rec
         read_recipe(recipe.folder)
     said = "\n".join(raised.value.problems)
     assert f"{about}: minutes: 'three' must be" in said and "titel" in said and f"{about}: text" in said
-
-
-def test_a_run_that_ends_on_sigterm_says_that_nothing_was_compared(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (recipe.folder / RUN_FILE).write_text("max_steps: 1\n")
-    program = "import os, signal, time; time.sleep(1); os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)"
-    start = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda words, **rest: start([sys.executable, "-c", program], **rest))
-    assert main(["reproduce", str(recipe.folder), "--model", str(tmp_path), "--out", str(tmp_path / "out")]) == 143
-    assert "Seed 1 ended early with exit code 143, so nothing was compared." in capsys.readouterr().out
-
-
-def test_a_run_of_no_steps_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reproduce", "sums-135m", "--steps", "0"]) == 2
-    assert "--steps: 0 must be 1 or more" in capsys.readouterr().err
 
 
 def test_a_recipe_may_be_any_folder(recipe: Recipe) -> None:

@@ -51,17 +51,6 @@ def account(directory: Path, **keys: Any) -> tuple[Accounting, Any]:
     return made, clusters
 
 
-def test_a_run_without_profiles_asks_for_sums_alone_and_writes_nothing(tmp_path: Path) -> None:
-    made, clusters = account(tmp_path)
-    made.start()
-    metrics = made.metrics(1)
-    made.close()
-    assert clusters.asked == [TraceOptions()] * 2
-    assert metrics["goodput/bubble_fraction"] == pytest.approx(0.7)
-    assert metrics["goodput/useful_fraction"] == pytest.approx(0.8)
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("timeline", [False, True])
 def test_workers_answer_while_something_else_goes_on_but_for_a_timeline(timeline: bool, tmp_path: Path) -> None:
     made, clusters = account(tmp_path, profiler_timeline=timeline)

@@ -64,17 +64,6 @@ def test_roles_count_by_devices_and_answers() -> None:
     assert goodput_metrics([role("actor_infer", "generate")], NOTHING, 10.0) == {}
 
 
-def test_a_worker_of_several_devices_keeps_them_all_busy_and_no_device_is_busier_than_wholly() -> None:
-    usages = [
-        role("actor_infer", "generate", worker(0, (0, 1), {"sampling": 10.0})),
-        role("reference", "score", worker(0, (0,), {"score": 10.0})),
-        role("actor_train", "train", worker(0, (2,), {"idle": 10.0}), worker(1, (3,), {"train": 5.0, "idle": 5.0})),
-    ]
-    metrics = goodput_metrics(usages, NOTHING, 10.0)
-    assert metrics["goodput/bubble_fraction"] == pytest.approx(1 - (1 + 1 + 0 + 0.5) / 4)
-    assert metrics["busy/actor_train_fraction"] == pytest.approx(0.25)
-
-
 def test_tokens_are_counted_by_the_window_and_by_the_time_that_was_spent_on_them() -> None:
     usages = [
         role(
@@ -117,26 +106,6 @@ def test_prefixes_that_rows_share_are_computed_and_counted_once() -> None:
     assert metrics["goodput/mfu_fraction"] == pytest.approx(3 * once / (10 * 1e6))
     assert metrics["throughput/actor_train/train_tokens_per_s"] == pytest.approx(300), "tokens of rows"
     assert metrics["goodput/prefix_sharing_factor"] == pytest.approx(2.8)
-
-
-def test_on_devices_shared_in_part_each_device_is_busy_with_whoever_works_there() -> None:
-    usages = [
-        role("actor_train", "train", worker(0, (0,), {"train": 4.0, "idle": 6.0})),
-        role(
-            "actor_infer",
-            "generate",
-            worker(0, (0,), {"sampling": 3.0, "away": 5.0, "idle": 2.0}, sampled_tokens=30, moved_answers=6),
-            worker(1, (1,), {"sampling": 9.0, "idle": 1.0}, sampled_tokens=90),
-        ),
-    ]
-    metrics = goodput_metrics(usages, NOTHING, 10.0)
-    assert metrics["goodput/bubble_fraction"] == pytest.approx(1 - (0.7 + 0.9) / 2)
-    assert (metrics["busy/actor_train_fraction"], metrics["busy/actor_infer_fraction"]) == pytest.approx((0.4, 0.6))
-    assert (metrics["sync/away_s"], metrics["rollout/moved_answers"]) == (pytest.approx(2.5), 6)
-    apart = [role("actor_infer", "generate", worker(0, (0,), {"sampling": 3.0, "idle": 7.0}))]
-    assert not {"sync/away_s", "rollout/moved_answers"} & goodput_metrics(apart, NOTHING, 10.0).keys()
-    alone = [role("actor_train", "train", worker(0, (0,), {"train": 4.0}), train=Work(rows=4, tokens=300, learnt=100))]
-    assert "goodput/prefix_sharing_factor" not in goodput_metrics(alone, NOTHING, 10.0)
 
 
 def test_what_was_sampled_ahead_is_useful_once_it_is_trained_on_and_never_more_than_wholly() -> None:

@@ -67,16 +67,6 @@ def test_schedules_and_warm_up_follow_from_the_rows() -> None:
     assert plan.critic is not None and plan.critic.warmup_updates == 2 * plan.critic.updates_per_step
 
 
-def test_a_warm_up_that_is_longer_than_the_rows_give_is_told_when_they_are_counted(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    made = config({"num_train_epochs": 1, "actor_train.training_args.warmup_steps": 30})
-    plan = build_plan(made)
-    assert not [said for said in run_warnings(made, plan) if "warm-up" in said]
-    of_known_length(made, plan, 2 * made.num_groups, made.num_groups)
-    assert "the warm-up of 30 updates is not over when the run ends" in caplog.text
-
-
 def test_rolls_place_of_the_epochs_counts_where_the_run_says_nothing() -> None:
     args = {"num_train_epochs": 3, "learning_rate": 1e-5}
     tree = {"sft_train": {"training_args": args}, "pretrain": "model"}

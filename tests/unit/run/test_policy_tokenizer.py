@@ -6,18 +6,13 @@ from pathlib import Path
 import pytest
 
 from roll.configs.checks.rl import tokenizer_problems
-from roll.configs.checks.roles import unused_keys
-from roll.configs.load.known_keys import apply_aliases
-from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import ModelArgs
-from roll.configs.tables.roles import ROLES
 from roll.errors import ConfigError
 from roll.models.tiny import build_tokenizer
 from roll.models.tokenizer import EngineTokenizer
-from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.run.policy_tokenizer import policy_tokenizer
 from roll.run.start.preflight import machine_report
-from tests.helpers.configs import config, tree
+from tests.helpers.configs import config
 
 
 @pytest.fixture
@@ -64,16 +59,6 @@ def test_the_engine_of_a_policy_has_its_tokenizer_and_no_other() -> None:
         "actor_infer.model_args.tokenizer_path: org/tokens is not actor_train.model_args.tokenizer_path: that of the "
         "model."
     )
-
-
-def test_other_names_mean_the_same_and_roles_without_text_need_none() -> None:
-    section = WorkerConfig(model_args=ModelArgs(tokenizer_path="org/tokens"))
-    idle = [name for name, role in ROLES.items() if "model_args.tokenizer_path" in unused_keys(section, role)]
-    assert idle == ["critic", "reference"]
-    for name in ("tokenizer", "tokenizer_name_or_path"):
-        raw = tree({"actor_train.model_args": {name: "org/tokens"}})
-        assert apply_aliases(RLVRConfig, raw) == ([], [])
-        assert raw["actor_train"]["model_args"] == {"tokenizer_path": "org/tokens"}
 
 
 def test_a_directory_without_a_tokenizer_is_told_before_the_run(tmp_path: Path) -> None:

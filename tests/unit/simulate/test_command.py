@@ -73,16 +73,6 @@ def test_a_kind_of_run_that_samples_nothing_is_refused(capsys: pytest.CaptureFix
     assert "samples nothing to simulate" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [[], [TINY_SORT, "--steps", "0"], [TINY_SORT, "--steps", "many"]])
-def test_options_that_are_none_are_refused_with_status_2(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        roll(["simulate", *arguments])
-    assert ended.value.code == 2
-    assert not arguments or f"'{arguments[-1]}' is no count: 1 or more" in capsys.readouterr().err
-
-
 def test_a_simulation_needs_neither_torch_nor_ray() -> None:
     code = (
         "import sys; from roll.commands.table import main; "

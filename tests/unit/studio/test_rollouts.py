@@ -86,12 +86,6 @@ def test_a_page_of_a_query_is_a_part_of_its_order(index: RolloutIndex) -> None:
     assert [row["prompt"] for row in found.rows] == ["d", "c"] and found.count == 5
 
 
-def test_only_columns_sort(index: RolloutIndex) -> None:
-    with pytest.raises(ValueError, match="no column"):
-        index.rows(Query(), 0, 1, "prompt; DROP TABLE rollouts")
-    assert index.values("domain") == ["code", "math"]
-
-
 def test_the_whole_of_a_row_is_read_where_it_lies(index: RolloutIndex) -> None:
     for row in index.rows(Query(), 0, 5).rows:
         found = index.record(row["id"])
@@ -115,15 +109,6 @@ def test_files_that_are_written_again_or_removed_or_new_are_followed(tmp_path: P
     assert index.version == 2 and old and index.record(max(row["id"] for row in old)) is not None
     index.update(live.files)
     assert index.version == 2
-
-
-def test_lines_that_are_no_records_and_steps_that_no_metrics_know_are_left_out(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", steps=1)
-    path = write(run, 1, record(prompt_text="good"), record(response_tokens=2**70), record(prompt_text="\ud800 half"))
-    with path.open("ab") as file:
-        file.write(b'\xff\n{}\n{"step": 1, "dom')
-    write(run, 9, record(prompt_text="of an earlier run"))
-    assert [row["prompt"] for row in index_of(run).rows(Query(), 0, 9).rows] == ["good", "\\ud800 half"]
 
 
 def test_the_next_attempt_and_the_next_prompt_follow_the_order_of_the_table(tmp_path: Path) -> None:

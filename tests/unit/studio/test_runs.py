@@ -76,13 +76,6 @@ def test_a_file_that_was_replaced_or_cut_is_read_anew(tmp_path: Path) -> None:
     assert lines.read() == (True, [])
 
 
-@pytest.mark.parametrize("most_bytes, found", [(4, [b"two"]), (5, [b"two"]), (7, [b"two"]), (8, [b"one", b"two"])])
-def test_of_the_end_of_a_file_the_whole_lines_count(tmp_path: Path, most_bytes: int, found: list[bytes]) -> None:
-    lines = AppendedLines(tmp_path / "file", most_bytes)
-    lines.path.write_bytes(b"one\ntwo\n")
-    assert lines.read() == (True, found)
-
-
 def test_a_run_is_read_as_it_grows(tmp_path: Path) -> None:
     live = LiveRun(make_run(tmp_path / "run"))
     assert live.update() and live.files.steps == {1, 2}
@@ -90,14 +83,6 @@ def test_a_run_is_read_as_it_grows(tmp_path: Path) -> None:
     add_step(tmp_path / "run", 3, 0.9)
     assert live.update()
     assert live.files.rows[-1] == (3, {"rollout/reward_mean": 0.9, "time/train_s": 2.0})
-
-
-def test_lines_that_are_no_metrics_are_left_out(tmp_path: Path) -> None:
-    live = LiveRun(make_run(tmp_path / "run"))
-    with (tmp_path / "run" / "logs" / "metrics.jsonl").open("a") as file:
-        file.write('[]\n{"step": "x"}\n\x00\n{"step": 5, "a": NaN, "b": 1e999, "c": 3}\n')
-    live.update()
-    assert live.files.rows[-1] == (5, {"c": 3})
 
 
 def test_warnings_come_with_the_log(tmp_path: Path) -> None:
@@ -205,13 +190,6 @@ def test_a_curve_of_many_steps_is_smoothed_as_far_as_asked() -> None:
     assert len(drawn(rows[:49], "a")) == 1, "few points stay as they are"
 
 
-def test_equal_runs_are_drawn_equal_however_long_they_are() -> None:
-    rows = [(step, {"a": (step * 7) % 11 / 10}) for step in range(1000)]
-    curves = [Curve(name, COLORS[0], part) for name, part in (("long", rows), ("short", rows[:40]))]
-    _, long, _, short = line_options(curves, "a", CurveStyle())["series"]
-    assert short["data"] == long["data"][: len(short["data"])] and len(short["data"]) == 20
-
-
 @pytest.mark.parametrize(
     "name, values, bounds",
     [
@@ -232,12 +210,6 @@ def test_an_axis_reaches_as_far_as_its_metric_can(
     axis, (line,) = options["yAxis"], options["series"]
     assert (axis.get("min"), axis.get("max")) == pytest.approx(bounds)
     assert ("markLine" in line) == (bounds[1] == 67.2)
-
-
-def test_a_logarithmic_axis_leaves_out_what_it_cannot_show() -> None:
-    rows = [(1, {"a": 0.0}), (2, {"a": 10.0}), (3, {"a": -1.0})]
-    assert drawn(rows, "a", is_log=True)[0]["data"] == [[2, 10.0]]
-    assert line_options([], "a", CurveStyle(is_log=True))["yAxis"]["type"] == "log"
 
 
 def test_steps_lie_where_time_and_tokens_put_them() -> None:

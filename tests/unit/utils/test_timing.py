@@ -65,17 +65,6 @@ def test_reset_begins_a_step_and_not_inside_a_phase():
     assert heard == ["rollout", "rollout/reward"]
 
 
-def test_who_listens_is_told_when_each_phase_began_and_ended():
-    clock, heard = Clock(), []
-    timer = Timer(clock, on_leave=lambda *phase: heard.append(phase))
-    with pytest.raises(KeyError), timer("rollout"):
-        clock.now += 1
-        with timer("reward"):
-            clock.now += 2
-        raise KeyError
-    assert heard == [("rollout/reward", 101.0, 103.0), ("rollout", 100.0, 103.0)]
-
-
 def test_spans_have_times_and_record_nothing_when_off():
     clock = Clock()
     spans = Spans(clock=clock)

@@ -49,16 +49,6 @@ def test_what_it_writes_plans_without_a_problem(
     assert capsys.readouterr().out.endswith("The plan works.\n")
 
 
-def test_a_machine_with_gpus_takes_all_of_them_fewer_or_none(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_machine(monkeypatch, Machine(4, 80e9, frozenset({"vllm", "deepspeed"})))
-    data = ("--data", "train.jsonl", "--force")
-    assert "num_gpus_per_node" not in init(*data)
-    assert init(*data, "--gpus", "2")["num_gpus_per_node"] == 2
-    on_cpu = init(*data, "--gpus", "0")
-    assert on_cpu["actor_train"]["world_size"] == on_cpu["actor_infer"]["world_size"] == 1
-    assert init("--env", "frozen_lake", "--gpus", "0", "--force")["actor_infer"]["world_size"] == 1
-
-
 @pytest.mark.parametrize("here", [Machine(packages=frozenset({"deepspeed"})), Machine(1, 8e9)])
 def test_gpus_that_are_elsewhere_are_planned_for_and_said_not_to_be_checked(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], here: Machine
@@ -68,19 +58,6 @@ def test_gpus_that_are_elsewhere_are_planned_for_and_said_not_to_be_checked(
     said = capsys.readouterr().out
     assert "Not checked here: GPUs: the run takes 8 of a node" in said
     assert "this machine has no GPU" not in said and "hf_infer" not in said
-
-
-def test_ctrl_c_at_a_question_is_no_traceback(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(question: str) -> str:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("builtins.input", interrupted)
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    assert main(["init", "new.yaml"]) == 130
-    assert capsys.readouterr().err == "Interrupted.\n"
 
 
 def test_columns_and_tags_of_the_rows_are_written(place: Path) -> None:
@@ -138,18 +115,6 @@ def test_what_cannot_be_is_refused_and_nothing_is_written(
     assert main(["init", *words]) == 2
     assert said in capsys.readouterr().err
     assert not list(place.glob("new.*"))
-
-
-def test_no_comment_gives_a_value_that_is_not_in_force(place: Path) -> None:
-    init("--data", "train.jsonl")
-    assert "2048" not in Path("new.yaml").read_text()
-    init("--env", "frozen_lake", "--force")
-    assert "4096" not in Path("new.yaml").read_text()
-
-
-def test_a_tag_far_down_the_file_is_seen(place: Path) -> None:
-    write(place / "long.jsonl", *[{**ROW, "tag": "a"}] * 1500, {**ROW, "tag": "b"})
-    assert init("--data", "long.jsonl")["rewards"]["a"]["tag_included"] == ["b"]
 
 
 def test_rows_without_an_answer_go_with_a_reward_that_needs_none(place: Path) -> None:

@@ -1,21 +1,16 @@
 import io
 import logging
-import os
-from pathlib import Path
-from typing import TextIO, cast
 
 from rich.console import Console
 
 from roll.rl.pipeline import VIEW
 from roll.run.display.console import (
-    LastingStream,
     PlainDisplay,
     header,
     make_display,
     plain_line,
     row,
     terminal_handler,
-    time_split,
 )
 from tests.helpers.clock import Clock
 
@@ -33,21 +28,6 @@ METRICS = {
     "time/other_s": 0.1,
     "time/step_s": 1.0,
 }
-
-
-def test_tables_and_times_fit_80_columns():
-    assert header(VIEW.columns) == "  step   reward      val   length  entropy     clip     grad       lr       time"
-    assert (
-        row(12, METRICS, VIEW.columns)
-        == "    12    0.531    0.250     12.3    1.500    0.021    0.987  1.0e-05     1.00 s"
-    )
-    assert len(header(VIEW.columns)) == len(row(12, METRICS, VIEW.columns)) == 80
-    assert row(3, {"val/reward_mean": 0.5}, VIEW.columns).split() == ["3", ".", "0.500", ".", ".", ".", ".", "."]
-    assert plain_line(3, 10, {"val/reward_mean": 0.5}, VIEW.columns) == "step 3/10  val 0.500"
-    assert time_split(METRICS) == ["rollout 0.60 s 60%", "train_actor 0.30 s 30%", "other 0.10 s 10%"]
-    assert time_split({}) == []
-    page = (Path(__file__).parents[4] / "docs" / "metrics.md").read_text()
-    assert [column.metric for column in VIEW.columns if f"`{column.metric}`" not in page] == []
 
 
 def test_plain_display_logs_one_line_per_step(caplog):
@@ -131,15 +111,3 @@ def test_terminal_handler_leaves_out_the_lines_that_the_table_shows():
             handler.emit(record)
     assert "[bold]from roll.run.loop" in output.getvalue(), "and takes no text for markup"
     assert "from roll.run.display.console" not in output.getvalue()
-
-
-def test_a_terminal_that_was_closed_takes_no_run_with_it():
-    ours, theirs = os.openpty()
-    stream = LastingStream(os.fdopen(theirs, "w"))
-    terminal = Console(file=cast(TextIO, stream), color_system=None)
-    assert terminal.is_terminal
-    os.close(ours)
-    with make_display(terminal, VIEW.columns) as display:
-        display.start(0, 10)
-        display.step(1, METRICS)
-    terminal_handler(terminal).emit(logging.makeLogRecord({"msg": "unheard", "levelno": logging.INFO}))

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from roll.rl.pipeline import VIEW
-from roll.run.display.view import Curve, View, duration, series, summarise, summary_lines
+from roll.run.display.view import duration, series, summarise, summary_lines
 
 ROWS = [
     (0, {"rollout/reward_mean": 0.1, "val/reward_mean": 0.2, "time/rollout_s": 2.0, "time/train_actor_s": 1.0}),
@@ -27,22 +27,6 @@ def test_summary_holds_first_last_best_and_the_seconds_of_top_level_phases():
         "seconds": 7.0,
         "seconds_by_phase": {"rollout": 6.0, "train_actor": 1.0},
     }
-
-
-def test_a_run_of_another_kind_has_curves_of_its_own():
-    """Of a loss the lowest value is the best."""
-    view = View((), Curve("loss", "train/loss"), Curve("validation", "val/loss", best="lowest"))
-    rows = [
-        (1, {"train/loss": 2.0, "val/loss": 3.0}),
-        (2, {"train/loss": 1.0, "val/loss": 1.5}),
-        (3, {"val/loss": 2.0}),
-    ]
-    assert summary_lines(summarise(rows, view), {}) == [
-        "2 steps in 0.00 s",
-        "loss         first 2.000   last 1.000",
-        "validation   start 3.000   end 2.000   best 1.500 at step 2",
-    ]
-    assert summarise(rows[:0], view).as_dict()["loss_first"] is None
 
 
 def test_summary_lines_read_as_a_person_wants_them():

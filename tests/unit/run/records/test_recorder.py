@@ -1,7 +1,6 @@
 import json
 import math
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 import torch
 
 from roll.rl.records.recorder import RecordLimits, RolloutRecord, RolloutRecorder, choose_groups
-from roll.types.texts import Turn
 from tests.unit.rl.rollouts.test_filtered_step import group as group_of
 
 
@@ -142,17 +140,6 @@ def test_numbers_of_numpy_and_torch_and_objects_with_a_text_are_kept(tmp_path, c
         "3": "a number's",
     }
     assert caplog.messages == []
-
-
-def test_observations_of_a_turn_lose_their_middle_too(tmp_path):
-    turns = (Turn("o" * 30, "r" * 30, "a" * 30, 1.0),)
-    RolloutRecorder(tmp_path, RecordLimits(num_characters=20)).record(0, [record(0, turns=turns)])
-    (turn,) = json.loads((tmp_path / "step_000000.jsonl").read_text())["turns"]
-    left_out = "\n[... 10 characters left out ...]\n"
-    assert (turn["observation"], turn["response"]) == (
-        f"{'o' * 10}{left_out}{'o' * 10}",
-        f"{'r' * 10}{left_out}{'r' * 10}",
-    )
 
 
 GROUPS = [group_of(0, 0.5, 0.5), group_of(1, 1.0, 1.0), group_of(2, 0.0, 1.0, failed=2), group_of(3, 0.0, 0.2)]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from roll.configs.load.chosen_values import Chosen, Machine, with_chosen
+from roll.configs.load.chosen_values import Chosen, Machine
 from roll.errors import ConfigError
 from roll.run.kind import kind_of
 from roll.run.start import machine as machine_module
@@ -212,11 +212,6 @@ def test_a_run_that_names_devices_of_this_machine_asks_for_no_more_of_a_node(
     assert plan(RLVR, Machine(gpus, 80e9, ALL), *named).config.num_gpus_per_node == per_node
 
 
-def test_a_role_beside_slots_keeps_its_worker_on_a_machine_without_gpus(plan: Plan) -> None:
-    config = plan(RLVR, Machine(packages=ALL), "actor_train.device_mapping=[0]", "num_gpus_per_node=2").config
-    assert config.value("actor_infer.device_mapping") is None
-
-
 def test_environments_of_the_validation_alone_are_not_trained_on(plan: Plan) -> None:
     envs = {"train": {"env_type": "frozen_lake"}, "test": {"env_type": "frozen_lake"}}
     tree = {**AGENTIC, "custom_envs": envs, "val_env_manager": {"tags": ["test"]}}
@@ -229,13 +224,6 @@ def test_sft_has_devices_and_a_trainer_too_and_its_own_rate(plan: Plan) -> None:
     worker = config.model_roles["sft_train"]
     assert (worker.device_mapping, worker.strategy_name) == ((0, 1), "deepspeed_train")
     assert worker.training_args.learning_rate == 5e-5
-
-
-def test_a_choice_lands_in_its_section_also_under_a_name_with_a_dot() -> None:
-    tree = {"rewards": {"a.b": {"reward": "x"}}}
-    made = with_chosen(tree, [Chosen("rewards.a.b.world_size", 1, "")])
-    assert made == {"rewards": {"a.b": {"reward": "x", "world_size": 1}}}
-    assert tree == {"rewards": {"a.b": {"reward": "x"}}}
 
 
 @pytest.mark.parametrize(

@@ -83,13 +83,3 @@ def test_files_without_a_byte_are_told_where_no_other_has_rows(tmp_path: Path) -
 
     assert missing(empty) == [f"eval_sets.a.data_args.file_name: {empty} is empty: it has no rows."]
     assert missing(empty, full) == []
-
-
-@pytest.mark.parametrize("content", [b"[]", b" [\n] \n", b"\n \t\n", b"\xef\xbb\xbf[]"])
-def test_files_with_white_space_or_an_empty_array_are_as_empty(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "blank.json"
-    path.write_bytes(content)
-    args = DataArgs.model_validate({"file_name": str(path)})
-    assert [problem.text for problem in missing_data_files({TRAIN: args})] == [
-        f"{TRAIN}.file_name: {path} is empty: it has no rows."
-    ]

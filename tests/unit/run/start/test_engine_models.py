@@ -21,14 +21,6 @@ def test_a_model_with_states_is_refused_where_vllm_on_a_cpu_ends(
     assert len(found) == bool(words) and all(words in problem.text and problem.of == "place" for problem in found)
 
 
-@cases("kind, use")
-def test_an_engine_that_cannot_sample_either_is_not_advised(kind: str, use: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-    report = machine_report(config({"pretrain": str(tmp_path), "actor_infer.strategy_args.strategy_name": "vllm"}))
-    (text,) = [problem.text for problem in report.problems if f"cannot sample from {kind} models" in problem.text]
-    assert text.endswith(use)
-
-
 @cases("kind, settings, is_said")
 def test_sglang_has_to_take_a_kernel_that_caps_attention(
     kind: str, settings: dict[str, object], is_said: bool, tmp_path: Path

@@ -31,19 +31,6 @@ def test_a_place_that_permissions_hide_is_named_with_its_key(
     assert text.startswith(f"{key}: no permission to look at {tmp_path}/locked/below")
 
 
-@pytest.mark.parametrize("key", [*KEYS, "actor_train.data_args.file_name"])
-@pytest.mark.parametrize("value", ["/" + "x" * 300, "/a\0b"])
-def test_a_text_that_can_be_no_path_is_named_with_its_key(key: str, value: str) -> None:
-    (text,) = messages(key, value)
-    assert text.startswith(f"{key}: /") and "is no path (" in text
-
-
-@pytest.mark.parametrize("key", ["pretrain", "resume_from_checkpoint", "actor_train.data_args.file_name"])
-def test_a_user_who_is_not_there_has_no_home(key: str) -> None:
-    (text,) = messages(key, "~nosuchuser/x")
-    assert text.startswith(f"{key}: there is no user nosuchuser, so ~nosuchuser/x is no path")
-
-
 @pytest.mark.parametrize("content", ["[1]", "{", "[" * 100_000, "\xff"])
 def test_a_config_json_that_is_none_is_not_read(content: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(content.encode("latin-1"))
