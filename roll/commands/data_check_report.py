@@ -130,42 +130,31 @@ def kind_of(pipeline: str, inputs: ReadOptions, tags: Sequence[str], vision: Vis
             prompt,
             lambda row: [*reader.columns(row), *(named_columns(args) if sees else ())],
         )
-    if pipeline == "sft":
+    talks = pipeline == "sft"
+    columns: Columns | PairColumns
+    if talks:
         columns = Columns(**_renamed(_named(SFTConfig, _CONVERSATION, inputs)), sees=sees)
+    else:
+        columns = PairColumns(**_renamed(_named(DPOConfig, _PAIR, inputs)), sees=sees)
+    load: Any = load_conversations if talks else load_pairs
 
-        def conversations(tokenizer: PreTrainedTokenizerBase, choose: Choose) -> Lengths:
-            rows = load_conversations(args, KEY, columns, tokenizer, LARGEST, choose=choose, vision=vision)
+    def lengths(tokenizer: PreTrainedTokenizerBase, choose: Choose) -> Lengths:
+        rows = load(args, KEY, columns, tokenizer, LARGEST, choose=choose, vision=vision)
+        if talks:
             return {"row": rows.lengths, "learnt": rows.response_lengths}
-
-        def conversation(tokenizer: PreTrainedTokenizerBase, row: Row) -> ShownRow:
-            rows = load_conversations(args, KEY, columns, tokenizer, LARGEST, choose=lambda _: [row], vision=vision)
-            return _pieces(tokenizer, rows, ("learnt",) * len(rows))
-
-        return Kind(
-            pipeline,
-            "conversations for supervised fine-tuning",
-            lambda row: columns.texts(row, args, KEY),
-            conversations,
-            conversation,
-            lambda row: columns.reads(row, args),
-        )
-    pair = PairColumns(**_renamed(_named(DPOConfig, _PAIR, inputs)), sees=sees)
-
-    def pairs(tokenizer: PreTrainedTokenizerBase, choose: Choose) -> Lengths:
-        rows = load_pairs(args, KEY, pair, tokenizer, LARGEST, choose=choose, vision=vision)
         return {"chosen row": rows.lengths[::2], "rejected row": rows.lengths[1::2]}
 
-    def both(tokenizer: PreTrainedTokenizerBase, row: Row) -> ShownRow:
-        rows = load_pairs(args, KEY, pair, tokenizer, LARGEST, choose=lambda _: [row], vision=vision)
-        return _pieces(tokenizer, rows, ("chosen", "rejected"))
+    def shown(tokenizer: PreTrainedTokenizerBase, row: Row) -> ShownRow:
+        rows = load(args, KEY, columns, tokenizer, LARGEST, choose=lambda _: [row], vision=vision)
+        return _pieces(tokenizer, rows, ("learnt",) * len(rows) if talks else ("chosen", "rejected"))
 
     return Kind(
         pipeline,
-        "pairs for DPO and reward models",
-        lambda row: pair.texts(row, args, KEY),
-        pairs,
-        both,
-        lambda row: pair.reads(row, args),
+        "conversations for supervised fine-tuning" if talks else "pairs for DPO and reward models",
+        lambda row: columns.texts(row, args, KEY),
+        lengths,
+        shown,
+        lambda row: columns.reads(row, args),
     )
 
 

@@ -126,9 +126,9 @@ def test_damaged_and_missing_weights_are_told(tiny_model_dir: Path, tmp_path: Pa
     assert damage(whole) == ""
     short = tmp_path / "model-00001.safetensors"
     short.write_bytes(data[:-10])
-    assert damage(short) == f"{short} has {len(data) - 10} bytes of {len(data)}"
+    assert damage(short).startswith(f"{short} is damaged: ")
     (tmp_path / "no.safetensors").write_bytes(b"<html>")
-    assert damage(tmp_path / "no.safetensors").endswith("is no safetensors file")
+    assert damage(tmp_path / "no.safetensors").startswith(f"{tmp_path}/no.safetensors is damaged: ")
     index = {"weight_map": {"a": short.name, "b": "model-00002.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     found = list(weight_findings(tmp_path, "pretrain"))

@@ -64,11 +64,6 @@ def test_a_step_counts_without_its_validation_and_the_card_leaves_out_the_first(
     assert json.loads((tmp_path / "cache" / "forecasts.jsonl").read_text()) == {"kind": "", "ratio": 2.1}
 
 
-def test_a_bar_that_would_reach_below_nothing_is_a_range_of_factors() -> None:
-    assert FORECAST.line.startswith("a step ~4 s +-30%: ")
-    assert replace(FORECAST, error=2.25).line.startswith("a step ~4 s (1.2 s to 13 s): ")
-
-
 def test_hours_and_cost_are_of_a_step_where_steps_are_not_known_and_are_plain_numbers() -> None:
     of_run = replace(FORECAST, num_gpus=8, steps=1000, phases={"rollout": 99.7}, hour_cost=10.0)
     assert next(of_run.lines()).endswith("rollout 100 s; 1000 steps ~28 h, 222 GPU-hours")

@@ -70,15 +70,6 @@ def test_a_resumed_run_keeps_its_earlier_starts_and_a_new_one_does_not(tmp_path:
     assert len(read_story(tmp_path / RUN_FILE).starts) == 1
 
 
-@pytest.mark.parametrize("text", ["[]", "{", '{"config": {}}'])
-def test_a_resumed_run_writes_anew_what_is_no_record(tmp_path: Path, text: str) -> None:
-    (tmp_path / RUN_FILE).write_text(text)
-    with pytest.raises(ValueError):
-        read_story(tmp_path / RUN_FILE)
-    RunRecord(tmp_path, VIEW).begin(config(GIVEN), steps_done=2)
-    assert [start.steps_done for start in read_story(tmp_path / RUN_FILE).starts] == [2]
-
-
 def test_a_run_records_its_end_whatever_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Done, failed in words, and by an error of ours, which goes on to whoever started it."""
     assert Counting(tmp_path, "never").run() == 0

@@ -31,13 +31,6 @@ def test_a_model_whose_files_cannot_be_written_is_refused(
     assert not (tmp_path / "out" / "checkpoints").exists()
 
 
-def test_a_place_that_is_a_file_is_refused(tiny_model_dir: Path, tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "checkpoints").write_text("")
-    with pytest.raises(ConfigError, match="could not be saved in "):
-        rehearse_saving(config({"pretrain": str(tiny_model_dir), "output_dir": str(tmp_path / "out")}))
-
-
 def test_a_disk_without_room_for_the_weights_of_one_checkpoint_is_refused(
     tiny_model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,22 +65,10 @@ def test_a_model_in_the_hubs_cache_is_read_without_a_download(tmp_path: Path, mo
     assert read_model_config(model(None))[0] is None
 
 
-def test_a_directory_of_that_name_comes_before_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("owner/model").mkdir(parents=True)
-    Path("owner/model/config.json").write_text(json.dumps({"hidden_size": 8}))
-    assert read_model_config(model("owner/model")) == ({"hidden_size": 8}, "")
-
-
 def test_a_role_reads_its_own_settings_over_those_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 8, "max_position_embeddings": 32}))
     args = model(str(tmp_path), model_config_kwargs={"max_position_embeddings": 64})
     assert read_model_config(args) == ({"hidden_size": 8, "max_position_embeddings": 64}, "")
-
-
-@pytest.mark.parametrize("inner", [None, [], [1], "llama", 5, True, 0.5])
-def test_what_is_no_part_for_text_says_nothing(inner: object) -> None:
-    assert text_part({"hidden_size": 8, "text_config": inner}) == {"hidden_size": 8, "text_config": inner}
 
 
 def test_the_part_for_text_says_its_sizes() -> None:
@@ -106,25 +94,3 @@ def test_what_json_cannot_hold_is_refused(tmp_path):
 
 
 GOOD = '{"steps_done": 3, "run": {}, "config": {}}'
-
-
-@pytest.mark.parametrize(
-    "text, said",
-    [
-        ("[1]", "it holds list, not an object"),
-        ("null", "it holds NoneType, not an object"),
-        ("{", "Expecting property name"),
-        ("[" * 100_000, "nested too deeply"),
-        ('{"steps_done": ' + "9" * 5000 + "}", "Exceeds the limit"),
-        ("\udcff", "invalid start byte"),
-        (GOOD.replace("3", '"3"'), "steps_done: Input should be a valid integer"),
-        (GOOD.replace("3", "-3"), "steps_done: Input should be greater than or equal to 0"),
-        (GOOD.replace("{}", "[]", 1), "run: Input should be a valid dictionary"),
-        ('{"steps_done": 3}', "run: Field required"),
-    ],
-    ids=lambda text: text[:30],
-)
-def test_a_state_of_another_shape_is_damaged(tmp_path, text, said):
-    (tmp_path / "driver_state.json").write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(ConfigError, match="driver_state.json cannot be read, so the checkpoint is damaged: .*" + said):
-        read_state(tmp_path)

@@ -81,17 +81,6 @@ def test_what_this_machine_lacks_for_a_later_stage_stops_the_first(
     assert runs.configs == []
 
 
-def test_a_fault_in_the_data_of_a_later_stage_stops_the_first(
-    write: Write, runs: Runs, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folder / "train.jsonl").write_text('{"prompt": "1+1", "ground_truth": "2", "tag": "chess"}\n')
-    write()
-    assert run() == 2
-    said = capsys.readouterr().err
-    assert "stages[1] (short) and stages[2] (long): " in said and "chess" in said
-    assert runs.configs == []
-
-
 def test_an_earlier_stage_that_would_go_on_is_refused_once_a_later_one_has_begun(
     write: Write, runs: Runs, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,12 +93,6 @@ def test_an_earlier_stage_that_would_go_on_is_refused_once_a_later_one_has_begun
     shutil.rmtree("out/3-long")
     assert run("stages.short.max_steps=40") == 0
     assert runs.done[-2:] == [("run-short", 4, 40), ("run-long", 0, 5)]
-
-
-def test_the_last_stage_may_be_made_longer(write: Write, runs: Runs) -> None:
-    write()
-    assert run() == run("stages.long.max_steps=8") == 0
-    assert runs.done[3:] == [("run-long", 5, 8)]
 
 
 def test_a_stage_that_began_with_another_model_is_refused(
