@@ -34,8 +34,7 @@ class RecorderConfig(Settings):
     tracked_samples: int = setting(
         0,
         "Of the recorded attempts so many go to the trackers as well, one of each group in turn: as a table to wandb, "
-        "mlflow and swanlab, as text to tensorboard, with small copies of their first two pictures. 0: none leave this "
-        "machine.",
+        "mlflow and swanlab, as text to tensorboard, without pictures. 0: none leave this machine.",
         ge=0,
     )
     tracked_steps: int = setting(10, "With tracked_samples: those of every N steps, and of each validation.", ge=1)

@@ -1,10 +1,9 @@
 """Records of a step for people to look at: its rollouts on disk and in trackers, and the logging board."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, chain, islice, zip_longest
+from itertools import accumulate, chain, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.distributed.executor.clusters import RLClusters
 from roll.distributed.executor.jobs import ScoreSet
 from roll.distributed.executor.step_rows import fetched, texts_of
-from roll.errors import PictureError
 from roll.rl.parts import Metrics, StepContext, StepPart
 from roll.rl.records.recorder import RecordLimits, RolloutRecord, RolloutRecorder, choose_groups, rollout_records
 from roll.rl.records.token_records import LoggingBoard, RowKey, TokenLogProbs, TokenRecords
@@ -42,28 +40,9 @@ def tracked_samples(records: Sequence[RolloutRecord], limits: RecordLimits, coun
             ground_truth=record.ground_truth or "",
             finish_reason=record.finish_reason,
             response_tokens=record.response_tokens,
-            pictures=_small_pictures(record),
         )
         for record in [record for record in in_turn if record is not None][:count]
     ]
-
-
-_MOST_PICTURES, _SMALL_PIXELS = 2, 128 * 128  # of a rollout, and of each
-_HERE = ("file", "parquet", "inline")  # forms of pictures that are not fetched from elsewhere
-
-
-def _small_pictures(record: RolloutRecord) -> tuple[bytes, ...]:
-    """The first pictures of a rollout, of its prompt or of its turns, small, as PNG files. One that is gone, or that
-    cannot be shown, is left out."""
-    of_turns = (picture.source for turn in record.turn_pictures for picture in turn)
-    small: list[bytes] = []
-    for source in islice(chain(record.pictures, of_turns), _MOST_PICTURES):
-        if source is not None and source.form in _HERE and source.place:
-            from roll.datasets.pictures.decode import as_png, small_copy
-
-            with suppress(PictureError):
-                small.append(as_png(small_copy(source, _SMALL_PIXELS)))
-    return tuple(small)
 
 
 def _said(record: RolloutRecord) -> str:

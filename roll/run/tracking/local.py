@@ -8,9 +8,7 @@ import json
 import logging
 import math
 import os
-import struct
 import sys
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +21,6 @@ from roll.utils.text import visible
 
 logger = logging.getLogger(__name__)
 
-_RGB = 3  # channels
 METRICS_FILE = "metrics.jsonl"
 SUMMARY_FILE = "summary.json"
 NO_METRICS = (ValueError, KeyError, TypeError, OverflowError, RecursionError)  # of a killed run, its last line
@@ -161,51 +158,24 @@ def _short(value: Any) -> str:
 
 
 class TensorboardTracker(Tracker):
-    """TensorBoard event files below `<directory>/tensorboard` (or `log_dir`), written without torch or tensorflow.
-
-    On resume a session mark tells TensorBoard to forget the steps that are run again."""
+    """TensorBoard event files below `<directory>/tensorboard` (or `log_dir`); on resume TensorBoard forgets the steps
+    that are run again."""
 
     def __init__(self, run: TrackedRun, settings: Mapping[str, Any]):
-        from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
-        from tensorboard.compat.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        from torch.utils.tensorboard import SummaryWriter
 
-        self._event, self._summary = Event, Summary
-        self._writer = EventFileWriter(str(settings.get("log_dir") or run.directory / "tensorboard"))
-        if run.resumed:
-            start = SessionLog(status=SessionLog.START)
-            self._writer.add_event(Event(wall_time=time.time(), step=run.first_step, session_log=start))
+        directory = str(settings.get("log_dir") or run.directory / "tensorboard")
+        self._writer: Any = SummaryWriter(directory, purge_step=run.first_step if run.resumed else None)
 
     def log(self, step: int, metrics: Metrics) -> None:
-        values = [self._summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
-        self._writer.add_event(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
     def samples(self, step: int, kind: str, samples: Sequence[TrackedSample]) -> None:
         """TensorBoard reads Markdown: the texts of others are indented, which leaves them as they are."""
-        self._writer.add_event(
-            self._event(wall_time=time.time(), step=step, summary=self._text(f"samples/{kind}", _markdown(samples)))
-        )
-        for place, sample in enumerate(samples):
-            for number, picture in enumerate(sample.pictures):
-                shown = self._picture(f"samples/{kind}/{place}/{number}", picture)
-                self._writer.add_event(self._event(wall_time=time.time(), step=step, summary=shown))
+        self._writer.add_text(f"samples/{kind}", _markdown(samples), step)
         self._writer.flush()
-
-    def _text(self, tag: str, text: str) -> Any:
-        from tensorboard.compat.proto import summary_pb2 as summaries
-        from tensorboard.compat.proto.tensor_pb2 import TensorProto  # pyright: ignore[reportAttributeAccessIssue]
-        from tensorboard.compat.proto.types_pb2 import DT_STRING  # pyright: ignore[reportAttributeAccessIssue]
-
-        of_text = summaries.SummaryMetadata  # pyright: ignore[reportAttributeAccessIssue]
-        metadata = of_text(plugin_data=of_text.PluginData(plugin_name="text"))
-        tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()])
-        return self._summary(value=[self._summary.Value(tag=tag, metadata=metadata, tensor=tensor)])
-
-    def _picture(self, tag: str, png: bytes) -> Any:
-        width, height = struct.unpack(">II", png[16:24])
-        image = self._summary.Image(height=height, width=width, colorspace=_RGB, encoded_image_string=png)
-        return self._summary(value=[self._summary.Value(tag=tag, image=image)])
 
     def close(self, failed: bool = False) -> None:
         self._writer.close()

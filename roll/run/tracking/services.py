@@ -1,6 +1,5 @@
 """Trackers that hand the numbers to a service: wandb, mlflow, swanlab. All have an offline mode."""
 
-import io
 import os
 import re
 import secrets
@@ -9,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from roll.run.tracking.tracker import Metrics, TrackedRun, TrackedSample, Tracker, picture_name
+from roll.run.tracking.tracker import Metrics, TrackedRun, TrackedSample, Tracker
 
 _PROJECT = "roll"
 
@@ -32,19 +31,14 @@ class WandbTracker(Tracker):
         options = {"project": _PROJECT, "name": run.name, **remaining}
         run_id = _run_id(run, "wandb")
         self._table: Any = wandb.Table
-        self._image: Any = wandb.Image
         self._run = wandb.init(dir=str(directory), id=run_id, resume="allow", config=dict(run.config), **options)
 
     def log(self, step: int, metrics: Metrics) -> None:
         self._run.log(dict(metrics), step=step)
 
     def samples(self, step: int, kind: str, samples: Sequence[TrackedSample]) -> None:
-        columns, data = TrackedSample.columns(), [sample.cells() for sample in samples]
-        for number in range(max((len(sample.pictures) for sample in samples), default=0)):
-            columns.append(f"picture_{number}")
-            for row, sample in zip(data, samples, strict=True):
-                row.append(self._image(_opened(sample.pictures[number])) if number < len(sample.pictures) else None)
-        self._run.log({f"samples/{kind}": self._table(columns=columns, data=data)}, step=step)
+        table = self._table(columns=TrackedSample.columns(), data=[sample.cells() for sample in samples])
+        self._run.log({f"samples/{kind}": table}, step=step)
 
     def summary(self, values: Mapping[str, Any]) -> None:
         self._run.summary.update(dict(values))
@@ -82,13 +76,7 @@ class SwanlabTracker(Tracker):
     def samples(self, step: int, kind: str, samples: Sequence[TrackedSample]) -> None:
         table = self._swanlab.echarts.Table()
         table.add(TrackedSample.columns(), [sample.cells() for sample in samples])
-        shown = [
-            self._swanlab.Image(_opened(picture), caption=picture_name(sample, place, number))
-            for place, sample in enumerate(samples)
-            for number, picture in enumerate(sample.pictures)
-        ]
-        pictures = {f"samples/{kind}/pictures": shown} if shown else {}
-        self._swanlab.log({f"samples/{kind}": table, **pictures}, step=step)
+        self._swanlab.log({f"samples/{kind}": table}, step=step)
 
     def close(self, failed: bool = False) -> None:
         self._swanlab.finish()
@@ -143,25 +131,13 @@ class MlflowTracker(Tracker):
         """Logs samples in the format of MLflow's tables, one file per step. MLflow's own tables would need pandas, and
         a tag that grows with every table."""
         table = {"columns": TrackedSample.columns(), "data": [sample.cells() for sample in samples]}
-        at = f"samples/{_mlflow_name(kind)}/step_{step:06d}"
-        self._client.log_dict(self._run_id, table, f"{at}.json")
-        for place, sample in enumerate(samples):
-            for number, picture in enumerate(sample.pictures):
-                name = picture_name(sample, place, number)
-                self._client.log_image(self._run_id, _opened(picture), f"{at}/{name}.png")
+        self._client.log_dict(self._run_id, table, f"samples/{_mlflow_name(kind)}/step_{step:06d}.json")
 
     def summary(self, values: Mapping[str, Any]) -> None:
         self._client.log_dict(self._run_id, dict(values), "summary.json")
 
     def close(self, failed: bool = False) -> None:
         self._client.set_terminated(self._run_id, "FAILED" if failed else "FINISHED")
-
-
-def _opened(picture: bytes) -> Any:
-    """The image of PIL in a PNG file."""
-    from PIL import Image
-
-    return Image.open(io.BytesIO(picture))
 
 
 def _mlflow_name(name: str) -> str:

@@ -29,8 +29,7 @@ class TrackedRun:
 
 @dataclass(frozen=True)
 class TrackedSample:
-    """A rollout as a service shows it, in a row of a table or as a text. reward is None where it failed. `pictures`:
-    small copies of what it showed, as PNG files."""
+    """A rollout as a service shows it, in a row of a table or as a text. reward is None where it failed."""
 
     group: str
     domain: str
@@ -40,24 +39,14 @@ class TrackedSample:
     ground_truth: str
     finish_reason: str
     response_tokens: int
-    pictures: tuple[bytes, ...] = ()
 
     @classmethod
     def columns(cls) -> list[str]:
-        """Names of the cells, which hold no pictures."""
-        return [column.name for column in fields(cls) if column.name != "pictures"]
+        """Names of the cells."""
+        return [column.name for column in fields(cls)]
 
     def cells(self) -> list[str | float | None]:
         return [getattr(self, name) for name in self.columns()]
-
-
-def picture_name(sample: TrackedSample, place: int, number: int) -> str:
-    """A name for a picture of the sample at this place among those of a step.
-
-    Example: 2_group_17_0, the first one of the third sample, which is of group 17.
-    """
-    group = "".join(each if each.isalnum() and each.isascii() else "_" for each in sample.group)
-    return f"{place}_group_{group}_{number}"
 
 
 class Tracker(ABC):

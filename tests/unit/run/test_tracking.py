@@ -4,17 +4,13 @@ import math
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from roll.configs.checks.rollout import SAMPLE_TRACKERS
-from roll.datasets.pictures.decode import as_png
 from roll.errors import ConfigError
 from roll.run.tracking.build import TRACKERS, make_trackers, tracker_problems
 from roll.run.tracking.local import read_metrics
@@ -345,44 +341,12 @@ def test_tensorboard_gets_samples_as_a_text_that_is_no_markup(tmp_path):
     trackers.samples(3, "train", SAMPLES)
     trackers.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={TENSORS: 0}).Reload()
-    assert events.SummaryMetadata("samples/train").plugin_data.plugin_name == "text"
-    (event,) = events.Tensors("samples/train")
+    assert events.SummaryMetadata("samples/train/text_summary").plugin_data.plugin_name == "text"
+    (event,) = events.Tensors("samples/train/text_summary")
     text = event.tensor_proto.string_val[0].decode()
     assert event.step == 3
     assert "    math, group 4: reward 1, stop\n" in text and "    math, group 5: failed, failed\n" in text
     assert {line[:4] for line in text.splitlines() if line} == {"    ", "---"}  # indented, or a rule between samples
-
-
-SHOWN = replace(SAMPLES[0], pictures=(as_png(np.full((6, 9, 3), 40, np.uint8)),))
-
-
-def test_tensorboard_and_mlflow_get_the_pictures_of_samples(tmp_path):
-    pytest.importorskip("mlflow")
-    from tensorboard.backend.event_processing.event_accumulator import IMAGES, EventAccumulator
-
-    trackers = make_trackers(["tensorboard", "mlflow"], {}, tmp_path, CONFIG)
-    trackers.samples(3, "train", [SAMPLES[1], SHOWN])
-    assert trackers.names == ("tensorboard", "mlflow")
-    trackers.close()
-    events = EventAccumulator(str(tmp_path / "tensorboard"), size_guidance={IMAGES: 0}).Reload()
-    (event,) = events.Images("samples/train/1/0")
-    assert (event.step, event.width, event.height) == (3, 9, 6)
-    assert event.encoded_image_string == SHOWN.pictures[0]
-    (found,) = (tmp_path / "mlruns").rglob("samples/train/step_000003/1_group_4_0.png")
-    assert np.asarray(Image.open(found)).tolist() == np.full((6, 9, 3), 40).tolist()
-
-
-def test_wandb_and_swanlab_get_pictures_beside_the_cells(tmp_path, wandb, swanlab):
-    swanlab.echarts = SimpleNamespace(Table=lambda: SimpleNamespace(add=lambda *given: None))
-    trackers = make_trackers(["wandb", "swanlab"], {}, tmp_path, CONFIG)
-    trackers.samples(3, "train", [SAMPLES[1], SHOWN])
-    ((_, table),) = wandb.of("Table")
-    assert table["columns"] == [*COLUMNS, "picture_0"]
-    assert table["data"][0] == [*ROWS[1], None] and table["data"][1][:-1] == ROWS[0]
-    assert wandb.of("Image")[0][0][0].size == (9, 6)
-    ((args, kwargs),) = swanlab.of("Image")
-    assert args[0].size == (9, 6) and kwargs == {"caption": "1_group_4_0"}
-    assert list(swanlab.of("log")[-1][0][0]) == ["samples/train", "samples/train/pictures"]
 
 
 def test_the_trackers_that_take_samples_are_those_that_the_settings_know():
@@ -402,11 +366,7 @@ def test_the_real_service_works_offline_and_writes_no_secret(tmp_path, name):
         "                         {'system_envs': {'HF_TOKEN': 'hf_abcdefgh'}})\n"
         "from roll.run.tracking.tracker import TrackedSample\n"
         "sample = TrackedSample('4', 'math', '2 + 2', 'the answer is four', 1.0, '4', 'stop', 3)\n"
-        "import numpy\n"
-        "from dataclasses import replace\n"
-        "from roll.datasets.pictures.decode import as_png\n"
-        "shown = replace(sample, pictures=(as_png(numpy.zeros((9, 9, 3), numpy.uint8)),))\n"
-        "trackers.samples(0, 'val', [sample, shown])\n"
+        "trackers.samples(0, 'val', [sample])\n"
         "trackers.log(0, {'rollout/reward_mean': 0.5})\n"
         "trackers.summary({'reward_last': 0.5})\n"
         "assert trackers.names == (sys.argv[1],)\n"

@@ -1,20 +1,17 @@
 """Distributions, cards and samples that a run records."""
 
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from roll.configs.sections.rollout import RecorderConfig
 from roll.rl.records.recorder import QUANTILES, RecordLimits, distributions, spread_of
 from roll.rl.records.step_records import tracked_samples
 from roll.run.records import scorecard
 from roll.run.records.scorecard import FILE, Forecast, Scorecard, comparison
-from roll.types.media import Picture, PictureSource
 from roll.types.texts import Turn
 from tests.unit.rl.rollouts.test_filtered_step import group
 from tests.unit.run.records.test_recorder import record
@@ -92,22 +89,3 @@ def test_samples_are_tracked_turn_by_turn_every_so_many_steps() -> None:
     assert [keys.is_tracked(step, "train") for step in (9, 10, 11)] == [False, True, False]
     assert keys.is_tracked(9, "val") and keys.is_tracked(9, "val.hard")
     assert not RecorderConfig().is_tracked(10, "val")
-
-
-def test_small_copies_of_the_first_pictures_go_along(tmp_path: Path) -> None:
-    """Of the prompt, then of the turns; what is gone, elsewhere or not kept is left out."""
-    Image.fromarray(np.full((500, 700, 3), 9, np.uint8)).save(tmp_path / "large.png")
-    shown = PictureSource("file", str(tmp_path / "large.png"), "rows.jsonl:1")
-    gone = PictureSource("file", str(tmp_path / "gone.png"), "rows.jsonl:1")
-    elsewhere, inline = PictureSource("address", "https://nobody.invalid/a.png", ""), PictureSource("inline", "", "")
-    of_turn = Picture("digest", 2, 2, None, shown)
-    for pictures, turns, count in (
-        ((shown, gone), (), 1),
-        ((elsewhere, inline), (), 0),
-        ((), ((of_turn,), (of_turn,), (of_turn,)), 2),
-    ):
-        (sample,) = tracked_samples([record(0, pictures=pictures, turn_pictures=turns)], RecordLimits(), count=5)
-        assert len(sample.pictures) == count
-        for picture in sample.pictures:
-            small = Image.open(io.BytesIO(picture))
-            assert small.width * small.height <= 128 * 128 and small.getpixel((0, 0)) == (9, 9, 9)
