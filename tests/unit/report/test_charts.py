@@ -55,8 +55,7 @@ def test_a_legend_names_several_runs_and_no_single_one() -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        [1e308, -1e308], [5e-324, 0.0], [1e-320, 2e-320], [1.0, 1.0 + 2e-16], [0.0, 0.0], [-3.0], [1e16, 1e16 + 2],
-        [0.123456789, 0.123456788], [1e-12, 3e-12], [-1e-5, 2e9], [123456.0, 123457.0],
+        [1e308, -1e308], [5e-324, 0.0], [0.0, 0.0], [-3.0], [1e16, 1e16 + 2], [0.123456789, 0.123456788],
     ],
 )  # fmt: skip
 def test_any_numbers_can_be_drawn(values: list[float]) -> None:

@@ -200,10 +200,3 @@ def test_a_replacement_interrupted_between_its_renames_is_taken_back(tmp_path):
     path.rename(path.with_name(f".step_000001.replaced-{os.getpid()}"))
     assert store.latest() is None
     assert resumed(store) == path
-
-
-def test_an_empty_checkpoint_is_not_published(tmp_path):
-    store = CheckpointStore(tmp_path / "checkpoints")
-    with pytest.raises(ValueError, match="nothing was written"), store.writing(1):
-        pass
-    assert names(store) == []

@@ -236,8 +236,3 @@ def test_the_gpus_that_a_process_sees_are_counted(
     assert machine_module.num_visible_gpus(visible) == count
     monkeypatch.setattr(machine_module, "_sizes", list)
     assert machine_module.num_visible_gpus(visible) == 0
-
-
-def test_a_gpu_whose_memory_is_not_said_counts_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_module, "_sizes", lambda: ["[N/A]"])
-    assert (machine_module.num_visible_gpus(None), machine_module.smallest_gpu_bytes()) == (1, None)
