@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from roll.commands.options import spelled
 from roll.configs.problems import did_you_mean
@@ -124,7 +124,8 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """0 done, 1 it failed, 2 the words or what they name cannot work, 130 Ctrl-C."""
     if "_ARGCOMPLETE" in os.environ:  # a shell asks
-        resolve("roll.commands.completion:complete")()
+        complete: Any = resolve("roll.commands.completion:complete")
+        complete()
     with masked_output():
         return _main(list(sys.argv[1:] if argv is None else argv))
 

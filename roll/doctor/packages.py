@@ -29,7 +29,8 @@ def package_findings() -> Iterator[Finding]:
     except PackageNotFoundError:
         yield Finding("hint", f"{DISTRIBUTION} is not installed, so versions are not compared", fix="pip install -e .")
         return
-    here = {canonicalize_name(each.metadata["Name"] or ""): each.version.partition("+")[0] for each in distributions()}
+    versions = ((each.metadata["Name"] or "", each.version) for each in distributions())
+    here: dict[str, str] = {canonicalize_name(name): version.partition("+")[0] for name, version in versions}
     yield from metadata_findings(map(Requirement, requirements), here)
 
 

@@ -7,7 +7,7 @@ answer of L tokens that joins at count V ends at V + L, whatever else comes and 
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
@@ -59,7 +59,7 @@ class Engine:
     def __init__(self, costs: Costs, slots: int | None, rank: int):
         self.rank = rank
         self._costs, self._slots = costs, slots or math.inf
-        self.seconds = Counter[str]()
+        self.seconds = defaultdict[str, float](float)
         self.num_sampled = 0.0
         self.slowness = 1.0
         self.stopped = ""  # why it stands still
@@ -194,10 +194,11 @@ class Engines:
         self._next: list[tuple[float, int, int]] = []  # a heap of ends: time, engine, its stamp
 
     @property
-    def seconds(self) -> Counter[str]:
+    def seconds(self) -> dict[str, float]:
         """Sum of the seconds of all engines."""
         self._touch(self.engines)
-        return sum((engine.seconds for engine in self.engines), Counter[str]())
+        states = {state for engine in self.engines for state in engine.seconds}
+        return {state: sum(engine.seconds[state] for engine in self.engines) for state in states}
 
     def begin(self, group: Group) -> None:
         self._line.append(group.answers)

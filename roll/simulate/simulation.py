@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -34,7 +34,7 @@ class Report:
 
     steps: tuple[StepReport, ...]
     devices: Devices
-    engines: Counter[str]
+    engines: Mapping[str, float]
     train_busy_s: float
     seconds: float
     num_sampled: float  # tokens
@@ -67,7 +67,7 @@ class Report:
 
     def fraction(self, state: str) -> float:
         """Fraction of the engines' time in this state."""
-        return self.engines[state] / (self.seconds * self.devices.num_engines)
+        return self.engines.get(state, 0.0) / (self.seconds * self.devices.num_engines)
 
     @property
     def trainer_busy_fraction(self) -> float:
@@ -86,12 +86,10 @@ def simulate(setup: Setup, num_steps: int = 8, warmup: int | None = None) -> Rep
     engines = played.engines
     before = engines.now, engines.seconds, played.train_busy_s, played.num_sampled
     steps = tuple(played.step(first + number) for number in range(num_steps))
-    seconds = engines.seconds
-    seconds.subtract(before[1])
     return Report(
         steps=steps,
         devices=setup.devices,
-        engines=seconds,
+        engines={state: seconds - before[1].get(state, 0.0) for state, seconds in engines.seconds.items()},
         train_busy_s=played.train_busy_s - before[2],
         seconds=engines.now - before[0],
         num_sampled=played.num_sampled - before[3],
