@@ -3,7 +3,8 @@
 import os
 import re
 import subprocess
-from collections.abc import Callable, Mapping
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import distribution
@@ -123,12 +124,10 @@ def missing(languages: tuple[str, ...]) -> list[str]:
 
 # The program in an answer.
 
-FENCE = re.compile(
-    r"^(?P<indent>[ \t]*)(?P<before>[^`~\n]*?)(?P<fence>`{3,}|~{3,})[ \t]*(?P<word>[^\s`]*)[^`\n]*$", re.MULTILINE
-)
-
-_TAG = re.compile(r"<\w+>")
-_ITEM = re.compile(r"[-*+]|\d{1,9}[.)]")
+_FENCE = re.compile(r"(?P<before>[^`~]*?)(?P<fence>`{3,}|~{3,})[ \t]*(?P<word>[^\s`]*)[^`]*")
+_LEADS = re.compile(
+    r"\s*(?:.*[:>]|[-*+]|\d{1,9}[.)])?\s*"
+)  # text before a fence on its line: "Code:", an item of a list
 _WORD = re.compile(r"\{?\.?(?:lang(?:uage)?-)?([A-Za-z][\w+#]*)(?![\w-])")
 
 
@@ -144,80 +143,32 @@ def code_in(text: str, fences: Mapping[str, str], plain: str | None = None) -> C
     block that never ends is none. None if there is no such block; with `plain` an answer without any fence is code of
     that language."""
     answer = after_thinking(text)
-    code: Code | None = None
-    is_named = False
-    blocks, is_open = _blocks(answer)
-    for opening, end in blocks:
-        language = fences.get(_language(opening["word"])) if opening["word"] else next(iter(fences.values()))
-        body = answer[opening.end() : end].removeprefix("\n")
-        if language is not None and body.strip() and (opening["word"] or not is_named):
-            is_named = bool(opening["word"])
-            code = Code(language, _dedent(body, _indent(opening)))
-    if code is None and not is_open and plain is not None and answer.strip() and not FENCE.search(answer):
+    blocks = [(word, body) for word, body in _blocks(answer) if body.strip() and (not word or word in fences)]
+    named = [(word, body) for word, body in blocks if word]
+    if blocks:
+        word, body = (named or blocks)[-1]
+        return Code(fences[word] if word else next(iter(fences.values())), textwrap.dedent(body))
+    if plain is not None and answer.strip() and "```" not in answer and "~~~" not in answer:
         return Code(plain, answer.strip() + "\n")
-    return code
+    return None
 
 
-def _blocks(answer: str) -> tuple[list[tuple[re.Match[str], int]], bool]:
-    """The openings of all blocks and where the blocks end, and whether the last one never does. What ends none by the
-    rules, such as a fence behind the last line of code, ends one that another block follows, or nothing else ends."""
-    blocks: list[tuple[re.Match[str], int]] = []
-    opening: re.Match[str] | None = None
-    end: int | None = None
-    for line in FENCE.finditer(answer):
-        if opening is None:
-            opening, end = (line if _opens(line) else None), None
-        elif _closes(line) and line["fence"].startswith(opening["fence"]):
-            blocks.append((opening, line.start()))
-            opening = None
-        elif end is not None and line["word"] and not line["before"].strip() and _is_info(line):
-            blocks.append((opening, end))
-            opening, end = line, None
-        elif end is None and _may_close(line) and line["fence"].startswith(opening["fence"]):
-            end = line.start("fence")
-    if opening is not None and end is not None:
-        blocks.append((opening, end))
-        opening = None
-    return blocks, opening is not None
-
-
-def _opens(line: re.Match[str]) -> bool:
-    """Text before a fence is the start of a block where a word follows it and ends the line, or where it leads up to
-    one: "Code:", an item of a list."""
-    before = line["before"].strip()
-    return not before or _is_info(line) or before.endswith((":", ">")) or _ITEM.fullmatch(before) is not None
-
-
-def _is_info(line: re.Match[str]) -> bool:
-    return bool(line["word"]) and line[0].rstrip().endswith(line["word"])
-
-
-def _may_close(line: re.Match[str]) -> bool:
-    """Example: "print(x)```", or "``` is the program"."""
-    behind = line[0][line.end("fence") - line.start() :]
-    return not behind.strip() or (not line["before"].strip() and behind[0] == " " and not _is_info(line))
-
-
-def _closes(line: re.Match[str]) -> bool:
-    is_alone = not line["before"].strip() or _TAG.fullmatch(line["before"].strip()) is not None
-    return is_alone and (not line["word"] or line["word"].startswith("</"))
+def _blocks(answer: str) -> Iterator[tuple[str, str]]:
+    """The word of each fenced block that ends, in small letters, and its lines."""
+    fence, word, body = "", "", list[str]()
+    for line in answer.splitlines(keepends=True):
+        if not fence:
+            opening = _FENCE.fullmatch(line)
+            if opening is not None and _LEADS.fullmatch(opening["before"]):
+                fence, word, body = opening["fence"], _language(opening["word"]), []
+        elif line.strip().startswith(fence) and not line.strip().lstrip(fence[0]).partition("<")[0].strip():
+            yield word, "".join(body)
+            fence = ""
+        else:
+            body.append(line)
 
 
 def _language(word: str) -> str:
     """Example: python of `{.python .numberLines}`, `language-python`, `python:main.py` and `Python3.11`: python3."""
     match = _WORD.match(word)
     return match[1].lower() if match else word.lower()
-
-
-def _indent(opening: re.Match[str]) -> str:
-    """Return the indentation of the block's lines: below an item of a list, as wide as the text before the fence; in a
-    quote, its mark."""
-    if opening["before"].strip() == ">":
-        return opening["indent"] + opening["before"]
-    is_item = _ITEM.fullmatch(opening["before"].strip()) is not None
-    return opening["indent"] + (" " * len(opening["before"]) if is_item else "")
-
-
-def _dedent(body: str, indent: str) -> str:
-    """The code without the indentation of its fence, as in a block below a list item."""
-    return "".join(line.removeprefix(indent) for line in body.splitlines(keepends=True)) if indent else body

@@ -4,8 +4,7 @@ Each is a function of the response and of the arguments that the data gives (`kw
 program does (google-research/instruction_following_eval), from which published numbers come. It differs only here:
 
 - languages are told by py3langid, not by langdetect, whose verdicts are drawn at random; capitals do not mislead it;
-- sentences are counted by Punkt's procedure with tables of our own (`sentences.py`): behind abbreviations and initials
-  a count may differ;
+- sentences are counted without NLTK's Punkt and its data: behind abbreviations and initials a count may differ;
 - a keyword, a forbidden word or a section's mark that is no regular expression is a text (there it is an error); nor
   has a response in JSON that is nested too deep an error there: it is none;
 - relations of RLVR-IFeval's data (at most, exactly ...) and letters of several characters are understood.
@@ -17,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import cast
 
-from roll.rewards.ifeval.sentences import count_sentences
 from roll.utils.imports import resolve
 
 # What instructions count: words, words in capitals; in which language a text is. All without downloads.
@@ -54,6 +52,24 @@ def _tokens(word: str) -> list[str]:
 
 def _with_a_space(match: re.Match[str]) -> str:
     return " ".join(part for part in match.groups() if part)
+
+
+_SENTENCE_END = re.compile(r"(?P<word>\S{0,20})[.?!][\"')\]}*_\u201d]{0,5}\s+(?=\S)")
+_ABBREVIATION = re.compile(
+    r"[a-z]|mr|mrs|ms|messrs|dr|prof|sr|jr|st|gen|col|maj|lt|sen|rep|inc|ltd|co|corp|vs|jan|feb|aug|sept|oct|nov|dec"
+    r"|a\.m|p\.m|u\.s|u\.k|d\.c|ph\.d|.*\."
+)
+
+
+def count_sentences(text: str) -> int:
+    """Sentences end with one of `.?!` before a blank, but not with an ellipsis, an abbreviation or an initial.
+
+    Example: "Mr. Smith came. Why? He had 3.5 hours." has 3, "1. One\\n2. Two" has 4.
+    """
+    text = text.strip()
+    words = [match["word"].lstrip("\"'([{*_").lower() for match in _SENTENCE_END.finditer(text)]
+    ends = [word for word in words if not _ABBREVIATION.fullmatch(word)]
+    return len(ends) + bool(text)
 
 
 def is_in_language(text: str, language: str) -> bool:

@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from roll.rewards.base import RewardInput, RewardResult, checks_rows, requires
 from roll.rewards.ifeval import instructions as ifeval
-from roll.rewards.ifeval.instructions import INSTRUCTIONS, count_capital_words, count_words, holds
-from roll.rewards.ifeval.sentences import count_sentences
+from roll.rewards.ifeval.instructions import INSTRUCTIONS, count_capital_words, count_sentences, count_words, holds
 from roll.utils.truths import as_data
 
 # The same instructions as RLVR-IFeval's data gives them (Lambert et al. 2024, arXiv:2411.15124; ROLL's `ifeval` rows):

@@ -5,20 +5,14 @@ import pytest
 from roll.rewards.code.suites import problem_of_suite, read_suite
 from tests.helpers.cases import cases
 
-FIXTURE = "import pytest\n@pytest.fixture\ndef data(): return 1\n"
-
-
 BAD = {
     "# nothing": "holds no test that runs",
     "x = f(1": "is no Python 3",
     "f\x00": "is no Python",
     "import math": "holds no test that runs",
     "if __name__ == '__main__':\n    assert f(1) == 2": "holds no test that runs",
-    "def verify(): assert f(1) == 2": "holds no test that runs",
     "import pytest\n@pytest.mark.skip\ndef test_a(): assert f(1) == 2": "holds no test that runs",
-    "import unittest\nclass A(unittest.TestCase):\n    @unittest.skip('')\n    def test_a(self): f(1)": "holds no test",
     "import sys\nassert f(1) == 2\nsys.exit()\ndef test_a(): f(2)": "no test that runs to its end: line 3 ends it",
-    "import pytest\npytest.skip('no', allow_module_level=True)\ndef test_a(): f(1)": "line 2 ends it as it is loaded",
     "class SortTests:\n    def test_a(self): assert f(1) == 2": "holds no test that runs",
     "def check(candidate): assert candidate(1) == 2": "name it in column 'test_case_function'",
     "assert True": "uses nothing of the answer",
@@ -26,17 +20,7 @@ BAD = {
     "import math\ndef test_a(): assert math.gcd(4, 2) == 2": "uses nothing of the answer",
     "def f(x): return x\ndef test_a(): assert f(1) == 1": "uses nothing of the answer",
     "def test_a(capsys): f(1)": "the fixture capsys, which does not reach the answer",
-    "class TestA:\n    def test_a(self, monkeypatch): f(1)": "the fixture monkeypatch, which does not reach",
     "from unittest.mock import patch\ndef test_a():\n    with patch('solution.g'): f(1)": "uses patch, which does not",
-    "from unittest import mock\nimport unittest.mock\n@unittest.mock.patch('a.b')\ndef test_a(m): f(1)": "uses patch",
-    "def test_a(data): assert f(data) == 2": "the parameter data, which is no fixture",
-    "def test_a(a, b): assert f(a) == b\nif __name__ == '__main__': test_a(1, 2)": "the parameter a, which is no",
-    "import pytest\ndef test_a():\n    with pytest.warns(UserWarning): f(1)": "uses pytest.warns",
-    "import io, contextlib\ns = io.StringIO()\nwith contextlib.redirect_stdout(s): f()\ns.getvalue()": "printed",
-    "import io, sys\nsys.stdout = out = io.StringIO()\nf()\nassert out.getvalue()": "printed",
-    "import sys, io\ndef test_a():\n    sys.stdin = io.StringIO('1')\n    assert f() == 1": "sets sys.stdin",
-    "import inspect\nassert 'for' in inspect.getsource(f)": "uses inspect.getsource",
-    "from solution import Node\nclass My(Node): pass\ndef test_a(): assert My()": "derives a class from Node",
 }
 
 
