@@ -4,6 +4,7 @@ import functools
 import random
 import re
 import string
+import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -15,8 +16,7 @@ from roll.datasets.sources import is_data_set_id, load_hub_set
 from roll.envs.base import SUCCESS, VALID, Env, EnvStep
 from roll.errors import ConfigError, EnvError, MissingPackage
 from roll.utils.answers.final_answer import boxed_answer, last_boxed
-from roll.utils.answers.math_equal import check_tolerance, reference
-from roll.utils.answers.processes import MathProcesses
+from roll.utils.answers.math_equal import MathEqual, check_tolerance, reference
 from roll.utils.files import path_info
 from roll.utils.imports import is_installed
 from roll.utils.thinking import after_thinking
@@ -178,7 +178,8 @@ class MathQuestions(Env):
 
     def _is_right(self, answer: str) -> bool:
         try:
-            return any(_compare(self._tolerance)(truth, answer) for truth in self.answers)
+            with _COMPARING:
+                return any(_compare(self._tolerance)(truth, answer) for truth in self.answers)
         except ValueError as error:  # a reference that is no mathematics
             raise EnvError(str(error)) from None
 
@@ -187,10 +188,13 @@ class MathQuestions(Env):
         return rf"\boxed{{{number}}}" if self._is_boxed else number
 
 
+_COMPARING = threading.Lock()  # math-verify's parser is not made for several threads
+
+
 @functools.cache
-def _compare(tolerance: float | None) -> MathProcesses:
+def _compare(tolerance: float | None) -> MathEqual:
     """No part of an environment, which can be pickled."""
-    return MathProcesses(tolerance)
+    return MathEqual(tolerance)
 
 
 @functools.lru_cache(maxsize=16)

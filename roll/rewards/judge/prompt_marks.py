@@ -2,12 +2,11 @@
 has the tag with a hash, so the same texts always get the same tags."""
 
 import hashlib
-import html
 import re
-import unicodedata
 from collections.abc import Sequence
 
 _TAG = re.compile(r"<(/?)([A-Za-z][\w.-]*)(?:\s[^<>]*)?>")
+_LIKE_A_TAG = re.compile(r"[<\uff1c]\W{0,20}[^\W\d]|&(?:lt|#60|#x3c)\b", re.IGNORECASE)
 _CONTROL = re.compile(
     r"<[|\uff5c][^|\uff5c<>\n]{1,80}[|\uff5c]>|</?s>|<(?:bos|eos|(?:start|end)_of_turn)>|\[/?INST\]|<</?SYS>>",
     re.IGNORECASE,
@@ -19,20 +18,13 @@ Piece = tuple[str, str | None]
 
 def guarded(pieces: Sequence[Piece]) -> str:
     """The prompt. `pieces` without a value behind them end it."""
-    values = [_normalized(value) for _, value in pieces if value is not None]
-    mark = hashlib.sha256("\0".join(values).encode("utf-8", "replace")).hexdigest()[:8]
+    values = [value for _, value in pieces if value is not None]
     texts = [text for text, _ in pieces]
-    for name in _enclosing_tags(pieces):
-        if any(re.search(rf"<[^\w<>]{{0,20}}{re.escape(name)}", value, re.IGNORECASE) for value in values):
+    if any(_LIKE_A_TAG.search(value) for value in values):
+        mark = hashlib.sha256("\0".join(values).encode("utf-8", "replace")).hexdigest()[:8]
+        for name in _enclosing_tags(pieces):
             texts = [re.sub(rf"(</?){re.escape(name)}(?=[\s>])", rf"\g<1>{name}_{mark}", text) for text in texts]
     return "".join(text + (value or "") for text, (_, value) in zip(texts, pieces, strict=True))
-
-
-def _normalized(text: str) -> str:
-    """The text without accents and signs that take no room, such as a zero-width space, and with entities of HTML as
-    the signs that they mean."""
-    plain = unicodedata.normalize("NFKD", html.unescape(text))
-    return "".join(sign for sign in plain if unicodedata.category(sign) not in ("Cf", "Mn"))
 
 
 def _enclosing_tags(pieces: Sequence[Piece]) -> list[str]:

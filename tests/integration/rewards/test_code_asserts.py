@@ -96,170 +96,97 @@ def isinstance_of(value): return isinstance(value, int)
 
 PASS = """
 assert double(2) == 4
-assert double("ab") == "abab"
 assert double([1]) == [1, 1]
-assert 4 == double(2)
-assert double(2) != 5
-assert double(-1.5) == -3.0
 assert double(x=3) == 6
 assert same(None) is None
 assert same(True) is True
 assert same(2**100) == 2**100
-assert same(float("inf")) == float("inf")
 assert same("\\u00e9\\ud800") == "\\u00e9\\ud800"
 assert same((1, (2, [3]))) == (1, (2, [3]))
 assert same({1: {2: {3}}}) == {1: {2: {3}}}
-assert same({(1, 2): "k"}) == {(1, 2): "k"}
-assert same(b"ab") == b"ab"
-assert same(frozenset({1})) == frozenset({1})
-assert same(1 + 2j) == 1 + 2j
-assert same(range(3)) == range(3)
-assert same([]) == []
 assert not same([])
-assert same("x")
-assert isinstance(same(3), int)
 assert type(same((1,))) is tuple
-assert len(same([1, 2])) == 2
 assert abs(double(1.5) - 3) < 1e-9
 assert math.isclose(double(0.1), 0.2)
-assert sorted(same([3, 1])) == [1, 3]
-assert set(same([1, 1])) == {1}
-assert double(double(2)) == 8
 assert [double(i) for i in range(3)] == [0, 2, 4]
-assert all(double(i) % 2 == 0 for i in range(5))
 assert pair(1) == (1, 5, (), None)
 assert pair(1, 2, 3, key="k") == (1, 2, (3,), "k")
-assert pair(*[1, 2]) == (1, 2, (), None)
-assert pair(**{"a": 1}) == (1, 5, (), None)
 assert list(count(3)) == [0, 1, 2]
-assert next(endless()) == 0
 from itertools import islice; assert list(islice(endless(), 3)) == [0, 1, 2]
-assert sum(count(4)) == 6
 values = [3, 1, 2]; sort_in_place(values); assert values == [1, 2, 3]
-values = [3, 1]; clear(values); assert values == []
-values = {}; add_key(values); assert values == {"new": 1}
 values = {1}; add_item(values); assert values == {1, 9}
 assert apply(lambda x: x + 1, 1, 2) == [2, 3]
-assert apply(double, 1, 2) == [2, 4]
-assert apply(str.upper, "a") == ["A"]
 assert guarded(lambda: 1 / 0) == "caught"
 assert kinds()["t"] == (1, 2) and kinds()["s"] == {1, 2} and kinds()["b"] == b"x" and kinds()[5] == [1.5]
 assert money()[0] + 1 == __import__("decimal").Decimal("2.10")
-assert money()[1] * 3 == 1
-assert money()[2].year == 2024
 assert counted("aab") == {"a": 2, "b": 1}
 assert typed([1, 5]) == 5 and typed([]) is None
 assert limit == 7
 stack = Stack(1); stack.push(2); assert stack.pop() == 2 and len(stack) == 1
-assert Stack(1).push(2).push(3).pop() == 3
 assert Stack(1, 2) == Stack(1, 2)
-assert Stack(1) != Stack(2)
-assert not Stack(1) == Stack(2)
-assert [Stack(1)] == [Stack(1)]
 assert list(Stack(1, 2)) == [1, 2]
 assert Stack(1, 2)[0] == 1
-assert Stack(1, 2)[-1] == 2
 assert 2 in Stack(1, 2)
 assert (Stack(1) + Stack(2)).items == [1, 2]
 assert Stack() < Stack(1)
-assert str(Stack(1)) == "Stack([1])"
-assert repr(Stack(1)) == "Stack([1])"
 assert f"{Stack(1)}" == "Stack([1])"
 assert hash(Stack()) == 3
 assert isinstance(Stack(), Stack)
 assert not isinstance(Point(1), Stack)
 with Stack() as stack: pass\\nassert stack.items == ["closed"]
 stack = Stack(); stack.items = [5]; assert stack.pop() == 5
-assert Point(1, 2).x == 1 and Point(1).y == 0
 assert Point(1) == Point(1) and Point(1) != Point(2)
 assert Node(1, Node(2)).next.value == 2
-assert Node(1).next is None
 assert Color.RED.value == 1 and Color.RED == Color.RED
-assert double.__name__ == "double"
 assert hasattr(Point(1), "x") and not hasattr(Point(1), "z")
 assert callable(double)
-import solution; assert solution.double(2) == 4
 from solution import double as twice; assert twice(2) == 4
 from solution import *; assert double(2) == 4
-from solution import Stack, Point; assert Stack(Point(1)).pop() == Point(1)
 from solution import gcd; assert gcd(4, 2) == 42
 try: fail("KeyError", "k")\\nexcept KeyError: pass\\nelse: assert False
 try: oops()\\nexcept Oops as error: assert str(error) == "own"
-try: oops()\\nexcept ValueError: pass
 import pytest\\nwith pytest.raises(ValueError, match="own"): oops()
 import pytest\\nassert double(0.15) == pytest.approx(0.3)
-import pytest\\nassert same([0.1 + 0.2]) == pytest.approx([0.3])
 def test_a(): assert double(1) == 2\\ndef test_b(): assert double(2) == 4
 class TestDouble:\\n    def test_a(self): assert double(1) == 2
 import unittest\\nclass T(unittest.TestCase):\\n    def test_a(self): self.assertEqual(double(1), 2)
-import unittest\\nclass T(unittest.TestCase):\\n    x = 1\\n    def test_a(self): assert double(self.x) == 2
 import pytest\\n@pytest.mark.parametrize("x,y", [(1, 2), (2, 4)])\\ndef test_a(x, y): assert double(x) == y
-def check(candidate): assert candidate(2) == 4\\ncheck(double)
 def check(candidate): assert candidate(2) == 4
 """.strip().splitlines()
 
 FAIL = """
 assert double(2) == 5
-assert double(2) != 4
-assert double("a") == 2
 assert same(1) is True
 assert same((1,)) == [1]
 assert nobody(1) == 1
-assert double() == 1
-assert double(None) == 1
-assert fail() == 1
 fail("SystemExit")
-fail("KeyboardInterrupt")
-fail("GeneratorExit")
 fail("StopIteration")
 assert abs(double(1.5) - 4) < 1e-9
 assert sorted(same([3, 1])) == [1, 2, 3]
 assert all(same([0]))
 values = [3, 1]; same(values); assert values == [1, 3]
 assert Stack(1) == [1]
-assert [1] == Stack(1)
-assert Stack(1) in [[1]]
-assert Point(1).z == 1
-assert isinstance(same("3"), int)
 assert gcd(4, 2) == 2
 from solution import nobody; assert True
-import solution; assert solution.nobody
-assert kinds()["missing"]
 import pytest\\nwith pytest.raises(ValueError): double(1)
-import pytest\\nwith pytest.raises(KeyError): oops()
 import pytest\\nassert double(1) == pytest.approx(3)
 def test_a(): assert double(1) == 3
-class TestDouble:\\n    def test_a(self): assert double(1) == 3
 import unittest\\nclass T(unittest.TestCase):\\n    def test_a(self): self.assertEqual(double(1), 3)
 def check(candidate): assert candidate(2) == 5
 assert yes() == 4
-assert 4 == yes()
-assert yes() == [4]
 assert [yes()] == [4]
-assert (yes(),) == (4,)
 assert {"a": yes()} == {"a": 4}
 assert not yes() != 4
-assert yes() < 4
 assert 4 > yes()
-assert yes() <= 4 and yes() >= 4
 assert abs(yes() - 4) < 1e-6
-assert abs(4 - yes()) < 1e-6
 assert yes() in [4, 5]
-assert 4 in yes()
 assert yes() in {4: 1}
-assert {yes()} == {4}
 assert math.isclose(yes(), 4)
-assert round(yes(), 2) == 4
-assert sum([yes(), 1]) == 5
 assert max(yes(), 4) == 4
 import pytest\\nassert yes() == pytest.approx(4)
-import pytest\\nassert pytest.approx(4) == yes()
 import unittest\\nclass T(unittest.TestCase):\\n    def test_a(self): self.assertEqual(yes(), 4)
 import unittest\\nclass T(unittest.TestCase):\\n    def test_a(self): self.assertAlmostEqual(yes(), 4)
-import unittest\\nclass T(unittest.TestCase):\\n    def test_a(self): self.assertTrue(yes() == 4)
 assert liar() == 4
-assert abs(liar() - 4) < 1e-6
-assert liar() < 2
 assert lying_list() == [2]
 assert lying_text() == "b"
 """.strip().splitlines()

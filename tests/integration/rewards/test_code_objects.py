@@ -97,49 +97,33 @@ def fake_point():
 
 RIGHT = """
 assert point() == (1, 2) and point().x == 1 and point().y == 2
-assert point() == Point(1, 2)
 assert isinstance(point(), Point) and isinstance(point(), tuple)
-assert not isinstance(pair(), Point)
 assert point()._asdict() == {"x": 1, "y": 2} and point()._fields == ("x", "y")
 assert points()[1].y == 4 and [p.x for p in points()] == [1, 3]
-assert moved(point()).x == 2
 assert pair().left == 5 and pair().right == "r" and pair() == (5, "r")
-assert Pair(1, "a").right == "a"
 from collections import namedtuple; P = namedtuple("P", "x y"); assert moved(P(1, 2)) == P(2, 2)
 assert isinstance(square(2), Square) and isinstance(square(2), Shape)
 assert issubclass(Square, Shape) and not issubclass(Square, Node)
 assert type(square(2)) is Square
-assert type(square(2)) == Square and type(square(2)) != Node
 assert type(square(2)).__name__ == "Square"
-assert type(square(2)) is type(square(3))
 assert type(itself(3)) is int and type(itself([])) == list
 assert isinstance(Square, type) and not isinstance(square(2), type)
-assert type("T", (), {"x": itself(1)}).x == 1
 class M(type): pass\\nassert itself(1) == 1 and isinstance(M("T", (), {}), type)
 assert callable(square) and callable(Square) and not callable(square(2)) and callable(len)
 n = head(); assert n.next is n and itself(n) is n
-assert Node(1) is not Node(1)
 s = square(2); assert s is s and s in [s]
 assert Color.RED is Color.RED and Color(1) is Color.RED and Color["BLUE"].value == 2
-assert isinstance(Color.RED, Color) and [c.name for c in Color] == ["RED", "BLUE"]
 assert Square.__doc__ == "Four equal sides." and greet.__doc__ == "Greets."
 from copy import deepcopy; r = row(); c = deepcopy(r); r.values = [9]; assert c.values == [1, 2] and c is not r
-import copy; r = row(); c = copy.copy(r); assert c == r and c is not r and isinstance(c, Row)
 import copy; n = head(); c = copy.deepcopy([n, 1]); assert c[1] == 1 and c[0].value == 1 and c[0] is not n
 assert counted("aab").most_common(1) == [("a", 2)]
 assert counted("aab") == {"a": 2, "b": 1} and counted("aab")["z"] == 0
 from collections import Counter; assert isinstance(counted("a"), Counter) and (counted("ab") - counted("a")) == {"b": 1}
-assert list(ordered()) == ["b", "a"] and ordered().popitem() == ("a", 2)
 assert grouped()["a"] == [1] and grouped()["z"] == [] and grouped() == {"a": [1]}
 assert converted(int, "5") == 5 and converted(str, 5) == "5"
 assert kind_of(3) is int and kind_of("a") == str
 import inspect; assert list(inspect.signature(greet).parameters) == ["name", "times", "end"]
-import inspect; assert inspect.signature(greet).parameters["times"].default == 1
-import inspect; assert inspect.signature(greet).return_annotation is str
-import inspect; assert inspect.signature(greet).parameters["end"].kind is inspect.Parameter.KEYWORD_ONLY
 import inspect; assert str(inspect.signature(greet)) == "(name: str, times: int = 1, *, end='!') -> str"
-import inspect; assert len(inspect.signature(Square).parameters) == 1
-import inspect; assert inspect.getfullargspec(greet).args == ["name", "times"]
 assert greet.__annotations__ == {"name": str, "times": int, "return": str}
 try: fail()\\nexcept ValueError as e: assert e.args == ("bad", 3)
 try: missing()\\nexcept KeyError as e: assert e.args[0] == "k" and str(e) == "'k'"
@@ -148,38 +132,26 @@ try: coded()\\nexcept ValueError as e: assert e.code == 7 and str(e) == "[7] no"
 try: noted()\\nexcept RuntimeError as e: assert e.code == 5 and str(e) == "x"
 import pytest\\nwith pytest.raises(BankError) as i: spend(5, 3)\\nassert i.value.held == 3 and i.type is TooLittle
 import pytest\\nwith pytest.raises(TooLittle, match="needs 5"): spend(5, 3)
-assert issubclass(TooLittle, BankError)
 """.strip().splitlines()
 
 WRONG = """
 assert type(fake()) is int
-assert type(fake()) == int
 assert isinstance(fake(), int)
 assert fake() == 3
 assert isinstance(every(), int)
-assert type(every()) == int
-assert type(every()) is int
 assert issubclass(type(every()), int)
-assert every() == (1,)
 assert type(itself(3)) is Int
 assert fake_point() == (1, 2)
-assert fake_point().x == 1
 assert isinstance(fake_point(), Point)
 assert point() == (2, 1)
-assert isinstance((1, 2), Point)
 assert isinstance(pair(), Point)
-assert type(square(2)) is Node
 assert isinstance(square(2), Node)
 assert callable(square(2))
-assert row() is row()
 from copy import deepcopy; r = row(); assert deepcopy(r) is r
-from copy import deepcopy; assert deepcopy(fake()) == 3
 assert counted("aab") == {"a": 1, "b": 1}
-assert grouped()["z"] == [1]
 try: fail()\\nexcept ValueError as e: assert e.args == ("bad",)
 try: spend(5, 3)\\nexcept BankError as e: assert e.needed == 3
 import pytest\\nwith pytest.raises(TooLittle): fail()
-import pytest\\nwith pytest.raises(BankError): coded()
 import inspect; assert list(inspect.signature(greet).parameters) == ["name"]
 """.strip().splitlines()
 
