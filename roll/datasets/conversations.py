@@ -18,11 +18,11 @@ from roll.datasets.loader import DataFile, DataSource, Row
 from roll.datasets.media import BLIND, check_text_alone
 from roll.datasets.messages import conversation_column, messages_in, messages_of_text
 from roll.datasets.pictures.expansion import cut_media
-from roll.datasets.pictures.lengths import ShowsPictures, measured, missing_files
+from roll.datasets.pictures.lengths import ShowsPictures, measured
 from roll.datasets.pictures.placing import RowPictures
 from roll.datasets.prompt_template import PromptTemplate
 from roll.datasets.rows import shown
-from roll.datasets.shown import named_columns, num_pictures
+from roll.datasets.shown import missing_files, named_columns, num_pictures
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.tool_calls import Tool, plain, tools_in
 from roll.datasets.usual_columns import Forgotten, conversation_hint

@@ -17,7 +17,8 @@ from roll.configs.tables.sight import VisionModel
 from roll.datasets.loader import Row
 from roll.datasets.prompt_template import PromptTemplate
 from roll.datasets.rows import Domain, Example, RowReader, tag_of
-from roll.datasets.shown import named_columns
+from roll.datasets.shown import missing_files, named_columns
+from roll.datasets.sight import sight
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.usual_columns import Forgotten
 from roll.errors import ConfigError
@@ -26,8 +27,6 @@ from roll.utils.thinking import marking_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-    from roll.datasets.pictures.placeholders import Placeholders
 
 T = TypeVar("T")
 
@@ -129,12 +128,6 @@ class _Templates:
         return self.by_tag.get(str(tag_of(example.row, self.tag)), self.for_all)
 
 
-def _placeholders_of(vision: VisionModel, tokenizer: PreTrainedTokenizerBase) -> Placeholders:
-    from roll.datasets.pictures.placeholders import Placeholders  # only for a model that sees some
-
-    return Placeholders(vision, tokenizer)
-
-
 class _Encoder:
     """Collects tasks batch by batch. Prompts too long are counted over the whole data before `error` raises."""
 
@@ -156,7 +149,7 @@ class _Encoder:
         self._max_tokens = max_prompt_tokens
         self._tasks: list[Task] = []
         self._ids: set[str] = set()
-        self._placeholders = None if vision is None else _placeholders_of(vision, self._tokenizer)
+        self._pictures = None if vision is None else sight().prompts(vision, self._tokenizer)
         self._num_rows = 0
         self._num_long = 0
         self._num_dropped = 0
@@ -184,37 +177,23 @@ class _Encoder:
             self._tasks.append(self._task(example, text, ids))
 
     def _lengths(self, examples: Sequence[Example], token_ids: Sequence[Sequence[int]]) -> list[int]:
-        """Tokens of each prompt as the model sees it. Headers of pictures are read only for rows that would not fit if
-        each of theirs were as large as the model takes it."""
+        """Tokens of each prompt as the model sees it."""
         lengths = [len(ids) for ids in token_ids]
-        if self._placeholders is None:
+        if self._pictures is None:
             return lengths
-        from roll.datasets.pictures.lengths import PictureLengths, missing_files
-
         for example, ids in zip(examples, token_ids, strict=True):
             at = self._templates.of(example).key
-            self._placeholders.check(ids, len(example.pictures), example.row.where, at)
+            self._pictures.check(ids, len(example.pictures), example.row.where, at)
         if missing := list(islice(missing_files([p for e in examples for p in e.pictures]), _MOST_MISSING)):
             raise ConfigError(*missing)
-        sizes = self._placeholders.vision.sizes
-        uncertain = []
-        for place, example in enumerate(examples):
-            bound = lengths[place] + len(example.pictures) * (sizes.most_tokens - 1)
-            if example.pictures and bound > self._max_tokens:
-                uncertain.append(place)
-        if not uncertain:
-            return lengths
-        pictures = [examples[place].pictures for place in uncertain]
-        for place, num_tokens in zip(uncertain, PictureLengths(sizes).num_tokens(pictures), strict=True):
-            lengths[place] += num_tokens - len(examples[place].pictures)
-        return lengths
+        return self._pictures.num_tokens([example.pictures for example in examples], lengths, self._max_tokens)
 
     def _rendered(self, example: Example) -> str:
         """Raises ConfigError for tools and messages of which the template writes nothing; a template is asked once for
         tools."""
         template = self._templates.of(example)
-        if self._placeholders is not None:
-            self._placeholders.check_texts((example.messages, example.tools), example.row.where)
+        if self._pictures is not None:
+            self._pictures.check_texts((example.messages, example.tools), example.row.where)
         if example.tools and id(template) not in self._writes_tools:
             with_them, without = (
                 "" if template.is_plain else template.render_messages(example.messages, example.row, tools=tools)

@@ -21,7 +21,7 @@ from roll.utils.truths import entry_at
 ENDINGS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 FORMATS = {"json": "json", "jsonl": "json", "csv": "csv", "parquet": "parquet"}
 _ReadRow = tuple[int, dict[str, Any]]  # place, columns
-_ROWS_AT_ONCE = 512  # of parquet, which may hold pictures
+_ROWS_AT_ONCE = 512  # of parquet
 MAX_CSV_FIELD_CHARS = 1 << 30  # the csv module's own limit of 128 KiB is shorter than a long conversation
 
 
@@ -244,18 +244,15 @@ def _read_parquet(stream: IO[bytes], name: str, pictures: Sequence[str]) -> Iter
     import pyarrow
     import pyarrow.parquet
 
-    from roll.datasets.pictures.stored import parquet_file, picture_columns, stored_pictures
-
     try:
-        place = 0
-        file = parquet_file(stream) if pictures else pyarrow.parquet.ParquetFile(stream)
-        names = file.schema_arrow.names
-        apart = picture_columns(file.schema_arrow, pictures)
-        held = [stored_pictures(file, name, column) for column in apart]
-        for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[each for each in names if each not in apart]):
-            for record in batch.to_pylist():
-                yield place, record | {column: next(values) for column, values in zip(apart, held, strict=True)}
-                place += 1
+        if pictures:
+            from roll.datasets.sight import sight
+
+            records = sight().parquet_rows(stream, name, pictures)
+        else:
+            batches = pyarrow.parquet.ParquetFile(stream).iter_batches(batch_size=_ROWS_AT_ONCE)
+            records = (record for batch in batches for record in batch.to_pylist())
+        yield from enumerate(records)
     except pyarrow.ArrowException as error:
         raise _Malformed(0, f"not a parquet file: {error}") from error
 

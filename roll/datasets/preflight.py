@@ -8,7 +8,7 @@ from roll.configs.sections.data import DataArgs
 from roll.configs.tables.sight import VisionModel
 from roll.datasets.loader import DataFile, DataSource, Row
 from roll.datasets.rows import Domain, Example, RowReader
-from roll.datasets.shown import named_columns
+from roll.datasets.shown import missing_files, named_columns
 from roll.datasets.sources import MAX_BYTES_IN_FULL, data_sources
 from roll.datasets.templates import template_problem, variables_problem
 from roll.errors import ConfigError
@@ -66,11 +66,8 @@ class _GroundTruths:
             self._waiting.discard(example.domain)
         self._first.setdefault(example.domain, example.row)
         self.shown |= {example.domain} if example.pictures else set()
-        if example.pictures:
-            from roll.datasets.pictures.lengths import missing_files
-
-            if missing := next(missing_files(example.pictures), None):
-                raise ConfigError(missing)
+        if example.pictures and (missing := next(missing_files(example.pictures), None)):
+            raise ConfigError(missing)
 
     def problems(self) -> list[str]:
         return [

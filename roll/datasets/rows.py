@@ -4,7 +4,7 @@ import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from roll.configs.sections.data import DataArgs
 from roll.configs.tables.sight import VisionModel
@@ -12,14 +12,12 @@ from roll.datasets.loader import Row
 from roll.datasets.media import BLIND, check_text_alone
 from roll.datasets.messages import are_messages, are_parts, conversation_column, messages_in, messages_of_text
 from roll.datasets.shown import readable
+from roll.datasets.sight import RowPictures, sight
 from roll.datasets.tool_calls import Tool, calls_in, plain, tools_in
 from roll.datasets.usual_columns import prompt_hint, truth_hint
 from roll.errors import ConfigError
 from roll.types.media import PictureSource
 from roll.utils.truths import GROUND_TRUTH, Columns, as_data
-
-if TYPE_CHECKING:
-    from roll.datasets.pictures.placing import RowPictures
 
 Message = Mapping[str, Any]
 
@@ -82,7 +80,7 @@ class RowReader:
 
     def __init__(self, args: DataArgs, key: str, domains: Sequence[Domain], vision: VisionModel | None = None):
         self._args = args
-        self._pictures = None if vision is None else pictures_of(args, key)
+        self._pictures = None if vision is None else sight().row_pictures(args, key)
         self._key = key
         self._domains = {domain.name: domain for domain in domains}
         self._domain_of_tag: dict[str, str] = {}
@@ -118,7 +116,7 @@ class RowReader:
             return Example(row, domain, messages, is_text, tools)
         return self._shown(Example(row, domain, messages, is_text, tools), self._pictures)
 
-    def _shown(self, example: Example, found: "RowPictures") -> Example:
+    def _shown(self, example: Example, found: RowPictures) -> Example:
         """The example with the pictures of its row, which leave the row itself."""
         messages, pictures = found.placed(example.row, example.messages)
         row = found.without(example.row)
@@ -250,12 +248,6 @@ class RowReader:
                 f"it{', or name the column of the question' + other if other and column not in other else ''}"
             )
         return tuple(messages)
-
-
-def pictures_of(args: DataArgs, key: str) -> "RowPictures":
-    from roll.datasets.pictures.placing import RowPictures  # only for a model that sees some
-
-    return RowPictures(args, key)
 
 
 def tag_of(row: Row, column: str) -> str | None:

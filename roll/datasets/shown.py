@@ -1,11 +1,18 @@
 """Pictures in rows, as far as every run has to know of them: the columns that hold some, and the parts of messages that
 show them. `pictures/placing.py` finds what they are."""
 
+from __future__ import annotations
+
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roll.configs.sections.data import DataArgs
 from roll.datasets.messages import PICTURE
+from roll.utils.text import show
+
+if TYPE_CHECKING:
+    from roll.types.media import PictureSource
 
 Message = Mapping[str, Any]
 Messages = tuple[Message, ...]
@@ -13,6 +20,7 @@ PLACEHOLDER = "<image>"
 READABLE = "[picture]"
 COLUMNS = ("images", "image")
 """Columns that hold pictures where no key names one."""
+_MOST_CHARACTERS = 300  # of a path in a message: base64 that nobody knows for what it is looks like one
 
 
 def named_columns(args: DataArgs) -> tuple[str, ...]:
@@ -54,3 +62,10 @@ def shows(message: Message) -> bool:
     return isinstance(content, list) and any(
         isinstance(part, Mapping) and part.get("type") == PICTURE for part in content
     )
+
+
+def missing_files(sources: Sequence[PictureSource]) -> Iterator[str]:
+    """Yield a message for each picture whose file is not on this machine."""
+    for source in sources:
+        if source.form == "file" and not os.path.isfile(source.place):
+            yield f"{source.where}: there is no file {show(source.place, _MOST_CHARACTERS)}"

@@ -91,6 +91,10 @@ IN_RANKS: Mapping[str, Callable[[Any], bool]] = {
 }
 """Rooms that change the passes of a Hugging Face model, from the inner to the outer, and for which `ModelRank`
 (`roll/models/sequences/forward_plan.py`). The module `roll.features.NAME.forward` has `plan`."""
+SIGHT = "roll.features.pictures.sight"
+"""Module of what reads rows with pictures (`roll.datasets.sight.Sight`), for runs whose model or rows have some."""
+DIVIDED_EXPERTS = "roll.features.experts.divided"
+"""Module that divides the experts of a model over ranks."""
 TARGETS = "roll.features.teachers.targets"
 """Module of the targets that students learn from, for the ranks that do."""
 

@@ -117,6 +117,8 @@ REWARD_PRETRAIN = ("reward_pretrain",)
 LLM_JUDGE, REWARD_MODEL = "llm_judge", "reward_model"
 ROLL_JUDGE_PROMPT = "Qwen2.5-7B-Instruct-RLVR-prompt"
 """Rewards that a model gives."""
+JUDGE_CHECKS = "roll.pipeline.rlvr.judge_checks"
+"""Module of the checks of judges, for runs that have one."""
 
 
 def reward_model_role(name: str) -> Role:

@@ -1,6 +1,5 @@
-"""How large the pictures of rows are for a model, from their headers alone, and which of their files are missing."""
+"""How large the pictures of rows are for a model, from their headers alone."""
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -12,12 +11,10 @@ from roll.datasets.loader import Row
 from roll.datasets.remote import protocol_of
 from roll.errors import ConfigError, PictureError
 from roll.types.media import Picture, PictureSource
-from roll.utils.text import show
 
 NUM_THREADS = 8
 MOST_BROKEN = 5  # pictures that one message names
 _ROWS_AT_ONCE = 256
-_MOST_CHARACTERS = 300  # of a path in a message: base64 that nobody knows for what it is looks like one
 
 
 class PictureLengths:
@@ -96,10 +93,3 @@ def _measured(sizes: PictureSizes, source: PictureSource) -> Picture | str:
 def is_elsewhere(source: PictureSource) -> bool:
     """True of a picture that is read over a network."""
     return source.form == "address" or (source.form == "parquet" and protocol_of(source.place) is not None)
-
-
-def missing_files(sources: Sequence[PictureSource]) -> Iterator[str]:
-    """A message for each picture whose file is not on this machine."""
-    for source in sources:
-        if source.form == "file" and not os.path.isfile(source.place):
-            yield f"{source.where}: there is no file {show(source.place, _MOST_CHARACTERS)}"

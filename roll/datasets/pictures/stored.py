@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _PLACE = re.compile(r"(.*)#(\d+)/(.*)/(\d+)", re.DOTALL)
 _ROWS_AT_ONCE = 16  # of pictures whose bytes have to be passed over
+_BATCH_ROWS = 512  # of the other columns
 _BUFFER_BYTES = 1 << 20
 
 
@@ -69,6 +70,17 @@ def _is_binary(kind: pyarrow.DataType) -> bool:
     import pyarrow.types as types
 
     return types.is_binary(kind) or types.is_large_binary(kind)
+
+
+def rows_with_stored(stream: IO[bytes], name: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a parquet file, with `stored_pictures` in those of `columns` that hold pictures."""
+    file = parquet_file(stream)
+    apart = picture_columns(file.schema_arrow, columns)
+    held = [stored_pictures(file, name, column) for column in apart]
+    others = [each for each in file.schema_arrow.names if each not in apart]
+    for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=others):
+        for record in batch.to_pylist():
+            yield {**record, **{column: next(values) for column, values in zip(apart, held, strict=True)}}
 
 
 def stored_pictures(file: pyarrow.parquet.ParquetFile, name: str, column: str) -> Iterator[Any]:

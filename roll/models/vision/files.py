@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from roll.configs.sections.model import ModelArgs
 from roll.configs.tables.sight import VisionModel
+from roll.datasets.sight import sight
 from roll.models.tokenizer import model_file
 
 
@@ -16,13 +18,7 @@ def vision_of(args: ModelArgs) -> VisionModel | None:
     model = _json(name, "config.json") if name else {}
     if name is None or not isinstance(model.get("vision_config"), Mapping):
         return None
-    from roll.configs.tables.vision import PROCESSOR_FILES, vision_model
-
-    for file in PROCESSOR_FILES:
-        found = _json(name, file)
-        if processor := found.get("image_processor", found):
-            return vision_model(model, processor)
-    return vision_model(model, {})
+    return sight().vision_model(model, partial(_json, name))
 
 
 def _json(name: str, file: str) -> Mapping[str, Any]:

@@ -1,6 +1,7 @@
 """Checks of the RLVR part of a configuration: domains, rewards, data, validation."""
 
 from collections.abc import Collection, Iterator
+from importlib import import_module
 from types import ModuleType
 
 from roll.configs.checks.roles import REWARD as REWARD_SWITCHES
@@ -13,7 +14,8 @@ from roll.configs.plan.describe import batch_rows
 from roll.configs.plan.engine_limits import answers_limit
 from roll.configs.problems import Problem, did_you_mean
 from roll.configs.sections.rollout import LENGTH_KEYS
-from roll.configs.tables.roles import REWARD_MODEL
+from roll.configs.tables.roles import JUDGE_CHECKS, REWARD_MODEL
+from roll.datasets.sight import sight
 from roll.datasets.templates import template_name_problem, template_warning, variables_problem
 from roll.pipeline.rlvr.rlvr_config import LEARNT, REWARD, RLVRConfig, eval_set_problems
 from roll.rewards.chain import parts_of
@@ -234,12 +236,9 @@ def _row_problems(config: RLVRConfig, reach: bool) -> Iterator[str]:
 
 def _shown_problems(config: RLVRConfig, domains: Collection[str]) -> Iterator[str]:
     """Yield the problems of rows of these domains that show pictures, as far as the models that are here say."""
-    from roll.configs.checks.pictures import picture_problems, sight_problems
-
     of_text = config.scorers_without(domains)
     seen = known_sight(config.model_roles)
-    yield from picture_problems(config, "actor_train")
-    yield from sight_problems(config, "actor_train", seen, lacks_gpus(config), of_text)
+    yield from sight().problems(config, "actor_train", seen, lacks_gpus(config), of_text)
     for judges in _judges(config):
         yield from judges.judge_sight_problems(config, known_sight(config.judge_roles), domains)
 
@@ -250,9 +249,7 @@ def _judges(config: RLVRConfig) -> list[ModuleType]:
     is_named = any(worker.is_judge for worker in config.rewards.values())
     if config.reward_model is None and not is_named and not any(key.startswith("judge_") for key in of_domains):
         return []
-    from roll.pipeline.rlvr import judge_checks
-
-    return [judge_checks]
+    return [import_module(JUDGE_CHECKS)]
 
 
 def _reward_problems(config: RLVRConfig) -> Iterator[Problem]:

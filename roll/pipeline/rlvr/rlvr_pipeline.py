@@ -19,6 +19,7 @@ from roll.configs.tables.sight import VisionModel
 from roll.datasets.chosen_rows import row_choice
 from roll.datasets.encoding import decoder, load_tasks
 from roll.datasets.mixing import TaskMixer
+from roll.datasets.sight import sight
 from roll.distributed.executor.clusters import RLClusters
 from roll.distributed.executor.step_rows import fetched
 from roll.distributed.scheduler.filters import by_domain, make_filter
@@ -143,9 +144,7 @@ class RLVRPipeline(RLPipeline):
         """Whether a task shows pictures. Raises ConfigError where a role cannot take them."""
         domains = {task.domain for task in tasks if task.pictures}
         if domains:
-            from roll.run.start.shown_models import check_shown
-
-            check_shown(self.config, "actor_train", self.vision, of_text=self.config.scorers_without(domains))
+            sight().check_shown(self.config, "actor_train", self.vision, of_text=self.config.scorers_without(domains))
             for models in self.scoring_models:
                 models.check_pictures(domains)
         return bool(domains)
@@ -209,11 +208,8 @@ class RLVRPipeline(RLPipeline):
         self, rewards: RewardService, sampling: SamplingParams, data: DataArgs, most_tokens: int
     ) -> PromptRollouter:
         """`most_tokens`: of a prompt."""
-        config, vision, make_prompt = self.config, self._vision(data), None
-        if vision is not None:
-            from roll.distributed.executor.pictures import PictureLoader
-
-            make_prompt = PictureLoader(vision, most_tokens).prompt
+        config, vision = self.config, self._vision(data)
+        make_prompt = None if vision is None else sight().make_prompt(vision, most_tokens)
         return PromptRollouter(
             rewards=rewards,
             decode=decoder(self.tokenizer),

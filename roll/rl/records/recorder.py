@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from roll.configs.sections.rollout import RecorderConfig
+from roll.datasets.sight import sight
 from roll.rl.records.token_records import RowKey, TokenLogProbs
 from roll.types.failures import causes_of
 from roll.types.media import Media, Picture, PictureSource
@@ -291,9 +292,7 @@ def _turn_row(turn: Turn) -> dict[str, Any]:
 def _picture_row(picture: Picture, stem: str, files: dict[str, bytes]) -> dict[str, str]:
     """A picture that goes into a file beside the record, by its name there."""
     assert picture.source is not None, "a picture of an environment has its file for a source"
-    from roll.datasets.pictures.decode import read_file  # only where a rollout shows some
-
-    contents, ending = read_file(picture.source)
+    contents, ending = sight().read_file(picture.source)
     name = f"{stem}.{picture.digest[:16]}.{ending}"
     files[name] = contents
     return {"form": BESIDE, "place": name, "where": picture.source.where}

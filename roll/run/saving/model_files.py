@@ -49,10 +49,9 @@ def read_vision(args: ModelArgs, data: DataArgs | None = None) -> VisionModel | 
     name, model = args.model_name_or_path, read_model_config(args)[0]
     if model is not None and not isinstance(model.get("vision_config"), Mapping):
         return None
-    from roll.configs.tables.vision import PROCESSOR_FILES, UNKNOWN, vision_model
+    from roll.datasets.sight import sight
 
-    processor = next(filter(None, (_read(name, file)[0] for file in PROCESSOR_FILES)), {})
-    vision = vision_model(model or UNKNOWN, processor.get("image_processor", processor))
+    vision = sight().vision_model(model, lambda file: _read(name, file)[0] or {})
     limits = (None, None) if data is None else (data.image_min_pixels, data.image_max_pixels)
     return None if vision is None else vision.with_limits(*limits)
 

@@ -120,9 +120,9 @@ def _first_medium(source: DataSource, args: DataArgs, at: str, sees: bool) -> st
     if not _is_read_by_row(source):
         return None
     from roll.datasets.media import shown_in
-    from roll.datasets.rows import pictures_of
+    from roll.datasets.sight import sight
 
-    pictures = pictures_of(args, at) if sees else None
+    pictures = sight().row_pictures(args, at) if sees else None
     try:
         for row in islice(source.rows(), _ROWS_LOOKED_AT):
             what = shown_in(row) if pictures is None else pictures.problem(row)

@@ -150,10 +150,10 @@ def _gpus_elsewhere(config: RunConfig) -> Iterator[str]:
 def _multimodal_refusal(config: RunConfig, choice: Choice, model: Mapping[str, Any]) -> Problem | None:
     if not _is_loaded_here(choice) or choice.role.head is None:
         return None
-    from roll.models import multimodal  # where a model is known
+    from roll.datasets.sight import sight
 
     key = _model_key(config, choice.role.name, choice.worker)
-    text = multimodal.refusal(model, choice.role.head, key, choice.worker.model_args.model_name_or_path)
+    text = sight().refusal(model, choice.role.head, key, choice.worker.model_args.model_name_or_path)
     return None if text is None else Problem(f"{text}.", (key,))
 
 
@@ -165,10 +165,10 @@ def multimodal_notes(config: RunConfig) -> Iterator[str]:
         model, _ = read_model_config(choice.worker.model_args)
         if model is None or name in reported or not _is_loaded_here(choice) or choice.role.head is None:
             continue
-        from roll.models import multimodal
+        from roll.datasets.sight import sight
 
         key = _model_key(config, choice.role.name, choice.worker)
-        text = None if multimodal.refused(model, choice.role.head) else multimodal.note(model, key, name)
+        text = sight().note(model, choice.role.head, key, name)
         if text is not None:
             reported.add(name)
             yield text

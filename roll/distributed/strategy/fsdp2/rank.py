@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import Head, ModelArgs
 from roll.configs.strategies.fsdp2_settings import Fsdp2Settings
+from roll.configs.tables.features import DIVIDED_EXPERTS
 from roll.distributed.strategy.base import RankContext
 from roll.distributed.strategy.fsdp2 import sharding
 from roll.distributed.strategy.host_copies import HostCopies
@@ -168,7 +170,7 @@ class Fsdp2Rank:
         if not self.context.shows_pictures:
             model.freeze_tower()
         if self.mesh.experts is not None:
-            sharding.divide_experts(model, self.mesh.experts[sharding.EXPERT])
+            import_module(DIVIDED_EXPERTS).divide(model, self.mesh.experts[sharding.EXPERT])
         sharding.shard(model, self.mesh, self.settings, DTYPES[self.role.model_args.dtype])
 
     def complete_gradients(self) -> None:

@@ -13,12 +13,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard
 
 from roll.configs.strategies import fsdp2_settings
 from roll.configs.strategies.fsdp2_settings import Fsdp2Settings
 from roll.errors import StrategyError
-from roll.models.experts.ranks import ExpertRanks, experts_of
 from roll.models.hf import LogProbHead, ValueHead
 from roll.models.loading import LoadedModel
 
@@ -38,7 +37,7 @@ def shard(model: LoadedModel, ranks: RankMesh, settings: Fsdp2Settings, computes
     )
     mesh = ranks.data
     options: dict[str, Any] = {"mp_policy": precision, "offload_policy": _offload_policy(mesh, settings)}
-    experts = [] if ranks.experts is None else [module for _, module in experts_of(model.module)]
+    experts = [module for module in model.module.modules() if _is_divided(module)]
     chosen = groups(model, settings.wrap_policy, experts)
     for group in reversed(chosen):  # inner ones first
         is_last = isinstance(group, LogProbHead)  # its backward pass comes at once
@@ -49,6 +48,11 @@ def shard(model: LoadedModel, ranks: RankMesh, settings: Fsdp2Settings, computes
         for group, following in pairwise(chosen):
             assert isinstance(group, FSDPModule) and isinstance(following, FSDPModule)
             group.set_modules_to_forward_prefetch([following])
+
+
+def _is_divided(module: nn.Module) -> bool:
+    """True of experts that `roll.features.experts.divided` divided over ranks, before anything else is sharded."""
+    return any(isinstance(weight, DTensor) for weight in module.parameters(recurse=False))
 
 
 def _offload_policy(mesh: DeviceMesh, settings: Fsdp2Settings) -> OffloadPolicy:
@@ -215,29 +219,6 @@ def _gathered(part: torch.Tensor, num_rows: int, ranks: dist.ProcessGroup) -> to
     whole = part.new_empty(size * most, *part.shape[1:])
     dist.all_gather_single(whole, filled.contiguous(), group=ranks)
     return whole[:num_rows]
-
-
-# Experts of a mixture divided over neighbouring ranks, which are data-parallel ranks with rows of their own.
-
-
-def divide_experts(model: LoadedModel, mesh: DeviceMesh) -> None:
-    """Divides every layer's experts over the ranks of the mesh, whole ones each. The model is empty: nothing is sent.
-    StrategyError for a model whose type is none of `DIVIDED_EXPERTS`."""
-    kind = model.pretrained.config.get_text_config().model_type
-    if kind not in fsdp2_settings.DIVIDED_EXPERTS:
-        raise StrategyError(f"strategy_config.ep_size: {fsdp2_settings.refused_mixture(kind)}")
-    ranks = ExpertRanks(mesh.get_group(), mesh.size())
-    for _, experts in experts_of(model.pretrained):
-        for name, weight in list(experts.named_parameters(recurse=False)):
-            part = distribute_tensor(weight.detach(), mesh, [Shard(0)], src_data_rank=None)
-            setattr(experts, name, nn.Parameter(part, requires_grad=weight.requires_grad))
-        ranks.divide(experts, _local_weights)
-
-
-def _local_weights(experts: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the weights of this rank's experts, while FSDP2 has them gathered."""
-    weights: dict[str, Any] = dict(experts.named_parameters(recurse=False))
-    return {name: weight.to_local() for name, weight in weights.items()}
 
 
 def average_experts(shards: Iterable[nn.Parameter], size: int) -> None:

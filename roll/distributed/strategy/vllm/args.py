@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,10 @@ def worker_environment(on_cpu: bool, directory: Path | None = None, batch_invari
 def environment(role: WorkerConfig, on_cpu: bool, directory: Path) -> dict[str, str]:
     """Return the environment of a worker, for its spec."""
     return worker_environment(on_cpu, directory, is_batch_invariant(role))
+
+
+PICTURES = "roll.distributed.strategy.vllm.pictures"
+"""Module of engine arguments and prompts for models that see, which vLLM imports only for those."""
 
 
 def is_batch_invariant(role: WorkerConfig) -> bool:
@@ -150,9 +155,7 @@ def _of_pictures(
     """Engine arguments of a model that sees."""
     if vision is None:
         return {}
-    from roll.distributed.strategy.vllm.pictures import picture_arguments
-
-    return picture_arguments(settings, vision, shows_pictures, on_cpu)
+    return import_module(PICTURES).picture_arguments(settings, vision, shows_pictures, on_cpu)
 
 
 def _batch(settings: Mapping[str, Any], most_answers: int | None) -> dict[str, int]:
@@ -253,9 +256,7 @@ def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
 
     yield from tested.argument_problems("vllm", role_name, role, own)
     if not role.strategy_config.keys().isdisjoint((KWARGS, OLD_CACHE)):
-        from roll.distributed.strategy.vllm.pictures import picture_problems
-
-        yield from picture_problems(at, role.strategy_config)
+        yield from import_module(PICTURES).picture_problems(at, role.strategy_config)
     sizes = [role.strategy_config.get(key) or 1 for key in _SIZES]
     if any(role.strategy_config.get(key) is not None for key in _SIZES) and all(type(size) is int for size in sizes):
         product = sizes[0] * sizes[1]

@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from roll.distributed.strategy.vllm.args import (
     ADAPTER_ID,
     ADAPTER_NAME,
     OWNER_VARIABLE,
+    PICTURES,
     argument_problems,
     engine_arguments,
     is_batch_invariant,
@@ -199,9 +201,7 @@ class VllmStrategy(EngineStrategy):
         check_request(request, self._running().model_config.max_model_len, "max_model_len")
         check_sees(request, self._vision)
         if request.media:
-            from roll.distributed.strategy.vllm.pictures import check_number_of_pictures
-
-            check_number_of_pictures(self._running(), request, self._vision)
+            import_module(PICTURES).check_number_of_pictures(self._running(), request, self._vision)
 
     def _sample_name(self, request: GenerationRequest, index: int) -> str:
         return f"{request.request_id}/{index}"
@@ -231,9 +231,7 @@ class VllmStrategy(EngineStrategy):
 
         if request.media:
             assert self._vision is not None
-            from roll.distributed.strategy.vllm.pictures import picture_prompt
-
-            return await picture_prompt(self._running(), request, self._vision, self._cache_key)
+            return await import_module(PICTURES).picture_prompt(self._running(), request, self._vision, self._cache_key)
         return tokens_input(request.prompt_ids.tolist(), cache_salt=self._cache_key)
 
     def _adapter(self) -> LoRARequest | None:
