@@ -18,7 +18,6 @@ from roll.distributed.strategy.hf.args import argument_problems, parse_settings
 from roll.distributed.strategy.hf.exact_decoder import ExactDecoder
 from roll.distributed.strategy.hf.sampler import BatchSampler
 from roll.distributed.strategy.hf.sampler_thread import SamplerThread
-from roll.distributed.strategy.hf.structure import Structures
 from roll.distributed.strategy.host_copies import HostCopies, tensors_of
 from roll.distributed.strategy.stop_strings import StopStrings
 from roll.distributed.weights.bucket import BucketSource, GroupSpec
@@ -192,7 +191,6 @@ class HfGenerateStrategy(GenerateStrategy):
             tells_routes=self._context.reports_routes,
             vision=loaded.vision if not self._context.exact else None,
             exact=self._exact_decoder(loaded),
-            structures=Structures(tokenizer),
         )
 
     def _exact_decoder(self, loaded: LoadedModel) -> ExactDecoder | None:

@@ -15,7 +15,6 @@ from roll.distributed.strategy.engine_strategy import check_request, check_sees
 from roll.distributed.strategy.hf.decoder import BatchCache, Decoder, Part
 from roll.distributed.strategy.hf.exact_decoder import ExactDecoder
 from roll.distributed.strategy.hf.sampling import IDLE_SLOT, SampleTable, SamplingParams, UniformStreams, draw_tokens
-from roll.distributed.strategy.hf.structure import Follower, Structures
 from roll.distributed.strategy.stop_strings import StopStrings
 from roll.errors import StrategyError
 from roll.models.exact.rows import ExactCache
@@ -61,10 +60,9 @@ class BatchSampler:
         tells_routes: bool = False,
         vision: VisionModel | None = None,
         exact: ExactDecoder | None = None,
-        structures: Structures | None = None,
     ):
         """`tells_routes`: answers come with the experts that their tokens went to. `vision`: of a model that sees.
-        `exact`: of the same model, in place of a plain decoder. `structures`: what reads those of requests."""
+        `exact`: of the same model, in place of a plain decoder."""
         self.policy_version = 0
         self.max_model_len = max_model_len
         self._exact = exact
@@ -73,8 +71,6 @@ class BatchSampler:
         self._eos = frozenset(eos_token_ids)
         self._placeholders = frozenset(vision.placeholders if vision is not None else ())
         self._stop_strings = stop_strings
-        self._structures = structures
-        self._followers: dict[int, Follower] = {}  # of slots whose answers have a structure
         self._telling: set[int] = set()  # slots whose tokens are told one by one
         self._max_num_seqs = max_num_seqs
         self._streams = UniformStreams()
@@ -114,14 +110,9 @@ class BatchSampler:
         if sampling.stop_strings and self._stop_strings is None:
             raise StrategyError(f"request {request.request_id}: stop_strings need a tokenizer")
         if sampling.structure is not None:
-            self._follow(request)
-
-    def _follow(self, request: GenerationRequest) -> Follower:
-        """Return the follower of a new answer through the structure of its request. Raises StrategyError."""
-        if self._structures is None:
-            raise StrategyError(f"request {request.request_id}: a structure needs a tokenizer")
-        assert request.sampling.structure is not None
-        return self._structures.follow(request.sampling.structure, self._stops_of(request), self._vocab_size)
+            raise StrategyError(
+                "hf_infer does not guide responses (response_format, tool_choice): use vllm or sglang, or leave it out"
+            )
 
     def _stops_of(self, request: GenerationRequest) -> frozenset[int]:
         """The tokens that end an answer. Behind a placeholder nothing could be computed: no picture is there."""
@@ -284,8 +275,6 @@ class BatchSampler:
             mask = self._stop_strings.candidates(sampling.stop_strings, self._vocab_size)
             self._text_masks = np.concatenate([self._text_masks, mask[None]])
         slots = self._table.add(request, np.stack(uniforms), stop_class, text_class)
-        if sampling.structure is not None:
-            self._followers |= {int(slot): self._follow(request) for slot in slots}
         if request.on_tokens is not None:
             self._telling |= set(slots.tolist())
         return slots
@@ -310,10 +299,6 @@ class BatchSampler:
         table.log_probs[slots, position] = log_probs.cpu().numpy()[rows]
         table.versions[slots, position] = self.policy_version
         table.position[slots] = position + 1
-        if self._followers:
-            for slot, token in zip(slots.tolist(), drawn.tolist(), strict=True):
-                if slot in self._followers:
-                    self._followers[slot].take(token)
 
         stopped = self._stop_masks[table.stop_class[slots], drawn]
         if len(self._text_masks) > 1:
@@ -333,7 +318,6 @@ class BatchSampler:
         return self._stop_strings.completes(request.sampling.stop_strings, answer)
 
     def _close(self, row: int, reason: FinishReason) -> None:
-        self._followers.pop(int(self._slots[row]), None)
         self._telling.discard(int(self._slots[row]))
         self._answers.append(Answer(*self._table.close(int(self._slots[row]), reason)))
         self._slots[row] = IDLE_SLOT
@@ -391,16 +375,12 @@ class BatchSampler:
         )
 
     def _knobs_now(self) -> SamplingParams:
-        """The knobs of this step: rows below min_new_tokens must not stop, but for those with a structure, which take
-        what fits."""
+        """The knobs of this step: rows below min_new_tokens must not stop."""
         table = self._table
         early = table.position[self._slots] < table.min_new_tokens[self._slots]
-        if not early.any() and not self._followers:
+        if not early.any():
             return self._knobs
         banned = self._stop_masks[table.stop_class[self._slots]] & early[:, None]
-        for row, slot in enumerate(self._slots.tolist()):
-            if slot in self._followers:
-                banned[row] = self._followers[slot].banned()
         return replace(self._knobs, banned=self._decoder.tensor(banned))
 
     def _present_tokens(self, slots: np.ndarray) -> torch.Tensor:
