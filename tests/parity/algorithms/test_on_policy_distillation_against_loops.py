@@ -52,25 +52,6 @@ def test_each_token_gets_its_own_gap_to_the_teacher_on_top(pure: bool, clip: flo
     assert metrics.result()["teacher_kl_mean"] == pytest.approx(divergence, rel=1e-6)
 
 
-def test_a_policy_that_is_its_teacher_learns_its_reward_alone() -> None:
-    rng = np.random.default_rng(4)
-    samples = random_samples(rng, LENGTHS)
-    old, values = near(rng, samples, 0.3), np.array([0.7, 9.0, -0.2, 0.1])
-    scores = TokenScores(old_log_probs=old, teacher_log_probs=old.copy())
-    plain, _ = assign_credit(samples, TokenScores(old_log_probs=old), values, CreditSettings(), alone)
-    taught, metrics = assign_credit(samples, scores, values, CreditSettings(), alone, teacher_weights=np.ones(4))
-    assert np.array_equal(plain.advantages, taught.advantages) and metrics.result()["teacher_kl_mean"] == 0
-    with pytest.raises(ValueError, match="needs old log-probs and the teacher's"):
-        assign_credit(
-            samples,
-            replace(scores, teacher_log_probs=None),
-            values,
-            CreditSettings(),
-            alone,
-            teacher_weights=np.ones(4),
-        )
-
-
 def test_rewards_of_tokens_teach_nothing_beside_a_teacher_alone() -> None:
     rng = np.random.default_rng(5)
     samples = random_samples(rng, LENGTHS)

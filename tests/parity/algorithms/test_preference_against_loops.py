@@ -121,12 +121,3 @@ def test_bradley_terry_is_its_formula_pair_by_pair() -> None:
     )
     assert not gradient[torch.from_numpy(~last)].any()
     assert metrics["accuracy"] == np.mean([a > b for a, b in zip(rewards[::2], rewards[1::2], strict=True)])
-
-
-def test_a_policy_that_is_its_reference_has_the_loss_of_a_coin_and_half_of_the_pairs_right() -> None:
-    pairs = random_pairs(np.random.default_rng(7))
-    assert pairs.ref_log_probs is not None
-    own = torch.from_numpy(pairs.ref_log_probs.astype(np.float64))
-    got, _, metrics = of_micro_batches(DPOLoss(), pairs, own, "log_probs")
-    assert got == pytest.approx(math.log(2), rel=1e-12)
-    assert (metrics["accuracy"], metrics["reward_margin_mean"]) == (0.5, 0.0)

@@ -190,17 +190,3 @@ def test_files_with_another_head_or_a_part_of_one_are_refused(
     save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
     run = Run(tmp_path, {}, vocab_size=models.VOCAB_SIZE, head="joint")
     assert re.search(said, rank_pool(1).run(ranks.refusal, run)[0])
-
-
-@pytest.mark.slow
-def test_in_bf16_the_loss_is_near_that_of_fp32(
-    rank_pool: Pools, with_head: Callable[[str], Path], references: Callable[[str, str], tuple[Trace, list[float]]]
-) -> None:
-    """bf16 has 8 bits, and corrections of experts stay in fp32. The loss falls as it does there."""
-    settings, model_dir = TP2 | EP2 | SHARED, with_head("glm4_moe")
-    run = Run(model_dir, settings, model={"dtype": "bf16"}, max_norm=0.5, vocab_size=models.VOCAB_SIZE, head="joint")
-    got, losses = rank_pool(4).run(prediction.train, run)[0]
-    assert losses == pytest.approx(references("glm4_moe", "joint")[1], rel=1e-2)
-    kept = models.corrections(model_dir)
-    assert any(name.startswith(prediction.AT) for name in kept)
-    assert all(np.array_equal(got.parameters[-1][name], values) for name, values in kept.items())

@@ -26,16 +26,13 @@ from tests.parity.strategies.adapters import LORA, an_adapter
 from tests.parity.strategies.models import save_critic
 from tests.parity.strategies.reference import (
     LEARNING_RATE,
-    TEMPERATURE,
     BentLoss,
     SquaredValueLoss,
     Trace,
-    naive_log_probs,
     rows,
     train_reference,
 )
 from tests.parity.strategies.runs import Run
-from tests.parity.strategies.test_scoring import FSDP2, Scorer, assert_rows_equal, scored
 
 Pools = Callable[[int], RankPool]
 Weights = dict[str, np.ndarray]
@@ -196,48 +193,6 @@ def test_adapters_learn_beside_divided_experts(rank_pool: Pools, mixture: Path, 
     assert_same_on_every_rank(rank_pool(2).run(runs.train, run), want)
 
 
-@pytest.mark.slow
-def test_frozen_experts_stay_and_the_rest_learns_as_ever(rank_pool: Pools, mixture: Path, want: Trace) -> None:
-    prefix = "model.layers.0.mlp.experts."
-    got = rank_pool(2).run(
-        runs.train, Run(mixture, fsdp2=TWO, updates=1, loss=LOSS, model={"freeze_module_prefix": prefix})
-    )
-    assert got[0].gradients.keys() == {name for name in want.gradients if not name.startswith(prefix)}
-    assert max(float(np.abs(got[0].gradients[n] - want.gradients[n]).max()) for n in got[0].gradients) < 1e-6
-
-
-@pytest.mark.slow
-def test_rows_that_share_their_beginning_train_as_with_whole_experts(rank_pool: Pools, mixture: Path) -> None:
-    """As trees (use_prefix_sharing), whose tokens go to their experts once."""
-    run = Run(mixture, fsdp2={}, updates=2, loss=LOSS, max_norm=MAX_NORM, shares="on")
-    whole, divided = (rank_pool(2).run(runs.train, replace(run, fsdp2=each))[0] for each in ({}, TWO))
-    assert largest_difference(divided.gradients, whole.gradients) < 1e-6
-    assert largest_difference(divided.parameters[1], whole.parameters[1]) < 1e-6
-
-
-@pytest.mark.slow
-def test_bf16_differs_from_whole_experts_by_the_order_of_sums(rank_pool: Pools, mixture: Path) -> None:
-    """The same bf16 products of more rows at a time: a gradient is off by a rounding of bf16, half a percent, at most a
-    few times over."""
-    run = Run(mixture, fsdp2={}, updates=1, loss=LOSS, model={"dtype": "bf16"})
-    whole, divided = (rank_pool(2).run(runs.train, replace(run, fsdp2=each))[0] for each in ({}, TWO))
-    for name, gradient in whole.gradients.items():
-        assert np.linalg.norm(divided.gradients[name] - gradient) <= 0.02 * np.linalg.norm(gradient) + 1e-5, name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("packs", [False, True], ids=["padded", "packed"])
-def test_scores_are_those_of_a_plain_forward_pass(packs: bool, rank_pool: Pools, mixture: Path) -> None:
-    """fsdp2_infer, whose first rank has three micro batches and the second one."""
-    scorer = Scorer("fsdp2_infer", FSDP2, 2, TWO, packs)
-    model = AutoModelForCausalLM.from_pretrained(mixture, dtype=torch.float32)
-    with torch.no_grad():
-        want = [naive_log_probs(model, row, TEMPERATURE)[0][0] for row in scorer.rows()]
-    for outputs, batches in rank_pool(2).run(scored, scorer, mixture, "fp32", "reference"):
-        for i, (output, batch) in enumerate(zip(outputs, batches, strict=True)):
-            assert_rows_equal(output.log_probs, batch, want[i : i + 3], 1e-5)
-
-
 @pytest.mark.gate("kept")
 @pytest.mark.parametrize("settings", [TWO, TWO | {"param_offload": True}], ids=["kept", "waiting"])
 def test_exported_weights_are_those_of_the_checkpoint(
@@ -286,13 +241,3 @@ def test_a_checkpoint_resumes_on_another_layout(rank_pool: Pools, mixture: Path,
         one_more = replace(run, updates=1, fsdp2=settings)
         found = rank_pool(world_size).run(runs.go_on, one_more, tmp_path)[0].parameters[0]
         assert largest_difference(found, after) < 1e-6, (world_size, settings)
-
-
-@pytest.mark.slow
-def test_a_checkpoint_of_whole_experts_goes_on_with_divided_ones(
-    rank_pool: Pools, mixture: Path, tmp_path: Path
-) -> None:
-    run = Run(mixture, fsdp2={}, loss=LOSS, max_norm=MAX_NORM)
-    after = rank_pool(2).run(runs.save_after, run, tmp_path)[0]
-    found = rank_pool(4).run(runs.go_on, replace(run, updates=1, fsdp2=TWO), tmp_path)[0].parameters[0]
-    assert largest_difference(found, after) < 1e-6

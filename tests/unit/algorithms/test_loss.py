@@ -138,23 +138,6 @@ def test_losses_survive_pickling(name: str) -> None:
     assert pickle.loads(pickle.dumps(LOSSES[name])) == LOSSES[name]
 
 
-def test_own_log_probs_give_the_plain_policy_gradient() -> None:
-    """Ratio 1: the loss is -A and its gradient -A * grad(log p), per token over the number of tokens."""
-    rng = np.random.default_rng(1)
-    samples = replace(random_samples(rng, [3, 5]), loss_weights=np.ones(2, np.float32))
-    batch = random_train_batch(rng, samples, old=False)
-    flat = random_outputs(rng, samples)
-    loss = PolicyLoss(aggregation=Aggregation("token-mean"))
-    value, metrics = apply_loss(loss, batch, flat, [np.arange(2)])
-    assert value == pytest.approx(-batch.advantages.sum() / 8, rel=1e-6)
-    torch.testing.assert_close(
-        gradient(flat["log_probs"]), torch.from_numpy(-batch.advantages / 8).double(), rtol=1e-6, atol=0
-    )
-    assert metrics.result()["ratio_max"] == 1.0
-    assert metrics.result()["approx_kl"] == 0.0
-    assert metrics.result()["clip_fraction"] == 0.0
-
-
 def one_token(log_prob: float, advantage: float, old: float) -> tuple[TokenOutputs, TrainBatch, torch.Tensor]:
     """A row of one prompt and one response token."""
     rng = np.random.default_rng(0)
@@ -168,66 +151,6 @@ def one_token(log_prob: float, advantage: float, old: float) -> tuple[TokenOutpu
     log_probs[0, at] = log_prob
     log_probs.requires_grad_()
     return TokenOutputs(log_probs=log_probs), TrainBatch(samples, advantages, olds), log_probs
-
-
-@pytest.mark.parametrize(
-    ("ratio", "advantage", "expected", "moves"),
-    [
-        (1.1, 1.0, -1.1, True),  # within the range
-        (1.5, 1.0, -1.28, False),  # clip-higher: bound 1 + .28
-        (0.5, 1.0, -0.5, True),  # a falling ratio may recover
-        (0.5, -1.0, 0.8, False),  # bound 1 - .2
-        (1.5, -1.0, 1.5, True),  # a rising ratio of a bad token is pushed down
-        (5.0, -1.0, 3.0, False),  # dual clip: at most 3 * |A|
-    ],
-)
-def test_clipped_objective_by_hand(ratio: float, advantage: float, expected: float, moves: bool) -> None:
-    outputs, batch, log_probs = one_token(-1.0 + np.log(ratio), advantage, old=-1.0)
-    loss = PolicyLoss(ClippedRatio(0.2, 0.28, dual_clip=3.0))
-    value, _ = loss(outputs, pad(batch, np.array([0])), LossScale(1, 1))
-    value.backward()
-    assert value.item() == pytest.approx(expected, rel=1e-5)
-    assert log_probs.grad is not None
-    assert bool(log_probs.grad.abs().sum() > 0) == moves
-
-
-@pytest.mark.parametrize(
-    ("objective", "ratio", "advantage", "pull"),
-    [
-        (PolicyGradient(), 5.0, 2.0, 2.0),
-        (PolicyGradient(), 5.0, -2.0, -2.0),
-        (BoundedWeight(0.0, 1.0), 5.0, 2.0, 2.0),  # weight 1 at most
-        (BoundedWeight(0.0, 1.0), 0.25, 2.0, 0.5),
-        (BoundedWeight(0.9, 1.1), 5.0, 2.0, 2.2),  # out of bounds, and still learning
-        (BoundedWeight(0.9, 1.1), 0.25, -2.0, -1.8),
-        (BoundedWeight(0.9, 1.1, drops_settled=True), 5.0, 2.0, 0.0),  # risen far enough
-        (BoundedWeight(0.9, 1.1, drops_settled=True), 5.0, -2.0, -2.2),  # risen, and should fall
-        (BoundedWeight(0.9, 1.1, drops_settled=True), 0.25, -2.0, 0.0),  # fallen far enough
-        (TaperedWeight(), 0.01, 2.0, 2.0),  # a good token is learned however unlikely it is
-        (TaperedWeight(), 0.01, -2.0, -0.02),  # an unlikely bad one is left alone
-        (TaperedWeight(), 5.0, -2.0, -2.0),
-        (TaperedWeight(3.0, 0.5), 5.0, 2.0, 6.0),
-        (TaperedWeight(3.0, 0.5), 0.2, -2.0, -0.2),
-        (SquaredPenalty(0.5), 1.0, 2.0, 2.0),
-        (SquaredPenalty(0.5), float(np.e), 2.0, 1.5),  # held back by tau * log r
-        (SquaredPenalty(0.5), float(np.exp(-3)), -2.0, -0.5),
-    ],
-)
-def test_how_far_each_objective_pulls_by_hand(
-    objective: Objective, ratio: float, advantage: float, pull: float
-) -> None:
-    """`pull` is what log p of the token is multiplied by in what is maximised."""
-    outputs, batch, log_probs = one_token(-7.0 + np.log(ratio), advantage, old=-7.0)
-    value, _ = PolicyLoss(objective)(outputs, pad(batch, np.array([0])), LossScale(1, 1))
-    value.backward()
-    assert log_probs.grad is not None
-    assert -log_probs.grad.sum().item() == pytest.approx(pull, rel=1e-5, abs=1e-12)
-
-
-def test_no_clip_range_leaves_the_ratio_alone() -> None:
-    outputs, batch, _ = one_token(-1.0 + np.log(5.0), 1.0, old=-1.0)
-    value, _ = PolicyLoss(ClippedRatio(None, None))(outputs, pad(batch, np.array([0])), LossScale(1, 1))
-    assert value.item() == pytest.approx(-5.0, rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -41,20 +41,6 @@ def test_every_role_with_a_model_looks_on_the_hub_of_the_run() -> None:
     assert config({"pretrain": "Owner/Model"}).actor_train.model_args.download_type is None
 
 
-def test_a_judge_and_a_reward_model_look_there_as_well() -> None:
-    judge = {
-        "reward": "llm_judge",
-        "judge_model_type": "inference",
-        "model_args": {"model_name_or_path": "Owner/Judge"},
-    }
-    made = config({**ON_MODELSCOPE, "rewards.judged": judge, "rewards.liked": {"reward": "reward_model"}})
-    assert [made.rewards[domain].model_args.download_type for domain in ("judged", "liked", "math")] == [
-        "MODELSCOPE",
-        "MODELSCOPE",
-        None,
-    ]
-
-
 def test_an_id_of_modelscope_becomes_its_directory(hub: list[str], tiny_model_dir: Path) -> None:
     args = config(ON_MODELSCOPE).actor_train.model_args
     assert local_model(args) == args.model_copy(update={"model_name_or_path": str(tiny_model_dir)})

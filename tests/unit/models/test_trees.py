@@ -15,11 +15,8 @@ from transformers import (
     Qwen2Config,
 )
 
-from roll.errors import StrategyError
-from roll.features.prefix_sharing import forward
 from roll.features.prefix_sharing.forward import check_trees
 from roll.models.loading import LoadedModel
-from roll.models.sequences import tree_attention
 from roll.models.sequences.check import check_packs
 from roll.models.sequences.layout import Padded, RowLayout, computed, rows_at
 from roll.models.sequences.pack import Pack
@@ -206,15 +203,6 @@ def test_numbers_of_tokens_and_rows_of_a_tree_are_those_of_rows(head: Any, tmp_p
         torch.testing.assert_close(a, b, rtol=0, atol=1e-5 * max(1.0, float(b.abs().max())))
 
 
-def test_bf16_trees_stay_within_bf16_rounding(tmp_path: Path) -> None:
-    model = taking_trees(loaded(saved(TAKEN["full"], tmp_path), dtype="bf16"))
-    ids, mask = batch()
-    with torch.no_grad():
-        want = model.module(ids, mask, layout=Pack.scored(ids, LENGTHS))[0]
-        got = model.module(ids, mask, layout=tree())[0]
-    assert float((got - want).abs().mean()) < 0.03
-
-
 FAULTS: dict[str, Callable[[Tree, int], Tree]] = {
     "sibling seen": lambda tree, node: with_forest(tree, end=plus_one(tree.forest.end, node)),
     "branch lost": lambda tree, node: replace(tree, all_places=without_branch(tree, node)),
@@ -259,28 +247,3 @@ def test_faults_show_in_scores_and_gradients(fault: str, tmp_path: Path) -> None
     largest = max(float(slope.abs().max()) for slope in slopes)
     off = max(float((a - b).abs().max()) for a, b in zip(slopes, wrong_slopes, strict=True))
     assert not off < 1e-3 * largest
-
-
-@pytest.mark.parametrize("fault", ["keys of a sibling", "positions twice as far", "no branches"])
-def test_a_strategy_does_not_start_with_attention_that_is_wrong(
-    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`check_trees` asks the model itself, before it scores or trains."""
-    model = loaded(saved(TAKEN["full"], tmp_path))
-    use_packed_attention(model.pretrained, is_shared=True)
-    attend = tree_attention.tree_attention
-
-    def wrong(query: Any, key: Any, value: Any, parts: Any, *more: Any) -> torch.Tensor:
-        forest = parts.forest
-        node = int((forest.level == forest.level.max()).argmax())
-        ends = {"keys of a sibling": plus_one(forest.end, node), "no branches": forest.start[1:]}[fault]
-        return attend(query, key, value, replace(parts, forest=replace(forest, end=ends)), *more)
-
-    if fault == "positions twice as far":
-        plain = forward.tree_or_pack
-        later = lambda *given, **more: replace(made := plain(*given, **more), position_ids=made.position_ids * 2)  # noqa: E731
-        monkeypatch.setattr(forward, "tree_or_pack", later)
-    else:
-        monkeypatch.setattr(tree_attention, "tree_attention", wrong)
-    with torch.no_grad(), pytest.raises(StrategyError, match="use_prefix_sharing does not work .* a row is off by"):
-        check_trees(model, CPU)

@@ -93,17 +93,6 @@ def test_a_second_explorer_is_refused_until_the_first_is_gone_and_a_trainer_is_n
     ProcessLock(tmp_path, "explore").leave()
 
 
-def test_a_seat_that_was_left_is_free(tmp_path: Path) -> None:
-    lock = ProcessLock(tmp_path, "train")
-    with pytest.raises(StorageError):
-        ProcessLock(tmp_path, "train")
-    lock.leave()
-    ProcessLock(tmp_path, "train").leave()
-    (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="cannot be written"):
-        ProcessLock(tmp_path / "file" / "buffer", "train")
-
-
 def weights(tmp_path: Path, **keys: object) -> WeightFolder:
     return WeightFolder(config({"mode": "explore", "output_dir": str(tmp_path), "experience": keys}))
 

@@ -99,12 +99,6 @@ def test_partial_trains_on_what_is_there_and_late_groups_follow_as_long_as_they_
     assert (numbers(taken), taken.late, taken.stale) == ([4, 5, 6], 2, 0)
 
 
-def test_partial_never_trains_on_nothing(world: World) -> None:
-    world.later = {23: lambda: world.buffer.write([experience(0)])}
-    taken = world.reader(read_timeout_s=5.0, on_timeout="partial").take(0)
-    assert numbers(taken) == [0] and world.now >= 25
-
-
 def test_late_groups_that_are_too_old_are_told_and_never_trained_on(world: World) -> None:
     world.buffer.write([experience(0)])
     reader = world.reader(staleness=0, read_timeout_s=5.0, on_timeout="partial")
@@ -130,32 +124,6 @@ def test_a_signal_ends_the_waiting(world: World) -> None:
     world.later = {2: lambda: setattr(world, "is_stopped", True)}
     with pytest.raises(StepAbandoned):
         world.reader().take(0)
-
-
-def test_a_trainer_that_is_killed_trains_on_the_same_groups_again_and_on_no_others(world: World) -> None:
-    for step in range(3):
-        world.explore(step, [2 * step, 2 * step + 1])
-    reader = world.reader(staleness=9)
-    first = [numbers(reader.take(0))]
-    state = reader.state()
-    reader.saved(1)
-    lost = [numbers(reader.take(step)) for step in (1, 2)]
-    back = world.reader(staleness=9)
-    back.restore(state, 1)
-    assert [numbers(back.take(step)) for step in (1, 2)] == lost == [[2, 3], [4, 5]]
-    assert first == [[0, 1]]
-
-
-def test_a_kill_between_a_checkpoint_and_its_release_costs_nothing(world: World) -> None:
-    for step in range(2):
-        world.explore(step, [2 * step, 2 * step + 1])
-    reader = world.reader()
-    reader.take(0)
-    back = world.reader()
-    back.restore(reader.state(), 1)
-    assert numbers(back.take(1)) == [2, 3]
-    back.saved(2)
-    assert world.buffer.entries() == []
 
 
 def test_an_older_checkpoint_is_refused_when_the_groups_after_it_are_gone(world: World) -> None:
@@ -206,12 +174,6 @@ def test_a_group_that_came_back_is_released_when_it_is_used_up_or_too_old(world:
     assert numbers(once.take(2)) == [2]
     once.saved(5)
     assert [entry.number for entry in world.buffer.entries()] == [1], "version 2 is too old for step 5"
-
-
-def test_a_step_that_waits_says_for_how_long_in_all(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    world.later = {25: lambda: world.explore(0, [0, 1])}
-    world.reader(read_timeout_s=10).take(0)
-    assert [record.getMessage().rsplit("after ")[-1] for record in caplog.records] == ["10 s", "20 s"]
 
 
 def test_going_back_to_where_a_released_group_was_still_in_use_is_refused(world: World) -> None:

@@ -10,7 +10,6 @@ import pytest
 from roll.configs.problems import Problem
 from roll.configs.sections.data import DataArgs
 from roll.datasets.chosen_rows import Places, Texts
-from roll.datasets.loader import Row
 from roll.datasets.sources import data_sources
 from roll.errors import ConfigError
 from roll.features.operators.choice import dry_report, row_choice
@@ -96,7 +95,3 @@ def test_a_dry_run_says_what_will_stop_the_run(files: Path) -> None:
     (files / "val.jsonl").unlink()
     (line,) = reported(places(files, "deduplicate"))[1:]
     assert "not all rows are in files on this machine" in line
-
-
-def test_rows_are_told_by_their_id_or_place() -> None:
-    assert Row("/data/f.jsonl", 7, {}).short_place == "f.jsonl:7"

@@ -105,11 +105,6 @@ def test_an_operator_of_ones_own_that_fails_is_named(name: str, args: dict[str, 
         run(rows("a", "b"), {"name": f"{OWN}:{name}", "args": args})
 
 
-@pytest.mark.parametrize("verdict", [True, None])
-def test_true_and_none_stay(verdict: object) -> None:
-    assert run(rows("a", "b"), {"name": f"{OWN}:own", "args": {"say": verdict}}).rows == (0, 1)
-
-
 TRAIN, VAL = "actor_train.data_args", "validation.data_args"
 
 
