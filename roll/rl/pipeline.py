@@ -61,11 +61,13 @@ from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.errors import AlgorithmError, ConfigError
 from roll.rl import settings
-from roll.rl.alarms import GAP, ExactAlarm, GapAlarm
 from roll.rl.evaluation import Validation
 from roll.rl.late_rewards import LateRewards
 from roll.rl.metrics import (
+    GAP,
+    ExactAlarm,
     FewGroupsAlarm,
+    GapAlarm,
     filter_metrics,
     kept_fraction,
     replace_empty,

@@ -1,5 +1,6 @@
 """The rollout side of a run as the step sees it: groups for every step, from an event loop beside the driver."""
 
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -9,12 +10,14 @@ from typing import Any
 from roll.configs.plan.batch_plan import RolloutBounds
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.numbered_tasks import NumberedTasks, TaskSource
-from roll.distributed.scheduler.rollout_core import CoreState, Keep, RolloutCore, StepGroups
-from roll.distributed.scheduler.saved_groups import read_state, write_state
+from roll.distributed.scheduler.rollout_core import CoreState, Keep, RolloutCore, SavedGroup, StepGroups
 from roll.errors import RewardError
 from roll.types.failures import causes_of
+from roll.types.group_codec import RecordedGroup, load_groups, save_groups
 from roll.types.rollout import Generate, Generation, Rollouter, Task, Trajectory, TrajectoryGroup
 from roll.utils.spans import Spans
+
+logger = logging.getLogger(__name__)
 
 # What becomes of each group and when, for a timeline.
 
@@ -231,3 +234,52 @@ def _check_failures(groups: Sequence[TrajectoryGroup], step: int, max_failed_fra
         f"step {step}: {failed} of {count} attempts failed, more than max_failed_fraction ({max_failed_fraction:g}) "
         f"allows. The most frequent causes:\n{first}"
     )
+
+
+# The state of the core in a checkpoint: numbers as JSON values, and finished groups in a file beside them.
+
+_DIRECTORY = "rollouts"
+
+
+def write_state(directory: Path, state: CoreState, groups: Sequence[TrajectoryGroup]) -> dict[str, Any]:
+    """`groups`: all the results of the state, with their tokens."""
+    if groups:
+        save_groups(directory / _DIRECTORY, [_recorded(group) for group in groups])
+    return {
+        "next": state.next,
+        "active": [[group.number, group.admitted_at] for group in state.active],
+        "dropped": [group.number for group in state.active if not group.is_kept],
+        "deferred": list(state.deferred),
+        "replaced": [number for number, _ in state.replaced],
+    }
+
+
+def read_state(directory: Path, groups: Mapping[str, Any], tasks: NumberedTasks) -> CoreState:
+    """`tasks` stand at number `groups["place"]`, and go on to where the run was. A group that is not saved, or whose
+    task is another one now, is played again."""
+    active = [(int(number), int(version)) for number, version in groups["active"]]
+    deferred, replaced = groups.get("deferred", ()), groups.get("replaced", ())
+    numbers = {number for number, _ in active} | {*deferred, *replaced}
+    tasks.restore(int(groups["place"]), numbers, int(groups["next"]))
+    results: dict[int, TrajectoryGroup] = {}
+    for recorded in load_groups(directory / _DIRECTORY):
+        task = tasks.draw(recorded.group_id)
+        if task.task_id == recorded.task_id:
+            results[recorded.group_id] = TrajectoryGroup(
+                task, recorded.group_id, recorded.trajectories, recorded.surplus, recorded.greedy_reward
+            )
+        else:
+            logger.warning("group %d of task %s is sampled again", recorded.group_id, recorded.task_id)
+    return CoreState(
+        int(groups["next"]),
+        tuple(
+            SavedGroup(number, version, results.get(number), number not in groups.get("dropped", ()))
+            for number, version in active
+        ),
+        tuple(deferred),
+        tuple((number, results[number]) for number in replaced if number in results),
+    )
+
+
+def _recorded(group: TrajectoryGroup) -> RecordedGroup:
+    return RecordedGroup(group.group_id, group.task.task_id, group.trajectories, group.surplus, group.greedy_reward)

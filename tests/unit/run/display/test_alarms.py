@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from roll.errors import StrategyError
-from roll.rl.alarms import GAP_MAX, ExactAlarm, GapAlarm
+from roll.rl.metrics import GAP_MAX, ExactAlarm, GapAlarm
 
 
 def test_it_warns_when_the_difference_rises_above_the_threshold_and_not_again_before_it_fell(
