@@ -367,9 +367,10 @@ class RolloutCore:
             while True:
                 if self._failure is not None:
                     raise self._failure
-                is_full = self._is_front_full()
+                if bounds.is_in_order:
+                    self._is_front_full()  # those that were dropped make room before the step looks
                 if self._can_take():
-                    if is_full or is_over or not bounds.grace_s:
+                    if is_over or not bounds.grace_s or self._is_front_full():
                         return
                     patience = patience or loop.call_later(bounds.grace_s, end_patience)
                 self._waiter = loop.create_future()
