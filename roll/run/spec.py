@@ -160,6 +160,7 @@ PIPELINES: Mapping[str, PipelineSpec] = {
             code_problems=("roll.pipeline.rlvr.rlvr_checks:code_problems", *_RL_CODE),
             local_rows=("roll.pipeline.rlvr.rlvr_checks:local_rows",),
             data_problems=("roll.pipeline.rlvr.rlvr_checks:data_problems",),
+            reports=(),
             **(_RL | {"batch": "roll.pipeline.rlvr.rlvr_checks:plan_rows"}),
         ),
         PipelineSpec(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-Message = Mapping[str, Any]
+Message = dict[str, Any]
 REASONING = ("reasoning_content", "thinking", "reasoning")
 """Keys under which templates expect an answer's reasoning: Qwen3 and GLM, gpt-oss, Gemma 4."""
 _INLINE = re.compile(r"\s*(?:<think>|(?!.*<think>))(.*)</think>(.*)\Z", re.DOTALL)  # a prompt may have opened it
@@ -53,7 +53,7 @@ def _content(message: Message) -> str:
     return str(message.get("content") or "")
 
 
-def reasoning_of(message: Message) -> tuple[str, str] | None:
+def reasoning_of(message: Mapping[str, Any]) -> tuple[str, str] | None:
     """The name and the text of a message's reasoning."""
     candidates = (
         (name, message[name]) for name in REASONING if isinstance(message.get(name), str) and message[name].strip()
@@ -78,7 +78,7 @@ def shape_of(value: Any) -> Any:
     return value if isinstance(value, bool) else type(value).__name__
 
 
-def unwritten(message: Message, text: str) -> str | None:
+def unwritten(message: Mapping[str, Any], text: str) -> str | None:
     """Name the part of a message that is not in the text that a template made of it; None if all are: its content, its
     reasoning, and the names and arguments of its calls."""
     content = message.get("content")
