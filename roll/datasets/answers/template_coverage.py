@@ -35,16 +35,16 @@ class Wordings:
 
     def __init__(self, turns: PromptedTurns, key: str):
         self._turns, self._key = turns, key
-        self._found: dict[Any, Wording] = {}
+        self._by_shape: dict[Any, Wording] = {}
 
     def find(self, messages: Sequence[Message], learnt: Sequence[int], row: Row, tools: Sequence[Tool]) -> Wording:
         """Return the wording in which the template writes every part of the messages: all of the answers that are
         trained on (at the places `learnt`), and before them calls and the messages of others than the assistant.
         Raises ConfigError where there is none."""
         shape = shape_of(messages), tuple(learnt), bool(tools)
-        if shape not in self._found:
-            self._found[shape] = self._first(messages, learnt, row, tools)
-        return self._found[shape]
+        if shape not in self._by_shape:
+            self._by_shape[shape] = self._first(messages, learnt, row, tools)
+        return self._by_shape[shape]
 
     def _first(self, messages: Sequence[Message], learnt: Sequence[int], row: Row, tools: Sequence[Tool]) -> Wording:
         problems: list[ConfigError] = []
