@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from roll.importers.options import SYSTEMS, argument_parser
 from roll.importers.page import causes, changes, command, open_title, report, summary, to_check
 from roll.importers.rows import Change
 from roll.importers.script import COUNTED, Command, is_open, undated
-from roll.importers.trinity.old_keys import with_trainer_config
 from roll.importers.trinity.tables import import_trinity, is_trinity
 from roll.importers.verl.combined_keys import OF_MACHINES, TRACKER_VARIABLES
 from roll.importers.verl.tables import import_verl, is_verl
@@ -31,12 +29,6 @@ from roll.utils.files import write_whole
 from roll.utils.logging import say
 from roll.utils.secrets import MASK, is_secret_key, mask
 from roll.utils.text import show
-
-# What `roll plan` would refuse in the YAML: such a key is not carried over, whatever its row says.
-
-_HEAD = re.compile(r"([\w.]*\w\.?)(?:\{([^}]*)\}([\w.]*))?(?=[: ])")
-_ENGINES = ".strategy_config."
-_REFUSED = "`roll plan` refuses it: "
 
 
 def plan_problems(path: Path) -> tuple[str, ...]:
@@ -55,35 +47,8 @@ def plan_problems(path: Path) -> tuple[str, ...]:
 
 
 def with_plan(imported: Imported, problems: Sequence[str]) -> Imported:
-    """The same import with each problem in the row of its key, or among the changes where no row has it."""
-    entries, notes = list(imported.entries), list(imported.notes)
-    for text in problems:
-        # a role, as in "actor_train and actor_infer have no model", is no key
-        keys = [key for key in _keys(text) if not isinstance(imported.tree.get(key), Mapping)]
-        rows = [i for i, entry in enumerate(entries) if keys and _is_about(entry, keys)]
-        for i in rows:
-            note = f"{entries[i].note.removesuffix('.')}. {_REFUSED}{text}"
-            entries[i] = replace(entries[i], outcome="changes the run", note=note)
-        if not rows:
-            notes.append(Change(f"{_REFUSED}{text}"))
-    return replace(imported, entries=tuple(entries), notes=tuple(notes))
-
-
-def _keys(text: str) -> list[str]:
-    """Return the keys that begin a problem. Example: "custom_envs.{A, B}.env_type: no" has two."""
-    found = _HEAD.match(text)
-    if found is None:
-        return []
-    return [f"{found[1]}{name}{found[3] or ''}" for name in (found[2] or "").split(", ")]
-
-
-def _is_about(entry: Entry, keys: Sequence[str]) -> bool:
-    """Whether the row is that of one of the keys, says that it sets one, or has one among the engine's own."""
-    if entry.outcome not in ("mapped", "approximated"):
-        return False
-    own = [key.rpartition(_ENGINES)[2] for key in keys if _ENGINES in key]
-    said = re.split(r"[^\w.-]+", entry.note)
-    return any(entry.key == key or key in said for key in keys) or any(name in entry.key.split(".") for name in own)
+    """The same import with what `roll plan` refuses in its YAML among the changes."""
+    return replace(imported, notes=(*imported.notes, *(Change(f"`roll plan` refuses it: {text}") for text in problems)))
 
 
 def yaml_text(imported: Imported, source: str) -> str:
@@ -164,7 +129,7 @@ def _imported(
     if version is not None:
         raise ConfigError(f"--version names a release of verl, and this is of {kind}.")
     if kind == "trinity":
-        return import_trinity(with_trainer_config(original, source), notes)
+        return import_trinity(original, notes, source)
     return convert_roll(original, source)
 
 

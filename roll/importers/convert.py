@@ -211,6 +211,8 @@ class _Conversion:
             place = self._table.place_of(key)
             if place == "" and not _PASSED_ON.search(key):
                 return Entry(key, value, "asks for nothing", "no file of the checkout names it")
+            if value is False and self._table.is_switch(key):
+                return Entry(key, value, "asks for nothing", "a switch of the checkout's, which is off")
             text = f"{UNKNOWN} this key of {self._table.system}.{self._table.nearest(known_as)}"
             text += f" See {place}." if place else ""
             return Entry(key, value, "not available" if value in _NOT_GIVEN else CHANGES, text)

@@ -152,6 +152,10 @@ class SourceLookup:
         """The given keys of a section, without its name."""
         return {key[len(prefix) + 1 :]: value for key, value in self._values.items() if key.startswith(prefix + ".")}
 
+    def section(self, prefix: str) -> Any:
+        """The given keys of a section as they were written, with its mappings and lists."""
+        return _nested(self.below(prefix))
+
     def number(self, key: str, default: Any = None) -> int:
         """A whole number. Raises ChangesRun for what is none, LeftOpen for what a script leaves open."""
         value = self(key, default)
@@ -191,6 +195,16 @@ class SourceLookup:
             raise ChangesRun(f"{key}: {show(value)} is not a number. Set it: {key}=0.5 after the file") from None
 
 
+def _nested(flat: Mapping[str, Any]) -> Any:
+    """Example: {"a.0.b": 1, "c": 2} is {"a": [{"b": 1}], "c": 2}."""
+    groups = dict[str, dict[str, Any]]()
+    for key, value in flat.items():
+        head, _, rest = key.partition(".")
+        groups.setdefault(head, {})[rest] = value
+    made = {head: inner[""] if "" in inner else _nested(inner) for head, inner in groups.items()}
+    return list(made.values()) if made and all(key.isdigit() for key in made) else made
+
+
 Condition = Callable[[SourceLookup], str]
 """Empty where it holds, else the reason why it does not."""
 
@@ -216,6 +230,8 @@ class Table:
     """Names of a fork's that count before the system's own for the same."""
     place_of: Callable[[str], str | None] = lambda key: None
     """Return where the code of a checkout reads a key; empty where it does not, None without a checkout."""
+    is_switch: Callable[[str], bool] = lambda key: False
+    """Whether the code of a checkout has a key for nothing but to turn parts of it on."""
     newer_names: Mapping[str, str] = field(default_factory=dict)
     """Names that the source's version has for keys of the rows, where it differs."""
 

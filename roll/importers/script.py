@@ -151,7 +151,7 @@ def find_command(
     ranks = {name: "0" for name in open_names(text) if _OF_RANK.fullmatch(name) and name not in {**of_job, **given}}
     of_job |= ranks
     asks_gpus = _DEVICES in open_names(text) - given.keys()
-    of_job |= {_DEVICES: ",".join(map(str, range(gpus or GPUS)))} if asks_gpus else {}
+    of_job |= {_DEVICES: _numbered(gpus or GPUS)} if asks_gpus else {}
     known = {name: value for name, value in {**of_job, **given}.items() if value and not name.isdecimal()}
     number = max((int(name) for name in given if name.isdecimal()), default=0)
     arguments = [given.get(str(i + 1), "") for i in range(number)]
@@ -181,7 +181,7 @@ def find_command(
         f"{ANOTHER_COMMAND}{' '.join(each.argv[: _start(each.argv)])} ..." for each in commands if each not in same
     ]
     notes += [] if script.heeds_exit else [_READ_ON]
-    notes += [COUNTED.format(script.gpus)] if found.counts_gpus or asks_gpus else []
+    notes += [COUNTED.format(script.gpus)] if _counts_gpus(script, found, asks_gpus) else []
     said = [f"{k}={v}" for k, v in of_job.items() if v and (k in text or (k == "SLURM_NNODES" and "scontrol" in text))]
     notes += [f"As on the first node: {', '.join(f'{name}=0' for name in sorted(ranks))}."] if ranks else []
     said = [each for each in said if each.partition("=")[0] not in (*ranks, _DEVICES)]
@@ -234,7 +234,8 @@ def _recorded(script: Script) -> tuple[Script, Recording]:
 
 def _plain(text: str) -> list[str]:
     """Return the words of a script that is one command without anything for a shell to do; none for another."""
-    line = re.sub(r"(?m)^\s*#.*\n?", "", text).replace("\\\n", " ").strip()
+    code = re.sub(r"(?m)(?<!\\\n)^[ \t]*#.*\n?", "", text)  # behind a backslash a comment ends the command
+    line = code.replace("\\\n", " ").strip()
     return shlex.split(line) if _PLAIN.fullmatch(line) else []
 
 
@@ -289,6 +290,19 @@ def _has_say(name: str, script: Script, commands: list[Started]) -> bool:
     return [(each.argv, each.environment) for each in _commands(found)] != [
         (each.argv, each.environment) for each in commands
     ]
+
+
+def _counts_gpus(script: Script, found: Recording, asks_devices: bool) -> bool:
+    """Whether the number of GPUs of a machine has a say: whether a command is another one on a larger machine."""
+    if not (found.counts_gpus or asks_devices):
+        return False
+    known = {**script.known, **({_DEVICES: _numbered(script.gpus + 1)} if asks_devices else {})}
+    more = record(replace(script, known=known, gpus=script.gpus + 1))
+    return [each.argv for each in _commands(more)] != [each.argv for each in _commands(found)]
+
+
+def _numbered(gpus: int) -> str:
+    return ",".join(map(str, range(gpus)))
 
 
 def _passed_on(words: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -394,6 +408,7 @@ def variables_of_job(text: str) -> dict[str, str]:
     tasks, per_node = (int(found.get(name, 0)) for name in ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"))
     if "SLURM_NNODES" not in given and tasks and per_node:
         found["SLURM_NNODES"] = str(-(-tasks // per_node))
+    found["SLURM_SUBMIT_DIR"] = "."  # where the import runs
     nodes = found.setdefault("SLURM_NNODES", "")
     if nodes and per_node and not tasks:
         found["SLURM_NTASKS"] = str(int(nodes) * per_node)

@@ -11,9 +11,9 @@ from roll.importers.row_files import conditions_of, filled
 from roll.importers.rows import ApproximateValue, ChangesRun, CombinedKeys, Condition, NotHere, SourceLookup, data
 from roll.importers.trinity.distillation import OPD_COMBINED_KEYS, OPD_CONDITIONS, compares_mixtures, distils
 from roll.importers.trinity.modes import MIX_COMBINED_KEYS, MIX_CONDITIONS, MODE_COMBINED_KEYS, REC_CONDITIONS
-from roll.importers.trinity.old_keys import OLD_CONDITIONS
 from roll.importers.trinity.operators import INPUTS, OPERATOR_COMBINED_KEYS
 from roll.importers.trinity.rewards import REWARD_COMBINED_KEYS, REWARD_CONDITIONS
+from roll.importers.trinity.rows import FILE_CONDITIONS
 from roll.importers.trinity.steps import STEP_COMBINED_KEYS, STEP_CONDITIONS, over_share
 from roll.importers.verl.combined_keys import compared_kl, estimator, policy_loss
 from roll.importers.verl.common import ACTOR, CRITIC, MODEL, ROLLOUT
@@ -282,7 +282,7 @@ TRINITY_CONDITIONS: Mapping[str, Condition] = {
     **REC_CONDITIONS,
     **OPD_CONDITIONS,
     **STEP_CONDITIONS,
-    **OLD_CONDITIONS,
+    **FILE_CONDITIONS,
     **REWARD_CONDITIONS,
     "own aggregation": lambda source: "",
     "own thinking": lambda source: (

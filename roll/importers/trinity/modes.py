@@ -13,17 +13,10 @@ from roll.importers.trinity.rewards import system_prompt_of
 from roll.importers.verl.common import ACTOR, CONDITIONS
 
 _BUFFER = "buffer.trainer_input.experience_buffer"
-_REPLAY = f"{_BUFFER}.replay_buffer"
 _EVAL = "buffer.explorer_input.eval_tasksets"
 _PARTS = ("explore", "train")
 COLOCATED = "colocate"
-_ROOM = 4  # steps of staleness for groups that come back, where the other system has no bound
 
-_PRIORITIES = {
-    "linear_decay": "linear_decay",
-    "decay_limit_randomization": "decay_limit_randomization",
-    "linear_decay_use_count_control_randomization": "decay_limit_randomization",
-}
 _FILES = (".json", ".jsonl", ".csv", ".parquet")
 _OF_A_SET = {
     "path": "data_args.file_name",
@@ -53,35 +46,6 @@ def _read_timeout(source: SourceLookup) -> CombinedKeys:
     return CombinedKeys(
         settings, f"after {seconds:g} s a step trains on the groups that are there (experience.on_timeout)."
     )
-
-
-def _replay(source: SourceLookup) -> CombinedKeys:
-    """Trinity has no bound on the age of what comes back."""
-    at = f"trinity.{_REPLAY}"
-    if not source(f"{at}.enable"):
-        return CombinedKeys({}, "samples are trained on once")
-    if (rest := source(f"{at}.reuse_cooldown_time")) is None:
-        return CombinedKeys({}, "without reuse_cooldown_time nothing comes back there")
-    if not _is_in_parts(source):
-        reason = "samples come back in mode: train alone, with experience.reuse (docs/modes.md)"
-        return CombinedKeys({}, "not in one process", changes={f"{at}.enable": reason})
-    name = str(source(f"{at}.priority_fn", "linear_decay"))
-    if name not in _PRIORITIES:
-        raise NotHere(f"priority_fn: {name} is not here: {', '.join(dict.fromkeys(_PRIORITIES.values()))} are")
-    args = f"{at}.priority_fn_args"
-    reuse: dict[str, Any] = {"enable": True, "cooldown_s": float(rest), "priority": _PRIORITIES[name]}
-    reuse["decay"] = source.amount(f"{args}.decay", 2.0)
-    if reuse["priority"] == "decay_limit_randomization":
-        reuse |= {
-            "use_limit": source.number(f"{args}.use_count_limit", 3),
-            "sigma": source.amount(f"{args}.sigma", 0.0),
-        }
-    interval, offset = (
-        source.number(f"trinity.synchronizer.sync_{key}", n) for key, n in (("interval", 1), ("offset", 0))
-    )
-    oldest = max(_ROOM, interval - 1 + offset)
-    settings = {f"experience.reuse.{key}": value for key, value in reuse.items()} | {"max_staleness": oldest}
-    return CombinedKeys(settings, "experience.reuse.", f"max_staleness: {oldest} bounds the age of what comes back.")
 
 
 def _eval_sets(source: SourceLookup) -> CombinedKeys:
@@ -132,7 +96,6 @@ def _truncation(source: SourceLookup) -> CombinedKeys:
 MODE_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "truncation": _truncation,
     "read timeout": _read_timeout,
-    "replay": _replay,
     "eval sets": _eval_sets,
 }
 

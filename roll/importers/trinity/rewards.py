@@ -112,7 +112,7 @@ def _rewards(source: SourceLookup) -> CombinedKeys:
     if distils(source) and not name:
         made = _Made("none")
     elif "." in name or ":" in name:
-        args = {key: value for key, value in source.below(f"trinity.{_ARGS}").items() if value is not None}
+        args = {key: value for key, value in source.section(f"trinity.{_ARGS}").items() if value is not None}
         made = _Made("trinity_reward", {"path": name} | ({"args": args} if args else {}))
     elif name in _REWARDS:
         made = _REWARDS[name](source)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from roll.importers.row_files import names_of, rows_of
-from roll.importers.rows import Row, data
+from roll.importers.rows import Condition, Row, SourceLookup, data
 
 BUFFER = "buffer.trainer_input.experience_buffer"
 _NAMES = {kind: names_of(names) for kind, names in data("trinity/names.yaml").items()}
@@ -36,3 +36,17 @@ def present_key(key: str) -> str:
     """Return the present name of a key. Example: data.format.prompt_key is that of the task set."""
     section = next((old for old in _OLD if old.endswith(".") and key.startswith(old)), None)
     return _OLD[section] + key[len(section) :] if section else _OLD.get(key, key)
+
+
+class ReadPath(str):
+    """The path of a file whose keys have been read."""
+
+    __slots__ = ()
+
+
+def _is_read(source: SourceLookup) -> str:
+    value = source("trinity.trainer.trainer_config_path")
+    return "the file beside this one is read" if isinstance(value, ReadPath) else ""
+
+
+FILE_CONDITIONS: Mapping[str, Condition] = {"unread config": _is_read}

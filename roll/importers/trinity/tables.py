@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from roll.configs.sections.run import AT_THE_START, LONGEST_STAGE_NAME
-from roll.importers.convert import Entry, Imported, SourceKeys, Tree, convert
+from roll.configs.load.yaml_file import read_yaml
+from roll.importers.convert import YAML_ENDINGS, Entry, Imported, SourceKeys, convert, resolved_leaves
 from roll.importers.row_files import rows_of
-from roll.importers.rows import CHANGES, Outcome, Row, Table
+from roll.importers.rows import CHANGES, Row, Table
 from roll.importers.trinity.combined_keys import TRINITY_COMBINED_KEYS, TRINITY_CONDITIONS, algorithm_defaults
-from roll.importers.trinity.old_keys import old_notes
-from roll.importers.trinity.rows import RL_NAMES, SFT_NAMES, name_of, own_rows, present_key
+from roll.importers.trinity.rows import RL_NAMES, SFT_NAMES, ReadPath, name_of, own_rows, present_key
 from roll.importers.trinity.sft import TRINITY_DPO, TRINITY_SFT
 from roll.importers.trinity.steps import SAVES
 from roll.importers.verl.combined_keys import COMBINED_KEYS
 from roll.importers.verl.common import ACTOR, CONDITIONS, ROLLOUT
+from roll.importers.verl.files import beside
 from roll.importers.verl.releases import PPO, below_trinity
 
 _EMPTY: tuple[Any, ...] = (None, {}, [], "")
@@ -85,147 +86,55 @@ _TABLES: Mapping[str, Table] = {"sft": TRINITY_SFT, "dpo": TRINITY_DPO}
 """Tables by the algorithm's name; all other algorithms have that of RL."""
 
 
-# Trinity-RFT's `stages`: each is imported by the table of its own algorithm; what all have in common stands once.
+# Trinity-RFT's `stages`, of which each is a run: the last is imported, with what all of them say.
 
 _AT = re.compile(r"stages\.(\d+)\.(.+)")
 _NAME = "stage_name"
-_ONE_PROCESS = "a stage samples and trains in one process"
-_UNUSED: Outcome = "asks for nothing"
-_WEIGHT: tuple[Outcome, ...] = (CHANGES, "not available", "approximated", "mapped", _UNUSED)
-"""Outcomes by weight: of a key that several stages read, the first of these counts."""
-
-Keys = Sequence[tuple[str, Any]]
-
-
-@dataclass(frozen=True)
-class _Stage:
-    number: int
-    name: str
-    stage_keys: frozenset[str]  # its keys, as they are called outside of it
-    imported: Imported
+_REPLACED = "the last stage has a section {} of its own"
+_ANOTHER = (
+    "a stage before the last is a run of its own: import its keys as a YAML without stages, and run both one after the "
+    "other by stages (docs/stages.md)"
+)
 
 
-def import_trinity(original: SourceKeys, notes: Sequence[str]) -> Imported:
-    """One run, or several one after the other."""
-    original = replace(original, keys=without_none(original.keys))
-    notes = [*notes, *old_notes(original.keys)]
-    numbers = sorted({int(match[1]) for key, _ in original.keys if (match := _AT.fullmatch(key))})
-    if not numbers:
-        return convert(original.keys, trinity_table(original.keys), notes)
-    base = [(key, value) for key, value in original.keys if not _AT.fullmatch(key)]
-    stages = [_stage(number, base, original.keys) for number in numbers]
-    shared = _shared([stage.imported.tree for stage in stages])
-    listed = [
-        {"name": stage.name, "pipeline": stage.imported.pipeline, **_beside(stage.imported.tree, shared)}
-        for stage in stages
-    ]
-    entries = [_entry(key, value, stages) for key, value in original.keys]
-    last = stages[-1].imported
-    opened = tuple(dict.fromkeys(key for stage in stages for key in stage.imported.unresolved))
-    tree = shared | {"stages": listed}
-    return Imported(
-        "trinity", last.pipeline, tree, tuple(entries), _defaults(stages), (*notes, *_stage_notes(stages)), opened
-    )
+def import_trinity(original: SourceKeys, notes: Sequence[str], source: Path | None = None) -> Imported:
+    """One run; of several stages the last."""
+    keys = without_none(_with_trainer_config(original, source).keys)
+    places = {key: match for key, _ in keys if (match := _AT.fullmatch(key))}
+    if not places:
+        return convert(keys, trinity_table(keys), notes)
+    last = max(places.values(), key=lambda match: int(match[1]))[1]
+    own = {match[2].partition(".")[0] for key, match in places.items() if match[1] == last}
+    said, unread = list[tuple[str, Any]](), dict[str, Entry]()
+    for key, value in keys:
+        match, section = places.get(key), key.partition(".")[0]
+        if match and match[1] != last:
+            unread[key] = Entry(key, value, CHANGES, _ANOTHER)
+        elif match and match[2] == _NAME:
+            unread[key] = Entry(key, value, "asks for nothing", "exp_name names a run")
+        elif match is None and section in own:
+            unread[key] = Entry(key, value, "asks for nothing", _REPLACED.format(section))
+        else:
+            said.append((match[2] if match else key, value))
+    made = convert(said, trinity_table(said), notes)
+    found = iter(made.entries)
+    entries = [unread[key] if key in unread else replace(next(found), key=key) for key, _ in keys]
+    return replace(made, entries=tuple(entries))
 
 
-def _stage(number: int, base: Keys, keys: Keys) -> _Stage:
-    """A section that a stage has replaces that of all stages as a whole."""
-    mine = [(match[2], value) for key, value in keys if (match := _AT.fullmatch(key)) and int(match[1]) == number]
-    name = next((str(value) for key, value in mine if key == _NAME and value), f"stage-{number + 1}")
-    stage_keys = [(key, value) for key, value in mine if key != _NAME and value is not None]
-    replaced = {key.partition(".")[0] for key, _ in stage_keys}
-    all_keys = [item for item in base if item[0].partition(".")[0] not in replaced] + stage_keys
-    table = trinity_table(all_keys)
-    imported = convert(all_keys, table)
-    if imported.tree.get("mode") is not None:
-        all_keys = [item for item in all_keys if item[0] != "mode"]
-        mode_entry = next(entry for entry in imported.entries if entry.key == "mode")
-        imported = convert(all_keys, table)
-        lost = Entry("mode", mode_entry.value, "not available", _ONE_PROCESS)
-        imported = replace(imported, entries=(*imported.entries, lost))
-    if imported.tree.get("save_steps", 1) < 1:  # a stage hands over its last checkpoint
-        del imported.tree["save_steps"]
-    imported.tree.pop("resume_from_checkpoint", None)  # stages go on by themselves
-    return _Stage(number, _plain(name), frozenset(key for key, _ in mine), imported)
+# A file of verl's keys beside the YAML.
+
+_CONFIG = "trainer.trainer_config"
 
 
-def _plain(name: str) -> str:
-    """A name that can be a folder's."""
-    plain_name = re.sub(r"[^A-Za-z0-9_-]", "-", name)[: LONGEST_STAGE_NAME - len("stage-")]
-    return plain_name if plain_name[:1].isalpha() and plain_name != AT_THE_START else f"stage-{plain_name}"
-
-
-def _shared(configs: Sequence[Mapping[str, Any]]) -> Tree:
-    """Return the keys that all configurations share, section by section."""
-    shared: Tree = {}
-    for key, value in configs[0].items():
-        values = [tree[key] for tree in configs if key in tree]
-        if len(values) < len(configs):
-            continue
-        if all(isinstance(each, dict) for each in values):
-            inner = _shared(values)
-            shared |= {key: inner} if inner else {}
-        elif all(each == value for each in values):
-            shared[key] = value
-    return shared
-
-
-def _beside(tree: Mapping[str, Any], shared: Mapping[str, Any]) -> Tree:
-    """Return the keys of a tree that are not shared by all."""
-    rest: Tree = {}
-    for key, value in tree.items():
-        if isinstance(value, dict) and isinstance(there := shared.get(key), dict):
-            inner = _beside(value, there)
-            rest |= {key: inner} if inner else {}
-        elif key not in shared:
-            rest[key] = value
-    return rest
-
-
-def _entry(key: str, value: Any, stages: Sequence[_Stage]) -> Entry:
-    """Report entry of a key. For a key of one stage it says what became of it; for a key of all stages, what each stage
-    did with it."""
-    if match := _AT.fullmatch(key):
-        stage = next(stage for stage in stages if stage.number == int(match[1]))
-        if match[2] == _NAME:
-            return Entry(key, value, "mapped", f"stages.{stage.name}, whose exp_name has it at its end")
-        entries = [entry for entry in stage.imported.entries if entry.key == match[2]]
-        return replace(entries[0], key=key) if entries else Entry(key, value, _UNUSED, "empty: not given")
-    entries = [
-        (stage.name, entry)
-        for stage in stages
-        if key.partition(".")[0] not in {other.partition(".")[0] for other in stage.stage_keys}
-        for entry in stage.imported.entries
-        if entry.key == key
-    ]
-    if not entries:
-        return Entry(key, value, _UNUSED, f"every stage has a section {key.partition('.')[0]} of its own")
-    outcome = min((entry for _, entry in entries), key=lambda entry: _WEIGHT.index(entry.outcome)).outcome
-    return Entry(
-        key, value, outcome, _notes([each for each in entries if each[1].outcome != _UNUSED or outcome == _UNUSED])
-    )
-
-
-def _notes(entries: Sequence[tuple[str, Entry]]) -> str:
-    by_note: dict[str, list[str]] = {}
-    for name, entry in entries:
-        by_note.setdefault(entry.note, []).append(name)
-    if len(by_note) == 1:
-        return entries[0][1].note
-    return " ".join(f"[{', '.join(names)}] {note}" for note, names in by_note.items())
-
-
-def _stage_notes(stages: Iterable[_Stage]) -> Iterator[str]:
-    """Yield the notes of each stage, with its name."""
-    for stage in stages:
-        for note in stage.imported.notes:
-            yield type(note)(f"[{stage.name}] {note}")
-
-
-def _defaults(stages: Iterable[_Stage]) -> dict[str, str]:
-    reasons: dict[str, str] = {}
-    for stage in stages:
-        for target, why in stage.imported.defaults.items():
-            if reasons.setdefault(target, why) != why:
-                reasons[f"stages.{stage.name}.{target}"] = why
-    return reasons
+def _with_trainer_config(original: SourceKeys, source: Path | None) -> SourceKeys:
+    """The keys with those of the file of `trainer_config_path`, where it lies beside the YAML, whose own keys count
+    before them."""
+    path = next((value for key, value in original.keys if key == f"{_CONFIG}_path"), None)
+    file = beside(path, source) if isinstance(path, str) and source is not None else None
+    if file is None or file.suffix not in YAML_ENDINGS:
+        return original
+    there = {key for key, _ in original.keys}
+    more = [(f"{_CONFIG}.{key}", value) for key, value in resolved_leaves(read_yaml(file))]
+    keys = [(key, ReadPath(value) if key == f"{_CONFIG}_path" else value) for key, value in original.keys]
+    return replace(original, keys=(*keys, *(item for item in more if item[0] not in there)))

@@ -10,11 +10,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from roll.importers.rows import data
 from roll.importers.verl.reward_sources import is_known_source
 from roll.utils.files import path_info
 
 _HIGHEST, _MOST_FILES, _MOST_BYTES = 8, 4000, 1 << 20
 _BESIDE = ("tests", "examples", "docs", "scripts", "build")
+_MANAGERS = Path("verl/workers/reward_manager")
+_ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow)
+_WHOLE = re.compile(r"\bcat\(\(valid_prompt_ids, *valid_response_ids")
+_COUNTER = re.compile(r"\w*(count|step|index|idx|num)\w* [+-] 1|[ij] \+ 1")
 _ALGORITHMS = Path("verl/trainer/ppo/core_algos.py")
 _VANILLA = "register_policy_loss('vanilla')"
 _SCORES = Path("verl/utils/reward_score/__init__.py")
@@ -71,10 +76,38 @@ class Checkout:
         used += [functions[name] for each in used for name in map(_name, ast.walk(each)) if name in functions]
         return not used or any(map(_is_bounded, (node for each in used for node in ast.walk(each))))
 
-    @property
-    def scores_in_program(self) -> bool:
-        """Whether the program chooses the reward of a row itself, other than verl's."""
-        return _is_own_choice(self.program)
+    def managers(self, name: str) -> list[Path]:
+        """Return where versions of verl have the class around rewards of this name: the first had it in the program."""
+        return [self.program, self.root / _MANAGERS.with_suffix(".py"), self.root / _MANAGERS / f"{name}.py"]
+
+    def text_of(self, name: str) -> str:
+        """Return the code of the class around rewards."""
+        return "\n".join(map(_text, self.managers(name)))
+
+    def scores_in_program(self, name: str) -> bool:
+        """Whether the program, or its class around rewards, chooses the reward of a row otherwise than verl's."""
+        return any(map(_is_own_choice, self.managers(name)))
+
+    def computes_rewards(self, name: str) -> str:
+        """Return what the class around rewards computes beside verl's, with its place; empty where it is verl's."""
+        for path in self.managers(name):
+            classes = (node for node in ast.walk(_tree(path)) if isinstance(node, ast.ClassDef))
+            for node in (node for each in classes if "Manager" in each.name for node in _behind_rewards(each)):
+                if _is_sum(node) and (text := ast.unparse(node)) not in data("verl/managers.yaml"):
+                    return f"{path.relative_to(self.root)}:{getattr(node, 'lineno', 1)}: {text}"
+        return ""
+
+    def reads_turns(self, name: str) -> bool:
+        """Whether rewards get prompt and answer as one text, and look for the turn of the assistant in it."""
+        texts = map(_text, [self.program, *(self.root / _SCORES).parent.rglob("*.py")])
+        return _WHOLE.search(self.text_of(name)) is not None and any("ssistant" in text for text in texts)
+
+    def is_switch(self, key: str) -> bool:
+        """Whether a key does nothing but turn parts of the code on: each line that names it is an `if` of it alone."""
+        name = re.escape(key.rpartition(".")[2])
+        named, alone = rf"(?:\.|[\"']){name}\b", rf"(?:\.{name}|\.get\([\"']{name}[\"'](?:, *(?:False|None))?\))"
+        lines = [line for _, text in _texts(self.root) for line in text.split("\n") if re.search(named, line)]
+        return bool(lines) and all(re.fullmatch(rf"\s*(?:el)?if [\w.]+{alone}(?: and .*)?:\s*", line) for line in lines)
 
     @property
     def reward(self) -> dict[str, Any]:
@@ -103,8 +136,9 @@ def checkout_of(module: str, script: Path) -> Checkout | None:
 def _texts(root: Path) -> tuple[tuple[str, str], ...]:
     """Return the texts of a checkout's packages by their paths below it; folders of data are not walked through."""
     packages = [path.parent for path in sorted(root.glob("*/__init__.py")) if path.parent.name not in _BESIDE]
-    files = [path for package in packages for path in sorted(package.rglob("*.py"))]
-    return tuple((str(path.relative_to(root)), _text(path)) for path in files[:_MOST_FILES])
+    files = [path.relative_to(root) for package in packages for path in sorted(package.rglob("*.py"))]
+    shown = [path for path in files if not any(part.startswith(".") for part in path.parts)]
+    return tuple((str(path), _text(root / path)) for path in shown[:_MOST_FILES])
 
 
 def _text(path: Path) -> str:
@@ -121,6 +155,38 @@ def _tree(path: Path) -> ast.Module:
         return ast.Module([], [])
 
 
+def _behind_rewards(manager: ast.ClassDef) -> Iterator[ast.AST]:
+    """Yield the code from which a class makes the numbers in its tensor of rewards."""
+    parts = list(ast.walk(manager))
+    sets = [node for node in parts if isinstance(node, ast.Assign | ast.AugAssign)]
+    made = {id(node): node.targets if isinstance(node, ast.Assign) else [node.target] for node in sets}
+    todo: list[ast.AST] = [
+        node.value
+        for node in sets
+        if any(
+            isinstance(each, ast.Subscript) and "reward_tensor" in ast.unparse(each.value) for each in made[id(node)]
+        )
+    ]
+    names = set[str]()
+    while todo:
+        inner = list(ast.walk(todo.pop()))
+        yield from inner
+        new = {_name(node) or getattr(node, "attr", "") for node in inner} - names - {""}
+        names |= new
+        todo += [node for node in sets if any(_name(part) in new for each in made[id(node)] for part in ast.walk(each))]
+        todo += [node for node in parts if isinstance(node, ast.FunctionDef) and node.name in new]
+
+
+def _is_sum(node: ast.AST) -> bool:
+    """Whether this computes with numbers, and does more than count."""
+    if not (isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, _ARITHMETIC)):
+        return False
+    if isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Constant):
+        return False
+    is_text = any(isinstance(part, ast.Constant) and isinstance(part.value, str) for part in ast.walk(node))
+    return not is_text and not _COUNTER.fullmatch(ast.unparse(node))
+
+
 def _is_bounded(node: ast.AST) -> bool:
     """Whether this is a product with clip_ratio_c."""
     factors = [node.left, node.right] if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) else []
@@ -135,7 +201,11 @@ def _is_own_choice(path: Path) -> bool:
 
 
 def _takes_others(choice: ast.FunctionDef) -> bool:
-    """Whether the last branch of a choice by source returns a reward instead of raising, or nothing is chosen."""
+    """Whether the last branch of a choice by source returns a reward instead of raising, or nothing is chosen. An old
+    name that calls another choice decides nothing itself."""
+    called = {ast.unparse(node.func) for node in ast.walk(choice) if isinstance(node, ast.Call)}
+    if called & {*_SCORE_FUNCTIONS} - {choice.name}:
+        return False
     if not any(
         isinstance(node, ast.If) and "data_source" in map(_name, ast.walk(node.test)) for node in ast.walk(choice)
     ):

@@ -227,7 +227,7 @@ def rewards(source: SourceLookup) -> CombinedKeys:
     if path:
         name = source("custom_reward_function.name")
         path = str(path).removeprefix("pkg://").removeprefix("file://")
-        args = {"path": path, "name": name, "kwargs": source.below("custom_reward_function.reward_kwargs")}
+        args = {"path": path, "name": name, "kwargs": source.section("custom_reward_function.reward_kwargs")}
         args = {key: value for key, value in args.items() if value != {}}
         args |= {"data_source_key": column} if (column := source("data.reward_fn_key")) != "data_source" else {}
         settings: dict[str, Any] = {f"{at}.reward": "verl_function", f"{at}.reward_args": args}

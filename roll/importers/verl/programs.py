@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import types
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -21,7 +22,7 @@ _ROOTS = ("verl", "recipe")
 class Fork:
     """A file of `data/forks`. `program`: its module, `keys`: some of its own, of which either tells it. `says`: what
     the YAML is instead, `names`: verl's for its keys, `defaults`: those of its own configuration, `without`: rows that
-    do not hold."""
+    do not hold. `scores`: the reward in the fork's program that is the one of here."""
 
     path: str
     program: str = ""
@@ -30,6 +31,7 @@ class Fork:
     names: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     without: str = "(?!)"
+    scores: str = "(?!)"
     rows: tuple[Row, ...] = ()
 
     def fits(self, module: str, keys: Collection[str]) -> bool:
@@ -69,21 +71,28 @@ def forked(table: Table, module: str, keys: Collection[str]) -> Table:
     return table
 
 
-def program_notes(words: Sequence[str], checkout: Checkout | None = None, is_scored: bool = False) -> Iterator[str]:
+def program_notes(
+    words: Sequence[str],
+    checkout: Checkout | None = None,
+    is_scored: bool = False,
+    keys: Mapping[str, Any] = types.MappingProxyType({}),
+) -> Iterator[str]:
     """Yield notes about a program other than verl's trainers, as far as its name and its file tell. `is_scored`: a
     file with the function of the reward is named.
 
     Example: python3 -m recipe.spin.main_spin has pairs of answers, and a loss of its own.
     """
     name = module_of(words)
-    is_verls = checkout is not None and checkout.is_verls
     if not name or "$" in name or "`" in name:
         return
     known = [fork for fork in _forks() if fork.program and re.fullmatch(fork.program, name)]
     yield from (Change(fork.says.replace("<program>", name).strip()) for fork in known if fork.says)
-    is_own = not known or (checkout is not None and checkout.scores_in_program)
-    if checkout is not None and is_verls and is_own and not is_scored and not any(fork.rows for fork in known):
-        yield Change(_SCORES.format(name, checkout.program.name))
+    is_verls = checkout is not None and checkout.is_verls
+    if checkout is not None and is_verls and not is_scored and not any(fork.rows for fork in known):
+        manager = str(keys.get("reward_model.reward_manager") or "naive")
+        is_theirs = any(re.search(fork.scores, checkout.text_of(manager)) for fork in _forks() if fork.fits(name, keys))
+        if not known or (checkout.scores_in_program(manager) and not is_theirs):
+            yield Change(_SCORES.format(name, checkout.program.name))
     if not known and not is_verls:
         yield Change(
             f"{name} is a program of its own: what it does beside the keys, and its own defaults, are not read."

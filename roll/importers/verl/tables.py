@@ -35,7 +35,13 @@ from roll.importers.verl.releases import (
 )
 from roll.importers.verl.sft_rows import SFT
 from roll.importers.verl.turns import plays, turns_table
-from roll.importers.verl.variables import read_by_own_code
+from roll.importers.verl.variables import (
+    is_carried,
+    key_of_variable,
+    own_variables,
+    read_by_own_code,
+    runs_own_code,
+)
 
 _OF_SFT = ("model.partial_pretrain", "data.prompt_dict_keys", "data.multiturn.enable", "data.max_length", "optim.lr")
 CONFIG_NAME = "config-name"
@@ -93,11 +99,16 @@ def import_verl(
     command, found = original.command, None
     checkout = checkout_of(module_of(command.program), script) if command and script else None
     notes = [*notes, *verl_notes(original, checkout)]
+    if (checkout is not None and checkout.reward) or runs_own_code({_known_as(key): value for key, value in keys}):
+        variables = own_variables(command).items()
+        keys += [(f"${name}", value) for name, value in variables if is_carried(name, value)]
     if command and script and checkout is not None:
-        own = {OWN_REWARD: checkout.reward, NO_DUAL_CLIP: not checkout.has_dual_clip}
-        own |= {} if checkout.has_kl_in_reward else {"algorithm.use_kl_in_reward": False}
-        notes += [_UNBOUNDED] if own[NO_DUAL_CLIP] else []
-        table = replace(table, place_of=checkout.place_of, program={**own, **table.program})
+        of_code = {OWN_REWARD: checkout.reward, NO_DUAL_CLIP: not checkout.has_dual_clip}
+        of_code |= {} if checkout.has_kl_in_reward else {"algorithm.use_kl_in_reward": False}
+        notes += [_UNBOUNDED] if of_code[NO_DUAL_CLIP] else []
+        table = replace(
+            table, place_of=checkout.place_of, is_switch=checkout.is_switch, program={**of_code, **table.program}
+        )
         found = of_program(checkout, command, script) if version is None else None
     if found is not None:
         below = fitting(name, own)[0][0] if found[1].bases else None
@@ -225,7 +236,8 @@ def verl_notes(original: SourceKeys, checkout: Checkout | None = None) -> Iterat
     shows = verl_table(original).pipeline == VERL_RL.pipeline
     yield from picture_notes({_known_as(key): value for key, value in verl_keys(original)}, shows)
     is_scored = bool(values.get("custom_reward_function.path") or values.get("reward_model.enable"))
-    yield from program_notes(original.command.program if original.command else (), checkout, is_scored)
+    yield from program_notes(original.command.program if original.command else (), checkout, is_scored, values)
+    yield from _computed_rewards(original, checkout, str(values.get("reward_model.reward_manager") or "naive"))
     if values.get("algorithm.filter_groups.enable") is True and not _filters(original):
         yield _UNFILTERED
     if not is_stream(module_of(original.command.program) if original.command else "", values):
@@ -245,9 +257,34 @@ def verl_notes(original: SourceKeys, checkout: Checkout | None = None) -> Iterat
             yield f"--{flag} {value} is unknown, so verl's default is used: give {known_as}=8 after the file."
 
 
+def _computed_rewards(original: SourceKeys, checkout: Checkout | None, manager: str) -> Iterator[str]:
+    """Yield what a checkout's class around rewards makes of them, unless a file with all of it is named here."""
+    command = original.command
+    if checkout is None or command is None:
+        return
+    if any(word.startswith(_OWN_SCORES) for word in original.overrides[len(command.overrides) :]):
+        return
+    if place := checkout.computes_rewards(manager):
+        yield Change(
+            f"The checkout's class around rewards computes with them ({place}), which is not read. Give a file with "
+            f"compute_score(data_source, solution_str, ground_truth, extra_info) that does: {_OWN_SCORES}FILE"
+        )
+    if checkout.reads_turns(manager):
+        yield Change(
+            "The checkout's rewards look for the assistant's turn in prompt and answer together; here they get the "
+            "answer alone, and may find nothing. Give a file whose compute_score puts the beginning of that turn "
+            f"before solution_str and calls theirs: {_OWN_SCORES}FILE"
+        )
+
+
+_OWN_SCORES = "custom_reward_function.path="
+
+
 @lru_cache(maxsize=10000)
 def _known_as(key: str) -> str:
     """Name of a key in the table: without the section of Ascend's guide and without a launcher's words."""
+    if key.startswith("$") and key[1:] not in TRACKER_VARIABLES:
+        return key_of_variable(key[1:])
     key = FLAGS.get(key.removeprefix("--"), key).removeprefix(f"{ASCEND}.")
     key = f"{ROLLOUT}.{key}" if key.startswith("engine_kwargs.") else key
     return next((older + key[len(newer) :] for newer, older in _RENAMED if _is_below(key, newer)), key)

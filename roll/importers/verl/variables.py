@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from roll.importers.rows import CombinedKeys, SourceLookup
-from roll.importers.script import Command
+from roll.importers.script import Command, is_open
 from roll.importers.verl.common import ROLLOUT
 from roll.platforms.table import PLATFORMS
 from roll.utils.secrets import is_secret_key
@@ -44,14 +44,29 @@ _OWN_CODE = (
 )
 
 
+def runs_own_code(values: Mapping[str, Any]) -> bool:
+    """Whether a file of the user's own scores answers or answers calls."""
+    return any(values.get(key) for key in _OWN_CODE)
+
+
+def own_variables(command: Command | None) -> dict[str, str]:
+    """Return what a script exports, and its own code may read."""
+    variables = command.environment if command else {}
+    return {name: value for name, value in variables.items() if not _OF_LIBRARIES.fullmatch(name)}
+
+
+def is_carried(name: str, value: str) -> bool:
+    """Whether a YAML can hold the value of a variable: it is known, and leads to no packages of the machine."""
+    return not (is_open(value) or is_secret_key(name) or name == "PYTHONPATH")
+
+
+def key_of_variable(name: str) -> str:
+    """Return the key of a variable of verl's workers."""
+    return f"{_OF_RAY}.{name}"
+
+
 def read_by_own_code(command: Command | None, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a note on what a script exports and puts into no word of its command, where code of the user's runs."""
-    if command is None:
-        return
-    used, variables = " ".join(command.overrides), command.environment.items()
-    names = [name for name, value in variables if not _OF_LIBRARIES.fullmatch(name) and value not in used]
-    if names and any(values.get(key) for key in _OWN_CODE):
-        yield (
-            f"The script exports {', '.join(names)}, which its own code may read: system_envs gives variables to the "
-            "workers of a run, or export them where it starts."
-        )
+    """Yield a note on what a script exports and no YAML can hold, where code of the user's runs."""
+    names = [name for name, value in own_variables(command).items() if not is_carried(name, value)]
+    if names and runs_own_code(values):
+        yield f"The script exports {', '.join(names)}, which its own code may read: export them where the run starts."

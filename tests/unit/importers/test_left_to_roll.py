@@ -19,10 +19,7 @@ from tests.unit.importers.test_import import SOURCES
 RATES = ("algorithm.optimizer.lr=null", "actor_rollout_ref.actor.optim.lr=null")
 CASES: list[tuple[Path, tuple[str, ...]]] = [(source, ()) for source in SOURCES]
 CASES += [
-    (source, (word,))
-    for source in SOURCES
-    for word in RATES
-    if source.name.startswith(("verl", "trinity", "guide")) and "stages" not in source.name
+    (source, (word,)) for source in SOURCES for word in RATES if source.name.startswith(("verl", "trinity", "guide"))
 ]
 ROLL: dict[str, Any] = {
     "pretrain": "org/m",
@@ -40,11 +37,9 @@ def test_nothing_is_chosen_for_what_was_imported(
 ) -> None:
     monkeypatch.setattr(machine_module, "this_machine", lambda: Machine(8, 80e9, frozenset({"vllm", "deepspeed"})))
     found = imported_from(read(source, words), source=source)
-    for stage in found.tree.get("stages", [{}]):
-        tree = {**found.tree, **stage}
-        spec = PIPELINES[tree.get("pipeline", found.pipeline)]
-        keys = {key: value for key, value in tree.items() if key not in ("stages", "name", "variables")}
-        assert not choose(spec, validate(spec.config_class(), keys))[1]
+    spec = PIPELINES[found.pipeline]
+    keys = {key: value for key, value in found.tree.items() if key != "variables"}
+    assert not choose(spec, validate(spec.config_class(), keys))[1]
 
 
 def imported(tmp_path: Path, tree: dict[str, Any]) -> Imported:

@@ -297,6 +297,12 @@ def test_gpus_are_counted_as_given() -> None:
     found = find_command(script)
     assert found.overrides == ("a.b=4", "a.c=8", "a.d=8") and "GPUs to the machine: 8 are taken" in found.notes[-1]
     assert overrides("python x a.b=$(nvidia-smi -L | grep -c H100)")[0].startswith("a.b=$(")
+    assert not find_command("echo $(nvidia-smi -L | wc -l) $CUDA_VISIBLE_DEVICES\npython x a.b=8").notes
+
+
+def test_a_comment_behind_a_backslash_ends_the_command() -> None:
+    found = find_command("# one\npython3 -m a.b x.y=1 \\\n    # z.a=2 \\\n    z.b=3\n")
+    assert (found.overrides, found.stray) == (("x.y=1",), ("z.b=3",))
 
 
 @cases("script, number, is_told")

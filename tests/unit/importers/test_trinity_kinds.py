@@ -1,4 +1,4 @@
-"""Trinity-RFT's stages, data operators and DPO become ours."""
+"""Trinity-RFT's data operators and DPO become ours, and of its stages the last."""
 
 from __future__ import annotations
 
@@ -29,59 +29,17 @@ def operators(*words: str) -> tuple[Imported, list[dict[str, Any]]]:
     return found, found.tree.get("experience_operators", [])
 
 
-def test_what_all_stages_say_stands_once_and_the_rest_in_its_stage() -> None:
-    tree = imported("stages").tree
-    first, second = tree["stages"]
-    assert (first["name"], first["pipeline"], second["name"], second["pipeline"]) == (
-        "sft-warmup",
-        "sft",
-        "rft",
-        "rlvr",
-    )
-    assert tree["pretrain"] == "org/model" and not {"pretrain", "exp_name", "save_steps"} & {*first, *second}
-    assert first["sft_train"]["training_args"]["learning_rate"] == 1e-5 and first["max_steps"] == 20
-    assert second["actor_train"]["training_args"]["learning_rate"] == 1e-6 and second["max_steps"] == 200
-    assert "rollout_batch_size" not in first and second["rollout_batch_size"] == 16
+def test_of_several_stages_the_last_is_imported_and_the_others_are_told() -> None:
+    path = FOLDER / "guide_trinity_stages.yaml"
+    found = imported_from(read(path), source=path)
+    assert (found.pipeline, found.tree["adv_estimator"]) == ("rlvr", "grpo") and "stages" not in found.tree
+    outcome, note = entry(found, "stages.0.algorithm.algorithm_type")
+    assert outcome == "changes the run" and "import its keys as a YAML without stages" in note
+    assert entry(found, "stages.1.stage_name")[0] == "asks for nothing"
+    assert [each.key for each in found.entries] == [key for key, _ in read(path).keys]
 
 
-def test_a_section_of_a_stage_replaces_that_of_all_stages_as_a_whole() -> None:
-    found = imported("stages")
-    assert entry(found, "algorithm.repeat_times")[0] == "mapped"
-    both = {"stages.0.algorithm.algorithm_type": "sft", "stages.0.algorithm.optimizer.lr": 1e-5}
-    assert both.items() <= {entry.key: entry.value for entry in found.entries}.items()
-    args = found.tree["stages"][0]["sft_train"]["training_args"]
-    assert args["per_device_train_batch_size"] * args["gradient_accumulation_steps"] * 8 == 64
-
-
-def test_a_key_that_two_stages_read_in_their_own_way_says_which_does_what() -> None:
-    outcome, note = entry(imported("stages"), "model.max_prompt_tokens")
-    assert (outcome, note) == ("mapped", "[sft-warmup] sequence_length: 1536. [rft] prompt_length: 512")
-
-
-def test_a_stage_that_is_a_part_of_a_run_is_not_to_be_had() -> None:
-    found = imported("stages", "mode=explore")
-    assert entry(found, "mode") == ("not available", "a stage samples and trains in one process")
-    assert entry(found, "stages.0.mode")[0] == "asks for nothing"
-    assert all("mode" not in stage for stage in found.tree["stages"])
-
-
-def test_stages_that_save_nothing_save_as_ours_do_since_they_hand_over_a_checkpoint() -> None:
-    tree = imported("stages", "trainer.save_interval=0").tree
-    assert not any("save_steps" in keys for keys in (tree, *tree["stages"]))
-
-
-def test_operators_on_tasks_choose_rows() -> None:
-    found = imported("stages")
-    args = found.tree["stages"][1]["actor_train"]["data_args"]
-    assert args["operators"] == [
-        {"name": "deduplicate"},
-        {"name": "length", "args": {"unit": "characters", "min": 10, "max": 2000}},
-    ]
-    assert args["file_name"] == ["data/sums.jsonl"], "what the task pipeline reads, not what it writes"
-    assert entry(found, f"{TASK}.operators.1.args.max_len")[0] == "approximated"
-
-
-def test_other_operators_on_tasks_run_by_data_juicers_own_package() -> None:
+def test_operators_on_tasks_run_by_data_juicers_own_package() -> None:
     words = (
         f"{TASK}.operators=[{{name: llm_difficulty_score_filter, args: {{text_key: q, min_score: 0.3, a: [b]}}}}]",
     )
@@ -92,25 +50,6 @@ def test_other_operators_on_tasks_run_by_data_juicers_own_package() -> None:
     assert entry(found, f"{TASK}.operators.0.args.min_score")[0] == "mapped"
 
 
-def test_a_file_of_operators_is_not_read_and_counts() -> None:
-    found = imported("stages", f"{TASK}.config_path=dj.yaml")
-    assert entry(found, f"{TASK}.config_path")[0] == "changes the run"
-    assert entry(found, f"{TASK}.operators.0.name")[0] == "changes the run"
-    assert "operators" not in found.tree["stages"][1]["actor_train"]["data_args"]
-
-
-def test_shaping_of_rewards_is_one_operator_for_each_of_its_parts() -> None:
-    shapes = "[{stats_key: a, op_type: SUB, weight: 2.0}, {stats_key: b, op_type: MUL}]"
-    at = f"{SAMPLES}.operators=[{{name: reward_shaping_mapper, args: {{reward_shaping_configs: {shapes}}}}}]"
-    found, made = operators(at)
-    assert made == [
-        {"name": "reward_shaping", "args": {"stat": "a", "op": "subtract", "weight": 2.0}},
-        {"name": "reward_shaping", "args": {"stat": "b", "op": "multiply", "weight": 1.0}},
-    ]
-    outcome, note = entry(found, f"{SAMPLES}.operators.0.args.reward_shaping_configs.1.stats_key")
-    assert outcome == "approximated" and "has to report a, b" in note
-
-
 def test_the_least_deviation_is_that_of_a_sample() -> None:
     """Of 4 answers the deviation over n - 1 is sqrt(4 / 3) times that over n: .3 becomes .346."""
     _, made = operators(f"{SAMPLES}.operators=[{{name: reward_std_filter, args: {{threshold: 0.3}}}}]")
@@ -118,7 +57,7 @@ def test_the_least_deviation_is_that_of_a_sample() -> None:
 
 
 def test_operators_that_are_not_here_are_told_one_by_one() -> None:
-    names = ("reward_filter", "dapo_dynamic_sampling", "invalid_reward_filter", "mask_response_truncated")
+    names = ("reward_shaping_mapper", "dapo_dynamic_sampling", "invalid_reward_filter", "mask_response_truncated")
     found, made = operators(f"{SAMPLES}.operators=[{', '.join(f'{{name: {name}}}' for name in names)}]")
     assert made == [{"name": "mean_filter", "args": {"threshold_down": 0.0, "threshold_up": 1.0}}]
     told = [entry(found, f"{SAMPLES}.operators.{i}.name")[0] for i in range(4)]

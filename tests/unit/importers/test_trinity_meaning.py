@@ -236,15 +236,6 @@ def test_what_is_lost_of_the_matter_makes_another_run(words: list[str]) -> None:
     assert any(change.startswith(words[0].partition("=")[0]) for change in found.changes), found.changes
 
 
-def test_shaping_by_a_stat_that_nobody_reports_any_more_is_lost_with_it() -> None:
-    shaping = "{name: reward_shaping_mapper, args: {reward_shaping_configs: [{stats_key: llm_quality_score}]}}"
-    key = "data_processor.experience_pipeline.operators"
-    found = imported(f"{key}=[{{name: data_juicer, args: {{config_path: dj.yaml}}}}, {shaping}]")
-    assert "experience_operators" not in found.tree
-    outcome, note = entry(found, f"{key}.1.args.reward_shaping_configs.0.stats_key")
-    assert outcome == "changes the run" and "data_juicer would, before it" in note
-
-
 # --- the rest of the guide
 
 

@@ -65,32 +65,13 @@ def test_a_part_of_a_run_is_imported_as_such_and_passes_a_dry_run(
     assert code == 0, capsys.readouterr().err
 
 
-def test_the_replay_buffer_becomes_reuse_with_a_bound_on_the_age() -> None:
-    at = f"{BUFFER}.replay_buffer"
-    words = (
-        "mode=train", f"{at}.enable=true", f"{at}.reuse_cooldown_time=30", f"{at}.priority_fn_args.use_count_limit=5",
-        f"{at}.priority_fn=linear_decay_use_count_control_randomization", f"{BUFFER}.storage_type=sql",
-    )  # fmt: skip
-    found = imported(*words)
-    assert found.tree["experience"]["reuse"] == {
-        "enable": True,
-        "cooldown_s": 30.0,
-        "priority": "decay_limit_randomization",
-        "decay": 2.0,
-        "use_limit": 5,
-        "sigma": 0.0,
-    }
-    assert found.tree["max_staleness"] == 4
-    assert entry(found, f"{BUFFER}.path")[0] == "asks for nothing"
-    assert entry(found, f"{at}.enable")[0] == "approximated"
-
-
 def test_what_a_run_in_one_process_has_no_use_for_is_said() -> None:
     at = f"{BUFFER}.replay_buffer"
     found = imported(f"{at}.enable=true", f"{BUFFER}.max_read_timeout=60")
     outcome, note = entry(found, f"{at}.enable")
     assert outcome == "asks for nothing" and "without reuse_cooldown_time" in note
-    outcome, note = entry(imported(f"{at}.enable=true", f"{at}.reuse_cooldown_time=30"), f"{at}.enable")
+    back = imported(f"{at}.enable=true", f"{at}.reuse_cooldown_time=30")
+    outcome, note = entry(back, f"{at}.reuse_cooldown_time")
     assert outcome == "changes the run" and "experience.reuse" in note
     assert entry(found, f"{BUFFER}.max_read_timeout")[0] == "asks for nothing"
     assert entry(found, f"{BUFFER}.storage_type")[0] == "asks for nothing"

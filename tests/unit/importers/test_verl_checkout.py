@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported, read
 from roll.importers.verl.checkout import _is_own_choice
@@ -64,6 +66,64 @@ def test_keys_are_judged_by_what_the_code_reads(tmp_path: Path) -> None:
     assert found.tree["add_token_level_kl"] is False, "the call is commented out there"
 
 
+MANAGER = """
+class NaiveRewardManager:
+    def __call__(self, data):
+        for i in range(len(data)):
+            score = self.compute_score(data_source=data[i].source)
+            reward_tensor[i, valid_response_length - 1] = {}
+            if data_source not in printed:
+                printed[data_source] = 0
+            printed[data_source] += 1
+"""
+
+
+@pytest.mark.parametrize(("score", "asks"), [("score", False), ("alpha * score - beta * length", True)])
+def test_rewards_that_the_class_around_them_computes_are_asked_for(score: str, asks: bool, tmp_path: Path) -> None:
+    at = tmp_path / "verl" / "verl" / "workers" / "reward_manager"
+    at.mkdir(parents=True)
+    (at / "naive.py").write_text(MANAGER.format(score))
+    found = checkout(tmp_path, f"python3 -m verl.trainer.main_ppo {WORDS} custom_reward_function.path=own.py")
+    told = [change for change in found.changes if "verl/workers/reward_manager/naive.py:6: alpha * score" in change]
+    assert bool(told) is asks
+    named = imported_from(
+        read(tmp_path / "run.sh", ["custom_reward_function.path=all.py"]), "verl", tmp_path / "run.sh"
+    )
+    assert not any("class around rewards" in change for change in named.changes)
+
+
+@pytest.mark.parametrize(("text", "asks"), [("answer.split('Assistant:')", True), ("answer", False)])
+def test_a_reward_that_looks_for_a_turn_gets_no_prompt_here(text: str, asks: bool, tmp_path: Path) -> None:
+    for name, code in (
+        ("workers/reward_manager.py", "x = torch.cat((valid_prompt_ids, valid_response_ids))\n"),
+        ("utils/reward_score/own.py", f"{text}\n"),
+    ):
+        path = tmp_path / "verl" / "verl" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(code)
+    found = checkout(tmp_path, f"python3 -m verl.trainer.main_ppo {WORDS}", source="mine")
+    assert any("look for the assistant's turn" in change for change in found.changes) is asks
+
+
+def test_a_switch_of_a_fork_that_is_off_asks_for_nothing(tmp_path: Path) -> None:
+    words = f"{WORDS} trainer.mine=False trainer.other=False trainer.hidden=False"
+    (tmp_path / "verl/verl/trainer/ppo/.ipynb_checkpoints").mkdir(parents=True)
+    (tmp_path / "verl/verl/trainer/ppo/.ipynb_checkpoints/old.py").write_text("x = config.trainer.hidden\n")
+    (tmp_path / "verl/verl/trainer/ppo/own.py").write_text(
+        "if self.config.trainer.mine:\n    a()\nif config.trainer.get('mine', False):\n    b()\n"
+        "if config.trainer.other:\n    c()\nd(config.trainer.other)\n"
+    )
+    found = checkout(tmp_path, f"python3 -m verl.trainer.main_ppo {words}")
+    outcomes = [entry(found, f"trainer.{name}")[0] for name in ("mine", "other", "hidden")]
+    assert outcomes == ["asks for nothing", "changes the run", "asks for nothing"]
+
+
+def test_what_a_script_exports_for_a_reward_of_its_own_goes_with_the_run(tmp_path: Path) -> None:
+    exports = "export MODE=1 NCCL_DEBUG=INFO OWN=$(hostname) API_KEY=sk-1 PYTHONPATH=/code\n"
+    found = checkout(tmp_path, f"{exports}python3 -m verl.trainer.main_ppo {WORDS}", RETURNS, "mine")
+    assert found.tree["system_envs"] == {"MODE": "1"} and entry(found, "$MODE")[0] == "mapped"
+
+
 @cases("product, is_bounded")
 def test_a_dual_clip_is_one_that_the_loss_of_the_checkout_has(product: str, is_bounded: bool, tmp_path: Path) -> None:
     own, losses = "}\nactor_rollout_ref: {actor: {clip_ratio: 0.2, clip_ratio_c: 5}", LOSSES.format(product)
@@ -123,3 +183,9 @@ def test_the_first_node_starts_the_run(tmp_path: Path) -> None:
 def test_variables_of_a_program_are_no_keys(tmp_path: Path) -> None:
     found = checkout(tmp_path, f"env A=1 B=2 python3 -c pass\npython3 -m verl.trainer.main_ppo {WORDS}\n")
     assert found.tree["pretrain"] == "m"
+
+
+def test_a_release_is_judged_by_the_keys_of_the_command_beside_a_checkout(tmp_path: Path) -> None:
+    checkout(tmp_path, f"python3 -m verl.trainer.main_ppo {WORDS} actor_rollout_ref.rollout.mode=async")
+    found = imported_from(read(tmp_path / "run.sh"), "verl", tmp_path / "run.sh", version="v0.1")
+    assert any(note.startswith("Verl v0.1 has no actor_rollout_ref.rollout.mode") for note in found.notes)

@@ -248,6 +248,12 @@ def test_the_time_of_a_reward_is_told_where_verl_has_no_limit() -> None:
     assert not any("30 s" in note for note in of("data.train_files=/d/gsm8k/a.parquet").notes), "math_rule is quick"
 
 
+def test_arguments_of_a_reward_reach_it_as_they_are_written() -> None:
+    kwargs = "custom_reward_function.reward_kwargs={weights: {form: 0.1}, parts: [{name: a}, {name: b}]}"
+    made = at(of("custom_reward_function.path=mine.py", f"+{kwargs}"), "rewards.verl.reward_args")
+    assert made["kwargs"] == {"weights": {"form": 0.1}, "parts": [{"name": "a"}, {"name": "b"}]}
+
+
 def test_a_launcher_says_nodes_and_gpus_apart() -> None:
     command = "torchrun --nnodes=3 --nproc-per-node=4 -m verl.trainer.sft_trainer data.train_files=a model.path=m"
     found = find_command(command)
@@ -315,14 +321,13 @@ def test_variables_of_the_workers_of_ray_are_those_of_workers_here() -> None:
 
 
 @pytest.mark.parametrize(("key", "is_told"), [("custom_reward_function.path=r.py", True), ("data.seed=1", False)])
-def test_variables_that_a_reward_of_ones_own_may_read_are_told(key: str, is_told: bool) -> None:
+def test_variables_that_a_reward_of_ones_own_may_read_go_with_the_run(key: str, is_told: bool) -> None:
     script = "export REWARD_MODE=partial MODEL=/m/a NCCL_DEBUG=INFO PYTHONUNBUFFERED=1 PYTHONPATH=/code HOME=/h\n"
     command = f"python3 -m verl.trainer.main_ppo {' '.join([*GRPO, *DATA])} {MODEL}.path=$MODEL {key}"
     found = imported_from(source_keys(Composed(), (), find_command(script + command)), "verl")
     told = [note for note in found.notes if "The script exports" in note]
-    assert [note.split(", which")[0] for note in told] == (
-        ["The script exports PYTHONPATH, REWARD_MODE"] if is_told else []
-    )
+    assert [note.split(", which")[0] for note in told] == (["The script exports PYTHONPATH"] if is_told else [])
+    assert found.tree.get("system_envs") == ({"MODEL": "/m/a", "REWARD_MODE": "partial"} if is_told else None)
 
 
 @pytest.mark.parametrize(("program", "cut"), [("recipe.dapo.main_dapo", True), ("verl.trainer.main_ppo", False)])
