@@ -186,8 +186,8 @@ _UNREAD = (
 )
 _COMMAND, _TRAINING = "The command: ", "--training "
 _STRAY = (
-    "{0} begins a line of its own, and the line before ends without a backslash: to the shell it is another command, "
-    "and counts for nothing. Give it after the file if it belongs to it."
+    "{0} begins a line of its own, and the line before ends without a backslash, or is a comment: to the shell it is "
+    "another command, and counts for nothing. Give it after the file if it belongs to it."
 )
 
 

@@ -57,6 +57,8 @@ _READ = re.compile(r"(^pretrain|file_name|dataset_name|name_or_path)$")
 UNKNOWN = "the importer does not know"
 _PASSED_ON = re.compile(r"kwargs|override|params|_config\b")
 """Parts of keys whose section goes to another library as a whole."""
+_TERM = re.compile(r"(coef|coeff|label_smoothing|bonus)$")
+"""Unknown keys that weigh a term of a loss or a reward."""
 _NOT_GIVEN: tuple[Any, ...] = (None, "", {}, [])
 """Values of an unknown key that can ask for nothing."""
 
@@ -211,6 +213,8 @@ class _Conversion:
             place = self._table.place_of(key)
             if place == "" and not _PASSED_ON.search(key):
                 return Entry(key, value, "asks for nothing", "no file of the checkout names it")
+            if isinstance(value, int | float) and value == 0 and _TERM.search(key):
+                return Entry(key, value, "asks for nothing", "a term of weight 0")
             if value is False and self._table.is_switch(key):
                 return Entry(key, value, "asks for nothing", "a switch of the checkout's, which is off")
             text = f"{UNKNOWN} this key of {self._table.system}.{self._table.nearest(known_as)}"

@@ -161,6 +161,8 @@ def find_command(
     if not _commands(found):
         late = " It does not end within 5 s of computing." if found.is_late else ""
         usual = "such as `python -m ... data.x=1`, or with --config-name"
+        given = [word for each in found.started for word in each.argv if word.endswith((".yaml", ".yml"))]
+        late += f" It gives {given[0]} to a program: import that file." if given else ""
         raise ConfigError(
             f"{path} has no command with key=value words, {usual}.{late}", *found.notes, *found.errors[-5:]
         )

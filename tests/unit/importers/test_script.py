@@ -300,6 +300,11 @@ def test_gpus_are_counted_as_given() -> None:
     assert not find_command("echo $(nvidia-smi -L | wc -l) $CUDA_VISIBLE_DEVICES\npython x a.b=8").notes
 
 
+def test_a_yaml_that_a_program_is_given_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"It gives /x/c.yaml to a program: import that file."):
+        find_command("set -x\npython3 -m a.b /x/c.yaml")
+
+
 def test_a_comment_behind_a_backslash_ends_the_command() -> None:
     found = find_command("# one\npython3 -m a.b x.y=1 \\\n    # z.a=2 \\\n    z.b=3\n")
     assert (found.overrides, found.stray) == (("x.y=1",), ("z.b=3",))

@@ -106,7 +106,7 @@ def test_a_reward_that_looks_for_a_turn_gets_no_prompt_here(text: str, asks: boo
 
 
 def test_a_switch_of_a_fork_that_is_off_asks_for_nothing(tmp_path: Path) -> None:
-    words = f"{WORDS} trainer.mine=False trainer.other=False trainer.hidden=False"
+    words = f"{WORDS} trainer.mine=False trainer.other=False trainer.hidden=False +trainer.my_coef=0.0"
     (tmp_path / "verl/verl/trainer/ppo/.ipynb_checkpoints").mkdir(parents=True)
     (tmp_path / "verl/verl/trainer/ppo/.ipynb_checkpoints/old.py").write_text("x = config.trainer.hidden\n")
     (tmp_path / "verl/verl/trainer/ppo/own.py").write_text(
@@ -114,8 +114,8 @@ def test_a_switch_of_a_fork_that_is_off_asks_for_nothing(tmp_path: Path) -> None
         "if config.trainer.other:\n    c()\nd(config.trainer.other)\n"
     )
     found = checkout(tmp_path, f"python3 -m verl.trainer.main_ppo {words}")
-    outcomes = [entry(found, f"trainer.{name}")[0] for name in ("mine", "other", "hidden")]
-    assert outcomes == ["asks for nothing", "changes the run", "asks for nothing"]
+    outcomes = [entry(found, f"trainer.{name}")[0] for name in ("mine", "other", "hidden", "my_coef")]
+    assert outcomes == ["asks for nothing", "changes the run", "asks for nothing", "asks for nothing"]
 
 
 def test_what_a_script_exports_for_a_reward_of_its_own_goes_with_the_run(tmp_path: Path) -> None:
