@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from roll.importers.conversions import files
-from roll.importers.rows import CombinedKeys, SourceLookup, data
+from roll.importers.rows import CombinedKeys, SourceLookup
 from roll.importers.verl.templates import ARGUMENT, DEFAULT_SWITCH, OF_MODEL, SWITCH
 
 DATA = "sft_train.data_args"
@@ -13,14 +13,9 @@ MISMATCH = "data.ignore_input_ids_mismatch"
 _SETS_TEMPLATE = (SWITCH, DEFAULT_SWITCH, ARGUMENT, OF_MODEL)
 _QWEN3 = re.compile(r"qwen3(?!\.\d|[-_]?(vl|omni|coder|next))(?!.*thinking)", re.IGNORECASE)
 _CHANGES_ANSWERS = re.compile(r"qwen3|qwq|(?<![a-z])r1(?!\d)|think", re.IGNORECASE)
-APART: str = data("verl/sft_template.yaml")["apart"]
-"""Text that Qwen3's template makes of messages by themselves."""
 _AS_IT_IS = "there an answer stands behind its prompt as it is, closed by the tokenizer's end of text"
 _OF_BASE = "The end of text of a base model is <|endoftext|> there; here <|im_end|> closes an answer."
 _SAME = "the same tokens where the model's template writes answers so"
-_THOUGHTS = (
-    "Rows with </think> in them, which verl learns without their thoughts, are refused: take them out of the rows."
-)
 _STOPS = "Verl since 0.7 stops where messages by themselves make other tokens than all together."
 _ROWS = "a row whose template changes earlier answers becomes a row per answer"
 _ONE_ROW = f"There every answer is learnt in one row, however the template changes earlier ones; here {_ROWS}."
@@ -69,10 +64,6 @@ def _of_answer(source: SourceLookup, read: CombinedKeys) -> CombinedKeys:
 def _of_messages(source: SourceLookup, read: CombinedKeys) -> CombinedKeys:
     """A column of messages, which are rendered one by one there, and whole here."""
     text, forgives = read.text.removesuffix("."), source(MISMATCH) is True
-    if forgives and _QWEN3.search(_model(source)) and not _is_given(source):
-        settings = {**read.settings, "global_template": APART}
-        said = f"{text}; global_template: messages as Qwen3's template writes each by itself."
-        return CombinedKeys(settings, said, _THOUGHTS)
     changes = forgives or _CHANGES_ANSWERS.search(_model(source)) is not None
     stops = "" if forgives or not source("model.path") else f" {_STOPS}"
     return CombinedKeys(read.settings, f"{text}.{stops}", _ONE_ROW if changes else "")

@@ -51,10 +51,7 @@ def test_defaults_have_the_names_that_trinity_gives_them(name: str) -> None:
 # --- how long a run is, and where it goes on
 
 
-def test_the_shorter_of_two_lengths_ends_a_stage() -> None:
-    for words in ((), ("trainer.total_steps=null",), ("trainer.total_steps=100", "stages.0.buffer.total_steps=1000")):
-        tree = imported(*words, name="guide_trinity_stages").tree
-        assert (tree | tree["stages"][0])["max_steps"] == 100
+def test_the_shorter_of_two_lengths_ends_a_run() -> None:
     outcome, note = entry(imported("buffer.total_steps=10"), "trainer.total_steps")
     assert outcome == "approximated" and "buffer.total_steps: 10 ends the run before" in note
     assert imported("buffer.total_steps=10").tree["max_steps"] == 10

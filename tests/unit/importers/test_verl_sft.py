@@ -1,14 +1,11 @@
 """What imports say of verl's fine-tuning: how rows weigh, and what its versions take for granted."""
 
-from typing import Any
-
 import pytest
 
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported, source_keys
 from roll.importers.script import find_command
 from roll.importers.verl.files import Composed
-from roll.importers.verl.sft_columns import APART
 from tests.helpers.cases import cases
 from tests.unit.importers.test_import import entry
 
@@ -71,29 +68,9 @@ def test_templates_that_change_answers_are_not_used_or_told(
     line: str, model: str, template: str | None, outcome: str
 ) -> None:
     found = of_command(line, model=model)
-    assert found.tree.get("global_template") == (APART if template == "apart" else template)
+    assert found.tree.get("global_template") == template
     key = "data.messages_key" if "messages" in line else "data.response_key"
     assert entry(found, key)[0] == outcome
-
-
-def test_messages_by_themselves_are_learnt_in_one_row(tiny_tokenizer: Any) -> None:
-    """Tools and their results are written as Qwen3's template writes them; the sum of what verl renders."""
-    call = {"function": {"name": "f", "arguments": {"a": 1}}}
-    turns = [
-        ("user", "Q1"),
-        ("assistant", "A1"),
-        ("user", "Q2"),
-        ("assistant", "A2"),
-        ("tool", "R"),
-        ("assistant", "E"),
-    ]
-    messages: list[dict[str, Any]] = [{"role": role, "content": text} for role, text in turns]
-    messages[3]["tool_calls"] = [call]
-    text = tiny_tokenizer.apply_chat_template(messages, chat_template=APART, tokenize=False)
-    said = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
-    alone = ["Q1", "A1", "Q2", f"A2\n{said}", "<tool_response>\nR\n</tool_response>", "E"]
-    roles = ["user", "assistant", "user", "assistant", "user", "assistant"]
-    assert text == "".join(f"<|im_start|>{role}\n{one}<|im_end|>\n" for role, one in zip(roles, alone, strict=True))
 
 
 def test_rows_that_no_micro_batch_divides_stop_verl() -> None:
