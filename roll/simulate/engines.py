@@ -95,7 +95,7 @@ class Engine:
                 self._set_tokens(self._tokens + self._steps_in(passed - prefilled))
 
     def next_end(self) -> float:
-        """When the next answer ends."""
+        """Time at which the next answer ends."""
         if not self.is_busy:
             return math.inf
         return self._at + self._stall_s + self._seconds_for(max(0.0, self._ends[0][0] - self._tokens))

@@ -209,7 +209,7 @@ class _Played:
         self.train_busy_s += self.engines.now - began
 
     def _turn(self, leaves: bool) -> None:
-        """On shared devices the engines leave for the trainer, or come back without their cache."""
+        """Moves the engines off shared devices for the trainer, or back without their cache."""
         if not self._setup.devices.common or leaves == self._are_away:
             return
         self._are_away = leaves

@@ -98,13 +98,6 @@ def tensors(pictures: Sequence[Picture], model: VisionModel, device: torch.devic
     }
 
 
-def type_arguments(is_picture: torch.Tensor, model: VisionModel) -> dict[str, torch.Tensor]:
-    """Return the argument that tells transformers' whole model which tokens are of pictures, int64 [B, T]."""
-    if model.has_grid:
-        return {"mm_token_type_ids": is_picture}
-    return {"token_type_ids": is_picture} if model.facts.looks_both_ways else {}
-
-
 def blank_picture(model: VisionModel) -> Picture:
     """The smallest grey picture."""
     side = model.sizes.factor
