@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -20,6 +20,7 @@ from roll.configs.memory.layer_shape import Eager, LayerShape, ModelShape, Saved
 from roll.configs.sections.model import Head
 from roll.configs.strategies.model_facts import SINKS
 from roll.configs.strategies.model_numbers import attention_cap, text_part, type_of
+from roll.configs.tables.families import NUM_HEADS, family_of
 from roll.utils.files import write_whole
 from roll.utils.imports import is_installed
 
@@ -38,7 +39,7 @@ def model_shape(model: Mapping[str, Any], head: Head = "lm") -> tuple[ModelShape
         shape, why_not = _measured(json.dumps(model, sort_keys=True, default=str))
     if shape is None:
         return None, why_not
-    shape = replace(shape, eager=_eager(text_part(model), shape.eager))
+    shape = replace(shape, eager=_eager(text_part(model), shape.eager), mtp=tuple(_mtp(shape, model)))
     return (shape if head == "lm" else _with_numbers(shape, model, head)), ""
 
 
@@ -107,6 +108,22 @@ def _eager(model: Mapping[str, Any], otherwise: Eager) -> Eager:
     if attention_cap(model) is not None:
         return "capped"
     return "sinks" if type_of(model) in SINKS else otherwise
+
+
+def _mtp(shape: ModelShape, model: Mapping[str, Any]) -> Iterator[Weight]:
+    """Weights of the one MTP head that megatron_train supports: one more layer like the last, and what joins two tokens
+    (DeepSeek-V3, arXiv 2412.19437, section 2.2)."""
+    family = family_of(model)
+    if family is None or not family.has_mtp_head or model.get(NUM_HEADS) != 1:
+        return
+    hidden, last = shape.hidden_size, shape.num_layers - 1
+    before, at = f"model.layers.{last}.", f"model.layers.{last + 1}."
+    for norm in ("enorm", "hnorm", "shared_head.norm"):
+        yield Weight(f"{at}{norm}.weight", (hidden,), "whole", last + 1, norm)
+    yield Weight(f"{at}eh_proj.weight", (hidden, 2 * hidden), "tensor", last + 1, "eh_proj")
+    for weight in shape.weights:
+        if weight.layer == last:
+            yield replace(weight, name=weight.name.replace(before, at, 1), layer=last + 1)
 
 
 def _with_numbers(shape: ModelShape, model: Mapping[str, Any], head: Head) -> ModelShape:

@@ -79,7 +79,7 @@ class Family:
     default_bias: bool = False
     head_dim: int | None = None  # where config.json does not say; None: hidden size / heads
     default_kv_heads: bool = True  # transformers has a number of its own where config.json has none; False: all heads
-    is_latent: bool = False  # queries, keys and values through narrow layers (DeepSeek-V2, arXiv 2405.04434)
+    is_measured: bool = False  # no closed form here: transformers is asked for its shape
     fuses_gate_up: bool = False
     more_norms: tuple[str, ...] = ()  # of a layer, beside those before attention and MLP, or of their outputs
     ties_head: bool = False  # the head is the embedding where config.json does not say
@@ -91,16 +91,11 @@ class Family:
     megatron: MegatronForm | None = None
 
     @property
-    def needed(self) -> tuple[str, ...]:
-        """Keys of config.json that are whole numbers above 0."""
-        return (*(_LATENT if self.is_latent else ()), *(self.experts.needed if self.experts else ()))
-
-    @property
     def declared_keys(self) -> tuple[str, ...]:
         """Keys of config.json that may be null, but have another meaning where they are missing."""
-        kv_heads = ("num_key_value_heads",) if self.default_kv_heads and not self.is_latent else ()
+        kv_heads = ("num_key_value_heads",) if self.default_kv_heads else ()
         dense = ("first_k_dense_replace",) if self.experts and self.experts.is_sparse is _behind_first else ()
-        return (*kv_heads, *(("q_lora_rank",) if self.is_latent else ()), *dense)
+        return (*kv_heads, *dense)
 
     def has(self, model: Model, bias: Bias) -> bool:
         if not isinstance(bias, str):
@@ -114,9 +109,6 @@ class Family:
         return self.experts.is_sparse(model, layer)
 
 
-_LATENT = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-
-
 def _by_step(model: Model, layer: int) -> bool:
     dense, step = model.get("mlp_only_layers") or (), model.get("decoder_sparse_step") or 1
     return layer not in dense and (layer + 1) % step == 0
@@ -126,23 +118,14 @@ def _behind_first(model: Model, layer: int) -> bool:
     return layer >= (model["first_k_dense_replace"] or 0)
 
 
-def _by_kind(model: Model, layer: int) -> bool:
-    kinds = model.get("mlp_layer_types")
-    return kinds[layer] == "sparse" if kinds and layer < len(kinds) else layer > 0
-
-
-def _glm_experts(is_sparse: Callable[[Model, int], bool]) -> Experts:
-    return Experts(
-        "n_routed_experts",
-        shared="n_shared_experts",
-        counts_shared=True,
-        is_sparse=is_sparse,
-        has_balance_loss=False,
-        routes_in_fp32=True,
-    )
-
-
-_LATENT_FAMILY: Mapping[str, Any] = {"qkv_bias": "attention_bias", "output_bias": "attention_bias", "is_latent": True}
+_GLM_EXPERTS = Experts(
+    "n_routed_experts",
+    shared="n_shared_experts",
+    counts_shared=True,
+    is_sparse=_behind_first,
+    has_balance_loss=False,
+    routes_in_fp32=True,
+)
 _GATED: Mapping[str, object] = {"hidden_act": "silu"}
 _FULL = {"attention_bias": False, "use_sliding_window": False, **_GATED}
 _CORRECTED = {"norm_topk_prob": True, **_GATED}
@@ -184,22 +167,22 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "glm4_moe": Family(
         "attention_bias", norms_heads="use_qk_norm", has_mtp_head=True,
-        experts=_glm_experts(_behind_first),
+        experts=_GLM_EXPERTS,
         megatron=MegatronForm("glm4_moe", _CORRECTED),
     ),
     "glm4_moe_lite": Family(
-        **_LATENT_FAMILY, has_mtp_head=True,
-        experts=_glm_experts(_by_kind),
+        is_measured=True, has_mtp_head=True,
+        experts=_GLM_EXPERTS,
         megatron=MegatronForm("deepseek_v3", _LATENT_CORRECTED),
     ),
     "deepseek_v2": Family(
-        **_LATENT_FAMILY, mlp_bias="mlp_bias",
-        experts=_glm_experts(_behind_first),
+        is_measured=True,
+        experts=_GLM_EXPERTS,
         megatron=MegatronForm("deepseek_v2", {"attention_bias": False, "mlp_bias": False, **_GATED}),
     ),
     "deepseek_v3": Family(
-        **_LATENT_FAMILY, has_mtp_head=True,
-        experts=_glm_experts(_behind_first),
+        is_measured=True, has_mtp_head=True,
+        experts=_GLM_EXPERTS,
         megatron=MegatronForm("deepseek_v3", _LATENT_CORRECTED),
     ),
     "gemma3_text": Family(
@@ -207,7 +190,7 @@ FAMILIES: Mapping[str, Family] = {
         more_norms=("pre_feedforward_layernorm", "post_feedforward_layernorm"),
     ),
     "gpt_oss": Family(
-        "attention_bias", "attention_bias", default_bias=True, head_dim=64, has_sinks=True, norm="rms in fp32",
+        is_measured=True, has_sinks=True,
         experts=Experts("num_local_experts", "intermediate_size", have_biases=True, norms_chosen=True),
         megatron=MegatronForm("gpt_oss", {"attention_bias": True, "swiglu_alpha": 1.702}, "sinks in attention"),
     ),

@@ -127,7 +127,7 @@ def test_every_weight_is_one_of_the_model_of_every_type() -> None:
                 check_weights(asked._shape(said[kind]), AutoModelForCausalLM.from_config(config))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [kind for kind, family in FAMILIES.items() if not family.is_measured])
 def test_a_closed_form_is_what_transformers_says(family: str, shapes: dict[str, ModelShape]) -> None:
     """Exact but for what layers keep, where numbers of each head and angles of rotary embeddings are left out."""
     ours, theirs = closed_form(json.loads(wide_config(family).to_json_string())), shapes[family]
