@@ -240,9 +240,6 @@ class AgentEndpointConfig(Settings):
     idle_timeout_s: float = setting(
         600.0, "Seconds without a request after which a session counts as abandoned, and is played anew.", gt=0
     )
-    group_timeout_s: float = setting(
-        1800.0, "Seconds after the last session of a group was taken, when those that nobody took have failed.", gt=0
-    )
 
     @property
     def host(self) -> str:

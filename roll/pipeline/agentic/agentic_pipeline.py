@@ -207,7 +207,7 @@ class AgenticPipeline(RLPipeline):
         keys = self.config.agent_endpoint
         assert keys.listen is not None, "checked with the configuration"
         self._front_loop = EventLoopThread("roll_agent_endpoint")
-        self._front = Front(keys.listen, Path(self.config.output_dir), keys.group_timeout_s)
+        self._front = Front(keys.listen, Path(self.config.output_dir))
         try:
             return self._front_loop.run(self._front.start(own_address()))
         except OSError as error:

@@ -67,13 +67,11 @@ class EnvRollouter:
     redundancy: int = 0
     purpose: str = TRAINING
     _cut: list[Length] = field(default_factory=list)
-    _num_groups: int = 0
 
     async def run_group(self, task: Task, group_id: int, step: int, generate: Generate) -> TrajectoryGroup:
         """The episodes sample by a way of their own, from where they are played; `generate` is not used."""
-        self._num_groups += 1
         jobs = [
-            EpisodeJob(task.domain, int(str(task.payload["env_seed"])), self.purpose, group_id, index, self._num_groups)
+            EpisodeJob(task.domain, int(str(task.payload["env_seed"])), self.purpose, group_id, index)
             for index in range(self.group_size + self.redundancy)
         ]
         attempts, surplus = await self._first_to_finish(jobs)

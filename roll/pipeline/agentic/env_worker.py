@@ -98,8 +98,7 @@ class Players:
         here = own_address()
         host = "127.0.0.1" if here == self._front.node else here
         self._endpoint = self._endpoint or Endpoint(self._encoder, self._generate, host)
-        keys = self._config.agent_endpoint
-        self._line = self._line or Line(self._endpoint, self._front, keys.idle_timeout_s, keys.group_timeout_s)
+        self._line = self._line or Line(self._endpoint, self._front, self._config.agent_endpoint.idle_timeout_s)
         if rules.config.is_played_outside:
             return OutsidePlayer(rules, self._endpoint, logs, self._line)
         return ProgramPlayer(rules, self._endpoint, logs)

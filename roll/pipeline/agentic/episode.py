@@ -120,12 +120,6 @@ class EpisodeJob:
     purpose: str  # TRAINING, or what is validated
     group_id: int
     index: int
-    round: int = 0
-    """Number of the play of this group: validations count their groups from 0 each time."""
-
-    @property
-    def group(self) -> str:
-        return f"{self.purpose}-{self.group_id}-{self.round}"
 
     @property
     def name(self) -> str:

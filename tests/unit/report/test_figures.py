@@ -2,7 +2,7 @@
 
 from roll.report.figures import prefix_table
 
-BROKEN = {"agentic/prefix_broken_fraction": 0.5, "agentic/broken_whitespace_fraction": 0.5}
+BROKEN = {"agentic/prefix_broken_fraction": 0.5, "agentic/broken_answer_edited_fraction": 0.5}
 
 
 def test_shares_of_broken_prefixes_are_of_the_steps_that_played_programs() -> None:

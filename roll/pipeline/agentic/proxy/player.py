@@ -113,11 +113,10 @@ class OutsidePlayer(ProgramPlayer):
 
     async def _until_over(self, job: EpisodeJob, attempt: int, session: Session, task: Mapping[str, Any]) -> Ended:
         clock, limit_s = session.deadline, self._rules.episode_timeout_s
-        while True:
-            if clock is not None:
-                clock.reschedule(None)
-            await self._line.wait(session, job)
-            if clock is not None and limit_s is not None:
-                clock.reschedule(asyncio.get_running_loop().time() + limit_s)
-            if await self._line.play(session, job):
-                return Ended(0, None, "")
+        if clock is not None:
+            clock.reschedule(None)
+        await self._line.wait(session, job)
+        if clock is not None and limit_s is not None:
+            clock.reschedule(asyncio.get_running_loop().time() + limit_s)
+        await self._line.play(session)
+        return Ended(0, None, "")

@@ -17,14 +17,12 @@ from roll.pipeline.agentic.proxy.endpoint.chat import (
 )
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.fields import Body
-from roll.pipeline.agentic.proxy.endpoint.progress import SentParts
 from roll.pipeline.agentic.proxy.endpoint.session import Exchange, Reply
 from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, SYSTEM, TOOL, USER, ChatCall, ChatMessage
 from roll.pipeline.agentic.proxy.transcript.tree import Answer
 
 _BILLING = "x-anthropic-billing-header"  # Claude Code's, which differs at every request
 _SIGNATURE = "roll"
-_DELTAS = {"thinking": "thinking", "text": "text", "tool_use": "input_json"}
 
 
 class MessagesBody(Body):
@@ -53,7 +51,7 @@ def read_anthropic(body: MessagesBody, vision: VisionModel | None = None) -> Cha
         schema=schema_of(form, "output_config.format"),
         max_tokens=body.max_tokens,
         stop=tuple(text for text in body.stop_sequences or () if text),
-        others=body.others(left_out),
+        ignored=body.ignored(left_out),
     )
 
 
@@ -149,8 +147,6 @@ def _parts_of(block: Mapping[str, Any]) -> list[str | Mapping[str, Any]]:
     form = source.get("type") if isinstance(source, Mapping) else None
     if kind == "text" and isinstance(text, str):
         return [text]
-    if kind == "search_result":
-        return [f"{block.get('title') or ''}\n{source or ''}\n", *_parts_in(block.get("content")), "\n"]
     if isinstance(source, Mapping) and kind == "document" and form in ("text", "content"):
         named = [f"{block[name]}\n" for name in ("title", "context") if block.get(name)]
         return [*named, *_parts_in(source.get("data" if form == "text" else "content")), "\n"]
@@ -167,7 +163,6 @@ class AnthropicWire:
 
     def __init__(self, body: MessagesBody, reply_id: str):
         self._model, self._id = body.model or "policy", f"msg_{reply_id}"
-        self._sent, self._open = SentParts(), ""
 
     def reply(self, reply: Reply) -> dict[str, Any]:
         (answer,) = reply.answers
@@ -183,37 +178,19 @@ class AnthropicWire:
         begun = {**self._begun(exchange.num_prompt, 0), "content": [], "stop_reason": None}
         yield _event("message_start", {"message": begun})
 
-    def grown(self, number: int, message: ChatMessage) -> Iterator[str]:
-        """Events of what is new of the answer, of which this is the beginning."""
-        if message.reasoning or message.content:
-            yield from self._blocks(_parts(message))
-
-    def _blocks(self, parts: Sequence[tuple[str, Any]]) -> Iterator[str]:
-        texts = [value if isinstance(value, str) else value.arguments for _, value in parts]
-        for index, text in self._sent.send(texts):
-            kind, value = parts[index]
-            if text is not None:
-                field = _DELTAS[kind]
-                delta = {"type": f"{field}_delta", "partial_json" if kind == "tool_use" else field: text}
-                yield _event("content_block_delta", {"index": index, "delta": delta})
-                continue
-            yield from self._end(index - 1)
-            self._open = kind
-            yield _event("content_block_start", {"index": index, "content_block": _empty(kind, value)})
-
-    def _end(self, index: int) -> Iterator[str]:
-        if self._open == "thinking":
-            delta = {"type": "signature_delta", "signature": _SIGNATURE}
-            yield _event("content_block_delta", {"index": index, "delta": delta})
-        if self._open:
-            yield _event("content_block_stop", {"index": index})
-
     def events(self, reply: Reply) -> Iterator[str]:
         """The other events, made from the whole answer: block by block."""
         (answer,) = reply.answers
-        parts = _parts(answer.message)
-        yield from self._blocks(parts)
-        yield from self._end(len(parts) - 1)
+        for index, (kind, value) in enumerate(_parts(answer.message)):
+            yield _event("content_block_start", {"index": index, "content_block": _empty(kind, value)})
+            text = value.arguments if kind == "tool_use" else value
+            field = {"thinking": "thinking", "text": "text", "tool_use": "partial_json"}[kind]
+            deltas = [{"type": "input_json_delta" if kind == "tool_use" else f"{kind}_delta", field: text}]
+            if kind == "thinking":
+                deltas.append({"type": "signature_delta", "signature": _SIGNATURE})
+            for delta in deltas:
+                yield _event("content_block_delta", {"index": index, "delta": delta})
+            yield _event("content_block_stop", {"index": index})
         delta = {"stop_reason": _stop_reason(answer), "stop_sequence": answer.stopped_by or None}
         yield _event("message_delta", {"delta": delta, "usage": {"output_tokens": reply.num_sampled}})
         yield _event("message_stop", {})
@@ -221,8 +198,8 @@ class AnthropicWire:
     def ping(self) -> str:
         return _event("ping", {})
 
-    def error(self, refusal: Refusal) -> Iterator[str]:
-        yield _event("error", refusal.anthropic())
+    def error(self, refusal: Refusal) -> str:
+        return _event("error", refusal.anthropic())
 
     def _begun(self, num_prompt: int, num_sampled: int) -> dict[str, Any]:
         usage = {"input_tokens": num_prompt, "output_tokens": num_sampled}

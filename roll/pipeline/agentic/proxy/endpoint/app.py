@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import hmac
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
@@ -16,9 +16,9 @@ from starlette.requests import ClientDisconnect
 
 from roll.errors import describe
 from roll.pipeline.agentic.proxy.endpoint.anthropic import AnthropicWire, MessagesBody, read_anthropic
-from roll.pipeline.agentic.proxy.endpoint.bodies import Bodies
-from roll.pipeline.agentic.proxy.endpoint.chat import ChatBody, ChatWire, read_body, read_chat
+from roll.pipeline.agentic.proxy.endpoint.chat import ChatBody, ChatWire, read_chat
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal, not_allowed
+from roll.pipeline.agentic.proxy.endpoint.fields import read_body, received
 from roll.pipeline.agentic.proxy.endpoint.responses import ResponsesBody, ResponsesWire, read_responses
 from roll.pipeline.agentic.proxy.endpoint.reward import Outcome, outcome_of
 from roll.pipeline.agentic.proxy.endpoint.session import Exchange, Reply, Session, session_of
@@ -28,20 +28,13 @@ from roll.utils.background import start
 
 BEGIN_S = 1.0  # in which a failure is still told by the status of a stream
 PING_S = 10.0
-_STEP_S = 0.05  # between two looks at what was sampled
 MODEL = "policy"
-_SESSION_HEADER = "x-roll-session"
 
 Wire = ChatWire | ResponsesWire | AnthropicWire
 
 
 class Sessions(Protocol):
     """Access of the routes to all sessions."""
-
-    @property
-    def hosts(self) -> Collection[str]:
-        """The names by which the endpoint may be called."""
-        ...
 
     def find(self, session_id: str) -> Session | None:
         """The open session with this id."""
@@ -99,39 +92,38 @@ def _is_anthropic(request: Request) -> bool:
 class _Routes:
     def __init__(self, sessions: Sessions):
         self._sessions = sessions
-        self._bodies = Bodies()
 
     async def chat(self, request: Request) -> Response:
         session, body = await self._received(request)
-        with _counted(session), _read():
+        with _read(session):
             read: ChatBody = read_body(ChatBody, body)
-            exchange, reply_id = await _exchange(session, request, read_chat(read, session.vision), body, read)
-        wire = ChatWire(read, session.parser, reply_id)
+            exchange = await _exchange(session, request, read_chat(read, session.vision), body, read.model)
+        wire = ChatWire(read, session.parser, f"{session.session_id[-8:]}{exchange.request}")
         return await _answered(session, request, exchange, wire, bool(read.stream))
 
     async def responses(self, request: Request) -> Response:
         session, body = await self._received(request)
-        with _counted(session), _read():
+        with _read(session):
             read: ResponsesBody = read_body(ResponsesBody, body)
-            exchange, _ = await _exchange(session, request, read_responses(read, session), body, read)
+            exchange = await _exchange(session, request, read_responses(read, session), body, read.model)
         return await _answered(session, request, exchange, ResponsesWire(read, session), bool(read.stream))
 
     async def messages(self, request: Request) -> Response:
         session, body = await self._received(request)
-        with _counted(session), _read():
+        with _read(session):
             read: MessagesBody = read_body(MessagesBody, body)
             if read.max_tokens is None:
                 raise Refusal(400, "max_tokens: Field required", param="max_tokens")
             if read.messages[-1].get("role") == ASSISTANT:
                 raise Refusal(400, "messages: the last one is the assistant's; the response cannot be started.")
-            exchange, reply_id = await _exchange(session, request, read_anthropic(read, session.vision), body, read)
-        return await _answered(session, request, exchange, AnthropicWire(read, reply_id), bool(read.stream))
+            exchange = await _exchange(session, request, read_anthropic(read, session.vision), body, read.model)
+        wire = AnthropicWire(read, f"{session.session_id[-8:]}{exchange.request}")
+        return await _answered(session, request, exchange, wire, bool(read.stream))
 
     async def count_tokens(self, request: Request) -> Response:
         session, body = await self._received(request)
-        with _read():
+        with _read(session):
             call = read_anthropic(read_body(MessagesBody, body), session.vision)
-            session.check_length(call)
             prompt = await asyncio.to_thread(session.transcript.renderer.whole, call.messages, call.tools)
         return JSONResponse({"input_tokens": len(prompt.ids)})
 
@@ -153,27 +145,24 @@ class _Routes:
         one counts; from outside it ends the session, and the same one may be sent again."""
         session_id = self._named(request, self._sessions.reward_key_of)
         session = self._sessions.find(session_id)
-        body = await self._bodies.read(request, session_id)
         former = self._sessions.reward_of(session_id) if session is None else session.outcome
         sides = session.sides if session is not None else () if former is None else tuple(former.sides)
+        body = await received(request)
         try:
-            with _read():
-                payload = json.loads(body)
-                earned = outcome_of(payload if isinstance(payload, dict) else {}, sides)
+            payload = json.loads(body)
+            earned = outcome_of(payload if isinstance(payload, dict) else {}, sides)
         except ValueError as error:
             raise Refusal(400, f'Send {{"reward": a number, "metrics": numbers by name}}: {describe(error)}') from None
         if former is not None and (session is None or session.is_outside) and former != earned:
             raise Refusal(400, f"The session has its reward already: {former.reward:g}.", "reward_given")
-        if session is not None and session.failure:
-            raise Refusal(410, "The session is over.", "session_closed")
+        if (former is None) if session is None else session.failure:
+            raise _over()
         if session is not None and session.is_outside and not session.num_answers:
             raise Refusal(
                 400, "The session has no response of the policy yet: there is nothing to reward.", "no_answer"
             )
         if session is not None:
             session.give(earned)
-        elif former is None:
-            raise Refusal(410, "The session is over.", "session_closed")
         return JSONResponse({"reward": earned.reward})
 
     async def give_up(self, request: Request) -> Response:
@@ -192,27 +181,22 @@ class _Routes:
 
     async def _received(self, request: Request) -> tuple[Session, bytes]:
         session = self._session(request)
-        return session, await self._bodies.read(request, session.session_id)
+        return session, await received(request)
 
     def _session(self, request: Request) -> Session:
         session = self._sessions.find(self._named(request, self._sessions.key_of))
         if session is None:
-            raise Refusal(410, "The session is over.", "session_closed")
+            raise _over()
         return session
 
     def _named(self, request: Request, key_of: Callable[[str], str]) -> str:
-        """The session that the key opens, which path and header may name besides. Raises Refusal, with the same words
-        whatever is wrong. A web page must not reach the endpoint by a name that it makes point here."""
-        host = request.headers.get("host", "")
-        if (host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]) not in self._sessions.hosts:
-            raise Refusal(403, f"The endpoint is not called {host!r}.")
+        """The session that the key opens, which the path may name besides. Raises Refusal, with the same words whatever
+        is wrong."""
         key = key_in(request.headers)
         session_id = session_of(key)
-        if not hmac.compare_digest(key.encode(), key_of(session_id).encode()):
+        is_own = hmac.compare_digest(key.encode(), key_of(session_id).encode())
+        if not is_own or request.path_params.get("session_id") not in (None, session_id):
             raise not_allowed()
-        for also in (request.path_params.get("session_id"), request.headers.get(_SESSION_HEADER)):
-            if also is not None and also != session_id:
-                raise not_allowed()
         return session_id
 
 
@@ -224,50 +208,33 @@ def key_in(headers: Mapping[str, str]) -> str:
     return keys.pop() if len(keys) == 1 else ""
 
 
+def _over() -> Refusal:
+    return Refusal(410, "The session is over.", "session_closed")
+
+
 @contextmanager
-def _counted(session: Session) -> Iterator[None]:
+def _read(session: Session) -> Iterator[None]:
+    """Refuses what neither JSON nor the chat template takes, and counts refusals."""
     try:
         yield
-    except Refusal as refusal:
+    except (Refusal, RenderRefused, TypeError, AttributeError) as error:  # a list where a text should be, and the like
+        text = str(error) if isinstance(error, RenderRefused) else f"The body cannot be read: {describe(error)}"
+        refusal = error if isinstance(error, Refusal) else Refusal(400, text)
         session.count_refusal(refusal)
-        raise
+        raise refusal from None
 
 
-@contextmanager
-def _read() -> Iterator[None]:
-    """Refuses what neither JSON nor the chat template takes."""
-    try:
-        yield
-    except RenderRefused as error:
-        raise Refusal(400, str(error)) from None
-    except RecursionError:
-        raise Refusal(400, "The body is nested too deeply.") from None
-    except (TypeError, AttributeError) as error:  # a list where a text should be, and the like
-        raise Refusal(400, f"The body cannot be read: {describe(error)}") from None
-
-
-async def _exchange(
-    session: Session, request: Request, call: ChatCall, body: bytes, read: ChatBody | ResponsesBody | MessagesBody
-) -> tuple[Exchange, str]:
-    call = replace(call, side=session.side_of(read.model), streams=bool(read.stream))
+async def _exchange(session: Session, request: Request, call: ChatCall, body: bytes, model: str) -> Exchange:
     digest = hashlib.blake2b(request.url.path.encode() + b"\0" + body, digest_size=16).digest()
-    try:
-        is_retry = int(request.headers.get("x-stainless-retry-count", "0")) > 0
-    except ValueError:
-        is_retry = False
-    exchange = session.exchange(call, digest, is_retry, await session.read_ahead(call))
-    return exchange, f"{session.session_id[-8:]}{session.num_requests}"
+    return await session.exchange(replace(call, side=session.side_of(model)), digest)
 
 
 async def _answered(session: Session, request: Request, exchange: Exchange, wire: Wire, streams: bool) -> Response:
     """Reply to a request: a failure in its first BEGIN_S seconds is reported by the status, in a stream too."""
     gone = start(until_gone(request))
     try:
-        await asyncio.wait(
-            {exchange.work, gone, *([exchange.progress.begun] if exchange.progress else ())},
-            timeout=BEGIN_S if streams else None,
-            return_when=asyncio.FIRST_COMPLETED,
-        )
+        limit_s = BEGIN_S if streams else None
+        await asyncio.wait({exchange.work, gone}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
         if gone.done():
             session.leave(exchange)
             return Response(status_code=499)
@@ -291,39 +258,28 @@ async def _result(work: Awaitable[Reply]) -> Reply:
     try:
         return await work
     except asyncio.CancelledError:
-        raise Refusal(410, "The session is over.", "session_closed") from None
+        raise _over() from None
 
 
 async def _stream(session: Session, exchange: Exchange, wire: Wire) -> AsyncIterator[str]:
-    """The first events at once, the text as it is sampled, something now and then while there is none, and all that is
-    missing once the answer is there; an error is an event, too."""
-    is_delivered, silent_s = False, 0.0
-    step_s = _STEP_S if exchange.progress else PING_S
+    """The first events at once, something now and then while nothing is there, and the rest when the answer is; an
+    error is an event, too."""
+    is_delivered = False
     try:
         for line in wire.begin(exchange):
             yield line
-        while not (await asyncio.wait({exchange.work}, timeout=step_s))[0]:
-            silent_s += step_s
-            for number, message in exchange.progress.messages() if exchange.progress else ():
-                for line in wire.grown(number, message):
-                    silent_s = 0.0
-                    yield line
-            if silent_s >= PING_S:
-                silent_s = 0.0
-                yield wire.ping()
+        while not (await asyncio.wait({exchange.work}, timeout=PING_S))[0]:
+            yield wire.ping()
         try:
             reply = await _result(exchange.work)
         except Refusal as refusal:
-            for line in wire.error(refusal):
-                yield line
+            yield wire.error(refusal)
             return
-        lines = list(wire.events(reply))
-        for line in lines[:-1]:
-            yield line
+        *lines, last = wire.events(reply)
+        yield "".join(lines)
         reply.deliver()
         is_delivered = True
-        yield lines[-1]
-    except (asyncio.CancelledError, GeneratorExit):
+        yield last
+    finally:
         if not is_delivered:
             session.leave(exchange)
-        raise

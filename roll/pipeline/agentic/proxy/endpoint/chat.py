@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import Field
 
 from roll.configs.tables.sight import VisionModel
 from roll.datasets.media import A_PICTURE, part_medium
@@ -16,7 +16,6 @@ from roll.datasets.shown import READABLE
 from roll.errors import ConfigError, PictureError
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.fields import Body
-from roll.pipeline.agentic.proxy.endpoint.progress import SentParts
 from roll.pipeline.agentic.proxy.endpoint.session import MOST_SAMPLES, Exchange, Reply
 from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, SYSTEM, TOOL, Call, ChatCall, ChatMessage, Tool
 from roll.pipeline.agentic.proxy.transcript.parse import Parser
@@ -41,16 +40,6 @@ class ChatBody(Body):
     response_format: dict[str, Any] | None = None
 
 
-def read_body(kind: type[BaseModel], body: bytes) -> Any:
-    """The body as that model. Raises Refusal that names the field."""
-    try:
-        return kind.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"])) or "body"
-        raise Refusal(400, f"{field}: {first['msg']}", param=field) from None
-
-
 def read_chat(body: ChatBody, vision: VisionModel | None = None) -> ChatCall:
     """Raises Refusal for what this endpoint does not do."""
     tools, left_out = readable_tools(body.tools or ())
@@ -63,7 +52,7 @@ def read_chat(body: ChatBody, vision: VisionModel | None = None) -> ChatCall:
         max_tokens=body.max_completion_tokens or body.max_tokens,
         stop=tuple(text for text in stop if text),
         n=body.n or 1,
-        others=body.others(left_out),
+        ignored=body.ignored(left_out),
     )
 
 
@@ -83,10 +72,6 @@ def readable_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[tuple[Tool, ...]
                           "unsupported", "tools")  # fmt: skip
         inner = {key: value for key, value in inner.items() if key != "cache_control"}
         shown.append({"type": "function", "function": inner})
-    try:
-        json.dumps(shown, allow_nan=False)
-    except ValueError:
-        raise Refusal(400, "tools: they hold NaN or Infinity, which JSON has not.", param="tools") from None
     return tuple(shown), left_out
 
 
@@ -199,11 +184,10 @@ def picture_part(url: Any) -> dict[str, Any]:
 
 
 class ChatWire:
-    """Replies to one request. `wants_log_probs` and `counts_usage` are what the body says."""
+    """Replies to one request."""
 
     def __init__(self, body: ChatBody, parser: Parser, reply_id: str):
         self._body, self._parser = body, parser
-        self._sent = [SentParts() for _ in range(body.n or 1)]
         self._base = {"id": f"chatcmpl-{reply_id}", "created": int(time.time()), "model": body.model or "policy"}
 
     def reply(self, reply: Reply) -> dict[str, Any]:
@@ -223,19 +207,13 @@ class ChatWire:
         for i in range(self._body.n or 1):
             yield self._event(i, {"role": ASSISTANT, "content": ""})
 
-    def grown(self, i: int, message: ChatMessage) -> Iterator[str]:
-        """Lines of what is new of an answer, of which this is the beginning."""
-        said = {"reasoning_content": message.reasoning, "content": message.content}
-        parts = {name: text for name, text in said.items() if text}
-        for place, text in self._sent[i].send(list(parts.values())):
-            if text is not None:
-                yield self._event(i, {list(parts)[place]: text})
-
     def events(self, reply: Reply) -> Iterator[str]:
-        """The other lines, made from the whole answer: part by part."""
+        """The other lines, made from the whole answer."""
         for i, answer in enumerate(reply.answers):
             message = answer.message
-            yield from self.grown(i, message)
+            for name, text in (("reasoning_content", message.reasoning), ("content", message.content)):
+                if text:
+                    yield self._event(i, {name: text})
             for place, call in enumerate(message.calls):
                 yield self._event(i, {"tool_calls": [{"index": place, **_call(call)}]})
             yield self._event(i, {}, _finish(answer), self._log_probs(answer))
@@ -246,8 +224,8 @@ class ChatWire:
     def ping(self) -> str:
         return ": waiting\n\n"
 
-    def error(self, refusal: Refusal) -> Iterator[str]:
-        yield _line(refusal.openai())
+    def error(self, refusal: Refusal) -> str:
+        return _line(refusal.openai())
 
     def _event(self, index: int, delta: dict[str, Any], finish: str | None = None, log_probs: Any = None) -> str:
         choice = {"index": index, "delta": delta, "finish_reason": finish, "logprobs": log_probs}

@@ -1,7 +1,6 @@
 """OpenAI's responses: a request's body as a call, and a reply as JSON or as events."""
 
 import base64
-import binascii
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,14 +18,11 @@ from roll.pipeline.agentic.proxy.endpoint.chat import (
 )
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.fields import Body
-from roll.pipeline.agentic.proxy.endpoint.progress import SentParts
 from roll.pipeline.agentic.proxy.endpoint.session import Exchange, Reply, Session
-from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, SYSTEM, TOOL, USER, Call, ChatCall, ChatMessage
+from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, SYSTEM, TOOL, USER, ChatCall, ChatMessage
 
-_LOG_PROBS = "message.output_text.logprobs"
-# The order of one response's items: a later item that does not come after belongs to the next response.
-_REASONING, _MESSAGE, _CALL = range(3)
-_NAMES = ("reasoning_text", "output_text", "function_call_arguments")
+_RANKS = {"reasoning": 0, "message": 1, "function_call": 2}
+"""The order of one response's items: a later item that does not come after belongs to the next response."""
 
 
 class ResponsesBody(Body):
@@ -38,18 +34,12 @@ class ResponsesBody(Body):
     tool_choice: str | dict[str, Any] | None = None
     max_output_tokens: int | None = Field(None, ge=1)
     text: dict[str, Any] | None = None
-    include: list[str] | None = None
     stream: bool | None = None
 
 
 def read_responses(body: ResponsesBody, session: Session) -> ChatCall:
     """The call, behind the earlier response that the body names. Raises Refusal for what this endpoint does not do."""
     form = (body.text or {}).get("format")
-    if form is not None and not isinstance(form, Mapping):
-        raise Refusal(400, "text.format: it is no object.", param="text")
-    if _LOG_PROBS in (body.include or ()):
-        raise Refusal(400, f"include: {_LOG_PROBS} is not supported: ask for logprobs in chat completions.",
-                      "unsupported", "include")  # fmt: skip
     earlier = ()
     if body.previous_response_id is not None:
         if body.previous_response_id not in session.responses:
@@ -68,7 +58,7 @@ def read_responses(body: ResponsesBody, session: Session) -> ChatCall:
         must_call=must_call(tools, body.tool_choice),
         schema=schema_of(form, "text.format"),
         max_tokens=body.max_output_tokens,
-        others=body.others(left_out),
+        ignored=body.ignored(left_out),
     )
 
 
@@ -83,49 +73,33 @@ def _tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 def _messages(items: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Messages of chat. The items of one response, its reasoning, its text and its calls, are one message."""
     answer: dict[str, Any] = {}
-    last, number = -1, ""
+    last = -1
     for place, item in enumerate(items):
-        kind = item.get("type") or "message"
-        if (rank := _rank(kind, item.get("role"))) is not None:
-            own = _number(item)
-            if answer and (rank < last or rank == last != _CALL or (own and number and own != number)):
-                yield answer
-                answer = {}
-            last, number = rank, own
-            answer = answer or {"role": ASSISTANT, "content": ""}
-            _add(answer, rank, item, place)
-            continue
-        if answer:
+        kind, role = item.get("type") or "message", item.get("role")
+        rank = _RANKS.get(kind) if kind != "message" or role == ASSISTANT else None
+        if answer and (rank is None or rank < last or rank == last != _RANKS["function_call"]):
             yield answer
             answer = {}
-        if kind == "message":
-            yield {"role": item.get("role"), "content": _content(item.get("content"), place)}
+        if rank is not None:
+            last = rank
+            answer = answer or {"role": ASSISTANT, "content": ""}
+            _add(answer, kind, item, place)
+        elif kind == "message":
+            yield {"role": role, "content": _content(item.get("content"), place)}
         elif kind == "function_call_output":
-            output = "" if item.get("output", "none") is None else _content(item.get("output"), place)
-            yield {"role": TOOL, "tool_call_id": item.get("call_id") or "", "content": output}
+            output = item.get("output")
+            shown = "" if output is None else _content(output, place)
+            yield {"role": TOOL, "tool_call_id": item.get("call_id") or "", "content": shown}
         else:
             raise _unknown(place, f"an item of type {kind!r}")
     if answer:
         yield answer
 
 
-def _number(item: Mapping[str, Any]) -> str:
-    """Return the response that an item of this endpoint belongs to; "" if its id does not tell."""
-    kind, _, rest = str(item.get("id") or "").partition("_")
-    return rest.partition("_")[0] if kind in ("rs", "msg", "fc") else ""
-
-
-def _rank(kind: str, role: Any) -> int | None:
-    """Place of an item in a response; None for what is no part of one."""
-    if kind == "message":
-        return _MESSAGE if role == ASSISTANT else None
-    return {"reasoning": _REASONING, "function_call": _CALL}.get(kind)
-
-
-def _add(answer: dict[str, Any], rank: int, item: Mapping[str, Any], place: int) -> None:
-    if rank == _REASONING:
+def _add(answer: dict[str, Any], kind: str, item: Mapping[str, Any], place: int) -> None:
+    if kind == "reasoning":
         answer["reasoning_content"] = _thought(item, place)
-    elif rank == _MESSAGE:
+    elif kind == "message":
         answer["content"] = _content(item.get("content"), place)
     else:
         inner = {"name": item.get("name"), "arguments": item.get("arguments") or "{}"}
@@ -159,11 +133,10 @@ def _unknown(place: int, what: str) -> Refusal:
 def _thought(item: Mapping[str, Any], place: int) -> str:
     """The reasoning of an item, which clients that store nothing send back in its encrypted form alone."""
     if item.get("content"):
-        parts = [{**part, "type": "text"} if isinstance(part, Mapping) else part for part in item["content"]]
-        return str(_content(parts, place))
+        return "".join(str(part.get("text", "")) for part in item["content"])
     try:
         return base64.b64decode(item.get("encrypted_content") or "", validate=True).decode()
-    except (binascii.Error, ValueError, TypeError):
+    except ValueError:
         raise Refusal(400, f"input[{place}]: this reasoning is not of this endpoint.", param="input") from None
 
 
@@ -172,7 +145,7 @@ class ResponsesWire:
 
     def __init__(self, body: ResponsesBody, session: Session):
         self._body, self._session, self._created_at = body, session, int(time.time())
-        self._sent, self._number, self._response_id = SentParts(), 0, ""
+        self._number = 0
 
     def reply(self, reply: Reply) -> dict[str, Any]:
         (answer,) = reply.answers
@@ -183,7 +156,7 @@ class ResponsesWire:
         return self._response(response_id) | {
             "status": "incomplete" if is_cut else "completed",
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-            "output": [item for _, item in _items(answer.message, response_id)],
+            "output": list(_items(answer.message, response_id)),
             "usage": _usage(reply),
         }
 
@@ -214,35 +187,17 @@ class ResponsesWire:
 
     def begin(self, exchange: Exchange) -> Iterator[str]:
         """The first events of a stream, while nothing is sampled yet."""
-        self._response_id = self._id(exchange.request)
-        begun = self._response(self._response_id)
+        begun = self._response(self._id(exchange.request))
         for name in ("created", "in_progress"):
             yield self._event(f"response.{name}", {"response": begun})
 
-    def grown(self, number: int, message: ChatMessage) -> Iterator[str]:
-        """Events of what is new of the answer, of which this is the beginning."""
-        if message.reasoning or message.content:
-            yield from self._changes(list(_items(message, self._response_id)))
-
     def events(self, reply: Reply) -> Iterator[str]:
         """The other events, made from the whole answer: item by item."""
-        whole, items = self.reply(reply), list(_items(reply.answers[0].message, self._response_id))
-        yield from self._changes(items)
-        yield from self._done(items, len(items) - 1)
-        yield self._event(f"response.{whole['status']}", {"response": whole})
-
-    def _changes(self, items: Sequence[tuple[int, dict[str, Any]]]) -> Iterator[str]:
-        texts = [item["arguments"] if kind == _CALL else item["content"][0]["text"] for kind, item in items]
-        for index, text in self._sent.send(texts):
-            if text is None and index:
-                yield from self._done(items, index - 1)
-            kind, item = items[index]
-            for name, values in _begun(kind, item) if text is None else [_delta(kind, item, text)]:
+        whole = self.reply(reply)
+        for index, item in enumerate(whole["output"]):
+            for name, values in _item_events(item):
                 yield self._event(f"response.{name}", {"output_index": index, **values})
-
-    def _done(self, items: Sequence[tuple[int, dict[str, Any]]], index: int) -> Iterator[str]:
-        for name, values in _ended(*items[index]):
-            yield self._event(f"response.{name}", {"output_index": index, **values})
+        yield self._event(f"response.{whole['status']}", {"response": whole})
 
     def _event(self, kind: str, values: Mapping[str, Any]) -> str:
         self._number += 1
@@ -252,67 +207,46 @@ class ResponsesWire:
     def ping(self) -> str:
         return ": waiting\n\n"
 
-    def error(self, refusal: Refusal) -> Iterator[str]:
+    def error(self, refusal: Refusal) -> str:
         error = refusal.openai()["error"]
-        yield self._event("error", {**error, "type": "error"})
+        return self._event("error", {**error, "type": "error"})
 
 
-def _items(message: ChatMessage, response_id: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _items(message: ChatMessage, response_id: str) -> Iterator[dict[str, Any]]:
     """The output: what the policy thought, what it said, and what it calls."""
     number = response_id.removeprefix("resp_")
     if message.reasoning:
         content = [{"type": "reasoning_text", "text": message.reasoning}]
         sealed = base64.b64encode(message.reasoning.encode("utf-8", "replace")).decode()
-        yield _REASONING, {"id": f"rs_{number}", "type": "reasoning", "summary": [], "content": content,
-                           "encrypted_content": sealed, "status": "completed"}  # fmt: skip
+        yield {"id": f"rs_{number}", "type": "reasoning", "summary": [], "content": content,
+               "encrypted_content": sealed, "status": "completed"}  # fmt: skip
     if message.content or not message.calls:
         text = {"type": "output_text", "text": message.content, "annotations": [], "logprobs": []}
-        yield _MESSAGE, {"id": f"msg_{number}", "type": "message", "role": ASSISTANT, "status": "completed",
-                         "content": [text]}  # fmt: skip
+        yield {"id": f"msg_{number}", "type": "message", "role": ASSISTANT, "status": "completed", "content": [text]}
     for place, call in enumerate(message.calls):
-        yield _CALL, _call(call, f"fc_{number}_{place}")
+        yield {"id": f"fc_{number}_{place}", "type": "function_call", "call_id": call.call_id, "name": call.name,
+               "arguments": call.arguments, "status": "completed"}  # fmt: skip
 
 
-def _call(call: Call, item_id: str) -> dict[str, Any]:
-    return {"id": item_id, "type": "function_call", "call_id": call.call_id, "name": call.name,
-            "arguments": call.arguments, "status": "completed"}  # fmt: skip
-
-
-Event = tuple[str, dict[str, Any]]
-
-
-def _begun(kind: int, item: dict[str, Any]) -> Iterator[Event]:
-    """The events with which an item begins."""
-    empty = {_CALL: {"arguments": ""}, _REASONING: {"content": [], "encrypted_content": None}}.get(
-        kind, {"content": []}
-    )
+def _item_events(item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The events of one item: it begins, it has its text, it ends."""
+    at, is_call = {"item_id": item["id"]}, item["type"] == "function_call"
+    empty = {"arguments": ""} if is_call else {"content": []}
     yield "output_item.added", {"item": {**item, **empty, "status": "in_progress"}}
-    if kind != _CALL:
-        yield "content_part.added", {**_at(kind, item), "part": {**item["content"][0], "text": ""}}
-
-
-def _delta(kind: int, item: dict[str, Any], text: str) -> Event:
-    return f"{_NAMES[kind]}.delta", {**_at(kind, item), "delta": text, **_more(kind)}
-
-
-def _ended(kind: int, item: dict[str, Any]) -> Iterator[Event]:
-    """The events with which an item ends."""
-    at = _at(kind, item)
-    if kind == _CALL:
-        yield f"{_NAMES[kind]}.done", {**at, "arguments": item["arguments"], "name": item["name"]}
+    if is_call:
+        name, text = "function_call_arguments", item["arguments"]
+        ending = {"arguments": text, "name": item["name"]}
     else:
         (part,) = item["content"]
-        yield f"{_NAMES[kind]}.done", {**at, "text": part["text"], **_more(kind)}
+        at, name, text = at | {"content_index": 0}, part["type"], part["text"]
+        ending = {"text": text} | ({} if name == "reasoning_text" else {"logprobs": []})
+        yield "content_part.added", {**at, "part": {**part, "text": ""}}
+    if text:
+        yield f"{name}.delta", {**at, "delta": text} | ({"logprobs": []} if name == "output_text" else {})
+    yield f"{name}.done", {**at, **ending}
+    if not is_call:
         yield "content_part.done", {**at, "part": part}
     yield "output_item.done", {"item": item}
-
-
-def _at(kind: int, item: dict[str, Any]) -> dict[str, Any]:
-    return {"item_id": item["id"], **({} if kind == _CALL else {"content_index": 0})}
-
-
-def _more(kind: int) -> dict[str, Any]:
-    return {"logprobs": []} if kind == _MESSAGE else {}
 
 
 def _usage(reply: Reply) -> dict[str, Any]:

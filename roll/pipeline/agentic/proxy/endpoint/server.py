@@ -5,7 +5,7 @@ import contextlib
 import secrets
 import socket
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import uvicorn
@@ -13,7 +13,6 @@ from fastapi import APIRouter, FastAPI
 
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules
 from roll.pipeline.agentic.proxy.endpoint.app import MODEL, make_app
-from roll.pipeline.agentic.proxy.endpoint.compiler import Compiler
 from roll.pipeline.agentic.proxy.endpoint.reward import Outcome
 from roll.pipeline.agentic.proxy.endpoint.session import Session, session_key
 from roll.pipeline.agentic.proxy.transcript.causes import Break
@@ -24,11 +23,9 @@ from roll.pipeline.agentic.sample_forms import ChatEncoder
 from roll.types.rollout import Generate
 from roll.utils.background import BackgroundTasks
 from roll.utils.http_door import behind_door
-from roll.utils.imports import is_installed
 
 ENDPOINT_NAME = 8  # characters of a session's id that name the endpoint
 _MOST_KEPT = 4096  # rewards of sessions that are over
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class QuietServer(uvicorn.Server):
@@ -62,7 +59,6 @@ class Endpoint:
         self._sessions: dict[str, Session] = {}
         self._rewards: dict[str, Outcome] = {}
         self._noted: set[tuple[str, str]] = set()
-        self._compiler = Compiler(encoder.tokenizer) if is_installed("xgrammar") else None
         self._starting = asyncio.Lock()
         self._tasks = BackgroundTasks()
         self._server: QuietServer | None = None
@@ -85,8 +81,6 @@ class Endpoint:
 
     async def stop(self) -> None:
         """Closes the port."""
-        if self._compiler is not None:
-            await self._compiler.stop()
         if self._server is not None:
             self._server.should_exit = self._server.force_exit = True
             while self._server.started and self._server.servers and any(s.is_serving() for s in self._server.servers):
@@ -96,10 +90,6 @@ class Endpoint:
     def url(self) -> str:
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self.port}"
-
-    @property
-    def hosts(self) -> Collection[str]:
-        return {*_LOOPBACK, self._host}
 
     def find(self, session_id: str) -> Session | None:
         return self._sessions.get(session_id)
@@ -141,7 +131,6 @@ class Endpoint:
             generate=self._generate,
             counts=counts,
             task=task,
-            compiler=self._compiler,
             noted=self._noted,
             is_outside=is_outside,
         )

@@ -6,7 +6,6 @@ import hashlib
 import hmac
 import logging
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,18 +16,16 @@ from roll.datasets.pictures.decode import all_decoded
 from roll.distributed.strategy.stop_strings import answer_texts
 from roll.errors import PictureError, StrategyError, describe
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, turn_seed
-from roll.pipeline.agentic.proxy.endpoint.compiler import Compiler
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
-from roll.pipeline.agentic.proxy.endpoint.progress import Progress
 from roll.pipeline.agentic.proxy.endpoint.reward import Outcome
 from roll.pipeline.agentic.proxy.transcript.guide import GuideRefused, structure_of
-from roll.pipeline.agentic.proxy.transcript.message import ChatCall, ChatMessage, Others
+from roll.pipeline.agentic.proxy.transcript.message import ChatCall, ChatMessage
 from roll.pipeline.agentic.proxy.transcript.parse import Parser
 from roll.pipeline.agentic.proxy.transcript.render import RenderRefused
 from roll.pipeline.agentic.proxy.transcript.transcript import Added, Prepared, Transcript
 from roll.pipeline.agentic.proxy.transcript.tree import Answer
 from roll.pipeline.agentic.sample_forms import LONG
-from roll.types.rollout import Answered, Generate, Generation, GenerationRequest
+from roll.types.rollout import Generate, Generation, GenerationRequest
 from roll.utils.background import start
 from roll.utils.text import show
 
@@ -60,25 +57,12 @@ class Reply:
 
 @dataclass(eq=False, repr=False)
 class Exchange:
-    """A request on its way, with its number and the tokens of its prompt. `num_waiting`: clients that want its reply,
-    and have not gone away. `forgets`: when its reply is not given again any more. `progress`: if the client reads
-    along."""
+    """A request on its way, with its number, a digest of its body, and the tokens of its prompt."""
 
     work: asyncio.Task[Reply]
     request: int
+    digest: bytes
     num_prompt: int
-    progress: Progress | None = None
-    num_waiting: int = 1
-    gives_up: asyncio.TimerHandle | None = None
-    forgets: asyncio.TimerHandle | None = None
-
-    @property
-    def is_left(self) -> bool:
-        return self.num_waiting < 1
-
-    @property
-    def may_answer(self) -> bool:
-        return not (self.has_failed or self.work.cancelling())
 
     @property
     def has_failed(self) -> bool:
@@ -101,7 +85,6 @@ class Session:
     generate: Generate
     counts: Counts
     task: Mapping[str, Any]
-    compiler: Compiler | None = None
     is_outside: bool = False
     noted: set[tuple[str, str]] = field(default_factory=set)
     """Names in requests that the log has called ignored, by tag: sessions of an endpoint share it."""
@@ -122,12 +105,9 @@ class Session:
     """Conversations up to an answer, by the id that the protocol of responses gave it, without instructions."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     """The turn limit was met, or nothing more is to come."""
-    _exchanges: dict[bytes, Exchange] = field(default_factory=dict)
     _open: set[Exchange] = field(default_factory=set)
-    _known: set[Exchange] = field(default_factory=set)
-    """Exchanges that have not been forgotten, or are still to be given up."""
-    _owed: Counter[bytes] = field(default_factory=Counter)
-    """Tries that failed, by body: a retry of one asks anew, though another request of this body was answered."""
+    _abandoned: dict[bytes, tuple[Exchange, asyncio.TimerHandle]] = field(default_factory=dict)
+    """Requests whose client went away, by the digest of the body."""
     _left_s: float = 0.0
     _num_paused: int = 0
 
@@ -153,65 +133,32 @@ class Session:
                           "model")  # fmt: skip
         return model if self.sides else ""
 
-    async def read_ahead(self, call: ChatCall) -> Added | None:
-        """Does what takes long of a request while others go on: what its tokens are, if it is long, and whether its
-        schema can be compiled. Raises Refusal, and RenderRefused."""
-        self.check_length(call)
-        structure = self._structure(call)
-        if structure and self.compiler and (fault := await self.compiler.fault_of(structure)):
-            raise Refusal(400, f"response_format and tool_choice: {fault}", "unsupported", "tool_choice")
-        if call.num_characters <= LONG:
-            return None
-        return await asyncio.to_thread(self.transcripts[call.side].tokenised, call)
-
-    def check_length(self, call: ChatCall) -> None:
-        """Raises Refusal for a prompt that has more characters than the longest tokens have together."""
-        most = self.rules.max_length * self.parser.encoder.longest_token
-        if call.num_characters > most:
-            raise _too_long(f"{call.num_characters} characters > {most}")
-
-    def exchange(self, call: ChatCall, digest: bytes, is_retry: bool, added: Added | None = None) -> Exchange:
-        """The way of a request, of which `read_ahead` has `added` the tokens. One whose client went away, or says that
-        it asks again, joins that of the same body, for `retry_window_s` after its end; any other, and one whose former
-        try failed, is a new sample. Raises Refusal for what can be refused before an engine is asked."""
-        known = self._exchanges.get(digest)
-        if is_retry and self._owed[digest]:
-            self._owed[digest] -= 1
-            is_retry = False
-        if known is not None and (is_retry or known.is_left) and known.may_answer:
-            self.transcript.counts["retries"] += 1
-            known.num_waiting += 1
-            if known.gives_up is not None:
-                known.gives_up.cancel()
-            return known
+    async def exchange(self, call: ChatCall, digest: bytes) -> Exchange:
+        """The way of a request. One of the same body whose client went away goes on, for `retry_window_s`: programs
+        send again what took longer than they wait. Any other is a new sample. Raises Refusal for what can be refused
+        before an engine is asked."""
+        if digest in self._abandoned:
+            exchange, timer = self._abandoned.pop(digest)
+            timer.cancel()
+            if not exchange.has_failed:
+                self.transcript.counts["retries"] += 1
+                return exchange
         if len(self._open) >= MOST_OPEN:
-            self._owed[digest] += 1
             raise Refusal(429, f"The session has {MOST_OPEN} requests open.")
+        added = None
+        if call.num_characters > LONG:
+            added = await asyncio.to_thread(self.transcripts[call.side].tokenised, call)
         prepared = self._prepared(call, added)
-        progress = None
-        if call.streams and not call.is_guided:  # the engine that continues a guided answer begins it anew
-            progress = Progress(self.parser, call.tools, (*self.rules.sampling.stop_strings, *call.stop))
-        work = start(self.complete(call, prepared, progress.receive if progress else None))
-        exchange = Exchange(work, prepared.request, len(prepared.prompt_ids), progress)
-        self._exchanges[digest] = exchange
+        exchange = Exchange(start(self.complete(call, prepared)), prepared.request, digest, len(prepared.prompt_ids))
         self._open.add(exchange)
-        self._known.add(exchange)
         self.last_request_s = asyncio.get_running_loop().time()
-        exchange.work.add_done_callback(lambda work: self._ended(digest, exchange))
+        exchange.work.add_done_callback(lambda work: self._ended(exchange))
         return exchange
 
-    def _ended(self, digest: bytes, exchange: Exchange) -> None:
+    def _ended(self, exchange: Exchange) -> None:
         self._open.discard(exchange)
-
-        def forget() -> None:
-            self._known.discard(exchange)
-            if self._exchanges.get(digest) is exchange:
-                del self._exchanges[digest]
-
         if exchange.has_failed:  # whoever waits gets the error; if nobody does, it is nobody's
-            forget()
             if not exchange.work.cancelled() and isinstance(error := exchange.work.exception(), Refusal):
-                self._owed[digest] += error.status >= 500
                 self.count_refusal(error)
             return
         self.num_refused = 0
@@ -219,19 +166,18 @@ class Session:
         self.last_request_s = asyncio.get_running_loop().time()
         if self.num_answers >= self.rules.config.max_steps:
             self.over.set()
-        exchange.forgets = asyncio.get_running_loop().call_later(self.retry_window_s, forget)
 
     def leave(self, exchange: Exchange) -> None:
         """The client went away: the request goes on for `retry_window_s`, in case that it asks again."""
-        exchange.num_waiting -= 1
-        if exchange.work.done():
+        if exchange.has_failed or self.is_closed:
             return
 
         def give_up() -> None:
-            if exchange.is_left:
-                exchange.work.cancel()
+            self._abandoned.pop(exchange.digest, None)
+            exchange.work.cancel()
 
-        exchange.gives_up = asyncio.get_running_loop().call_later(self.retry_window_s, give_up)
+        timer = asyncio.get_running_loop().call_later(self.retry_window_s, give_up)
+        self._abandoned[exchange.digest] = exchange, timer
 
     def count_refusal(self, refusal: Refusal) -> None:
         """A program that sends nothing but what is refused is ended. What may pass (429, 5xx) does not count, and what
@@ -254,12 +200,10 @@ class Session:
             raise _too_long(f"{len(prepared.prompt_ids)} tokens > {self.rules.max_length - 1}")
         return prepared
 
-    async def complete(
-        self, call: ChatCall, prepared: Prepared | None = None, on_tokens: Answered | None = None
-    ) -> Reply:
+    async def complete(self, call: ChatCall, prepared: Prepared | None = None) -> Reply:
         """Samples the answers to a request and adds them to the transcript. Raises Refusal."""
         prepared = prepared or self._prepared(call)
-        request = replace(self._request(call, prepared), on_tokens=on_tokens)
+        request = self._request(call, prepared)
         began = time.monotonic()
         with self._waiting():
             if request.media:
@@ -283,7 +227,7 @@ class Session:
         return Reply(tuple(answers), len(prepared.prompt_ids))
 
     def _check(self, call: ChatCall) -> None:
-        self._note_others(call.others)
+        self._note_ignored(call.ignored)
         if self.is_closed:
             raise Refusal(410, "The session is over.", "session_closed")
         most = self.rules.config.max_steps
@@ -302,26 +246,14 @@ class Session:
         except GuideRefused as refusal:
             raise Refusal(400, str(refusal), "unsupported", "tool_choice") from None
 
-    def _note_others(self, others: Others) -> None:
-        """Says once for each program what does nothing here. Raises Refusal for a template that shows something else
-        than the request says."""
-        sampling = self.rules.sampling
-        ours = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
-        overridden = sorted(name for name, value in others.sampling.items() if value != ours.get(name))
-        self.transcript.counts["overridden"] += bool(overridden)
-        known, tag = self.noted, self.job.tag
-        new = {kind: [name for name in names if (tag, name) not in known]
-               for kind, names in (("decided by the run", overridden), ("ignored", others.ignored))}  # fmt: skip
-        known.update((tag, name) for names in new.values() for name in names)
-        if any(new.values()):
+    def _note_ignored(self, names: Sequence[str]) -> None:
+        """Says once for each program what does nothing here."""
+        new = [name for name in names if (self.job.tag, name) not in self.noted]
+        self.noted.update((self.job.tag, name) for name in new)
+        if new:
             program = self.rules.config.agent or show(self.rules.config.agent_command, 60)
-            told = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in new.items() if names)
-            logger.warning("%s: what requests of the program (%s) say and does nothing here. %s", tag, program, told)
-        for name, value in others.template.items():
-            if self.parser.encoder.template_variables.get(name) != value:
-                raise Refusal(400, f"{name}: {value!r} is for the run to say, whose chat template sees the same in "
-                              f"every episode: set actor_train.data_args.template_kwargs: {{{name}: ...}}.",
-                              "unsupported", name)  # fmt: skip
+            text = "%s: requests of the program (%s) say what does nothing here, or is decided by the run: %s"
+            logger.warning(text, self.job.tag, program, ", ".join(new))
 
     def _request(self, call: ChatCall, prepared: Prepared) -> GenerationRequest:
         rules, rule_sampling = self.rules, self.rules.sampling
@@ -404,12 +336,9 @@ class Session:
         for work in open_work:
             work.cancel()
         await asyncio.gather(*open_work, return_exceptions=True)
-        for exchange in self._known:  # else the loop would hold the session for as long as their timers run
-            for timer in (exchange.gives_up, exchange.forgets):
-                if timer is not None:
-                    timer.cancel()
-        self._exchanges.clear()
-        self._known.clear()
+        for _, timer in self._abandoned.values():  # else the loop would hold the session for as long as they run
+            timer.cancel()
+        self._abandoned.clear()
 
 
 def _decoded(request: GenerationRequest) -> GenerationRequest:

@@ -11,20 +11,19 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.background import BackgroundTask
 
 from roll.pipeline.agentic.proxy.endpoint.app import add_errors, key_in, until_gone
-from roll.pipeline.agentic.proxy.endpoint.bodies import Bodies
-from roll.pipeline.agentic.proxy.endpoint.chat import read_body
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal, not_allowed
+from roll.pipeline.agentic.proxy.endpoint.fields import read_body, received
 from roll.pipeline.agentic.proxy.endpoint.server import ENDPOINT_NAME, QuietServer, quiet_server, until_serving
 from roll.pipeline.agentic.proxy.endpoint.session import session_of
 from roll.utils.background import BackgroundTasks, start
@@ -34,7 +33,6 @@ logger = logging.getLogger(__name__)
 FILE = "agent_endpoint.json"
 SECRET_HEADER = "x-roll-secret"  # between the front and its workers
 LATE_S = 60.0  # a worker that has not reported for so long is gone
-_MOST_GROUPS = 4096  # that are known before those that are over are forgotten
 _FAREWELL_S = 2.0  # that requests have to end when the run does
 _WORKER_S = 5.0  # that a worker may take to hand out a session
 _LOOK_S = 0.2  # between two looks for a session, while a program waits for one
@@ -51,31 +49,13 @@ class FrontAddress:
     secret: str
 
 
-@dataclass
-class _Worker:
-    """`waiting`: the group and the place in line of each session that nobody has taken; `playing`: groups of others."""
-
-    url: str
-    seen_s: float
-    waiting: dict[str, tuple[str, list[int]]] = field(default_factory=dict)
-    playing: frozenset[str] = frozenset()
-
-
-@dataclass
-class _Group:
-    """A group of which a session was taken. `key`: the name that a program gave it; "" if none did."""
-
-    key: str
-    last_taken_s: float
-
-
 class WorkerReport(BaseModel):
-    """Report of a worker about itself, at every change and now and then."""
+    """Report of a worker about itself, at every change and now and then. `waiting`: sessions that nobody has taken,
+    with their place in line."""
 
     name: str
     url: str
-    waiting: dict[str, tuple[str, list[int]]]
-    playing: frozenset[str]
+    waiting: dict[str, list[int]]
 
 
 class SessionsBody(BaseModel):
@@ -83,8 +63,6 @@ class SessionsBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    task: dict[str, Any] | None = None
-    group: str | None = Field(None, min_length=1, max_length=200)
     wait_s: float = Field(0.0, ge=0, le=60)
 
 
@@ -97,17 +75,14 @@ def check_secret(request: Request, secret: str) -> None:
 class Front:
     """Serves on the event loop on which it is started."""
 
-    def __init__(self, listen: str, folder: Path, group_timeout_s: float):
+    def __init__(self, listen: str, folder: Path):
         """`listen`: host:port, port 0 for any that is free. The run's token is kept in a file of `folder`."""
         host, _, port = listen.rpartition(":")
         self._host, self._port, self._file = host.strip("[]"), int(port), folder / FILE
-        self._group_timeout_s = group_timeout_s
         self._token, self._secret = _known_token(self._file) or secrets.token_urlsafe(32), secrets.token_hex(32)
-        self._workers: dict[str, _Worker] = {}
-        self._groups: dict[str, _Group] = {}
+        self._workers: dict[str, tuple[WorkerReport, float]] = {}  # the newest report of each, and when it came
         self._taking = asyncio.Lock()
         self._client = httpx.AsyncClient(timeout=None, limits=httpx.Limits(max_connections=None), trust_env=False)
-        self._bodies = Bodies()
         self._tasks = BackgroundTasks()
         self._server: QuietServer | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -150,106 +125,55 @@ class Front:
         return app
 
     async def _reported(self, request: Request) -> Response:
-        """A worker's report. The reply names groups that were begun, and left too long."""
         check_secret(request, self._secret)
-        report: WorkerReport = read_body(WorkerReport, await self._bodies.read(request, "workers"))
-        self._workers[report.name] = _Worker(report.url, time.monotonic(), report.waiting, report.playing)
-        due = time.monotonic() - self._group_timeout_s
-        waiting = {group for group, _ in report.waiting.values()}
-        if len(self._groups) > _MOST_GROUPS:
-            alive = self._alive()
-            self._groups = {name: known for name, known in self._groups.items() if name in alive}
-        late = [name for name in waiting if name in self._groups and self._groups[name].last_taken_s < due]
-        return JSONResponse({"late": late})
+        report: WorkerReport = read_body(WorkerReport, await received(request))
+        self._workers[report.name] = report, time.monotonic()
+        return Response(status_code=204)
 
     async def _sessions(self, request: Request) -> Response:
         """Hands the session that has waited longest to a program; 204 if none came within `wait_s`."""
         if not hmac.compare_digest(key_in(request.headers).encode(), self._token.encode()):
             raise Refusal(401, f"The key is not the token of this run, which is in {FILE} of its output_dir.",
                           "invalid_api_key")  # fmt: skip
-        asked: SessionsBody = read_body(SessionsBody, await self._bodies.read(request, "sessions") or b"{}")
-        if asked.task is not None and asked.group is None:
-            raise Refusal(400, "group: sessions with a task of their own need a group, within which rewards are "
-                          "compared: the same name for each session of this task.", param="group")  # fmt: skip
-        until, none = time.monotonic() + asked.wait_s, Response(status_code=204, headers={"Retry-After": "1"})
+        asked: SessionsBody = read_body(SessionsBody, await received(request) or b"{}")
+        until = time.monotonic() + asked.wait_s
         gone = start(until_gone(request))
         try:
-            while (taken := await self._taken(asked)) is None:
+            while (taken := None if gone.done() else await self._taken()) is None:
                 if self._over.is_set():
                     raise Refusal(410, "The run is over.", "run_over")
-                if time.monotonic() >= until:
-                    return none
+                if gone.done() or time.monotonic() >= until:
+                    return Response(status_code=204, headers={"Retry-After": "1"})
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._over.wait(), _LOOK_S)
-                if gone.done():
-                    return none
-            if gone.done():
-                await self._returned(str(taken["session"]))
-                return none
         finally:
             gone.cancel()
         root = f"{request.url.scheme}://{request.headers.get('host', request.url.netloc)}/s/{taken['session']}"
         described = {**taken, "base_url": f"{root}/v1", "anthropic_base_url": root}
         return Response(json.dumps(described), media_type="application/json")
 
-    async def _taken(self, asked: SessionsBody) -> dict[str, Any] | None:
-        """A session that is taken now, as its worker describes it; None if none waits for such a program."""
-        silent: list[_Worker] = []
+    async def _taken(self) -> dict[str, Any] | None:
+        """The session that has waited longest, as its worker describes it; None if none waits."""
         async with self._taking:
-            for session_id, group, worker in self._candidates(asked.group or ""):
-                if worker in silent:
+            due = time.monotonic() - LATE_S
+            self._workers = {name: known for name, known in self._workers.items() if known[1] > due}
+            reports = [report for report, _ in self._workers.values()]
+            waiting = sorted((order, name, one.name) for one in reports for name, order in one.waiting.items())
+            for _, session_id, worker in waiting:
+                report, _ = self._workers[worker]
+                if report.waiting.pop(session_id, None) is None:  # its worker is silent
                     continue
-                order = json.dumps({"session": session_id, "task": asked.task})
+                headers, url = {SECRET_HEADER: self._secret}, f"{report.url}/line/take"
                 try:
-                    reply = await self._ask_worker(worker, "take", order)
+                    reply = await self._client.post(
+                        url, json={"session": session_id}, headers=headers, timeout=_WORKER_S
+                    )
                 except httpx.HTTPError:
-                    silent.append(worker)
-                    worker.waiting.clear()  # until it reports again
+                    report.waiting.clear()  # until it reports again
                     continue
-                worker.waiting.pop(session_id, None)
                 if reply.status_code == 200:
-                    key = self._groups[group].key if group in self._groups else asked.group or ""
-                    self._groups[group] = _Group(key, time.monotonic())
                     return reply.json()
         return None
-
-    async def _ask_worker(self, worker: _Worker, what: str, order: str) -> httpx.Response:
-        headers = {SECRET_HEADER: self._secret, "content-type": "application/json"}
-        return await self._client.post(f"{worker.url}/line/{what}", content=order, headers=headers, timeout=_WORKER_S)
-
-    async def _returned(self, session_id: str) -> None:
-        """Has a session wait again whose program has gone without it."""
-        if (worker := self._workers.get(session_id[:ENDPOINT_NAME])) is not None:
-            with suppress(httpx.HTTPError):
-                await self._ask_worker(worker, "return", json.dumps({"session": session_id}))
-
-    def _alive(self) -> set[str]:
-        """Groups of which a session waits or is played."""
-        workers = self._workers.values()
-        return {group for one in workers for group, _ in one.waiting.values()}.union(*(one.playing for one in workers))
-
-    def _candidates(self, key: str) -> list[tuple[str, str, _Worker]]:
-        """Sessions that wait, oldest first: those of the group that the key names, or else of groups nobody began; for
-        programs without a key, of groups that have none."""
-        due = time.monotonic() - LATE_S
-        self._workers = {name: worker for name, worker in self._workers.items() if worker.seen_s > due}
-        waiting = [
-            (order, session_id, group, worker)
-            for worker in self._workers.values()
-            for session_id, (group, order) in worker.waiting.items()
-        ]
-        if not waiting:
-            return []
-        keys = {group: known.key for group, known in self._groups.items()}
-        alive = self._alive()
-        if not key:
-            fit = {group for _, _, group, _ in waiting if not keys.get(group)}
-        elif any(known == key and group in alive for group, known in keys.items()):
-            fit = {group for group in keys if keys[group] == key}
-        else:
-            fit = {group for _, _, group, _ in waiting if group not in keys}
-        waiting.sort(key=lambda entry: entry[:2])
-        return [(session_id, group, worker) for _, session_id, group, worker in waiting if group in fit]
 
     async def _reward(self, request: Request, session_id: str) -> Response:
         return await self._forward(request, session_id, f"/s/{session_id}/v1/reward")
@@ -263,15 +187,11 @@ class Front:
 
     async def _forward(self, request: Request, session_id: str, path: str) -> Response:
         """Forward a request to the session's worker, and return its reply. It checks the key itself."""
-        worker = self._workers.get(session_id[:ENDPOINT_NAME])
-        if worker is None:
+        if (known := self._workers.get(session_id[:ENDPOINT_NAME])) is None:
             raise not_allowed()
         headers = [(name, value) for name, value in request.headers.raw if name.decode() not in _HOP_BY_HOP]
-        body = await self._bodies.read(request, session_id)
-        try:
-            sent = self._client.build_request(request.method, worker.url + path, content=body, headers=headers)
-        except httpx.InvalidURL:
-            raise Refusal(404, "There is no such route.", "not_found") from None
+        body = await received(request)
+        sent = self._client.build_request(request.method, known[0].url + path, content=body, headers=headers)
         gone, work = start(until_gone(request)), start(self._client.send(sent, stream=True))
         try:
             await asyncio.wait({gone, work}, return_when=asyncio.FIRST_COMPLETED)
@@ -283,8 +203,7 @@ class Front:
                           "session_lost") from None  # fmt: skip
         finally:
             gone.cancel()
-            if not work.done():
-                work.cancel()
+            work.cancel()
         kept = {name: value for name, value in reply.headers.items() if name not in _HOP_BY_HOP}
         length = {"content-length": reply.headers["content-length"]} if "content-length" in reply.headers else {}
         closing = BackgroundTask(reply.aclose)
@@ -293,11 +212,7 @@ class Front:
 
 def _known_token(file: Path) -> str | None:
     """The token of an earlier start of this run, so that programs need not ask for another."""
-    try:
-        token = json.loads(file.read_text(encoding="utf-8"))["token"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return token if isinstance(token, str) and len(token) > 20 else None
+    return json.loads(file.read_text(encoding="utf-8"))["token"] if file.is_file() else None
 
 
 def _write_private(file: Path, value: Mapping[str, str]) -> None:

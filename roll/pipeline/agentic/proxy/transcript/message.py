@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -81,26 +81,15 @@ class ChatMessage:
 
 
 @dataclass(frozen=True)
-class Others:
-    """Fields of a request that decide nothing here: `sampling` is the run's affair, and `ignored` names what changes
-    nothing that the policy sees. `template`: what the chat template is to see, which has to be what the run says."""
-
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    ignored: tuple[str, ...] = ()
-    template: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class ChatCall:
     """Request for a chat answer.
 
     - `tools`: those that are shown to the policy
     - `max_tokens`, `stop`: they narrow what the run allows
-    - `others`: what the request says besides
+    - `ignored`: names of what the request says and does nothing
     - `schema`: of JSON, which the answer has to be
     - `must_call`: names of tools of which it has to call one
     - `side`: who asks, where a session has several
-    - `streams`: who asks reads along
     """
 
     messages: tuple[ChatMessage, ...]
@@ -108,11 +97,10 @@ class ChatCall:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     n: int = 1
-    others: Others = Others()
+    ignored: tuple[str, ...] = ()
     schema: Mapping[str, Any] | None = None
     must_call: tuple[str, ...] = ()
     side: str = ""
-    streams: bool = False
 
     @property
     def is_guided(self) -> bool:

@@ -80,25 +80,6 @@ class Parser:
             raise ValueError("thinking that does not end before a call")
         return thinking, content.strip(), calls
 
-    def settled(self, text: str, tools: Sequence[Tool], stops: Sequence[str]) -> ChatMessage:
-        """The beginning of the message that `parse` makes of an answer, while this much of it is sampled: what no mark,
-        call or stop string can change any more. Nothing of harmony, and of calls that the tokenizer describes."""
-        form = self.form if tools else None
-        marks = (_END, *self._special_names, *stops, *((form.mark,) if form and form.mark else ()))
-        text = _without_begun(self.encoder.answer_opening + text, marks)
-        thought, bare = _THINKING.match(text), text.lstrip()
-        if self.form is HARMONY or (tools and self.description) or _BEGIN.startswith(bare):
-            return ChatMessage(ASSISTANT)
-        said = text if thought is None else text[thought.end() :].lstrip()
-        if form is not None and form.mark is not None:
-            said = said.partition(form.mark)[0]
-        elif form is not None and said.lstrip()[:1] in ("", "{", "<"):
-            said = ""
-        if form is not None and said[:1].isspace():  # which stays if there is no call
-            said = ""
-        thinking = thought["thinking"].strip() if thought else ""
-        return ChatMessage(ASSISTANT, self._visible(said.rstrip()), self._visible(thinking))
-
     def _described(self, text: str, tools: Sequence[Tool]) -> tuple[str, str, Sequence[SaidCall]]:
         """The same as the tokenizer's own description has it."""
         found: Any = self.encoder.tokenizer.parse_response(
@@ -122,12 +103,6 @@ class Parser:
     def _special_names(self) -> tuple[str, ...]:
         tokens = self.encoder.ends.special
         return tuple(str(self.encoder.tokenizer.convert_ids_to_tokens(token)) for token in tokens)
-
-
-def _without_begun(text: str, marks: Sequence[str]) -> str:
-    """The text without what may be the first characters of a mark at its end."""
-    tails = range(max(0, len(text) + 1 - max(map(len, marks))), len(text))
-    return text[: next((at for at in tails if any(mark.startswith(text[at:]) for mark in marks)), len(text))]
 
 
 def _call(name: Any, arguments: Any, call_id: str) -> Call:

@@ -166,18 +166,15 @@ class Place:
 
 
 def serve(
-    said: list[str], play: Callable[[Place], Coroutine[Any, Any, T]], compiles: bool = False,
-    encoder: ChatEncoder = ENCODER, **changes: Any,
+    said: list[str], play: Callable[[Place], Coroutine[Any, Any, T]], encoder: ChatEncoder = ENCODER, **changes: Any,
 ) -> T:  # fmt: skip
-    """What `play` returns with an endpoint that says these texts in turn. With `compiles`, schemas are compiled before,
-    for which a process imports torch."""
+    """What `play` returns with an endpoint that says these texts in turn."""
 
     async def run() -> T:
         engine = Engine(encoder, lambda number: said[number % len(said)])
         endpoint = Endpoint(encoder, engine)
         await endpoint.start()
         place = Place(endpoint, open_session(endpoint, **changes), engine)
-        place.session.compiler = place.session.compiler if compiles else None
         try:
             return await asyncio.wait_for(play(place), 60)
         finally:

@@ -97,7 +97,7 @@ class Program:
         body = ChatBody.model_validate({"messages": deepcopy(messages), "tools": [OPEN], **keys})
         call, digest = read_chat(body), json.dumps([messages, keys], sort_keys=True).encode()
         try:
-            exchange = self.session.exchange(call, digest, is_retry=how == "retry")
+            exchange = await self.session.exchange(call, digest)
         except Refusal as refusal:
             assert refusal.code == "context_length_exceeded"
             self.num_refused += 1
@@ -105,7 +105,7 @@ class Program:
             return
         if how == "leaves":
             self.session.leave(exchange)
-            again = self.session.exchange(call, digest, is_retry=False)
+            again = await self.session.exchange(call, digest)
             assert again is exchange
         reply = await exchange.work
         if how != "lost":
@@ -140,8 +140,6 @@ class Program:
             await self.ask(messages, what, **keys)
         if what == "repeat" and self.rng.random() < 0.5:
             await self.ask(messages)
-        if what == "retry":
-            await self.ask(messages, "retry")
 
     def answer(self, messages: Messages) -> None:
         """What a user or a tool says next."""
@@ -190,7 +188,6 @@ ACTIONS = (
     "fresh",
     "lost",
     "leaves",
-    "retry",
     "repeat",
     "parallel",
     *KEYS,

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from roll.pipeline.agentic.proxy.endpoint import bodies
+from roll.pipeline.agentic.proxy.endpoint import fields
 from roll.pipeline.agentic.proxy.endpoint.session import Session
 from roll.pipeline.agentic.sample_forms import ChatEncoder
-from roll.utils.http_door import MOST_CONNECTIONS
 from tests.unit.pipeline.agentic.proxy.parts import ASK, Place, open_session, serve
 from tests.unit.pipeline.agentic.proxy.test_clients import post
 
@@ -32,22 +31,8 @@ async def begin(place: Place, session: Session, length: int, said: bytes) -> asy
     return reader
 
 
-def test_bodies_that_never_end_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "_MOST_OF_SENDER", 3 * bodies._OF_EACH)
-
-    async def play(place: Place) -> None:
-        held = [await begin(place, place.session, 1 << 20, b" " * 1000) for _ in range(4)]
-        done, _ = await asyncio.wait(
-            [asyncio.ensure_future(one.readline()) for one in held], return_when=asyncio.FIRST_COMPLETED
-        )
-        assert [b" 429 " in one.result() for one in done] == [True] * len(done)
-        assert (await innocent(place)).status_code == 200
-
-    serve(["yes"], play)
-
-
 def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "BODY_S", 0.1)
+    monkeypatch.setattr(fields, "BODY_S", 0.1)
 
     async def play(place: Place) -> None:
         reader = await begin(place, place.session, 1000, b"{")
@@ -78,36 +63,3 @@ def test_a_long_message_holds_nobody_up(route: str, monkeypatch: pytest.MonkeyPa
         assert (await long).status_code == (200 if "count" in route else 400)
 
     serve(["yes"], play)
-
-
-def test_a_message_of_too_many_characters_is_not_even_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def play(place: Place) -> None:
-        text = "x" * (4000 * place.session.parser.encoder.longest_token + 1)
-        monkeypatch.setattr(ChatEncoder, "encode", None)
-        for route in ("/chat/completions", "/messages/count_tokens"):
-            reply = await post(place, route, {"messages": [{"role": "user", "content": text}]})
-            assert reply.status_code == 400 and "prompt is too long" in reply.text
-        monkeypatch.undo()
-        assert (await innocent(place)).status_code == 200
-
-    serve(["yes"], play)
-
-
-def test_a_schema_that_takes_long_to_compile_reaches_no_engine() -> None:
-    pytest.importorskip("xgrammar", reason="the package xgrammar is not installed")
-    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a|b|ab){0,5000}$"}}}
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-
-    async def play(place: Place) -> None:
-        attack = asyncio.create_task(post(place, "/chat/completions", {"messages": ASK, "response_format": form}))
-        assert (await innocent(place)).status_code == 200
-        assert (await attack).status_code == 400 and "to compile" in (await attack).text
-        plain = {"messages": ASK, "response_format": {"type": "json_object"}}
-        assert (await post(place, "/chat/completions", plain)).status_code == 200
-        assert len(place.engine.requests) == 2
-
-    serve(["yes"], play, compiles=True)
-
-
-def test_every_connection_may_have_a_small_body_on_its_way() -> None:
-    assert bodies._OF_EACH * MOST_CONNECTIONS < bodies._MOST_OF_ALL

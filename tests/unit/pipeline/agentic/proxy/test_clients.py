@@ -58,18 +58,6 @@ def test_a_field_that_nobody_knows_changes_nothing_and_is_said_once(
     assert "metadata" in second and "field_of_2027" not in second
 
 
-def test_what_the_run_says_to_the_template_may_be_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    body = PLAIN["/chat/completions"] | {"chat_template_kwargs": {"enable_thinking": True}}
-
-    async def play(place: Place) -> httpx.Response:
-        return await post(place, "/chat/completions", body)
-
-    refused = serve(["yes"], play)
-    assert refused.status_code == 400 and "actor_train.data_args.template_kwargs" in refused.text
-    monkeypatch.setattr(type(ENCODER), "template_variables", {"enable_thinking": True})
-    assert serve(["yes"], play).status_code == 200
-
-
 @pytest.mark.parametrize("route", PLAIN)
 def test_a_stream_begins_before_anything_is_sampled(route: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("roll.pipeline.agentic.proxy.endpoint.app.BEGIN_S", 0.0)

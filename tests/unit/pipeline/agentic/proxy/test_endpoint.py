@@ -15,8 +15,7 @@ from roll.errors import StrategyError, WorkerError
 from roll.pipeline.agentic.episode import turn_seed
 from roll.pipeline.agentic.proxy.endpoint.reward import Outcome
 from roll.pipeline.agentic.proxy.endpoint.server import quiet_server
-from roll.pipeline.agentic.proxy.endpoint.session import MOST_REFUSED, Session
-from roll.pipeline.agentic.proxy.transcript.transcript import transcript_rows
+from roll.pipeline.agentic.proxy.endpoint.session import MOST_REFUSED
 from tests.helpers.cases import cases
 from tests.unit.pipeline.agentic.proxy.parts import (
     ASK,
@@ -53,6 +52,28 @@ def test_openai_loop_of_tools_is_one_row() -> None:
     rows, seeds = serve([CALL, "it is 7"], play)
     assert len(rows) == 1
     assert seeds == [turn_seed(3, JOB, turn, 0) for turn in range(2)], "those of an environment's episode"
+
+
+def test_the_same_request_again_is_another_sample() -> None:
+    async def play(place: Place) -> None:
+        client = place.openai()
+        texts = [(await client.chat.completions.create(model="m", messages=ASK)) for _ in range(2)]
+        assert [text.choices[0].message.content for text in texts] == ["0", "1"]
+        assert len({request.sampling.seed for request in place.engine.requests}) == 2 and len(place.rows()) == 2
+
+    serve(["0", "1"], play)
+
+
+def test_a_stream_that_is_left_frees_its_request() -> None:
+    async def play(place: Place) -> None:
+        place.session.retry_window_s, place.engine.gate = 0.0, asyncio.Event()
+        async for _ in await place.openai().chat.completions.create(model="m", messages=ASK, stream=True):
+            break
+        await place.open[0].close()
+        await until(lambda: not place.session.is_waiting)
+        assert not place.rows()
+
+    serve(["yes"], play)
 
 
 def test_openai_stream_says_what_the_whole_reply_says() -> None:
@@ -99,21 +120,6 @@ def test_n_samples_are_siblings_and_stop_strings_end_them() -> None:
     serve(["a!", "b!", "c!"], play)
 
 
-def test_the_same_request_again_is_another_sample_but_for_retries() -> None:
-    async def play(place: Place) -> None:
-        client = place.openai()
-        texts = [(await client.chat.completions.create(model="m", messages=ASK)) for _ in range(2)]
-        again = await client.chat.completions.create(
-            model="m", messages=ASK, extra_headers={"x-stainless-retry-count": "1"}
-        )
-        assert [text.choices[0].message.content for text in (*texts, again)] == ["0", "1", "1"]
-        seeds = {request.sampling.seed for request in place.engine.requests}
-        assert len(seeds) == 2 and len(place.rows()) == 2
-        assert place.session.transcript.counts["retries"] == 1
-
-    serve(["0", "1", "2"], play)
-
-
 def test_a_client_that_leaves_and_asks_again_gets_the_first_answer() -> None:
     async def play(place: Place) -> None:
         place.engine.gate = asyncio.Event()
@@ -129,52 +135,6 @@ def test_a_client_that_leaves_and_asks_again_gets_the_first_answer() -> None:
         assert len(place.engine.requests) == 1 and len(place.rows()) == 1
 
     serve(["0", "1"], play)
-
-
-def test_a_client_that_leaves_amid_its_body_is_no_failure_of_ours(caplog: pytest.LogCaptureFixture) -> None:
-    async def play(place: Place) -> None:
-        for _ in range(3):
-            _, writer = await asyncio.open_connection("127.0.0.1", place.endpoint.port)
-            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Api-Key: {place.session.key}\r\n"
-            writer.write(f"{head}Content-Length: 1000\r\n\r\n{{".encode())
-            await writer.drain()
-            await asyncio.sleep(0.2)
-            writer.close()
-        await asyncio.sleep(0.2)
-        assert (await place.openai().chat.completions.create(model="m", messages=ASK)).choices
-
-    serve(["yes"], play)
-    assert "Traceback" not in caplog.text and "ClientDisconnect" not in caplog.text
-
-
-def test_a_retry_of_what_failed_asks_the_engine_again() -> None:
-    async def play(place: Place) -> None:
-        client, again = place.openai(), {"x-stainless-retry-count": "1"}
-        place.engine.finish = "abort"
-        with pytest.raises(openai.InternalServerError):
-            await client.chat.completions.create(model="m", messages=ASK)
-        place.engine.finish = None
-        reply = await client.chat.completions.create(model="m", messages=ASK, extra_headers=again)
-        assert reply.choices[0].message.content == "1" and place.session.num_answers == 1
-
-    serve(["0", "1"], play)
-
-
-def test_a_retry_of_what_was_refused_is_not_the_answer_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roll.pipeline.agentic.proxy.endpoint.session.MOST_OPEN", 1)
-
-    async def play(place: Place) -> None:
-        create, place.engine.gate = place.openai().chat.completions.create, asyncio.Event()
-        first = asyncio.create_task(create(model="m", messages=ASK))
-        await until(lambda: len(place.engine.requests) == 1)
-        with pytest.raises(openai.RateLimitError):
-            await create(model="m", messages=ASK)
-        place.engine.gate.set()
-        again = {"x-stainless-retry-count": "1"}
-        found = [await first, *[await create(model="m", messages=ASK, extra_headers=again) for _ in range(2)]]
-        assert [one.choices[0].message.content for one in found] == ["0", "1", "1"]
-
-    serve(["0", "1", "2"], play)
 
 
 def test_a_client_that_asks_again_after_the_window_is_answered() -> None:
@@ -215,20 +175,7 @@ def test_anthropic_loop_of_tools_is_one_row() -> None:
     serve(["<think>hm</think>" + CALL, "it is 7"], play)
 
 
-def test_anthropic_stream_of_a_call_is_put_together_by_the_sdk() -> None:
-    tool = {"name": "open", "input_schema": OPEN["function"]["parameters"]}
-
-    async def play(place: Place) -> None:
-        stream = place.anthropic().messages.stream(model="c", max_tokens=300, messages=ASK, tools=[tool])
-        async with stream as events:
-            last = await events.get_final_message()
-        assert [block.type for block in last.content] == ["text", "tool_use"]
-        assert last.content[1].input == {"box": "F"} and last.stop_reason == "tool_use"
-
-    serve(["so\n" + CALL], play)
-
-
-@pytest.mark.parametrize("value", ['"\\ud800"', "NaN", "1e999"])
+@pytest.mark.parametrize("value", ['"\\ud800"', "NaN"])
 def test_a_call_that_no_reply_can_hold_is_text(value: str) -> None:
     said = CALL.replace('"F"', value)
 
@@ -253,28 +200,6 @@ def test_anthropic_says_which_stop_sequence_ended_an_answer() -> None:
         assert (await place.anthropic().messages.create(**keys)).stop_reason == "end_turn"
 
     serve(["a!b", "a!b", "ab"], play)
-
-
-def test_what_json_or_template_do_not_take_is_refused_and_no_failure() -> None:
-    deep = "[" * 100_000
-    call = {"type": "function", "id": "a", "function": {"name": "open", "arguments": deep}}
-    block = {"type": "tool_use", "id": "a", "name": "open", "input": {"box": "\ud800"}}
-    answer = {"role": "assistant", "content": [block]}
-
-    async def play(place: Place) -> None:
-        base = place.variables["OPENAI_BASE_URL"]
-        async with httpx.AsyncClient(headers={"authorization": f"bearer {place.session.key}"}) as client:
-            for route, body in (
-                ("/chat/completions", deep),
-                ("/chat/completions", json.dumps({"messages": [*ASK, {"role": "assistant", "tool_calls": [call]}]})),
-                ("/messages/count_tokens", json.dumps({"messages": [*ASK, answer, *ASK]})),
-                ("/reward", deep),
-                ("/reward", '{"reward": 1' + "0" * 400 + "}"),
-                ("/reward", '{"reward": 1, "metrics": {"a": NaN}}'),
-            ):  # fmt: skip
-                assert (await client.post(base + route, content=body)).status_code == 400, (route, body[:90])
-
-    serve(["yes"], play)
 
 
 def test_models_are_listed_in_both_protocols() -> None:
@@ -414,7 +339,6 @@ def test_without_its_key_no_request_reaches_a_session(method: str, route: str) -
             ("", {}),
             (theirs, {"authorization": f"Bearer {key}"}),
             (theirs, {"x-api-key": key}),
-            ("", {"x-api-key": key, "x-roll-session": other.session_id}),
             ("", {"x-api-key": key, "authorization": f"Bearer {other.key}"}),
             (own, {"x-api-key": forged}),
             (theirs, {"x-api-key": forged}),
@@ -430,8 +354,6 @@ def test_without_its_key_no_request_reaches_a_session(method: str, route: str) -
                 assert reply.status_code == 401, (prefix, headers)
                 said.add(reply.text)
             assert len(said) == 1 and key not in str(said)
-            evil = {"x-api-key": key, "host": "evil.example"}
-            assert (await client.request(method, own + route, headers=evil, json=bodies)).status_code == 403
             good = {"x-api-key": key}
             for prefix in (own, ""):
                 reply = await client.request(method, prefix + route, headers=good, json=bodies)
@@ -453,25 +375,6 @@ def test_a_reward_is_a_number() -> None:
             assert place.session.outcome == Outcome(0.5, {"won": 1.0})
             assert (await client.get(url.replace("reward", "task"))).json() == {"seed": 5}
             assert (await client.get(url.replace("reward", "secrets"))).json()["error"]["code"] == "not_found"
-
-    serve(["yes"], play)
-
-
-def test_a_hundred_sessions_at_once_keep_apart() -> None:
-    async def play(place: Place) -> None:
-        sessions = [open_session(place.endpoint) for _ in range(100)]
-        async with httpx.AsyncClient(timeout=60) as client:
-
-            async def ask(number: int, session: Session) -> None:
-                url = place.endpoint.environment(session)["OPENAI_BASE_URL"] + "/chat/completions"
-                headers = {"authorization": f"Bearer {session.key}"}
-                body = {"messages": [{"role": "user", "content": str(number)}]}
-                assert (await client.post(url, headers=headers, json=body)).status_code == 200
-
-            await asyncio.gather(*(ask(number, session) for number, session in enumerate(sessions)))
-        for number, session in enumerate(sessions):
-            ((row, _),) = transcript_rows(session.transcript.root)
-            assert f"user\n{number}<|im_end|>" in ENCODER.show(row.input_ids)
 
     serve(["yes"], play)
 

@@ -14,12 +14,10 @@ import pytest
 
 from roll.pipeline.agentic.episode import EpisodeJob
 from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
-from roll.pipeline.agentic.proxy.outside import front as front_module
 from roll.pipeline.agentic.proxy.outside.front import FILE, Front
 from roll.pipeline.agentic.proxy.outside.line import Line
 from roll.pipeline.agentic.proxy.player import OutsidePlayer
 from roll.types.rollout import Trajectory
-from tests.helpers.cases import cases
 from tests.unit.pipeline.agentic.proxy.parts import ASK, ENCODER, Engine, check_rows, proxy_rules, until
 
 T = TypeVar("T")
@@ -29,9 +27,9 @@ Rows = list[Trajectory]
 class Service:
     """A front, its workers, and a client with the run's token."""
 
-    def __init__(self, folder: Path, group_timeout_s: float, idle_timeout_s: float, listen: str, **rules: Any):
-        self.folder, self.idle_timeout_s, self.group_timeout_s = folder, idle_timeout_s, group_timeout_s
-        self.front = Front(listen, folder, group_timeout_s)
+    def __init__(self, folder: Path, idle_timeout_s: float, listen: str, **rules: Any):
+        self.folder, self.idle_timeout_s = folder, idle_timeout_s
+        self.front = Front(listen, folder)
         self.engine = Engine(ENCODER, lambda number: f"answer {number}")
         self.rules = replace(proxy_rules(agent=None, **rules), episode_timeout_s=60.0, retries=1)
         self.endpoints: list[Endpoint] = []
@@ -46,16 +44,18 @@ class Service:
         self.url, self.token = told["url"], told["token"]
         for number in range(2):
             endpoint = Endpoint(ENCODER, self.engine)
-            line = Line(endpoint, address, self.idle_timeout_s, self.group_timeout_s)
+            line = Line(endpoint, address, self.idle_timeout_s)
             self.endpoints.append(endpoint)
             self.players.append(OutsidePlayer(self.rules, endpoint, self.folder / f"logs{number}", line))
 
-    def play(
-        self, group: int, index: int, worker: int = 0, purpose: str = "train", round: int = 0
-    ) -> asyncio.Task[Rows]:
-        job = EpisodeJob("Outside", 10 + group, purpose, group, index, round)
+    def play(self, group: int, index: int, worker: int = 0, purpose: str = "train") -> asyncio.Task[Rows]:
+        job = EpisodeJob("Outside", 10 + group, purpose, group, index)
         self.running.append(asyncio.create_task(self.players[worker].play(job)))
         return self.running[-1]
+
+    def num_waiting(self) -> int:
+        """Sessions of which the front has heard."""
+        return sum(len(report.waiting) for report, _ in self.front._workers.values())
 
     async def ask(self, **body: Any) -> httpx.Response:
         body = {"wait_s": 20} | body
@@ -93,13 +93,12 @@ def bearer(key: str) -> dict[str, str]:
 def serve(
     folder: Path,
     play: Callable[[Service], Coroutine[Any, Any, T]],
-    group_timeout_s: float = 600,
     idle_timeout_s: float = 600,
     listen: str = "127.0.0.1:0",
     **rules: Any,
 ) -> T:
     async def run() -> T:
-        service = Service(folder, group_timeout_s, idle_timeout_s, listen, **rules)
+        service = Service(folder, idle_timeout_s, listen, **rules)
         await service.start()
         try:
             return await asyncio.wait_for(play(service), 120)
@@ -169,74 +168,18 @@ def test_the_token_of_a_run_stays_when_it_is_started_again(tmp_path: Path) -> No
     assert serve(tmp_path, token) == serve(tmp_path, token)
 
 
-@cases("body, field")
-def test_what_is_no_request_for_a_session_is_refused_by_its_field(
-    tmp_path: Path, body: dict[str, Any], field: str
-) -> None:
-    async def play(service: Service) -> httpx.Response:
-        return await service.ask(**body)
-
-    reply = serve(tmp_path, play)
-    assert reply.status_code == 400 and reply.json()["error"]["param"] == field
-
-
 def test_sessions_are_taken_in_the_order_of_their_groups_over_all_workers(tmp_path: Path) -> None:
     async def play(service: Service) -> list[int]:
         for group, index in ((2, 0), (1, 1), (1, 0), (2, 1)):
             service.play(group, index, worker=(group + index) % 2)
-        await until(lambda: sum(len(worker.waiting) for worker in service.front._workers.values()) == 4)
+        await until(lambda: service.num_waiting() == 4)
         validation = service.play(7, 0, purpose="val")
-        await until(lambda: sum(len(worker.waiting) for worker in service.front._workers.values()) == 5)
+        await until(lambda: service.num_waiting() == 5)
         taken = [await service.taken() for _ in range(5)]
         assert taken[0]["purpose"] == "val" and not validation.done()
         return [session["task"]["seed"] for session in taken[1:]]
 
     assert serve(tmp_path, play) == [11, 11, 12, 12]
-
-
-def test_tasks_of_ones_own_keep_to_one_group_by_its_name(tmp_path: Path) -> None:
-    async def play(service: Service) -> None:
-        for group in (0, 1, 2):
-            for index in (0, 1):
-                service.play(group, index, worker=index)
-        await until(lambda: sum(len(worker.waiting) for worker in service.front._workers.values()) == 6)
-        seeds = {}
-        for name in ("a", "b", "a", "b"):
-            session = await service.taken(task={"question": name}, group=name)
-            assert session["task"] == {"question": name, "seed": session["task"]["seed"]}
-            seeds.setdefault(name, set()).add(session["task"]["seed"])
-        assert seeds == {"a": {10}, "b": {11}}, "each name has one group of the run"
-        assert (await service.ask(group="a", wait_s=0)).status_code == 204, "its group is full"
-        assert (await service.taken())["task"]["seed"] == 12, "and no other is mixed into it"
-
-    serve(tmp_path, play)
-
-
-def test_groups_of_a_later_validation_are_new_ones_and_names_may_be_used_again(tmp_path: Path) -> None:
-    async def play(service: Service) -> None:
-        for number in (1, 2):
-            episode = service.play(0, 0, purpose="val", round=number)
-            session = await service.taken(group="k")
-            await service.say(session)
-            await service.reward(session, float(number))
-            assert (await episode)[0].reward == number
-            await asyncio.sleep(0.5)
-
-    serve(tmp_path, play, group_timeout_s=0.3)
-
-
-def test_a_session_that_comes_back_is_not_late_at_once(tmp_path: Path) -> None:
-    async def play(service: Service) -> None:
-        episode = service.play(0, 0)
-        first = await service.taken()
-        await asyncio.sleep(1.5)
-        await service.client.delete(f"{service.url}/sessions/{first['session']}", headers=bearer(first["api_key"]))
-        second = await service.taken()
-        await service.say(second)
-        await service.reward(second, 1.0)
-        assert (await episode)[0].reward == 1.0
-
-    serve(tmp_path, play, group_timeout_s=1.0)
 
 
 def test_a_program_that_has_gone_takes_no_session(tmp_path: Path) -> None:
@@ -248,63 +191,6 @@ def test_a_program_that_has_gone_takes_no_session(tmp_path: Path) -> None:
         await service.say(await service.taken(wait_s=10))
 
     serve(tmp_path, play)
-
-
-def test_a_session_that_did_not_reach_its_program_waits_again(tmp_path: Path) -> None:
-    async def play(service: Service) -> None:
-        episode = service.play(0, 0)
-        first = await service.taken()
-        await service.front._returned(first["session"])
-        second = await service.taken()
-        assert second["session"] == first["session"], "no attempt is lost"
-        await service.say(second)
-        await service.reward(second, 1.0)
-        assert (await episode)[0].metrics["env_crashes"] == 0
-
-    serve(tmp_path, play)
-
-
-def test_a_worker_that_stands_still_holds_no_other_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front_module, "_WORKER_S", 0.3)
-
-    async def play(service: Service) -> None:
-        frozen = await asyncio.start_server(lambda *_: asyncio.sleep(600), "127.0.0.1", 0)
-        url = f"http://127.0.0.1:{frozen.sockets[0].getsockname()[1]}"
-        report = {
-            "name": "frozen",
-            "url": url,
-            "waiting": {"a": ["train-0-0", [0, 0, 0]], "b": ["train-0-0", [0, 0, 1]]},
-        }
-        headers = {front_module.SECRET_HEADER: service.front._secret}
-        told = await service.client.post(f"{service.url}/workers", json={**report, "playing": []}, headers=headers)
-        assert told.status_code == 200
-        service.play(5, 0)
-        assert (await service.taken())["task"]["seed"] == 15
-        frozen.close()
-
-    serve(tmp_path, play)
-
-
-def test_refused_requests_keep_no_session_alive(tmp_path: Path) -> None:
-    async def play(service: Service) -> None:
-        episode = service.play(0, 0)
-        for _ in range(2):
-            session = await service.taken()
-            await service.say(session)
-            status_code = 400
-            while status_code != 410:
-                await asyncio.sleep(0.2)
-                reply = await service.client.post(
-                    f"{session['base_url']}/chat/completions",
-                    json={"messages": ASK},
-                    headers=bearer(session["api_key"]),
-                )
-                status_code = reply.status_code
-                assert status_code in (400, 410)
-        (row,) = await episode
-        assert row.failure is not None and "idle_timeout_s" in row.failure
-
-    serve(tmp_path, play, idle_timeout_s=1.5, max_steps=1)
 
 
 def test_a_reward_needs_an_answer_and_an_open_session(tmp_path: Path) -> None:
@@ -344,19 +230,6 @@ def test_addresses_are_those_that_programs_and_workers_reach(tmp_path: Path, lis
         pytest.skip(f"no such address here: {error}")
 
 
-def test_a_group_that_was_begun_and_left_fails_and_others_wait_on(tmp_path: Path) -> None:
-    async def play(service: Service) -> None:
-        left, other = service.play(0, 1, worker=1), service.play(5, 0, worker=1)
-        service.play(0, 0)
-        await until(lambda: sum(len(worker.waiting) for worker in service.front._workers.values()) == 3)
-        await service.taken()
-        (row,) = await left
-        assert row.failure is not None and "group_timeout_s" in row.failure
-        assert not other.done()
-
-    serve(tmp_path, play, group_timeout_s=0.05)
-
-
 def test_a_program_that_falls_silent_or_gives_up_has_its_session_played_anew(tmp_path: Path) -> None:
     async def play(service: Service) -> None:
         episode = service.play(0, 0)
@@ -394,7 +267,7 @@ def test_a_worker_that_dies_loses_its_sessions_and_nothing_waits_for_ever(tmp_pa
     async def play(service: Service) -> None:
         service.play(0, 0)
         other = service.play(1, 0, worker=1)
-        await until(lambda: sum(len(worker.waiting) for worker in service.front._workers.values()) == 2)
+        await until(lambda: service.num_waiting() == 2)
         session = await service.taken()
         service.running[0].cancel()
         await service.endpoints[0].stop()
@@ -410,36 +283,6 @@ def test_a_worker_that_dies_loses_its_sessions_and_nothing_waits_for_ever(tmp_pa
     serve(tmp_path, play)
 
 
-def test_a_worker_that_says_nothing_more_is_asked_for_no_session(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(front_module, "LATE_S", 0.0)
-
-    async def play(service: Service) -> int:
-        service.play(0, 0)
-        await until(lambda: any(worker.waiting for worker in service.front._workers.values()))
-        return (await service.ask(wait_s=0)).status_code
-
-    assert serve(tmp_path, play) == 204
-
-
-def test_a_client_that_leaves_is_seen_by_the_worker_behind_the_front(tmp_path: Path) -> None:
-    async def play(service: Service) -> None:
-        service.play(0, 0)
-        session = await service.taken()
-        service.engine.gate = asyncio.Event()
-        work = asyncio.create_task(service.say(session))
-        await until(lambda: bool(service.engine.requests))
-        work.cancel()
-        of_worker = service.endpoints[0].find(session["session"])
-        assert of_worker is not None
-        await until(lambda: all(exchange.is_left for exchange in of_worker._open))
-        service.engine.gate.set()
-        assert await service.say(session) == "answer 0", "it is asked again, and gets the answer of the first"
-
-    serve(tmp_path, play)
-
-
 def test_streams_pass_the_front_as_they_are(tmp_path: Path) -> None:
     openai = pytest.importorskip("openai", reason="the SDK of OpenAI is not installed")
 
@@ -450,8 +293,8 @@ def test_streams_pass_the_front_as_they_are(tmp_path: Path) -> None:
             stream = await client.chat.completions.create(model="m", messages=ASK, stream=True)
             text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices])
             with pytest.raises(openai.BadRequestError) as error:
-                await client.chat.completions.create(model="m", messages=ASK, top_logprobs=3)
-        assert text == "answer 0" and error.value.param == "top_logprobs"
+                await client.chat.completions.create(model="m", messages=ASK, functions=[{}])
+        assert text == "answer 0" and error.value.param == "functions"
         await service.reward(session, 0.0)
         assert (await episode)[0].reward == 0.0
 
@@ -470,22 +313,3 @@ def test_the_end_of_the_run_is_told_to_those_that_wait_for_a_session(
 
     serve(tmp_path, play)
     assert "Traceback" not in caplog.text
-
-
-def test_fifty_programs_at_once_keep_apart(tmp_path: Path) -> None:
-    async def play(service: Service) -> None:
-        episodes = {
-            (group, index): service.play(group, index, worker=index % 2) for group in range(10) for index in range(5)
-        }
-
-        async def program() -> None:
-            session = await service.taken(wait_s=60)
-            await service.say(session)
-            await service.reward(session, session["task"]["seed"])
-
-        await asyncio.gather(*(program() for _ in episodes))
-        for (group, index), episode in episodes.items():
-            (row,) = await episode
-            assert (row.reward, row.index) == (10 + group, index)
-
-    serve(tmp_path, play)

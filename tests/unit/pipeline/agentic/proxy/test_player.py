@@ -75,7 +75,7 @@ def writes(task, session):
 
 def clash(task, session):
     writes(task, session)
-    return {"reward": task["worth"], "metrics": {"rows": 9, "requests": 9, "broken_whitespace": 9, "env_hangs": 9}}
+    return {"reward": task["worth"], "metrics": {"rows": 9, "requests": 9, "broken_answer_edited": 9, "env_hangs": 9}}
 
 def leaves(task, session):
     ask(session, [{"role": "user", "content": "?"}])
@@ -168,7 +168,7 @@ def test_metrics_of_a_program_leave_the_counts_of_its_session(folder: Path) -> N
     )
     (row,) = played(folder, {"agent": "foreign_agent:clash", "tasks": "odd_tasks:ROWS"})
     assert (row.reward, row.metrics["rows"], row.metrics["requests"], row.metrics["env_hangs"]) == (0.5, 1, 1, 0)
-    assert "broken_whitespace" not in row.metrics
+    assert "broken_answer_edited" not in row.metrics
 
 
 def test_a_task_that_is_no_json_is_named(folder: Path) -> None:

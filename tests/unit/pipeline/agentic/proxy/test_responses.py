@@ -103,38 +103,12 @@ def test_instructions_are_of_their_own_request_alone() -> None:
     serve(["yes"], play)
 
 
-def test_a_retry_has_the_id_of_the_first_and_later_ids_stay_apart() -> None:
-    async def play(place: Place) -> None:
-        create, again = place.openai().responses.create, {"x-stainless-retry-count": "1"}
-        first = await create(model="m", input="1")
-        other = await create(model="m", input="2")
-        retried = await create(model="m", input="1", extra_headers=again)
-        assert retried.id == first.id != other.id and retried.output_text == first.output_text
-
-    serve(["0", "1", "2"], play)
-
-
-def test_items_of_two_responses_stay_two_by_their_ids() -> None:
-    async def play(place: Place) -> None:
-        create = place.openai().responses.create
-        items: list[Any] = list(ASK)
-        for _ in range(2):
-            items += (await create(model="m", input=items, tools=[TOOL])).output
-        call = items[-1]
-        items.append({"type": "function_call_output", "call_id": call.call_id, "output": "7"})
-        await create(model="m", input=items, tools=[TOOL])
-        assert not place.session.transcript.counts["broken"] and len(place.rows()) == 1
-
-    serve(["I will open it.", CALL, "so"], play)
-
-
 @pytest.mark.parametrize(
     "body",
     [
         {"input": [{"type": "reasoning", "content": 5}]},
         {"input": [{"type": ["x"]}]},
         {"input": "x", "text": {"format": "json"}},
-        {"input": "x", "tools": [{**TOOL, "parameters": {"x": float("nan")}}]},
     ],
 )
 def test_nonsense_is_refused_and_nothing_is_sampled(body: dict[str, Any]) -> None:

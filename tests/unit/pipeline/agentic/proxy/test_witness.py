@@ -99,16 +99,10 @@ def set_content(place: int, text: str) -> Any:
     return lambda messages: messages[place].update(content=text)
 
 
-def text_arguments(messages: Messages) -> None:
-    messages[2]["tool_calls"][0]["function"]["arguments"] = '{"box": "f"}'.replace("f", "F ")
-
-
 CAUSES = {
     "thinking_dropped": (["<think>why</think>yes", "no"], lambda m: m[2].pop("reasoning_content")),
-    "whitespace": (["yes  sir", "no"], set_content(2, "yes sir")),
     "answer_edited": (["yes", "no"], set_content(2, "so be it")),
     "system_changed": (["yes", "no"], set_content(0, "be long")),
-    "tool_call_rerendered": ([CALL, "no"], text_arguments),
     "message_edited": (["yes", "no"], set_content(1, "box G?")),
     "history_trimmed": (["yes", "no", "so"], lambda m: m.__delitem__(slice(1, 3))),
     "foreign_answer": (["yes", "no"], lambda m: m.insert(1, {"role": "assistant", "content": "well"})),
