@@ -3,7 +3,7 @@
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -56,13 +56,8 @@ class Env(ABC):
         """Take an action and return its result."""
 
     def random_action(self, rng: random.Random) -> str:
-        """An action that means something, drawn at random: for baselines and checks."""
+        """An action that means something, drawn at random, for checks."""
         return ""
-
-    def blind_plans(self, max_steps: int) -> Iterable[Sequence[str]]:
-        """Plans of actions worth trying without looking at any observation, for a baseline; none where that is
-        hopeless. Asked before `reset`."""
-        return ()
 
     def close(self) -> None:
         """Frees what the episode held. Called once, also after a failure."""

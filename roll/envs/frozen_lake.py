@@ -1,10 +1,9 @@
 """The game Frozen Lake: walk over ice to the goal, around the holes. Every seed has a map of its own."""
 
-import itertools
 import random
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from roll.envs.base import SUCCESS, VALID, Env, EnvStep
@@ -99,14 +98,6 @@ class FrozenLake(Env):
 
     def random_action(self, rng: random.Random) -> str:
         return rng.choice(DIRECTIONS)
-
-    def blind_plans(self, max_steps: int) -> Iterator[list[str]]:
-        """All shortest ways through an empty lake, on one of up to 6 x 6. A longer way crosses more cells."""
-        steps = self.size - 1
-        if max_steps < 2 * steps or self.size > 6:
-            return
-        for rights in itertools.combinations(range(2 * steps), steps):
-            yield ["Right" if i in rights else "Down" for i in range(2 * steps)]
 
     def _move(self, name: str) -> None:
         last = self.size - 1

@@ -1,7 +1,7 @@
 """Environments that keep their conversation themselves, for env_manager_cls: agent_native."""
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from roll.envs.base import VALID, ActionPattern, Conversation, Env, EnvStep
@@ -59,10 +59,6 @@ class NativeEnv(Env):
 
     def random_action(self, rng: random.Random) -> str:
         return self._answer(self._env.random_action(rng))
-
-    def blind_plans(self, max_steps: int) -> Iterable[Sequence[str]]:
-        for plan in self._env.blind_plans(max_steps):
-            yield [self._answer(action) for action in plan]
 
     def close(self) -> None:
         self._env.close()

@@ -191,7 +191,7 @@ def without_gap(row: dict[str, float]) -> dict[str, float]:
 
 
 def assert_better_than_blind(run: Run, margin: float = 0.25) -> None:
-    """The bound is measured on the very maps of the validation and printed at the start."""
-    blind = run.metrics[0]["val/FrozenLakeHeldOut/success_blind_baseline"]
+    """The bound is that of the best fixed way on the very maps of the validation."""
+    blind = 0.363
     assert run.metrics[0]["val/success_mean"] < blind
     assert run.metrics[max(run.metrics)]["val/success_mean"] > blind + margin

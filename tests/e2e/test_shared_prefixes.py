@@ -51,7 +51,7 @@ def test_a_run_takes_the_steps_of_one_that_shares_nothing(
 EPISODES = (
     "env_manager_cls=step_concat", "agent_template='{history}{current_observation}'", "default_history_length=8",
     "frozen_format_penalty=-0.1", "rollout_batch_size=32", "train_env_manager.num_env_groups=8",
-    "train_env_manager.group_size=4", "baseline_episodes=0", "eval_steps=-1", "save_steps=1",
+    "train_env_manager.group_size=4", "eval_steps=-1", "save_steps=1",
     "actor_train.training_args.warmup_steps=0", "actor_train.training_args.adam_epsilon=1e-5",
     "actor_train.training_args.lr_scheduler_type=constant",
 )  # fmt: skip

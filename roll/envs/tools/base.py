@@ -3,7 +3,7 @@
 import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -125,9 +125,6 @@ class ToolEnv(Env):
         if tool is None:
             return self._env.random_action(rng)
         return f"<{tool.name}>{tool.example}</{tool.name}>"
-
-    def blind_plans(self, max_steps: int) -> Iterable[Sequence[str]]:
-        return self._env.blind_plans(max_steps)
 
     def close(self) -> None:
         if (close := getattr(self._env, "close", None)) is not None:

@@ -23,15 +23,12 @@ from roll.utils.imports import file_on_path
 from roll.utils.secrets import mask
 
 TRIES = 3  # of a start, and of a call whose server died under it
-MOST_LATE = 3  # calls in a row that took too long: the server hangs, and is started again
-MOST_TOOLS = 4096
 _MOST_AT_ONCE = 32  # calls of one connection
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.2, 10.0  # before another start; it doubles with each death in a row
+_WAIT_S = 0.5  # before another start
 _CLOSE_S = 10.0
 _LONGEST_READ_S = 300.0  # of a stream of events: calls have their own limit
-_CLOSED_TEXTS = ("Connection closed", "SSE stream")
-_GONE = frozenset({401, 403, 404, 407, 408, 410, 429, *range(500, 600)})
-"""HTTP statuses of a server that has forgotten the session, takes its key no more, or is away: no answers to a call."""
+_GONE = ("Connection closed", "SSE stream", "Session terminated", "Server returned an error response")
+"""Beginnings of errors that say that the connection is of no use any more."""
 _PICTURES = {"image": "a picture", "audio": "a recording", "resource": "a file"}
 
 logger = logging.getLogger(__name__)
@@ -44,17 +41,14 @@ class _Died(Exception):
 @dataclass(eq=False)
 class _Connection:
     """One connection, entered and left by the task `owner`: the package's scopes have to be left where they were
-    entered. `is_stale`: the server has said that its tools changed; `status`: the last HTTP status of an error;
-    `log_begin`: how many bytes its log had before."""
+    entered. `status`: the last HTTP status of an error; `log_begin`: how many bytes its log had before."""
 
     owner: asyncio.Task[None]
     leave: asyncio.Event
     session: Any = None
     schemas: Sequence[Schema] = ()
-    is_stale: bool = False
     status: int = 0
     log_begin: int = 0
-    num_late: int = 0
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MOST_AT_ONCE))
 
 
@@ -68,21 +62,11 @@ class ToolServer:
         self._opening: asyncio.Task[_Connection] | None = None
         self._owners = BackgroundTasks(lambda error: None)  # whoever waits for a connection learns why there is none
         self._leaving: set[asyncio.Task[None]] = set()
-        self._num_deaths = 0  # in a row
         self._suspects = asyncio.Lock()
 
     async def schemas(self) -> Sequence[Schema]:
-        """Its tools as the server lists them now, under its own names. Raises EnvError."""
-        connection = await self._opened()
-        if connection.is_stale:
-            try:
-                async with asyncio.timeout(self.config.start_timeout_s):
-                    connection.is_stale = False
-                    connection.schemas = await self._listed(connection.session)
-            except Exception:  # a new connection lists them when it begins, or says why not
-                self._bury(connection)
-                connection = await self._opened()
-        return connection.schemas
+        """Its tools as the server listed them when it was started, under its own names. Raises EnvError."""
+        return (await self._opened()).schemas
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> str:
         """The text of the result. Raises ToolError, and _Died if the server died under the call."""
@@ -91,20 +75,15 @@ class ToolServer:
             async with connection.slots, asyncio.timeout(self.config.timeout_s):
                 result = await connection.session.call_tool(tool, dict(arguments))
         except TimeoutError:
-            connection.num_late += 1
-            if connection.num_late >= MOST_LATE:
-                logger.warning("%s", self._text(f"answered none of {MOST_LATE} calls in time, and is started again"))
-                self._bury(connection)
             raise ToolError(f"{tool} took longer than {self.config.timeout_s:g} s") from None
         except Exception as error:
-            if (death := self._death(connection, error)) is None:
-                self._num_deaths = connection.num_late = 0
-                raise ToolError(str(error) or describe(error)) from None
+            is_closed = connection.owner.done() or connection.leave.is_set()
+            if isinstance(error, _package().MCPError) and not is_closed and not str(error).startswith(_GONE):
+                raise ToolError(str(error)) from None
             self._bury(connection)
             if self.config.command is not None:  # its last words are in the log when it is gone
                 await asyncio.wait({connection.owner}, timeout=_CLOSE_S)
-            raise _Died(self._with_log(connection, death)) from None
-        self._num_deaths = connection.num_late = 0
+            raise _Died(self._cause(connection, error)) from None
         return _text_of(tool, result)
 
     async def called(self, tool: str, arguments: Mapping[str, Any], deaths: list[str]) -> str:
@@ -139,31 +118,25 @@ class ToolServer:
         connection = self._connection
         if connection is not None and not connection.owner.done():
             return connection
-        if connection is not None:  # it died while nobody called
-            self._bury(connection)
         if self._opening is None or self._opening.done():
             self._opening = self._owners.start(self._open())
         return await asyncio.shield(self._opening)
 
     async def _open(self) -> _Connection:
         cause = ""
-        for _ in range(TRIES):
-            if self._num_deaths:
-                await asyncio.sleep(min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** (self._num_deaths - 1)))
+        for number in range(TRIES):
+            await asyncio.sleep(_WAIT_S * number)
             ready: asyncio.Future[_Connection] = asyncio.get_running_loop().create_future()
-            leave = asyncio.Event()
-            owner = self._owners.start(self._hold(ready, leave))
+            owner = self._owners.start(self._hold(ready, asyncio.Event()))
             self._leaving.add(owner)
             owner.add_done_callback(self._leaving.discard)
             try:
-                connection = await asyncio.shield(ready)
-                self._connection = connection
-                return connection
+                self._connection = await asyncio.shield(ready)
+                return self._connection
             except asyncio.CancelledError:
                 owner.cancel()
                 raise
-            except Exception as error:
-                self._num_deaths += 1
+            except EnvError as error:
                 cause = str(error)
         raise EnvError(self._text(f"cannot be used: {cause}"))
 
@@ -176,23 +149,18 @@ class ToolServer:
             async with AsyncExitStack() as stack:
                 mcp = await asyncio.to_thread(_package)
                 read, write = await stack.enter_async_context(self._transport(connection))
-
-                async def notice(message: object) -> None:
-                    if isinstance(message, mcp.types.ToolListChangedNotification):
-                        connection.is_stale = True
-
                 info = mcp.types.Implementation(name="roll", version="1")
-                client = mcp.ClientSession(read, write, message_handler=notice, client_info=info)
+                client = mcp.ClientSession(read, write, client_info=info)
                 connection.session = await stack.enter_async_context(client)
                 async with asyncio.timeout(self.config.start_timeout_s):
                     await connection.session.initialize()
-                    connection.schemas = await self._listed(connection.session)
+                    connection.schemas = await _listed(connection.session)
                 if not ready.done():
                     ready.set_result(connection)
                 await leave.wait()
         except BaseException as error:
             if not ready.done():
-                ready.set_exception(EnvError(_with_status(connection, self._cause(connection, error))))
+                ready.set_exception(EnvError(self._cause(connection, error)))
                 ready.exception()  # the start may have been given up
             if isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit):
                 raise
@@ -229,51 +197,23 @@ class ToolServer:
         ):
             yield streams
 
-    async def _listed(self, session: Any) -> Sequence[Schema]:
-        """All pages of its tools."""
-        types = _package().types
-        shown: list[Schema] = []
-        cursors: set[str] = set()
-        cursor: str | None = None
-        while True:
-            page = await session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
-            shown += [_schema(tool) for tool in page.tools]
-            cursor = page.next_cursor
-            if cursor is None:
-                return shown
-            if cursor in cursors or len(shown) > MOST_TOOLS:
-                raise EnvError(f"its list of tools has no end: {len(shown)} tools so far")
-            cursors.add(cursor)
-
     def _bury(self, connection: _Connection) -> None:
         """Leaves a connection that is dead, or no longer wanted; another one takes its place when one is needed."""
         connection.leave.set()
         if self._connection is connection:
             self._connection = None
-            self._num_deaths += 1
-
-    def _death(self, connection: _Connection, error: Exception) -> str | None:
-        """How the connection ended; None for an error that the server itself answered."""
-        if connection.owner.done() or connection.leave.is_set():
-            return "the connection is closed"
-        if isinstance(error, _package().MCPError):
-            if connection.status in _GONE:
-                return _with_status(connection, str(error))
-            return str(error) if str(error).startswith(_CLOSED_TEXTS) else None
-        is_stream = type(error).__module__.partition(".")[0] == "anyio"
-        return describe(error) if is_stream else None
 
     def _cause(self, connection: _Connection, error: BaseException) -> str:
-        """The first error inside groups of them, in words."""
+        """The first error inside groups of them, in words, with the server's last ones."""
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
+        text = describe(error)
         if isinstance(error, TimeoutError):
-            return self._with_log(
-                connection, f"it did not list its tools within start_timeout_s: {self.config.start_timeout_s:g}"
-            )
-        return self._with_log(connection, str(error) if isinstance(error, EnvError) else describe(error))
-
-    def _with_log(self, connection: _Connection, text: str) -> str:
+            text = f"it did not list its tools within start_timeout_s: {self.config.start_timeout_s:g}"
+        elif isinstance(error, EnvError | _package().MCPError):
+            text = str(error)
+        if connection.status:
+            text = f"HTTP status {connection.status}: {text}"
         said = supervision.last_lines(self._log, connection.log_begin) if self.config.command is not None else ""
         return f"{text} ({said})" if said else text
 
@@ -344,8 +284,16 @@ def _package() -> Any:
     return package
 
 
-def _with_status(connection: _Connection, text: str) -> str:
-    return f"HTTP status {connection.status}: {text}" if connection.status else text
+async def _listed(session: Any) -> Sequence[Schema]:
+    """All pages of its tools."""
+    shown: list[Schema] = []
+    cursor: str | None = None
+    while True:
+        page = await session.list_tools(params=_package().types.PaginatedRequestParams(cursor=cursor))
+        shown += [_schema(tool) for tool in page.tools]
+        cursor = page.next_cursor
+        if cursor is None:
+            return shown
 
 
 def _schema(tool: Any) -> Schema:

@@ -1,7 +1,7 @@
 """A bandit in words: several machines, one pays more often than the others."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from roll.envs.base import SUCCESS, VALID, Env, EnvStep
 
@@ -50,7 +50,3 @@ class Bandit(Env):
 
     def random_action(self, rng: random.Random) -> str:
         return rng.choice(self.arms)
-
-    def blind_plans(self, max_steps: int) -> Iterator[list[str]]:
-        for arm in self.arms:
-            yield [arm] * max_steps

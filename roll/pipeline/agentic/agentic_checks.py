@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 
-from roll.configs.base import MOST_PROCESSES
 from roll.configs.checks.pictures import sight_problems
 from roll.configs.checks.roles import AGENTIC, switched_off
 from roll.configs.checks.rollout import unused_filter_keys
@@ -17,9 +16,7 @@ from roll.pipeline.agentic.env_checks import (
     blind_problem,
     env_problems,
     env_warnings,
-    hidden_columns,
     hub_set,
-    is_plain,
     managers,
     played,
     program_problems,
@@ -39,7 +36,6 @@ def agentic_problems(config: AgenticConfig) -> list[Problem]:
     problems += _manager_problems(
         config, "train_env_manager", config.train_env_manager, "rollout_batch_size", config.rollout_batch_size
     )
-    problems += _process_problems(config)
     main = config.val_env_manager
     problems += env_set_problems(config.eval_sets, main.tags if main is not None else ())
     if main is not None and config.validates:
@@ -54,13 +50,12 @@ def agentic_problems(config: AgenticConfig) -> list[Problem]:
 def agentic_warnings(config: AgenticConfig) -> list[str]:
     warnings: list[str] = []
     validation = config.val_env_manager.model_fields_set if config.val_env_manager is not None else frozenset()
-    if "max_env_num_per_worker" in validation:
-        warnings.append(
-            "val_env_manager.max_env_num_per_worker does nothing: validation uses the training's processes."
-        )
-    for name in ("max_traj_per_env", "group_filter_cls"):
+    for name in ("max_env_num_per_worker", "max_traj_per_env", "group_filter_cls"):
         if name in validation:
-            warnings.append(f"val_env_manager.{name} does nothing: every episode of a validation is played and counts.")
+            warnings.append(
+                f"val_env_manager.{name} does nothing: validation uses the training's processes, and every episode of "
+                "it counts."
+            )
     sampled = [("actor_infer", config.actor_infer, "train_env_manager")]
     for at, section, sizes in [*sampled, *((one.at, one.manager, one.at) for one in config.validated)]:
         if (section.generating_args.num_return_sequences or 1) > 1:
@@ -73,16 +68,14 @@ def agentic_warnings(config: AgenticConfig) -> list[str]:
             "padding does not."
         )
     plan = role_train_plan(config, "actor_train", config.actor_train)
-    steps = [tag for tag, env in played(config).items() if env.is_per_turn]
-    if not plan.splits_evenly and not steps:
+    if not plan.splits_evenly and not any(env.is_per_turn for env in played(config).values()):
         warnings.append(
             f"rollout_batch_size: {plan.samples_per_step} samples do not split into updates of "
             f"{plan.samples_per_update}. batch_adjust_mode: {config.batch_adjust_mode} makes "
             f"{plan.updates_per_epoch} update{'' if plan.updates_per_epoch == 1 else 's'} of them."
         )
     warnings += [*env_warnings(config), *switched_off(config, AGENTIC)]
-    unplayed = sorted(set(config.custom_envs) - set(played(config)))
-    if unplayed:
+    if unplayed := sorted(set(config.custom_envs) - set(played(config))):
         warnings.append(f"custom_envs: {', '.join(unplayed)} is in no tags of an env manager, so it is not used.")
     return warnings
 
@@ -109,7 +102,7 @@ def code_problems(config: AgenticConfig) -> Iterator[Problem]:
         if env.is_session:
             yield from (program_problems if env.env_manager_cls == PROXY else tool_code_problems)(at, env)
             yield from task_place_problems(at, env)
-        elif env.env_manager_cls in MANAGERS and not is_plain(env) and hub_set(env) is None:
+        elif env.env_manager_cls in MANAGERS and hub_set(env) is None:
             yield from import_problems(at, env)
         if env.tool_wrapper is not None:
             yield from tool_problems(f"{at}.tool_wrapper", env.tool_wrapper)
@@ -137,12 +130,9 @@ def unloaded_sets(config: AgenticConfig) -> Iterator[Problem]:
 
 
 def reports(config: AgenticConfig) -> Iterator[str]:
-    """Yield what a plan does not check: tool servers are not started; and columns that programs do not see."""
+    """Yield what a plan does not check: tool servers are not started."""
     for tag, env in played(config).items():
         yield from tool_reports(f"custom_envs.{tag}", env)
-        if hidden := hidden_columns(env):
-            text = f"custom_envs.{tag}.sandbox hides the columns {', '.join(hidden)} of a task from the program"
-            yield f"{text}. Name those that it needs in agent_truths."
 
 
 # --- groups
@@ -174,28 +164,12 @@ def _tag_problems(config: AgenticConfig, at: str, manager: EnvManagerConfig) -> 
     for tag in manager.tags:
         if tag not in config.custom_envs:
             yield Problem(
-                f"{at}.tags: there is no custom_envs.{_cut(tag)}.{did_you_mean(tag, config.custom_envs)} Known: "
+                f"{at}.tags: there is no custom_envs.{tag}.{did_you_mean(tag, config.custom_envs)} Known: "
                 f"{', '.join(config.custom_envs) or 'none'}.",
                 (f"{at}.tags", f"custom_envs.{tag}"),
             )
     if len(set(manager.tags)) != len(manager.tags):
-        yield Problem(f"{at}.tags names a tag more than once: {', '.join(map(_cut, manager.tags))}.", (f"{at}.tags",))
-
-
-def _cut(tag: str) -> str:
-    """A tag as a message shows it, however long it is."""
-    return tag if len(tag) <= 80 else f"{tag[:77]}..."
-
-
-def _process_problems(config: AgenticConfig) -> Iterator[Problem]:
-    at, manager = "train_env_manager", config.train_env_manager
-    if config.num_env_workers > MOST_PROCESSES:
-        yield Problem(
-            f"{at}.max_env_num_per_worker: {manager.max_env_num_per_worker} for {manager.num_envs} environments "
-            f"(num_env_groups x group_size) asks for {config.num_env_workers} processes; at most {MOST_PROCESSES} are "
-            f"possible. Set it to {math.ceil(manager.num_envs / MOST_PROCESSES)} or more.",
-            (f"{at}.max_env_num_per_worker", f"{at}.num_env_groups", f"{at}.group_size", f"{at}.group_size_redundancy"),
-        )
+        yield Problem(f"{at}.tags names a tag more than once: {', '.join(manager.tags)}.", (f"{at}.tags",))
 
 
 def _partition_problems(at: str, manager: EnvManagerConfig) -> Iterator[Problem]:
@@ -212,8 +186,7 @@ def _partition_problems(at: str, manager: EnvManagerConfig) -> Iterator[Problem]
         return
     if len(partition) != len(tags):
         yield Problem(
-            f"{at}.num_groups_partition has {len(partition)} entries for {len(tags)} tags "
-            f"({', '.join(map(_cut, tags))}).",
+            f"{at}.num_groups_partition has {len(partition)} entries for {len(tags)} tags ({', '.join(tags)}).",
             keys,
         )
     elif sum(partition) != groups or min(partition) < 0:
@@ -271,52 +244,7 @@ def _seed_problems(config: AgenticConfig) -> Iterator[Problem]:
 
 
 def _algorithm_problems(config: AgenticConfig) -> Iterator[Problem]:
-    trained = {tag: config.custom_envs[tag] for tag in config.domains if tag in config.custom_envs}
-    estimator = config.adv_estimator
-    managers_of_whole = (TRAJECTORY, VL_TRAJECTORY)
-    whole = [tag for tag, env in trained.items() if env.env_manager_cls in managers_of_whole or env.is_session]
-    if config.estimator.needs_greedy:
-        yield Problem(
-            f"adv_estimator: {estimator} compares with the greedy response to a prompt, but environments have "
-            "episodes. Choose grpo, or agentic_reinforce.",
-            ("adv_estimator",),
-        )
-    if config.estimator.needs_parts:
-        yield Problem(
-            f"adv_estimator: {estimator} compares parts of a reward, but an episode has one reward for each turn. "
-            "Choose grpo, or agentic_reinforce.",
-            ("adv_estimator",),
-        )
-    if config.estimator.steps_only and whole:
-        yield Problem(
-            f"adv_estimator: {estimator} credits single steps, but custom_envs.{whole[0]}.env_manager_cls is "
-            f"{trained[whole[0]].env_manager_cls}. Set it to {STEP}, or choose agentic_reinforce or grpo.",
-            ("adv_estimator", f"custom_envs.{whole[0]}.env_manager_cls"),
-        )
-    steps = [tag for tag, env in trained.items() if env.is_per_turn or env.is_session]
-    if config.estimator.needs_critic and steps:
-        at = f"custom_envs.{steps[0]}.env_manager_cls"
-        yield Problem(
-            f"adv_estimator: {estimator} values the tokens of a conversation, but {at} is "
-            f"{trained[steps[0]].env_manager_cls}: its samples end before the conversation ends. Set it to "
-            f"{TRAJECTORY}, or choose another estimator.",
-            ("adv_estimator", at),
-        )
-    if config.estimator.weighs_tokens and steps:
-        at = f"custom_envs.{steps[0]}.env_manager_cls"
-        yield Problem(
-            f"adv_estimator: {estimator} compares the tokens of whole conversations, but {at} is "
-            f"{trained[steps[0]].env_manager_cls}, which makes a sample of each turn. Set it to {TRAJECTORY}, or "
-            "choose another estimator.",
-            ("adv_estimator", at),
-        )
-    sided = next((tag for tag, env in trained.items() if env.sides), None)
-    if sided is not None and any(operator.name == "reward_shaping" for operator in config.experience_operators):
-        yield Problem(
-            f"experience_operators: reward_shaping changes one reward of an episode, and custom_envs.{sided}.sides "
-            "gives each side its own. Shape the rewards in the program.",
-            ("experience_operators", f"custom_envs.{sided}.sides"),
-        )
+    yield from _estimator_problems(config)
     if config.ratio_type == "segment" and config.importance_sampling != "segment":
         yield Problem(
             f"ratio_type: segment contradicts importance_sampling: {config.importance_sampling}. Keep one.",
@@ -338,19 +266,30 @@ def _algorithm_problems(config: AgenticConfig) -> Iterator[Problem]:
         )
 
 
-def _shortest_answer_problems(config: AgenticConfig) -> Iterator[Problem]:
-    sampling = {"actor_infer.generating_args": config.actor_infer.generating_args}
-    sampling |= {f"{one.at}.generating_args": one.manager.generating_args for one in config.validated}
-    for at, keys in sampling.items():
-        for tag, env in played(config).items():
-            limits = {f"custom_envs.{tag}.max_tokens_per_step": env.max_tokens_per_step}
-            limits[f"{at}.max_new_tokens"] = keys.max_new_tokens
-            for limit_key, limit in limits.items():
-                if limit is not None and keys.min_new_tokens > limit:
-                    yield Problem(
-                        f"{at}.min_new_tokens: {keys.min_new_tokens} is more than {limit_key}: {limit}. Lower it.",
-                        (f"{at}.min_new_tokens", limit_key),
-                    )
+def _estimator_problems(config: AgenticConfig) -> Iterator[Problem]:
+    estimator, at = config.estimator, f"adv_estimator: {config.adv_estimator}"
+    if estimator.needs_greedy or estimator.needs_parts:
+        what = "the greedy response to a prompt" if estimator.needs_greedy else "parts of a reward"
+        text = f"{at} compares {what}, which episodes do not have. Choose grpo, or agentic_reinforce."
+        yield Problem(text, ("adv_estimator",))
+    for tag in config.domains:
+        if (env := config.custom_envs.get(tag)) is None:
+            continue
+        is_whole = not env.is_per_turn
+        if estimator.steps_only and is_whole:
+            wrong, fitting = "credits single steps", STEP
+        elif estimator.needs_critic and (env.is_per_turn or env.is_session):
+            wrong, fitting = "values the tokens of whole conversations", TRAJECTORY
+        elif estimator.weighs_tokens and (env.is_per_turn or env.is_session):
+            wrong, fitting = "compares the tokens of whole conversations", TRAJECTORY
+        else:
+            continue
+        key = f"custom_envs.{tag}.env_manager_cls"
+        yield Problem(
+            f"{at} {wrong}, but {key} is {env.env_manager_cls}. Set it to {fitting}, or choose another estimator.",
+            ("adv_estimator", key),
+        )
+        return
 
 
 def _length_problems(config: AgenticConfig) -> Iterator[Problem]:
@@ -362,7 +301,6 @@ def _length_problems(config: AgenticConfig) -> Iterator[Problem]:
                 f"sequences of {sequence} tokens (sequence_length).",
                 (f"custom_envs.{tag}.max_tokens_per_step", "sequence_length", "prompt_length", "response_length"),
             )
-    yield from _shortest_answer_problems(config)
     yield from _chat_template_problems(config.actor_train.data_args.template)
 
 

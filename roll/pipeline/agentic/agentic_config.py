@@ -283,9 +283,6 @@ class AgenticConfig(AlgorithmConfig):
         "agent_native: arguments of tool calls in the environment's messages are JSON texts, which the chat template "
         "gets as mappings.",
     )
-    baseline_episodes: int = setting(
-        64, "Episodes per tag and baseline (chance, best blind play) played once at the start; 0: none.", ge=0
-    )
 
     @model_validator(mode="before")
     @classmethod

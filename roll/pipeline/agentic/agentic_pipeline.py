@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,10 +24,6 @@ from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.numbered_tasks import TaskSource
 from roll.distributed.scheduler.rollout_core import Keep, StepGroups
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
-from roll.envs.base import SUCCESS, Env, draws_actions
-from roll.envs.build import build_env
-from roll.envs.config import EnvConfig
-from roll.envs.table import ENVIRONMENTS
 from roll.errors import ConfigError, EnvError, describe
 from roll.models.vision.files import vision_of
 from roll.pipeline.agentic.agentic_config import ROLE, AgenticConfig, ValidatedEnvs
@@ -54,46 +49,10 @@ from roll.run.start.shown_models import check_shown
 from roll.types.batch import RowMeta
 from roll.types.collate import placed
 from roll.types.failures import causes_of
-from roll.types.rollout import Task, Trajectory, TrajectoryGroup
+from roll.types.rollout import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
     from roll.pipeline.agentic.proxy.outside.front import Front, FrontAddress
-
-# How well one does without a policy: by chance, and by the best fixed plan that looks at no observation.
-
-MAX_PLANS = 256
-
-
-def baselines(config: EnvConfig, seeds: Sequence[int]) -> dict[str, float]:
-    """Shares of episodes that end in success: `random` by actions drawn at random, `blind` by the best of the
-    environment's blind plans, chosen on these very seeds (so it flatters a little). What an environment does not offer
-    is left out."""
-    probe = build_env(config)
-    plans = list(probe.blind_plans(config.max_steps))[:MAX_PLANS] if isinstance(probe, Env) else []
-    can_draw = draws_actions(probe)
-    probe.close()
-    rates: dict[str, float] = {}
-    if can_draw:
-        rng = random.Random(0)
-        rates["random"] = float(np.mean([_play(config, seed, None, rng) for seed in seeds]))
-    if plans:
-        rng = random.Random(0)
-        rates["blind"] = max(float(np.mean([_play(config, seed, plan, rng) for seed in seeds])) for plan in plans)
-    return rates
-
-
-def _play(config: EnvConfig, seed: int, plan: Sequence[str] | None, rng: random.Random) -> float:
-    env = build_env(config)
-    env.reset(seed)
-    success = 0.0
-    for turn in range(config.max_steps if plan is None else min(config.max_steps, len(plan))):
-        step = env.step(env.random_action(rng) if plan is None else plan[turn])
-        success = step.metrics.get(SUCCESS, 0.0)
-        if step.terminated or step.truncated:
-            break
-    env.close()
-    return success
-
 
 # Credit of episodes: of whole ones, or of their turns.
 
@@ -319,24 +278,6 @@ class AgenticPipeline(RLPipeline):
             kind, prefix = (f"val.{name}", f"val/{name}") if name else ("val", "val")
             self.records.write(steps_done, of_set, kind)
             metrics |= episode_metrics(of_set, prefix)
-            if steps_done == 0:
-                metrics |= self._baselines([group.task for group in of_set], prefix)
-        return metrics
-
-    def _baselines(self, tasks: Sequence[Task], prefix: str) -> dict[str, float]:
-        """Success without a policy, in these environments of a validation; of shipped ones only, since they are played
-        here."""
-        metrics: dict[str, float] = {}
-        for tag in dict.fromkeys(task.domain for task in tasks):
-            env = self.config.custom_envs[tag]
-            if env.env_type not in ENVIRONMENTS or not self.config.baseline_episodes:
-                continue
-            seeds = [int(str(task.payload["env_seed"])) for task in tasks if task.domain == tag]
-            rates = baselines(env, seeds[: self.config.baseline_episodes])
-            metrics |= {f"{prefix}/{tag}/success_{name}_baseline": value for name, value in rates.items()}
-            if rates:
-                text = ", ".join(f"{name} {value:.3f}" for name, value in rates.items())
-                logger.info("%s: success without a policy: %s", f"{prefix}/{tag}", text)
         return metrics
 
 

@@ -39,23 +39,25 @@ class EnvThread:
         """A call was running when the thread was closed."""
         self._is_busy = False
         self._turnstile = turnstile
-        self._ended: asyncio.Event | None = None  # of the newest call
         self._closing = BackgroundTasks()
-        self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]] | None]
-        self._calls = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         threading.Thread(target=self._serve, name=name, daemon=True).start()
 
     async def call(self, what: str, function: Callable[..., T], *arguments: Any, timeout_s: float | None) -> T:
         """Raises EnvCrash with the cause, EnvHang, or a tool's ToolError. `timeout_s` begins when a call may start."""
-        ticket = _Ticket(self._turnstile)
-        await ticket.take()
+        held = [] if self._turnstile is None else [self._turnstile]
+        for turnstile in held:
+            await turnstile.acquire()
+
+        def give_back() -> None:
+            while held:
+                held.pop().release()
+
         loop = asyncio.get_running_loop()
-        ended = self._ended = asyncio.Event()
         future: asyncio.Future[T] = loop.create_future()
 
         def settle(result: Any, error: BaseException | None) -> None:
-            ticket.give_back()
-            ended.set()
+            give_back()
             if future.done():
                 return
             if error is None:
@@ -65,19 +67,23 @@ class EnvThread:
             else:
                 future.set_exception(EnvCrash(f"{what} raised {traced(error)}"))
 
-        def done(result: Any, error: BaseException | None) -> None:
+        def work() -> None:
+            try:
+                outcome: tuple[Any, BaseException | None] = function(*arguments), None
+            except BaseException as error:
+                outcome = None, error
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(settle, result, error)
+                loop.call_soon_threadsafe(settle, *outcome)
 
-        self._calls.put((lambda: function(*arguments), done))
+        self._work.put(work)
         try:
             return await asyncio.wait_for(future, timeout_s)
         except TimeoutError:
             self.is_hung = True
-            ticket.give_back()
+            give_back()
             raise EnvHang(f"{what} took longer than {timeout_s:g} s") from None
         except asyncio.CancelledError:
-            loop.call_later(min(timeout_s or _CLOSE_TIMEOUT_S, _CLOSE_TIMEOUT_S), ticket.give_back)
+            loop.call_later(min(timeout_s or _CLOSE_TIMEOUT_S, _CLOSE_TIMEOUT_S), give_back)
             raise
 
     def close(self, last: Callable[[], None] | None = None) -> None:
@@ -86,50 +92,23 @@ class EnvThread:
         if last is not None and self._turnstile is not None and not self.is_hung:
             self._closing.start(self._close_in_turn(last))
             return
-        if last is not None:
-            self._calls.put((last, lambda result, error: None))
-        self._calls.put(None)
+        self._work.put(last or (lambda: None))
+        self._work.put(None)
 
     async def _close_in_turn(self, last: Callable[[], None]) -> None:
-        try:
-            if self._ended is not None:  # a call that nobody waits for has its turn already: one is enough
-                await asyncio.wait_for(self._ended.wait(), _CLOSE_TIMEOUT_S)
-            with contextlib.suppress(EnvCrash, EnvHang):
-                await self.call("close", last, timeout_s=_CLOSE_TIMEOUT_S)
-        except TimeoutError:
-            self._calls.put((last, lambda result, error: None))
-        finally:
-            self._calls.put(None)
+        with contextlib.suppress(EnvCrash, EnvHang, TimeoutError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                while self._is_busy:  # a call that nobody waits for has its turn already: one is enough
+                    await asyncio.sleep(0.05)
+            await self.call("close", last, timeout_s=_CLOSE_TIMEOUT_S)
+        self._work.put(None)
 
     def _serve(self) -> None:
-        while (item := self._calls.get()) is not None:
-            function, done = item
+        while (work := self._work.get()) is not None:
             self._is_busy = True
-            try:
-                result = function()
-            except BaseException as error:
-                done(None, error)
-            else:
-                done(result, None)
+            with contextlib.suppress(BaseException):  # of a close
+                work()
             self._is_busy = False
-
-
-class _Ticket:
-    """One passage through a turnstile, given back once."""
-
-    def __init__(self, turnstile: asyncio.Semaphore | None):
-        self._turnstile = turnstile
-        self._is_held = False
-
-    async def take(self) -> None:
-        if self._turnstile is not None:
-            await self._turnstile.acquire()
-            self._is_held = True
-
-    def give_back(self) -> None:
-        if self._is_held and self._turnstile is not None:
-            self._is_held = False
-            self._turnstile.release()
 
 
 # What the env manager asks of a user's class, and what it takes back. All of it happens in the environment's thread, so

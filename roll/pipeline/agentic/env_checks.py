@@ -9,10 +9,8 @@ import regex
 
 from roll.configs.checks.pictures import picture_problems
 from roll.configs.problems import Problem, did_you_mean
-from roll.datasets.loader import DataFile
 from roll.datasets.sources import names_data_set
-from roll.envs.adapters.verifiers import BUILT_IN, PACKAGE
-from roll.envs.build import import_problems
+from roll.envs.adapters.verifiers import PACKAGE
 from roll.envs.config import (
     AGENT_NATIVE,
     IN_SESSIONS,
@@ -28,16 +26,13 @@ from roll.envs.config import (
     EnvConfig,
     fields_of,
 )
-from roll.envs.table import ADAPTERS, AGENTS, ENVIRONMENTS, NOT_HERE, TOOLS, TOOLS_NOT_HERE, gem_id
-from roll.errors import ConfigError
+from roll.envs.table import AGENTS, ENVIRONMENTS, NOT_HERE, TOOLS, TOOLS_NOT_HERE, gem_id
 from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
-from roll.pipeline.agentic.proxy.programs.sandboxed import shown_task
 from roll.pipeline.agentic.tool_checks import command_problems, path_problems, tool_key_problems
 from roll.utils.files import expanded, path_info
 from roll.utils.imports import SCRIPT_MODULE, is_installed, is_missing, place_on_path, resolve, split
 from roll.utils.sandbox.backends import SandboxUnavailable, find_means
 from roll.utils.text import show
-from roll.utils.truths import truth_problem
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SANDBOX_KEYS = ("agent_files", "agent_truths")
@@ -75,11 +70,6 @@ def played(config: AgenticConfig) -> dict[str, EnvConfig]:
 def has_outside_programs(config: AgenticConfig) -> bool:
     """Whether programs that the run does not start take sessions of it."""
     return any(env.is_played_outside for env in played(config).values())
-
-
-def is_plain(env: EnvConfig) -> bool:
-    """A shipped environment of plain Python: building one asks nothing of the machine."""
-    return not env.is_session and env.env_type in ENVIRONMENTS and env.env_type not in ADAPTERS and hub_set(env) is None
 
 
 def hub_set(env: EnvConfig) -> str | None:
@@ -135,7 +125,7 @@ def _listen_problems(config: AgenticConfig) -> Iterator[Problem]:
     if listen is None:
         return
     host, _, port = listen.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535 or (":" in host and host[0] + host[-1] != "[]"):
+    if not host or not port.isdecimal():
         yield Problem(f"{key}: {show(listen)} is not host:port. Write for example 127.0.0.1:8900.", (key,))
     elif config.num_nodes > 1 and config.agent_endpoint.host in LOOPBACK and has_outside_programs(config):
         yield Problem(
@@ -221,14 +211,10 @@ def _task_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
 
 def program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     """Yield what a program needs of the machine: packages, and its module, which is imported."""
-    needed = ("fastapi", "uvicorn", "httptools", *(("httpx",) if env.is_played_outside else ()))
-    if lacking := [name for name in needed if not is_installed(name)]:
-        yield Problem(
-            f"{at}.env_manager_cls: {PROXY} needs {' and '.join(lacking)}. Run pip install -e '.[agents]' in the "
-            "checkout.",
-            (f"{at}.env_manager_cls",),
-            "machine",
-        )
+    if not all(map(is_installed, ("fastapi", "uvicorn", "httptools", "httpx"))):
+        key = f"{at}.env_manager_cls"
+        text = f"{key}: {PROXY} needs FastAPI and others. Run pip install -e '.[agents]' in the checkout."
+        yield Problem(text, (key,), "machine")
     if env.sandbox:
         try:
             find_means(has_door=True)
@@ -239,67 +225,26 @@ def program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     if env.agent_command is not None:
         yield from command_problems(f"{at}.agent_command", shlex.split(env.agent_command))
     if env.agent in AGENTS:
-        yield from _package_problems(at, env)
+        if not is_installed(package := str(env.env_config.get("package", PACKAGE))):
+            text = f"{at}.agent: {env.agent} needs the package {package}. Install it, for example verifiers==0.4.0."
+            yield Problem(text, (f"{at}.agent",), "place")
+        if not env.env_config.get("env"):
+            text = f"{at}.env_config.env is missing: it names the environment of {env.agent}."
+            yield Problem(text, (f"{at}.env_config",))
     elif env.agent is not None:
         yield from _code_path_problems(f"{at}.agent", env.agent)
-
-
-def _package_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
-    """Whether the package of a shipped agent and its environment are here. Nothing is imported."""
-    package, name = str(env.env_config.get("package", PACKAGE)), env.env_config.get("env")
-    if not is_installed(package):
-        yield Problem(
-            f"{at}.agent: {env.agent} needs the package {package}. Install it, for example verifiers==0.4.0.",
-            (f"{at}.agent",),
-            "place",
-        )
-    if not isinstance(name, str) or not name:
-        key = f"{at}.env_config.env"
-        yield Problem(f"{key} is missing: it names the environment of {env.agent}.", (f"{at}.env_config",))
-    elif (module := name.partition("@")[0].replace("-", "_").rpartition("/")[2]) not in BUILT_IN and not is_installed(
-        module
-    ):
-        yield Problem(
-            f"{at}.env_config.env: the environment {name} is not installed: there is no module {module}.",
-            (f"{at}.env_config",),
-            "place",
-        )
 
 
 def task_place_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     """Whether the tasks of programs and tools are here. Only code that is named as tasks is imported."""
     if env.tasks is None:
         return
-    if not env.tasks.endswith((".json", ".jsonl")):
-        if ":" in env.tasks:
-            yield from _code_path_problems(f"{at}.tasks", env.tasks)
-        elif not expanded(env.tasks).is_dir():
-            yield Problem(
-                f"{at}.tasks: there is no folder {env.tasks} of Harbor tasks. Other tasks are a file FILE.jsonl or "
-                "module:name.",
-                (f"{at}.tasks",),
-                "place",
-            )
-    elif not expanded(env.tasks).is_file():
-        yield Problem(f"{at}.tasks: there is no file {env.tasks}.", (f"{at}.tasks",), "place")
-    elif env.answer_key is not None:
-        keys = (f"{at}.answer_key", f"{at}.tasks")
-        try:
-            for row in DataFile(expanded(env.tasks), "json", f"{at}.tasks").rows():
-                truth = row.value(env.answer_key)
-                if problem := truth_problem({**row.values, "ground_truth": truth}):
-                    yield Problem(f"{at}.answer_key: {env.answer_key} of {row.where}: {problem}.", keys)
-                    return
-        except ConfigError as error:
-            yield Problem(str(error), keys)
-
-
-def hidden_columns(env: EnvConfig) -> list[str]:
-    """Columns of the first task in a file that a program in a sandbox does not see."""
-    if not env.sandbox or env.tasks is None or not env.tasks.endswith((".json", ".jsonl")):
-        return []
-    values = next((row.values for row in DataFile(expanded(env.tasks), "json", "tasks").rows()), {})
-    return sorted(values.keys() - shown_task(values, env.agent_truths).keys())
+    is_file = env.tasks.endswith((".json", ".jsonl"))
+    if not is_file and ":" in env.tasks:
+        yield from _code_path_problems(f"{at}.tasks", env.tasks)
+    elif not (expanded(env.tasks).is_file() if is_file else expanded(env.tasks).is_dir()):
+        what = "file" if is_file else "folder of Harbor tasks"
+        yield Problem(f"{at}.tasks: there is no {what} {env.tasks}.", (f"{at}.tasks",), "place")
 
 
 def _code_path_problems(key: str, path: str) -> Iterator[Problem]:
@@ -316,8 +261,6 @@ def _code_path_problems(key: str, path: str) -> Iterator[Problem]:
 
 def _type_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     key = f"{at}.env_type"
-    if is_plain(env):
-        yield from import_problems(at, env)
     if env.env_type in ENVIRONMENTS or gem_id(env.env_type) is not None:
         return
     if env.env_type in NOT_HERE:
@@ -415,47 +358,29 @@ def _field_problems(at: str, key: str, text: str, env: EnvConfig, known: Sequenc
 
 
 def env_warnings(config: AgenticConfig) -> Iterator[str]:
-    """Keys that an agent_native environment leaves unread, a history that is not shown, and who plays programs."""
+    """Keys that an env manager leaves unread, and who plays programs."""
     endpoint = config.agent_endpoint
     if endpoint.listen is not None and not has_outside_programs(config):
-        yield (
-            f"agent_endpoint.listen: {endpoint.listen} does nothing: every played entry of custom_envs has an agent or "
-            f"another env_manager_cls than {PROXY}."
-        )
+        yield f"agent_endpoint.listen: {endpoint.listen} does nothing: programs of this run are started by it."
     elif endpoint.listen is not None and endpoint.host not in LOOPBACK:
         yield (
             f"agent_endpoint.listen: {endpoint.listen} may be reached from other machines, without encryption. Whoever "
             "has a key of a session or the run's token can use it."
         )
     for tag, env in played(config).items():
-        if env.env_manager_cls == STEP_CONCAT and "history" not in _names(env):
-            yield (
-                f"custom_envs.{tag}.agent_template has no {{history}}: the policy sees the observation of its turn "
-                f"alone, as with env_manager_cls: {STEP}. Add it, if earlier ones are to be shown."
-            )
         if env.env_instruction and env.env_manager_cls not in UNREAD and "env_instruction" not in _names(env):
             yield (
                 f"custom_envs.{tag}.env_instruction is not shown: agent_template has no {{env_instruction}}. Write "
                 'agent_template: "{env_instruction} {observation}", or with words of your own.'
             )
-        names = [
-            key
-            for key in UNREAD.get(env.env_manager_cls, ())
-            if key in env.model_fields_set and getattr(env, key) is not None
-        ]
-        if names:
-            why = ": the environment writes the messages, and gets whole responses" if not env.is_session else ""
-            yield (
-                f"custom_envs.{tag}: {', '.join(names)} {'do' if len(names) > 1 else 'does'} nothing with "
-                f"{env.env_manager_cls}{why}."
-            )
-        is_started = env.agent_command is not None or env.agent is not None
-        if is_started and env.tasks is None and env.agent not in AGENTS:
-            yield f"custom_envs.{tag}.tasks is not set: the program is told the seed of its episode and no task."
+        unread = (key for key in UNREAD.get(env.env_manager_cls, ()) if key in env.model_fields_set)
+        if names := [key for key in unread if getattr(env, key) is not None]:
+            verb = "do" if len(names) > 1 else "does"
+            yield f"custom_envs.{tag}: {', '.join(names)} {verb} nothing with {env.env_manager_cls}."
         if env.is_played_outside:
             yield (
                 f"custom_envs.{tag}: a step waits until programs have taken its sessions (POST /sessions at "
-                f"{config.agent_endpoint.listen}) and given their rewards."
+                f"{endpoint.listen}) and given their rewards."
             )
         elif env.env_manager_cls == PROXY and not env.sandbox:
             yield (

@@ -256,36 +256,33 @@ class Scene:
         }
 
 
-class GrowingRow:
-    """A training row that is put together turn by turn: what was given, then what was sampled."""
-
-    def __init__(self) -> None:
-        self.ids: list[int] = []
-        self._mask: list[bool] = []
-        self._log_probs: list[float] = []
-        self._versions: list[int] = []
-        self._routes: np.ndarray | None = None  # of the last request, whose prompt was all before it
-
-    def add(self, prompt_ids: np.ndarray, generation: Generation) -> None:
-        self.ids += [*prompt_ids.tolist(), *generation.token_ids.tolist()]
-        self._mask += [False] * len(prompt_ids) + [True] * len(generation.token_ids)
-        self._log_probs += [0.0] * len(prompt_ids) + generation.log_probs.tolist()
-        self._versions += [-1] * len(prompt_ids) + generation.policy_versions.tolist()
-        self._routes = generation.routes
-
-    def finished(self, turn_rewards: Sequence[float], turn: int = 0, shown: Media = ()) -> Trajectory:
-        return Trajectory(
-            input_ids=np.array(self.ids, np.int32),
-            response_mask=np.array(self._mask, bool),
-            log_probs=np.array(self._log_probs, np.float32),
-            policy_versions=np.array(self._versions, np.int32),
-            routes=routes_of_row(self._routes, len(self.ids)),
-            reward=float("nan"),
-            finish_reason="stop",
-            turn=turn,
-            turn_rewards=np.array(turn_rewards, np.float32),
-            media=shown,
-        )
+def _row(turns: Sequence[PlayedTurn], turn: int = 0) -> Trajectory:
+    """A training row of turns, each of whose prompts begins with all that was sent and sampled in the turn before."""
+    last = turns[-1]
+    ids = np.concatenate([last.prompt.ids, last.generation.token_ids]).astype(np.int32)
+    mask = np.zeros(len(ids), bool)
+    log_probs = np.zeros(len(ids), np.float32)
+    versions = np.full(len(ids), -1, np.int32)
+    for number, played in enumerate(turns, 1):
+        sent = np.concatenate([played.prompt.ids, played.generation.token_ids])
+        if not np.array_equal(sent, ids[: len(sent)]):
+            raise EnvError(f"turn {number}: the training row is not what was sent and sampled")
+        part = slice(len(played.prompt.ids), len(sent))
+        mask[part] = True
+        log_probs[part] = played.generation.log_probs
+        versions[part] = played.generation.policy_versions
+    return Trajectory(
+        input_ids=ids,
+        response_mask=mask,
+        log_probs=log_probs,
+        policy_versions=versions,
+        routes=routes_of_row(last.generation.routes, len(ids)),
+        reward=float("nan"),
+        finish_reason="stop",
+        turn=turn,
+        turn_rewards=np.array([played.turn.reward for played in turns], np.float32),
+        media=without_pixels(last.prompt.media),
+    )
 
 
 class Form(Protocol):
@@ -324,12 +321,7 @@ class TrajectoryForm:
         return Prompt(ids, media=shown) if len(ids) < self._max_length else None
 
     def rows(self, turns: Sequence[PlayedTurn]) -> list[Trajectory]:
-        row = GrowingRow()
-        for number, played in enumerate(turns, 1):
-            row.add(played.prompt.ids[len(row.ids) :], played.generation)
-            sent = np.concatenate([played.prompt.ids, played.generation.token_ids])
-            check_same(np.array(row.ids, np.int32), sent, f"turn {number}", self._encoder)
-        return [row.finished([played.turn.reward for played in turns], shown=without_pixels(turns[-1].prompt.media))]
+        return [_row(turns)]
 
     def _content(self, scene: Scene) -> tuple[Content, list[Picture]]:
         """The user's message of this turn, and the pictures in the order in which it shows them."""
@@ -433,34 +425,12 @@ FORMS: Mapping[str, Callable[[EnvConfig, ChatEncoder, int, int], Form]] = {
 
 
 def one_row_per_turn(turns: Sequence[PlayedTurn]) -> list[Trajectory]:
-    rows: list[Trajectory] = []
-    for played in turns:
-        row = GrowingRow()
-        row.add(played.prompt.ids, played.generation)
-        rows.append(row.finished([played.turn.reward], turn=len(rows)))
-    return rows
+    return [_row([played], number) for number, played in enumerate(turns)]
 
 
 def state_key(observation: str) -> int:
     """The same number for the same observation, in any process."""
     return zlib.crc32(observation.encode()) + 1
-
-
-def check_same(row: np.ndarray, sent: np.ndarray, what: str, encoder: ChatEncoder) -> None:
-    """Raises EnvError that shows the first token in which they differ."""
-    if np.array_equal(row, sent):
-        return
-    shared = min(len(row), len(sent))
-    different = np.flatnonzero(row[:shared] != sent[:shared])
-    place = int(different[0]) if len(different) else shared
-
-    def at(ids: np.ndarray) -> str:
-        return f"{ids[place]} ({encoder.show(ids[place : place + 1])!r})" if place < len(ids) else "nothing"
-
-    raise EnvError(
-        f"{what}: the training row is not what was sent and sampled. Token {place} is {at(row)} in the row and "
-        f"{at(sent)} there; {len(row)} and {len(sent)} tokens."
-    )
 
 
 def _messages(config: EnvConfig, content: Content) -> Messages:

@@ -9,8 +9,7 @@ from roll.types.rollout import TrajectoryGroup
 CONTINUED, BROKEN, REQUESTS, ROWS = "continued_requests", "broken_requests", "requests", "rows"
 TOOL_CALLS, TOOL_ERRORS, SERVER_DEATHS, SEQUENCE_CUT = "tool_calls", "tool_errors", "server_deaths", "sequence_cut"
 _OF_TOOLS = (TOOL_CALLS, TOOL_ERRORS, SERVER_DEATHS, SEQUENCE_CUT)
-_COUNTED = (CONTINUED, BROKEN, "retried_requests", "refused_requests", "malformed_calls",
-            "guided_requests")  # fmt: skip
+_COUNTED = (CONTINUED, BROKEN, "retried_requests", "refused_requests", "malformed_calls")
 
 
 def session_metrics(
@@ -27,7 +26,6 @@ def session_metrics(
         "retried_requests": counts["retries"],
         "refused_requests": counts["refused"],
         "malformed_calls": counts["malformed_calls"],
-        "guided_requests": counts["guided"],
     }
     if TOOL_CALLS in counts:  # the episode itself called the tools
         measured |= {name: counts[name] for name in _OF_TOOLS}
@@ -52,7 +50,6 @@ def agentic_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         "agentic/retries_fraction": sums["retried_requests"] / requests,
         "agentic/refused_fraction": sums["refused_requests"] / (requests + sums["refused_requests"]),
         "agentic/malformed_call_fraction": sums["malformed_calls"] / requests,
-        "agentic/guided_fraction": sums["guided_requests"] / requests,
     }
     if calls := sum(session.get(TOOL_CALLS, 0.0) for session in sessions):
         metrics["agentic/tool_error_fraction"] = sum(session.get(TOOL_ERRORS, 0.0) for session in sessions) / calls

@@ -182,11 +182,6 @@ class SessionPlayer(ABC):
     def _rows(self, job: EpisodeJob, session: Session, counts: Counts) -> list[Trajectory]:
         transcript, outcome = session.transcript, session.outcome
         row_pairs = [(side, *pair) for side, own in session.transcripts.items() for pair in own.rows()]
-        if not row_pairs and transcript.counts["guided"]:
-            raise EnvError(
-                "response_format or tool_choice led every response, and such responses are not trained: leave at least "
-                "one free"
-            )
         if not row_pairs or outcome is None:
             raise EnvError(f"no response reached the {self.who}")
         for one in transcript.breaks:

@@ -1,4 +1,4 @@
-"""The tools around environments: check_env, the page on adding one, replay, baselines, group filters."""
+"""The tools around environments: check_env, the page on adding one, replay, group filters."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from roll.commands import check_env
-from roll.envs.config import EnvConfig
 from roll.envs.gymnasium import GymnasiumEnv
 from roll.errors import EnvError
-from roll.pipeline.agentic.agentic_pipeline import baselines
 from roll.pipeline.agentic.settings import DropEqualRewards, load_filter
 from roll.types.rollout import Task, TrajectoryGroup
 from tests.helpers.pages import importable, snippets
@@ -83,12 +81,6 @@ def test_check_env_says_what_is_not_installed(
     for name, package in (("gem", "gem-llm"), ("gymnasium", "gymnasium")):
         assert check_env.main([name, "env=Some-v0"]) == 2
         assert f"needs the package {package}" in capsys.readouterr().err
-
-
-def test_the_lakes_baselines_are_next_to_nothing_by_chance_and_a_third_blindly() -> None:
-    found = baselines(EnvConfig(env_type="frozen_lake", max_steps=8), range(400))
-    assert found["random"] < 0.05
-    assert 0.25 < found["blind"] < 0.42
 
 
 def test_groups_of_equal_rewards_are_dropped_by_dotted_path() -> None:

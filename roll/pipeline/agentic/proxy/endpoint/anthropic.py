@@ -9,11 +9,9 @@ from pydantic import Field
 from roll.configs.tables.sight import VisionModel
 from roll.pipeline.agentic.proxy.endpoint.chat import (
     content_of,
-    must_call,
     picture_part,
     read_messages,
     readable_tools,
-    schema_of,
 )
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.fields import Body
@@ -33,34 +31,21 @@ class MessagesBody(Body):
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
     stop_sequences: list[str] | None = None
-    output_config: dict[str, Any] | None = None
-    output_format: dict[str, Any] | None = None
     stream: bool | None = None
 
 
 def read_anthropic(body: MessagesBody, vision: VisionModel | None = None) -> ChatCall:
     """Raises Refusal for what this endpoint does not do."""
-    choice = _choice(body.tool_choice or {})
+    choice = (body.tool_choice or {}).get("type", "auto")
     tools, left_out = readable_tools([_tool(tool) for tool in body.tools or ()])
-    form = (body.output_config or {}).get("format") or body.output_format
     messages = [*_system(body.system), *(one for message in body.messages for one in _messages(message))]
     return ChatCall(
         messages=read_messages(messages, vision),
         tools=() if choice == "none" else tools,
-        must_call=must_call(tools, choice),
-        schema=schema_of(form, "output_config.format"),
         max_tokens=body.max_tokens,
         stop=tuple(text for text in body.stop_sequences or () if text),
-        ignored=body.ignored(left_out),
+        ignored=body.ignored(left_out, choice),
     )
-
-
-def _choice(choice: Mapping[str, Any]) -> str | Mapping[str, Any]:
-    """Anthropic's choice in OpenAI's words."""
-    kind = choice.get("type", "auto")
-    if kind == "tool":
-        return {"type": "function", "function": {"name": choice.get("name")}}
-    return "required" if kind == "any" else kind
 
 
 def _tool(tool: Mapping[str, Any]) -> Mapping[str, Any]:

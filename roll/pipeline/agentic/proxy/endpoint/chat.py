@@ -37,7 +37,6 @@ class ChatBody(Body):
     logprobs: bool | None = None
     stream: bool | None = None
     stream_options: dict[str, Any] | None = None
-    response_format: dict[str, Any] | None = None
 
 
 def read_chat(body: ChatBody, vision: VisionModel | None = None) -> ChatCall:
@@ -47,12 +46,10 @@ def read_chat(body: ChatBody, vision: VisionModel | None = None) -> ChatCall:
     return ChatCall(
         messages=read_messages(body.messages, vision),
         tools=() if body.tool_choice == "none" else tools,
-        must_call=must_call(tools, body.tool_choice),
-        schema=schema_of(body.response_format, "response_format"),
         max_tokens=body.max_completion_tokens or body.max_tokens,
         stop=tuple(text for text in stop if text),
         n=body.n or 1,
-        ignored=body.ignored(left_out),
+        ignored=body.ignored(left_out, body.tool_choice),
     )
 
 
@@ -73,39 +70,6 @@ def readable_tools(tools: Sequence[Mapping[str, Any]]) -> tuple[tuple[Tool, ...]
         inner = {key: value for key, value in inner.items() if key != "cache_control"}
         shown.append({"type": "function", "function": inner})
     return tuple(shown), left_out
-
-
-def must_call(tools: Sequence[Tool], choice: str | Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The tools of which the answer has to call one; none where it is free. Raises Refusal."""
-    if choice in (None, "auto", "none"):
-        return ()
-    names = tuple(str(tool["function"]["name"]) for tool in tools)
-    if choice == "required":
-        chosen = names
-    elif isinstance(choice, Mapping) and choice.get("type") == "function":
-        chosen = tuple(name for name in names if name == (choice.get("function") or choice).get("name"))
-    else:
-        raise Refusal(400, f"tool_choice: {choice!r} is not auto, none, required or a function by its name.",
-                      "unsupported", "tool_choice")  # fmt: skip
-    if not chosen:
-        raise Refusal(400, f"tool_choice: {choice!r} names none of the tools.", param="tool_choice")
-    return chosen
-
-
-def schema_of(form: Mapping[str, Any] | None, field: str) -> Mapping[str, Any] | None:
-    """The JSON schema that a response format demands, None for text. Raises Refusal."""
-    kind = (form or {}).get("type", "text")
-    if form is None or kind == "text":
-        return None
-    if kind == "json_object":
-        return {"type": "object", "additionalProperties": True}
-    outer = form.get("json_schema", form) if kind == "json_schema" else None
-    schema = outer.get("schema") if isinstance(outer, Mapping) else None
-    if not isinstance(schema, Mapping):
-        raise Refusal(
-            400, f"{field}: its type is text, json_object, or json_schema with a schema.", "unsupported", field
-        )
-    return schema
 
 
 def read_messages(messages: list[dict[str, Any]], vision: VisionModel | None = None) -> tuple[ChatMessage, ...]:

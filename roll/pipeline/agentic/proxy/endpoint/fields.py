@@ -1,7 +1,7 @@
 """Bodies of requests: their size, their fields, and the fields that do nothing here."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -11,13 +11,6 @@ from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 
 MOST_BYTES = 32 << 20  # of a body
 BODY_S = 120.0
-_REFUSED: Mapping[str, str] = {
-    "functions": "send tools",
-    "function_call": "send tool_choice",
-    "guided_json": "send response_format",
-    "structured_outputs": "send response_format",
-}
-"""Fields without which a reply would not be what was asked for, with what to do instead."""
 
 
 class Body(BaseModel):
@@ -25,14 +18,12 @@ class Body(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    def ignored(self, tools_left_out: Sequence[str]) -> tuple[str, ...]:
-        """Names of what the request says and does nothing here. Raises Refusal for what it cannot do without."""
-        extra = self.model_extra or {}
-        given = sorted(name for name, value in extra.items() if value is not None)
-        for name in given:
-            if name in _REFUSED and extra[name] not in ("auto", "none"):
-                raise Refusal(400, f"{name} is not supported by this endpoint: {_REFUSED[name]}.", "unsupported", name)
-        return (*given, *(f"the tool {name}" for name in tools_left_out))
+    def ignored(self, tools_left_out: Sequence[str], choice: object) -> tuple[str, ...]:
+        """Names of what the request says and does nothing here. A response is never forced into a form: the trainer
+        could not reproduce its log-probs."""
+        given = sorted(name for name, value in (self.model_extra or {}).items() if value is not None)
+        forced = () if choice in (None, "auto", "none") else ("tool_choice",)
+        return (*given, *forced, *(f"the tool {name}" for name in tools_left_out))
 
 
 async def received(request: Request) -> bytes:

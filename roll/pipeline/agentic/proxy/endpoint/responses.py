@@ -10,11 +10,9 @@ from pydantic import Field
 
 from roll.pipeline.agentic.proxy.endpoint.chat import (
     content_of,
-    must_call,
     picture_part,
     read_messages,
     readable_tools,
-    schema_of,
 )
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.fields import Body
@@ -33,13 +31,11 @@ class ResponsesBody(Body):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     max_output_tokens: int | None = Field(None, ge=1)
-    text: dict[str, Any] | None = None
     stream: bool | None = None
 
 
 def read_responses(body: ResponsesBody, session: Session) -> ChatCall:
     """The call, behind the earlier response that the body names. Raises Refusal for what this endpoint does not do."""
-    form = (body.text or {}).get("format")
     earlier = ()
     if body.previous_response_id is not None:
         if body.previous_response_id not in session.responses:
@@ -55,10 +51,8 @@ def read_responses(body: ResponsesBody, session: Session) -> ChatCall:
     return ChatCall(
         messages=(*instructions, *earlier, *messages),
         tools=() if body.tool_choice == "none" else tools,
-        must_call=must_call(tools, body.tool_choice),
-        schema=schema_of(form, "text.format"),
         max_tokens=body.max_output_tokens,
-        ignored=body.ignored(left_out),
+        ignored=body.ignored(left_out, body.tool_choice),
     )
 
 

@@ -18,7 +18,6 @@ from roll.errors import PictureError, StrategyError, describe
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, turn_seed
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal
 from roll.pipeline.agentic.proxy.endpoint.reward import Outcome
-from roll.pipeline.agentic.proxy.transcript.guide import GuideRefused, structure_of
 from roll.pipeline.agentic.proxy.transcript.message import ChatCall, ChatMessage
 from roll.pipeline.agentic.proxy.transcript.parse import Parser
 from roll.pipeline.agentic.proxy.transcript.render import RenderRefused
@@ -210,16 +209,14 @@ class Session:
                 request = await asyncio.to_thread(_decoded, request)
             generations = await self._sampled(request)
         time_s = time.monotonic() - began
-        self.transcript.counts["guided"] += call.is_guided
         texts = answer_texts(lambda answers: [self.parser.text(ids) for ids in answers], generations, request.sampling)
         answers: list[Answer] = []
         for number, (generation, text) in enumerate(zip(generations, texts, strict=True)):
-            tools = () if call.schema is not None else call.tools
-            parsed = self.parser.parse(text, tools, self._call_prefix(prepared.request, number))
+            parsed = self.parser.parse(text, call.tools, self._call_prefix(prepared.request, number))
             self.transcript.counts["malformed_calls"] += parsed.is_malformed
             answer = self.transcripts[call.side].commit(prepared, generation, parsed.message)
             answer.is_malformed = parsed.is_malformed
-            answer.is_guided, answer.time_s = call.is_guided, time_s
+            answer.time_s = time_s
             if call.stop:
                 answer.stopped_by = _stop_of(call.stop, self.parser.text(generation.token_ids), text)
             answers.append(answer)
@@ -238,13 +235,6 @@ class Session:
         if call.tools and not self.parser.takes_tools:
             raise Refusal(400, "The chat template of this model does not show tools, or writes calls in an unsupported "
                                "form: leave tools out, or use another template.", "unsupported", "tools")  # fmt: skip
-        self._structure(call)
-
-    def _structure(self, call: ChatCall) -> str | None:
-        try:
-            return structure_of(call, self.parser)
-        except GuideRefused as refusal:
-            raise Refusal(400, str(refusal), "unsupported", "tool_choice") from None
 
     def _note_ignored(self, names: Sequence[str]) -> None:
         """Says once for each program what does nothing here."""
@@ -265,7 +255,6 @@ class Session:
             min_new_tokens=min(rule_sampling.min_new_tokens, longest),
             stop_strings=(*rule_sampling.stop_strings, *call.stop),
             include_stop_string=rule_sampling.include_stop_string and not call.stop,
-            structure=self._structure(call),
             seed=turn_seed(rules.seed, self.job, self._turn(call, prepared), self.attempt),
         )
         name = f"{self.job.name}-{self.attempt}"

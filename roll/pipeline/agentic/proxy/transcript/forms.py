@@ -1,7 +1,7 @@
 """The forms in which families of models write tool calls: one table, and how its rows are read."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,26 +10,6 @@ from roll.pipeline.agentic.proxy.transcript.message import Tool
 
 SaidCall = tuple[Any, Any]
 """Name and arguments, as they were said."""
-_SPACES = 1  # of JSON in a row: a policy that has nothing to say writes them until its answer is cut
-JSON: Mapping[str, Any] = {"type": "json_schema", "max_whitespace_cnt": _SPACES}
-
-
-@dataclass(frozen=True)
-class Guide:
-    """How an engine is led to calls: NAME stands for the tool's name, and what is in it for special tokens of the
-    tokenizer is demanded as these tokens.
-
-    - `begin`, `end`: what a call has around its arguments
-    - `content`: how the arguments are written
-    - `separator`: what is between calls; None where an answer has one
-    - `opening`, `closing`: what all of them have around them"""
-
-    begin: str
-    end: str
-    content: Mapping[str, Any]
-    separator: str | None = None
-    opening: str = ""
-    closing: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,7 +22,6 @@ class CallForm:
     - `argument`: pattern of an argument, its `key` and `value`; None for arguments in JSON
     - `pad`: what a value has on both sides, or on none
     - `mark`: what an answer holds only in calls
-    - `guide`: None for a form that no engine is led to
     """
 
     marks: tuple[str, ...]
@@ -51,7 +30,6 @@ class CallForm:
     argument: str | None = None
     pad: str = ""
     mark: str | None = None
-    guide: Guide | None = None
 
     def read(self, text: str, tools: Sequence[Tool]) -> tuple[str, list[SaidCall]]:
         """The text around the calls, and the calls. Raises ValueError if one cannot be read."""
@@ -100,7 +78,6 @@ def _named(value: Any) -> Iterator[SaidCall]:
 _OPENED, _LISTED = "<tool_call>", "[TOOL_CALLS]"
 HARMONY = CallForm(
     ("<|channel|>", "<|call|>"),
-    guide=Guide("<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>", "<|call|>", JSON),
 )
 """gpt-oss: messages on channels, see harmony.py."""
 GLM = CallForm(
@@ -109,7 +86,6 @@ GLM = CallForm(
     "</tool_call>",
     r"<arg_key>(?P<key>[^<]+)</arg_key>\s*<arg_value>(?P<value>(?:[^<]|<(?!/?arg_(?:key|value)>))*+)</arg_value>\s*",
     mark=_OPENED,
-    guide=Guide("<tool_call>NAME", "</tool_call>", {**JSON, "style": "glm_xml"}, "\n"),
 )
 """GLM-4.5 and later: <tool_call>NAME, then <arg_key>KEY</arg_key><arg_value>VALUE</arg_value>, </tool_call>."""
 QWEN_XML = CallForm(
@@ -119,8 +95,6 @@ QWEN_XML = CallForm(
     r"<parameter=(?P<key>[^>\n]+)>(?P<value>(?:[^<]|<(?!/?parameter[=>]))*+)</parameter>\s*",
     pad="\n",
     mark=_OPENED,
-    guide=Guide("<tool_call>\n<function=NAME>\n", "\n</function>\n</tool_call>",
-                {"type": "json_schema", "style": "qwen_xml"}, "\n"),
 )  # fmt: skip
 """Qwen3.5 and Qwen3-Coder: <tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>, with a
 line end on both sides of a value."""
@@ -129,7 +103,6 @@ HERMES = CallForm(
     rf"{_OPENED}\s*",
     r"\s*</tool_call>",
     mark=_OPENED,
-    guide=Guide('<tool_call>\n{"name": "NAME", "arguments": ', "}\n</tool_call>", JSON, "\n"),
 )
 """Qwen2.5, Qwen3, Hermes: <tool_call>{"name": ..., "arguments": {...}}</tool_call>."""
 MISTRAL_ARGS = CallForm(
@@ -137,7 +110,6 @@ MISTRAL_ARGS = CallForm(
     r"\[TOOL_CALLS\](?P<name>[^\[\]{}]+)(?:\[CALL_ID\][^\[\]]*)?\[ARGS\]\s*",
     r"\s*(?:(?=\[TOOL_CALLS\])|\Z)",
     mark=_LISTED,
-    guide=Guide("[TOOL_CALLS]NAME[ARGS]", "", JSON, ""),
 )
 """Mistral since 2025: [TOOL_CALLS]NAME[ARGS]{...} for each call."""
 MISTRAL = CallForm(
@@ -145,14 +117,12 @@ MISTRAL = CallForm(
     r"\[TOOL_CALLS\]\s*(?=\[)",
     r"\s*\Z",
     mark=_LISTED,
-    guide=Guide('{"name": "NAME", "arguments": ', "}", JSON, ", ", "[TOOL_CALLS] [", "]"),
 )
 """Mistral's first form: [TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]."""
 LLAMA = CallForm(
     ("tool_calls", '"parameters": '),
     r'\A\s*(?:<\|python_tag\|>)?\s*(?=\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"name"\s*:\s*"(?P<tool>[^"]*)")',
     r"\s*\Z",
-    guide=Guide('{"name": "NAME", "parameters": ', "}", JSON),
 )
 """Llama-3.1 and later: an answer that is {"name": ..., "parameters": {...}}, or begins with "type": "function"."""
 FORMS = (HARMONY, GLM, QWEN_XML, HERMES, MISTRAL_ARGS, MISTRAL, LLAMA)

@@ -87,8 +87,6 @@ class ChatCall:
     - `tools`: those that are shown to the policy
     - `max_tokens`, `stop`: they narrow what the run allows
     - `ignored`: names of what the request says and does nothing
-    - `schema`: of JSON, which the answer has to be
-    - `must_call`: names of tools of which it has to call one
     - `side`: who asks, where a session has several
     """
 
@@ -98,13 +96,7 @@ class ChatCall:
     stop: tuple[str, ...] = ()
     n: int = 1
     ignored: tuple[str, ...] = ()
-    schema: Mapping[str, Any] | None = None
-    must_call: tuple[str, ...] = ()
     side: str = ""
-
-    @property
-    def is_guided(self) -> bool:
-        return self.schema is not None or bool(self.must_call)
 
     @cached_property
     def num_characters(self) -> int:

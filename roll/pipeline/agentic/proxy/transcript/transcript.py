@@ -193,7 +193,7 @@ def _loose(message: ChatMessage) -> tuple[str, tuple[str, ...]]:
 
 def transcript_rows(root: Node, image_token: int = 0) -> Iterator[tuple[Trajectory, Answer]]:
     """A row for every path from the root to a leaf, in the order in which the leaves were sampled, with the answer that
-    ends it. The mask is True on sampled tokens that were delivered, that no structure led, and that no earlier row has;
+    ends it. The mask is True on sampled tokens that were delivered and that no earlier row has;
     a row without such tokens is left out. The ids of a row are exactly what an engine was sent for its last answer, and
     what it sampled; `image_token` stands where the tree names a picture.
 

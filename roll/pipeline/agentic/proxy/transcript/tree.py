@@ -16,8 +16,7 @@ from roll.types.rollout import Generation
 class Answer:
     """One sampled answer. `history` ends with its own message, `root` is the key of the tools it was asked with;
     `request` counts from 1 through the session. `delivered`: a program has received it. `stopped_by`: the request's
-    stop string that ended it. `is_malformed`: it has a call that cannot be read, as text. `is_guided`: it was sampled
-    among the tokens that fit a structure, so it is context of later answers and not trained. `media`: the pictures of
+    stop string that ended it. `is_malformed`: it has a call that cannot be read, as text. `media`: the pictures of
     its prompt; `says_picture`: it ends with the token of one, and is not trained. `time_s`: of its
     generation."""
 
@@ -30,14 +29,13 @@ class Answer:
     delivered: bool = False
     stopped_by: str = ""
     is_malformed: bool = False
-    is_guided: bool = False
     media: Media = ()
     says_picture: bool = False
     time_s: float = 0.0
 
     @property
     def is_trained(self) -> bool:
-        return self.delivered and not (self.is_guided or self.says_picture)
+        return self.delivered and not self.says_picture
 
 
 @dataclass(eq=False, repr=False)

@@ -47,7 +47,7 @@ class Program:
     """Keeps every conversation that it had, and does random things to them. An answer that it received is what the
     endpoint put on the wire for it.
 
-    - `trained`: every sampled token that reached it and that no structure led, as the bytes of itself and all before it
+    - `trained`: every sampled token that reached it, as the bytes of itself and all before it
     - `known`: what was sent and sampled up to the end of each answer that reached it, by the conversation
     - `asked`: conversations that were answered; `shown`: those up to an answer, sampled or not, that were sent"""
 
@@ -120,7 +120,7 @@ class Program:
             self.known.setdefault(told([*call.messages, answer.message]), []).append(whole)
             self.served.add(told([answer.message]))
             self.asked.add(told(call.messages))
-            if id(answer) not in self._received and not answer.is_guided:
+            if id(answer) not in self._received:
                 self.trained.update(whole[: place + 1].tobytes() for place in range(reply.num_prompt, len(whole)))
             self._received.add(id(answer))
 
@@ -177,7 +177,6 @@ KEYS: dict[str, dict[str, Any]] = {
     "two": {"n": 2},
     "cut": {"max_tokens": 3},
     "stop": {"stop": ["o", "</tool_call>"]},
-    "guided": {"response_format": {"type": "json_object"}, "max_tokens": 30},
 }
 ACTIONS = (
     "go",

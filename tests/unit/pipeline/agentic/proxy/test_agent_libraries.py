@@ -93,12 +93,12 @@ def test_langgraph() -> None:
     plays(ask, thinks=False)
 
 
-def test_smolagents_writes_calls_anew_and_demands_them_unless_it_is_asked_not_to() -> None:
+def test_smolagents_writes_calls_anew() -> None:
     smol: Any = pytest.importorskip("smolagents", reason="smolagents is not installed")
 
     async def ask(place: Place) -> str:
         base, key = place.variables["OPENAI_BASE_URL"], place.variables["OPENAI_API_KEY"]
-        model = smol.OpenAIModel(model_id="policy", api_base=base, api_key=key, tool_choice="auto")
+        model = smol.OpenAIModel(model_id="policy", api_base=base, api_key=key)
         agent = smol.ToolCallingAgent(tools=[smol.tool(open_box)], model=model, max_steps=3, verbosity_level=0)
         return str(await asyncio.to_thread(agent.run, QUESTION))
 

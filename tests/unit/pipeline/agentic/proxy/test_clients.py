@@ -47,7 +47,12 @@ def test_a_field_that_nobody_knows_changes_nothing_and_is_said_once(
     route: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def play(place: Place) -> list[str]:
-        more = {"field_of_2027": {"a": [1]}, "temperature": 0.25, "top_p": None}
+        more = {
+            "field_of_2027": {"a": [1]},
+            "temperature": 0.25,
+            "top_p": None,
+            "response_format": {"type": "json_object"},
+        }
         bodies = [PLAIN[route], PLAIN[route] | more, PLAIN[route] | more | {"metadata": {}}]
         assert [(await post(place, route, body)).status_code for body in bodies] == [200] * 3
         return [request.prompt_ids.tobytes().hex() for request in place.engine.requests]

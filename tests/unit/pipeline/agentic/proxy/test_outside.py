@@ -293,8 +293,8 @@ def test_streams_pass_the_front_as_they_are(tmp_path: Path) -> None:
             stream = await client.chat.completions.create(model="m", messages=ASK, stream=True)
             text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices])
             with pytest.raises(openai.BadRequestError) as error:
-                await client.chat.completions.create(model="m", messages=ASK, functions=[{}])
-        assert text == "answer 0" and error.value.param == "functions"
+                await client.chat.completions.create(model="m", messages=[])
+        assert text == "answer 0" and error.value.param == "messages"
         await service.reward(session, 0.0)
         assert (await episode)[0].reward == 0.0
 

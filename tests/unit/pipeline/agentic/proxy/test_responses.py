@@ -108,7 +108,6 @@ def test_instructions_are_of_their_own_request_alone() -> None:
     [
         {"input": [{"type": "reasoning", "content": 5}]},
         {"input": [{"type": ["x"]}]},
-        {"input": "x", "text": {"format": "json"}},
     ],
 )
 def test_nonsense_is_refused_and_nothing_is_sampled(body: dict[str, Any]) -> None:
