@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from roll.api.keys import ScriptCode, a_kind, nested, put
+from roll.api.keys import ScriptCode, nested, put
 from roll.api.rewards import Reward, check_reward, reward_keys, takes_every_row
 from roll.api.rows import Data, file_names
 from roll.configs.load.loader import RawTree, compose_tree, resolve_tree, without_unset, yaml_at
@@ -81,9 +81,9 @@ def compose(arguments: Arguments, is_plan: bool = False) -> Composed:
     raw = _base(arguments.config, code)
     keys = nested(arguments.keys, code)
     kind = arguments.kind if arguments.config is None else None
-    named = kind or keys.get("pipeline") or raw.tree.get("pipeline") or _kind_that_takes(arguments)
+    taking = "agentic" if arguments.env is not None else "rlvr" if arguments.reward is not None else None
+    named = kind or keys.get("pipeline") or raw.tree.get("pipeline") or taking
     made = _of_arguments(arguments, named or _kind_of(raw))
-    _refuse_twice(made, keys)
     if "rewards" in made:  # it takes the place of a YAML's, and is not one more
         raw.tree.pop("rewards", None)
     put(raw.tree, made, code)
@@ -109,22 +109,8 @@ def _base(config: Config | None, code: ScriptCode) -> RawTree:
             raise ConfigError("defaults names fragments of a YAML. Write a YAML, and name its path.")
         return RawTree(Path(f"{_script_name()}.yaml"), tree, frozenset())
     if not isinstance(config, str | os.PathLike):
-        what = f"{show(config)} is {a_kind(config)}"
-        raise ConfigError(f"{what}. Give the path of a YAML, or a mapping of its keys.")
-    return compose_tree(*_yaml_at(os.fspath(config)), ())
-
-
-def _yaml_at(path: str) -> tuple[Path, str]:
-    try:
-        return yaml_at(path)
-    except ConfigError as error:
-        if path.endswith((".yaml", ".yml")):
-            raise
-        raise ConfigError(f"{error} If it is a model, name the argument: model={path!r}.") from None
-
-
-def _kind_that_takes(arguments: Arguments) -> str | None:
-    return "agentic" if arguments.env is not None else "rlvr" if arguments.reward is not None else None
+        raise ConfigError(f"{show(config)}: give the path of a YAML, or a mapping of its keys.")
+    return compose_tree(*yaml_at(os.fspath(config)), ())
 
 
 def _kind_of(raw: RawTree) -> str | None:
@@ -152,9 +138,9 @@ def _of_arguments(arguments: Arguments, kind: Any) -> dict[str, Any]:
             raise ConfigError(f"{name}: a run of the kind {kind} has no such argument. It is for the kind {wanted}.")
     keys: dict[str, Any] = {}
     if arguments.model is not None:
-        keys["pretrain"] = _model("model", arguments.model)
+        keys["pretrain"] = os.fspath(arguments.model)
     if arguments.teacher is not None:
-        keys["teacher_pretrain"] = _model("teacher", arguments.teacher)
+        keys["teacher_pretrain"] = os.fspath(arguments.teacher)
     if arguments.data is not None:
         keys[f"{learner}.data_args.file_name"] = file_names("data", arguments.data)
     if arguments.eval_data is not None:
@@ -181,35 +167,9 @@ def _forget_tags(tree: dict[str, Any]) -> None:
 def _env_keys(env: Any) -> dict[str, Any]:
     """One environment under its own name, which is played in training."""
     if not (isinstance(env, str) or callable(env)):
-        raise ConfigError(f"env: {show(env)} is {a_kind(env)}. Give a class, or the name of an environment.")
+        raise ConfigError(f"env: {show(env)}: give a class, or the name of an environment.")
     name = env.rpartition(":")[2] if isinstance(env, str) else str(getattr(env, "__name__", type(env).__name__))
     return {f"custom_envs.{name}.env_type": env, "train_env_manager.tags": [name]}
-
-
-def _model(name: str, model: object) -> str:
-    if not isinstance(model, str | os.PathLike):
-        what = f"{name} is {a_kind(model)}"
-        raise ConfigError(f"{what}. Give the path of its folder, or its name on the Hugging Face hub.")
-    return os.fspath(model)
-
-
-_ARGUMENTS = {
-    "pretrain": "model",
-    "teacher_pretrain": "teacher",
-    "rewards": "reward",
-    "validation.data_args.file_name": "eval_data",
-    **{f"{section}.data_args.file_name": "data" for section in LEARNERS.values()},
-}
-"""The argument of each key."""
-
-
-def _refuse_twice(made: Mapping[str, Any], keys: Mapping[str, Any]) -> None:
-    for key, argument in _ARGUMENTS.items():
-        node: Any = keys
-        for part in key.split("."):
-            node = _mapping(node).get(part)
-        if node is not None and any(name == key or name.startswith(f"{key}.") for name in made):
-            raise ConfigError(f"{argument} and {key} set the same thing. Remove one.")
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -44,12 +44,6 @@ def name_of(value: Callable[..., Any]) -> str:
     return name if name.isidentifier() and not name.startswith("__") else "function"
 
 
-def a_kind(value: object) -> str:
-    """Example: "an int" of 3."""
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
-
-
 def nested(keys: Mapping[str, Any], code: ScriptCode) -> dict[str, Any]:
     """The tree of keys that may have dots. Mappings of one section are joined; a later value wins.
 
@@ -68,8 +62,6 @@ def put(tree: dict[str, Any], keys: Mapping[str, Any], code: ScriptCode) -> None
             _put(tree, _parts(key), _plain(str(key), value, code), str(key))
         except ConfigError as error:
             problems += error.problems
-        except RecursionError:
-            problems.append(f"{key} is nested too deeply.")
     if problems:
         raise ConfigError(*problems)
 
@@ -107,9 +99,7 @@ def _plain(key: str, value: Any, code: ScriptCode) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping):
-        if wrong := [name for name in value if not isinstance(name, str)]:
-            raise ConfigError(f"{key}: {show(wrong[0])} is {a_kind(wrong[0])}; the name of a key is a text.")
-        return {name: _plain(f"{key}.{name}", each, code) for name, each in value.items()}
+        return {str(name): _plain(f"{key}.{name}", each, code) for name, each in value.items()}
     if isinstance(value, list | tuple | range):
         return [_plain(f"{key}[{i}]", each, code) for i, each in enumerate(value)]
     if callable(value):
@@ -117,4 +107,4 @@ def _plain(key: str, value: Any, code: ScriptCode) -> Any:
     item = getattr(value, "item", None)  # a number of numpy or torch
     if callable(item) and getattr(value, "ndim", None) == 0:
         return item()
-    raise ConfigError(f"{key}: {show(value)} is {a_kind(value)}, {_NO_FIELDS}.")
+    raise ConfigError(f"{key}: {show(value)} is of type {type(value).__name__}, {_NO_FIELDS}.")

@@ -43,11 +43,8 @@ class Plan:
 
     def __str__(self) -> str:
         warnings = [f"Warning: {warning}" for warning in self.warnings]
-        end = ["The run cannot start:", *(f"  - {each}" for each in self.problems)]
-        return "\n".join(filter(None, [self.text, self.memory, *warnings, *self.notes, *self._end(end)]))
-
-    def _end(self, stopped: list[str]) -> list[str]:
-        return stopped if self.problems else ["The plan works."]
+        end = ["The run cannot start:", *(f"  - {each}" for each in self.problems)] if self.problems else []
+        return "\n".join(filter(None, [self.text, self.memory, *warnings, *self.notes, *(end or ["The plan works."])]))
 
 
 def plan_of(arguments: Arguments) -> Plan:

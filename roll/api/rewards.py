@@ -4,14 +4,12 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from roll.api.keys import a_kind, name_of
+from roll.api.keys import name_of
 from roll.errors import ConfigError
 from roll.utils.text import show
 
 DOMAIN = "reward"
 _FORM = "def {name}(sample): return float(str(sample.ground_truth) in sample.response_text)"
-_OF_LISTS = frozenset({"completions", "prompts"})  # arguments of TRL's rewards
-_OF_VERL = frozenset({"data_source", "solution_str"})
 
 Reward = Callable[..., Any] | str | Mapping[str, Any] | Sequence[Callable[..., Any] | str]
 
@@ -21,8 +19,6 @@ def reward_keys(reward: Reward) -> dict[str, Any]:
     of these that are added; a domain each for a mapping, whose values may be settings too. Functions are still
     functions. Raises ConfigError for what cannot score."""
     if isinstance(reward, Mapping):
-        if not reward:
-            raise ConfigError("reward is an empty mapping. Name a reward for each domain.")
         return {str(domain): _settings(f"reward[{domain!r}]", each) for domain, each in reward.items()}
     return {DOMAIN: _settings("reward", reward)}
 
@@ -34,51 +30,37 @@ def takes_every_row(reward: Reward) -> bool:
 
 def _settings(key: str, reward: Any) -> dict[str, Any]:
     if isinstance(reward, Mapping):
-        if "reward" in reward and callable(reward["reward"]):
+        if callable(reward.get("reward")):
             check_reward(f"{key}.reward", reward["reward"], reward.get("reward_args") or {})
         return dict(reward)
-    if isinstance(reward, list | tuple):
-        if not reward:
-            raise ConfigError(f"{key} is an empty list. Name one reward at least.")
-        parts = [{"reward": _one(f"{key}[{i}]", each)} for i, each in enumerate(reward)]
-        return {"reward_manager_config": parts}
+    if isinstance(reward, list | tuple) and reward:
+        return {"reward_manager_config": [{"reward": _one(f"{key}[{i}]", each)} for i, each in enumerate(reward)]}
     return {"reward": _one(key, reward)}
 
 
 def _one(key: str, reward: Any) -> Any:
-    if isinstance(reward, str):
-        return reward
-    check_reward(key, reward)
+    if not isinstance(reward, str):
+        check_reward(key, reward)
     return reward
 
 
 def check_reward(key: str, reward: object, arguments: Mapping[str, Any] | None = None) -> None:
     """Raises ConfigError with one sentence on what keeps it from scoring a sample."""
     if not callable(reward):
-        what = f"{show(reward)} is {a_kind(reward)}, which cannot be called"
-        raise ConfigError(f"{key}: {what}. Give a function: {_FORM.format(name='reward')}.")
-    name, called = name_of(reward), reward
+        raise ConfigError(f"{key}: {show(reward)} cannot be called. Give a function: {_FORM.format(name='reward')}.")
+    name = name_of(reward)
     if inspect.isclass(reward):
         if "__call__" not in dir(reward):
             raise ConfigError(f"{key}: the class {name} has no __call__(self, sample). Add one, it does the scoring.")
         return  # built with its arguments where it scores; the run's own checks look at these
     try:
-        signature = inspect.signature(called)
+        signature = inspect.signature(reward)
     except ValueError:  # some objects of C extensions have none
         return
-    shown, names = f"{name}{signature}", [*signature.parameters]
-    if _OF_LISTS & {*names}:
-        raise ConfigError(
-            f"{key}: {shown} takes lists of texts, as in TRL. Here it takes one sample: {_FORM.format(name=name)}."
-        )
-    if _OF_VERL & {*names}:
-        raise ConfigError(
-            f"{key}: {shown} takes the arguments of verl's compute_score. Use the reward verl_function with its file, "
-            f"or take one sample: {_FORM.format(name=name)}."
-        )
     try:
         signature.bind(None, **(arguments or {}))
     except TypeError as error:
         raise ConfigError(
-            f"{key}: {shown} cannot be called with one sample: {error}. Write {_FORM.format(name=name)}."
+            f"{key}: {name}{signature} cannot be called with one sample: {error}. Write {_FORM.format(name=name)}. "
+            "For a function of verl's use the reward verl_function."
         ) from None

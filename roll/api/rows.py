@@ -7,14 +7,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from roll.api.keys import a_kind
-from roll.errors import ConfigError
+from roll.errors import ConfigError, describe
 from roll.utils.files import write_whole
 from roll.utils.text import show
 
 FOLDER = "~/.cache/roll/rows"
 Data = str | os.PathLike[str] | Iterable[Any]
-_FORMS = 'a path, a list of rows such as {"prompt": ..., "ground_truth": ...}, or one split of a datasets.Dataset'
+_FORMS = 'Give a path, a list of rows such as {"prompt": ..., "ground_truth": ...}, or one split of a datasets.Dataset.'
 
 
 def file_names(key: str, data: Data) -> str | list[str]:
@@ -22,40 +21,25 @@ def file_names(key: str, data: Data) -> str | list[str]:
     hash of its content, so that equal rows share a file. Raises ConfigError for data without rows."""
     if isinstance(data, str | os.PathLike):
         return os.fspath(data)
-    if isinstance(data, Mapping):
-        named = f": it has {', '.join(map(str, data))}" if len(data) <= 8 else ""
-        raise ConfigError(f"{key} is a mapping{named}. Give {_FORMS}.")
     if hasattr(data, "iterrows") and hasattr(data, "to_dict"):  # a pandas.DataFrame
         data = data.to_dict(orient="records")  # pyright: ignore[reportAttributeAccessIssue]
-    if isinstance(data, bytes) or not isinstance(data, Iterable):
-        raise ConfigError(f"{key}: {show(data)} is {a_kind(data)}. Give {_FORMS}.")
+    if isinstance(data, Mapping | bytes) or not isinstance(data, Iterable):
+        raise ConfigError(f"{key}: {show(data)} is of type {type(data).__name__}. {_FORMS}")
     rows = list(data)
-    if rows and all(isinstance(row, str | os.PathLike) for row in rows):
-        return [os.fspath(row) for row in rows]
     if not rows:
-        raise ConfigError(f"{key} is empty: it has no rows to learn from. Give {_FORMS}.")
+        raise ConfigError(f"{key} is empty: it has no rows to learn from. {_FORMS}")
+    if all(isinstance(row, str | os.PathLike) for row in rows):
+        return [os.fspath(row) for row in rows]
     return str(_written(key, "".join(_line(key, number, row) for number, row in enumerate(rows, 1))))
 
 
 def _line(key: str, number: int, row: Any) -> str:
-    if not isinstance(row, Mapping):
-        raise ConfigError(f"{key}: row {number} is {a_kind(row)}, not a mapping of columns. Give {_FORMS}.")
-    if not row:
-        raise ConfigError(f"{key}: row {number} has no columns.")
+    if not isinstance(row, Mapping) or not row:
+        raise ConfigError(f"{key}: row {number} is {show(row)}, not a mapping of columns. {_FORMS}")
     try:
         return json.dumps(dict(row), default=_plain, ensure_ascii=False) + "\n"
-    except (TypeError, ValueError, RecursionError):
-        raise ConfigError(_why_not(key, number, row)) from None
-
-
-def _why_not(key: str, number: int, row: Mapping[Any, Any]) -> str:
-    for column, value in row.items():
-        try:
-            json.dumps({column: value}, default=_plain)
-        except (TypeError, ValueError, RecursionError):
-            what = f"{a_kind(value)}"
-            return f"{key}: row {number}, column {show(column)} holds {what}, which JSON cannot. Make it a text."
-    return f"{key}: row {number} cannot be written as JSON."
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{key}: row {number} cannot be written as JSON: {describe(error)}.") from None
 
 
 def _plain(value: Any) -> Any:
@@ -63,7 +47,7 @@ def _plain(value: Any) -> Any:
     for method in ("tolist", "isoformat", "__fspath__"):
         if callable(convert := getattr(value, method, None)):
             return convert()
-    raise TypeError
+    raise TypeError(f"it holds a value of type {type(value).__name__}. Make it a text")
 
 
 def _written(key: str, text: str) -> Path:

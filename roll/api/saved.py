@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from roll.api.keys import a_kind
 from roll.configs.sections.algorithm import AlgorithmConfig
 from roll.configs.sections.run import RunConfig
 from roll.errors import ConfigError
@@ -124,8 +123,6 @@ def open_run(
 ) -> SavedRun:
     """Reads a run's output_dir: `roll.open`. Raises ConfigError where there is no run. `config` and `rows` of a run of
     this process, which knows where it writes, and metrics that no file may have."""
-    if not isinstance(path, str | os.PathLike):
-        raise ConfigError(f"roll.open takes the output_dir of a run, not {a_kind(path)}.")
     files = read_run(expanded(path if config is None else config.logging_dir))
     files = files if rows is None else replace(files, rows=[*rows])
     place = expanded(path)

@@ -157,7 +157,7 @@ class EnvConfig(Settings):
         None,
         "env_manager_cls: proxy: the function that plays an episode, module:function, called with a task and a session "
         "in a process of its own; it returns the reward, or a mapping with reward and metrics. module:Class: an object "
-        "of it is made with env_config, once per worker, and called so. verifiers is the shipped one. Without agent "
+        "of it is made with env_config, once per worker, and called so. Without agent "
         "and agent_command, programs from outside take the sessions: agent_endpoint. docs/agents.md.",
     )
     agent_command: str | None = setting(

@@ -7,7 +7,6 @@ ENVIRONMENTS: Mapping[str, str] = {
     "frozen_lake": "roll.envs.frozen_lake:FrozenLake",
     "sokoban": "roll.envs.sokoban:Sokoban",
     "countdown": "roll.envs.toys.countdown:Countdown",
-    "bandit": "roll.envs.toys.bandit:Bandit",
     "native": "roll.envs.native:NativeEnv",
     "sokoban_native_env": "roll.envs.native:SokobanNative",
     "frozen_lake_native_env": "roll.envs.native:FrozenLakeNative",
@@ -16,11 +15,7 @@ ENVIRONMENTS: Mapping[str, str] = {
     "webshop": "roll.envs.webshop.shop:WebShop",
     "gymnasium": "roll.envs.gymnasium:GymnasiumEnv",
     "gem": "roll.envs.gymnasium:GemEnv",
-    "openenv": "roll.envs.adapters.openenv:OpenEnv",
 }
-
-ADAPTERS = ("gymnasium", "gem", "openenv", "native", "roll_math", "roll_qa", "webshop")
-"""Environments that need a package or read files: only the machine of the run can tell whether they can be built."""
 
 ASKS_ROWS = ("roll_math", "roll_qa")
 """Environments that take questions from the rows of a data file, which can be counted."""
@@ -68,9 +63,8 @@ def default_pattern(env_type: str, env_config: Mapping[str, Any]) -> str | None:
     return None
 
 
-# What plays the environments of other projects, by name: agents of env_manager_cls: proxy, and classes of tools.
+# Classes of tools for env_manager_cls: tools, by name.
 
-AGENTS: Mapping[str, str] = {"verifiers": "roll.envs.adapters.verifiers:VerifiersAgent"}
 TOOL_CLASSES: Mapping[str, str] = {"harbor": "roll.envs.adapters.harbor:HarborTask"}
 
 # The shipped tools by name, ROLL's names among them. Imports none of them.

@@ -24,7 +24,6 @@ CASES: dict[str, EnvConfig] = {
         env_type="sokoban", env_config={"dim_room": [7, 8], "num_boxes": 2, "max_steps": 12}
     ),
     "countdown": EnvConfig(env_type="countdown"),
-    "bandit": EnvConfig(env_type="bandit"),
     "native": EnvConfig(
         env_type="native", env_config={"env": "countdown", "max_steps": 12}, env_manager_cls="agent_native"
     ),
@@ -144,7 +143,7 @@ def test_a_conversation_ends_in_what_is_seen_and_grows_by_two_messages_a_turn(ma
 
 def test_different_seeds_give_different_episodes() -> None:
     for name, config in CASES.items():
-        if name in ("bandit", "gymnasium", "gem", "gem both"):  # what differs is hidden, or fixed by the map
+        if name in ("gymnasium", "gem", "gem both"):  # what differs is hidden, or fixed by the map
             continue
         assert len({build_env(config).reset(seed) for seed in range(20)}) > 5, name
 

@@ -1,139 +1,24 @@
-"""Environments of other projects, each by a minimal stand-in of what its package or server promises."""
+"""Task folders of Harbor: a shell in the sandbox, and tests that the policy cannot bend."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from roll.envs.adapters.harbor import HarborTask, HarborTasks, sandbox
-from roll.envs.adapters.openenv import OpenEnv
-from roll.envs.adapters.verifiers import VerifiersAgent
 from roll.envs.tools.base import ToolError
 from roll.envs.tools.servers import ToolServers
-from roll.errors import EnvError, MissingPackage
-from roll.pipeline.agentic.env_calls import checked_step
+from roll.errors import EnvError
 from roll.pipeline.agentic.episode import Counts
-from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
-from roll.pipeline.agentic.proxy.player import ProgramPlayer
 from roll.pipeline.agentic.proxy.tool_player import ToolPlayer
 from roll.types.rollout import Trajectory
-from tests.contract.openenv_like import guessing_server
-from tests.unit.pipeline.agentic.proxy.parts import JOB, Engine, check_rows, proxy_rules, tool_encoder
+from tests.unit.pipeline.agentic.proxy.parts import JOB, Engine, tool_encoder
 from tests.unit.pipeline.agentic.proxy.test_tool_player import call, tool_rules
 
 ENCODER = tool_encoder()
-LIKE = "tests.contract.verifiers_like"
-TASKSETS = "tests.contract.tasksets_like"
-
-
-def verified(
-    folder: Path, said: list[str], purpose: str = "train", package: str = LIKE, **kwargs: Any
-) -> tuple[list[Trajectory], Engine]:
-    engine = Engine(ENCODER, lambda number: said[number % len(said)])
-
-    async def run() -> list[Trajectory]:
-        endpoint = Endpoint(ENCODER, engine)
-        env_config = {"env": "counting", "package": package, "kwargs": kwargs}
-        player = ProgramPlayer(proxy_rules(agent="verifiers", env_config=env_config), endpoint, folder)
-        try:
-            return await asyncio.wait_for(player.play(replace(JOB, purpose=purpose), Counts()), 60)
-        finally:
-            await player.stop()
-            await endpoint.stop()
-
-    return asyncio.run(run()), engine
-
-
-@pytest.mark.parametrize("package", [LIKE, TASKSETS])
-def test_an_environment_of_verifiers_is_played_as_a_program(tmp_path: Path, package: str) -> None:
-    rows, engine = verified(tmp_path, ["2", "no"], package=package)
-    (row,) = rows
-    check_rows(rows, engine, sum(len(sent) for sent in engine.sent) - sum(len(r.prompt_ids) for r in engine.requests))
-    assert (row.failure, row.reward, row.metrics["right"], row.metrics["continued_requests"]) == (None, 0.5, 0.5, 1)
-    assert row.turns[0].observation == "[user] say 2", "seed 5 of three rows"
-    assert "note" not in row.metrics and row.metrics["truncated"] == 0
-
-
-def test_verifiers_evaluates_its_own_rows_and_never_earns_a_silent_zero(tmp_path: Path) -> None:
-    (row,), _ = verified(tmp_path, ["99"], "validation")
-    assert (row.reward, row.turns[0].observation) == (1.0, "[user] say 99")
-    (row,), _ = verified(tmp_path, ["1"], breaks=True)
-    assert row.failure is not None and "the rollout ended with an error: ModelError: refused" in row.failure
-
-
-def test_a_taskset_of_verifiers_never_earns_a_silent_zero(tmp_path: Path) -> None:
-    (row,), _ = verified(tmp_path, ["1"], "validation", TASKSETS, taskset={"num": 2})
-    assert (row.reward, row.turns[0].observation) == (1.0, "[user] say 1"), "seed 5 of two tasks"
-    (row,), _ = verified(tmp_path, ["1"], package=TASKSETS, breaks=True)
-    assert row.failure is not None and "the rollout ended with an error: ProviderError: refused" in row.failure
-    (row,), _ = verified(tmp_path, ["1"], package=TASKSETS, scores=False)
-    assert row.failure is not None and "the rollout has no reward" in row.failure
-    with pytest.raises(EnvError, match="counting: its tasks never end"):
-        VerifiersAgent("counting", {"taskset": {"num": -1}}, TASKSETS)
-    with pytest.raises(EnvError, match="counting: its taskset is empty"):
-        VerifiersAgent("counting", {"taskset": {"num": 0}}, TASKSETS)
-
-
-def test_verifiers_says_what_it_cannot_play() -> None:
-    with pytest.raises(EnvError, match="counting: its rubric judges the rollouts of a group together"):
-        VerifiersAgent("counting", {"requires_group_rollouts": True}, LIKE)
-    with pytest.raises(MissingPackage, match="needs the package no_verifiers"):
-        VerifiersAgent("counting", package="no_verifiers")
-    with pytest.raises(EnvError, match=r"this json has neither load_environment .* install verifiers>=0.1.14,<0.5"):
-        VerifiersAgent("counting", package="json")
-
-
-@pytest.fixture
-def address() -> Iterator[str]:
-    with guessing_server() as url:
-        yield url
-
-
-def test_a_server_of_openenv_is_an_environment(address: str) -> None:
-    env = OpenEnv(address, max_steps=20)
-    assert env.reset(5) == "guess"
-    hidden = next(
-        number for number in range(10) if checked_step(env.step(str(number))).terminated
-    )  # a seed hides the same number again
-    again = OpenEnv(address)
-    again.reset(5)
-    last = checked_step(again.step(f'{{"number": {hidden}}}'))
-    assert (last.observation, last.reward, last.terminated) == ("right", 1.0, True)
-    assert last.metrics == {"step_count": 1.0, "success": 1.0, "action_is_valid": 1.0}
-    for one in (env, again):
-        one.close()
-
-
-@pytest.mark.parametrize("action", ["", "one", "1.5", "true", "NaN", "[1]", '{"numbr": 1}', "9" * 5000, "{" * 50_000])
-def test_a_text_that_is_no_action_of_the_server_counts_as_a_step(address: str, action: str) -> None:
-    env = OpenEnv(address, max_steps=2)
-    env.reset(1)
-    step = checked_step(env.step(action))
-    assert (step.observation, step.reward, step.metrics["action_is_valid"]) == ("guess", 0.0, 0.0)
-    assert checked_step(env.step(action)).truncated
-    env.close()
-
-
-def test_a_server_of_openenv_that_fails_fails_the_episode(address: str) -> None:
-    env = OpenEnv(address)
-    env.reset(1)
-    with pytest.raises(EnvError, match="answered step with EXECUTION_ERROR: the dice broke"):
-        env.step("13")
-    env.close()
-    with guessing_server(capacity=False) as full, pytest.raises(EnvError, match="raise max_concurrent_envs"):
-        OpenEnv(full).reset(1)
-    with pytest.raises(EnvError, match="url: the server at http://127.0.0.1:1 cannot be reached"):
-        OpenEnv("http://127.0.0.1:1").reset(1)
-    with pytest.raises(EnvError, match="url: 'localhost:8000' is not the address of a server"):
-        OpenEnv("localhost:8000")
-
-
-# --- Harbor
 
 
 def write_task(folder: Path, expected: str = "hi", writes: str = "reward.txt") -> None:

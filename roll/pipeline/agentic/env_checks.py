@@ -10,7 +10,6 @@ import regex
 from roll.configs.checks.pictures import picture_problems
 from roll.configs.problems import Problem, did_you_mean
 from roll.datasets.sources import names_data_set
-from roll.envs.adapters.verifiers import PACKAGE
 from roll.envs.config import (
     AGENT_NATIVE,
     IN_SESSIONS,
@@ -26,7 +25,7 @@ from roll.envs.config import (
     EnvConfig,
     fields_of,
 )
-from roll.envs.table import AGENTS, ENVIRONMENTS, NOT_HERE, TOOLS, TOOLS_NOT_HERE, gem_id
+from roll.envs.table import ENVIRONMENTS, NOT_HERE, TOOLS, TOOLS_NOT_HERE, gem_id
 from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
 from roll.pipeline.agentic.tool_checks import command_problems, path_problems, tool_key_problems
 from roll.utils.files import expanded, path_info
@@ -183,8 +182,8 @@ def _program_problems(at: str, env: EnvConfig, listen: str | None) -> Iterator[P
             "Write for example [white, black].",
             (f"{at}.sides",),
         )
-    if env.agent is not None and env.agent not in AGENTS:
-        yield from path_problems(f"{at}.agent", env.agent, "function", AGENTS)
+    if env.agent is not None:
+        yield from path_problems(f"{at}.agent", env.agent, "function")
     if env.agent is not None and env.agent.startswith(f"{SCRIPT_MODULE}:"):
         name = env.agent.removeprefix(f"{SCRIPT_MODULE}:")
         yield Problem(
@@ -224,14 +223,7 @@ def program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
             yield Problem(f"{at}.agent_files: there is no {absent[0]}.", (f"{at}.agent_files",))
     if env.agent_command is not None:
         yield from command_problems(f"{at}.agent_command", shlex.split(env.agent_command))
-    if env.agent in AGENTS:
-        if not is_installed(package := str(env.env_config.get("package", PACKAGE))):
-            text = f"{at}.agent: {env.agent} needs the package {package}. Install it, for example verifiers==0.4.0."
-            yield Problem(text, (f"{at}.agent",), "place")
-        if not env.env_config.get("env"):
-            text = f"{at}.env_config.env is missing: it names the environment of {env.agent}."
-            yield Problem(text, (f"{at}.env_config",))
-    elif env.agent is not None:
+    if env.agent is not None:
         yield from _code_path_problems(f"{at}.agent", env.agent)
 
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roll.envs.table import AGENTS
 from roll.errors import EnvError
 from roll.pipeline.agentic.env_calls import EnvCrash
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules
@@ -35,8 +34,7 @@ class ProgramPlayer(SessionPlayer):
         super().__init__(rules)
         self._endpoint, self._logs = endpoint, logs
         keys = rules.config
-        agent = None if keys.agent is None else AGENTS.get(keys.agent, keys.agent)
-        self._programs = Programs(agent, keys.agent_command, logs, keys.sandbox, keys.env_config, keys.agent_files)
+        self._programs = Programs(keys.agent, keys.agent_command, logs, keys.sandbox, keys.env_config, keys.agent_files)
 
     async def stop(self) -> None:
         """Ends what starts programs, and with it what still runs."""

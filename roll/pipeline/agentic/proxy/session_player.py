@@ -41,64 +41,42 @@ class Tasks:
         self._source = source
 
     def of(self, seed: int) -> dict[str, Any]:
-        """Row `seed` modulo their number. Raises EnvError if there is none."""
+        """Row `seed` modulo their number, as a program will read it from JSON. Raises EnvError if there is none."""
         if self._source is None:
             return {}
-        number = seed % len(self._rows)
         try:
-            row = self._rows[number]
+            row = dict(self._rows[seed % len(self._rows)])
         except Exception as error:
-            raise EnvError(f"tasks: row {number} of {self._source} cannot be read: {describe(error)}") from None
-        if not isinstance(row, Mapping):
-            raise EnvError(f"tasks: {self._source} holds {type(row).__name__}, not mappings")
-        return {str(name): self._plain(number, str(name), value) for name, value in row.items()}
-
-    def _plain(self, number: int, column: str, value: Any) -> Any:
-        """The value as a program will read it from JSON. Numbers and arrays of numpy and torch become Python's."""
+            raise EnvError(f"tasks: {self._source} cannot be read: {describe(error)}") from None
         try:
-            return json.loads(json.dumps(value, default=_of_library))
-        except (TypeError, ValueError, RecursionError) as error:
+            return json.loads(json.dumps(row, default=_of_library))
+        except (TypeError, ValueError) as error:
             raise EnvError(
-                f"tasks: column {column!r} of row {number} of {self._source} cannot be written as JSON, which programs "
-                f"read: {describe(error)}. Turn it into texts, numbers, lists or mappings, or leave the column out."
+                f"tasks: a row of {self._source} cannot be written as JSON, which programs read: {describe(error)}. "
+                "Turn its columns into texts, numbers, lists or mappings."
             ) from None
 
     @cached_property
     def _rows(self) -> Any:
-        assert self._source is not None
-        try:
-            rows = self._read(self._source)
-            count = len(rows)
-        except Exception as error:
-            raise EnvError(f"tasks: {self._source} cannot be read: {describe(error)}") from None
-        if not count:
-            raise EnvError(f"tasks: {self._source} is empty")
-        return rows
-
-    def _read(self, source: str) -> Any:
-        if source.endswith((".jsonl", ".json")):
-            return _of_file(Path(source))
-        return _of(source) if ":" in source else HarborTasks(source)
-
-
-def _of(path: str) -> Any:
-    program: Any = resolve(path)
-    return program() if callable(program) else program
+        source = str(self._source)
+        if source.endswith(".json"):
+            return json.loads(Path(source).expanduser().read_text(encoding="utf-8"))
+        if source.endswith(".jsonl"):
+            lines = Path(source).expanduser().read_text(encoding="utf-8").splitlines()
+            return [json.loads(line) for line in lines if line.strip()]
+        if ":" not in source:
+            return HarborTasks(source)
+        program: Any = resolve(source)
+        return program() if callable(program) else program
 
 
 def _of_library(value: Any) -> Any:
+    """Numbers and arrays of numpy and torch as Python's."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"it holds {type(value).__name__}")
-
-
-def _of_file(file: Path) -> list[Any]:
-    text = file.expanduser().read_text(encoding="utf-8")
-    if file.suffix == ".json":
-        return list(json.loads(text))
-    return [json.loads(line) for line in text.splitlines() if line.strip()]
 
 
 logger = logging.getLogger(__name__)

@@ -226,16 +226,10 @@ def test_a_program_is_named_by_agent_or_by_a_command() -> None:
     assert str(*code_problems(misspelt)).startswith("custom_envs.Lake.tasks: ")
 
 
-def test_a_class_plays_with_env_config_and_verifiers_names_its_environment() -> None:
+def test_a_class_plays_with_env_config() -> None:
     made = {"env_manager_cls": "proxy", "agent": "json:JSONDecoder", "env_config": {"strict": False, "max_steps": 3}}
     assert problems({"custom_envs.Lake": made}) == []
     assert config(custom_envs__Lake=made).custom_envs["Lake"].env_config == {"strict": False, "max_steps": 3}
-    verifiers = {"env_manager_cls": "proxy", "agent": "verifiers", "env_config": {"env": "no/such-env"}}
-    assert problems({"custom_envs.Lake": verifiers}) == []
-    found = [str(problem) for problem in code_problems(config(custom_envs__Lake=verifiers))]
-    assert any("the environment no/such-env is not installed: there is no module such_env" in text for text in found)
-    unnamed = config(custom_envs__Lake=verifiers | {"env_config": {"package": "json"}})
-    assert "custom_envs.Lake.env_config.env is missing" in str(*code_problems(unnamed))
 
 
 @cases("entry, text")
@@ -459,7 +453,7 @@ def test_contradictions_are_answered_about_their_values() -> None:
         (text,) = problems({"ratio_type": "segment", "importance_sampling": other})
         assert text == f"ratio_type: segment contradicts importance_sampling: {other}. Keep one."
     for entry in (
-        {"env_manager_cls": "prox", "agent": "verifiers"},
+        {"env_manager_cls": "prox", "agent": "a:b"},
         {"env_manager_cls": "trajectry", "tasks": "a.jsonl"},
     ):
         (said,) = problems({"custom_envs.Lake": entry})

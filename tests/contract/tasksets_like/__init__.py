@@ -1,1 +1,0 @@
-"""A minimal stand-in of the package verifiers since 0.4, whose root has nothing."""
