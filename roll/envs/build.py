@@ -1,6 +1,7 @@
 """Builds an environment from a `custom_envs` entry."""
 
 import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from roll.configs.problems import Problem
@@ -35,16 +36,22 @@ def _problems(at: str, config: ToolConfig) -> list[Problem]:
         constructor = _tool_class(config.tool_id)
     except (ImportError, EnvError) as error:
         return [Problem(f"{at}.tool_id: {error}.", (f"{at}.tool_id",))]
+    return _built(lambda: constructor(**config.tool_args), constructor, config.tool_id, (f"{at}.tool_args",), TOOLS)
+
+
+def _built(
+    build: Callable[[], object], constructor: Any, name: str, keys: tuple[str, ...], shipped: Mapping[str, str]
+) -> list[Problem]:
+    """Why it cannot be built. A package that is not here is the machine's, a file the place's."""
     try:
-        constructor(**config.tool_args)
+        build()
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         known = f" It takes {', '.join(inspect.signature(constructor).parameters)}." if type(error) is TypeError else ""
-        text = f"{at}.tool_args: {config.tool_id} cannot be built: {describe(error)}.{known}"
-        of_files = isinstance(error, EnvError) and config.tool_id in TOOLS
-        of = "place" if of_files else "run"
-        return [Problem(text, (f"{at}.tool_args",), "machine" if isinstance(error, MissingPackage) else of)]
+        text = f"{keys[-1]}: {name} cannot be built: {describe(error)}.{known}"
+        of_files = isinstance(error, EnvError) and name in shipped
+        return [Problem(text, keys, "machine" if isinstance(error, MissingPackage) else "place" if of_files else "run")]
     return []
 
 
@@ -96,13 +103,4 @@ def import_problems(at: str, config: EnvConfig) -> list[Problem]:
             f"Set env_type: native, with env_config: {{env: {name}, env_config: {{...}}}}."
         )
         return [Problem(text, keys)]
-    try:
-        constructor(**config.env_config).close()
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        known = f" It takes {', '.join(inspect.signature(constructor).parameters)}." if type(error) is TypeError else ""
-        text = f"{at}.env_config: {config.env_type} cannot be built: {describe(error)}.{known}"
-        of_files = isinstance(error, EnvError) and config.env_type in ENVIRONMENTS
-        return [Problem(text, keys, "machine" if isinstance(error, MissingPackage) else "place" if of_files else "run")]
-    return []
+    return _built(lambda: constructor(**config.env_config).close(), constructor, config.env_type, keys, ENVIRONMENTS)

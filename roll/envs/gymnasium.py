@@ -19,6 +19,19 @@ def numbers(info: Mapping[str, Any]) -> dict[str, float]:
     return values
 
 
+def _made(env: str, kwargs: Mapping[str, Any] | None, module: str, package: str) -> Any:
+    """The environment of a class, or of an id that the package registers."""
+    path, _, name = env.partition(":")
+    constructor: Any
+    if name.isidentifier() and all(part.isidentifier() for part in path.split(".")):
+        constructor = resolve(env)
+        return constructor(**(kwargs or {}))
+    if not is_installed(module):
+        raise MissingPackage(f"{env!r} is an id and needs the package {package}; or give package.module:Class")
+    constructor = resolve(f"{module}:make")
+    return constructor(env, **(kwargs or {}))
+
+
 class GymnasiumEnv(Env):
     """`env` is a registered id (`FrozenLake-v1`) or a class `package.module:Class`; `kwargs` go to it.
 
@@ -38,20 +51,11 @@ class GymnasiumEnv(Env):
     ):
         if isinstance(actions, str):
             raise ValueError(f"actions: {actions!r} must be a list of names, such as [Left, Down, Right, Up]")
-        self._env = self._make(env, dict(kwargs or {}))
+        self._env = _made(env, kwargs, "gymnasium", "gymnasium")
         self._actions = {name.lower(): i for i, name in enumerate(actions)}
         self._names = tuple(actions)
         self.instruction = instruction
         self._success_reward, self._max_steps = success_reward, max_steps
-
-    def _make(self, env: str, kwargs: dict[str, Any]) -> Any:
-        if ":" in env:
-            constructor: Any = resolve(env)
-            return constructor(**kwargs)
-        if not is_installed("gymnasium"):
-            raise MissingPackage(f"{env!r} is an id of Gymnasium and needs the package gymnasium")
-        make: Any = resolve("gymnasium:make")
-        return make(env, **kwargs)
 
     def reset(self, seed: int) -> str:
         observation, _ = self._env.reset(seed=seed)
@@ -112,19 +116,9 @@ class GemEnv(Env):
     def __init__(
         self, env: str, kwargs: Mapping[str, Any] | None = None, instruction: str = "", max_steps: int | None = None
     ):
-        self._env = self._make(env, dict(kwargs or {}))
+        self._env = _made(env, kwargs, "gem", "gem-llm")
         self.instruction = instruction
         self._max_steps = max_steps
-
-    def _make(self, env: str, kwargs: dict[str, Any]) -> Any:
-        module, _, name = env.partition(":")
-        if name.isidentifier() and all(part.isidentifier() for part in module.split(".")):
-            constructor: Any = resolve(env)
-            return constructor(**kwargs)
-        if not is_installed("gem"):
-            raise MissingPackage(f"{env!r} is an id of GEM and needs the package gem-llm; or give package.module:Class")
-        make: Any = resolve("gem:make")
-        return make(env, **kwargs)
 
     def reset(self, seed: int) -> str:
         observation, _ = self._env.reset(seed=seed)

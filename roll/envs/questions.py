@@ -30,25 +30,16 @@ Mode = Literal["train", "val"]
 @functools.lru_cache(maxsize=16)
 def load_rows(name: str, split: str = "train", subset: str | None = None) -> Sequence[Mapping[str, Any]]:
     """The rows of a file, or of a data set of the Hugging Face hub; read once per process. Raises EnvError."""
-    status = path_info(name)
-    if status.is_file:
-        return _rows_of_file(name)
-    if not is_data_set_id(name) or status.path.suffix.lower() in ENDINGS:
-        raise EnvError(
-            f"{name} does not exist: name a {', '.join(ENDINGS)} file, or a data set of the Hugging Face hub"
-        )
-    try:
-        return load_hub_set(name, subset, split)
-    except ConfigError as error:
-        raise EnvError(str(error)) from error
-
-
-def _rows_of_file(name: str) -> Sequence[Mapping[str, Any]]:
     path = path_info(name).path
-    if (format := ENDINGS.get(path.suffix.lower())) is None:
-        raise EnvError(f"{name} does not end in {', '.join(ENDINGS)}")
+    form = ENDINGS.get(path.suffix.lower())
     try:
-        rows = list(DataFile(path, format, "the file").rows())
+        if not path_info(name).is_file:
+            if form is not None or not is_data_set_id(name):
+                raise EnvError(f"{name} does not exist: name a file, or a data set of the Hugging Face hub")
+            return load_hub_set(name, subset, split)
+        if form is None:
+            raise EnvError(f"{name} does not end in {', '.join(ENDINGS)}")
+        rows = list(DataFile(path, form, "the file").rows())
     except ConfigError as error:
         raise EnvError(str(error)) from error
     if not rows:

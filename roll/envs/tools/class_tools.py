@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import inspect
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any, Protocol
@@ -11,7 +10,7 @@ from typing import Any, Protocol
 from roll.envs.table import TOOL_CLASSES
 from roll.envs.tools.base import tool_errors
 from roll.envs.tools.toolset import Schema, ToolSet, as_text
-from roll.errors import EnvError, describe
+from roll.errors import EnvError
 from roll.utils.imports import resolve
 
 REWARD, RESET = "get_reward", "reset"
@@ -48,43 +47,28 @@ def tool_names(cls: type) -> list[str]:
 
 
 def method_problems(cls: type) -> Iterator[str]:
-    """Yield what the schemas of its methods lack: a docstring, type hints, or a line for each argument."""
+    """Yield why methods have no schema: each needs a docstring, type hints, and a line for each argument."""
     for name in tool_names(cls):
-        method = _bound(cls, name)
-        at, doc = f"{cls.__name__}.{name}", inspect.getdoc(method) or ""
-        if not doc.strip():
-            yield f"{at} has no docstring, which tells the policy what the tool does"
-            continue
-        for argument in inspect.signature(method).parameters.values():
-            if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
-                yield f"{at} takes *{argument.name}, which a schema cannot describe: name its arguments"
-            elif argument.kind is argument.POSITIONAL_ONLY:
-                yield f"{at}: its argument {argument.name} stands before /, but calls name arguments: remove the /"
-            elif argument.annotation is argument.empty:
-                yield f"{at}: its argument {argument.name} has no type hint"
-            elif not re.search(rf"^\s*{re.escape(argument.name)}\s*(\(.*?\))?\s*:", doc, re.MULTILINE):
-                yield (
-                    f"{at}: its docstring does not describe the argument {argument.name}: write a line "
-                    f'"{argument.name}: ..." under "Args:"'
-                )
+        try:
+            _schema(cls, name)
+        except Exception as error:  # a hint that does not resolve raises what it likes
+            yield f"{cls.__name__}.{name} has no schema: {error}"
 
 
 @functools.lru_cache(maxsize=64)
 def class_schemas(cls: type) -> tuple[Schema, ...]:
     """The schemas of its methods. Raises EnvError that names the method."""
-    from transformers.utils.chat_template_utils import get_json_schema  # brings torch
-
     if (problem := next(method_problems(cls), None)) is not None:
         raise EnvError(f"tool_class: {problem}")
-    shown: list[Schema] = []
-    for name in tool_names(cls):
-        try:
-            schema = get_json_schema(_bound(cls, name))
-        except Exception as error:  # a hint that does not resolve raises what it likes
-            raise EnvError(f"tool_class: {cls.__name__}.{name} has no schema: {describe(error)}") from None
-        schema["function"].pop("return", None)
-        shown.append({**schema, "function": {**schema["function"], "name": name}})
-    return tuple(shown)
+    return tuple(_schema(cls, name) for name in tool_names(cls))
+
+
+def _schema(cls: type, name: str) -> Schema:
+    from transformers.utils.chat_template_utils import get_json_schema  # brings torch
+
+    schema = get_json_schema(_bound(cls, name))
+    schema["function"].pop("return", None)
+    return {**schema, "function": {**schema["function"], "name": name}}
 
 
 def _bound(cls: type, name: str) -> Any:

@@ -52,8 +52,6 @@ class ToolBox:
         for place, tools in self._sets.items():
             for schema in await tools.schemas():
                 name = str(schema["function"]["name"])
-                if places.get(name) == place:
-                    raise EnvError(f"{place} lists two tools called {name}: its tools need names of their own")
                 if name in places:
                     raise EnvError(
                         f"two tools are called {name}: of {places[name]} and of {place}. Set prefix of one of the "

@@ -168,18 +168,6 @@ class Counts:
 logger = logging.getLogger(__name__)
 
 
-class PlayedAgain:
-    """Says why an episode is played again; only the first time, since the metrics count the others."""
-
-    def __init__(self) -> None:
-        self._is_said = False
-
-    def say(self, name: str, failure: str) -> None:
-        if not self._is_said:
-            self._is_said = True
-            logger.warning("%s failed and is played again: %s", name, failure)
-
-
 class EpisodePlayer:
     """Plays episodes of one tag; many at once."""
 
@@ -199,7 +187,7 @@ class EpisodePlayer:
         vision = encoder.vision if rules.config.env_manager_cls == VL_TRAJECTORY else None
         self._sizes = None if vision is None else vision.sizes
         self.num_abandoned_threads = 0
-        self._again = PlayedAgain()
+        self._said_again = False
 
     async def play(self, job: EpisodeJob, counts: Counts | None = None) -> list[Trajectory]:
         """The rows of the episode. An environment that crashes or hangs is replaced, up to `retries` times; after that
@@ -208,8 +196,9 @@ class EpisodePlayer:
         limit = self._rules.episode_timeout_s
         failure = ""
         for attempt in range(1 + self._rules.retries):
-            if attempt:
-                self._again.say(job.name, failure)
+            if attempt and not self._said_again:  # the metrics count the others
+                self._said_again = True
+                logger.warning("%s failed and is played again: %s", job.name, failure)
             thread = EnvThread(job.name, self._turnstile)
             counts.num_tokens = 0
             try:

@@ -74,17 +74,6 @@ def test_the_boxed_answer_is_judged_as_mathematics(answer: str, right: float, fo
     assert step.terminated and not step.truncated
 
 
-@pytest.mark.parametrize("answer", [{"solved": ["5"]}, True, [["5"]]])
-def test_a_file_with_an_answer_that_is_no_text_or_number_is_refused(tmp_path: Path, answer: object) -> None:
-    path = tmp_path / "bad.jsonl"
-    rows = [{"problem": "?", "answer": "5"}, {"problem": "?", "answer": answer}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(EnvError, match="answer_key: answer of row 1 of .*bad.jsonl: its ground truth is "):
-        MathQuestions(str(path))
-    with pytest.raises(EnvError, match="answer_key: answer of row 1 of .*bad.jsonl: its ground truth is "):
-        QaQuestions(str(path), question_key="problem")
-
-
 def test_any_of_a_list_is_right_and_a_tolerance_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "list.jsonl"
     path.write_text(json.dumps({"problem": "?", "answer": ["5", 0.25]}))
@@ -92,15 +81,6 @@ def test_any_of_a_list_is_right_and_a_tolerance_is_taken(tmp_path: Path) -> None
     for answer, right in ((r"\boxed{1/4}", 1.0), (r"\boxed{0.26}", 1.0), (r"\boxed{6}", 0.0), (r"\boxed{5}", 1.0)):
         env.reset(0)
         assert env.step(answer).reward == right
-
-
-def test_a_reference_that_is_no_mathematics_fails_the_episode(tmp_path: Path) -> None:
-    path = tmp_path / "bad.jsonl"
-    path.write_text(json.dumps({"problem": "?", "answer": "$$"}))
-    env = MathQuestions(str(path))
-    env.reset(0)
-    with pytest.raises(EnvError, match="cannot be read as mathematics"):
-        env.step(r"\boxed{1}")
 
 
 @cases("answer, truths, exact, shared")
@@ -133,14 +113,3 @@ def test_a_question_ends_with_its_answer_and_earns_what_reward_says() -> None:
 def test_what_is_wrong_with_the_data_is_said_when_the_environment_is_built(keys: dict[str, Any], text: str) -> None:
     with pytest.raises(EnvError, match=text):
         QaQuestions(**keys)
-
-
-def test_a_file_that_is_no_data_is_named(tmp_path: Path) -> None:
-    (tmp_path / "empty.jsonl").write_text("")
-    (tmp_path / "bad.jsonl").write_text("{\n")
-    (tmp_path / "plain.jsonl").write_text('{"words": "x"}\n')
-    for name, text in (("empty", "has no rows"), ("bad", "not a JSON object on one line")):
-        with pytest.raises(EnvError, match=text):
-            load_rows(str(tmp_path / f"{name}.jsonl"))
-    with pytest.raises(EnvError, match=r"row 0 is no document: it needs text .* it has words"):
-        load_corpus(str(tmp_path / "plain.jsonl"))

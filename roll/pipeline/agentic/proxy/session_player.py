@@ -18,7 +18,7 @@ from roll.envs.adapters.harbor import HarborTasks
 from roll.envs.tools.toolset import ToolsLost
 from roll.errors import EnvError, describe
 from roll.pipeline.agentic.env_calls import EnvCrash, EnvHang
-from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, PlayedAgain, failed_row
+from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, failed_row
 from roll.pipeline.agentic.proxy.endpoint.reward import Outcome, outcome_of
 from roll.pipeline.agentic.proxy.endpoint.session import Session
 from roll.pipeline.agentic.proxy.metrics import session_metrics
@@ -92,7 +92,7 @@ class SessionPlayer(ABC):
         self._tasks = Tasks(rules.config.tasks)
         self._reported_causes: set[str] = set()  # causes of breaks
         self.num_abandoned_threads = 0
-        self._again = PlayedAgain()
+        self._said_again = False
 
     async def play(self, job: EpisodeJob, counts: Counts | None = None) -> list[Trajectory]:
         """The rows of the episode, one for each branch of its conversation. One that fails is played again with a new
@@ -102,8 +102,9 @@ class SessionPlayer(ABC):
         await self._ready()
         for attempt in range(1 + self._rules.retries):
             counts.num_tokens = 0
-            if attempt:
-                self._again.say(job.name, failure)
+            if attempt and not self._said_again:  # the metrics count the others
+                self._said_again = True
+                logger.warning("%s failed and is played again: %s", job.name, failure)
             task = {**self._tasks.of(job.env_seed), "seed": job.env_seed}
             session = self._open(job, attempt, counts, task)
             try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -211,35 +210,6 @@ def test_no_more_calls_than_the_turnstile_lets_through_run_at_once(
     results = asyncio.run(play_all())
     assert Crowded.num_most == 1
     assert all((rows[0].failure is None) == (limit_s is None) for rows in results)
-
-
-def test_a_slow_a_crashing_and_a_hanging_environment_hold_up_nobody(encoder: ChatEncoder) -> None:
-    """30 episodes at once; three misbehave; the others need 3 steps at no cost."""
-    scripts = Script(encoder, [GO])
-    kinds = {1: "raise", 2: "hang", 3: "slow"}
-
-    async def play_all() -> list[list[Trajectory]]:
-        players = {
-            how: player(
-                encoder,
-                scripts,
-                env_config(
-                    env_type="tests.unit.pipeline.agentic.parts:Misbehaving",
-                    env_config={"how": how, "seeds": [1, 2, 3]},
-                ),
-                step_timeout_s=5.0,
-            )
-            for how in ("raise", "hang", "slow")
-        }
-        runs = [players[kinds.get(i, "slow")].play(job(seed=i, index=i)) for i in range(30)]
-        return await asyncio.gather(*runs)
-
-    started = time.monotonic()
-    results = asyncio.run(play_all())
-    assert time.monotonic() - started < 25
-    failed = {rows[0].index: rows[0].failure for rows in results if rows[0].failure}
-    assert set(failed) == {1, 2}
-    assert all(rows[0].reward == 1.5 for rows in results if rows[0].index not in (1, 2))
 
 
 def test_the_same_job_gives_the_same_requests(encoder: ChatEncoder) -> None:

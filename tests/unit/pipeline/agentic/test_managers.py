@@ -156,14 +156,6 @@ def test_a_conversation_that_fills_the_sequence_ends_the_episode_and_is_marked(e
     assert rows[0].metrics["sequence_cut"] == 1.0 and {row.finish_reason for row in rows} == {"length"}
 
 
-@pytest.mark.parametrize(
-    "how, cause", [("list", "conversation returned list, not a Conversation"), ("role", "it needs role and content")]
-)
-def test_a_conversation_that_is_none_fails_the_episode(encoder: ChatEncoder, how: str, cause: str) -> None:
-    (row,) = played(encoder, native(env_config={"how": how}), "say go")
-    assert row.failure is not None and cause in row.failure
-
-
 TEMPLATE = (
     "{% for tool in tools or [] %}[{{ tool.function.name }}]{% endfor %}"
     "{% for m in messages %}{{ m.role }}:{{ m.content }}"

@@ -27,7 +27,6 @@ from roll.report.samples import SampleReader, thumbnail
 from roll.rl.records.recorder import RolloutRecorder, rollout_records
 from roll.run.records.replay import read
 from roll.types.group_codec import RecordedGroup, load_groups, save_groups
-from roll.types.media import Picture
 from roll.types.rollout import Task, Trajectory, TrajectoryGroup
 from roll.types.texts import RowTexts
 from tests.unit.pipeline.agentic.parts import GO, Script, env_config, job, player
@@ -92,11 +91,6 @@ def test_a_drawn_lake_has_a_cell_for_each_symbol() -> None:
     assert "P is you" in written.instruction
 
 
-def test_a_room_has_the_sizes_of_roll() -> None:
-    (named, both) = Sokoban(dim_x=7, dim_y=8), Sokoban(dim_room=(7, 8))
-    assert (named.height, named.width) == (7, 8) and named.reset(3) == both.reset(3)
-
-
 def test_a_drawn_room_shows_what_the_symbols_show() -> None:
     drawn, written = Sokoban(render_mode="rgb_array", cell_pixels=32), Sokoban()
     picture, text = drawn.reset(1), written.reset(1)
@@ -108,14 +102,6 @@ def test_a_drawn_room_shows_what_the_symbols_show() -> None:
                 assert cells.setdefault(symbol, cell) == cell
         picture, text = drawn.step("Right").observation, written.step("Right").observation
     assert len(set(cells.values())) == len(cells) >= 4
-
-
-@pytest.mark.parametrize("env", [FrozenLake, Sokoban])
-def test_a_way_to_show_that_is_none_is_refused(env: Any) -> None:
-    with pytest.raises(ValueError, match="render_mode is 'ansi'"):
-        env(render_mode="ansi")
-    with pytest.raises(ValueError, match="cell_pixels is 2"):
-        env(cell_pixels=2)
 
 
 def test_each_turn_shows_a_picture_and_the_row_has_all(encoder: ChatEncoder, vision: VisionModel) -> None:
@@ -211,13 +197,6 @@ def test_what_is_no_observation_fails_its_episode(shown: Any, message: str, visi
 def test_a_picture_for_an_env_manager_of_text_names_the_other_one() -> None:
     with pytest.raises(EnvCrash, match="needs env_manager_cls: vl_trajectory"):
         parts_of(shades(1)[0], "reset", None, "")
-
-
-def test_pictures_of_any_mode_are_shown_as_rgb(vision: VisionModel) -> None:
-    for mode in ("1", "L", "LA", "P", "RGBA", "CMYK", "I;16", "F", "YCbCr"):
-        (picture,) = parts_of(Image.new(mode, (30, 40)), "reset", vision.sizes, "")
-        assert isinstance(picture, Picture)
-        assert picture.array.shape == (28, 28, 3)
 
 
 def test_a_first_prompt_that_would_lose_its_picture_fails(encoder: ChatEncoder) -> None:

@@ -95,35 +95,6 @@ def test_a_cancelled_group_tells_how_long_the_episodes_were_that_had_begun() -> 
     assert asyncio.run(rollouter.take_cut()) == []
 
 
-def test_a_group_that_is_cancelled_while_its_surplus_is_stopped_tells_all_its_lengths() -> None:
-    """And tells them once, although somebody asks for lengths meanwhile."""
-    stage = Stage(long=(1, 2))
-    asked: list[EpisodeJob] = []
-    rollouter = EnvRollouter(stage.play, asked.append, group_size=1, redundancy=2)
-
-    async def cancel() -> list[list[tuple[int, bool]]]:
-        (task,) = source().next_tasks(1)
-        told = []
-        for number in range(2):
-            asked.clear()
-            group = asyncio.create_task(rollouter.run_group(task, number, 0, nobody))
-            while len(asked) < 2:
-                await asyncio.sleep(0)
-            group.cancel()
-            while len(asked) < 4:
-                await asyncio.sleep(0)
-            if number:
-                told.append(await rollouter.take_cut())
-            for event in stage.stopped.values():
-                event.set()
-            await asyncio.gather(group, return_exceptions=True)
-            assert group.cancelled()
-        return [*told, await rollouter.take_cut()]
-
-    for lengths in asyncio.run(asyncio.wait_for(cancel(), 60)):
-        assert sorted(lengths) == [(2, True), (11, False), (12, False)]
-
-
 def test_tasks_follow_from_seed_and_place_and_validation_has_others() -> None:
     train = source().next_tasks(200)
     assert [t.payload for t in source().next_tasks(200)] == [t.payload for t in train]

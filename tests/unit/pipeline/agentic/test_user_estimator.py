@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from roll.algorithms.episodes import episode_advantages, turn_advantages
-from roll.errors import AlgorithmError
 from roll.pipeline.agentic.settings import episode_settings
 from roll.rl.user_code import user_code_problems
 from tests.helpers.pages import importable
@@ -83,11 +82,3 @@ def test_what_it_says_of_itself_is_held_against_the_run() -> None:
     assert "says by itself what a reward is worth" in found.text
     (found,) = user_code_problems(config(adv_estimator="own_agentic:per_episode"))
     assert "returned an array of shape (1,) and float64 for 48 turns" in found.text
-
-
-def test_one_that_fails_in_a_step_says_so() -> None:
-    settings = episode_settings(config(adv_estimator="own_agentic:per_episode"))
-    with pytest.raises(
-        AlgorithmError, match=r"adv_estimator: own_agentic:per_episode returned an array of shape \(1,\)"
-    ):
-        turn_advantages(rows_of(random_episodes(1), by_step=True), settings)

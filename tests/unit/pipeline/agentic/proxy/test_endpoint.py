@@ -9,12 +9,10 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from fastapi import FastAPI
 
 from roll.errors import StrategyError, WorkerError
 from roll.pipeline.agentic.episode import turn_seed
 from roll.pipeline.agentic.proxy.endpoint.reward import Outcome
-from roll.pipeline.agentic.proxy.endpoint.server import quiet_server
 from roll.pipeline.agentic.proxy.endpoint.session import MOST_REFUSED
 from tests.helpers.cases import cases
 from tests.unit.pipeline.agentic.proxy.parts import (
@@ -135,19 +133,6 @@ def test_a_client_that_leaves_and_asks_again_gets_the_first_answer() -> None:
         assert len(place.engine.requests) == 1 and len(place.rows()) == 1
 
     serve(["0", "1"], play)
-
-
-def test_a_client_that_asks_again_after_the_window_is_answered() -> None:
-    async def play(place: Place) -> None:
-        place.session.retry_window_s = 0.05
-        place.engine.gate = asyncio.Event()
-        with pytest.raises(openai.APITimeoutError):
-            await place.openai(timeout=0.3).chat.completions.create(model="m", messages=ASK)
-        await until(lambda: not place.session._open)
-        place.engine.gate.set()
-        assert (await place.openai().chat.completions.create(model="m", messages=ASK)).choices
-
-    serve(["0"], play)
 
 
 def test_anthropic_loop_of_tools_is_one_row() -> None:
@@ -294,21 +279,6 @@ def test_a_session_has_max_steps_answers_and_nothing_after_its_end() -> None:
     serve(["yes"], play, max_steps=1)
 
 
-def test_requests_under_way_count_for_max_steps() -> None:
-    async def play(place: Place) -> None:
-        place.engine.gate = asyncio.Event()
-        create = place.openai().chat.completions.create
-        asked = [asyncio.create_task(create(model="m", messages=ASK)) for _ in range(5)]
-        await until(lambda: sum(task.done() for task in asked) == 3)
-        place.engine.gate.set()
-        found = await asyncio.gather(*asked, return_exceptions=True)
-        refused = [one for one in found if isinstance(one, openai.APIError)]
-        assert [getattr(one, "code", None) for one in refused] == ["turn_limit"] * 3
-        assert place.session.num_answers == 2 and place.session.over.is_set() and not place.session.failure
-
-    serve(["yes"], play, max_steps=2)
-
-
 @pytest.mark.parametrize("messages", [[], [{"role": "user", "content": "9" * 5000}]])
 def test_a_program_that_sends_nonsense_is_ended(messages: list[Any]) -> None:
     async def play(place: Place) -> None:
@@ -375,8 +345,3 @@ def test_a_reward_is_a_number() -> None:
             assert (await client.get(url.replace("reward", "secrets"))).json()["error"]["code"] == "not_found"
 
     serve(["yes"], play)
-
-
-def test_idle_connections_are_kept_longer_than_clients_keep_them() -> None:
-    """httpx, which the SDKs and the front use, closes them after 5 s, aiohttp after 15, Go after 90."""
-    assert quiet_server(FastAPI()).config.timeout_keep_alive > 90

@@ -4,8 +4,6 @@ twice."""
 from __future__ import annotations
 
 import asyncio
-import gc
-import weakref
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -88,27 +86,3 @@ def test_sessions_that_are_ended_amid_requests_leave_nothing_and_are_played_anew
     trained = Counter(version for row in rows for version in set(row.policy_versions[row.response_mask].tolist()))
     assert max(trained.values()) == 1, "an answer was trained in two rows"
     assert len(trained) == 2 * NUM_SESSIONS + NUM_SESSIONS // 2, "each answer of an episode that counts is trained"
-
-
-def test_nothing_keeps_a_session_that_is_over(tmp_path: Path) -> None:
-    """Its timers would, for as long as a retry may come."""
-    engine = Engine(ENCODER, lambda number: f"answer {number}")
-
-    async def run() -> list[Session | None]:
-        endpoint, kept = Endpoint(ENCODER, engine), list[weakref.ref[Session]]()
-        limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(trust_env=False, timeout=60, limits=limits) as client:
-            player = InProcess(endpoint, tmp_path, client)
-            opened = endpoint.open
-            endpoint.open = lambda *given: _noted(opened(*given), kept)  # type: ignore[method-assign]
-            await player.play(JOB, Counts())
-        await endpoint.stop()
-        gc.collect()
-        return [session() for session in kept]
-
-    assert asyncio.run(run()) == [None]
-
-
-def _noted(session: Session, kept: list[weakref.ref[Session]]) -> Session:
-    kept.append(weakref.ref(session))
-    return session

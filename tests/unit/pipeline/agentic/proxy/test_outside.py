@@ -182,17 +182,6 @@ def test_sessions_are_taken_in_the_order_of_their_groups_over_all_workers(tmp_pa
     assert serve(tmp_path, play) == [11, 11, 12, 12]
 
 
-def test_a_program_that_has_gone_takes_no_session(tmp_path: Path) -> None:
-    async def play(service: Service) -> None:
-        waits = asyncio.create_task(service.ask(wait_s=30))
-        await asyncio.sleep(0.3)
-        waits.cancel()
-        service.play(0, 0)
-        await service.say(await service.taken(wait_s=10))
-
-    serve(tmp_path, play)
-
-
 def test_a_reward_needs_an_answer_and_an_open_session(tmp_path: Path) -> None:
     async def play(service: Service) -> None:
         service.play(0, 0)
@@ -243,22 +232,6 @@ def test_a_program_that_falls_silent_or_gives_up_has_its_session_played_anew(tmp
         (row,) = await episode
         assert row.failure is not None and "gave the session up" in row.failure
         assert (await service.reward(silent, 1.0)).status_code == 410
-
-    serve(tmp_path, play, idle_timeout_s=1.5)
-
-
-def test_a_session_does_not_count_as_left_while_an_engine_answers(tmp_path: Path) -> None:
-    async def play(service: Service) -> None:
-        episode = service.play(0, 0)
-        session = await service.taken()
-        service.engine.gate = asyncio.Event()
-        work = asyncio.create_task(service.say(session))
-        await until(lambda: bool(service.engine.requests))
-        await asyncio.sleep(2.5)
-        service.engine.gate.set()
-        await work
-        await service.reward(session, 1.0)
-        assert (await episode)[0].reward == 1.0
 
     serve(tmp_path, play, idle_timeout_s=1.5)
 

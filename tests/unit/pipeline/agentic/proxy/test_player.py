@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -157,11 +155,6 @@ def test_an_episode_without_reward_is_a_failed_one_that_says_why(folder: Path, f
     assert re.search(cause, row.failure), row.failure
 
 
-def test_a_function_may_write_its_reward_file(folder: Path) -> None:
-    (row,) = played(folder, {"agent": "foreign_agent:writes"})
-    assert row.reward == 0.25
-
-
 def test_metrics_of_a_program_leave_the_counts_of_its_session(folder: Path) -> None:
     (folder / "odd_tasks.py").write_text(
         "import numpy as np\nROWS = [{'worth': np.float32(0.5), 'ids': np.arange(3)}]\n"
@@ -228,37 +221,6 @@ def test_nothing_that_a_program_started_outlives_its_episode(folder: Path, is_in
     assert [row.reward for row in rows] == ([1.0] if is_in_time else [])
     for name in ("one", "two"):
         assert not psutil.pid_exists(int((folder / name).read_text()))
-
-
-def test_a_program_that_waits_costs_its_watcher_nothing(folder: Path) -> None:
-    """The process that watches over a program sleeps until something happens, also when the program has closed its
-    output."""
-    (folder / "idle_agent.py").write_text(
-        "import os, time\nfrom foreign_agent import ask\ndef play(task, session):\n"
-        "    ask(session, [{'role': 'user', 'content': '?'}])\n    os.close(1), os.close(2)\n"
-        "    open(os.path.join(os.environ['KEEP'], 'parent'), 'w').write(str(os.getppid()))\n"
-        "    while not os.path.exists(os.path.join(os.environ['KEEP'], 'seen')):\n        time.sleep(0.05)\n"
-        "    return 1.0\n",
-        encoding="utf-8",
-    )
-    seen: list[tuple[float, int]] = []
-
-    def look() -> None:
-        while not (folder / "parent").exists() or not (folder / "parent").read_text():
-            time.sleep(0.01)
-        watcher = psutil.Process(int((folder / "parent").read_text()))
-        time.sleep(0.3)
-        for _ in range(2):
-            seen.append((sum(watcher.cpu_times()[:2]), watcher.num_ctx_switches().voluntary))
-            time.sleep(1.5)
-        (folder / "seen").touch()  # however late this thread was
-
-    looker = threading.Thread(target=look)
-    looker.start()
-    (row,) = played(folder, {"agent": "idle_agent:play"})
-    looker.join(60)
-    assert row.reward == 1.0
-    assert seen[1][1] - seen[0][1] <= 3, "it was woken while nothing happened"
 
 
 def test_after_max_steps_answers_a_program_is_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
