@@ -53,8 +53,7 @@ class SamplingParams:
 
     `seed` names the random stream of one request: sample `i` of a group of n draws from stream (seed, i) whatever else
     is in the batch, so that a replayed step gives the same tokens. `include_stop_string` is about the text that
-    rewards and environments see; the tokens of a stop string are always there, since they were sampled. `structure`:
-    a structural tag of xgrammar that answers follow; their log-probs may be of the tokens that fit alone.
+    rewards and environments see; the tokens of a stop string are always there, since they were sampled.
     """
 
     max_new_tokens: int
@@ -68,7 +67,6 @@ class SamplingParams:
     include_stop_string: bool = True
     repetition_penalty: float = 1.0
     seed: int | None = None
-    structure: str | None = None
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1 or self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:

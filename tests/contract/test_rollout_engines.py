@@ -1,7 +1,6 @@
 """What every rollout engine keeps, so that a user can change `strategy_name` and nothing else."""
 
 import asyncio
-import json
 import logging
 import random
 import time
@@ -22,7 +21,7 @@ from roll.distributed.strategy.base import State
 from roll.distributed.strategy.stop_strings import answer_texts
 from roll.distributed.weights.bucket import with_partners
 from roll.errors import EngineDied, StrategyError
-from roll.types.rollout import GenerationRequest, SamplingParams
+from roll.types.rollout import SamplingParams
 from tests.helpers.engines import (
     ROUTES,
     EngineHarness,
@@ -211,71 +210,6 @@ def test_top_k_top_p_and_repetition_penalty_limit_what_is_drawn(harness: EngineH
     expected = greedy_tokens(harness.model, prompt(13), 40, repetition_penalty=1.7)
     assert expected != greedy_tokens(harness.model, prompt(13), 40)
     assert tokens(penalised) == [expected]
-
-
-STRUCTURE = {
-    "type": "structural_tag",
-    "format": {
-        "type": "sequence",
-        "elements": [
-            {"type": "const_string", "value": "<call>"},
-            {
-                "type": "json_schema",
-                "max_whitespace_cnt": 1,
-                "json_schema": {
-                    "type": "object",
-                    "properties": {"box": {"enum": ["F", "G"]}, "times": {"type": "boolean"}},
-                    "required": ["box", "times"],
-                },
-            },
-        ],
-    },
-}
-
-
-def test_an_answer_keeps_to_the_structure_of_its_request(
-    harness: EngineHarness, tiny_tokenizer: "PreTrainedTokenizerFast"
-) -> None:
-    """The model is random: nothing but the structure makes these texts. hf_infer makes none."""
-    options: dict[str, Any] = {"max_new_tokens": 60, "ignore_eos": False}
-    guided = harness.request(prompt(9), 4, structure=json.dumps(STRUCTURE), **options)
-    if harness.name == "hf_infer":
-        with pytest.raises(StrategyError, match="use vllm or sglang"):
-            harness.generate(guided)
-        return
-    free = harness.request(prompt(9), 4, **options)
-    for answer in harness.generate(guided, free)[0]:
-        text = decoder(tiny_tokenizer)([answer.token_ids])[0]
-        assert answer.finish_reason == "stop" and text.startswith("<call>")
-        value = json.loads(text.removeprefix("<call>"))
-        assert value["box"] in ("F", "G") and isinstance(value["times"], bool)
-    (again,) = harness.generate(free)
-    (alone,) = harness.generate(replace(free, request_id="alone"))
-    assert tokens(again) == tokens(alone), "a structure touches its own answers alone"
-    with pytest.raises(StrategyError):
-        harness.generate(harness.request(prompt(9), 1, structure="{}", **options))
-
-
-def test_a_structure_in_which_nothing_fits_holds_up_no_other_answer(
-    harness: EngineHarness, tiny_tokenizer: "PreTrainedTokenizerFast"
-) -> None:
-    """Engines refuse it. One that contains itself and ends is followed."""
-    if harness.name == "hf_infer":
-        pytest.skip("hf_infer refuses every structure")
-
-    def led(schema: dict[str, Any], name: str) -> GenerationRequest:
-        inner = {"type": "json_schema", "max_whitespace_cnt": 1, "json_schema": schema}
-        structure = json.dumps({"type": "structural_tag", "format": inner})
-        request = harness.request(prompt(9), structure=structure, max_new_tokens=100, ignore_eos=False)
-        return replace(request, request_id=name)
-
-    with pytest.raises(StrategyError):
-        harness.generate(led({"$ref": "#"}, "endless"))
-    chain = {"type": "array", "items": {"$ref": "#"}, "maxItems": 1}
-    ((followed,), (free,)) = harness.generate(led(chain, "chain"), harness.request(prompt(9)))
-    assert free.num_tokens == 12
-    if followed.finish_reason == "stop":
-        assert isinstance(json.loads(decoder(tiny_tokenizer)([followed.token_ids])[0]), list)
 
 
 def test_requests_that_cannot_be_served_are_refused(harness: EngineHarness) -> None:

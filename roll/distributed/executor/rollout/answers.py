@@ -51,8 +51,6 @@ class Continuation:
         if number in self._answers:
             return
         if answer.is_here and answer.finish_reason == "moved":
-            if self.request.sampling.structure is not None:
-                return  # an engine begins to follow a structure with the first token: this one begins anew
             if answer.num_tokens < self.request.sampling.max_new_tokens:
                 self._prefixes[number] = answer
                 if self._on_tokens is not None:

@@ -109,10 +109,6 @@ class BatchSampler:
             )
         if sampling.stop_strings and self._stop_strings is None:
             raise StrategyError(f"request {request.request_id}: stop_strings need a tokenizer")
-        if sampling.structure is not None:
-            raise StrategyError(
-                "hf_infer does not guide responses (response_format, tool_choice): use vllm or sglang, or leave it out"
-            )
 
     def _stops_of(self, request: GenerationRequest) -> frozenset[int]:
         """The tokens that end an answer. Behind a placeholder nothing could be computed: no picture is there."""

@@ -94,7 +94,6 @@ def to_sglang(sampling: SamplingParams, index: int) -> dict[str, Any]:
         "ignore_eos": sampling.ignore_eos,
         "sampling_seed": sampling.seed_of(index),
         "skip_special_tokens": False,  # a stop string may name one
-        "structural_tag": sampling.structure,
     }
 
 

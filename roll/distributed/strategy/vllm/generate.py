@@ -60,10 +60,9 @@ def to_vllm(
     """Parameters of sample `index` of a group, which is a request of its own: vLLM seeds the samples of one request
     with seed + index, so that neighbouring seeds would share samples. `placeholders` end every answer. With `tells`
     there is an output for every step, of all tokens so far."""
-    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+    from vllm.sampling_params import RequestOutputKind
     from vllm.sampling_params import SamplingParams as VllmSamplingParams
 
-    structure = sampling.structure
     return VllmSamplingParams(
         max_tokens=sampling.max_new_tokens,
         temperature=sampling.temperature,
@@ -81,7 +80,6 @@ def to_vllm(
         skip_special_tokens=False,  # a stop string may name one
         include_stop_str_in_output=True,
         output_kind=RequestOutputKind.CUMULATIVE if tells else RequestOutputKind.FINAL_ONLY,
-        structured_outputs=None if structure is None else StructuredOutputsParams(structural_tag=structure),
         skip_clone=True,
     )
 
