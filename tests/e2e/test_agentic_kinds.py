@@ -123,8 +123,8 @@ def shown(page: str, words: str) -> list[str]:
 def test_the_examples_of_the_pages_on_agents_play_in_one_run(
     tmp_path: Path, make_tiny_model_dir: Callable[..., Path], start_run: Callable[..., Run]
 ) -> None:
-    """As the pages show them: a program, a class of tools, and a task of Harbor. Files
-    has the class in place of its servers, which need npx."""
+    """As the pages show them: a program, a class of tools, and a task of Harbor. Files has the class in place of its
+    servers, which need npx."""
     pytest.importorskip("openai", reason="the program of the page is around its SDK")
     pages = [
         yaml.safe_load(block)["custom_envs"]

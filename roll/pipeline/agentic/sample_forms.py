@@ -110,16 +110,6 @@ class ChatEncoder:
         return source if isinstance(source, str) else str((source or {}).get("default", ""))
 
     @property
-    def template_variables(self) -> Mapping[str, Any]:
-        """Values that the chat template sees beside the messages."""
-        return self._template.form.variables
-
-    @cached_property
-    def longest_token(self) -> int:
-        """The most characters that a token stands for."""
-        return max(map(len, self._tokenizer.get_vocab()))
-
-    @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         return self._tokenizer
 
