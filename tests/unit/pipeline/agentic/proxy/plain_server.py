@@ -1,6 +1,6 @@
 """A server of the Model Context Protocol in plain Python, so that it starts at once, whose tools misbehave.
 
-python plain_server.py [silent | dies | stubborn | endless | one NAME]
+python plain_server.py [silent | dies | stubborn | one NAME]
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 how = sys.argv[1:] or [""]
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 NAMES = ["echo", "count", "die", "die_once", "hang", "flood", "shout", "picture", "mixed", "fail", "refuse",
-         "environment", "leave", "grow"]  # fmt: skip
+         "environment", "leave"]  # fmt: skip
 count = 0
 
 
@@ -31,8 +31,6 @@ def text(said: str, **fields: Any) -> dict[str, Any]:
 def listed(cursor: str | None) -> dict[str, Any]:
     if how[0] == "one":
         return {"tools": [{"name": how[1], "description": "The one tool.", "inputSchema": TEXT}]}
-    if how[0] == "endless":
-        return {"tools": [], "nextCursor": "again"}
     place = int(cursor or 0)
     page = [{"name": name, "description": f"Does {name}.", "inputSchema": TEXT} for name in NAMES[place : place + 5]]
     return {"tools": page} | ({"nextCursor": str(place + 5)} if place + 5 < len(NAMES) else {})
@@ -75,12 +73,6 @@ def called(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         case "leave":
             code = "import os, time; os.setsid(); time.sleep(600)"
             return text(str(subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL).pid))
-        case "grow":
-            NAMES.append("late")
-            send({"method": "notifications/tools/list_changed"})
-            return text("grown")
-        case "late":
-            return text("come")
     raise LookupError(f"there is no {name}")
 
 
@@ -98,7 +90,7 @@ def main() -> None:
         if method == "initialize":
             result: dict[str, Any] = {
                 "protocolVersion": params["protocolVersion"],
-                "capabilities": {"tools": {"listChanged": True}},
+                "capabilities": {"tools": {}},
                 "serverInfo": {"name": "plain", "version": "1"},
             }
             print("this is no JSON", flush=True)
