@@ -52,13 +52,6 @@ class VerlTool(Tool):
         cls: Any = resolve(class_name)
         if missing := [name for name in _METHODS if not callable(getattr(cls, name, None))]:
             raise EnvError(f"class_name: {class_name} is no tool of verl's: it has no {', '.join(missing)}")
-        needed = inspect.signature(cls.execute).parameters.values()
-        required = [one.name for one in needed if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
-        if len(required) > 3:
-            raise EnvError(
-                f"class_name: {class_name}.execute needs {', '.join(required[3:])}, which verl's agent loop gives it; "
-                "here it gets instance_id and parameters"
-            )
         self._of_create = inspect.signature(cls.create).parameters
         self._create_kwargs: dict[str, Any] = {}
         self._tool = cls(dict(config or {}), SchemaPart(tool_schema) if tool_schema else None)

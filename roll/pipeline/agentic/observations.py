@@ -16,7 +16,6 @@ from roll.errors import EnvError, PictureError
 from roll.types.media import Picture, PictureSource
 
 Part = str | Picture
-_KEYS = ("prompt", "image")
 
 
 class EnvCrash(EnvError):
@@ -54,14 +53,14 @@ def parts_of(value: Any, what: str, sizes: PictureSizes | None, where: str) -> t
     """
     if isinstance(value, str):
         return (checked_text(value, what),)
-    if isinstance(value, Mapping):
-        text, pictures = _of_mapping(value, what)
-    elif isinstance(value, bytes | bytearray | np.ndarray) or _is_image(value):
-        text, pictures = PLACEHOLDER, [value]
-    else:
-        raise EnvCrash(f"{what} returned {type(value).__name__} as observation, not text")
     if sizes is None:
-        raise EnvCrash(f"{what} returned a picture, which needs env_manager_cls: {VL_TRAJECTORY}")
+        kind = type(value).__name__
+        raise EnvCrash(
+            f"{what} returned {kind} as observation, not text; pictures need env_manager_cls: {VL_TRAJECTORY}"
+        )
+    shown = value if isinstance(value, Mapping) else {"image": value}
+    text, images = checked_text(shown.get("prompt", ""), what), shown.get("image", ())
+    pictures = list(images) if isinstance(images, list | tuple) else [images]
     if PLACEHOLDER not in text:
         text = PLACEHOLDER * len(pictures) + text
     first, *others = text.split(PLACEHOLDER)
@@ -84,14 +83,6 @@ def checked_text(value: Any, what: str) -> str:
     return value
 
 
-def _of_mapping(value: Mapping[Any, Any], what: str) -> tuple[str, list[Any]]:
-    if others := [str(key) for key in value if key not in _KEYS]:
-        raise EnvCrash(f"{what} returned a mapping with {', '.join(others)} as observation; it may have {_KEYS}")
-    shown = value.get("image", ())
-    pictures = list(shown) if isinstance(shown, list | tuple) else [shown]
-    return checked_text(value.get("prompt", ""), what), pictures
-
-
 def _picture(value: Any, what: str, sizes: PictureSizes, where: str) -> Picture:
     """The picture as the model takes it. Its source is the whole file, so that it can be decoded again anywhere."""
     try:
@@ -106,11 +97,6 @@ def _png(value: Any) -> bytes:
     """A picture as a PNG file. Raises PictureError for what is none."""
     if isinstance(value, np.ndarray) and (value.dtype != np.uint8 or not value.size):
         raise PictureError(f"it is an array of {value.dtype} of shape {value.shape}, not uint8 [height, width, 3]")
-    if not isinstance(value, np.ndarray) and not _is_image(value):
+    if not isinstance(value, np.ndarray) and not hasattr(value, "getdata"):
         raise PictureError(f"it is {type(value).__name__}, not a PIL image, an array or the bytes of a file")
     return as_png(value)
-
-
-def _is_image(value: Any) -> bool:
-    """True of an image of PIL, which need not be imported for it."""
-    return any(base.__module__ == "PIL.Image" and base.__name__ == "Image" for base in type(value).__mro__)

@@ -83,7 +83,7 @@ def test_plain_configurations_and_idle_environments_have_no_problems() -> None:
         assert config(custom_envs__Lake__env_type=name).custom_envs["Lake"].action_pattern == "(.*)"
     (text,) = map(str, code_problems(config(custom_envs__Lake__env_type="gem:own:Env-v1")))
     assert "custom_envs.Lake.env_config: gem:own:Env-v1 cannot be built: " in text
-    assert "'own:Env-v1' is an id of GEM and needs the package gem-llm" in text
+    assert "'own:Env-v1' is an id and needs the package gem-llm" in text
 
 
 def test_names_of_rolls_first_agentic_versions_mean_what_they_are_called_now() -> None:
@@ -221,7 +221,7 @@ def test_a_program_is_named_by_agent_or_by_a_command() -> None:
     missing = config(custom_envs__Lake={"env_manager_cls": "proxy", "agent": "no_such_module:play"})
     assert "custom_envs.Lake.agent: there is no module no_such_module" in str(next(iter(code_problems(missing))))
     tasks = config(custom_envs__Lake={"env_manager_cls": "proxy", "agent": "json:loads", "tasks": "no/such"})
-    assert "custom_envs.Lake.tasks: there is no folder no/such of Harbor tasks" in str(*code_problems(tasks))
+    assert "custom_envs.Lake.tasks: there is no folder of Harbor tasks no/such" in str(*code_problems(tasks))
     misspelt = config(custom_envs__Lake={"env_manager_cls": "proxy", "agent": "json:loads", "tasks": "json:laods"})
     assert str(*code_problems(misspelt)).startswith("custom_envs.Lake.tasks: ")
 

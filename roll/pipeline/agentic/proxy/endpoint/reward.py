@@ -57,6 +57,10 @@ def _number(value: object, what: str) -> float:
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()
     is_number = isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating)
-    if not is_number or not math.isfinite(value):
+    try:
+        number = float(value) if is_number else math.nan
+    except OverflowError:  # an int beyond the floats
+        number = math.inf
+    if not math.isfinite(number):
         raise ValueError(f"{what}, not {reprlib.repr(value)}")
-    return float(value)
+    return number
