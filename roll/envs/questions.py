@@ -35,7 +35,8 @@ def load_rows(name: str, split: str = "train", subset: str | None = None) -> Seq
     try:
         if not path_info(name).is_file:
             if form is not None or not is_data_set_id(name):
-                raise EnvError(f"{name} does not exist: name a file, or a data set of the Hugging Face hub")
+                kinds = ", ".join(ENDINGS)
+                raise EnvError(f"{name} does not exist: name a {kinds} file, or a data set of the Hugging Face hub")
             return load_hub_set(name, subset, split)
         if form is None:
             raise EnvError(f"{name} does not end in {', '.join(ENDINGS)}")
