@@ -34,11 +34,6 @@ def test_faults_of_rows_are_counted_and_told_once(tmp_path: Path) -> None:
     path.write_text(json.dumps({**GOOD, "tag": "code"}) + "\n{")
     problems = check(path)
     assert len(problems) == 2 and f"{path}:2: not a JSON object" in problems[1]
-    path = tmp_path / "rows.jsonl"
-    half = '{"prompt": "\\ud800", "ground_truth": "1"}\n'
-    path.write_text(json.dumps(GOOD) + "\n" + half * 3)
-    (problem,) = check(path)
-    assert problem.startswith(f"{path}:2: holds half of a surrogate pair") and problem.endswith("(3 of 4 rows)")
 
 
 def test_template_is_checked(tmp_path: Path) -> None:
