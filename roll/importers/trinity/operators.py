@@ -13,7 +13,7 @@ INPUTS = f"{_TASK}.inputs"
 _LEAST, _OPERATORS = "trinity.algorithm.advantage_fn_args.std_threshold", "experience_operators"
 _DYNAMIC, _MASK, _DEVIATION = "dapo_dynamic_sampling", "mask_response_truncated", "reward_std_filter"
 _SAID: Mapping[str, str] = data("trinity/workflows.yaml")["operators"]
-"""What is said of each operator on experiences that has a counterpart, or needs none."""
+"""Sentence on each operator on experiences that has a counterpart, or needs none."""
 _LACKS = (
     "there is no {} here; an operator of your own, package.module:object, drops groups, shapes rewards and leaves "
     "attempts out (experience_operators, docs/data.md)"
