@@ -1,4 +1,4 @@
-"""What reads rows with pictures, as the rest of roll asks it: `roll/features/pictures/sight.py` does it."""
+"""Interface of the room of pictures, for all that reads rows: `roll/features/pictures/sight.py` implements it."""
 
 from __future__ import annotations
 

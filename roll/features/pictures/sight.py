@@ -1,4 +1,4 @@
-"""What reads rows with pictures. A run imports the parts that it needs."""
+"""Pictures for the readers of rows. A run imports the parts that it needs."""
 
 from __future__ import annotations
 
