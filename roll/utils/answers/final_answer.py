@@ -29,7 +29,7 @@ VALUE = re.compile(
     re.DOTALL,
 )
 """A formula between marks of LaTeX, or a run of characters with a digit."""
-WORDS = re.compile(r"(?<![\\{A-Za-z])[A-Za-z]{3,}")
+PROSE = re.compile(r"(?<![\\{A-Za-z])[A-Za-z]{3,}")
 JOINED = re.compile(r"[\s*]*,?[\s*]*(?P<by>and|or|\\approx)[\s*]+(?:[A-Za-z]\w?\s*=\s*)?")
 MATHEMATICS = re.compile(r"(?:\\[A-Za-z]+|[A-Za-z](?![A-Za-z])|[^A-Za-z\\\n])+")
 MINUS = re.compile(r"\b(?:minus|negative)\s+(?=\$?\d)", re.IGNORECASE)
@@ -176,7 +176,7 @@ def answer_in_prose(text: str) -> str | None:
 def _last_value(text: str, is_said: bool) -> str | None:
     """A formula without a digit counts where no number is in the text, and in a sentence that says what the answer
     is."""
-    values = [value for value in VALUE.finditer(text) if not WORDS.search(value["dollars"] or "")]
+    values = [value for value in VALUE.finditer(text) if not PROSE.search(value["dollars"] or "")]
     last = next((value for value in reversed(values) if is_said or any(map(str.isdigit, value[0]))), None)
     if last is None:
         return _content(values[-1]) if values else None

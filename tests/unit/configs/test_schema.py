@@ -53,9 +53,9 @@ def test_a_slip_is_marked(changes: dict[str, Any], at: str) -> None:
 def test_a_schema_takes_what_loading_takes_and_shows_descriptions() -> None:
     content = tree({"max_steps": "${many}", "many": 3, "eval_steps": None, "actor_train.use_remove_padding": True})
     assert faults(content) == []
-    assert faults(tree({"stages": [{"name": "a", "max_steps": 3, "optimizer": "kept"}]})) == []
+    assert faults(tree({"stages": [{"name": "a", "max_steps": 3, "models": {"reference": "start"}}]})) == []
     assert faults(tree({"stages": [{"name": "a", "max_steps": "many"}]})) != []
-    assert faults(tree({"stages": [{"name": "a", "optimizer": "keep"}]})) != []
+    assert faults(tree({"stages": [{"name": "a", "models": "start"}]})) != []
     assert faults(tree({"stages": [{"max_steps": 3}]})) != []
     seed = schema_of(RLVRConfig)["properties"]["seed"]
     assert seed["description"].startswith("Seed of all random numbers") and seed["default"] == 42
