@@ -208,6 +208,16 @@ def data_problems(config: AlgorithmConfig) -> Iterator[Problem]:
         yield Problem(f"{key}: the shares {list(shares.values())} must be 0 or more, and one above 0.", (key,))
 
 
+def _share_warnings(config: AlgorithmConfig) -> Iterator[str]:
+    shares = config.actor_train.data_args.domain_interleave_probs
+    absent = [domain for domain in config.domains if domain not in shares] if shares else []
+    if absent:
+        yield (
+            f"actor_train.data_args.domain_interleave_probs leaves out {', '.join(absent)}: no prompt of a step "
+            "belongs there."
+        )
+
+
 def _length_warnings(config: AlgorithmConfig) -> Iterator[str]:
     limit = config.engine_length
     for (prompt, _, sequence), where in ((config.lengths, ""), (config.val_lengths, " in validation")):
@@ -267,6 +277,7 @@ def config_warnings(config: AlgorithmConfig) -> list[str]:
         *unused_recorder_keys(config),
         *_kl_warnings(config),
         *_length_warnings(config),
+        *_share_warnings(config),
         *_age_warnings(config),
         *mode_warnings(config),
         *switched_off(config, RL if weighs_importance(config) else {**RL, **IS_WEIGHT}),

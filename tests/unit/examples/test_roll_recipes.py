@@ -158,7 +158,7 @@ def test_a_mixture_on_megatron(tmp_path: Path, capsys: pytest.CaptureFixture[str
         f"{at}.sequence_parallel is off: tensor_model_parallel_size is 1.",
         f"{at}.overlap_p2p_comm does nothing here: ",
         "actor_infer.strategy_args.strategy_config.sleep_level does nothing here: ",
-        "actor_train.data_args.domain_interleave_probs leaves out gsm8k: no prompt of a step belongs to it.",
+        "actor_train.data_args.domain_interleave_probs leaves out gsm8k: no prompt of a step belongs there.",
         "actor_infer.strategy_args.strategy_config: sequences end at the engine's 6000 tokens, before the 6144 of",
         "reference.strategy_args.strategy_config.sequence_parallel is on: with tensor parallel Megatron",
         "actor_train.offload_nccl: true does nothing here: ",
