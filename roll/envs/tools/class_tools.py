@@ -47,10 +47,14 @@ def tool_names(cls: type) -> list[str]:
 
 
 def method_problems(cls: type) -> Iterator[str]:
-    """Yield why methods have no schema: each needs a docstring, type hints, and a line for each argument."""
+    """Yield why methods are no tools: each needs a docstring, type hints, a line for each argument, and arguments that
+    can be given by name."""
     for name in tool_names(cls):
         try:
             _schema(cls, name)
+            for one in inspect.signature(_bound(cls, name)).parameters.values():
+                if one.kind not in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
+                    yield f"{cls.__name__}.{name}: the argument {one.name} cannot be given by name"
         except Exception as error:  # a hint that does not resolve raises what it likes
             yield f"{cls.__name__}.{name} has no schema: {error}"
 

@@ -27,8 +27,11 @@ _MOST_AT_ONCE = 32  # calls of one connection
 _WAIT_S = 0.5  # before another start
 _CLOSE_S = 10.0
 _LONGEST_READ_S = 300.0  # of a stream of events: calls have their own limit
-_GONE = ("Connection closed", "SSE stream", "Session terminated", "Server returned an error response")
+_GONE = ("Connection closed", "SSE stream", "Session terminated")
 """Beginnings of errors that say that the connection is of no use any more."""
+_REFUSED = "Server returned an error response"
+_AWAY = frozenset({401, 403, 404, 407, 408, 410, 429, *range(500, 600)})
+"""HTTP statuses of a server that has forgotten the session, takes its key no more, or is away: no answers to a call."""
 _PICTURES = {"image": "a picture", "audio": "a recording", "resource": "a file"}
 
 logger = logging.getLogger(__name__)
@@ -77,9 +80,8 @@ class ToolServer:
         except TimeoutError:
             raise ToolError(f"{tool} took longer than {self.config.timeout_s:g} s") from None
         except Exception as error:
-            is_closed = connection.owner.done() or connection.leave.is_set()
-            if isinstance(error, _package().MCPError) and not is_closed and not str(error).startswith(_GONE):
-                raise ToolError(str(error)) from None
+            if not _is_death(connection, error):
+                raise ToolError(str(error) or describe(error)) from None
             self._bury(connection)
             if self.config.command is not None:  # its last words are in the log when it is gone
                 await asyncio.wait({connection.owner}, timeout=_CLOSE_S)
@@ -131,8 +133,8 @@ class ToolServer:
             self._leaving.add(owner)
             owner.add_done_callback(self._leaving.discard)
             try:
-                self._connection = await asyncio.shield(ready)
-                return self._connection
+                self._connection = connection = await asyncio.shield(ready)
+                return connection
             except asyncio.CancelledError:
                 owner.cancel()
                 raise
@@ -282,6 +284,17 @@ def _package() -> Any:
         importlib.import_module(name)
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
     return package
+
+
+def _is_death(connection: _Connection, error: Exception) -> bool:
+    """Whether the connection ended with the call; False for an answer of the server, also for one that the client does
+    not accept."""
+    if connection.owner.done() or connection.leave.is_set():
+        return True
+    if isinstance(error, _package().MCPError):
+        text = str(error)
+        return text.startswith(_GONE) or (text.startswith(_REFUSED) and connection.status in _AWAY)
+    return type(error).__module__.partition(".")[0] == "anyio"
 
 
 async def _listed(session: Any) -> Sequence[Schema]:

@@ -96,11 +96,14 @@ class EnvThread:
         self._work.put(None)
 
     async def _close_in_turn(self, last: Callable[[], None]) -> None:
-        with contextlib.suppress(EnvCrash, EnvHang, TimeoutError):
+        try:
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 while self._is_busy:  # a call that nobody waits for has its turn already: one is enough
                     await asyncio.sleep(0.05)
-            await self.call("close", last, timeout_s=_CLOSE_TIMEOUT_S)
+            with contextlib.suppress(EnvCrash, EnvHang):
+                await self.call("close", last, timeout_s=_CLOSE_TIMEOUT_S)
+        except TimeoutError:  # it has lost its turn: what is left of it happens whenever it ends
+            self._work.put(last)
         self._work.put(None)
 
     def _serve(self) -> None:

@@ -18,6 +18,9 @@ from roll.types.media import Picture, PictureSource
 Part = str | Picture
 
 
+_KEYS = ("prompt", "image")
+
+
 class EnvCrash(EnvError):
     """The environment raised, or returned what it may not."""
 
@@ -59,6 +62,8 @@ def parts_of(value: Any, what: str, sizes: PictureSizes | None, where: str) -> t
             f"{what} returned {kind} as observation, not text; pictures need env_manager_cls: {VL_TRAJECTORY}"
         )
     shown = value if isinstance(value, Mapping) else {"image": value}
+    if others := [str(key) for key in shown if key not in _KEYS]:
+        raise EnvCrash(f"{what} returned a mapping with {', '.join(others)} as observation; it may have {_KEYS}")
     text, images = checked_text(shown.get("prompt", ""), what), shown.get("image", ())
     pictures = list(images) if isinstance(images, list | tuple) else [images]
     if PLACEHOLDER not in text:

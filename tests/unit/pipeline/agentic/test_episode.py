@@ -11,6 +11,7 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from roll.errors import EnvError
+from roll.pipeline.agentic import env_calls
 from roll.pipeline.agentic.env_calls import EnvThread
 from roll.pipeline.agentic.episode import Counts
 from roll.pipeline.agentic.sample_forms import ChatEncoder, make_form
@@ -265,6 +266,23 @@ def test_a_cancelled_call_and_the_closing_after_it_take_one_place(room: int) -> 
         return was_locked
 
     assert asyncio.run(asyncio.wait_for(cancel(), 30)) is (room == 1)
+
+
+def test_an_environment_is_closed_behind_a_cancelled_call_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(env_calls, "_CLOSE_TIMEOUT_S", 0.05)
+    ended, closed = threading.Event(), threading.Event()
+
+    async def cancel() -> None:
+        thread = EnvThread("env", asyncio.Semaphore(1))
+        call = asyncio.create_task(thread.call("step", ended.wait, timeout_s=60))
+        await asyncio.sleep(0.01)
+        call.cancel()
+        thread.close(closed.set)
+        await asyncio.sleep(0.3)
+        ended.set()
+        assert await asyncio.to_thread(closed.wait, 30)
+
+    asyncio.run(cancel())
 
 
 def test_tokens_are_counted_turn_by_turn_of_the_attempt_that_is_played(encoder: ChatEncoder) -> None:

@@ -178,6 +178,7 @@ def test_a_text_that_says_a_picture_is_no_action_and_no_prompt(encoder: ChatEnco
     [
         ({"prompt": "<image>", "image": []}, "0 pictures and a prompt with 1 <image>"),
         ({"prompt": 3, "image": shades(1)}, "int as observation"),
+        ({"prompt": "<image>", "images": shades(1)}, "a mapping with images as observation"),
         (np.zeros((4, 4, 3), np.float32), "float32"),
         (np.zeros((4, 4, 7), np.uint8), "cannot be shown"),
         ({"image": "a.png"}, "it is str"),

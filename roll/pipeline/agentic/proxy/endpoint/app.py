@@ -144,10 +144,10 @@ class _Routes:
         """{"reward": number, "metrics": {...}}: what the session earned. Of a program that the run has started the last
         one counts; from outside it ends the session, and the same one may be sent again."""
         session_id = self._named(request, self._sessions.reward_key_of)
+        body = await received(request)  # the session may end meanwhile
         session = self._sessions.find(session_id)
         former = self._sessions.reward_of(session_id) if session is None else session.outcome
         sides = session.sides if session is not None else () if former is None else tuple(former.sides)
-        body = await received(request)
         try:
             payload = json.loads(body)
             earned = outcome_of(payload if isinstance(payload, dict) else {}, sides)

@@ -227,18 +227,18 @@ def _item_events(item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     at, is_call = {"item_id": item["id"]}, item["type"] == "function_call"
     empty = {"arguments": ""} if is_call else {"content": []}
     yield "output_item.added", {"item": {**item, **empty, "status": "in_progress"}}
-    if is_call:
+    part = None if is_call else item["content"][0]
+    if part is None:
         name, text = "function_call_arguments", item["arguments"]
         ending = {"arguments": text, "name": item["name"]}
     else:
-        (part,) = item["content"]
         at, name, text = at | {"content_index": 0}, part["type"], part["text"]
         ending = {"text": text} | ({} if name == "reasoning_text" else {"logprobs": []})
         yield "content_part.added", {**at, "part": {**part, "text": ""}}
     if text:
         yield f"{name}.delta", {**at, "delta": text} | ({"logprobs": []} if name == "output_text" else {})
     yield f"{name}.done", {**at, **ending}
-    if not is_call:
+    if part is not None:
         yield "content_part.done", {**at, "part": part}
     yield "output_item.done", {"item": item}
 

@@ -6,6 +6,11 @@ from typing import Any
 
 _PYTHON = {"True": True, "False": False, "None": None}  # as Jinja's filter `string` writes them
 
+_KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object",
+          type(None): "null"}  # fmt: skip
+_ALL = frozenset(_KINDS.values())
+_DEEPEST = 5  # references and choices inside each other: a schema may lead back to itself
+
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found := dict(pairs)) < len(pairs):
@@ -25,24 +30,39 @@ def argument_value(text: str, name: str, schema: Any) -> Any:
     """
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     part = properties.get(name) if isinstance(properties, Mapping) else None
-    if isinstance(part, Mapping) and _is_text(part):
+    kinds = _kinds(part, schema)
+    if kinds <= {"string", "null"}:
         return text
     try:
         value = _PYTHON[text] if text in _PYTHON else JSON_DECODER.decode(text)
     except ValueError:
         return text
-    is_whole = isinstance(value, float) and value.is_integer()
-    if is_whole and isinstance(part, Mapping) and part.get("type") == "integer":
+    if "string" in kinds and _KINDS[type(value)] not in kinds and value is not None:
+        return text
+    if isinstance(value, float) and value.is_integer() and "number" not in kinds and "integer" in kinds:
         return int(value)
     return text if isinstance(value, str) else value
 
 
-def _is_text(part: Mapping[str, Any]) -> bool:
-    """Whether a schema allows nothing but texts, and perhaps null."""
-    choices = part.get("anyOf") or part.get("oneOf")
-    if isinstance(choices, list):
-        return all(isinstance(one, Mapping) and (_is_text(one) or one.get("type") == "null") for one in choices)
-    if isinstance(part.get("enum"), list):
-        return all(isinstance(choice, str) for choice in part["enum"])
+def _kinds(part: Any, root: Any, depth: int = 0) -> frozenset[str]:
+    """The types of JSON that the schema `part` allows; `root`: where its references lead."""
+    if not isinstance(part, Mapping) or depth > _DEEPEST:
+        return _ALL
     kinds = part.get("type")
-    return bool(kinds) and {*(kinds if isinstance(kinds, list) else [kinds])} <= {"string", "null"}
+    named = [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else _ALL
+    found = frozenset(kind for kind in _ALL if kind in named or (kind == "integer" and "number" in named)) or _ALL
+    choices = [part["const"]] if "const" in part else part.get("enum")
+    if isinstance(choices, list):
+        found &= {_KINDS.get(type(choice), "object") for choice in choices}
+    for key in ("anyOf", "oneOf"):
+        if isinstance(part.get(key), list) and part[key]:
+            found &= frozenset().union(*(_kinds(one, root, depth + 1) for one in part[key]))
+    others = part["allOf"] if isinstance(part.get("allOf"), list) else []
+    if isinstance(path := part.get("$ref"), str) and path.startswith("#"):
+        place = root
+        for step in path.split("/")[1:]:
+            place = place.get(step) if isinstance(place, Mapping) else None
+        others = [*others, place]
+    for one in others:
+        found &= _kinds(one, root, depth + 1)
+    return found

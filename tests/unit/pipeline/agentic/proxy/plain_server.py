@@ -16,7 +16,7 @@ from typing import Any
 how = sys.argv[1:] or [""]
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 NAMES = ["echo", "count", "die", "die_once", "hang", "flood", "shout", "picture", "mixed", "fail", "refuse",
-         "environment", "leave"]  # fmt: skip
+         "environment", "leave", "odd"]  # fmt: skip
 count = 0
 
 
@@ -68,6 +68,8 @@ def called(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
             return {"content": [{"type": "text", "text": "see"}, picture]}
         case "fail":
             return text("no such box", isError=True)
+        case "odd":
+            return {"content": [{"type": "hologram"}]}
         case "environment":
             return text(" ".join(sorted(os.environ)))
         case "leave":

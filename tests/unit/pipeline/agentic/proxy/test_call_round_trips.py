@@ -79,9 +79,17 @@ def test_what_a_template_writes_of_calls_returns(family: str, asked: list[dict[s
         ("five", {"type": "integer"}, "five"),
         ("5", {"type": "string"}, "5"),
         ("5", {"enum": ["5", "6"]}, "5"),
+        ("1e3", {"type": ["integer", "null"]}, 1000),
+        ("1e3", {"type": ["string", "integer"]}, "1e3"),
+        ("5", {"type": ["string", "integer"]}, 5),
+        ("5", {"$ref": "#/$defs/Digit"}, "5"),
+        ("5", {"const": "5"}, "5"),
+        ("5", {"type": "INTEGER"}, 5),
+        ("5", {"allOf": [{"$ref": "#/$defs/Digit"}, {"default": "6"}]}, "5"),
         ("None", {"anyOf": [{"type": "string"}, {"type": "integer"}]}, None),
         ("5", {}, 5),
     ],
 )
 def test_a_text_is_a_value_of_the_type_that_the_schema_gives_it(text: str, schema: dict[str, Any], value: Any) -> None:
-    assert same(argument_value(text, "a", {"properties": {"a": schema}}), value)
+    whole = {"properties": {"a": schema}, "$defs": {"Digit": {"type": "string", "enum": ["5", "6"]}}}
+    assert same(argument_value(text, "a", whole), value)

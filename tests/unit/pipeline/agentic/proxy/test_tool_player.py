@@ -128,6 +128,17 @@ class Vague:
         return word
 
 
+class Unnamed:
+    def sum(self, first: int, /, *others: int) -> int:
+        """Adds.
+
+        Args:
+            first: A number.
+            others: More numbers.
+        """
+        return first + sum(others)
+
+
 TASKS = [{"question": "box F?", "digit": "5", "digits": ["5", "cinq"], "hint": " Open it.", "start": 2}]
 BOXES = f"{__name__}:Boxes"
 
@@ -330,6 +341,10 @@ def test_public_methods_are_tools_and_faults_name_the_method() -> None:
     assert schema["parameters"]["properties"]["times"] == {"type": "integer", "description": "How often."}
     assert "Silent.shout has no schema: " in next(method_problems(Silent))
     assert "loud is missing a type hint" in next(method_problems(Vague))
+    assert [fault.partition(" cannot")[0] for fault in method_problems(Unnamed)] == [
+        "Unnamed.sum: the argument first",
+        "Unnamed.sum: the argument others",
+    ]
 
 
 def test_a_long_result_is_cut_in_its_middle() -> None:
@@ -378,10 +393,11 @@ def test_results_of_a_server_are_text_and_its_errors_are_answered(tmp_path: Path
     said = asked(
         plain(tmp_path, env={"OWN": "1"}),
         *(("echo", "hi"), ("fail", ""), ("refuse", ""), ("picture", ""), ("mixed", ""), ("environment", "")),
-        *(("shout", ""), ("flood", "2000000")),
+        *(("shout", ""), ("flood", "2000000"), ("count", ""), ("odd", ""), ("count", "")),
     )
     assert said[6] == "shouted" and (tmp_path / "plain.log").stat().st_size <= supervision.MOST_LOGGED
     assert len(said[7]) == 8_000_008
+    assert said[9].startswith("ToolError: ") and (said[8], said[10]) == ("1", "2"), "no death"
     assert said[:4] == [
         "hi",
         "ToolError: no such box",
