@@ -102,11 +102,6 @@ class MegatronSettings(Settings):
         """Number of layers that the pipeline's stages share beside the model's own."""
         return self.account_for_embedding_in_pipeline_split + self.account_for_loss_in_pipeline_split
 
-    @property
-    def has_uneven_ends(self) -> bool:
-        """Whether the first or the last stage has a number of layers of its own."""
-        return (self.num_layers_in_first_pipeline_stage or self.num_layers_in_last_pipeline_stage) is not None
-
     def stage_layers(self, num_layers: int) -> tuple[int, ...] | None:
         """Layers of every pipeline stage, or None if they cannot be divided so.
 

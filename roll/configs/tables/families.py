@@ -6,7 +6,7 @@ numbers and functions, without torch.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 Model = Mapping[str, Any]
@@ -118,6 +118,11 @@ def _behind_first(model: Model, layer: int) -> bool:
     return layer >= (model["first_k_dense_replace"] or 0)
 
 
+def _by_kind(model: Model, layer: int) -> bool:
+    kinds = model.get("mlp_layer_types")
+    return kinds[layer] == "sparse" if kinds and layer < len(kinds) else layer > 0
+
+
 _GLM_EXPERTS = Experts(
     "n_routed_experts",
     shared="n_shared_experts",
@@ -172,7 +177,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "glm4_moe_lite": Family(
         is_measured=True, has_mtp_head=True,
-        experts=_GLM_EXPERTS,
+        experts=replace(_GLM_EXPERTS, is_sparse=_by_kind),
         megatron=MegatronForm("deepseek_v3", _LATENT_CORRECTED),
     ),
     "deepseek_v2": Family(

@@ -117,6 +117,14 @@ def test_latent_attention_caches_its_latents_alone() -> None:
     assert one.pair_products == 4 * (192 + 128)
 
 
+def test_layers_of_glm4_moe_lite_have_experts_as_listed() -> None:
+    """transformers writes no first_k_dense_replace for this family."""
+    experts = KNOWN["glm4_moe_lite"].experts
+    assert experts is not None and experts.is_sparse is not None
+    assert [experts.is_sparse({"mlp_layer_types": ["sparse", "dense"]}, layer) for layer in (0, 1)] == [True, False]
+    assert [experts.is_sparse({}, layer) for layer in (0, 1)] == [False, True]
+
+
 @pytest.mark.parametrize("family", ["glm4_moe", "deepseek_v3", "glm4_moe_lite"])
 def test_a_head_for_further_tokens_is_beside_the_model(family: str) -> None:
     """A layer, a matrix and three norms; files hold it, transformers builds none."""
