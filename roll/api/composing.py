@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -83,7 +83,7 @@ def compose(arguments: Arguments, is_plan: bool = False) -> Composed:
     kind = arguments.kind if arguments.config is None else None
     taking = "agentic" if arguments.env is not None else "rlvr" if arguments.reward is not None else None
     named = kind or keys.get("pipeline") or raw.tree.get("pipeline") or taking
-    made = _of_arguments(arguments, named or _kind_of(raw))
+    made = _of_arguments(arguments, keys, named or _kind_of(raw))
     if "rewards" in made:  # it takes the place of a YAML's, and is not one more
         raw.tree.pop("rewards", None)
     put(raw.tree, made, code)
@@ -130,29 +130,55 @@ def _script_name() -> str:
     return path.absolute().parent.name if path.stem == "__main__" else path.stem
 
 
-def _of_arguments(arguments: Arguments, kind: Any) -> dict[str, Any]:
-    """Keys, by dotted name. `kind`: of the run, if that is known already."""
+def _of_arguments(arguments: Arguments, beside: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+    """Keys, by dotted name. `beside`: the tree of the call's own keys; `kind`: of the run, if that is known already.
+    Raises ConfigError for a key that an argument gives, too."""
     learner = LEARNERS.get(str(kind), "actor_train")
     for name, wanted in (("reward", "rlvr"), ("env", "agentic")):
         if getattr(arguments, name) is not None and kind in {*LEARNERS, "agentic"} - {wanted}:
             raise ConfigError(f"{name}: a run of the kind {kind} has no such argument. It is for the kind {wanted}.")
     keys: dict[str, Any] = {}
-    if arguments.model is not None:
-        keys["pretrain"] = os.fspath(arguments.model)
-    if arguments.teacher is not None:
-        keys["teacher_pretrain"] = os.fspath(arguments.teacher)
-    if arguments.data is not None:
-        keys[f"{learner}.data_args.file_name"] = file_names("data", arguments.data)
-    if arguments.eval_data is not None:
-        keys["validation.data_args.file_name"] = file_names("eval_data", arguments.eval_data)
-    if arguments.reward is not None:
-        keys["rewards"] = reward_keys(arguments.reward)
+    places = {
+        "model": "pretrain",
+        "teacher": "teacher_pretrain",
+        "data": f"{learner}.data_args.file_name",
+        "eval_data": "validation.data_args.file_name",
+        "reward": "rewards",
+    }
+    for name, key in places.items():
+        if (value := getattr(arguments, name)) is None:
+            continue
+        made = keys[key] = _READ[name](value)
+        if (twice := _in_both(key, made, beside)) is not None:
+            raise ConfigError(f"{name}: the key {twice} is given beside it. Leave out one of the two.")
     if arguments.env is not None:
         keys |= _env_keys(arguments.env)
     for domain, settings in _mapping(arguments.keys.get("rewards")).items():
         if callable(reward := _mapping(settings).get("reward")):
             check_reward(f"rewards.{domain}.reward", reward, _mapping(settings).get("reward_args"))
     return keys
+
+
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "model": os.fspath,
+    "teacher": os.fspath,
+    "data": partial(file_names, "data"),
+    "eval_data": partial(file_names, "eval_data"),
+    "reward": reward_keys,
+}
+"""How the value of an argument becomes that of its key."""
+
+
+def _in_both(key: str, made: Any, beside: Any) -> str | None:
+    """The key at or below `key` that a tree has, too, whose value for `key` is `made`; None if there is none. Of
+    rewards, the tree may set more keys of the same domains."""
+    for part in key.split("."):
+        beside = _mapping(beside).get(part)
+    if isinstance(made, Mapping) and isinstance(beside, Mapping):
+        others = (f"{key}.{name}" for name in beside if name not in made)
+        shared = (f"{key}.{one}.{name}" for one in made for name in _mapping(beside.get(one)) if name in made[one])
+        return next(others, None) or next(shared, None)
+    return None if beside is None else key
 
 
 def _forget_tags(tree: dict[str, Any]) -> None:

@@ -57,6 +57,11 @@ def check_reward(key: str, reward: object, arguments: Mapping[str, Any] | None =
         signature = inspect.signature(reward)
     except ValueError:  # some objects of C extensions have none
         return
+    if lists := [part for part in ("completions", "prompts") if part in signature.parameters]:
+        raise ConfigError(
+            f"{key}: {name}{signature} takes lists ({', '.join(lists)}), as rewards of TRL do; here a call scores one "
+            f"sample. Write {_FORM.format(name=name)}."
+        )
     try:
         signature.bind(None, **(arguments or {}))
     except TypeError as error:

@@ -222,6 +222,10 @@ def two(prompt: str, answer: str) -> float:
     return 0.0
 
 
+def of_trl(completions: Any, **columns: Any) -> list[float]:
+    return [0.0 for _ in completions]
+
+
 LOCK = threading.Lock()
 
 
@@ -234,6 +238,11 @@ def locked(lock: Any) -> Callable[[Any], float]:
     [
         ({"reward": 5}, "reward: 5 cannot be called. Give a function: def reward(sample)"),
         ({"reward": two}, "reward: two(prompt: str, answer: str) -> float cannot be called with one sample: missing"),
+        ({"reward": of_trl}, " takes lists (completions), as rewards of TRL do"),
+        ({"model": "m", "keys": {"pretrain": "n"}}, "model: the key pretrain is given beside it"),
+        ({"data": "a.jsonl", "keys": {"actor_train.data_args.file_name": "b.jsonl"}}, "data: the key actor_train.data"),
+        ({"reward": right, "keys": {"rewards": {"b": {"reward": right}}}}, "reward: the key rewards.b is given"),
+        ({"reward": right, "keys": {"rewards.reward.reward": "math_rule"}}, "reward: the key rewards.reward.reward is"),
         ({"reward": lambda: 1.0}, "reward: function() cannot be called with one sample"),
         ({"reward": Walk}, "reward: the class Walk has no __call__(self, sample)"),
         ({"reward": []}, "reward: [] cannot be called"),
