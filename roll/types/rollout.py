@@ -87,9 +87,8 @@ class GenerationRequest:
     following of their group, which says what they are drawn from. Requests of one `session` build on each other, as the
     turns of an episode: they go to the same engine, which has their beginning cached. Where requests wait, those of the
     smallest `order` come first. As soon as `enough` answers are whole, if it is given, the others are cut short.
-    `tells_each`: answers are handed over as they end, and not with the last one. `on_tokens`, if somebody reads along:
-    called with tokens before their answer has ended, by engines that can. `prefix`: what is there already of the one
-    answer, which is to be continued."""
+    `tells_each`: answers are handed over as they end, and not with the last one. `prefix`: what is there
+    already of the one answer, which is to be continued."""
 
     request_id: str
     prompt_ids: np.ndarray  # int32 [P]
@@ -101,7 +100,6 @@ class GenerationRequest:
     order: int = 0
     enough: int | None = None
     tells_each: bool = False
-    on_tokens: Answered | None = None
     prefix: Generation | None = None
 
     @property
@@ -251,9 +249,7 @@ class Generation:
 
 
 Answered = Callable[[int, Generation], None]
-"""Is told of an answer as soon as it is there, with its number in the group. As `on_tokens` of a request an engine's
-process calls it with new tokens of an answer, in order and without the last one, and a client of the engines with all
-so far; both are Generations that have "moved", from which another engine can go on."""
+"""Is told of an answer as soon as it is there, with its number in the group."""
 
 
 @dataclass(frozen=True, kw_only=True)

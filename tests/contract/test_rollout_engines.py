@@ -139,20 +139,6 @@ def test_each_answer_is_told_of_once_by_its_number_before_all_are_there(harness:
     assert lengths[0] == min(lengths) and lengths[-1] == max(lengths)
 
 
-def test_tokens_are_told_in_order_before_the_last_one_and_change_nothing(harness: EngineHarness) -> None:
-    """Every engine repeats a request bit for bit on a CPU, so equal bytes show that who reads along changes nothing."""
-    silent = harness.request(prompt(11), 3, max_new_tokens=60, ignore_eos=False, temperature=1.3)
-    told: dict[int, list[Generation]] = {number: [] for number in silent.samples}
-    asked = replace(silent, request_id="told", on_tokens=lambda number, new: told[number].append(new))
-    for number, answer, same in zip(silent.samples, *harness.generate(asked), *harness.generate(silent), strict=True):
-        assert told[number]
-        for column in ("token_ids", "log_probs", "policy_versions"):
-            whole = getattr(answer, column)
-            assert whole.tobytes() == getattr(same, column).tobytes()
-            early = np.concatenate([getattr(new, column) for new in told[number]])
-            assert early.tobytes() == whole[: len(early)].tobytes()
-
-
 def test_answers_end_at_eos_stop_tokens_and_stop_strings(
     harness: EngineHarness, tiny_tokenizer: "PreTrainedTokenizerFast"
 ) -> None:

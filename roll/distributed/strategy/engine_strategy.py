@@ -179,17 +179,6 @@ class EngineStrategy(GenerateStrategy):
             answered(index, generation)
         return generation
 
-    def _report(
-        self, request: GenerationRequest, index: int, count: int, token_ids: Sequence[int], log_probs: Sequence[float]
-    ) -> int:
-        """Tells the tokens of an answer behind the first `count`, if somebody reads along. Returns how many there
-        are."""
-        if request.on_tokens is not None and len(token_ids) > count:
-            ids = np.array(token_ids[count:], np.int32)
-            versions = np.full(len(ids), self._policy_version, np.int32)
-            request.on_tokens(index, Generation(ids, np.array(log_probs[count:], np.float32), versions, "moved", None))
-        return len(token_ids)
-
     async def _while_alive(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`. An engine whose requests stay open when it dies raises EngineDied here."""
         return await work

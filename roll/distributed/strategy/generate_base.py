@@ -27,8 +27,7 @@ class GenerateStrategy(Strategy):
     @abstractmethod
     async def generate(self, request: GenerationRequest, answered: Answered | None = None) -> list[Generation]:
         """`request.num_samples` answers; `answered` is told of each on the event loop, before this returns.
-        `request.on_tokens`, if there is one, is told of the tokens of answers that go on. Raises StrategyError when the
-        request cannot be served (over-long prompt), EngineDied when no request can."""
+        Raises StrategyError when the request cannot be served (over-long prompt), EngineDied when no request can."""
 
     @abstractmethod
     async def abort(self, request_ids: Sequence[str] | None = None) -> None:

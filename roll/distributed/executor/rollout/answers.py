@@ -15,7 +15,7 @@ NOTHING = Generation(np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0,
 
 
 def nobody(number: int, generation: Generation) -> None:
-    """Is told of answers that travel together, and of tokens, in a request on its way to an engine."""
+    """Is told of answers that travel together."""
 
 
 _COLUMNS = ("token_ids", "log_probs", "policy_versions")
@@ -32,19 +32,10 @@ class Continuation:
 
     def __init__(self, request: GenerationRequest, answered: Answered | None = None):
         """`answered` is told of each answer once, by its number."""
-        self.request = request if request.on_tokens is None else replace(request, on_tokens=nobody)
-        self._answered, self._on_tokens = answered, request.on_tokens
+        self.request, self._answered = request, answered
         self._answers: dict[int, Generation] = {}
         self._prefixes: dict[int, Generation] = {}
         self._num_whole = 0
-
-    def read_along(self, number: int, new: Generation) -> None:
-        """Record tokens of an answer that goes on. Another engine continues behind them: they are told."""
-        if number not in self._answers and self._on_tokens is not None:
-            prefix = self._prefixes.get(number, NOTHING)
-            columns = {name: np.concatenate([getattr(prefix, name), getattr(new, name)]) for name in _COLUMNS}
-            self._prefixes[number] = replace(new, **columns)
-            self._on_tokens(number, self._prefixes[number])
 
     def receive(self, number: int, answer: Generation) -> None:
         """Record an answer. An answer that is to go on elsewhere is kept as far as it is."""
@@ -53,8 +44,6 @@ class Continuation:
         if answer.is_here and answer.finish_reason == "moved":
             if answer.num_tokens < self.request.sampling.max_new_tokens:
                 self._prefixes[number] = answer
-                if self._on_tokens is not None:
-                    self._on_tokens(number, answer)
                 return
             answer = replace(answer, finish_reason="length")
         self._finish(number, answer)

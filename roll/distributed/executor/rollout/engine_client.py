@@ -226,9 +226,6 @@ class EngineClient:
         return self.workers.handles[replica.rank].call.remote(method, *arguments)
 
     def _settle(self, replica: Replica, finished: FinishedRequests, handles: Sequence[object]) -> None:
-        for request_id, number, new in finished.new_tokens:
-            if (call := replica.waiting.get(request_id)) is not None:
-                call.to.read_along(number, new)
         for request_id, result in finished.unpack(handles):
             if (call := replica.waiting.get(request_id)) is None:
                 self.cut.receive(replica.rank, request_id, None if isinstance(result, str) else result.values())

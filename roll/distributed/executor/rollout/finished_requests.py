@@ -22,8 +22,6 @@ of who receives it."""
 
 Finished = tuple[GenerationRequest, Mapping[int, Generation] | str]
 """A request with its answers by their numbers, all or some of them, or the text of what went wrong."""
-NewTokens = tuple[str, int, Generation]
-"""New tokens of an answer that goes on, behind the id of its request and its number."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,6 @@ class FinishedRequests:
     routes: tuple[np.ndarray | None, ...]  # of each answer, where they are told
     gone: EngineUnavailable | None = None
     stored: tuple[RowFacts, ...] | None = None
-    new_tokens: tuple[NewTokens, ...] = ()
 
     @staticmethod
     def pack(

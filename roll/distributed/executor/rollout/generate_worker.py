@@ -18,7 +18,6 @@ from roll.distributed.executor.rollout.finished_requests import (
     EngineUnavailable,
     Finished,
     FinishedRequests,
-    NewTokens,
     is_large,
     store,
 )
@@ -111,7 +110,6 @@ class EngineMonitor:
 _LINGER_FRACTION, _LONGEST_LINGER_S = 0.05, 0.02
 # Answers of a request that goes on wait for as long for others to travel with, as a share of the time they took.
 _EARLY_FRACTION, _LONGEST_EARLY_S = 0.1, 0.25
-_TOLD_S = 0.02  # tokens of a response that somebody reads along wait for others
 
 
 @dataclass
@@ -130,7 +128,6 @@ class Mailbox:
 
     finished: list[Finished] = field(default_factory=list)
     early: dict[str, EarlyResult] = field(default_factory=dict)  # by request
-    new_tokens: list[NewTokens] = field(default_factory=list)
     alarm: asyncio.TimerHandle | None = None  # for what came early
     something: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)  # what still runs
@@ -140,14 +137,8 @@ class Mailbox:
         early.answers[number] = generation
         self.early[early.request.request_id] = early
         now = asyncio.get_running_loop().time()
-        self._call_soon(min(_LONGEST_EARLY_S, _EARLY_FRACTION * (now - early.started)))
-
-    def read_along(self, request_id: str, number: int, new: Generation) -> None:
-        self.new_tokens.append((request_id, number, new))
-        self._call_soon(_TOLD_S)
-
-    def _call_soon(self, linger_s: float) -> None:
         if self.alarm is None:
+            linger_s = min(_LONGEST_EARLY_S, _EARLY_FRACTION * (now - early.started))
             self.alarm = asyncio.get_running_loop().call_later(linger_s, self.something.set)
 
     def ended(self, early: EarlyResult, result: Mapping[int, Generation] | str) -> None:
@@ -254,11 +245,8 @@ class GenerateWorker:
 
     async def take(self, client: str = "") -> FinishedRequests:
         """Everything of this client that finished since its last take, at least one request, or answers of one that
-        tells each, or tokens that somebody reads along: waits for it."""
-        mailbox = self._mailboxes[client]
-        finished = FinishedRequests.pack(*await self._finished(mailbox))
-        new_tokens, mailbox.new_tokens = mailbox.new_tokens, []
-        return replace(finished, new_tokens=tuple(new_tokens))
+        tells each: waits for it."""
+        return FinishedRequests.pack(*await self._finished(self._mailboxes[client]))
 
     async def take_apart(self, client: str = "") -> tuple[FinishedRequests, SampledRows | None, TextTable | None]:
         """The same for a client that reads no tokens: of many, only what is known of each answer comes first, then
@@ -309,8 +297,6 @@ class GenerateWorker:
             mailbox.something.set()
 
     async def _serve(self, request: GenerationRequest, mailbox: Mailbox) -> None:
-        if request.on_tokens is not None:
-            request = replace(request, on_tokens=partial(mailbox.read_along, request.request_id))
         early = EarlyResult(request, asyncio.get_running_loop().time())
         answered = partial(mailbox.answered, early) if request.tells_each else nobody
         try:

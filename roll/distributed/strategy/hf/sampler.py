@@ -31,7 +31,7 @@ _NEW_COLUMNS = 256  # reserved in the cache at most; it grows by doubling beyond
 
 
 class Answer(NamedTuple):
-    """Finished answer, or a token of one that goes on, as "moved"; `index` is its number in the group."""
+    """Finished answer; `index` is its number in the group."""
 
     request_id: str
     index: int  # pyright: ignore[reportIncompatibleMethodOverride]  # nobody searches in it
@@ -71,7 +71,6 @@ class BatchSampler:
         self._eos = frozenset(eos_token_ids)
         self._placeholders = frozenset(vision.placeholders if vision is not None else ())
         self._stop_strings = stop_strings
-        self._telling: set[int] = set()  # slots whose tokens are told one by one
         self._max_num_seqs = max_num_seqs
         self._streams = UniformStreams()
 
@@ -270,10 +269,7 @@ class BatchSampler:
             assert self._stop_strings is not None
             mask = self._stop_strings.candidates(sampling.stop_strings, self._vocab_size)
             self._text_masks = np.concatenate([self._text_masks, mask[None]])
-        slots = self._table.add(request, np.stack(uniforms), stop_class, text_class)
-        if request.on_tokens is not None:
-            self._telling |= set(slots.tolist())
-        return slots
+        return self._table.add(request, np.stack(uniforms), stop_class, text_class)
 
     def _sample(self, logits: torch.Tensor) -> None:
         """Draws a token for every row, writes it down, and closes the rows that it finishes."""
@@ -304,7 +300,6 @@ class BatchSampler:
         at_limit = position + 1 >= table.max_new_tokens[slots]
         for number in np.flatnonzero(stopped | at_limit):
             self._close(int(rows[number]), "stop" if stopped[number] else "length")
-        self._answers += [Answer(*table.newest(slot)) for slot in self._telling]
 
     def _completes_stop_string(self, slot: int) -> bool:
         request = self._table.requests[slot]
@@ -314,7 +309,6 @@ class BatchSampler:
         return self._stop_strings.completes(request.sampling.stop_strings, answer)
 
     def _close(self, row: int, reason: FinishReason) -> None:
-        self._telling.discard(int(self._slots[row]))
         self._answers.append(Answer(*self._table.close(int(self._slots[row]), reason)))
         self._slots[row] = IDLE_SLOT
 

@@ -161,10 +161,6 @@ class SamplerThread:
             flight = self._open.get(answer.request_id)
             if flight is None:
                 continue
-            if answer.generation.finish_reason == "moved":
-                assert flight.request.on_tokens is not None
-                flight.request.on_tokens(answer.index, answer.generation)
-                continue
             flight.answers[answer.index] = answer.generation
             if flight.answered is not None:
                 flight.answered(answer.index, answer.generation)

@@ -169,13 +169,6 @@ class SampleTable:
         self.repetition_penalty[slots] = sampling.repetition_penalty
         return slots
 
-    def newest(self, slot: int) -> tuple[str, int, Generation]:
-        """The same as `close`, of the last token alone."""
-        request, last = self.requests[slot], slice(self.position[slot] - 1, self.position[slot])
-        assert request is not None
-        columns = (values[slot, last].copy() for values in (self.tokens, self.log_probs, self.versions))
-        return request.request_id, int(self.index[slot]), Generation(*columns, finish_reason="moved", routes=None)
-
     def close(self, slot: int, reason: FinishReason) -> tuple[str, int, Generation]:
         """Frees a slot. The id of its request, the number of its answer, and the answer."""
         request, count = self.requests[slot], self.position[slot]

@@ -261,17 +261,11 @@ class SglangStrategy(EngineStrategy):
             rid=name,
             extra_key=self._cache_key,
             return_routed_experts=self._reported_routes is not None,
-            stream=request.on_tokens is not None,
         )
-        answer: Any = None
-        num_told = 0
         try:
             async with self._failures():
-                async for answer in self._running().tokenizer_manager.generate_request(engine_request):
-                    if answer["meta_info"]["finish_reason"] is None:
-                        new = answer["meta_info"]["output_token_logprobs"][num_told:]
-                        token_ids, log_probs = [token_id for _, token_id, *_ in new], [each for each, *_ in new]
-                        num_told += self._report(request, index, 0, token_ids, log_probs)
+                replies = self._running().tokenizer_manager.generate_request(engine_request)
+                answer = [reply async for reply in replies][-1]
         except asyncio.CancelledError:
             if not flight.is_aborted:
                 raise

@@ -54,12 +54,9 @@ if TYPE_CHECKING:
 _FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "abort"}
 
 
-def to_vllm(
-    sampling: SamplingParams, index: int, placeholders: tuple[int, ...] = (), tells: bool = False
-) -> VllmSamplingParams:
+def to_vllm(sampling: SamplingParams, index: int, placeholders: tuple[int, ...] = ()) -> VllmSamplingParams:
     """Parameters of sample `index` of a group, which is a request of its own: vLLM seeds the samples of one request
-    with seed + index, so that neighbouring seeds would share samples. `placeholders` end every answer. With `tells`
-    there is an output for every step, of all tokens so far."""
+    with seed + index, so that neighbouring seeds would share samples. `placeholders` end every answer."""
     from vllm.sampling_params import RequestOutputKind
     from vllm.sampling_params import SamplingParams as VllmSamplingParams
 
@@ -79,7 +76,7 @@ def to_vllm(
         detokenize=bool(sampling.stop_strings),
         skip_special_tokens=False,  # a stop string may name one
         include_stop_str_in_output=True,
-        output_kind=RequestOutputKind.CUMULATIVE if tells else RequestOutputKind.FINAL_ONLY,
+        output_kind=RequestOutputKind.FINAL_ONLY,
         skip_clone=True,
     )
 
@@ -206,18 +203,14 @@ class VllmStrategy(EngineStrategy):
 
     async def _sample(self, flight: InFlight, name: str, request: GenerationRequest, index: int) -> Generation:
         answers: list[Any] = []
-        tells, num_told = request.on_tokens is not None, 0
         for _ in range(_MOST_TRIES if request.media else 1):
             if flight.is_aborted:
                 return aborted_answer()
             async with self._failures():
                 prompt = await self._prompt(request)
-                parameters = to_vllm(request.sampling, index, self._vision.placeholders if self._vision else (), tells)
+                parameters = to_vllm(request.sampling, index, self._vision.placeholders if self._vision else ())
                 async for output in self._running().generate(prompt, parameters, name, lora_request=self._adapter()):
                     answers = output.outputs
-                    if tells and answers[0].finish_reason is None:
-                        (answer,) = answers
-                        num_told = self._report(request, index, num_told, answer.token_ids, answer.logprobs.logprobs)
             if not answers:
                 raise StrategyError(f"vllm did not reply to request {request.request_id}")
             if answers[-1].finish_reason != "error":

@@ -1,6 +1,5 @@
 """Answers that come in pieces: what is asked next, and what the whole is."""
 
-import pickle
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -67,25 +66,6 @@ def test_each_answer_stands_and_is_told_once_by_its_number() -> None:
     whole.receive(0, other)
     assert told == [1, 0]
     assert whole.answers() == [other, first]
-
-
-def test_what_somebody_has_read_stays_when_the_engine_dies() -> None:
-    read: list[list[int]] = []
-    along = replace(request(2), on_tokens=lambda number, so_far: read.append(so_far.token_ids.tolist()))
-    whole = Continuation(along)
-    assert pickle.loads(pickle.dumps(whole.missing()))[0].on_tokens is not None, "who reads along stays at home"
-    whole.read_along(1, generation([5], "moved", 3))
-    whole.read_along(1, generation([6, 7], "moved", 4))
-    assert asked(whole) == [("r~0@0", [0], 0), ("r~1@3", [1], 3)]
-    prefix = whole.missing()[1].prefix
-    assert (
-        prefix is not None
-        and prefix.policy_versions.tolist() == [3, 4, 4]
-        and prefix.log_probs.tolist() == [-5, -6, -7]
-    )
-    whole.receive(1, generation([5, 6, 7, 8], "moved"))  # handed over a token further
-    whole.read_along(1, generation([9], "moved"))
-    assert read == [[5], [5, 6, 7], [5, 6, 7, 8], [5, 6, 7, 8, 9]]
 
 
 def test_whole_and_surplus_answers_are_not_begun_again() -> None:
