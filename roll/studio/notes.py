@@ -4,7 +4,7 @@ shown."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -40,28 +40,45 @@ class Notes:
     def noted(self) -> Noted:
         """The notes as they are in the file now; none where it cannot be read."""
         try:
-            return Noted.model_validate(read_object(self._path))
+            return self._read()
         except (OSError, ValueError):
             return Noted()
 
     def write(self, what: str, key: str, text: str) -> None:
         """Keeps a text about a run among the `what`: notes, tags or names; an empty one takes it away."""
-        noted = self.noted
-        texts: dict[str, str] = getattr(noted, what)
-        texts.pop(key, None)
-        texts |= {key: text.strip()} if text.strip() else {}
-        self._save(noted)
+
+        def change(noted: Noted) -> dict[str, Any]:
+            others = {each: kept for each, kept in getattr(noted, what).items() if each != key}
+            return {what: others | ({key: text.strip()} if text.strip() else {})}
+
+        self._change(change)
 
     def archive(self, keys: Collection[str], is_archived: bool) -> None:
-        kept = [key for key in self.noted.archived if key not in keys]
-        self.choose(archived=[*kept, *keys] if is_archived else kept)
+        def change(noted: Noted) -> dict[str, Any]:
+            kept = [key for key in noted.archived if key not in keys]
+            return {"archived": [*kept, *keys] if is_archived else kept}
+
+        self._change(change)
 
     def choose(self, **changes: Any) -> None:
         """Changes fields as a whole, such as the columns."""
-        self._save(self.noted.model_copy(update=changes))
+        self._change(lambda _: changes)
 
-    def _save(self, noted: Noted) -> None:
+    def _read(self) -> Noted:
         try:
-            write_whole(self._path, noted.model_dump_json(indent=1) + "\n")
+            return Noted.model_validate(read_object(self._path))
+        except FileNotFoundError:
+            return Noted()
+
+    def _change(self, change: Callable[[Noted], dict[str, Any]]) -> None:
+        """Writes other values of fields. A file that cannot be read stays as it is, one that holds anything but notes
+        is set aside as .studio.json.bad."""
+        try:
+            try:
+                noted = self._read()
+            except ValueError:
+                noted = Noted()
+                self._path.replace(self._path.with_name(f"{NOTES_FILE}.bad"))
+            write_whole(self._path, noted.model_copy(update=change(noted)).model_dump_json(indent=1) + "\n")
         except OSError as error:
-            logger.warning("%s cannot be written: %s", self._path, error.strerror)
+            logger.warning("%s cannot be changed: %s", self._path, error.strerror)

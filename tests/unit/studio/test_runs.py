@@ -6,6 +6,7 @@ import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -122,14 +123,22 @@ def test_a_run_is_judged_again_only_when_its_files_say_more(tmp_path: Path, monk
     assert runs.glances()[0].reward == 0.75 and len(judged) == 2
 
 
-def test_notes_of_two_studios_are_kept(tmp_path: Path) -> None:
+def test_notes_of_two_studios_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = Notes(tmp_path), Notes(tmp_path)
     first.write("notes", "a", "one")
     second.write("notes", "b", "two")
     first.archive(["c"], True)
     assert (second.noted.notes, second.noted.archived) == ({"a": "one", "b": "two"}, ["c"])
-    (tmp_path / ".studio.json").write_text("{")
+    file = tmp_path / ".studio.json"
+    with monkeypatch.context() as patch:
+        patch.setattr("roll.studio.notes.read_object", Mock(side_effect=PermissionError(13, "Permission denied")))
+        first.write("notes", "a", "other")
+    assert second.noted.notes == {"a": "one", "b": "two"}
+    file.write_text('{"notes": {"a": "one"}, "columns": null}')
     assert second.noted.notes == {}
+    second.write("notes", "c", "three")
+    assert second.noted.notes == {"c": "three"}
+    assert json.loads(file.with_name(".studio.json.bad").read_text())["notes"] == {"a": "one"}
 
 
 def test_only_a_run_that_was_found_has_a_directory(tmp_path: Path) -> None:
