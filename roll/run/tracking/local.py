@@ -38,6 +38,8 @@ class JsonlTracker(Tracker):
     knows neither.
     """
 
+    asks_a_service = False
+
     def __init__(self, run: TrackedRun, settings: Mapping[str, Any]):
         self._directory = Path(settings.get("log_dir") or run.directory)
         self._directory.mkdir(parents=True, exist_ok=True)
@@ -138,6 +140,8 @@ def _put_aside(path: Path) -> None:
 class StdoutTracker(Tracker):
     """One line per step with every number, on standard output: for runs whose output is collected."""
 
+    asks_a_service = False
+
     def __init__(self, run: TrackedRun, settings: Mapping[str, Any]):
         del run, settings
 
@@ -160,6 +164,8 @@ def _short(value: Any) -> str:
 class TensorboardTracker(Tracker):
     """TensorBoard event files below `<directory>/tensorboard` (or `log_dir`); on resume TensorBoard forgets the steps
     that are run again."""
+
+    asks_a_service = False
 
     def __init__(self, run: TrackedRun, settings: Mapping[str, Any]):
         from torch.utils.tensorboard import SummaryWriter

@@ -5,9 +5,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 logger = logging.getLogger(__name__)
+
+_MOST_STEPS_LEFT_ALONE = 64
 
 Metrics = Mapping[str, float]
 """Numbers by name (docs/metrics.md)."""
@@ -50,7 +52,10 @@ class TrackedSample:
 
 
 class Tracker(ABC):
-    """Takes the metrics of each step. Steps never go back within a run."""
+    """Takes the metrics of each step. Steps never go back within a run. `asks_a_service`: a call may wait for minutes
+    before it fails."""
+
+    asks_a_service: ClassVar[bool] = True
 
     @abstractmethod
     def log(self, step: int, metrics: Metrics) -> None:
@@ -72,23 +77,24 @@ class Tracker(ABC):
 
 class Trackers(Tracker):
     """Several trackers as one. Watching a run must not end it: what one of them does not take is lost to it, said at
-    the first failure of several in a row."""
+    the first failure of several in a row. A service is left alone for 2^n steps after n of them."""
 
     def __init__(self, trackers: Mapping[str, Tracker]):
         self._trackers = dict(trackers)
-        self._failing: set[str] = set()
+        self._failures = dict.fromkeys(trackers, 0)  # in a row
+        self._asked_again = dict.fromkeys(trackers, 0)  # the step
 
     @property
     def names(self) -> Sequence[str]:
         """The trackers that took what they were last told."""
-        return tuple(name for name in self._trackers if name not in self._failing)
+        return tuple(name for name in self._trackers if not self._failures[name])
 
     def log(self, step: int, metrics: Metrics) -> None:
         numbers = {name: float(value) for name, value in metrics.items()}
-        self._each(f"at step {step}", lambda tracker: tracker.log(step, numbers))
+        self._each(f"at step {step}", lambda tracker: tracker.log(step, numbers), step)
 
     def samples(self, step: int, kind: str, samples: Sequence[TrackedSample]) -> None:
-        self._each(f"with samples of step {step}", lambda tracker: tracker.samples(step, kind, samples))
+        self._each(f"with samples of step {step}", lambda tracker: tracker.samples(step, kind, samples), step)
 
     def summary(self, values: Mapping[str, Any]) -> None:
         self._each("with the summary", lambda tracker: tracker.summary(values))
@@ -97,13 +103,17 @@ class Trackers(Tracker):
         self._each("while closing", lambda tracker: tracker.close(failed))
         self._trackers.clear()
 
-    def _each(self, when: str, do: Callable[[Tracker], None]) -> None:
+    def _each(self, when: str, do: Callable[[Tracker], None], step: int | None = None) -> None:
         for name, tracker in self._trackers.items():
+            if step is not None and step < self._asked_again[name]:
+                continue
             try:
                 do(tracker)
-                self._failing.discard(name)
+                self._failures[name] = 0
             except Exception as error:
-                if name not in self._failing:
+                if not self._failures[name]:
                     text = "tracker %s failed %s, and the run continues. %s: %s"
                     logger.warning(text, name, when, type(error).__name__, error)
-                self._failing.add(name)
+                self._failures[name] += 1
+                if step is not None and tracker.asks_a_service:
+                    self._asked_again[name] = step + 1 + min(2 ** self._failures[name], _MOST_STEPS_LEFT_ALONE)

@@ -123,13 +123,13 @@ def test_a_tracker_that_fails_ends_nothing_and_is_told_of_once(caplog):
     good, bad = Recording(), Recording(fail_at=(3, 4))
     trackers = Trackers({"bad": bad, "good": good})
     seen = []
-    for step in range(6):
+    for step in range(11):
         trackers.log(step, {"a/b": 1.0})
         seen.append(trackers.names)
     trackers.close(failed=True)
-    assert (good.steps, good.closed) == (list(range(6)), True)
-    assert bad.steps == [0, 1, 4, 5]
-    assert seen == [("bad", "good")] * 2 + [("good",)] * 2 + [("bad", "good")] * 2
+    assert (good.steps, good.closed) == (list(range(11)), True)
+    assert bad.steps == [0, 1, 10], "left alone for two steps, then for four"
+    assert seen == [("bad", "good")] * 2 + [("good",)] * 8 + [("bad", "good")]
     assert [record.getMessage() for record in caplog.records] == [
         "tracker bad failed at step 2, and the run continues. ConnectionError: service away"
     ]
