@@ -143,7 +143,10 @@ def _manifest_digest(value: dict[str, Any]) -> str:
 
 
 def _wrong_size(path: Path, size: int) -> str | None:
-    actual = path.stat().st_size if path.is_file() else None
+    try:
+        actual = path.stat().st_size if path.is_file() else None
+    except OSError as error:
+        return f"cannot be read ({reason(error)})"
     if actual == size:
         return None
     return "is missing" if actual is None else f"has {actual} bytes"

@@ -103,6 +103,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "bit of the state": (lambda c: flip_a_bit(c / STATE, 20), "driver_state.json has changed since it was written"),
     "order in the manifest": (lambda c: edit_manifest(c, order=9), "does not agree with its manifest_digest"),
     "file cut short": (lambda c: (c / MODEL).write_text("wei"), "model.bin has 3 bytes, but its manifest says 7"),
+    "file unreadable": (
+        lambda c: ((c / MODEL).unlink(), (c / MODEL).symlink_to("x" * 256)),
+        "model.bin cannot be read .File name too long.",
+    ),
     "file gone": (lambda c: (c / MODEL).unlink(), "model.bin is missing"),
     "no manifest": (lambda c: (c / MANIFEST).unlink(), "has no manifest.json"),
     "manifest cut short": (lambda c: (c / MANIFEST).write_text("{"), "manifest.json cannot be read"),
