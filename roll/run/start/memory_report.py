@@ -31,7 +31,7 @@ def memory_report(config: RunConfig, plan: RunPlan) -> MemoryReport:
 
     memory = memory_plan(plan.layout, facts, missing)
     if not memory.by_gpu and not memory.on_cpus:
-        return MemoryReport("", problems=tuple(room_problems(config)), facts=facts)
+        return MemoryReport("", room_problems=tuple(room_problems(config)), facts=facts)
     source = "gpu_memory_gb:" if memory_gb is not None else "gpu_memory_gb is not given and this machine's GPUs have"
     on_gpus = tuple(memory_problems(memory, gpu_bytes, None, source))
     on_hosts = tuple(memory_problems(memory, None, host_bytes, source)) if host_bytes is not None else ()
@@ -39,7 +39,8 @@ def memory_report(config: RunConfig, plan: RunPlan) -> MemoryReport:
         text=memory_text(memory, gpu_bytes, host_bytes),
         knows_gpus=gpu_bytes is not None,
         warnings=tuple(memory_warnings(memory, gpu_bytes, host_bytes)),
-        problems=(*(on_gpus if memory_gb is not None else ()), *on_hosts, *room_problems(config)),
+        problems=(*(on_gpus if memory_gb is not None else ()), *on_hosts),
+        room_problems=tuple(room_problems(config)),
         machine_problems=() if memory_gb is not None else on_gpus,
         facts=facts,
     )

@@ -89,22 +89,24 @@ class Foreseen:
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """`problems`: what cannot fit in the memory that the configuration names, or on the disk of its checkpoints.
-    `machine_problems`: in that of this machine's GPUs, where it names none. `knows_gpus`: there is
-    something to hold the figures against. `facts`: `RoleFacts` of the roles whose model is known."""
+    """`problems`: what cannot fit in the memory that the configuration names. `machine_problems`: in that of this
+    machine's GPUs, where it names none. `room_problems`: on the disk of its checkpoints, if there are more to come.
+    `knows_gpus`: there is something to hold the figures against. `facts`: `RoleFacts` of the roles whose model is
+    known."""
 
     text: str
     knows_gpus: bool = False
     warnings: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
     machine_problems: tuple[Problem, ...] = ()
+    room_problems: tuple[Problem, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def refusals(spec: PipelineSpec, loaded: Loaded, memory: MemoryReport, ignored: Collection[str] = NONE) -> list[str]:
     """Everything that stands against the run, all at once. Findings on `ignored` keys are left out."""
     problems = [*hub_problems(loaded.config, loads=True), *start_problems(spec, loaded.config, is_plan=False)]
-    problems += [*memory.problems, *memory.machine_problems]
+    problems += [*memory.problems, *memory.machine_problems, *memory.room_problems]
     return _problem_texts(problem for problem in problems if not {*problem.keys} & {*ignored})
 
 
@@ -116,7 +118,7 @@ def foreseen(
     config = loaded.config
     said = [each for feature in active(config) for each in feature.reports(config)]
     said += spec.hook_findings(spec.reports, (str, Problem), config)
-    problems = [*start_problems(spec, config, is_plan=True), *memory.problems]
+    problems = [*start_problems(spec, config, is_plan=True), *memory.problems, *memory.room_problems]
     problems += [] if options.elsewhere else hub_problems(config)
     problems += [replace(problem, of="machine") for problem in memory.machine_problems]
     problems += [each for each in said if isinstance(each, Problem)]
