@@ -19,10 +19,9 @@ from roll.configs.sections.cluster import StrategyArgs, WorkerConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_facts import VLLM_NOT_ON_CPU, VLLM_REFUSED, WITHOUT_PREFIXES
 from roll.configs.tables.roles import ROLES
-from roll.distributed.strategy.vllm.args import cpu_model_problems
+from roll.distributed.strategy.vllm.args import cpu_model_problems, model_problems
 from roll.models.loading import LoadedModel, load_policy
 from roll.models.tiny import build_tokenizer
-from roll.run.start.model_checks import engine_model_problems
 from roll.types.rollout import SamplingParams
 from tests.helpers.engines import forward_log_probs, prompt
 from tests.helpers.vllm_process import VllmProcess
@@ -260,6 +259,6 @@ def test_a_type_that_vllm_cannot_sample_from_is_refused_on_any_device(kind: str,
     strategy = StrategyArgs(strategy_name="vllm")
     choice = Choice(ROLES["actor_infer"], WorkerConfig(model_args=args_of(tmp_path), strategy_args=strategy))
     model = {"model_type": kind, "architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[kind]]}
-    (problem,) = engine_model_problems(choice, model)
+    (problem,) = model_problems(choice, model)
     assert f"vLLM cannot sample from {kind} models: {VLLM_REFUSED[kind]}. Use " in problem.text
     assert kind not in TYPES | FAR
