@@ -82,6 +82,19 @@ def test_beyond_the_limit_of_connections_requests_are_refused(monkeypatch: pytes
     beside(attack)
 
 
+def test_a_connection_without_a_whole_head_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_door, "HEAD_S", 0.3)
+
+    async def attack(server: Server) -> None:
+        for said in (b"", b"POST /v1/chat"):
+            reader, _ = await server.come(said)
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+        assert (await server.visit()).endswith(b"/visitor")
+
+    beside(attack)
+
+
 def test_every_server_is_behind_the_door() -> None:
     files = Path(roll.__file__).parent.rglob("*.py")
     makers = [file.name for file in files if re.search(r"uvicorn\.(Config|run)\(", file.read_text(encoding="utf-8"))]
