@@ -7,7 +7,8 @@ answer of L tokens that joins at count V ends at V + L, whatever else comes and 
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
+from bisect import insort
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
@@ -64,7 +65,7 @@ class Engine:
         self.slowness = 1.0
         self.stopped = ""  # why it stands still
         self.stamp = 0  # changes with whatever moves its next end
-        self.waiting = deque[Answer]()
+        self.waiting = list[Answer]()  # by the numbers of their groups, then as they came
         self._running: dict[Answer, None] = {}
         self._ends: list[tuple[float, int, Answer]] = []
         self._at = self._tokens = self._stall_s = 0.0
@@ -113,7 +114,7 @@ class Engine:
     def fill(self) -> None:
         """Starts what waits, as far as there are slots."""
         while self.waiting and len(self._running) < self._slots:
-            answer = self.waiting.popleft()
+            answer = self.waiting.pop(0)
             if answer.done:
                 self._prefill(math.ceil(answer.in_cache))
             elif answer.group not in self._cached:
@@ -132,7 +133,7 @@ class Engine:
             if answer in self._running:
                 self._leave(answer)
         kept = set(out)
-        self.waiting = deque(answer for answer in self.waiting if answer not in kept)
+        self.waiting = [answer for answer in self.waiting if answer not in kept]
         self._ends = [entry for entry in self._ends if entry[2] in self._running]
         heapify(self._ends)
         self.fill()
@@ -181,14 +182,15 @@ class Engine:
 
 class Engines:
     """All engines and the clock. A group goes to the engine with the fewest answers. Engines that leave their devices
-    hand over to those that stay, and what is more than their slots waits in one line meanwhile."""
+    hand over to those that stay, and what is more than their slots waits in one line meanwhile. Where groups wait the
+    smallest number is served first, as by `AnswerSlots` and `EngineChoice`."""
 
     def __init__(self, costs: Costs, count: int, slots: int | None):
         self.now = 0.0
         self.engines = [Engine(costs, slots, rank) for rank in range(count)]
         self.ended = list[Group]()
         """Groups whose answers have all ended, for whoever takes them from here."""
-        self._line = deque[list[Answer]]()
+        self._line = list[list[Answer]]()
         self._away = 0  # the first so many
         self._beside = costs.beside
         self._next: list[tuple[float, int, int]] = []  # a heap of ends: time, engine, its stamp
@@ -201,12 +203,12 @@ class Engines:
         return {state: sum(engine.seconds[state] for engine in self.engines) for state in states}
 
     def begin(self, group: Group) -> None:
-        self._line.append(group.answers)
+        self._queue(group.answers)
         self._dispatch()
 
     def give_up(self, groups: Iterable[Group]) -> None:
         gone = set(groups)
-        self._line = deque(answers for answers in self._line if answers[0].group not in gone)
+        self._line = [answers for answers in self._line if answers[0].group not in gone]
         self._touch(self.engines, lambda engine: engine.take_out(lambda answer: answer.group in gone))
         self._dispatch()
 
@@ -232,14 +234,18 @@ class Engines:
         if self._beside != 1:
             self._touch(self.engines, lambda engine: setattr(engine, "slowness", 1.0))
 
+    def wait(self, seconds: float) -> None:
+        """Time in which nobody works beside the engines."""
+        self._go_to(self.now + seconds)
+
     def leave(self, count: int) -> None:
         """The first engines leave their devices. If all do, they stand still with what they are at."""
         self._away = count
         leaving = self.engines[:count]
         if count < len(self.engines):
             self._touch(leaving)
-            moved = [answer for engine in leaving for answer in engine.take_out()]
-            self._line.extendleft([answer] for answer in reversed(moved))
+            for answer in [answer for engine in leaving for answer in engine.take_out()]:
+                self._queue([answer])
         self._touch(leaving, lambda engine: setattr(engine, "stopped", "away"))
         self._dispatch()
 
@@ -255,13 +261,17 @@ class Engines:
         work()
         self._touch(here, Engine.go_on)
 
+    def _queue(self, answers: list[Answer]) -> None:
+        insort(self._line, answers, key=lambda each: each[0].group.number)
+
     def _dispatch(self) -> None:
         open_ones = self.engines[self._away :] or self.engines
         while self._line:
             engine = min(open_ones, key=lambda each: each.num_open)
             if self._away and not engine.has_slots:
                 return
-            engine.waiting.extend(self._line.popleft())
+            for answer in self._line.pop(0):
+                insort(engine.waiting, answer, key=lambda each: each.group.number)
             self._touch([engine], Engine.fill)
 
     def _touch(self, engines: Iterable[Engine], change: Callable[[Engine], object] = lambda engine: None) -> None:

@@ -215,6 +215,6 @@ class _Played:
         self._are_away = leaves
         if leaves:
             self.engines.leave(self._setup.devices.num_leaving)
-        self.engines.spend(self._costs.turn_s)
+        self.engines.wait(self._costs.turn_s)
         if not leaves:
             self.engines.come_back()

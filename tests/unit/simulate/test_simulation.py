@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.configs.plan.batch_plan import RolloutBounds
+from roll.simulate.engines import Engines, Group
 from roll.simulate.setup import Costs, Devices, LogNormal, Setup
 from roll.simulate.simulation import Report, simulate
 from tests.unit.simulate.schedules import AT_ONCE, Given, costs, setup
@@ -56,6 +57,9 @@ def test_trainer_and_engine_slow_each_other_down_while_both_work() -> None:
     assert report.train_busy_s == pytest.approx(2.0 + 4.0 + 4.0 + 4.0)
     shared = setup([[4]], RolloutBounds(1), is_shared=True, costs=made)
     assert step_seconds(simulate(shared, 2, warmup=0)) == pytest.approx([6.0, 6.0])
+    turns = costs(turn_s=1.0, beside=2.0)
+    partly = setup([[2], [10]], RolloutBounds(1, 1, 1, 2), devices=Devices(1, 2, common=1), costs=turns)
+    assert step_seconds(simulate(partly, 1, warmup=0)) == pytest.approx([4.0]), "a turn takes its plain time"
 
 
 def test_shared_devices_freeze_the_tail_and_resume_it_in_the_next_step() -> None:
@@ -135,6 +139,14 @@ def test_prefills_and_growing_contexts_cost_their_seconds() -> None:
 def test_answers_take_their_slots_in_order() -> None:
     assert simulate(setup([[3, 5, 1]], SYNC, max_running=2), 2).step_s == pytest.approx(5.0)
     assert simulate(setup([[3, 5, 1]], SYNC, max_running=1), 2).step_s == pytest.approx(9.0)
+
+
+def test_waiting_groups_take_their_slots_by_their_numbers() -> None:
+    engines = Engines(costs(), 1, slots=1)
+    for number in (5, 7, 3):
+        engines.begin(Group(number, 0, 0, [2]))
+    engines.run_until(lambda: len(engines.ended) == 3)
+    assert [group.number for group in engines.ended] == [5, 3, 7]
 
 
 def test_a_tail_that_is_dropped_shortens_what_is_trained_and_the_engines_go_on_without_it() -> None:
