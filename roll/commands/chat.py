@@ -28,7 +28,7 @@ _INTERRUPTED = 130
 
 def run(argv: Sequence[str]) -> int:
     """Raises ConfigError for words that are no call, and for what is no model."""
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     if options.max_new_tokens < 1 or options.temperature < 0 or not 0 < options.top_p <= 1:
         raise ConfigError("--max_new_tokens is at least 1, --temperature at least 0, --top_p above 0 and at most 1.")
     from roll.run.saving.checkpoint import saved_model
@@ -79,7 +79,7 @@ def _lines() -> Iterator[str]:
             return
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="roll chat", usage=USAGE, allow_abbrev=False)
     parser.add_argument("model", metavar="MODEL", help="a directory, a hub id, a checkpoint or a run's output_dir")
     parser.add_argument("--system", help="system message, before the conversation")

@@ -22,7 +22,6 @@ from roll.configs.tables.presets import PRESETS
 from roll.errors import ConfigError
 from roll.run.kind import kind_of
 
-_FILES = {"config": FilesCompleter(("yaml", "yml")), "data": FilesCompleter(), "out": FilesCompleter()}
 _NAMES = {"algorithm": tuple(PRESETS), "strategy_name": tuple(STRATEGIES)}
 """Values of keys whose type is a text."""
 
@@ -33,9 +32,16 @@ class Overrides(BaseCompleter):
     def __call__(self, *, prefix: str, parsed_args: argparse.Namespace, **_: Any) -> Iterable[str]:
         try:
             tree = yaml.safe_load(Path(parsed_args.config).read_text(encoding="utf-8"))
-            return completed(kind_of(tree).config_class(), tree, prefix)
-        except (OSError, yaml.YAMLError, ConfigError):  # a message would stand in the middle of the line
+            return completed(kind_of(tree).config_class(), tree, prefix) if isinstance(tree, dict) else ()
+        except (OSError, ValueError, yaml.YAMLError, ConfigError):  # a message would stand in the middle of the line
             return ()
+
+
+_COMPLETERS = {
+    "config": FilesCompleter(("yaml", "yml")),
+    "overrides": Overrides(),
+    **dict.fromkeys(("data", "log", "model", "out", "words"), FilesCompleter()),
+}
 
 
 def complete() -> None:
@@ -49,9 +55,10 @@ def complete() -> None:
         os.environ["_ARGCOMPLETE"] = "2"  # the line begins with the second word
         parser = parser_of(command) if command.options else argparse.ArgumentParser()
         for action in parser._actions:  # argparse gives no other way to them
-            action.completer = _FILES.get(action.dest)  # type: ignore[attr-defined]
-        if any(action.dest == "config" for action in parser._actions):
-            parser.add_argument("overrides", nargs="*").completer = Overrides()  # type: ignore[attr-defined]
+            action.completer = _COMPLETERS.get(action.dest)  # type: ignore[attr-defined]
+        if {action.dest for action in parser._actions} & {"config", "overrides"} == {"config"}:
+            for place in range(len(words)):  # with nargs="*" none could stand behind an option
+                parser.add_argument(f"override_{place}").completer = Overrides()  # type: ignore[attr-defined]
         if words[1] == "explain":
             parser._actions[-1].completer = ChoicesCompleter(tuple(PRESETS))  # type: ignore[attr-defined]
     argcomplete.autocomplete(parser, append_space=len(words) < 4 or words[-1].startswith("-"))  # not behind a key

@@ -12,13 +12,13 @@ pairs (prompt_key, response_key, chosen_key ...)."""
 
 def run(argv: Sequence[str]) -> Iterator[str]:
     """The report, line by line. Raises ConfigError at its end with what is wrong with the rows."""
-    options = _parser().parse_intermixed_args(list(argv))
+    options = parser().parse_intermixed_args(list(argv))
     from roll.commands.data_check_report import report
 
     return report(options)
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="roll data check", usage=USAGE, allow_abbrev=False)
     parser.add_argument("check", choices=["check"], help="what to do")
     parser.add_argument("words", nargs="+", help="files, and key=value")

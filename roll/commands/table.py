@@ -72,7 +72,9 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         "roll.simulate.options:parser",
     ),
     "data": Subcommand(
-        "check FILE: show what its rows hold, and what is wrong with them", "roll.commands.data_check:run"
+        "check FILE: show what its rows hold, and what is wrong with them",
+        "roll.commands.data_check:run",
+        "roll.commands.data_check:parser",
     ),
     "eval": Subcommand(
         "measure a model or a checkpoint on a YAML's evaluation sets",
@@ -84,13 +86,21 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         "roll.commands.explain:run",
         "roll.commands.options:explain_parser",
     ),
-    "doctor": Subcommand("check this machine for a run, and say what to do", "roll.doctor.command:run"),
+    "doctor": Subcommand(
+        "check this machine for a run, and say what to do",
+        "roll.doctor.command:run",
+        "roll.doctor.command:doctor_parser",
+    ),
     "audit": Subcommand(
         "try a run's rewards on made-up responses: which earn what only right ones should?",
         "roll.doctor.audit:run",
         "roll.doctor.command:audit_parser",
     ),
-    "chat": Subcommand("talk to a model, or to one that a run has trained", "roll.commands.chat:run"),
+    "chat": Subcommand(
+        "talk to a model, or to one that a run has trained",
+        "roll.commands.chat:run",
+        "roll.commands.chat:parser",
+    ),
     "convert": Subcommand("convert Hugging Face models to Megatron checkpoints and back", "roll.commands.convert:main"),
     "report": Subcommand(
         "write one HTML file about runs, to look at offline",

@@ -28,7 +28,7 @@ is a problem, else 0; 2 for a wrong call. docs/doctor.md, docs/health.md."""
 def run(argv: Sequence[str]) -> int:
     """Shows findings as they come. The exit code: 0 none is a problem, 1 some are. Raises ConfigError for words that
     are no call."""
-    options = _parser().parse_intermixed_args(argv)
+    options = doctor_parser().parse_intermixed_args(argv)
     reported: list[Finding] = []
     config = str(options.config or "")
     is_run = bool(config) and Path(config).is_dir()
@@ -88,7 +88,7 @@ def _sections(options: argparse.Namespace) -> Iterator[Section]:
         yield Section("Errors in logs", {"logs": lambda: logs.log_findings(files)})
 
 
-def _parser() -> argparse.ArgumentParser:
+def doctor_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="roll doctor", usage=USAGE, allow_abbrev=False)
     parser.add_argument(
         "config",

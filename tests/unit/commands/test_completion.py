@@ -23,7 +23,12 @@ YAML = "examples/tiny-sort/tiny_sort.yaml"
             f"roll run {YAML} actor_train.training_args.lr_scheduler_type=co",
             {"constant", "constant_with_warmup", "cosine"},
         ),
+        (f"roll plan {YAML} --defaults seed=1 --elsewhere rollout_b", {"rollout_batch_size="}),
+        (f"roll doctor {YAML} rewards.", {"rewards.sort."}),
+        ("roll chat --dt", {"--dtype"}),
+        ("roll data check --tok", {"--tokenizer"}),
         ("roll run missing.yaml actor", set()),
+        ("roll run .gitignore actor", set()),
     ],
 )
 def test_a_word_is_completed(line: str, offered: set[str], tmp_path: Path) -> None:
