@@ -70,7 +70,6 @@ def test_the_demo_learns(lake_data: Path, start_run: StartRun):
     assert after > before + 0.25, (before, after)
     gaps = [row["train_infer/log_prob_diff_max"] for step, row in run.metrics.items() if step]
     assert max(gaps) < 1e-4, gaps  # rounding stays below 3e-5 in the whole demo
-    assert "success without a policy: random" in run.text
     of_set = {name.removeprefix("val/sampled/") for name in run.metrics[8] if name.startswith("val/sampled/")}
     assert {"reward_mean", "success_mean", "pass_at_4", "FrozenLakeHeldOut/success_mean"} <= of_set
     assert run.metrics[8]["val/sampled/success_mean"] < 1, "sampled episodes of the same seed differ"

@@ -61,7 +61,7 @@ def test_a_prompt_has_its_pictures_behind_handles_and_their_pixels_on_request(
 
 @pytest.mark.parametrize(
     ("content", "what"),
-    [(b"", "it is empty"), (b"\x89PNG\r\n\x1a\n" + b"0" * 40, "rows.jsonl:0"), (None, "it cannot be read")],
+    [(b"", "rows.jsonl:0"), (b"\x89PNG\r\n\x1a\n" + b"0" * 40, "rows.jsonl:0"), (None, "it cannot be read")],
     ids=["empty", "broken", "missing"],
 )
 def test_a_picture_that_cannot_be_shown_says_where_it_stands(
