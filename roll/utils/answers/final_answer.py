@@ -25,7 +25,8 @@ VALUE = re.compile(
     r"\$\$?(?P<dollars>[^$\n]{1,300})\$\$?|\\\((?P<round>[^\n]{1,300}?)\\\)|\\\[(?P<square>.{1,300}?)\\\]"
     r"|[(\[]-?[^()\[\]\n$]{1,60},[^()\[\]\n$]{1,60}[)\]]"
     r"|(?:\\(?:ln|log|sin|cos|tan|pi)\s+)?[-+\\$\u20ac\u00a3(){}\[\w./^*]{0,40}\d"
-    r"(?:[\w.:/^*+\\{}()\[\]%=!-]|,(?=\d)|\s*(?:\\times|\*|x)\s*(?=10[\^*])|\s(?=%|\\(?:frac|sqrt|pi)|\d+/\d)){0,200}",
+    r"(?:[\w.:/^*+\\{}()\[\]%=!-]|,(?=\d)|\s*(?:\\times|\*|x)\s*(?=10[\^*])|\s(?=%|\\(?:frac|sqrt|pi)|\d+/\d)){0,200}"
+    r"(?:\s(?:\w{1,9}illion|thousand|hundred|dozen)s?\b)?",
     re.DOTALL,
 )
 """A formula between marks of LaTeX, or a run of characters with a digit."""
@@ -34,11 +35,14 @@ JOINED = re.compile(r"[\s*]*,?[\s*]*(?P<by>and|or|\\approx)[\s*]+(?:[A-Za-z]\w?\
 MATHEMATICS = re.compile(r"(?:\\[A-Za-z]+|[A-Za-z](?![A-Za-z])|[^A-Za-z\\\n])+")
 MINUS = re.compile(r"\b(?:minus|negative)\s+(?=\$?\d)", re.IGNORECASE)
 AREA = re.compile(r"(?<=[\d$])\s*(?:[kcm]?m|ft|in|yd|mi|feet|meters|inches|units?)\s*\$?\^\s*\{?[23]\}?\$?")
+MARKUP = re.compile(r"</?[A-Za-z]+>|<<[^<>\n]*>>|^>[ \t]", re.MULTILINE)  # tags, sums of GSM8K, quotes
+ARROW = re.compile(r"[-=]+>")
 REMARK = re.compile(r"(?<=[\w$*%}])\s+\((?!(?:or|maybe|possibly)\b)[^()\n]*\)[.\s]*\Z")
+CORRECTED = re.compile(r"(?<=\d)[\s$*]*,\s+(?:and\s+)?not\s[^,;]*\Z")
 LISTED = re.compile(r"[\s*]*,[\s*]*(?:[A-Za-z]\w?\s*=\s*)?")
 HEDGED = re.compile(
     r"(?:\b(?:not|never|neither|nor|cannot|between|at least|at most|(?:more|less|greater|fewer) than)(?:\s+be)?"
-    r"|n't(?:\s+be)?|\\neq?|\u2260|!=|\\[lg]eq?|[<>\u2264\u2265])[\s$*]*\Z",
+    r"|\bone of[\d,\s$*]*|n't(?:\s+be)?|\\neq?|\u2260|!=|\\[lg]eq?|[<>\u2264\u2265])[\s$*]*\Z",
     re.IGNORECASE,
 )
 DENIED = re.compile(
@@ -155,15 +159,18 @@ def final_answer(text: str) -> tuple[str | None, Literal["boxed", "tag", "said",
 
 
 def answer_in_prose(text: str) -> str | None:
-    r"""The answer of a text without a box: the last number or formula behind "answer is", else the last number of the
-    text, with the formula that holds it, the values it is joined to, and a word that denies it. None if there is none.
+    r"""The answer of a text without a box, or of its last `<answer>`: the last number or formula behind "answer is",
+    else the last number of the text, with the formula that holds it, the values it is joined to, and a word that denies
+    it. None if there is none.
 
     Examples: "it costs $1,234.50 in all." -> "$1,234.50", "it is 4 or 5" -> "4 or 5", "it is not 5" -> "not 5",
     r"so it is $\sqrt{5}$" -> r"\sqrt{5}", "The answer is x." -> "x"
     """
+    tagged = last_tagged(text)
+    text = ARROW.sub(" \n ", MARKUP.sub(" ", text if tagged is None else tagged))
     text = AREA.sub(" ", MINUS.sub("-", written_out(text))).strip()
     said = last_said(text)
-    text = text if said is None else said
+    text = CORRECTED.sub("", text if said is None else said)
     remark = REMARK.search(text)
     if remark is not None and any(map(str.isdigit, text[: remark.start()])):  # 72 (48 + 24).
         text = text[: remark.start()]

@@ -29,10 +29,15 @@ _NO_UNIT = (
 )
 _SHORT = r"(?:[ckm]?m|k?g|mg|m?L|ml|ft|in|yd|mi|lbs?|oz|hrs?|mins?|mph|s|h)"
 _UNIT = re.compile(
-    r"(?<=[\d}%)])(?:\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})\s*[CF]?|\s*\\degree|\s*[\u20ac\u00a3]"
+    r"(?:(?<=[\d}%)])|(?<=illion)|(?<=thousand)|(?<=hundred))(?:\s*\^\s*(?:\\circ|\{\s*\\circ\s*\})\s*[CF]?|\s*\\degree|\s*[\u20ac\u00a3]"
     rf"|(?:\s+{_NO_UNIT}[A-Za-z\u00b5]{{2,}}\.?(?:\s*/\s*[A-Za-z]+)?(?:\^\{{?-?\d\}}?)?){{1,4}}"
     rf"|(?:\s*{_SHORT}|\s+[A-Z])(?:/[A-Za-z]+)?(?:\^\{{?-?\d\}}?)?)$"
 )
+_TEXT_UNIT = re.compile(
+    rf"(?<=[\d}})A-Za-z])\s*\\(?:text|textrm|mathrm|mbox)\s*\{{\s*(?![ie]\s*\}}){_NO_UNIT}"
+    r"(?:(?:square|cubic|sq|cu)\.?\s+)?[A-Za-z]+(?:/[A-Za-z]+)?\s*\}(?:\s*\^\s*\{?-?\d\}?)?[.\s$]*$"
+)
+_HALF = re.compile(r"\^\s*\{\s*0?\.5\s*\}")
 _PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])\s*")
 _ROW_GAP = re.compile(r"\\\\\s*\[[^\[\]]*\]")
 _MEMBER = re.compile(r"^\s*\\?[a-zA-Z]+\s*\\in\b\s*")
@@ -52,6 +57,10 @@ def normalized(text: str) -> str:
     text = re.sub(r"\\[dt]frac\b", r"\\frac", text).replace(r"\varnothing", r"\emptyset")
     text = _PLUS_MINUS.sub(r"\\pm ", _ROW_GAP.sub(r"\\\\", text))
     text = text.replace(r"\langle", "(").replace(r"\rangle", ")")
+    unit = _TEXT_UNIT.search(text)
+    if unit is not None and any(map(str.isdigit, text[: unit.start()])):  # 10\pi \text{ cm}^2
+        text = text[: unit.start()] + "$" * unit[0].count("$")
+    text = _HALF.sub(r"^{\\frac{1}{2}}", text)
     text = _MEMBER.sub("", _FONT.sub(r"\1", text)).strip()
     while (marked := _MARKS.fullmatch(text.rstrip(".,; "))) is not None:
         text = marked[marked.lastindex or 0].strip()

@@ -20,8 +20,9 @@ EQUALS = re.compile(r"(?<![<>!:])=|:=|\\equiv(?![A-Za-z])")
 APPROXIMATELY = re.compile(r"\\(?:approx|simeq)(?![A-Za-z])")
 NAME = re.compile(r"\\?[A-Za-z]+'*(?:_\{?\w+\}?)?(?:\s*\([A-Za-z0-9, ]*\))?|\([A-Za-z]+(?:,\s*[A-Za-z]+)+\)|[A-Za-z ]+")
 HEDGE = re.compile(
-    r"\b(?:not|neither|nor|never|cannot|maybe|perhaps|between|at least|at most|(?:more|less|greater|fewer) than)\b"
-    r"|n't\b|\\neq?(?![A-Za-z])|\\not(?![A-Za-z])|!=|\?"
+    r"\b(?:not|neither|nor|never|cannot|maybe|perhaps|between|one of|at least|at most"
+    r"|(?:more|less|greater|fewer) than)\b"
+    r"|n't\b|\\neq?(?![A-Za-z])|\\not(?![A-Za-z])|!=|\?|(?<![\d.])\d+\s*\\[lcd]?dots|\d\s*'"
 )
 NO_SCALAR = re.compile(r"^\s*(?:[(\[{]|\\\{)|\\begin\b|\\(?:pm|cup)(?![A-Za-z])|\\infty.*,")
 LOG = re.compile(r"\\log(?!\s*_)")
@@ -70,6 +71,9 @@ class MathEqual:
         sides = split(answer, APPROXIMATELY)
         if len(sides) > 1 and APPROXIMATELY.search(truth) is None:
             return self._are_about(sides) and any(self._equal(truth, side) for side in sides)
+        numbers = [number for side in split(answer, EQUALS) if (number := read_number(side)) is not None]
+        if not all(equal_numbers(numbers[-1], number, ABOUT) for number in numbers):  # 8 = 7
+            return False
         truth, answer = last_side(truth, answer), last_side(answer, truth)
         if (r"\ln" in truth) != (r"\ln" in answer):  # beside it \log is the natural one
             truth, answer = (LOG.sub(r"\\ln", text) for text in (truth, answer))

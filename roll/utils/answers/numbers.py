@@ -1,6 +1,7 @@
 r"""Plain numbers as people and files write them: read exactly, and compared.
 
 5  +5  -.5  5.  1,234.50  1\,000  $72  1.5e3  1.6 \times 10^{-19}  1/3  \frac{1}{3}  2\frac{1}{2}  50\%
+5 million  0.1\overline{6}
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ FLOAT_DIGITS, FLOAT_NOISE = 15, Fraction(1, 10**14)  # a float64 as text, and wh
 _CURRENCY = re.compile(r"^([-+]?)\s*(?:\\?\$|[\u20ac\u00a3\u00a5\u20b9])\s*")
 _PERCENT = re.compile(r"\s*(?:\\?%|\\text\s*\{\s*percent\s*\}|percent)$")
 _SPACED = re.compile(r"^([-+]?\d{1,3})((?:(?:\{,\}|,| )\d{3})+)(?!\d)")
+_SCALE = re.compile(r"(?<=\d)\s*(hundred|thousand|million|billion|trillion)$")
+_ZEROS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_REPEATING = re.compile(r"([-+]?)(\d*)\.(\d*)\\(?:overline|bar)\s*(?:\{(\d+)\}|(\d))")
 _DECIMAL = r"(?:\d+(?:\.\d*)?|\.\d+)"
 _NUMBER = re.compile(
     rf"(?P<sign>[-+]?)\s*(?:(?P<mantissa>{_DECIMAL})(?:[eE](?P<e>[-+]?\d+)"
@@ -56,7 +60,8 @@ def read_number(text: str) -> PlainNumber | None:
     text = text if percent is None else text[: percent.start()].strip()
     text = _CURRENCY.sub(r"\1", text)
     text = _SPACED.sub(lambda match: match[1] + re.sub(r"\D", "", match[2]), text)
-    number = _decimal(text) or _fraction(text)
+    text = _SCALE.sub(lambda match: f"e{_ZEROS[match[1]]}", text)
+    number = _decimal(text) or _fraction(text) or _repeating(text)
     if number is None or percent is None:
         return number
     return PlainNumber(number.value, number.decimals, number.digits, is_percent=True)
@@ -92,6 +97,16 @@ def _fraction(text: str) -> PlainNumber | None:
             return None
         value += int(match["whole"])
     return PlainNumber(-value if match["sign"] == "-" else value)
+
+
+def _repeating(text: str) -> PlainNumber | None:
+    r"""Example: r"0.1\overline{6}" is 1/6."""
+    match = _REPEATING.fullmatch(text)
+    if match is None:
+        return None
+    before, again = f"0{match[2]}{match[3]}", match[4] or match[5]
+    value = Fraction(int(before + again) - int(before), 10 ** len(match[3]) * (10 ** len(again) - 1))
+    return PlainNumber(-value if match[1] == "-" else value)
 
 
 def equal_numbers(truth: PlainNumber, answer: PlainNumber, tolerance: float | None = None) -> bool:
