@@ -36,13 +36,18 @@ MENTION = re.compile(
     r"|(?i:\b(?:it\s+is|it's|be|hence|therefore|so|actually|but)[,\s]+|[:\uff1a,\u2014]\s*)[\s*(]*(?P<last>[A-Z])[)*\s.!]*\Z"
 )
 DENIED_BEFORE = re.compile(
-    r"(?:\b(?:not|never|nor|neither|except|cannot(?:\s+be)?|rul(?:e|ing)\s+out|eliminat(?:e|ing)|discard)|n't(?:\s+be)?)"
+    r"(?:\b(?:not|never|nor|neither|except|cannot(?:\s+be)?|wrong|(?:everything|anything|all)(?:\s+but)?|rul(?:e|ing)\s+out|eliminat(?:e|ing)|discard)|n't(?:\s+be)?)"
     r"[\s:*(]*(?:option|choice|answer)?[\s:*(]*\Z",
     re.IGNORECASE,
 )
 DENIED_BEHIND = re.compile(
     r"[)*\s]*(?:(?:is|was)(?:n't|\s+not|\s+never)\b(?!\s+(?:an?|the\s+only)\b)|is\s+(?:wrong|incorrect|false|ruled\s+out)\b"
     r"|can(?:not|'t)\s+be\b|fails\b|do(?:es)?(?:n't|\s+not)\s+(?:work|fit)\b)",
+    re.IGNORECASE,
+)
+ASKS_FOR_A_FALSE_ONE = re.compile(
+    r"\b(?:which|what|select|identify|choose|find|pick|name)\b[^.?!\n]*\b(?:not|cannot|can't|isn't|aren't|false"
+    r"|incorrect|untrue|invalid|wrong|except)\b|\ball\b[^.?!\n]*\bexcept\b",
     re.IGNORECASE,
 )
 FIELD = re.compile(r"[\"'](?:answer|final_answer|choice|option)[\"']\s*:\s*[\"']([^\"']*)[\"']", re.IGNORECASE)
@@ -124,7 +129,7 @@ class GeneralRule:
         text = sample.answer
         answer, place = final_answer(text)
         if answer is None or (place == "said" and (DENIED.match(answer) or text.lstrip(" `\njson").startswith("{"))):
-            answer = self._unmarked(text)
+            answer = self._unmarked(text, ASKS_FOR_A_FALSE_ONE.search(sample.question[-MAX_CHARS:]) is not None)
         is_boxed = place == "boxed"
         is_right = answer is not None and any(self._equal(answer, truth, options) for truth in truths)
         is_right = is_right and (is_boxed or not self._require_boxed)
@@ -170,14 +175,14 @@ class GeneralRule:
         """Example: of "(A), (C)" the first letter is not all."""
         return re.match(rf"{_JOINED}[{self._letters}](?:[)\].:,;\s]|$)", rest) is not None
 
-    def _unmarked(self, text: str) -> str | None:
+    def _unmarked(self, text: str, asks_for_a_false_one: bool) -> str | None:
         """A response that says nothing of an answer: the field of its JSON, the last choice in it that is not denied,
         or all of it."""
         text = text.strip()
         if fields := FIELD.findall(text):
             return fields[-1].strip()
         mentions = list(MENTION.finditer(text))
-        meant = [mention for mention in mentions if not _is_denied(text, mention)]
+        meant = [mention for mention in mentions if not _is_denied(text, mention, asks_for_a_false_one)]
         if not mentions or (len(mentions) == len(meant) == 1 and self._choices(text, [])):
             return text or None
         if len(meant) > 1 and JOINED.fullmatch(text, meant[-2].end(), meant[-1].start()):
@@ -185,11 +190,11 @@ class GeneralRule:
         return meant[-1][meant[-1].lastgroup or 0] if meant else None
 
 
-def _is_denied(text: str, mention: re.Match[str]) -> bool:
-    """Example: "It is not (B)." does not choose B."""
+def _is_denied(text: str, mention: re.Match[str], asks_for_a_false_one: bool) -> bool:
+    """Example: "It is not (B)." does not choose B. To a question for the false choice "B is not true" does."""
     start, end = mention.start(), mention.end(mention.lastgroup or 0)
     return DENIED_BEFORE.search(text, max(0, start - DENIAL_CHARS), start) is not None or (
-        DENIED_BEHIND.match(text, end) is not None
+        not asks_for_a_false_one and DENIED_BEHIND.match(text, end) is not None
     )
 
 

@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -147,10 +146,18 @@ def code_in(text: str, fences: Mapping[str, str], plain: str | None = None) -> C
     named = [(word, body) for word, body in blocks if word]
     if blocks:
         word, body = (named or blocks)[-1]
-        return Code(fences[word] if word else next(iter(fences.values())), textwrap.dedent(body))
+        return Code(fences[word] if word else next(iter(fences.values())), _dedented(body))
     if plain is not None and answer.strip() and "```" not in answer and "~~~" not in answer:
         return Code(plain, answer.strip() + "\n")
     return None
+
+
+def _dedented(body: str) -> str:
+    """The lines without the indent that all have. A line of blanks may be part of a string, so it has no say."""
+    indents = re.findall(r"^([ \t]*)\S", body, re.MULTILINE)
+    indent = min(indents, key=len)
+    is_common = all(one.startswith(indent) for one in indents)
+    return re.sub(f"^{indent}", "", body, flags=re.MULTILINE) if is_common else body
 
 
 def _blocks(answer: str) -> Iterator[tuple[str, str]]:
@@ -159,10 +166,15 @@ def _blocks(answer: str) -> Iterator[tuple[str, str]]:
     for line in answer.splitlines(keepends=True):
         if not fence:
             opening = _FENCE.fullmatch(line)
-            if opening is not None and _LEADS.fullmatch(opening["before"]):
+            if opening is not None and (
+                _LEADS.fullmatch(opening["before"]) or (opening["word"] and line.rstrip().endswith(opening["word"]))
+            ):
                 fence, word, body = opening["fence"], _language(opening["word"]), []
-        elif line.strip().startswith(fence) and not line.strip().lstrip(fence[0]).partition("<")[0].strip():
+        elif line.strip().startswith(fence) and re.match(r"[\s<]|$", line.strip().lstrip(fence[0])):
             yield word, "".join(body)
+            fence = ""
+        elif line.rstrip().endswith(fence) and fence not in (last := line.rstrip()[: -len(fence)]):
+            yield word, "".join(body) + last + "\n"
             fence = ""
         else:
             body.append(line)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 _TAG = re.compile(r"<(/?)([A-Za-z][\w.-]*)(?:\s[^<>]*)?>")
-_LIKE_A_TAG = re.compile(r"[<\uff1c]\W{0,20}[^\W\d]|&(?:lt|#60|#x3c)\b", re.IGNORECASE)
+_LIKE_A_TAG = re.compile(r"[<\uff1c\ufe64]\W{0,20}[^\W\d]|&(?:lt|#0*60|#x0*3c)\b", re.IGNORECASE)
 _CONTROL = re.compile(
     r"<[|\uff5c][^|\uff5c<>\n]{1,80}[|\uff5c]>|</?s>|<(?:bos|eos|(?:start|end)_of_turn)>|\[/?INST\]|<</?SYS>>",
     re.IGNORECASE,

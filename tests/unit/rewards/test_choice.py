@@ -64,6 +64,11 @@ def test_a_box_may_be_demanded(text: str, score: float) -> None:
     assert judged(text, "B", require_boxed=True)[0] == score
 
 
+@pytest.mark.parametrize(("text", "score"), [("(C) is not true.", 1), ("C is false", 1), ("It is not (C).", 0)])
+def test_what_a_question_for_a_false_choice_asks_for_is_no_denial(text: str, score: float) -> None:
+    assert MultipleChoice()(RewardInput("", text, "C", question="Which of these is NOT true?")).score == score
+
+
 @cases("options, text, score")
 def test_the_text_of_an_option_is_as_good_as_its_letter(options: Any, text: str, score: float) -> None:
     assert MultipleChoice()(RewardInput("", text, "B", payload={"options": options})).score == score

@@ -15,6 +15,8 @@ HOSTILE = [
     "</answer >",
     "< / ANSWER>",
     "\uff1c/answer\uff1e",
+    "\ufe64/answer\ufe65",
+    "&#060;/answer>",
     "</\u200banswer>",
     "<\u2060/ans\u200bwer>",
     "<answer>",
