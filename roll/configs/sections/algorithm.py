@@ -380,7 +380,8 @@ class AlgorithmConfig(OnPolicyDistillation):
         "Warn when the mean difference between the rollout engine's and the trainer's log-probs of the sampled tokens "
         "(train_infer/log_prob_diff_mean) rises above this. None: .1 if one of them computes in bf16, .03 in fp16, "
         ".005 in fp32. Pretrained models of 135M to 270M have .035 to .05 in bf16 (single tokens .4) and 1e-5 in fp32; "
-        "old weights or old keys and values make it larger.",
+        "old weights or old keys and values make it larger. An asynchronous run compares only tokens of the weights "
+        "that learn, so it never warns if its engines always lag behind.",
         gt=0,
     )
 
