@@ -255,7 +255,6 @@ def _odd_override(draft: Draft, rng: random.Random) -> None:
     draft.overrides.append(
         rng.choice(
             ("", "=", "a", "=1", "~", "+", "--x", "-x", "a.=1", ".a=1", "a..b=1", "." * 50 + "=1",
-            "a" + ".a" * 400 + "=1",
              "hydra.run.dir=x", "hydra=1", "defaults=[]", "defaults.0=x", "a=" + "[" * 400, "a={" * 50, "a=${", "a=${b",
              "seed=1,2,3", "seed=range(1,5)", "seed=glob(*)", "seed=int(1.5)", "seed='1", 'seed="', "seed=\\", "a=b=c",
              "seed=\ud800", "\ud800=1", "é=1", "seed=" + "9" * 5000, "seed=[1,2", "seed={a:1", "seed={a:1}", "+seed",
