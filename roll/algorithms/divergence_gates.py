@@ -99,24 +99,3 @@ class PrefixBudget:
         quantile = torch.lerp(lower.double(), upper.double(), place - place.floor()).to(apart.dtype)
         quantile = torch.where(counts > 0, quantile, 0.0)  # of a row without response tokens it is infinite
         return (self.budget_scale * quantile).clamp(self.budget, 2 * self.budget)
-
-
-# --- from the keys of a YAML, as roll/configs/tables/policy_losses.py names them
-
-
-def dppo(
-    dppo_divergence: DPPODivergence, dppo_clip_low: float, dppo_clip_high: float, dppo_highest_weight: float
-) -> DivergenceGate:
-    return DivergenceGate(dppo_divergence, dppo_clip_low, dppo_clip_high, dppo_highest_weight)
-
-
-def cppo(
-    cppo_threshold: float,
-    cppo_weight_floor: float,
-    cppo_budget: float,
-    cppo_budget_quantile: float,
-    cppo_budget_scale: float,
-    cppo_highest_weight: float,
-) -> PrefixBudget:
-    budget = (cppo_budget, cppo_budget_quantile, cppo_budget_scale)
-    return PrefixBudget(cppo_threshold, cppo_weight_floor, *budget, cppo_highest_weight)

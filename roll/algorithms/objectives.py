@@ -194,7 +194,7 @@ def count_clipped(metrics: MetricSums, low: torch.Tensor, high: torch.Tensor, ma
     metrics.add("clip_high_fraction", num_high, num_tokens)
 
 
-# --- from the keys of a YAML, as roll/configs/tables/policy_losses.py names them
+# --- from the keys of a YAML, in the order of roll/configs/tables/policy_losses.py
 
 
 def ppo(
@@ -209,41 +209,13 @@ def ppo(
     return ClippedRatio(low, high, dual_clip_ratio_c if dual_clip_loss else None)
 
 
-def vanilla() -> PolicyGradient:
-    return PolicyGradient()
-
-
-def opmd(opmd_tau: float) -> PolicyGradient:
-    return PolicyGradient(opmd_tau)
-
-
 def clip_range(pg_clip: float, use_pg_clip_range: bool, pg_clip_low: float, pg_clip_high: float) -> tuple[float, float]:
     """How far the ratio may go below 1 and above."""
     return (pg_clip_low, pg_clip_high) if use_pg_clip_range else (pg_clip, pg_clip)
 
 
-def tis(tis_lower_bound: float, tis_upper_bound: float) -> BoundedWeight:
-    return BoundedWeight(tis_lower_bound, tis_upper_bound)
-
-
 def cispo(cispo_epsilon_low: float, cispo_epsilon_high: float, cispo_use_unified_mask: bool) -> BoundedWeight:
     return BoundedWeight(max(0.0, 1 - cispo_epsilon_low), 1 + cispo_epsilon_high, cispo_use_unified_mask)
-
-
-def topr(topr_positive_weight: float, topr_negative_weight: float) -> TaperedWeight:
-    return TaperedWeight(topr_positive_weight, topr_negative_weight)
-
-
-def kimi15(kimi15_tau: float) -> SquaredPenalty:
-    return SquaredPenalty(kimi15_tau)
-
-
-def sapo(sapo_tau_positive: float, sapo_tau_negative: float) -> SoftGate:
-    return SoftGate(sapo_tau_positive, sapo_tau_negative)
-
-
-def gmpo(gmpo_clip_low: float, gmpo_clip_high: float) -> ClippedGeometricMean:
-    return ClippedGeometricMean(gmpo_clip_low, gmpo_clip_high)
 
 
 # Clip-Cov and KL-Cov (Cui et al., arXiv 2505.22617): what is done to the few tokens that take entropy from the policy.
@@ -385,24 +357,20 @@ def _chosen(tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
     return chosen
 
 
-# --- from the keys of a YAML, as roll/configs/tables/policy_losses.py names them
+# --- from the keys of a YAML, in the order of roll/configs/tables/policy_losses.py
 
 
 def clip_cov(
-    clip_cov_ratio: float,
-    clip_cov_lb: float,
-    clip_cov_ub: float,
     pg_clip: float,
     use_pg_clip_range: bool,
     pg_clip_low: float,
     pg_clip_high: float,
+    clip_cov_ratio: float,
+    clip_cov_lb: float,
+    clip_cov_ub: float,
 ) -> ClippedCovariance:
     clipped = ClippedRatio(*clip_range(pg_clip, use_pg_clip_range, pg_clip_low, pg_clip_high))
     return ClippedCovariance(clip_cov_ratio, clip_cov_lb, clip_cov_ub, clipped)
-
-
-def kl_cov(kl_cov_ratio: float, ppo_kl_coef: float) -> PenalizedCovariance:
-    return PenalizedCovariance(kl_cov_ratio, ppo_kl_coef)
 
 
 # Policy gradients that a gate on the ratio of new to old policy switches off, token by token.
@@ -474,25 +442,3 @@ class ClippedLogRatio:
         detached = tokens.log_ratio.detach()
         count_clipped(metrics, tokens.mask & (detached < -bound), tokens.mask & (detached > bound), tokens.mask)
         return -tokens.advantages * tokens.log_ratio.clamp(-bound, bound)
-
-
-# --- from the keys of a YAML, as roll/configs/tables/policy_losses.py names them
-
-
-def rec(
-    rec_clip_mode: RECClip,
-    rec_epsilon_low: float,
-    rec_epsilon_high: float,
-    rec_epsilon_low_prime: float,
-    rec_epsilon_high_prime: float,
-    rec_weight: RECWeight,
-    rec_weight_temp: float,
-    rec_regularizer: RECRegularizer,
-    rec_regularizer_coef: float,
-) -> RatioGate:
-    bounds = (rec_epsilon_low, rec_epsilon_high, rec_epsilon_low_prime, rec_epsilon_high_prime)
-    return RatioGate(rec_clip_mode, *bounds, rec_weight, rec_weight_temp, rec_regularizer, rec_regularizer_coef)
-
-
-def sppo(sppo_epsilon: float) -> ClippedLogRatio:
-    return ClippedLogRatio(sppo_epsilon)

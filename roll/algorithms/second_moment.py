@@ -87,8 +87,3 @@ class SecondMomentBound:
         moved = tokens.mask & (advantages * log_ratio > 0)
         metrics.add("second_moment_mean", (log_ratio.square() * moved).sum(), moved.sum())
         return -ratio_of(tokens.log_ratio).masked_fill(chosen, 0.0) * advantages
-
-
-def m2po(m2po_threshold: float) -> SecondMomentBound:
-    """The objective, from the keys of a YAML."""
-    return SecondMomentBound(m2po_threshold)

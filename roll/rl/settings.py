@@ -118,7 +118,7 @@ def _objective(config: AlgorithmConfig) -> Objective:
     if form.is_user_defined:
         return UserObjective(form.name, config.pg_args)
     build = cast(Callable[..., Objective], resolve(form.objective))
-    return build(**config.policy_keys(form))
+    return build(*config.policy_keys(form).values())
 
 
 def _correction(config: AlgorithmConfig) -> TrainInferCorrection | None:

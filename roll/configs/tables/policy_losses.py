@@ -25,8 +25,8 @@ def _nothing(*_: object) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class PolicyForm:
-    """One value of `pg_variant`. `objective`, package.module:object, is called with the values of `keys` by name and
-    gives what a token adds to the loss."""
+    """One value of `pg_variant`. `objective`, package.module:object, is called with the values of `keys` in their
+    order and gives what a token adds to the loss."""
 
     name: str
     objective: str
@@ -116,18 +116,18 @@ _ROWS = (
         (*_RANGE, "dual_clip_loss", "dual_clip_ratio_c"),
         warnings=_clip_warnings,
     ),
-    PolicyForm("vanilla", "roll.algorithms.objectives:vanilla", reads_ratio=False),
-    PolicyForm("opmd", "roll.algorithms.objectives:opmd", ("opmd_tau",), reads_ratio=False),
+    PolicyForm("vanilla", "roll.algorithms.objectives:PolicyGradient", reads_ratio=False),
+    PolicyForm("opmd", "roll.algorithms.objectives:PolicyGradient", ("opmd_tau",), reads_ratio=False),
     PolicyForm(
         "tis",
-        "roll.algorithms.objectives:tis",
+        "roll.algorithms.objectives:BoundedWeight",
         ("tis_lower_bound", "tis_upper_bound"),
         weighs_by_ratio=True,
         problems=_in_order("tis_lower_bound", "tis_upper_bound"),
     ),
     PolicyForm(
         "topr",
-        "roll.algorithms.objectives:topr",
+        "roll.algorithms.objectives:TaperedWeight",
         ("actor_train.topr_positive_weight", "actor_train.topr_negative_weight"),
         weighs_by_ratio=True,
     ),
@@ -139,41 +139,46 @@ _ROWS = (
     ),
     PolicyForm(
         "kimi15",
-        "roll.algorithms.objectives:kimi15",
+        "roll.algorithms.objectives:SquaredPenalty",
         ("kimi15_tau",),
         weighs_by_ratio=True,
         is_zero_without_advantage=False,
     ),
-    PolicyForm("gmpo", "roll.algorithms.objectives:gmpo", ("gmpo_clip_low", "gmpo_clip_high"), weighs_by_ratio=True),
     PolicyForm(
-        "sapo", "roll.algorithms.objectives:sapo", ("sapo_tau_positive", "sapo_tau_negative"), weighs_by_ratio=True
+        "gmpo",
+        "roll.algorithms.objectives:ClippedGeometricMean",
+        ("gmpo_clip_low", "gmpo_clip_high"),
+        weighs_by_ratio=True,
+    ),
+    PolicyForm(
+        "sapo", "roll.algorithms.objectives:SoftGate", ("sapo_tau_positive", "sapo_tau_negative"), weighs_by_ratio=True
     ),
     PolicyForm(
         "rec",
-        "roll.algorithms.objectives:rec",
+        "roll.algorithms.objectives:RatioGate",
         ("rec_clip_mode", *_REC_RANGE, *_REC_TERMS),
         weighs_by_ratio=True,
         regularizer="rec_regularizer",
         problems=_ring_problems,
     ),
-    PolicyForm("sppo", "roll.algorithms.objectives:sppo", ("sppo_epsilon",), weighs_by_ratio=True),
+    PolicyForm("sppo", "roll.algorithms.objectives:ClippedLogRatio", ("sppo_epsilon",), weighs_by_ratio=True),
     PolicyForm(
         "dppo",
-        "roll.algorithms.divergence_gates:dppo",
+        "roll.algorithms.divergence_gates:DivergenceGate",
         ("dppo_divergence", "dppo_clip_low", "dppo_clip_high", "dppo_highest_weight"),
         reads_probabilities=True,
         weighs_by_ratio=True,
     ),
     PolicyForm(
         "cppo",
-        "roll.algorithms.divergence_gates:cppo",
+        "roll.algorithms.divergence_gates:PrefixBudget",
         _CPPO,
         reads_probabilities=True,
         weighs_by_ratio=True,
     ),
     PolicyForm(
         "m2po",
-        "roll.algorithms.second_moment:m2po",
+        "roll.algorithms.second_moment:SecondMomentBound",
         ("m2po_threshold",),
         reads_probabilities=True,
         weighs_by_ratio=True,
@@ -190,7 +195,7 @@ _ROWS = (
     ),
     PolicyForm(
         "kl_cov",
-        "roll.algorithms.objectives:kl_cov",
+        "roll.algorithms.objectives:PenalizedCovariance",
         ("kl_cov_ratio", "ppo_kl_coef"),
         weighs_by_ratio=True,
         needs_old_log_probs=True,
