@@ -98,11 +98,6 @@ class AdvantageSettings:
     limits: tuple[float, float] | None = None  # normalised values are cut to this range, before reward_clip
     args: Mapping[str, Any] = field(default_factory=dict)  # of the estimator's function
 
-    def __post_init__(self) -> None:
-        estimator_of(self.estimator)
-        if self.reward_clip is not None and self.reward_clip <= 0:
-            raise ValueError(f"reward_clip must be above 0 or null, not {self.reward_clip}")
-
     def within_limits(self, values: np.ndarray) -> np.ndarray:
         return values if self.limits is None else np.clip(values, *self.limits)
 

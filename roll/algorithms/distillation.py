@@ -117,9 +117,7 @@ class DistillLoss:
     weight: float = 0.5
     aggregation: Aggregation = TOKEN_MEAN
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({"log_probs"})
+    needs = frozenset[Need]({"log_probs"})
 
     def __call__(self, outputs: TokenOutputs, batch: MicroBatch, scale: LossScale) -> tuple[torch.Tensor, MetricSums]:
         mask, metrics = batch.response_mask, MetricSums()

@@ -43,10 +43,6 @@ class Aggregation:
     mode: LossAggMode = "seq-mean-token-mean"
     scale_factor: float | None = None
 
-    def __post_init__(self) -> None:
-        if self.mode == "seq-mean-token-sum-norm" and not self.scale_factor:
-            raise ValueError("loss_agg_mode seq-mean-token-sum-norm needs a scale_factor")
-
     def total(self, values: torch.Tensor, mask: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
         """Sum what this micro batch adds to the numerator. `values` are [B, T] and 0 outside `mask`; weights None means
         1."""
@@ -74,9 +70,7 @@ class SupervisedLoss:
 
     aggregation: Aggregation = Aggregation("token-mean")
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({"log_probs"})
+    needs = frozenset[Need]({"log_probs"})
 
     def __call__(self, outputs: TokenOutputs, batch: MicroBatch, scale: LossScale) -> tuple[torch.Tensor, MetricSums]:
         mask, metrics = batch.response_mask, MetricSums()

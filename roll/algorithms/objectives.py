@@ -47,10 +47,6 @@ class ClippedRatio:
     high: float | None = 0.2
     dual_clip: float | None = None
 
-    def __post_init__(self) -> None:
-        if self.dual_clip is not None and self.dual_clip <= 1:
-            raise ValueError(f"dual_clip must be above 1, not {self.dual_clip}")
-
     def __call__(self, tokens: PolicyTokens, metrics: MetricSums) -> torch.Tensor:
         ratio, (below, above) = ratio_of(tokens.log_ratio), self._out_of_range(tokens)
         objective = torch.minimum(ratio * tokens.advantages, ratio.clamp(*self._range) * tokens.advantages)

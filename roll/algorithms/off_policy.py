@@ -77,8 +77,6 @@ def spread(values: torch.Tensor, mask: torch.Tensor, granularity: Granularity) -
             totals = sums.scatter_add(1, segments, values)
             counts = sums.scatter_add(1, segments, mask.to(values.dtype))
             return (totals / counts.clamp(min=1)).gather(1, segments)
-        case _:
-            raise ValueError(f"unknown granularity {granularity!r}")
 
 
 def ratio_of(log_ratio: torch.Tensor) -> torch.Tensor:

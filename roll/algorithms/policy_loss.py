@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 
@@ -45,11 +45,6 @@ class PolicyLoss:
     correction: TrainInferCorrection | None = None
     old_is_rollout: bool = False
     max_lag: int = 0
-
-    def __post_init__(self) -> None:
-        if self.importance_sampling not in get_args(ImportanceSampling):
-            known = ", ".join(get_args(ImportanceSampling))
-            raise ValueError(f"importance_sampling must be one of {known}, not {self.importance_sampling!r}")
 
     @property
     def needs(self) -> frozenset[Need]:
@@ -152,9 +147,7 @@ class ValueLoss:
 
     value_clip: float | None = None
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({"values"})
+    needs = frozenset[Need]({"values"})
 
     def __call__(self, outputs: TokenOutputs, batch: MicroBatch, scale: LossScale) -> tuple[torch.Tensor, MetricSums]:
         mask, metrics = batch.response_mask, MetricSums()
@@ -210,9 +203,7 @@ class ExpertLoss:
     token_weights: TokenWeights = "none"
     aggregation: Aggregation = TOKEN_MEAN
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({"log_probs"})
+    needs = frozenset[Need]({"log_probs"})
 
     def __call__(self, outputs: TokenOutputs, batch: MicroBatch, scale: LossScale) -> tuple[torch.Tensor, MetricSums]:
         mask, metrics = batch.response_mask, MetricSums()

@@ -31,9 +31,7 @@ class DPOLoss:
     reference_free: bool = False
     sft_loss_coef: float = 0.0
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({"log_probs"})
+    needs = frozenset[Need]({"log_probs"})
 
     def __call__(self, outputs: TokenOutputs, batch: MicroBatch, scale: LossScale) -> tuple[torch.Tensor, MetricSums]:
         mask = batch.response_mask
@@ -72,9 +70,7 @@ class BradleyTerryLoss:
     the one token of a row that its response mask has (Bradley and Terry, 1952; the margin of Touvron et al., arXiv
     2307.09288)."""
 
-    @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({"values"})
+    needs = frozenset[Need]({"values"})
 
     def __call__(self, outputs: TokenOutputs, batch: MicroBatch, scale: LossScale) -> tuple[torch.Tensor, MetricSums]:
         values = inside(outputs.values, batch.response_mask, "BradleyTerryLoss", "values")

@@ -8,8 +8,6 @@ import numpy as np
 from roll.errors import AlgorithmError, describe
 from roll.utils.imports import line_of
 
-MOST_SHOWN = 8
-
 
 def call_user(name: str, function: Callable[..., Any], *arguments: object, **keywords: object) -> Any:
     """Call the function and return its result. `name`, such as `adv_estimator: maxrl:max_rl`, begins the message when
@@ -33,11 +31,9 @@ def one_each(name: str, what: str, returned: object, rewards: np.ndarray, groups
     with np.errstate(over="ignore"):
         bad = np.flatnonzero(~np.isfinite(values.astype(np.float32)))  # advantages are float32
     if len(bad):
-        first = bad[0]
-        of_group = rewards[groups == groups[first]]
-        shown = " ".join(f"{reward:g}" for reward in of_group[:MOST_SHOWN]) + (" ..." * (len(of_group) > MOST_SHOWN))
+        of_group = rewards[groups == groups[bad[0]]].tolist()
         raise AlgorithmError(
-            f"{name} returned {values[first]} for {len(bad)} of {len(rewards)} {what}, first for the reward "
-            f"{rewards[first]:g} in a group with the rewards [{shown}]. Return 0 if there is nothing to learn."
+            f"{name} returned {values[bad[0]]} for {len(bad)} of {len(rewards)} {what}, first for the reward "
+            f"{rewards[bad[0]]:g} in a group with the rewards {of_group}. Return 0 if there is nothing to learn."
         )
     return values.astype(np.float64)

@@ -32,11 +32,10 @@ ReadTexts = Callable[[Row, DataArgs, str], Texts]
 @dataclass(frozen=True)
 class Places:
     """The data_args of a run by their YAML path. `learnt`: those that it learns from; it is evaluated on the others.
-    `reader`: makes what reads a row in a plan; None if a plan reads none. `has_responses`: its rows do."""
+    `has_responses`: its rows have some."""
 
     data_args: Mapping[str, DataArgs]
     learnt: str
-    reader: Callable[[], ReadTexts] | None = None
     has_responses: bool = True
 
     @property

@@ -31,7 +31,6 @@ class FeaturePlugin:
     - `machine_problems`: what this machine lacks; `model_problems`: what does not fit a model's config.json
     - `code_problems`: what is wrong with the user's code; `row_problems`: with rows of data, of this machine's files
       alone unless True
-    - `reports`: lines of a plan, or what stops a run
     - `choose_rows`: makes the choice among rows (`roll.datasets.chosen_rows.row_choice`)
     - `step_parts`: parts of a step of reinforcement learning (`roll.rl.parts`), which come before its records
     - `plan_rows`: rows of the printed plan about a step, with config.json of the roles whose model is on this machine
@@ -48,7 +47,6 @@ class FeaturePlugin:
     model_problems: Callable[[Choice, Mapping[str, Any]], Iterable[Problem]] = _nothing
     code_problems: Callable[[RunConfig], Iterable[Problem | str]] = _nothing
     row_problems: Callable[[RunConfig, bool], Iterable[Problem | str]] = _nothing
-    reports: Callable[[RunConfig], Iterable[Problem | str]] = _nothing
     step_parts: Callable[[Any, Any], Iterable[Any]] = _nothing
     choose_rows: Callable[[Any, str, Any, Any], Any] | None = None
     plan_rows: Callable[[RunConfig, RunPlan, Mapping[str, Mapping[str, Any]]], Iterable[tuple[str, ...]]] = _nothing

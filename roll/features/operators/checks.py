@@ -14,7 +14,6 @@ from roll.configs.sections.operators import (
     OPERATORS,
     DataJuicerArgs,
     DeduplicateArgs,
-    LengthArgs,
     PassRateArgs,
     QualityArgs,
     data_juicer_op,
@@ -86,43 +85,20 @@ def _text(row: OperatorRow, column: str | None, key: str) -> str:
     return value
 
 
-# Arguments of operators that would be ignored, and operators that would keep every row.
-
-
-def unused_arguments(args: Settings) -> Iterator[str]:
-    """Yield arguments of an operator that have no effect, each text to follow the path of the operator's `args`."""
-    fields_set = args.model_fields_set
+def _unused_arguments(args: Settings) -> Iterator[str]:
+    """Yield arguments that another one leaves without effect, each text to follow the path of `args`."""
     match args:
-        case DeduplicateArgs(similarity=1) if "ngram" in fields_set:
-            yield (
-                ".ngram does nothing with similarity: 1, which compares whole texts. Set similarity below 1, or "
-                "remove it."
-            )
-        case LengthArgs(min=0, max=None):
-            yield ": without min and max every row stays. Set one, or remove the operator."
+        case DeduplicateArgs(similarity=1):
+            idle, why = {"ngram"}, "with similarity: 1, which compares whole texts"
+        case PassRateArgs(rollouts=None):
+            idle, why = {"solved_at"}, "without rollouts: a column holds the rates themselves"
         case PassRateArgs():
-            yield from _of_pass_rate(args)
-        case QualityArgs():
-            yield from _of_quality(args)
-
-
-def _of_pass_rate(args: PassRateArgs) -> Iterator[str]:
-    set_fields = args.model_fields_set
-    if args.rollouts is not None and "column" in set_fields:
-        yield ".column does nothing with rollouts, which give the rates. Remove one of the two."
-    if args.rollouts is None and "solved_at" in set_fields:
-        yield ".solved_at does nothing without rollouts: a column holds the rates themselves. Remove it."
-    if args.min == 0 and args.max == 1 and args.missing != "drop":
-        yield ": without min and max every row stays. Set one, or remove the operator."
-
-
-def _of_quality(args: QualityArgs) -> Iterator[str]:
-    """A scorer without limits is of use: rows have its numbers."""
-    if args.scorer is None:
-        for name in sorted({"scorer_args", "batch_size"} & args.model_fields_set):
-            yield f".{name} does nothing without a scorer. Set scorer, or remove it."
-        if args.min is None and args.max is None and args.missing != "drop":
-            yield ": without min and max every row stays. Set one, or remove the operator."
+            idle, why = {"column"}, "with rollouts, which give the rates"
+        case QualityArgs(scorer=None):
+            idle, why = {"scorer_args", "batch_size"}, "without a scorer"
+        case _:
+            return
+    yield from (f".{name} does nothing {why}. Remove it." for name in sorted(idle & args.model_fields_set))
 
 
 def operator_problems(places: Places) -> Iterator[Problem]:
@@ -138,7 +114,7 @@ def operator_problems(places: Places) -> Iterator[Problem]:
             yield Problem(f"{place}.args.{problem.text}", (f"{at}.operators",))
         if checked.config is None:
             continue
-        for text in unused_arguments(checked.config) if not checked.problems else ():
+        for text in _unused_arguments(checked.config) if not checked.problems else ():
             yield Problem(f"{place}.args{text}", (f"{at}.operators",))
         args = checked.config.model_dump()
         low, high = args.get("min"), args.get("max")
@@ -198,13 +174,6 @@ def _places(config: RunConfig) -> Iterator[Places]:
         yield from (Places({at: args}, at) for at, args in config.mix.data_args.items())
 
 
-def _reports(config: RunConfig) -> Iterator[str | Problem]:
-    from roll.features.operators.choice import dry_report
-
-    for places in _places(config):
-        yield from dry_report(places) if places.reader is not None else ()
-
-
 def _choose(places: Places, key: str, read: ReadTexts, tokenizer: Any) -> Choose:
     from roll.features.operators.choice import row_choice
 
@@ -215,6 +184,5 @@ PLUGIN = FeaturePlugin(
     problems=lambda config: (each for places in _places(config) for each in operator_problems(places)),
     machine_problems=lambda config: (each for places in _places(config) for each in missing_packages(places.data_args)),
     code_problems=lambda config: (each for p in _places(config) for each in user_function_problems(p.data_args)),
-    reports=_reports,
     choose_rows=_choose,
 )

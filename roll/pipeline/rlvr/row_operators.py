@@ -7,7 +7,6 @@ from roll.datasets.loader import Row
 from roll.datasets.rows import Domain, RowReader
 from roll.pipeline.rlvr.rlvr_config import LEARNT, RLVRConfig
 from roll.rewards.table import reads_ground_truth, required_columns, row_checks
-from roll.run.saving.model_files import read_vision
 
 
 def data_domains(config: RLVRConfig) -> list[Domain]:
@@ -22,12 +21,7 @@ def data_domains(config: RLVRConfig) -> list[Domain]:
 
 
 def places(config: RLVRConfig) -> Places:
-    policy = config.actor_train.model_args
-
-    def reader() -> ReadTexts:
-        return read_texts(config, read_vision(policy))
-
-    return Places(config.data_args, LEARNT, reader, has_responses=False)
+    return Places(config.data_args, LEARNT, has_responses=False)
 
 
 def read_texts(config: RLVRConfig, vision: VisionModel | None = None) -> ReadTexts:

@@ -17,7 +17,7 @@ from roll.utils.imports import resolve
 
 
 def places(config: RowConfig) -> Places:
-    return Places(config.data_args, f"{config.learner}.data_args", lambda: _columns(config).texts)
+    return Places(config.data_args, f"{config.learner}.data_args")
 
 
 def file_problems(config: RowConfig) -> Iterator[Problem]:

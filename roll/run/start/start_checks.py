@@ -116,8 +116,7 @@ def foreseen(
     """Return the problems of a start that a plan can report. Reads files of this machine, imports what the YAML names
     of the user's code, and asks the Hugging Face hub for ids that are not in its cache."""
     config = loaded.config
-    said = [each for feature in active(config) for each in feature.reports(config)]
-    said += spec.hook_findings(spec.reports, (str, Problem), config)
+    said = spec.hook_findings(spec.reports, (str, Problem), config)
     problems = [*start_problems(spec, config, is_plan=True), *memory.problems, *memory.room_problems]
     problems += [] if options.elsewhere else hub_problems(config)
     problems += [replace(problem, of="machine") for problem in memory.machine_problems]

@@ -22,8 +22,6 @@ def test_estimators_are_those_of_the_docstring() -> None:
     torch.testing.assert_close(expected_gradient("k1"), torch.zeros_like(P), rtol=0, atol=1e-12)
     torch.testing.assert_close(expected_gradient("k2"), exact_gradient(reverse=True), rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(expected_gradient("k3"), exact_gradient(reverse=False), rtol=1e-9, atol=1e-12)
-    with pytest.raises(ValueError, match="unknown KL estimator 'full'"):
-        estimate_kl(P, Q, "full")  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("name", ["k1", "kl", "k3", "low_var_kl"])
@@ -60,7 +58,3 @@ def test_a_controller_drives_a_responsive_kl_to_its_target() -> None:
     assert 0.5 / controller.coef == pytest.approx(2.0, rel=0.05)
     controller = KLController(0.2)
     assert controller.update(np.inf, 10**6) is controller
-    with pytest.raises(ValueError, match="target_kl"):
-        KLController(0.2, target_kl=0.0)
-    with pytest.raises(ValueError, match="kl_horizon"):
-        KLController(0.2, target_kl=1.0, horizon=0)

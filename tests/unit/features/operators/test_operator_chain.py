@@ -146,17 +146,6 @@ def test_what_would_be_ignored_is_refused(operator: Any, said: str) -> None:
     assert problem.startswith(f"{TRAIN}.operators[0].args{said}"), problem
 
 
-def test_what_is_of_use_without_limits_is_not() -> None:
-    useful = [
-        entry("deduplicate", ngram=3, similarity=0.8),
-        entry("pass_rate", missing="drop"),
-        entry("pass_rate", rollouts="dumps", solved_at=0.5, min=0.1),
-        entry("quality", scorer="own:score", scorer_args={"a": 1}, batch_size=8),
-        entry("quality", missing="drop"),
-    ]
-    assert found(*useful) == []
-
-
 def test_the_yaml_has_no_problems_and_the_functions_choose_and_score(tmp_path: Path) -> None:
     page = (DOCS / "data.md").read_text(encoding="utf-8")
     shown = page.split("## Operators\n")[1].split("\n\n`operators`")[0]

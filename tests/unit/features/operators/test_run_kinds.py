@@ -8,7 +8,6 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from roll.configs.plan.batch_plan import build_plan
-from roll.features.operators.checks import PLUGIN
 from roll.pipeline.distill.distill_config import DistillConfig
 from roll.pipeline.distill.distill_pipeline import DistillPipeline
 from roll.pipeline.dpo.dpo_config import DPOConfig
@@ -64,10 +63,8 @@ def test_conversations(tmp_path: Path, tiny_model_dir: Path) -> None:
             "output_dir": str(tmp_path / "out"),
         }
     )
-    before = list(PLUGIN.reports(made))
     chosen, held_out = SFTPipeline(made, row_plan(made)).load_rows()
     assert len(chosen) == 1 and held_out is None
-    assert before == list(PLUGIN.reports(made)) and "1 more than 3 characters" in "\n".join(map(str, before))
 
 
 def test_rows_of_a_student(tmp_path: Path, tiny_model_dir: Path) -> None:
@@ -79,10 +76,8 @@ def test_rows_of_a_student(tmp_path: Path, tiny_model_dir: Path) -> None:
     made = DistillConfig.model_validate(
         {**roles, "student": {**roles["student"], "data_args": data_args}, "output_dir": str(tmp_path / "out")}
     )
-    before = list(PLUGIN.reports(made))
     chosen, _ = DistillPipeline(made, row_plan(made)).load_rows()
-    assert len(chosen) == 1 and "1 more than 3 characters" in "\n".join(map(str, before))
-    assert before == list(PLUGIN.reports(made))
+    assert len(chosen) == 1
 
 
 def test_pairs(tmp_path: Path, tiny_tokenizer: PreTrainedTokenizerFast) -> None:

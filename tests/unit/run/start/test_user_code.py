@@ -147,7 +147,7 @@ def own_modules(tmp_path: Path) -> Iterator[None]:
         ("own_estimators:ragged", ["returned a list that is not an array: ", TRIED]),
         (
             "own_estimators:divides",
-            ["returned nan for 8 of 24 attempts, first for the reward 0 in a group with the rewards [0 0 0 0"],
+            ["returned nan for 8 of 24 attempts, first for the reward 0 in a group with the rewards [0.0, 0.0, 0.0"],
         ),
         ("own_estimators:large", ["returned 1e+39 for 9 of 24 attempts, first for the reward 1 in a group", TRIED]),
         ("own_bare:x", ["own_bare failed with TypeError: write @estimator() with brackets", "(own_bare.py, line 3)"]),
@@ -204,7 +204,7 @@ def test_an_estimator_that_fails_in_a_step_names_the_rewards() -> None:
         group_advantages(np.array([1.0, np.nan, 4.0, -0.5]), np.array([7, 9, 9, 9]), settings)
     assert str(caught.value) == (
         "adv_estimator: own_estimators:negative returned nan for 1 of 3 attempts, first for the reward -0.5 in a group "
-        "with the rewards [4 -0.5]. Return 0 if there is nothing to learn."
+        "with the rewards [4.0, -0.5]. Return 0 if there is nothing to learn."
     )
     values, _ = group_advantages(np.array([1.0, np.nan, 4.0]), np.array([7, 9, 9]), settings)
     assert values.tolist() == [1, 0, 2]
