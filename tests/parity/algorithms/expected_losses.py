@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -108,25 +108,7 @@ def agrees(found: Gradient, direction: Gradient, least: float) -> None:
 
 # Policy losses: the policy gradient where nothing has moved, uphill where one update has been made.
 
-ON_POLICY = {
-    "ppo": 1.0,
-    "vanilla": 1.0,
-    "opmd": 0.5,  # 1 / (1 + tau)
-    "tis": 1.0,
-    "topr": 1.0,
-    "cispo": 1.0,
-    "kimi15": 1.0,
-    "gmpo": 1.0,
-    "sapo": 1.0,
-    "rec": 1.0,
-    "sppo": 1.0,
-    "dppo": 1.0,
-    "cppo": 1.0,
-    "m2po": 1.0,
-    "clip_cov": 1.0,
-    "kl_cov": 1.0,
-}
-"""Share of the gradient of the expected reward."""
+OPMD_SHARE = 0.5  # of the gradient of the expected reward: 1 / (1 + tau)
 AFTER_ONE = LOGITS + 0.2 * UPHILL / np.linalg.norm(UPHILL)
 
 
@@ -140,12 +122,8 @@ def step_of(name: str, now: np.ndarray, **keys: Any) -> Gradient:
 
 
 def raises_reward(name: str, **keys: Any) -> None:
-    same(step_of(name, LOGITS, **keys), ON_POLICY[name] * UPHILL)
+    same(step_of(name, LOGITS, **keys), (OPMD_SHARE if name == "opmd" else 1) * UPHILL)
     agrees(step_of(name, AFTER_ONE, **keys), numeric(expected_reward, AFTER_ONE), 0.6)
-
-
-def row_of(name: str, **keys: Any) -> Callable[[], None]:
-    return lambda: raises_reward(name, **keys)
 
 
 def favours_high_advantages() -> None:
@@ -210,13 +188,17 @@ def reverse(p: np.ndarray, q: np.ndarray) -> float:
     return kl(q, p)
 
 
-KL_LOSSES: dict[str, Callable[[], None]] = {
-    **dict.fromkeys(("k1", "kl"), lambda: same(kl_loss("k1"), np.zeros(6))),
-    **dict.fromkeys(("k2", "mse"), lambda: same(kl_loss("k2"), numeric(at_places(kl)))),
-    **dict.fromkeys(("k3", "low_var_kl"), lambda: same(kl_loss("k3"), numeric(at_places(reverse)))),
-    "abs": lambda: same(kl_loss("abs"), numeric(at_places(total_variation))),
-    "full": lambda: same(kl_loss("full"), numeric(at_places(kl))),
+OF_KL_LOSSES: dict[str, Callable[[np.ndarray, np.ndarray], float] | None] = {
+    **dict.fromkeys(("k1", "kl")),  # no gradient
+    **dict.fromkeys(("k2", "mse", "full"), kl),
+    **dict.fromkeys(("k3", "low_var_kl"), reverse),
+    "abs": total_variation,
 }
+
+
+def lowers_kl(name: KLLossEstimator) -> None:
+    divergence = OF_KL_LOSSES[name]
+    same(kl_loss(name), np.zeros(6) if divergence is None else numeric(at_places(divergence)))
 
 
 def penalty_step(name: KLEstimator, reference: np.ndarray) -> Gradient:
@@ -233,7 +215,10 @@ def of_responses(reference: np.ndarray) -> Gradient:
 
 
 def penalises(name: KLEstimator) -> None:
-    same(penalty_step(name, TARGET), -of_responses(TARGET))
+    if name in ("k1", "kl"):
+        same(penalty_step(name, TARGET), -of_responses(TARGET))
+    else:
+        does_not_pull(name)
 
 
 def does_not_pull(name: KLEstimator) -> None:
@@ -244,13 +229,6 @@ def does_not_pull(name: KLEstimator) -> None:
     pull = of_responses(LOGITS + near)
     assert (there @ pull < 0) != (back @ -pull < 0), "on one side it drives the policy away"
 
-
-KL_PENALTIES: dict[str, Callable[[], None]] = {
-    **dict.fromkeys(("k1", "kl"), lambda: penalises("k1")),
-    **dict.fromkeys(("k2", "mse"), lambda: does_not_pull("k2")),
-    **dict.fromkeys(("k3", "low_var_kl"), lambda: does_not_pull("k3")),
-    "abs": lambda: does_not_pull("abs"),
-}
 
 # Distillation: the named divergence, over the vocabulary and over the teacher's likeliest tokens and the rest.
 
@@ -292,15 +270,13 @@ def coarse(divergence: Callable[[np.ndarray, np.ndarray], float]) -> Callable[[n
 
 
 def distils(name: KdObjective) -> None:
-    same(distilled(name, 0), numeric(at_places(NAMED[name])))
-    same(distilled(name, 1), numeric(at_places(coarse(NAMED[name]))))
-
-
-def distils_adaptively() -> None:
-    """A mean of both directions, weighed place by place: it lowers each of them."""
+    """adaptive_kl is a mean of both directions, weighed place by place: it lowers each of them."""
     for top_k, wrap in ((0, lambda of: of), (1, coarse)):
-        for direction in (kl, reverse):
-            agrees(distilled("adaptive_kl", top_k), numeric(at_places(wrap(direction))), 0.8)
+        if name == "adaptive_kl":
+            for direction in (kl, reverse):
+                agrees(distilled(name, top_k), numeric(at_places(wrap(direction))), 0.8)
+        else:
+            same(distilled(name, top_k), numeric(at_places(wrap(NAMED[name]))))
 
 
 # Rows that are there before the run.
@@ -404,83 +380,53 @@ def raises_entropy() -> None:
     same(-gradient(loss, advantages=np.zeros(5)), numeric(at_places(entropy)))
 
 
-LOSS_SHELVES: dict[str, tuple[Collection[str], dict[str, Callable[[], None]]]] = {
-    "pg_variant": (POLICY_FORMS, {name: row_of(name) for name in ON_POLICY}),
-    "rec_clip_mode": (
-        get_args(RECClip),
-        {mode: row_of("rec", rec_clip_mode=mode) for mode in ("none", "one-side", "two-side", "ring")},
-    ),
-    "rec_weight": (
-        get_args(RECWeight),
-        {
-            "none": row_of("rec"),
-            "importance_sampling": row_of("rec", rec_weight="importance_sampling"),
-            "advantage": favours_high_advantages,
-        },
-    ),
-    "rec_regularizer": (
-        get_args(RECRegularizer),
-        {
-            "none": row_of("rec"),
-            "forward-kl": lambda: regularizes("forward-kl"),
-            "k2": lambda: regularizes("k2"),
-        },
-    ),
-    "dppo_divergence": (
-        get_args(DPPODivergence),
-        {kind: row_of("dppo", dppo_divergence=kind) for kind in ("tv", "kl")},
-    ),
-    "importance_sampling": (
-        get_args(ImportanceSampling),
-        {
-            "token": lambda: weighs("token"),
-            "seq": lambda: weighs("seq"),
-            "segment": lambda: weighs("segment"),
-            "product": lambda: weighs("product"),
-        },
-    ),
-    "loss_agg_mode": (
-        get_args(LossAggMode),
-        {
-            "token-mean": lambda: aggregates("token-mean"),
-            "seq-mean-token-mean": lambda: aggregates("seq-mean-token-mean"),
-            "seq-mean-token-sum": lambda: aggregates("seq-mean-token-sum"),
-            "seq-mean-token-sum-norm": lambda: aggregates("seq-mean-token-sum-norm"),
-        },
-    ),
-    "kl_loss_type": ((*get_args(KLEstimator), "full"), KL_LOSSES),
-    "kl_penalty": (get_args(KLEstimator), KL_PENALTIES),
-    "kd_objective": (
-        get_args(KdObjective),
-        {
-            "forward_kl": lambda: distils("forward_kl"),
-            "reverse_kl": lambda: distils("reverse_kl"),
-            "js_divergence": lambda: distils("js_divergence"),
-            "skewed_forward_kl": lambda: distils("skewed_forward_kl"),
-            "skewed_reverse_kl": lambda: distils("skewed_reverse_kl"),
-            "adaptive_kl": distils_adaptively,
-        },
-    ),
-    "runs on rows": (
-        [row.name for row in PRESETS.values() if row.pipeline in ("sft", "dpo")],
-        {
-            "sft": lambda: fits_data(SupervisedLoss(SUMS)),
-            "dpo": lambda: prefers("dpo"),
-            "cdpo": lambda: prefers("cdpo"),
-            "ipo": lambda: prefers("ipo"),
-        },
-    ),
-    "mix.token_weights": (
-        get_args(TokenWeights),
-        {"none": lambda: fits_data(ExpertLoss("none", SUMS)), "uncertain": fits_uncertain_tokens},
-    ),
-    "other losses": (
-        ("entropy_loss_coef", "reward model", "value_clip", "critic"),
-        {
-            "entropy_loss_coef": raises_entropy,
-            "reward model": models_rewards,
-            "value_clip": lambda: values_places(0.2),
-            "critic": lambda: values_places(None),
-        },
-    ),
+def rec_weighs(name: RECWeight) -> None:
+    if name == "advantage":
+        favours_high_advantages()
+    else:
+        raises_reward("rec", rec_weight=name)
+
+
+def rec_regularizes(name: RECRegularizer) -> None:
+    if name == "none":
+        raises_reward("rec")
+    else:
+        regularizes(name)
+
+
+def learns_from_rows(name: str) -> None:
+    if PRESETS[name].pipeline == "sft":
+        fits_data(SupervisedLoss(SUMS))
+    else:
+        prefers(name)
+
+
+def fits_weighed(name: TokenWeights) -> None:
+    if name == "none":
+        fits_data(ExpertLoss("none", SUMS))
+    else:
+        fits_uncertain_tokens()
+
+
+OTHERS: dict[str, Callable[[], None]] = {
+    "entropy_loss_coef": raises_entropy,
+    "reward model": models_rewards,
+    "value_clip": lambda: values_places(0.2),
+    "critic": lambda: values_places(None),
 }
+LOSS_SHELVES: dict[str, tuple[Iterable[str], Callable[[Any], None]]] = {
+    "pg_variant": (POLICY_FORMS, raises_reward),
+    "rec_clip_mode": (get_args(RECClip), lambda name: raises_reward("rec", rec_clip_mode=name)),
+    "rec_weight": (get_args(RECWeight), rec_weighs),
+    "rec_regularizer": (get_args(RECRegularizer), rec_regularizes),
+    "dppo_divergence": (get_args(DPPODivergence), lambda name: raises_reward("dppo", dppo_divergence=name)),
+    "importance_sampling": (get_args(ImportanceSampling), weighs),
+    "loss_agg_mode": (get_args(LossAggMode), aggregates),
+    "kl_loss_type": ((*get_args(KLEstimator), "full"), lowers_kl),
+    "kl_penalty": (get_args(KLEstimator), penalises),
+    "kd_objective": (get_args(KdObjective), distils),
+    "runs on rows": ([row.name for row in PRESETS.values() if row.pipeline in ("sft", "dpo")], learns_from_rows),
+    "mix.token_weights": (get_args(TokenWeights), fits_weighed),
+    "other losses": (OTHERS, lambda name: OTHERS[name]()),
+}
+"""Of each key its values, and what the expected update of one does."""

@@ -61,170 +61,94 @@ def rows_of(episodes: list[Episode], by_step: bool) -> RowMeta:
     )
 
 
-def returns(episode: Episode, gamma: float) -> list[float]:
-    found = [0.0] * len(episode.rewards)
-    for k in range(len(found)):
-        for later in range(k, len(found)):
-            found[k] += gamma ** (later - k) * episode.rewards[later]
+GAMMA, EPISODE_WEIGHT, STEP_WEIGHT = 0.8, 0.7, 0.4
+
+
+def returns(episode: Episode) -> list[float]:
+    places = range(len(episode.rewards))
+    return [sum(GAMMA ** (later - k) * episode.rewards[later] for later in places[k:]) for k in places]
+
+
+def total(episode: Episode) -> float:
+    return float(np.float32(sum(episode.rewards)))
+
+
+def slow(estimator: str, episodes: list[Episode], settings: AdvantageSettings, by_domain: bool) -> list[float]:
+    """What each turn of the episodes gets that did not fail; with grpo each episode, those that failed 0."""
+    mean, std = (scope not in (None, "none") for scope in (settings.norm_mean_type, settings.norm_std_type))
+    low, high = settings.limits or (-math.inf, math.inf)
+    alive, found = [e for e in episodes if not e.failed], list[float]()
+
+    def compared(value: float, others: list[float]) -> float:
+        centre = sum(others) / len(others)
+        out = value - centre if mean else value
+        if std and max(others) > min(others):
+            out /= math.sqrt(sum((o - centre) ** 2 for o in others) / (len(others) - 1)) + 1e-6
+        return min(max(out, low), high)
+
+    for episode in episodes:
+        if episode.failed:
+            found += [0.0] if estimator == "grpo" else []
+            continue
+        mates = [e for e in alive if e.group == episode.group]
+        scope = mates
+        if settings.norm_mean_type == "batch":
+            scope = [e for e in alive if not by_domain or e.domain == episode.domain]
+        whole = compared(total(episode), [total(e) for e in scope])
+        if estimator == "grpo":
+            found.append(whole)
+            continue
+        for state, value in zip(episode.states, returns(episode), strict=True):
+            if estimator == "gigpo":
+                same = [g for e in mates for s, g in zip(e.states, returns(e), strict=True) if s == state]
+                found.append(EPISODE_WEIGHT * whole + STEP_WEIGHT * compared(value, same))
+            else:
+                first = estimator == "agentic_reinforce"  # compared with first turns alone
+                others = [g for e in scope for g in (returns(e)[:1] if first else returns(e))]
+                found.append(compared(value, others))
     return found
 
 
-def normalised(value: float, others: list[float], mean: bool, std: bool) -> float:
-    centre = sum(others) / len(others)
-    spread = math.sqrt(sum((o - centre) ** 2 for o in others) / (len(others) - 1)) if len(others) > 1 else 0.0
-    if max(others) == min(others):
-        spread = 0.0
-    out = value - centre if mean else value
-    return out / (spread + 1e-6) if std and spread else out
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("std", [True, False])
-def test_gigpo(seed: int, std: bool) -> None:
-    episodes = random_episodes(seed)
-    meta = rows_of(episodes, by_step=True)
-    advantages = AdvantageSettings("gigpo", "default", "default" if std else None)
-    got, _ = turn_advantages(meta, EpisodeSettings(advantages, turn_gamma=0.9, episode_weight=0.7, step_weight=0.4))
-    expected = []
-    for episode in episodes:
-        if episode.failed:
-            continue
-        mates = [e for e in episodes if e.group == episode.group and not e.failed]
-        whole = normalised(
-            float(np.float32(sum(episode.rewards))), [float(np.float32(sum(e.rewards))) for e in mates], True, std
-        )
-        for state, value in zip(episode.states, returns(episode, 0.9), strict=True):
-            same = [g for e in mates for s, g in zip(e.states, returns(e, 0.9), strict=True) if s == state]
-            expected.append(0.7 * whole + 0.4 * normalised(value, same, True, std))
-    np.testing.assert_allclose(got, expected, atol=2e-6)
+PER_TURN = ("gigpo", "step_reinforce", "agentic_reinforce")
+"""Estimators whose loop is here."""
+LIMITS = (-1.0, 3.0)
+SCOPES: list[tuple[str | None, str | None, tuple[float, float] | None]] = [
+    *((None, None, None), ("default", "default", None), ("default", None, None)),
+    *(("group", None, None), ("batch", "batch", None), ("group", "group", None), ("batch", "batch", LIMITS)),
+]
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("mean, std", [(None, None), ("group", None), ("batch", "batch"), ("group", "group")])
 @pytest.mark.parametrize("by_domain", [True, False])
-def test_step_reinforce(seed: int, mean: str | None, std: str | None, by_domain: bool) -> None:
-    episodes = random_episodes(seed)
-    meta = rows_of(episodes, by_step=True)
-    settings = EpisodeSettings(AdvantageSettings("step_reinforce", mean, std), 0.8, by_domain=by_domain)  # type: ignore[arg-type]
-    got, _ = turn_advantages(meta, settings)
-    expected = []
-    for episode in (e for e in episodes if not e.failed):
-        for value in returns(episode, 0.8):
-            centred = normalised(
-                value, scope_of(episode, episodes, mean, by_domain, first=False, gamma=0.8), bool(mean), False
-            )
-            by = normalised(1.0, scope_of(episode, episodes, std, by_domain, first=False, gamma=0.8), False, True)
-            expected.append(centred * by if std else centred)
-    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=2e-6)
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("mean, std", [(None, None), ("group", None), ("batch", "batch"), ("group", "group")])
-@pytest.mark.parametrize("by_step", [True, False])
-def test_agentic_reinforce(seed: int, mean: str | None, std: str | None, by_step: bool) -> None:
-    episodes = random_episodes(seed)
-    meta = rows_of(episodes, by_step=by_step)
-    settings = EpisodeSettings(AdvantageSettings("agentic_reinforce", mean, std), turn_gamma=0.8)  # type: ignore[arg-type]
-    got, _ = turn_advantages(meta, settings)
-    expected = []
-    for episode in (e for e in episodes if not e.failed):
-        for value in returns(episode, 0.8):
-            centred = normalised(
-                value, scope_of(episode, episodes, mean, False, first=True, gamma=0.8), bool(mean), False
-            )
-            by = normalised(1.0, scope_of(episode, episodes, std, False, first=True, gamma=0.8), False, True)
-            expected.append(centred * by if std else centred)
-    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=2e-6)
-
-
-def scope_of(
-    episode: Episode, episodes: list[Episode], kind: str | None, by_domain: bool, first: bool, gamma: float
-) -> list[float]:
-    """The returns that a turn is compared with: of first turns, or of all."""
-    mates = [e for e in episodes if not e.failed]
-    if kind == "group":
-        mates = [e for e in mates if e.group == episode.group]
-    elif by_domain:
-        mates = [e for e in mates if e.domain == episode.domain]
-    return [g for e in mates for g in (returns(e, gamma)[:1] if first else returns(e, gamma))]
-
-
-def clipped(value: float) -> float:
-    return -1.0 if value < -1 else 3.0 if value > 3 else value
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("by_tag", [True, False])
-@pytest.mark.parametrize("estimator", ["grpo", "step_reinforce", "gigpo", "agentic_reinforce"])
-def test_asym_clip_cuts_what_is_normalised(seed: int, by_tag: bool, estimator: str) -> None:
-    """`asym_clip` over the step, or over the episodes of a tag (the groupings tags and inductive)."""
+@pytest.mark.parametrize(("mean", "std", "limits"), SCOPES)
+@pytest.mark.parametrize("estimator", ["grpo", *PER_TURN])
+def test_advantages_equal_the_loop_in_both_sample_forms(
+    estimator: str, mean: str | None, std: str | None, limits: tuple[float, float] | None, by_domain: bool, seed: int
+) -> None:
+    """`limits` are asym_clip's, of the step or of a tag's episodes."""
+    if estimator in ("step_reinforce", "agentic_reinforce") and mean == "default":
+        mean = std = None
     episodes = random_episodes(seed, groups=8, size=8)
     for tag in "ab":  # one far above and one far below the others of its tag: both limits bind
         high, low, *_ = (e for e in episodes if e.domain == tag and not e.failed)
         high.rewards[-1] += 100.0
         low.rewards[-1] -= 60.0
-    meta = rows_of(episodes, by_step=estimator != "grpo")
-    advantages = AdvantageSettings(estimator, "batch", "batch", limits=(-1.0, 3.0))  # type: ignore[arg-type]
-    settings = EpisodeSettings(advantages, 0.8, 0.7, 0.4, by_domain=by_tag)
-
-    def scope(episode: Episode) -> list[Episode]:
-        return [e for e in episodes if not e.failed and (not by_tag or e.domain == episode.domain)]
-
-    def whole(episode: Episode) -> float:
-        return float(np.float32(sum(episode.rewards)))
-
-    expected = []
-    for episode in episodes:
-        if episode.failed:
-            expected += [0.0] if estimator == "grpo" else []
-            continue
-        of_episode = clipped(normalised(whole(episode), [whole(e) for e in scope(episode)], True, True))
+    advantages = AdvantageSettings(estimator, mean, std, limits=limits)  # type: ignore[arg-type]
+    settings = EpisodeSettings(advantages, GAMMA, EPISODE_WEIGHT, STEP_WEIGHT, by_domain=by_domain)
+    expected = np.array(slow(estimator, episodes, advantages, by_domain))
+    by_steps = {"grpo": (True, False), "agentic_reinforce": (True, False)}.get(estimator, (True,))
+    for by_step in by_steps:
+        meta = rows_of(episodes, by_step)
         if estimator == "grpo":
-            expected.append(of_episode)
-            continue
-        for state, value in zip(episode.states, returns(episode, 0.8), strict=True):
-            if estimator == "gigpo":
-                mates = [e for e in episodes if e.group == episode.group and not e.failed]
-                same = [g for e in mates for s, g in zip(e.states, returns(e, 0.8), strict=True) if s == state]
-                expected.append(0.7 * of_episode + 0.4 * clipped(normalised(value, same, True, True)))
-            else:
-                first = estimator == "agentic_reinforce"
-                others = [g for e in scope(episode) for g in (returns(e, 0.8)[:1] if first else returns(e, 0.8))]
-                expected.append(clipped(normalised(value, others, True, True)))
-    if estimator == "grpo":
-        got, _ = episode_advantages(meta, settings)
-        assert got.min() == -1.0 and got.max() == 3.0
-    else:
-        got, _ = turn_advantages(meta, settings)
-    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=3e-6)
+            got, _ = episode_advantages(meta, settings)
+            want = expected[meta.trajectory_ids]
+            assert limits is None or (got.min(), got.max()) == limits
+        else:
+            got, want = turn_advantages(meta, settings)[0], expected
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=3e-6)
 
 
-def test_gigpo_weighs_states_of_its_own_task_as_they_are() -> None:
-    episodes = random_episodes(5)
-    meta = rows_of(episodes, by_step=True)
-    got, _ = turn_advantages(meta, EpisodeSettings(AdvantageSettings("gigpo", None, None), 0.9, 0.7, 0.4))
-    kept = [e for e in episodes if not e.failed]
-    np.testing.assert_allclose(
-        got, [0.7 * sum(e.rewards) + 0.4 * value for e in kept for value in returns(e, 0.9)], atol=2e-6
-    )
-    # The same state key in two groups: each is compared with its own group only.
+def test_gigpo_compares_a_state_within_its_own_group_alone() -> None:
     episodes = [Episode(g, "a", [r], [1], False) for g, r in ((0, 1.0), (0, 1.0), (1, 0.0), (1, 0.0))]
-    meta = rows_of(episodes, by_step=True)
-    got, _ = turn_advantages(meta, EpisodeSettings(AdvantageSettings("gigpo")))
+    got, _ = turn_advantages(rows_of(episodes, by_step=True), EpisodeSettings(AdvantageSettings("gigpo")))
     assert got.tolist() == [0.0, 0.0, 0.0, 0.0]
-
-
-@pytest.mark.parametrize("by_step", [True, False])
-def test_episode_advantages_do_not_depend_on_how_many_rows_an_episode_has(by_step: bool) -> None:
-    episodes = random_episodes(7)
-    meta = rows_of(episodes, by_step)
-    got, _ = episode_advantages(meta, EpisodeSettings(AdvantageSettings("grpo")))
-    for row, owner in enumerate(meta.trajectory_ids):
-        episode = episodes[owner]
-        mates = [e for e in episodes if e.group == episode.group and not e.failed]
-        want = 0.0 if episode.failed else normalised(sum(episode.rewards), [sum(e.rewards) for e in mates], True, True)
-        assert got[row] == pytest.approx(want, abs=3e-5)
-
-
-LOOPS = {"gigpo": test_gigpo, "step_reinforce": test_step_reinforce, "agentic_reinforce": test_agentic_reinforce}
-"""By estimator, for the test that every one has its loop."""

@@ -19,11 +19,10 @@ from roll.utils.imports import resolve
 from tests.helpers.configs import config, problems
 from tests.layout.source import REPOSITORY
 from tests.parity.algorithms.test_baselines_against_loops import BASELINES, COMPARED, OF_PARTS
-from tests.parity.algorithms.test_covariance_against_loops import OBJECTIVES as BY_COVARIANCE
+from tests.parity.algorithms.test_chosen_tokens_against_loops import OBJECTIVES as CHOOSE_TOKENS
 from tests.parity.algorithms.test_credit_against_loops import CREDIT, NORMS, WHITENED
-from tests.parity.algorithms.test_episodes_against_loops import LOOPS
+from tests.parity.algorithms.test_episodes_against_loops import PER_TURN
 from tests.parity.algorithms.test_losses_against_loops import CASES
-from tests.parity.algorithms.test_second_moment_against_loops import OBJECTIVES as BY_MOMENT
 from tests.parity.algorithms.test_token_baselines_against_loops import ESTIMATORS as TOKENS
 
 PAGE = (REPOSITORY / "docs" / "algorithms.md").read_text(encoding="utf-8")
@@ -50,7 +49,7 @@ def test_an_estimator_has_its_keys_its_function_and_its_line(row: Estimator) -> 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_an_estimator_has_its_loop_in_float64(row: Estimator) -> None:
     if row.function is not None:
-        known = {*LOOPS, *BASELINES, *COMPARED, *OF_PARTS}
+        known = {*PER_TURN, *BASELINES, *COMPARED, *OF_PARTS}
         assert row.name in known, "add its loop to tests/parity/algorithms"
     elif row.weighs_tokens:
         assert row.name in TOKENS
@@ -81,7 +80,7 @@ def test_a_policy_loss_has_its_keys_and_its_lines(form: PolicyForm) -> None:
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 def test_a_policy_loss_has_its_loop_in_float64(form: PolicyForm) -> None:
-    looped = [*(loss.objective for loss in CASES.values()), *BY_COVARIANCE.values(), *BY_MOMENT.values()]
+    looped = [*(loss.objective for loss in CASES.values()), *CHOOSE_TOKENS.values()]
     kinds = {type(objective).__name__ for objective in looped}
     assert type(objective_of(form)).__name__ in kinds, "add it to OBJECTIVES of test_losses_against_loops.py"
 
