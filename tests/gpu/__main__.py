@@ -19,7 +19,6 @@ from tests.gpu.report import Report, replace_section, section, store, stored_rep
 from tests.gpu.runner import REPOSITORY, Runner
 from tests.gpu.table import CHECKS, FIRST
 
-_OUTPUTS = ("report.json", "table.md", "pip_freeze.txt", "nvidia_smi.txt")
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FOLDER, PAGE, REPORTS = REPOSITORY / "reports", "gpu.md", "gpu"
 
@@ -43,23 +42,18 @@ def main(arguments: Sequence[str] | None = None, checks: Sequence[Check] = CHECK
         for check in chosen:
             _say(f"{check.name}: {why_skipped(check, here) or 'can run'}")
         return 0
-    writes_page = options.write_page or options.device == "cuda"
-    if not devices and not options.write_page:
-        _say("no GPU is visible (nvidia-smi, CUDA_VISIBLE_DEVICES). --device cpu rehearses without.")
-        return 2
-    if why_not := (_why_no_page(options.reports) if writes_page else "") or _why_not_emptied(options.out, names):
-        _say(why_not)
-        return 2
     if options.write_page:
         _write_page(options.reports, checks)
         return 0
-    try:
-        if options.out.exists():
-            shutil.rmtree(options.out)
-        options.out.mkdir(parents=True)
-    except OSError as error:
-        _say(f"--out: {error}")
+    if not devices:
+        _say("no GPU is visible (nvidia-smi, CUDA_VISIBLE_DEVICES). --device cpu rehearses without.")
         return 2
+    if options.out.exists():
+        if any(options.out.iterdir()) and not (options.out / "report.json").exists():
+            _say(f"--out: {options.out} holds what no run left there. Give a new directory")
+            return 2
+        shutil.rmtree(options.out)
+    options.out.mkdir(parents=True)
     report = Report(options.device, describe_machine(options.device, devices))
     save_environment(options.out)
     limit_s = 60 * options.minutes if options.minutes else math.inf
@@ -78,28 +72,6 @@ def _sharing(machine: Machine) -> int:
     """How many checks that measure no GPU are on one at a time: each takes two cores, and 2 GB of the GPU at most."""
     cores = len(os.sched_getaffinity(0))
     return max(1, min(6, cores // 2 // machine.num_gpus)) if machine.device == "cuda" else 1
-
-
-def _why_no_page(folder: Path) -> str:
-    """Why the page or the reports beside it cannot be written; empty if they can. Asked before the checks run."""
-    try:
-        replace_section((folder / PAGE).read_text(), section([], stored_reports(folder / REPORTS)))
-    except (OSError, ValueError) as error:
-        return f"--reports: {error}"
-    closed = [
-        path for path in (folder, folder / PAGE, folder / REPORTS) if path.exists() and not os.access(path, os.W_OK)
-    ]
-    return f"--reports: {closed[0]} is read-only" if closed else ""
-
-
-def _why_not_emptied(out: Path, names: Sequence[str]) -> str:
-    """Why --out is not the suite's to empty; empty if it is."""
-    if not out.exists():
-        return ""
-    if not out.is_dir():
-        return f"--out: {out} is no directory"
-    others = sorted({entry.name for entry in out.iterdir()} - {*names, *_OUTPUTS})
-    return f"--out: {out} holds {others[0]}, which no run left there. Give a new directory" if others else ""
 
 
 def _write_page(folder: Path, checks: Sequence[Check]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import math
 import os
 import sys
 import time
@@ -33,7 +32,6 @@ class Finding:
     says: tuple[str, ...]
     arguments: Mapping[str, Any] = field(default_factory=dict)
     on_gpus: tuple[str, ...] = ()
-    limit_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -45,8 +43,8 @@ class Fault:
     found: Mapping[str, Finding]
 
 
-def says(*parts: str, on_gpus: tuple[str, ...] = (), limit_s: float = 0.0, **arguments: Any) -> Finding:
-    return Finding(parts, arguments, on_gpus, limit_s)
+def says(*parts: str, on_gpus: tuple[str, ...] = (), **arguments: Any) -> Finding:
+    return Finding(parts, arguments, on_gpus)
 
 
 # Ways to break a function.
@@ -121,29 +119,6 @@ def _forget_in_megatron(optimizer: Any) -> None:
             _forget(part.optimizer)
 
 
-def _lose_gradients(parameters: Any) -> None:
-    for parameter in parameters:
-        if parameter.requires_grad:
-            parameter.register_hook(lambda gradient: gradient * 0)
-
-
-def _keep_a_copy(result: Any, strategy: Any, weights: Any) -> Any:
-    """Of the weights, beside them."""
-    strategy.copy_of_weights = [weight.detach().clone() for weight in weights]
-    return result
-
-
-def _at_rate(factor: float) -> Callable[..., tuple[Any, ...]]:
-    def change(module: Any, args: Any, *others: Any) -> tuple[Any, ...]:
-        return module, args.model_copy(update={"learning_rate": args.learning_rate * factor}), *others
-
-    return change
-
-
-def _change_a_weight(result: Any, strategy: Any, *arguments: Any) -> None:
-    next(iter(strategy.model.module.parameters())).data.mul_(1.2)
-
-
 def _as_at_first(read: Any) -> Any:
     """Every weight as it came the first time."""
     known: dict[str, Any] = {}
@@ -163,53 +138,16 @@ def _later(sample: Any) -> Any:
     return broken
 
 
-def _other_hashes(result: Any, *arguments: Any) -> None:
-    sampler: Any = sys.modules["sglang.srt.layers.sampler"]
-    hashes = sampler.murmur_hash32
-    sampler.murmur_hash32 = lambda *given: hashes(*given) ^ 1
-
-
 def _likeliest(result: Any, *arguments: Any) -> None:
     sampler: Any = sys.modules["sglang.srt.layers.sampler"]
     sampler.multinomial_with_seed = lambda logs, *_: logs.argmax(-1, keepdim=True)
-
-
-def _without_seeds(result: Any, *arguments: Any) -> None:
-    sampler: Any = sys.modules["sglang.srt.layers.sampler"]
-    sampler.multinomial_with_seed = lambda logs, *_: logs.exp().multinomial(1)
 
 
 def _lose_the_last_norm(result: Any, worker: Any) -> None:
     dict(worker.model_runner.get_model().named_parameters())["model.norm.weight"].data.zero_()
 
 
-def _one_as_at_first(read: Any) -> Any:
-    """One matrix of the last layer as it came the first time."""
-    known: dict[str, Any] = {}
-
-    def broken(flat: Any, index: Any) -> Any:
-        for name, tensor in read(flat, index):
-            is_old = name.endswith("layers.1.mlp.down_proj.weight")
-            yield name, known.setdefault(name, tensor.clone()) if is_old else tensor
-
-    return broken
-
-
-_NO_NUMBERS = _then(lambda output, *arguments: output * math.nan)
-
 FAULTS: tuple[Fault, ...] = (
-    Fault(
-        "packed rows have no window",
-        {
-            "roll.models.sequences.packed_attention:_band": _first(
-                lambda length, window, device: (length, length, device)
-            )
-        },
-        {
-            "packed-attention": says("output_gap", "gradient_gap"),
-            "families": says("log_prob_gap_max", "gradient_gap", kinds=["mistral"]),
-        },
-    ),
     Fault(
         "packed rows see those before them",
         {"roll.models.sequences.packed_attention:_row_by_row": _first(_as_one_row)},
@@ -218,16 +156,6 @@ FAULTS: tuple[Fault, ...] = (
             "train-fsdp2-packed": says("a row is off by"),
             "train-zero3-packed": says("a row is off by"),
         },
-    ),
-    Fault(
-        "attention of packed rows gives no numbers",
-        {"roll.models.sequences.packed_attention:_row_by_row": _NO_NUMBERS},
-        {"packed-attention": says("output_gap is nan", "gradient_gap is nan")},
-    ),
-    Fault(
-        "attention of trees gives no numbers",
-        {"roll.models.sequences.tree_attention:_merged": _then(lambda of, *_: (of[0] * math.nan, of[1]))},
-        {"tree-attention": says("output_gap_bf16 is nan", "gradient_gap_fp32 is nan")},
     ),
     Fault(
         "descendants see nothing above them in a tree",
@@ -252,15 +180,6 @@ FAULTS: tuple[Fault, ...] = (
         },
     ),
     Fault(
-        "trees are packs",
-        {
-            "roll.models.sequences.tree:forest_of": _first(
-                lambda keys, calls=None, least=32: (keys, calls, 10**9 if least else 0)
-            )
-        },
-        {"prefix-sharing": says("tokens_to_distinct"), "tree-updates": says("tokens_to_distinct")},
-    ),
-    Fault(
         "gradients are 10 % larger",
         {"roll.models.hf:TokenLogProbModel.forward": _then(_larger_gradients)},
         {
@@ -274,28 +193,6 @@ FAULTS: tuple[Fault, ...] = (
         },
     ),
     Fault(
-        "gradients of several ranks stay apart",
-        {
-            "roll.distributed.strategy.fsdp2.sharding:average_experts": _instead(None),
-            "roll.distributed.strategy.megatron.optimizer:_finalize": _instead(None),
-        },
-        {
-            name: says("gradient_difference")
-            for name in ("train-fsdp2-ep2", "train-megatron-tp2", "train-megatron-pp2", "train-megatron-cp2")
-        },
-    ),
-    Fault(
-        "updates take a 10 % larger rate",
-        {
-            "roll.distributed.strategy.optimizer:optimizer_of": _first(_at_rate(1.1)),
-            "roll.distributed.strategy.megatron.optimizer:Updater._set": _first(lambda of, rate: (of, 1.1 * rate)),
-        },
-        {
-            name: says("weight_difference")
-            for name in ("train-fsdp2", "train-zero3", "train-lora-zero2", "train-megatron", "lora-experts")
-        },
-    ),
-    Fault(
         "the last weight comes back from host memory as zeros",
         {"roll.distributed.strategy.host_copies:HostCopies.bring_back": _last_is_zero},
         {
@@ -305,34 +202,6 @@ FAULTS: tuple[Fault, ...] = (
             "memory-megatron": says("moved_after_trip"),
             "weight-copies": says("same_fraction"),
         },
-    ),
-    Fault(
-        "moments are lost on a trip to host memory",
-        {
-            "roll.distributed.strategy.fsdp2.train:Updater.load": _then(lambda _, of: _forget(of.optimizer)),
-            "roll.distributed.strategy.deepspeed.rank:Offload.to_device": _then(
-                lambda _, of, *states: _forget_in_deepspeed(of._engine)
-            ),
-            "roll.distributed.strategy.megatron.train:Offload.to_device": _then(
-                lambda _, of, *states: _forget_in_megatron(of._optimizer)
-            ),
-        },
-        {
-            name: says("trip_difference")
-            for name in ("train-fsdp2", "train-zero2", "train-zero3", "train-lora-fsdp2", "train-megatron-distributed")
-        },
-    ),
-    Fault(
-        "gradients are lost after a trip to host memory",
-        {
-            "roll.distributed.strategy.deepspeed.rank:Offload.to_device": _then(
-                lambda _, of, *states: _lose_gradients(of._engine.module.parameters())
-            ),
-            "roll.distributed.strategy.megatron.train:Offload.to_device": _then(
-                lambda _, of, *states: [_lose_gradients(chunk.module.parameters()) for chunk in of._chunks]
-            ),
-        },
-        {name: says("grad_norm_after_trip") for name in ("train-zero0", "train-megatron-packed", "memory-megatron")},
     ),
     Fault(
         "checkpoints come without moments",
@@ -353,29 +222,6 @@ FAULTS: tuple[Fault, ...] = (
         },
     ),
     Fault(
-        "gradients stay between updates",
-        {"torch.optim.optimizer:Optimizer.zero_grad": lambda zero: lambda of, set_to_none=True: zero(of, False)},
-        {"memory-fsdp2": says("held_to_planned")},
-    ),
-    Fault(
-        "a copy of the weights stays",
-        {
-            "roll.distributed.strategy.deepspeed.train:DeepSpeedTrainStrategy.train_step": _then(
-                lambda result, of, *_: _keep_a_copy(
-                    result, of, [getattr(weight, "ds_tensor", weight) for weight in of.model.module.parameters()]
-                )
-            ),
-            "roll.distributed.strategy.megatron.train:MegatronTrainStrategy.train_step": _then(
-                lambda result, of, *_: _keep_a_copy(result, of, [w for c in of.model.chunks for w in c.parameters()])
-            ),
-        },
-        {
-            "memory-zero2": says("held_to_planned"),
-            "memory-zero3": says("held_to_planned", settings={"stage": 3, "reduce_bucket_size": 100_000}),
-            "memory-megatron": says("held_to_planned"),
-        },
-    ),
-    Fault(
         "the temperature is ignored",
         {
             "roll.models.hf:LogProbHead.request": _first(lambda head, kind, temperature=1.0: (head, kind)),
@@ -387,53 +233,6 @@ FAULTS: tuple[Fault, ...] = (
         },
     ),
     Fault(
-        "log-probs are no numbers",
-        {"roll.models.hf:TokenLogProbModel.forward": _then(lambda of, *_: (of[0] * math.nan, *of[1:]))},
-        {
-            "score-hf": says("log_prob_gap_max is nan", "trip_difference is nan"),
-            "families": says(
-                "log_prob_gap_max is nan", "gradient_gap is nan", "bf16_gap_to_plain is nan", kinds=["mistral"]
-            ),
-            "train-fsdp2": says("not finite"),
-            "mfu-0.5b": says("not finite"),
-        },
-    ),
-    Fault(
-        "scorers come back with another weight",
-        {
-            "roll.distributed.strategy.hf.score:HfScoreStrategy.load_states": _then(_change_a_weight),
-            "roll.distributed.strategy.deepspeed.score:DeepSpeedScoreStrategy.load_states": _then(_change_a_weight),
-            "roll.distributed.strategy.fsdp2.score:Fsdp2ScoreStrategy.load_states": _then(_change_a_weight),
-        },
-        {name: says("trip_difference") for name in ("score-hf", "score-zero0", "score-fsdp2")},
-    ),
-    Fault(
-        "adapters of experts count 10 % more",
-        {
-            "roll.features.lora.experts:ExpertAdapters.__init__": _first(
-                lambda of, experts, names, rank, scale, dropout: (of, experts, names, rank, 1.1 * scale, dropout)
-            )
-        },
-        {"lora-experts": says("gradient_difference", "weight_difference")},
-    ),
-    Fault(
-        "given experts are not obeyed",
-        {"roll.models.routers:RouterReplay.give": _first(lambda of, routes: (of, None))},
-        {"router-replay": says("wrong_rows", "log_prob_gap_max")},
-    ),
-    Fault(
-        "decoded tokens stand one place further",
-        {
-            "roll.distributed.strategy.hf.decoder:Decoder.decode": _first(
-                lambda of, ids, positions, *others: (of, ids, positions + 1, *others)
-            )
-        },
-        {
-            "families": says("sampled_gap_max", kinds=["mistral"]),
-            "ipc-fsdp2": says("log_prob_gap_max", "gap_to_moved"),
-        },
-    ),
-    Fault(
         "exact passes are as large as their rows",
         {
             "roll.models.exact.sizes:multiple_of_tokens": _instead(1),
@@ -441,31 +240,6 @@ FAULTS: tuple[Fault, ...] = (
             "roll.distributed.strategy.hf.exact_decoder:ExactDecoder.check": _instead(None),
         },
         {"exact-passes": says("differing_tokens", kinds=["qwen2"])},
-    ),
-    Fault(
-        "a micro batch is left out",
-        {
-            "roll.distributed.strategy.fsdp2.train:Fsdp2TrainStrategy.train_step": _first(
-                lambda of, batches, *others: (of, batches[:-1] or batches, *others)
-            )
-        },
-        {"mfu-0.5b": says("grad_norm_to_plain")},
-    ),
-    Fault(
-        "updates take no step",
-        {"roll.distributed.strategy.optimizer:optimizer_of": _first(_at_rate(0.0))},
-        {
-            "mfu-0.5b": says("moved"),
-            "memory-fsdp2": says("moved_after_trip"),
-            "train-lora-fsdp2": says("moved_after_trip", "weight_difference"),
-            "ipc-lora-7b": says("moved"),
-            "run-hf_infer-lora": says("moved"),
-        },
-    ),
-    Fault(
-        "an update waits",
-        {"roll.distributed.strategy.fsdp2.train:Updater.step": _then(lambda facts, *_: time.sleep(0.5) or facts)},
-        {"mfu-0.5b": says("time_to_plain", on_gpus=("time_to_plain",))},
     ),
     Fault(
         "products of the head's gradient are 5 % larger",
@@ -486,24 +260,6 @@ FAULTS: tuple[Fault, ...] = (
             "run-vllm-shared-broadcast": says("log_prob_gap_mean", "log_prob_gap_max"),
             "run-sglang-shared-memory": says("log_prob_gap_mean", "log_prob_gap_max"),
             "engine-death": says("log_prob_gap_max", engine="hf_infer"),
-        },
-    ),
-    Fault(
-        "a sender reports the version of the start",
-        {
-            "roll.distributed.executor.weights.sender:WeightSender.send": _then(
-                lambda versions, *_: versions and [0 for _ in versions]
-            )
-        },
-        {"ipc-zero3": says("the sampler reports [0]"), "ipc-overlap": says("the samplers report [0, 0]")},
-    ),
-    Fault(
-        "engines keep a matrix that came first",
-        {"roll.distributed.weights.bucket:read_bucket": _one_as_at_first},
-        {
-            "ipc-fsdp2": says("log_prob_gap_max"),
-            "ipc-fsdp2-0.5b": says("gap_to_moved"),
-            "run-hf_infer-fsdp2": says("log_prob_gap_mean"),
         },
     ),
     Fault(
@@ -541,24 +297,9 @@ FAULTS: tuple[Fault, ...] = (
         {"learns-hf": says("validation_gain")},
     ),
     Fault(
-        "SGLang's kernel makes other hashes",
-        {"roll.distributed.strategy.sglang.patches:install_patches": _then(_other_hashes)},
-        {"sglang-hash": says("equal_fraction")},
-    ),
-    Fault(
         "SGLang takes the likeliest token for a sample",
         {"roll.distributed.strategy.sglang.patches:install_patches": _then(_likeliest)},
         {"sglang-hash": says("likeliest_fraction")},
-    ),
-    Fault(
-        "SGLang's samples do not follow their seeds",
-        {"roll.distributed.strategy.sglang.patches:install_patches": _then(_without_seeds)},
-        {"sglang-hash": says("repeated_fraction", "top_p_repeated_fraction")},
-    ),
-    Fault(
-        "SGLang's responses come late",
-        {"roll.distributed.strategy.sglang.generate:SglangStrategy._sample": _later},
-        {"engine-sglang-tp1": says("to_bare", on_gpus=("to_bare",))},
     ),
     Fault(
         "a broadcast group waits before it closes",
@@ -600,7 +341,6 @@ def broken_check(fault: Fault, check: Check) -> Check:
         function=f"{__name__}:broken",
         arguments={"fault": fault.name, "function": check.function, "arguments": arguments},
         limits=limits,
-        limit_s=finding.limit_s or check.limit_s,
     )
 
 

@@ -220,15 +220,6 @@ _REPEATS = Limit("a sample depends on its seed alone", least=1)
 SGLANG_HASH = {
     "equal_fraction": Limit("a seed gives the same samples on every engine", least=1),
     "time_fraction": Limit("one kernel against about 20 passes over 311 MB", most=0.5, cuda_only=True),
-    "seeded_to_unseeded": Limit(
-        "by arithmetic: joined into one pass, hashes and two logarithms in float64 move some 1.5 GB, a sample without "
-        "a seed 1 GB; a pass for each operation would move 5 GB and more",
-        most=4,
-        cuda_only=True,
-    ),
-    "top_p_seeded_to_unseeded": Limit(
-        "by arithmetic: both sort 39 million numbers, some 3 GB; seeds add 2 GB", most=2, cuda_only=True
-    ),
     "repeated_fraction": _REPEATS,
     "top_p_repeated_fraction": _REPEATS,
     "likeliest_fraction": Limit("samples are drawn: no token has .001 of a row", most=0.5),
@@ -263,15 +254,6 @@ HANDOVER_LARGE = _CONTROL | {
         most=0.25,
         cuda_only=True,
     ),
-}
-OVERLAP = {
-    "overlapped_to_in_turns": Limit(
-        "else time slices cost more than what is hidden, and buckets should be gathered in turns with their imports; "
-        "5 % for what clocks do",
-        most=1.05,
-        cuda_only=True,
-    ),
-    "weight_sync_gb": Limit("else nothing was sent", least=ABOVE_0),
 }
 HANDOVER_OF_ADAPTERS = HANDOVER_LARGE | {
     "gap_to_moved": _CONTROL["gap_to_moved"],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,6 +50,19 @@ SHAPE_OF_A_REHEARSAL = {
     "num_key_value_heads": 2,
     "vocab_size": 1024,
 }
+
+
+def seconds_of(work: Callable[[], object], times: int = 1) -> float:
+    """The mean of so many calls, with what they give the device to do."""
+    import torch
+
+    wait = torch.cuda.synchronize if torch.cuda.is_initialized() else lambda: None
+    wait()
+    started = time.perf_counter()
+    for _ in range(times):
+        work()
+    wait()
+    return (time.perf_counter() - started) / times
 
 
 class CannotRun(Exception):

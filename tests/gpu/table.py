@@ -22,61 +22,44 @@ _WAITING: dict[str, Any] = {"param_offload": True, "optimizer_offload": True}
 _ZERO3 = {"stage": 3, "stage3_param_persistence_threshold": 0}
 
 
-def _deepspeed(name: str, form: str, zero: dict[str, Any]) -> Check:
+def _train(kind: str, name: str, form: str, settings: dict[str, Any], *packages: str, **more: Any) -> Check:
+    """`more`: of the check's arguments `adapts` and `mixture`, the others its fields."""
+    of_check = {key: more.pop(key) for key in ("adapts", "mixture") if key in more}
+    end = "peft + torch, also after a trip to host memory; resumes"
+    if "adapts" not in of_check:
+        end = "HF + torch, also after a trip to host memory; resumes exactly"
+    shares = kind == "megatron" and settings == _SHARED
     return Check(
         name=f"train-{name}",
-        path=f"deepspeed_train, {form}: updates equal HF + torch, also after a trip to host memory; resumes exactly",
-        code="strategy/deepspeed/train.py",
+        path=f"{kind}_train, {form}: updates equal {end}",
         function=f"{HERE}.trainers:trains",
-        arguments={"kind": "deepspeed", "settings": zero},
-        limits=limits.TRAINER,
-        most_gpus=2,
-        packages=("deepspeed",),
-    )
-
-
-def _megatron(name: str, form: str, settings: dict[str, Any], gpus: int = 1, needs: str = "", why: str = "") -> Check:
-    return Check(
-        name=f"train-{name}",
-        path=f"megatron_train, {form}: updates equal HF + torch, also after a trip to host memory; resumes exactly",
-        code="strategy/megatron/",
-        function=f"{HERE}.trainers:trains",
-        arguments={"kind": "megatron", "settings": settings},
-        limits=limits.SHARING_TRAINER if settings == _SHARED else limits.TRAINER,
-        gpus=gpus,
-        most_gpus=2,
-        packages=("megatron", *[needs] * bool(needs)),
-        not_on_cpu=why,
-    )
-
-
-def _fsdp2(name: str, form: str, settings: dict[str, Any], gpus: int = 1) -> Check:
-    return Check(
-        name=f"train-{name}",
-        path=f"fsdp2_train, {form}: updates equal HF + torch, also after a trip to host memory; resumes exactly",
-        code="strategy/fsdp2/",
-        function=f"{HERE}.trainers:trains",
-        arguments={"kind": "fsdp2", "settings": settings},
-        limits=limits.TRAINER,
-        gpus=gpus,
-        most_gpus=2,
-    )
-
-
-def _mixture(name: str, kind: str, settings: dict[str, Any], *packages: str, gpus: int = 1) -> Check:
-    form = "experts" + ", rows packed" * ("packs" in settings) + " in one product" * ("moe_grouped_gemm" in settings)
-    form += f", divided over {size} ranks" if (size := settings.get("ep_size")) else ""
-    return Check(
-        name=f"train-{name}",
-        path=f"{kind}_train, {form}: updates equal HF + torch, also after a trip to host memory; resumes exactly",
-        code=f"strategy/{kind}/",
-        function=f"{HERE}.trainers:trains",
-        arguments={"kind": kind, "settings": settings, "mixture": True},
-        limits=limits.TRAINER,
-        gpus=gpus,
+        arguments={"kind": kind, "settings": settings} | of_check,
+        limits=limits.SHARING_TRAINER if shares else limits.TRAINER,
         most_gpus=2,
         packages=packages,
+        **{"code": f"strategy/{kind}/"} | more,
     )
+
+
+def _deepspeed(name: str, form: str, zero: dict[str, Any]) -> Check:
+    return _train("deepspeed", name, form, zero, "deepspeed", code="strategy/deepspeed/train.py")
+
+
+def _megatron(name: str, form: str, settings: dict[str, Any], *packages: str, **more: Any) -> Check:
+    return _train("megatron", name, form, settings, "megatron", *packages, **more)
+
+
+def _fsdp2(name: str, form: str, settings: dict[str, Any]) -> Check:
+    return _train("fsdp2", name, form, settings)
+
+
+def _mixture(name: str, kind: str, form: str, settings: dict[str, Any], *packages: str, gpus: int = 1) -> Check:
+    return _train(kind, name, f"experts{form}", settings, *packages, mixture=True, gpus=gpus)
+
+
+def _lora(name: str, kind: str, form: str, settings: dict[str, Any], *packages: str) -> Check:
+    code = "roll/features/lora/adapters.py"
+    return _train(kind, f"lora-{name}", f"{form}, LoRA", settings, "peft", *packages, adapts=True, code=code)
 
 
 def _of_mixtures(name: str, function: str, form: str, bounds: Mapping[str, Limit]) -> Check:
@@ -88,19 +71,6 @@ def _of_mixtures(name: str, function: str, form: str, bounds: Mapping[str, Limit
         arguments={"family": "qwen3_moe", "settings": {"packs": True}},
         limits=bounds,
         packages=("peft",),
-    )
-
-
-def _lora(name: str, kind: str, form: str, settings: dict[str, Any]) -> Check:
-    return Check(
-        name=f"train-lora-{name}",
-        path=f"{kind}_train, {form}, LoRA: updates equal peft + torch, also after a trip to host memory; resumes",
-        code="roll/features/lora/adapters.py",
-        function=f"{HERE}.trainers:trains",
-        arguments={"kind": kind, "settings": settings, "adapts": True},
-        limits=limits.TRAINER,
-        most_gpus=2,
-        packages=("peft", *["deepspeed"] * (kind == "deepspeed")),
     )
 
 
@@ -353,24 +323,24 @@ CHECKS: tuple[Check, ...] = (
     _fsdp2("fsdp2-replicas", "every rank holds the model", {"fsdp_size": 1}),
     _fsdp2("fsdp2-waiting", "weights and optimizer wait in host memory", _WAITING),
     _fsdp2("fsdp2-cpuoffload", "everything in host memory", {"offload_policy": True}),
-    _lora("zero2", "deepspeed", "ZeRO 2", {"stage": 2}),
-    _lora("zero3", "deepspeed", "ZeRO 3", _STAGE_3),
+    _lora("zero2", "deepspeed", "ZeRO 2", {"stage": 2}, "deepspeed"),
+    _lora("zero3", "deepspeed", "ZeRO 3", _STAGE_3, "deepspeed"),
     _lora("fsdp2", "fsdp2", "all ranks hold the model together", {}),
     _deepspeed("zero3-packed", "ZeRO 3, rows packed", _STAGE_3 | {"packs": True}),
     _fsdp2("fsdp2-packed", "rows packed", {"packs": True}),
     _fsdp2("fsdp2-activations", "activations wait in host memory", {"enable_activation_offload": True}),
     _megatron("megatron", "each rank the whole model", {}),
     _megatron("megatron-distributed", "distributed optimizer", _SHARED),
-    _megatron("megatron-tp2", "tensor parallel 2", _TP2, 2),
-    _megatron("megatron-pp2", "pipeline parallel 2", _PP2, 2),
-    _megatron("megatron-cp2", "context parallel 2", _CP2, 2),
+    _megatron("megatron-tp2", "tensor parallel 2", _TP2, gpus=2),
+    _megatron("megatron-pp2", "pipeline parallel 2", _PP2, gpus=2),
+    _megatron("megatron-cp2", "context parallel 2", _CP2, gpus=2),
     _megatron("megatron-packed", "rows packed", {"packs": True}),
-    _megatron("megatron-te", "transformer-engine", _TE, 1, "transformer_engine", "it has no kernels for CPUs"),
+    _megatron("megatron-te", "transformer-engine", _TE, "transformer_engine", not_on_cpu="it has no kernels for CPUs"),
     _fsdp2("fsdp2-trees", "rows that begin alike as trees", {"shares": "on"}),
-    _mixture("fsdp2-moe", "fsdp2", {"packs": True}),
-    _mixture("fsdp2-ep2", "fsdp2", {"packs": True, "ep_size": 2}, gpus=2),
-    _mixture("megatron-moe", "megatron", {}, "megatron"),
-    _mixture("megatron-moe-grouped", "megatron", {"moe_grouped_gemm": True}, "megatron"),
+    _mixture("fsdp2-moe", "fsdp2", ", rows packed", {"packs": True}),
+    _mixture("fsdp2-ep2", "fsdp2", ", rows packed, divided over 2 ranks", {"packs": True, "ep_size": 2}, gpus=2),
+    _mixture("megatron-moe", "megatron", "", {}, "megatron"),
+    _mixture("megatron-moe-grouped", "megatron", " in one product", {"moe_grouped_gemm": True}, "megatron"),
     _of_mixtures("lora-experts", "adapts_experts", "LoRA on every expert, fp32 and bf16", limits.ADAPTED_EXPERTS),
     _of_mixtures("router-replay", "replays", "experts that are given, and told", limits.REPLAYED),
     _scorer("hf", "strategy/hf/score.py", "hf_infer", {}),
@@ -414,7 +384,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     _alone(
         "sglang-hash",
-        "SGLang draws seeded samples by its own kernel, 256 rows of 152k tokens: their time to that of unseeded ones",
+        "SGLang draws seeded samples by its own kernel, 256 rows of 152k tokens: they repeat, and are no greedy ones",
         "strategy/sglang/patches.py",
         "kernels:sglang_hashes_in_its_own_kernel",
         limits=limits.SGLANG_HASH,
@@ -495,17 +465,6 @@ CHECKS: tuple[Check, ...] = (
     _handover("lora-fsdp2", "fsdp2", {}, "peft", adapts=True),
     _handover("fsdp2-0.5b", "fsdp2", {}, size="0.5b"),
     _handover("lora-7b", "fsdp2", {}, "peft", adapts=True, size="7b"),
-    Check(
-        name="ipc-overlap",
-        path="fsdp2_train on two GPUs, a sampler on each: weights gathered while samplers read, against in turns",
-        code="executor/weights/sender.py",
-        function=f"{HERE}.overlap:gathers_beside_imports",
-        limits=limits.OVERLAP,
-        gpus=2,
-        alone=True,
-        limit_s=300,
-        expected_s=90,
-    ),
     _run("hf_infer", "shared-memory", _IPC, _ONE),
     *(_run_after("hf_infer", trainer) for trainer in _TRAINERS),
     _run_after("hf_infer", "fsdp2", adapts=True),

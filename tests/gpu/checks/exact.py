@@ -4,7 +4,7 @@ products cost."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from tests.gpu.check import Figures
 from tests.gpu.checks.families import _save, words_of
-from tests.gpu.place import Place
+from tests.gpu.place import Place, seconds_of
 
 _KINDS = (
     *("qwen2", "qwen3", "gemma3_text", "gemma3n_text", "gpt2", "phi", "cohere", "olmo2", "starcoder2"),
@@ -112,20 +112,6 @@ def _slower(dtype: str, device: str) -> float:
         torch.randn(rows, inner, device=device, dtype=of),
         torch.randn(columns, inner, device=device, dtype=of),
     )
-    ours, theirs = (_seconds(partial(linear, states, weight)) for linear in (exact_linear, functional.linear))
+    works = [partial(linear, states, weight) for linear in (exact_linear, functional.linear)]
+    ours, theirs = (min(seconds_of(work, 5) for _ in range(6)) for work in works)  # the first ones compile
     return ours / theirs
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
-    for _ in range(3):
-        work()
-    best = float("inf")
-    for _ in range(5):
-        wait()
-        started = time.perf_counter()
-        for _ in range(5):
-            work()
-        wait()
-        best = min(best, time.perf_counter() - started)
-    return best

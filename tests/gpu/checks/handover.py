@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +26,7 @@ from tests.gpu.check import Figures, largest, smallest
 from tests.gpu.checks import trainers
 from tests.gpu.checks.memory import planned_memory, random_rows
 from tests.gpu.checks.trainers import Kind, held_bytes
-from tests.gpu.place import SHAPE_OF_HALF_A_BILLION, SHAPE_OF_SEVEN_BILLION, Place
+from tests.gpu.place import SHAPE_OF_HALF_A_BILLION, SHAPE_OF_SEVEN_BILLION, Place, seconds_of
 
 _UPDATES = 3
 _PROMPTS, _NEW_TOKENS = 8, 24
@@ -38,7 +39,6 @@ _ROWS = {"cuda": (4, 1025), "cpu": (4, 33)}  # of an update of 7B, and their tok
 
 Size = Literal["tiny", "0.5b", "7b"]
 _LEAST_MOVED = 1e-12  # below, nothing has moved
-_COPIES = 10  # to measure a copy by
 
 
 _SHAPES = {"0.5b": SHAPE_OF_HALF_A_BILLION, "7b": SHAPE_OF_SEVEN_BILLION}
@@ -119,7 +119,7 @@ def _train(both: _Handover) -> dict[str, float]:
     with _Sampler(both.address) as sampler, module.trainer(both.run) as strategy:
         device = strategy.context.device
         sender = WeightSender(0, device)
-        gaps, moved, seconds, norms = [], [], [], []
+        gaps, moved, norms = [], [], []
         left, sampler_left = [], []
         held = sampler_held = sync_bytes = peak = 0
         update = _update_of(both, strategy)
@@ -136,11 +136,7 @@ def _train(both: _Handover) -> dict[str, float]:
                 moved.append(np.abs(_log_probs(strategy, rows) - before))
             strategy.offload_states(ALL_STATES - {State.WEIGHTS})
             sampler.call("come_back", [State.WEIGHTS.value])
-            started = time.monotonic()
             _publish(strategy, sender, sampler, both, version)
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            seconds.append(time.monotonic() - started)
             if version == 0:
                 sync_bytes = sender.sent_bytes
             strategy.offload_states(frozenset({State.WEIGHTS}))
@@ -151,9 +147,7 @@ def _train(both: _Handover) -> dict[str, float]:
             sampler_left.append(sampler.call("leave"))
             strategy.load_states(ALL_STATES)
             gaps.append(np.abs(_log_probs(strategy, rows) - sampled))
-        export = _seconds_of_an_export(strategy, both, device)
-        whole, imports = _seconds_of_a_sync(strategy, sender, sampler, both, device)
-        copy = _seconds_of_a_copy(sync_bytes, device)
+        whole = _seconds_of_a_sync(strategy, sender, sampler, both)
         sender.close()
     mean_gap = largest(gap.mean() for gap in gaps)
     return {
@@ -166,14 +160,9 @@ def _train(both: _Handover) -> dict[str, float]:
         "sampler_left_fraction": max(sampler_left) / max(sampler_held, 1),
         "trainer_left_bytes": max(left),
         "sampler_left_bytes": max(sampler_left),
-        "first_weight_sync_s": seconds[0],
         "weight_sync_s": whole,
         "weight_sync_gb": sync_bytes / 1e9,
         "weight_sync_s_per_gb": whole / (sync_bytes / 1e9),
-        "export_s_per_gb": export / (sync_bytes / 1e9),
-        "import_s_per_gb": imports / (sync_bytes / 1e9),
-        "copy_s_per_gb": copy / (sync_bytes / 1e9),
-        "sync_to_copy": whole / copy,
         "peak_gb": peak / 1e9,
     }
 
@@ -204,50 +193,16 @@ def _plan(both: _Handover) -> Any:
     return SendPlan((EngineRoute("cuda_ipc" if both.device == "cuda" else "memory", (0,)),))
 
 
-def _seconds_of_a_sync(
-    strategy: Any, sender: Any, sampler: _Sampler, both: _Handover, device: torch.device
-) -> tuple[float, float]:
-    """The least of three updates with all weights, once everything is warm, both sides' weights on the device; and for
-    how much of it the sampler imported."""
+def _seconds_of_a_sync(strategy: Any, sender: Any, sampler: _Sampler, both: _Handover) -> float:
+    """The least of three updates with all weights, once everything is warm, both sides' weights on the device."""
     from roll.distributed.strategy.base import State
 
     sampler.call("come_back", [State.WEIGHTS.value])
     plan, found = _plan(both), []
     for number in range(3):
-        before, started = sampler.call("imported_s"), time.monotonic()
         buckets = strategy.export_weights(both.bucket_bytes, plan.senders, True)
-        sender.send(buckets, sampler, plan, _UPDATES + 1 + number, True)
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        found.append((time.monotonic() - started, sampler.call("imported_s") - before))
+        found.append(seconds_of(partial(sender.send, buckets, sampler, plan, _UPDATES + 1 + number, True)))
     return min(found)
-
-
-def _seconds_of_an_export(strategy: Any, both: _Handover, device: torch.device) -> float:
-    """The part of a sync that the trainer has with nobody to send to: weights gathered, under their names."""
-    found = []
-    for _ in range(3):
-        started = time.monotonic()
-        for _ in strategy.export_weights(both.bucket_bytes, (0,), True):
-            pass
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        found.append(time.monotonic() - started)
-    return min(found)
-
-
-def _seconds_of_a_copy(num_bytes: int, device: torch.device) -> float:
-    """Of as many bytes from memory of the device to memory of the device."""
-    source, target = (torch.zeros(num_bytes, dtype=torch.uint8, device=device) for _ in range(2))
-    target.copy_(source)
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    started = time.monotonic()
-    for _ in range(_COPIES):
-        target.copy_(source)
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return (time.monotonic() - started) / _COPIES
 
 
 def _rows_of(answers: Sequence[tuple[np.ndarray, Generation]]) -> tuple[list[MicroBatch], np.ndarray]:
@@ -341,11 +296,6 @@ def _sample(both: _Handover, model_dir: Path) -> None:
     def come_back(states: list[str]) -> None:
         move(engine.load_states, [State(value) for value in states])
 
-    seconds: list[float] = []
-
-    def imported_s() -> float:
-        return sum(seconds)
-
     def receive_weights(source: Any, is_first: bool, version: int | None, whole: bool) -> int:
         async def receive() -> None:
             if is_first:
@@ -354,9 +304,7 @@ def _sample(both: _Handover, model_dir: Path) -> None:
             if version is not None:
                 await engine.finish_weight_update(version)
 
-        started = time.monotonic()
         harness.run(receive())
-        seconds.append(time.monotonic() - started)
         return engine.policy_version
 
     def sample(version: int) -> list[tuple[np.ndarray, Generation]]:
@@ -367,7 +315,7 @@ def _sample(both: _Handover, model_dir: Path) -> None:
         answers = harness.generate(*requests)
         return [(request.prompt_ids, answer) for request, (answer,) in zip(requests, answers, strict=True)]
 
-    methods = {each.__name__: each for each in (held, leave, come_back, receive_weights, imported_s, sample)}
+    methods = {each.__name__: each for each in (held, leave, come_back, receive_weights, sample)}
     leave()
     with Listener(both.address, "AF_UNIX") as listener, listener.accept() as connection:
         while True:

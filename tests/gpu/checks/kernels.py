@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu.check import Figures, largest
-from tests.gpu.place import Place
+from tests.gpu.place import Place, seconds_of
 
 _SHAPE_OF_SAMPLING = {"cuda": (256, 151_936), "cpu": (8, 1024)}  # rows, vocabulary
 _UNNOTICED_S = 2.0  # between a death and the sender's hearing of it
@@ -19,7 +19,8 @@ _UNNOTICED_S = 2.0  # between a death and the sender's hearing of it
 
 def sglang_hashes_in_its_own_kernel(place: Place) -> Figures:
     """Seeded sampling hashes every column of every row. Our torch hash stands in on CPUs; here it gives the truth and
-    the time to beat. Then whole samples, from seeds and without, of all tokens and with top_p."""
+    the time to beat. Then samples of every row, with top_p and without: the share of those that repeat, and of those
+    that are the likeliest token."""
     import torch
 
     from roll.distributed.strategy.sglang import args as sglang_args
@@ -33,63 +34,24 @@ def sglang_hashes_in_its_own_kernel(place: Place) -> Figures:
     rows, words = _SHAPE_OF_SAMPLING[place.device]
     chance = torch.Generator().manual_seed(0)
     seeds = torch.randint(2**62, (rows,), generator=chance).to(place.device)
-    positions = torch.arange(rows).to(place.device)
-    columns = torch.arange(words).to(place.device)
+    positions, columns = (torch.arange(number).to(place.device) for number in (rows, words))
     taken: Any = sampler.murmur_hash32
-    same = (taken(seeds, positions, columns).long() & 0xFFFFFFFF) == murmur_hash32(seeds, positions, columns)
-    own = _seconds(lambda: taken(seeds, positions, columns), place)
-    by_torch = _seconds(lambda: murmur_hash32(seeds, positions, columns), place)
-    return {
-        "equal_fraction": float(same.double().mean()),
-        "hash_ms": 1e3 * own,
-        "torch_hash_ms": 1e3 * by_torch,
-        "time_fraction": own / by_torch,
-    } | _seeded_sampling(sampler, seeds, positions, words, place)
-
-
-def _seeded_sampling(sampler: Any, seeds: Any, positions: Any, words: int, place: Place) -> dict[str, float]:
-    """Time of a sample of every row as SGLang draws it when a request has a seed, against the time without; the share
-    of rows that repeat their sample, and of rows whose sample is the likeliest token, both with these seeds."""
-    import torch
-
-    rows = len(seeds)
-    chance = torch.Generator(place.device).manual_seed(0)
-    probs = torch.randn(rows, words, generator=chance, device=place.device).softmax(-1)
+    hashes = [partial(made, seeds, positions, columns) for made in (taken, murmur_hash32)]
+    same = (hashes[0]().long() & 0xFFFFFFFF) == hashes[1]()
+    own, by_torch = (seconds_of(each, 10) for each in hashes)
+    probs = torch.randn(rows, words, generator=chance).softmax(-1).to(place.device)
     every = torch.full((rows,), words, dtype=torch.int32, device=place.device)
     most, least = (torch.full((rows,), value, device=place.device) for value in (0.9, 0.0))
-
-    def of_all(seeds: Any) -> Any:
-        return sampler.sampling_from_probs_torch(probs, seeds, positions)
-
-    def with_top_p(seeds: Any) -> Any:
-        cut = sampler.top_k_top_p_min_p_sampling_from_probs_torch
-        return cut(probs, every, most, least, False, seeds, positions)
-
-    figures: dict[str, float] = {}
-    for name, draw in (("", of_all), ("top_p_", with_top_p)):
-        seeded, unseeded = (_seconds(partial(draw, given), place) for given in (seeds, None))
-        figures |= {
-            f"{name}seeded_ms": 1e3 * seeded,
-            f"{name}unseeded_ms": 1e3 * unseeded,
-            f"{name}seeded_to_unseeded": seeded / unseeded,
-            f"{name}repeated_fraction": float((draw(seeds) == draw(seeds)).double().mean()),
-        }
-    figures["likeliest_fraction"] = float((of_all(seeds) == probs.argmax(-1)).double().mean())
-    return figures
-
-
-def _seconds(work: Any, place: Place, times: int = 10) -> float:
-    import torch
-
-    work()
-    if place.on_cuda:
-        torch.cuda.synchronize()
-    started = time.perf_counter()
-    for _ in range(times):
-        work()
-    if place.on_cuda:
-        torch.cuda.synchronize()
-    return (time.perf_counter() - started) / times
+    of_all = partial(sampler.sampling_from_probs_torch, probs, seeds, positions)
+    cut = sampler.top_k_top_p_min_p_sampling_from_probs_torch
+    top_p = partial(cut, probs, every, most, least, False, seeds, positions)
+    return {
+        "equal_fraction": float(same.double().mean()),
+        "time_fraction": own / by_torch,
+        "repeated_fraction": float((of_all() == of_all()).double().mean()),
+        "top_p_repeated_fraction": float((top_p() == top_p()).double().mean()),
+        "likeliest_fraction": float((of_all() == probs.argmax(-1)).double().mean()),
+    }
 
 
 def receivers_give_up(place: Place) -> Figures:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +13,6 @@ from typing import Any
 
 import torch
 from torch.nn import functional
-from torch.profiler import ProfilerActivity, profile
 
 from roll.configs.memory.flops import peak_flops, training_flops
 from roll.configs.memory.model_shape import model_shape
@@ -23,7 +21,7 @@ from roll.utils.files import read_object
 from tests.gpu.check import Figures, largest
 from tests.gpu.checks.memory import planned_memory, random_rows
 from tests.gpu.checks.trainers import helpers_of, run_of
-from tests.gpu.place import SHAPE_OF_HALF_A_BILLION, SHAPE_OF_ONE_AND_A_HALF_BILLION, CannotRun, Place
+from tests.gpu.place import SHAPE_OF_HALF_A_BILLION, SHAPE_OF_ONE_AND_A_HALF_BILLION, CannotRun, Place, seconds_of
 
 _SHAPES = {"0.5b": SHAPE_OF_HALF_A_BILLION, "1.5b": SHAPE_OF_ONE_AND_A_HALF_BILLION}
 _PEAK_OF_A_REHEARSAL = 1e12
@@ -136,7 +134,7 @@ def _our_updates(run: Any, sizes: Sizes) -> tuple[_Timed, float]:
     with helpers_of("fsdp2").trainer(run) as strategy:
         weight = next(shard for shard in strategy.rank.shards().values() if shard.dim() > 1)
         before = local(weight).detach().clone()
-        timed = _timed(lambda: strategy.train_step(batches, BentLoss(), scale, 1.0)[1]["grad_norm"], True)
+        timed = _timed(lambda: strategy.train_step(batches, BentLoss(), scale, 1.0)[1]["grad_norm"])
         strategy.rank.shards()
         return timed, float((local(weight).detach() - before).abs().max())
 
@@ -175,7 +173,7 @@ def _plain_updates(model_dir: Path, sizes: Sizes) -> _Timed:
         optimizer.zero_grad()
         return norm
 
-    return _timed(update, False)
+    return _timed(update)
 
 
 def _batches(model_dir: Path, sizes: Sizes) -> list[Any]:
@@ -186,35 +184,15 @@ def _batches(model_dir: Path, sizes: Sizes) -> list[Any]:
     ]
 
 
-def _timed(update: Callable[[], float], is_profiled: bool) -> _Timed:
+def _timed(update: Callable[[], float]) -> _Timed:
     on_cuda = torch.cuda.is_initialized()
     norms = [update() for _ in range(_NUM_WARM_UPS)]
     if on_cuda:
         torch.cuda.reset_peak_memory_stats()
-    seconds = [_seconds(update, on_cuda) for _ in range(_NUM_TIMED)]
+    seconds = [seconds_of(update) for _ in range(_NUM_TIMED)]
     peak_bytes = torch.cuda.max_memory_allocated() if on_cuda else 0
-    print(f"seconds {seconds}, peak {peak_bytes / 1e9:.3f} GB", flush=True)  # whatever becomes of the profile
-    if is_profiled:
-        _print_operations(update, on_cuda)
+    print(f"seconds {seconds}, peak {peak_bytes / 1e9:.3f} GB", flush=True)
     return _Timed(statistics.median(seconds), peak_bytes, norms[0])
-
-
-def _print_operations(work: Callable[[], object], on_cuda: bool) -> None:
-    """Which operations and kernels took the time, for the log of the check: a figure alone does not say why."""
-    with profile(activities=[ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * on_cuda]) as profiled:
-        work()
-    by = "self_device_time_total" if on_cuda else "self_cpu_time_total"
-    print(profiled.key_averages().table(sort_by=by, row_limit=40, max_name_column_width=70), flush=True)
-
-
-def _seconds(work: Callable[[], object], on_cuda: bool) -> float:
-    if on_cuda:
-        torch.cuda.synchronize()
-    started = time.perf_counter()
-    work()
-    if on_cuda:
-        torch.cuda.synchronize()
-    return time.perf_counter() - started
 
 
 # The log-prob head.
@@ -245,7 +223,7 @@ def head_tiles(place: Place) -> Figures:
 
     def seconds(tiles: int, multiple: int, compiled: bool = False) -> float:
         work = partial(head_pass, *inputs, targets, pull, tiles, multiple, compiled)
-        return statistics.median(_seconds(work, place.on_cuda) for _ in range(5))
+        return statistics.median(seconds_of(work) for _ in range(5))
 
     chosen, small = seconds(tiles, multiple), seconds(LOGITS_PER_CHUNK, 1)
     if place.on_cuda:  # on a CPU a compiler of C++ takes long
@@ -310,21 +288,21 @@ def weight_copies(place: Place) -> Figures:
     weights = _weights(place)
     before = [weight.clone() for weight in weights]
     num_bytes = sum(weight.nbytes for weight in weights)
-    copies, on_cuda = HostCopies(), place.on_cuda
+    copies = HostCopies()
 
     def trip() -> tuple[float, float]:
-        there = _seconds(lambda: copies.take(weights), on_cuda)
-        return there, _seconds(lambda: copies.bring_back(weights), on_cuda)
+        there = seconds_of(lambda: copies.take(weights))
+        return there, seconds_of(lambda: copies.bring_back(weights))
 
     first = trip()
     to_host, to_device = _medians([trip() for _ in range(5)])
     same = [torch.equal(weight, other) for weight, other in zip(weights, before, strict=True)]
-    host = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=on_cuda)
+    host = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=place.on_cuda)
     flat = torch.zeros(num_bytes, dtype=torch.uint8, device=place.device)
 
     def plain() -> tuple[float, float]:
-        there = _seconds(lambda: host.copy_(flat, non_blocking=True), on_cuda)
-        return there, _seconds(lambda: flat.copy_(host, non_blocking=True), on_cuda)
+        there = seconds_of(lambda: host.copy_(flat, non_blocking=True))
+        return there, seconds_of(lambda: flat.copy_(host, non_blocking=True))
 
     plain()
     plain_to_host, plain_to_device = _medians([plain() for _ in range(5)])

@@ -20,8 +20,8 @@ from roll.utils.files import read_object
 from roll.utils.network import LOOPBACK, free_port
 from tests.gpu.check import Figures, largest, smallest
 from tests.gpu.checks.trainers import helpers_of, run_of
-from tests.gpu.checks.trees import Shape, seconds_of
-from tests.gpu.place import SHAPE_OF_HALF_A_BILLION, Place
+from tests.gpu.checks.trees import Shape
+from tests.gpu.place import SHAPE_OF_HALF_A_BILLION, Place, seconds_of
 
 Rows = Sequence[tuple[np.ndarray, int]]  # tokens, and how many of them at the end were sampled
 Trainers = Mapping[str, Any]  # strategies by their use_prefix_sharing

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from tests.gpu.check import Figures, largest
 from tests.gpu.checks.kernels import _operations
-from tests.gpu.place import Place
+from tests.gpu.place import Place, seconds_of
 
 Rows = list[np.ndarray]
 
@@ -162,19 +161,5 @@ def _seconds_of_attention(place: Place) -> dict[str, float]:
             return torch.autograd.grad(output, (query, key, value), pull)
 
         passes()
-        figures[f"{name}_ms"] = (
-            1e3 * min(seconds_of(lambda passes=passes: [passes() for _ in range(10)]) for _ in range(3)) / 10
-        )
+        figures[f"{name}_ms"] = 1e3 * min(seconds_of(passes, 10) for _ in range(3))
     return figures | {"attention_packed_to_tree": figures["packed_ms"] / figures["tree_ms"]}
-
-
-def seconds_of(work: Callable[[], object]) -> float:
-    def wait() -> None:
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
-
-    wait()
-    started = time.perf_counter()
-    work()
-    wait()
-    return time.perf_counter() - started

@@ -83,11 +83,6 @@ def test_reports_are_kept_by_machine_and_a_later_one_of_the_same_versions_adds_t
     assert newer in stored_reports(tmp_path / "reports")
 
 
-def test_an_unknown_name_is_told_the_known_ones(capsys: pytest.CaptureFixture[str]):
-    assert main(["--device", "cpu", "--only", "nothing"]) == 2
-    assert "no check is called nothing; there are: train-zero0, train-zero1" in capsys.readouterr().out
-
-
 def test_what_can_run_here_is_listed_with_reasons(capsys: pytest.CaptureFixture[str]):
     assert main(["--device", "cpu", "--gpus", "1", "--list", "--only", "train-megatron-*2", "score-hf"]) == 0
     assert capsys.readouterr().out.splitlines() == [
