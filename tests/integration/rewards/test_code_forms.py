@@ -134,7 +134,7 @@ def test_a_coroutine_of_the_answer_is_awaited(judge: LocalJudge) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("import nothing_like_it\ndef test_f(): f(1)", "No module named 'nothing_like_it'"),
+        ("assert f(1) ==", "invalid syntax"),
         ("assert f(1) == 2\nimport nothing_like_it", "No module named 'nothing_like_it'"),
         ("import pytest\nfrom math import nothing\ndef test_f(): f(1)", "cannot import name 'nothing'"),
     ],
@@ -277,16 +277,6 @@ def test_a_process_that_ends_before_the_answer_runs_is_started_again(
     broken[0] = 100
     with pytest.raises(SandboxError, match="(?s)before anything of the answer ran.*no room"):
         judged(judge, answer, row)
-
-
-@pytest.mark.parametrize(
-    "answer", ["import os\nos._exit(0)", "import os\nos._exit(1)", "exit()", "import os\nos.kill(0, 9)"]
-)
-@pytest.mark.parametrize("form", ["assert", "function"])
-def test_an_answer_that_ends_while_it_is_loaded_is_a_zero(judge: LocalJudge, form: str, answer: str) -> None:
-    row = {**ROWS[form], "test_cases": ROWS[form]["test_cases"][:2]}
-    tally = judged(judge, answer, row)
-    assert (tally.shares, tally.compiled) == ([0, 0], False)
 
 
 def test_an_answer_cannot_keep_the_tests_from_starting(judge: LocalJudge) -> None:

@@ -120,20 +120,15 @@ def test_a_fault_that_goes_by_is_asked_again(start: Start) -> None:
     ("reply", "text", "requests"),
     [
         ((500, b"broken"), "HTTP Error 500", 3),
-        ((429, b"slow down"), "HTTP Error 429", 3),
         ((404, b"where?"), "HTTP Error 404", 1),
-        ((401, b"who?"), "HTTP Error 401", 1),
         ((200, b"<html>"), "Expecting value", 3),
-        ((200, b""), "Expecting value", 3),
         ((200, b"\xff\xfe\x00"), "decode", 3),
         ((200, b"[" * 100_000), "recursion", 3),
         ((200, b"[1]"), "status None", 3),
-        ((200, b"{}"), "status None", 3),
         (said("SandboxError", message="no space left"), "no space left", 3),
         (said("Perhaps"), "status 'Perhaps'", 3),
         (said("Success"), "no run_result.stdout", 3),
         (said("Success", run_result=5), "no run_result.stdout", 3),
-        (said("Success", run_result={"stdout": 5}), "no run_result.stdout", 3),
     ],
 )
 def test_nonsense_is_a_failure_and_no_zero(start: Start, reply: Reply, text: str, requests: int) -> None:
