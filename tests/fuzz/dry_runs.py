@@ -73,7 +73,23 @@ def fault_of(case: Case, directory: Path) -> str | None:
     """What is wrong with how the dry run of a case ended; None if nothing is."""
     draft = case.draft()
     (directory / f"{NAME}.yaml").write_bytes(draft.data)
-    return fault_of_dry_run(pipeline_of(case.example), directory, NAME, draft.overrides)
+    # as a terminal in UTF-8 has them: what it cannot hold ends a print
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=how) for how in ("strict", "backslashreplace"))
+    arguments = [f"--config_path={directory}", f"--config_name={NAME}", "--dry_run", *draft.overrides]
+    try:
+        with _garbage_left(), warnings.catch_warnings(record=True) as warned, _within(HANG_S):
+            warnings.simplefilter("always")
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                code = cli.main(pipeline_of(case.example), arguments)
+    except Hang:
+        return f"no end within {HANG_S:g} s:\n{traceback.format_exc(limit=-12)}"
+    except SystemExit as error:
+        return f"exit by {error!r}"
+    except Exception:
+        return traceback.format_exc(limit=-12)
+    shown = [stream.buffer.getvalue().decode() for stream in (out, err) if not stream.flush()]  # type: ignore[attr-defined]
+    noise = [str(item.message) for item in warned if not issubclass(item.category, QUIET)]
+    return f"Python warnings: {noise}" if noise else _fault_of_output(code, *shown)
 
 
 @contextlib.contextmanager
@@ -91,26 +107,6 @@ def compositions_shared() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loader, "_compose", composed)
         yield
-
-
-def fault_of_dry_run(pipeline: str, directory: Path, name: str, overrides: list[str]) -> str | None:
-    # as a terminal in UTF-8 has them: what it cannot hold ends a print
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=how) for how in ("strict", "backslashreplace"))
-    arguments = [f"--config_path={directory}", f"--config_name={name}", "--dry_run", *overrides]
-    try:
-        with _garbage_left(), warnings.catch_warnings(record=True) as warned, _within(HANG_S):
-            warnings.simplefilter("always")
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                code = cli.main(pipeline, arguments)
-    except Hang:
-        return f"no end within {HANG_S:g} s:\n{traceback.format_exc(limit=-12)}"
-    except SystemExit as error:
-        return f"exit by {error!r}"
-    except Exception:
-        return traceback.format_exc(limit=-12)
-    shown = [stream.buffer.getvalue().decode() for stream in (out, err) if not stream.flush()]  # type: ignore[attr-defined]
-    noise = [str(item.message) for item in warned if not issubclass(item.category, QUIET)]
-    return f"Python warnings: {noise}" if noise else _fault_of_output(code, *shown)
 
 
 def _fault_of_output(code: int, out: str, err: str) -> str | None:
@@ -152,15 +148,6 @@ def _within(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def shrunk(case: Case, directory: Path) -> Case:
-    """The case without the changes that its fault does not need."""
-    for change in case.changes:
-        fewer = Case(case.example, tuple(other for other in case.changes if other is not change))
-        if fewer.changes and fault_of(fewer, directory) is not None:
-            return shrunk(fewer, directory)
-    return case
 
 
 def report(seed: int, case: Case, fault: str) -> str:
