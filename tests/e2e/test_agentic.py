@@ -63,8 +63,7 @@ def test_the_demo_learns(lake_data: Path, start_run: StartRun):
     """8 of the demo's 40 steps. Success on held-out maps starts near 0; in the whole demo it was .8 after 10 steps
     (examples/tiny-frozen-lake/README.md)."""
     keys = ("max_steps=8", "eval_steps=8", "save_steps=-1", CONSTANT_RATE, SAMPLED)
-    run = start_lake(start_run, lake_data, *keys)
-    assert run.wait() == 0, run.text
+    run = start_lake(start_run, lake_data, *keys).finished()
     before, after = (run.metrics[step]["val/success_mean"] for step in (0, 8))
     assert before < 0.1, before
     assert after > before + 0.25, (before, after)
@@ -74,7 +73,6 @@ def test_the_demo_learns(lake_data: Path, start_run: StartRun):
     assert {"reward_mean", "success_mean", "pass_at_4", "FrozenLakeHeldOut/success_mean"} <= of_set
     assert run.metrics[8]["val/sampled/success_mean"] < 1, "sampled episodes of the same seed differ"
     assert (run.output_dir / "rollouts" / "step_000008.val.sampled.jsonl").is_file()
-    run.assert_all_gone()
 
 
 @pytest.mark.slow
@@ -83,9 +81,7 @@ def test_a_run_resumes_exactly_and_stops_on_ctrl_c(lake_data: Path, start_run: S
     bit, in everything but times. It would go on for long and is stopped by Ctrl-C, which saves the step it has
     finished."""
     keys = ("eval_steps=8", CONSTANT_RATE, SAMPLED)
-    whole = start_lake(start_run, lake_data, "max_steps=8", "save_steps=6", *keys, name="whole")
-    assert whole.wait() == 0, whole.text
-    whole.assert_all_gone()
+    whole = start_lake(start_run, lake_data, "max_steps=8", "save_steps=6", *keys, name="whole").finished()
     checkpoint = whole.output_dir / "checkpoints" / "step_000006"
     resumed = start_lake(
         start_run,
@@ -118,8 +114,7 @@ def test_a_run_survives_crash_hang_slowness_and_a_killed_worker(
         model=tiny_tied_model_dir, env="tests.e2e.misbehaving:Misbehaving", once=tmp_path / "killed"
     )
     (tmp_path / "misbehaving.yaml").write_text(text)
-    run = start_run(tmp_path, "misbehaving", example=tmp_path, pipeline="agentic")
-    assert run.wait() == 0, run.text
+    run = start_run(tmp_path, "misbehaving", example=tmp_path, pipeline="agentic").finished()
     assert (tmp_path / "killed").exists()
     for step in (1, 2):
         row = run.metrics[step]
@@ -132,7 +127,6 @@ def test_a_run_survives_crash_hang_slowness_and_a_killed_worker(
         assert (row["env/crashes"], row["env/hangs"]) == (4, 4), f"step {step}"
         assert row["env/restarted_workers"] == 1, f"step {step}"
         assert row["rollout/failed_fraction"] == pytest.approx(1 / 3)
-    run.assert_all_gone()
 
 
 @pytest.mark.slow
@@ -163,8 +157,7 @@ def test_a_teacher_and_operators_have_their_say_in_episodes_on_two_ranks(lake_da
         "actor_infer.device_mapping=[2]", "actor_train.training_args.gradient_accumulation_steps=2", "max_steps=3",
         "eval_steps=-1", "save_steps=2",
     )  # fmt: skip
-    whole = start_lake(start_run, lake_data, *given, name="whole")
-    assert whole.wait() == 0, whole.text
+    whole = start_lake(start_run, lake_data, *given, name="whole").finished()
     for row in whole.metrics.values():
         assert row["rollout/kept_groups"] + row["rollout/dropped_groups"] == 16
         assert row["rollout/sampled_reward_mean"] != row["rollout/reward_mean"]
@@ -172,8 +165,7 @@ def test_a_teacher_and_operators_have_their_say_in_episodes_on_two_ranks(lake_da
     assert abs(first) < 1e-6 < 1e-4 < last
 
     saved = whole.output_dir / "checkpoints" / "step_000002"
-    again = start_lake(start_run, lake_data, *given, f"resume_from_checkpoint={saved}", name="again")
-    assert again.wait() == 0, again.text
+    again = start_lake(start_run, lake_data, *given, f"resume_from_checkpoint={saved}", name="again").finished()
     assert without_gap(again.metrics[3]) == without_gap(whole.metrics[3])
 
 

@@ -20,20 +20,6 @@ def staleness(run: Run) -> list[float]:
 
 
 @pytest.mark.slow
-def test_the_demo_learns_on_one_device_with_rollouts_half_a_step_ahead(sort_data: Path, start_run: StartRun):
-    """24 of the demo's 100 steps. Held-out greedy accuracy was .91 at one seed; after 25 steps of the synchronous demo
-    it is .88 to .95."""
-    run = start_run(
-        sort_data, "tiny_sort", *SHARED, "async_generation_ratio=0.5", "max_steps=24", "eval_steps=24", name="ahead"
-    )
-    assert run.wait() == 0, run.text
-    assert run.metrics[0]["val/reward_mean"] < 0.15
-    assert run.metrics[24]["val/reward_mean"] > 0.6
-    assert 1 <= max(staleness(run)) <= 2
-    run.assert_all_gone()
-
-
-@pytest.mark.slow
 def test_an_engine_beside_the_trainers_device_goes_on_with_what_the_other_leaves_and_each_group_is_trained_once(
     sort_data: Path, start_run: StartRun, tmp_path: Path
 ):
@@ -51,14 +37,12 @@ def test_an_engine_beside_the_trainers_device_goes_on_with_what_the_other_leaves
         "rollout_mock.enable=true",
         f"rollout_mock.dump_dir={dumps}",
         name="partly",
-    )
-    assert run.wait() == 0, run.text
+    ).finished()
     assert 1 <= max(staleness(run)) <= 2
     assert_each_group_once(dumps, num_groups=32, steps=8)
     rows = [row for step, row in run.metrics.items() if step]
     assert all(row["sync/away_s"] > 0 for row in rows)
     assert sum(row["rollout/moved_answers"] for row in rows) > 0
-    run.assert_all_gone()
 
 
 @pytest.mark.slow
@@ -81,7 +65,5 @@ def test_an_engine_gives_its_device_up_to_trainer_critic_and_reference_in_the_mi
         "reference.model_args.dtype=fp32",
         "reference.device_mapping=[0]",
         name="ahead",
-    )
-    assert run.wait() == 0, run.text
+    ).finished()
     assert 1 <= max(staleness(run)) <= 2
-    run.assert_all_gone()

@@ -50,14 +50,12 @@ def accuracy(model_dir: Path, data: Path) -> float:
 def teacher(sort_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What fine-tuning makes of the demo's model."""
     with run_starter(tmp_path_factory.mktemp("teacher")) as start:
-        run = start(sort_data, "tiny_sort_sft", "eval_steps=-1", pipeline="sft")
-        assert run.wait() == 0, run.text
+        run = start(sort_data, "tiny_sort_sft", "eval_steps=-1", pipeline="sft").finished()
         return run.output_dir / "checkpoints" / "step_000060" / "hf_model"
 
 
 def test_a_student_is_as_good_as_its_teacher(sort_data: Path, teacher: Path, start_run: Callable[..., Run]) -> None:
-    run = start_run(sort_data, "tiny_sort_distill", f"teacher_pretrain={teacher}", pipeline="distill")
-    assert run.wait() == 0, run.text
+    run = start_run(sort_data, "tiny_sort_distill", f"teacher_pretrain={teacher}", pipeline="distill").finished()
     before, after = run.metrics[1]["train/divergence_mean"], run.metrics[60]["train/divergence_mean"]
     assert after < before / 20
     of_teacher, of_student = (
@@ -73,13 +71,11 @@ def test_it_goes_on_from_a_checkpoint_bit_for_bit(
     changed: tuple[str, ...], sort_data: Path, teacher: Path, start_run: Callable[..., Run]
 ) -> None:
     given = (*SHORT, *changed, f"teacher_pretrain={teacher}")
-    whole = start_run(sort_data, "tiny_sort_distill", *given, pipeline="distill")
-    assert whole.wait() == 0, whole.text
+    whole = start_run(sort_data, "tiny_sort_distill", *given, pipeline="distill").finished()
     saved = whole.output_dir / "checkpoints" / "step_000002"
     again = start_run(
         sort_data, "tiny_sort_distill", *given, f"resume_from_checkpoint={saved}", pipeline="distill", name="again"
-    )
-    assert again.wait() == 0, again.text
+    ).finished()
     assert whole.metrics[4]["train/divergence_mean"] < whole.metrics[1]["train/divergence_mean"]
     for step in (3, 4):
         assert comparable(again.metrics[step]) == comparable(whole.metrics[step])

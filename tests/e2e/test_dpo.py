@@ -33,8 +33,7 @@ LORA = ("actor_train.model_args.lora_target=all-linear", "reference=null")
 def test_it_learns_and_goes_on_from_a_checkpoint_bit_for_bit(
     strategy: tuple[str, ...], sort_data: Path, start_run: Callable[..., Run]
 ) -> None:
-    whole = start_run(sort_data, "tiny_sort_dpo", *SHORT, *strategy, pipeline="dpo")
-    assert whole.wait() == 0, whole.text
+    whole = start_run(sort_data, "tiny_sort_dpo", *SHORT, *strategy, pipeline="dpo").finished()
     first, last = whole.metrics[0], whole.metrics[6]
     assert (first["val/accuracy"], first["val/loss"]) == pytest.approx((0.5, np.log(2)), abs=1e-3)
     assert last["val/loss"] < first["val/loss"] and last["val/accuracy"] > 0.55
@@ -46,7 +45,6 @@ def test_it_learns_and_goes_on_from_a_checkpoint_bit_for_bit(
 
     again = start_run(
         sort_data, "tiny_sort_dpo", *SHORT, *strategy, f"resume_from_checkpoint={saved}", pipeline="dpo", name="again"
-    )
-    assert again.wait() == 0, again.text
+    ).finished()
     for step in (4, 5, 6):
         assert comparable(again.metrics[step]) == comparable(whole.metrics[step])

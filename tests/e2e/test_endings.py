@@ -15,24 +15,6 @@ StartRun = Callable[..., Run]
 
 
 @pytest.mark.slow
-def test_an_engine_of_two_killed_amid_a_rollout_is_replaced_and_the_run_goes_on(sort_data: Path, start_run: StartRun):
-    """Long answers, so that a step is nearly all rollout. What the dead engine had in hand is sampled elsewhere; the
-    weights of the new engine are the trainer's: its log-probs agree like the others'."""
-    replicas = ("num_gpus_per_node=3", "actor_infer.device_mapping=[1,2]")
-    long_answers = ("response_length=90", "actor_infer.generating_args.min_new_tokens=90")
-    lengths = ("max_steps=6", "eval_steps=-1", "save_steps=-1")
-    run = start_run(sort_data, "tiny_sort", *lengths, *replicas, *long_answers)
-    run.wait_for_step(2)
-    run.worker("actor_infer").kill()
-    assert run.wait() == 0, run.text
-    assert run.metrics[2]["rollout/restarted_engines"] == 0
-    assert run.metrics[6]["rollout/restarted_engines"] == 1
-    assert max(row["rollout/retried_requests"] for row in run.metrics.values()) > 0
-    assert_engine_and_trainer_agree(run)
-    run.assert_all_gone()
-
-
-@pytest.mark.slow
 def test_an_engine_of_two_that_hangs_is_ended_and_replaced(sort_data: Path, start_run: StartRun):
     """The engine's own process is stopped, amid a rollout, and does not go on."""
     lengths = ("max_steps=6", "eval_steps=-1", "save_steps=-1", "actor_infer.backend_timeout=1")
@@ -40,11 +22,10 @@ def test_an_engine_of_two_that_hangs_is_ended_and_replaced(sort_data: Path, star
     run.wait_for_step(2)
     engine = next(process for process in run.processes() if "EngineCore" in process.name())
     engine.suspend()
-    assert run.wait() == 0, run.text
+    run.finished()
     assert "no sign of life for 1 min" in run.text
     assert run.metrics[6]["rollout/restarted_engines"] == 1
     assert_engine_and_trainer_agree(run)
-    run.assert_all_gone()
 
 
 @pytest.mark.slow

@@ -39,12 +39,10 @@ def assert_numbers_stay(
 
     def assert_it(deaths: Sequence[str], *arguments: object, ignored: tuple[str, ...] = (), **options: str) -> None:
         arguments = (*arguments, "actor_infer.strategy_args.strategy_name=tests.e2e.dying_engine:SPEC")
-        unbroken = start_run(*arguments, name="unbroken", **options)
-        assert unbroken.wait() == 0, unbroken.text
+        unbroken = start_run(*arguments, name="unbroken", **options).finished()
         for death in deaths:
             (folder / death).touch()
-        run = start_run(*arguments, name="deaths", **options)
-        assert run.wait() == 0, run.text
+        run = start_run(*arguments, name="deaths", **options).finished()
         assert not list(folder.iterdir()), run.text
         assert "Traceback (most recent call last)" not in run.text, run.text
         assert run.metrics[max(run.metrics)]["rollout/restarted_engines"] == len(deaths)
@@ -93,8 +91,7 @@ def test_an_only_engine_of_vllm_is_replaced_whichever_of_its_processes_is_killed
     for step in (1, 3):
         run.wait_for_step(step)
         next(process for process in run.processes(ROLL_ROLE="actor_infer") if victim in name_of(process)).kill()
-    assert run.wait() == 0, run.text
+    run.finished()
     assert run.metrics[6]["rollout/restarted_engines"] == 2
     assert_engine_and_trainer_agree(run)
     assert "Traceback (most recent call last)" not in run.text, run.text
-    run.assert_all_gone()

@@ -28,7 +28,7 @@ GAP = "train_infer/log_prob_diff_max"
 
 
 def assert_exact(run: Run, steps: list[int]) -> None:
-    assert run.wait() == 0, run.text
+    run.finished()
     assert sorted(step for step in run.metrics if step) == steps
     for step in steps:
         row = run.metrics[step]
@@ -102,8 +102,9 @@ def test_two_engines_and_a_reference_give_the_trainers_numbers(sort_data: Path, 
     assert_exact(run, [1, 2])
     assert run.metrics[1]["actor/kl_loss"] == 0.0 and run.metrics[2]["actor/kl_loss"] > 0
     twice = "actor_train.training_args.gradient_accumulation_steps=2"
-    again = start_run(sort_data, "tiny_sort", *EXACT, packs, twice, "max_steps=1", "save_steps=-1", name="twice")
-    assert again.wait() == 0, again.text
+    again = start_run(
+        sort_data, "tiny_sort", *EXACT, packs, twice, "max_steps=1", "save_steps=-1", name="twice"
+    ).finished()
     assert again.metrics[1][GAP] == 0.0 and again.metrics[1]["actor/num_updates"] == 2
     assert again.metrics[1]["actor/ratio_max"] > 1
 
@@ -114,8 +115,7 @@ def test_rollouts_that_run_ahead_are_exact_where_the_learning_weights_sampled(
 ) -> None:
     """Tokens of older weights have other log-probs, which show as their lag's difference; those of the weights that
     learn, and the short responses that engines are asked for where there are none, have the trainer's."""
-    run = start_run(sort_data, "tiny_sort_async", *EXACT, "max_steps=6", "save_steps=-1")
-    assert run.wait() == 0, run.text
+    run = start_run(sort_data, "tiny_sort_async", *EXACT, "max_steps=6", "save_steps=-1").finished()
     rows = [run.metrics[step] for step in range(1, 7)]
     assert rows[0][GAP] == 0.0 and rows[0]["actor/ratio_max"] == 1.0
     told = ("train_infer/log_prob_diff_max", "train_infer/log_prob_diff_mean")
@@ -160,7 +160,6 @@ actor_infer:
 def test_turns_of_episodes_are_exact(tmp_path: Path, tiny_tied_model_dir: Path, start_run: StartRun) -> None:
     """Each turn goes on from the cache of the one before, or from a prompt of its own; the trainer sees whole rows."""
     (tmp_path / "lake.yaml").write_text(LAKE.replace("MODEL", str(tiny_tied_model_dir)))
-    run = start_run(tmp_path, "lake", example=tmp_path, pipeline="agentic")
-    assert run.wait() == 0, run.text
+    run = start_run(tmp_path, "lake", example=tmp_path, pipeline="agentic").finished()
     assert [run.metrics[step][GAP] for step in (1, 2)] == [0.0, 0.0]
     assert run.metrics[1]["env/Whole/num_turns_mean"] > 1

@@ -50,15 +50,15 @@ def test_a_run_on_tasks_by_name_scores_their_answers_and_resumes_and_forks_exact
     folder = tmp_path / "yaml"
     folder.mkdir()
     (folder / "tasks.yaml").write_text(YAML.format(model=tiny_model_dir))
-    whole = start_run(tiny_model_dir, "tasks", name="whole", example=folder)
-    assert whole.wait() == 0, whole.text
+    whole = start_run(tiny_model_dir, "tasks", name="whole", example=folder).finished()
     assert whole.metrics[2]["rollout/failed_fraction"] == 0
     assert whole.metrics[1]["actor/grad_norm"] > 0
     assert 0 <= whole.metrics[2]["val/reward_mean"] < 1
 
     saved = whole.output_dir / "checkpoints" / "step_000001"
-    again = start_run(tiny_model_dir, "tasks", f"resume_from_checkpoint={saved}", name="again", example=folder)
-    assert again.wait() == 0, again.text
+    again = start_run(
+        tiny_model_dir, "tasks", f"resume_from_checkpoint={saved}", name="again", example=folder
+    ).finished()
     assert comparable(again.metrics[2]) == comparable(whole.metrics[2])
 
     command = [sys.executable, "-m", "roll", "fork", f"{whole.output_dir}@1", "--out", str(tmp_path / "fork")]

@@ -132,15 +132,13 @@ def test_domains_share_a_sampling_judge_beside_the_rollout_and_the_run_resumes_b
         "num_gpus_per_node=3",
         "max_steps=4",
     ]
-    whole = start_run(sort_data, "tiny_sort", *settings, "save_steps=2", name="whole")
-    assert whole.wait() == 0, whole.text
+    whole = start_run(sort_data, "tiny_sort", *settings, "save_steps=2", name="whole").finished()
     for step in (1, 2, 3, 4):
         row = whole.metrics[step]
         assert row["rollout/judge_answer_tokens_mean"] > 0 and "time/reward_s" not in row
         assert {record["domain"] for record in records(whole, step)} == {"sort", "other"}
     checkpoint = f"resume_from_checkpoint={whole.output_dir}/checkpoints/step_000002"
-    resumed = start_run(sort_data, "tiny_sort", *settings, "save_steps=-1", checkpoint, name="resumed")
-    assert resumed.wait() == 0, resumed.text
+    resumed = start_run(sort_data, "tiny_sort", *settings, "save_steps=-1", checkpoint, name="resumed").finished()
     for step in (3, 4):
         assert comparable(resumed.metrics[step]) == comparable(whole.metrics[step]), f"step {step}"
         assert records(resumed, step) == records(whole, step)

@@ -22,8 +22,9 @@ def beside(run: Run, mode: str) -> Run:
 
 @pytest.mark.slow
 def test_a_checkpoint_measured_by_itself_has_the_figures_of_its_run(sort_data: Path, start_run: StartRun):
-    whole = start_run(sort_data, "tiny_sort_eval", "max_steps=4", "eval_steps=4", "save_steps=4", name="whole")
-    assert whole.wait() == 0, whole.text
+    whole = start_run(
+        sort_data, "tiny_sort_eval", "max_steps=4", "eval_steps=4", "save_steps=4", name="whole"
+    ).finished()
     names = {"val/greedy/reward_mean", "val/sampled/reward_mean", "val/sampled/pass_at_4", "val/reward_mean"}
     assert names < whole.metrics[4].keys()
 
@@ -32,14 +33,12 @@ def test_a_checkpoint_measured_by_itself_has_the_figures_of_its_run(sort_data: P
         ("end", str(whole.output_dir / "checkpoints/step_000004"), 4),
     ):
         given = ("mode=bench", f"resume_from_checkpoint={checkpoint}")
-        bench = beside(start_run(sort_data, "tiny_sort_eval", *given, name=name), "bench")
-        assert bench.wait() == 0, bench.text
+        bench = beside(start_run(sort_data, "tiny_sort_eval", *given, name=name), "bench").finished()
         of_run = {name: value for name, value in comparable(whole.metrics[step]).items() if name.startswith("val/")}
         of_bench = {name: value for name, value in comparable(bench.metrics[step]).items() if name.startswith("val/")}
         assert of_bench == of_run, f"step {step}"
         assert "actor_train" not in [process.environ().get("ROLL_ROLE") for process in bench.processes()]
         assert "val/sampled/pass_at_4" in bench.text
-        bench.assert_all_gone()
 
 
 SETTINGS = ("max_steps=6", "eval_steps=3", "save_steps=2", "rollout_batch_size=16")
@@ -64,9 +63,7 @@ def test_two_processes_that_are_killed_on_the_way_give_what_one_process_gives(so
     """Explorer and trainer in processes of their own, each killed once and started again, beside the whole run in one.
     The same seed, engine and trainer: what every step is sampled as, and what it learns, must be equal to the last bit,
     so each group was trained on once, in its step, and none was lost."""
-    one = start_run(sort_data, "tiny_sort", *SETTINGS, name="one")
-    assert one.wait() == 0, one.text
-    one.assert_all_gone()
+    one = start_run(sort_data, "tiny_sort", *SETTINGS, name="one").finished()
 
     shared = (*SETTINGS, f"experience.dir={one.output_dir.parent}/experience")
     trainer_keys = ("mode=train", "resume_from_checkpoint=true")
@@ -77,9 +74,8 @@ def test_two_processes_that_are_killed_on_the_way_give_what_one_process_gives(so
     explorer = beside(start_run(sort_data, "tiny_sort", *shared, "mode=explore", name="explorer"), "explore")
     trainer.wait_for_step(3)
     killed(trainer)
-    trainer = start_run(sort_data, "tiny_sort", *shared, *trainer_keys, name="trainer")
-    assert trainer.wait() == 0, trainer.text
-    assert explorer.wait() == 0, explorer.text
+    trainer = start_run(sort_data, "tiny_sort", *shared, *trainer_keys, name="trainer").finished()
+    explorer.finished()
     assert "resuming from the checkpoint of step 2" in trainer.text
     assert "steps that are in the buffer" in explorer.text
 
@@ -89,8 +85,6 @@ def test_two_processes_that_are_killed_on_the_way_give_what_one_process_gives(so
         assert learnt["rollout/stale_groups"] == learnt["rollout/missing_groups"] == 0
     for step in (3, 6):
         assert explorer.metrics[step]["val/reward_mean"] == one.metrics[step]["val/reward_mean"], f"step {step}"
-    explorer.assert_all_gone()
-    trainer.assert_all_gone()
 
 
 @pytest.mark.slow
@@ -101,9 +95,8 @@ def test_rollouts_that_run_ahead_of_another_process_are_no_older_than_they_may_b
     its weights, and no more."""
     shared = (*SETTINGS, "max_staleness=1", f"experience.dir={tmp_path}/experience")
     explorer = beside(start_run(sort_data, "tiny_sort_async", *shared, "mode=explore", name="explorer"), "explore")
-    trainer = start_run(sort_data, "tiny_sort_async", *shared, "mode=train", name="trainer")
-    assert trainer.wait() == 0, trainer.text
-    assert explorer.wait() == 0, explorer.text
+    trainer = start_run(sort_data, "tiny_sort_async", *shared, "mode=train", name="trainer").finished()
+    explorer.finished()
     rows = [trainer.metrics[step] for step in range(1, 7)]
     assert max(row["rollout/staleness_max"] for row in rows) == 1
     assert {row["rollout/missing_groups"] + row["rollout/stale_groups"] for row in rows} == {0}
@@ -119,9 +112,8 @@ def test_groups_may_be_trained_on_again_in_another_process(sort_data: Path, star
     explorer = beside(
         start_run(sort_data, "tiny_sort_async", *shared, again, "mode=explore", name="explorer"), "explore"
     )
-    trainer = start_run(sort_data, "tiny_sort_async", *shared, again, "mode=train", name="trainer")
-    assert trainer.wait() == 0, trainer.text
-    assert explorer.wait() == 0, explorer.text
+    trainer = start_run(sort_data, "tiny_sort_async", *shared, again, "mode=train", name="trainer").finished()
+    explorer.finished()
     rows = [trainer.metrics[step] for step in range(1, 7)]
     assert sum(row["rollout/reused_groups"] for row in rows) > 0
     assert max(row["rollout/staleness_max"] for row in rows) <= 4
@@ -132,13 +124,11 @@ def test_groups_may_be_trained_on_again_in_another_process(sort_data: Path, star
 def test_operators_of_two_processes_give_what_one_process_gives(sort_data: Path, start_run: StartRun, tmp_path: Path):
     """Rows are chosen by the explorer; the groups' operators have the moments of one process, whoever has them."""
     keys = ("max_steps=3", "eval_steps=3", "save_steps=3")
-    one = start_run(sort_data, "tiny_sort_operators", *keys, name="one")
-    assert one.wait() == 0, one.text
+    one = start_run(sort_data, "tiny_sort_operators", *keys, name="one").finished()
     shared = (*keys, f"experience.dir={tmp_path}/experience")
     explorer = beside(start_run(sort_data, "tiny_sort_operators", *shared, "mode=explore", name="explorer"), "explore")
-    trainer = start_run(sort_data, "tiny_sort_operators", *shared, "mode=train", name="trainer")
-    assert trainer.wait() == 0, trainer.text
-    assert explorer.wait() == 0, explorer.text
+    trainer = start_run(sort_data, "tiny_sort_operators", *shared, "mode=train", name="trainer").finished()
+    explorer.finished()
     for step in range(1, 4):
         whole, learnt = sampled_and_learnt(one.metrics[step]), sampled_and_learnt(trainer.metrics[step])
         assert {name: learnt.get(name) for name in whole} == whole, f"step {step}"
@@ -149,21 +139,18 @@ def test_operators_of_two_processes_give_what_one_process_gives(sort_data: Path,
 def test_episodes_are_played_by_one_process_and_trained_on_by_another(lake_data: Path, start_run: StartRun):
     keys = ("max_steps=2", "eval_steps=2", "save_steps=2")
     lake = {"example": "tiny-frozen-lake", "pipeline": "agentic"}
-    one = start_run(lake_data, "tiny_frozen_lake", *keys, name="one", **lake)
-    assert one.wait() == 0, one.text
+    one = start_run(lake_data, "tiny_frozen_lake", *keys, name="one", **lake).finished()
     shared = (*keys, f"experience.dir={one.output_dir.parent}/experience")
     explorer = beside(start_run(lake_data, "tiny_frozen_lake", *shared, "mode=explore", name="e", **lake), "explore")
-    trainer = start_run(lake_data, "tiny_frozen_lake", *shared, "mode=train", name="t", **lake)
-    assert trainer.wait() == 0, trainer.text
-    assert explorer.wait() == 0, explorer.text
+    trainer = start_run(lake_data, "tiny_frozen_lake", *shared, "mode=train", name="t", **lake).finished()
+    explorer.finished()
     for step in (1, 2):
         learnt = {name: value for name, value in comparable(one.metrics[step]).items() if name.startswith("actor/")}
         assert {name: trainer.metrics[step].get(name) for name in learnt} == learnt, f"step {step}"
     assert explorer.metrics[2]["val/success_mean"] == one.metrics[2]["val/success_mean"]
     checkpoint = one.output_dir / "checkpoints" / "step_000002"
     measured = ("mode=bench", f"resume_from_checkpoint={checkpoint}")
-    bench = beside(start_run(lake_data, "tiny_frozen_lake", *measured, name="b", **lake), "bench")
-    assert bench.wait() == 0, bench.text
+    bench = beside(start_run(lake_data, "tiny_frozen_lake", *measured, name="b", **lake), "bench").finished()
     assert bench.metrics[2]["val/success_mean"] == one.metrics[2]["val/success_mean"]
 
 

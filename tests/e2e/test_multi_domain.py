@@ -64,8 +64,7 @@ def settings(
 def test_all_kinds_of_rewards_on_shared_devices_resume_bit_for_bit(
     sort_data: Path, start_run: StartRun, settings: list[str], judge: JudgeServer
 ):
-    whole = start_run(sort_data, "multi_domain", *settings, name="whole", example=HERE)
-    assert whole.wait() == 0, whole.text
+    whole = start_run(sort_data, "multi_domain", *settings, name="whole", example=HERE).finished()
     rows = whole.metrics
     for step in (1, 2, 3, 4):
         row = rows[step]
@@ -83,8 +82,7 @@ def test_all_kinds_of_rewards_on_shared_devices_resume_bit_for_bit(
         assert len(row["response_tokens"]) == len(row["logprobs"])
 
     checkpoint = f"resume_from_checkpoint={whole.output_dir}/checkpoints/step_000002"
-    resumed = start_run(sort_data, "multi_domain", *settings, checkpoint, name="resumed", example=HERE)
-    assert resumed.wait() == 0, resumed.text
+    resumed = start_run(sort_data, "multi_domain", *settings, checkpoint, name="resumed", example=HERE).finished()
     for step in (3, 4):
         assert comparable(resumed.metrics[step]) == comparable(rows[step]), f"step {step}"
 
@@ -111,6 +109,5 @@ def test_judges_that_fall_silent_or_die_and_a_hung_sandbox_are_survived_and_a_de
 
     done = max(run.metrics)
     go_on = ("resume_from_checkpoint=true", f"max_steps={done + 1}")
-    again = start_run(sort_data, "multi_domain", *settings, *often, *go_on, name="run", example=HERE)
-    assert again.wait() == 0, again.text
+    again = start_run(sort_data, "multi_domain", *settings, *often, *go_on, name="run", example=HERE).finished()
     assert max(again.metrics) == done + 1

@@ -16,8 +16,7 @@ def teacher(sort_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What fine-tuning on the right answers of the pairs makes of the demo's model."""
     rows = (f"sft_train.data_args.file_name={sort_data}/pairs.jsonl", "response_key=chosen", "validation=null")
     with run_starter(tmp_path_factory.mktemp("teacher")) as start:
-        run = start(sort_data, "tiny_sort_sft", *rows, pipeline="sft")
-        assert run.wait() == 0, run.text
+        run = start(sort_data, "tiny_sort_sft", *rows, pipeline="sft").finished()
         return run.output_dir / "checkpoints" / "step_000060" / "hf_model"
 
 
@@ -28,8 +27,9 @@ def test_a_policy_reaches_its_teacher_without_a_reward_and_goes_on_bit_for_bit(
     whole = start_run(sort_data, "tiny_sort_opd", *given)
     assert whole.wait(900) == 0, whole.text
     # what the teacher itself answers: a run whose policy it is, validated before its first step
-    judged = start_run(sort_data, "tiny_sort_opd", *given, f"pretrain={teacher}", "max_steps=1", name="judged")
-    assert judged.wait() == 0, judged.text
+    judged = start_run(
+        sort_data, "tiny_sort_opd", *given, f"pretrain={teacher}", "max_steps=1", name="judged"
+    ).finished()
     of_teacher = judged.metrics[0]["val/reward_mean"]
     assert abs(judged.metrics[1]["actor/teacher_kl_mean"]) < 1e-4
     assert of_teacher > 0.8 and whole.metrics[0]["val/reward_mean"] < 0.2
@@ -52,6 +52,5 @@ def test_beside_a_reward_each_domain_has_its_teacher(
         sort_data, "tiny_sort_opd", "is_pure_opd=false", "use_opd=true", "opd_kl_coef=0.2", "teacher=null",
         f"teachers={{sort: {section}, other: {section}}}", "+rewards.other={reward: none}", "max_steps=2",
         "eval_steps=-1", "save_steps=-1",
-    )  # fmt: skip
-    assert run.wait() == 0, run.text
+    ).finished()  # fmt: skip
     assert run.metrics[2]["actor/teacher_kl_mean"] > 0 and run.metrics[2]["actor/advantage_abs_mean"] > 0

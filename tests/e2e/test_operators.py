@@ -14,8 +14,7 @@ STEPS = ("max_steps=4", "eval_steps=4", "save_steps=2")
 def test_operators_choose_rows_and_shape_rewards_and_a_resumed_run_is_the_same(
     sort_data: Path, start_run: Callable[..., Run]
 ) -> None:
-    whole = start_run(sort_data, "tiny_sort_operators", *STEPS, name="whole")
-    assert whole.wait() == 0, whole.text
+    whole = start_run(sort_data, "tiny_sort_operators", *STEPS, name="whole").finished()
     assert "actor_train.data_args.operators:" in whole.text and " rows remain" in whole.text
     for step in range(1, 5):
         row = whole.metrics[step]
@@ -23,7 +22,8 @@ def test_operators_choose_rows_and_shape_rewards_and_a_resumed_run_is_the_same(
         assert row["rollout/sampled_reward_mean"] != row["rollout/reward_mean"]
 
     saved = whole.output_dir / "checkpoints" / "step_000002"
-    resumed = start_run(sort_data, "tiny_sort_operators", *STEPS, f"resume_from_checkpoint={saved}", name="resumed")
-    assert resumed.wait() == 0, resumed.text
+    resumed = start_run(
+        sort_data, "tiny_sort_operators", *STEPS, f"resume_from_checkpoint={saved}", name="resumed"
+    ).finished()
     for step in (3, 4):
         assert comparable(resumed.metrics[step]) == comparable(whole.metrics[step]), f"step {step}"

@@ -52,8 +52,7 @@ def test_an_estimator_a_loss_and_a_reward_from_a_folder_outside_train(
         "eval_steps=-1",
         "save_steps=-1",
         example=folder,
-    )
-    assert run.wait() == 0, run.text
+    ).finished()
     possible = [(8 - k) / k for k in range(1, 8)]
     for step in (1, 2, 3):
         row = run.metrics[step]
@@ -64,4 +63,3 @@ def test_an_estimator_a_loss_and_a_reward_from_a_folder_outside_train(
     imported = {file.name for file in folder.glob("imported-*")}
     assert imported == {"imported-driver", *(f"imported-{role}" for role in ("actor_train", "actor_infer", REWARD))}
     run.own_metrics.add("actor/gate_slope_mean")
-    run.assert_all_gone()

@@ -90,16 +90,14 @@ def test_what_is_no_pipeline_is_refused(
 def test_it_learns_validates_and_resumes_bit_for_bit(
     folder: Path, sort_data: Path, start_run: Callable[..., Run]
 ) -> None:
-    whole = start_run(sort_data, "mine", example=folder, pipeline=folder / "start.py")
-    assert whole.wait() == 0, whole.text
+    whole = start_run(sort_data, "mine", example=folder, pipeline=folder / "start.py").finished()
     losses = [whole.metrics[step]["train/nll_mean"] for step in range(1, 5)]
     assert all(math.isfinite(loss) for loss in losses) and losses[-1] < losses[0]
     assert whole.metrics[4]["val/nll_mean"] < whole.metrics[0]["val/nll_mean"]
     saved = whole.output_dir / "checkpoints" / "step_000002"
     resumed = start_run(
         sort_data, "mine", f"resume_from_checkpoint={saved}", example=folder, pipeline=folder / "start.py", name="again"
-    )
-    assert resumed.wait() == 0, resumed.text
+    ).finished()
     assert [comparable(resumed.metrics[step]) for step in (3, 4)] == [
         comparable(whole.metrics[step]) for step in (3, 4)
     ]

@@ -106,8 +106,7 @@ def test_a_real_run_refuses_a_class_that_is_not_there_or_not_whole_before_anythi
 def test_three_steps_are_trained_and_saved_and_the_engine_gets_the_weights(
     folder: Path, sort_data: Path, start_run: Callable[..., Run]
 ) -> None:
-    run = start_run(sort_data, "mine", *SHORT, example=folder)
-    assert run.wait() == 0, run.text
+    run = start_run(sort_data, "mine", *SHORT, example=folder).finished()
     norms = [run.metrics[step]["actor/grad_norm"] for step in (1, 2, 3)]
     assert all(math.isfinite(norm) for norm in norms) and max(norms) > 0
     gaps = [run.metrics[step]["train_infer/log_prob_diff_max"] for step in (1, 2, 3)]

@@ -76,13 +76,13 @@ def test_engine_and_trainer_see_the_same_pictures(count_data: Path, start_run: S
     text_row = {"prompt": "say 1", "ground_truth": "1", "tag": "count"}  # rows of text stand among them
     file = count_data / "some.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *[text_row] * 8]))
-    run = start(start_run, count_data, *SHORT, f"actor_train.data_args.file_name={file}", "max_failed_fraction=0.5")
-    assert run.wait() == 0, run.text
+    run = start(
+        start_run, count_data, *SHORT, f"actor_train.data_args.file_name={file}", "max_failed_fraction=0.5"
+    ).finished()
     assert_engine_and_trainer_agree(run)
     records = "".join(path.read_text() for path in (run.output_dir / "rollouts").glob("step_*.jsonl"))
     assert '"form": "file"' in records
     assert sum(row.get("rollout/failed_fraction", 0) for row in run.metrics.values()) > 0, sorted(run.metrics[1])
-    run.assert_all_gone()
 
 
 @pytest.mark.slow
@@ -96,11 +96,9 @@ def test_engine_and_trainer_of_other_families_agree(
     """Whole runs of a few steps, each with an update that engines get."""
     command = [sys.executable, "examples/tiny-count/prepare.py", "--out", str(tmp_path / "data"), "--arch", arch]
     subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True)
-    run = start(start_run, tmp_path / "data", *SHORT, config=config)
-    assert run.wait() == 0, run.text
+    run = start(start_run, tmp_path / "data", *SHORT, config=config).finished()
     assert_engine_and_trainer_agree(run)
     assert "train_infer/log_prob_diff_max" in run.metrics[3]
-    run.assert_all_gone()
 
 
 @pytest.mark.slow
@@ -128,13 +126,11 @@ def test_boxes_in_pixels_of_the_file_are_compared_with_what_the_model_saw(
         count_data, "boxes", *SHORT, "eval_steps=-1", f"actor_train.data_args.file_name={tmp_path / 'rows.jsonl'}",
         "num_return_sequences_in_group=2", "actor_train.training_args.gradient_accumulation_steps=1",
         "recorder.num_groups=64", example=tmp_path, name="boxes",
-    )  # fmt: skip
-    assert run.wait() == 0, run.text
+    ).finished()  # fmt: skip
     assert_engine_and_trainer_agree(run)
     files = (run.output_dir / "rollouts").glob("step_*.jsonl")
     found = {(record.domain, round(record.reward or 0.0, 9)) for path in files for record in read(path)}
     assert found == {("sampled", 0.0), ("perfect", 1.0)}
-    run.assert_all_gone()
 
 
 @pytest.mark.slow
@@ -161,11 +157,11 @@ def test_blind_it_stays_at_chance(tmp_path: Path, start_run: StartRun) -> None:
 @pytest.mark.slow
 def test_a_resumed_run_equals_it(count_data: Path, start_run: StartRun) -> None:
     steps = ("max_steps=6", "eval_steps=6", "actor_train.training_args.warmup_steps=1")
-    whole = start(start_run, count_data, *steps, "save_steps=4", name="whole")
-    assert whole.wait() == 0, whole.text
+    whole = start(start_run, count_data, *steps, "save_steps=4", name="whole").finished()
     checkpoint = whole.output_dir / "checkpoints" / "step_000004"
-    again = start(start_run, count_data, *steps, "save_steps=-1", f"resume_from_checkpoint={checkpoint}", name="again")
-    assert again.wait() == 0, again.text
+    again = start(
+        start_run, count_data, *steps, "save_steps=-1", f"resume_from_checkpoint={checkpoint}", name="again"
+    ).finished()
     for step in (5, 6):
         assert learnt(again, step) == learnt(whole, step), f"step {step}"
 
@@ -178,8 +174,7 @@ def test_episodes_show_a_new_picture_at_each_turn(
     """Engine and trainer see the same lake at every turn, a resumed run goes on, and records show what was seen."""
     config = tmp_path / "drawn_lake.yaml"
     config.write_text(LAKE.format(data=count_data, steps=4, engine=engine))
-    run = start_run(count_data, "drawn_lake", example=tmp_path, pipeline="agentic", name="lake")
-    assert run.wait() == 0, run.text
+    run = start_run(count_data, "drawn_lake", example=tmp_path, pipeline="agentic", name="lake").finished()
     assert_engine_and_trainer_agree(run, 1e-5)
     assert all(run.metrics[step]["env/Lake/failed_fraction"] == 0 for step in range(1, 5))
     assert run.metrics[4]["env/Lake/num_turns_mean"] > 1
@@ -192,10 +187,8 @@ def test_episodes_show_a_new_picture_at_each_turn(
     again = start_run(
         count_data, "drawn_lake", f"resume_from_checkpoint={checkpoint}", example=tmp_path, pipeline="agentic",
         name="again",
-    )  # fmt: skip
-    assert again.wait() == 0, again.text
+    ).finished()  # fmt: skip
     assert_engine_and_trainer_agree(again, 1e-5)
-    again.assert_all_gone()
 
 
 def learnt(run: Run, step: int) -> dict[str, float]:
@@ -233,12 +226,10 @@ def test_a_critic_a_reward_model_and_a_judge_see_the_pictures(
         f"+rewards.colour.model_args={model % (count_data / 'model')}",
         "+rewards.colour.strategy_args.strategy_name=hf_infer", "+rewards.colour.device_mapping=[3]",
         "+rewards.colour.generating_args={max_new_tokens: 3, temperature: 0.0}", "max_failed_fraction=1",
-    )  # fmt: skip
-    assert run.wait() == 0, run.text
+    ).finished()  # fmt: skip
     assert_engine_and_trainer_agree(run)
     row = run.metrics[3]
     assert row["critic/value_loss"] > 0 and row["rollout/reward_std"] > 0
-    run.assert_all_gone()
 
 
 @pytest.mark.slow
@@ -261,8 +252,7 @@ def test_a_run_learns_what_a_plain_loop_learns_of_the_same_rollouts(
         f"actor_train.training_args.learning_rate={rate}", "actor_train.training_args.per_device_train_batch_size=16",
         f"actor_train.data_args.file_name={file}", "+ppo_epochs=2", "+rollout_mock.enable=true",
         f"+rollout_mock.dump_dir={dumps}", config=config,
-    )  # fmt: skip
-    assert run.wait() == 0, run.text
+    ).finished()  # fmt: skip
     loop, steps = PlainLoop(count_data / "model", rate, epochs=2), recorded(dumps)
     assert [len(groups) for groups in steps] == [8, 8, 8]
     assert {bool(row.media) for groups in steps for group in groups for row in group.trajectories} == {True, False}

@@ -25,8 +25,7 @@ def test_the_second_run_of_a_script_has_the_metrics_of_the_yaml_bit_for_bit(
     assert called.wait(900) == 0, called.text
     assert "left after step 1" in called.text and "the run is over: 0 3" in called.text
     called.assert_all_gone()
-    written = start_run(sort_data, "tiny_sort", *SHORT, name="written")
-    assert written.wait() == 0, written.text
+    written = start_run(sort_data, "tiny_sort", *SHORT, name="written").finished()
     assert [*called.metrics] == [*written.metrics] == [0, 1, 2, 3]
     for step in range(4):
         assert comparable(called.metrics[step]) == comparable(written.metrics[step])

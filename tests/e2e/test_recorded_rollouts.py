@@ -30,7 +30,7 @@ def test_recorded_rollouts_teach_what_they_taught_when_they_were_sampled(
     loop = "+user_defined_rollout_loop_cls=tests.e2e.own_loop:SecondHalf"
     dumped = start_run(sort_data, "tiny_sort", *SETTINGS, place, "+rollout_mock.mode=dump", loop, name="dumped")
     dumped.own_metrics = {"rollout/paid_share_mean"}
-    assert dumped.wait() == 0, dumped.text
+    dumped.finished()
     files = sorted(path.name for path in (tmp_path / "mock").iterdir())
     assert files == [f"step_{step:06d}.npz" for step in (1, 2, 3, 4)]
     rows = [dumped.metrics[step] for step in (1, 2, 3, 4)]
@@ -46,7 +46,7 @@ def test_recorded_rollouts_teach_what_they_taught_when_they_were_sampled(
     no_reward = "rewards.sort.reward_args.pattern=nothing is scored"
     replayed = start_run(sort_data, "tiny_sort", *SETTINGS, place, "+rollout_mock.mode=mock", no_reward, name="mock")
     replayed.own_metrics = {"rollout/paid_share_mean"}
-    assert replayed.wait() == 0, replayed.text
+    replayed.finished()
     for step in (1, 2, 3, 4):
         assert comparable(replayed.metrics[step]) == comparable(dumped.metrics[step]), f"step {step}"
 

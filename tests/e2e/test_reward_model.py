@@ -44,8 +44,7 @@ def test_a_reward_model_takes_turns_with_the_trainer_and_the_run_resumes_bit_for
 ):
     """The numbers of a random model are the rewards, in validation as well."""
     model = make_tiny_model_dir(num_labels=1)
-    whole = start_run(sort_data, "tiny_sort", *settings(model), "max_steps=4", "save_steps=2", name="whole")
-    assert whole.wait() == 0, whole.text
+    whole = start_run(sort_data, "tiny_sort", *settings(model), "max_steps=4", "save_steps=2", name="whole").finished()
     rows = whole.metrics
     for step in (1, 2, 3, 4):
         row = rows[step]
@@ -59,8 +58,7 @@ def test_a_reward_model_takes_turns_with_the_trainer_and_the_run_resumes_bit_for
     checkpoint = f"resume_from_checkpoint={whole.output_dir}/checkpoints/step_000002"
     resumed = start_run(
         sort_data, "tiny_sort", *settings(model), "max_steps=4", "save_steps=-1", checkpoint, name="resumed"
-    )
-    assert resumed.wait() == 0, resumed.text
+    ).finished()
     for step in (3, 4):
         assert comparable(resumed.metrics[step]) == comparable(rows[step]), f"step {step}"
 

@@ -22,8 +22,7 @@ def test_the_demo_learns_and_a_resumed_run_equals_it(sort_data: Path, start_run:
     checkpoint of step 20: the same seed must give the same numbers, bit for bit, in everything but times, which also
     shows that a run is reproducible."""
     steps = ("max_steps=24", "eval_steps=24", "save_steps=20", "profiler_timeline=true", "profiler_memory=true")
-    whole = start_run(sort_data, "tiny_sort", *steps, name="whole")
-    assert whole.wait() == 0, whole.text
+    whole = start_run(sort_data, "tiny_sort", *steps, name="whole").finished()
     assert whole.metrics[0]["val/reward_mean"] < 0.15
     assert whole.metrics[24]["val/reward_mean"] > 0.7
     assert (whole.output_dir / "report.html").stat().st_size > 10_000
@@ -35,7 +34,6 @@ def test_the_demo_learns_and_a_resumed_run_equals_it(sort_data: Path, start_run:
     recorded = sorted(path.name for path in (whole.output_dir / "rollouts").glob("*.txt"))
     training = [f"step_{step:06d}.txt" for step in range(1, 25)]  # the steps of the metrics
     assert recorded == sorted([*training, "step_000000.val.txt", "step_000024.val.txt"])
-    whole.assert_all_gone()
 
     checkpoint = whole.output_dir / "checkpoints" / "step_000020"
     assert (checkpoint / "hf_model" / "model.safetensors").exists()
@@ -47,8 +45,7 @@ def test_the_demo_learns_and_a_resumed_run_equals_it(sort_data: Path, start_run:
         "save_steps=-1",
         f"resume_from_checkpoint={checkpoint}",
         name="resumed",
-    )
-    assert resumed.wait() == 0, resumed.text
+    ).finished()
     assert sorted(resumed.metrics) == [21, 22, 23, 24]
     for step in (21, 22, 23, 24):
         assert comparable(resumed.metrics[step]) == comparable(whole.metrics[step]), f"step {step}"
@@ -66,10 +63,9 @@ def test_the_vllm_form_runs_on_two_training_ranks(sort_data: Path, start_run: St
     run.wait_for_step(1)
     run.assert_nothing_open_to_others()
     run.assert_sockets_in_its_directory()
-    assert run.wait() == 0, run.text
+    run.finished()
     assert run.metrics[4]["val/reward_mean"] > run.metrics[0]["val/reward_mean"]
     assert_engine_and_trainer_agree(run)
-    run.assert_all_gone()
 
 
 @pytest.mark.slow
@@ -79,10 +75,9 @@ def test_the_sglang_form_runs_on_two_training_ranks(sort_data: Path, start_run: 
     run = start_run(sort_data, "tiny_sort_sglang", "max_steps=4", "eval_steps=4", "save_steps=-1")
     run.wait_for_step(1)
     run.assert_nothing_open_to_others()
-    assert run.wait() == 0, run.text
+    run.finished()
     assert run.metrics[4]["val/reward_mean"] > run.metrics[0]["val/reward_mean"]
     assert_engine_and_trainer_agree(run)
-    run.assert_all_gone()
 
 
 @pytest.mark.slow
@@ -114,8 +109,7 @@ def test_ppo_with_reference_on_answers_of_varied_length(varied_sort_dir: Path, s
         "rewards.sort.reward_retries=1",
         "rewards.sort.dynamic_timeout.enable=true",
         "runner_state_report_interval=0.01",
-    )
-    assert run.wait() == 0, run.text
+    ).finished()
     assert_engine_and_trainer_agree(run)
     rows = run.metrics
     assert all(0 < rows[step]["rollout/length_bias"] < 1 for step in (1, 2, 3)), "of 11 answers the longest are cut"
@@ -175,8 +169,7 @@ def test_a_filter_that_keeps_little_or_nothing_skips_updates_and_the_run_resumes
         "max_steps=6",
         "eval_steps=-1",
     )
-    whole = start_run(sort_data, "tiny_sort_ppo", "save_steps=3", *filtered, name="whole")
-    assert whole.wait() == 0, whole.text
+    whole = start_run(sort_data, "tiny_sort_ppo", "save_steps=3", *filtered, name="whole").finished()
     rows = [row for step, row in sorted(whole.metrics.items()) if step]
     for row in rows:
         kept, updates = row["rollout/kept_groups"], row["actor/num_updates"]
@@ -188,7 +181,6 @@ def test_a_filter_that_keeps_little_or_nothing_skips_updates_and_the_run_resumes
     assert "the filter dropped all 16 groups, so the step makes no update" in whole.text
 
     checkpoint = f"resume_from_checkpoint={whole.output_dir}/checkpoints/step_000003"
-    resumed = start_run(sort_data, "tiny_sort_ppo", "save_steps=-1", *filtered, checkpoint, name="resumed")
-    assert resumed.wait() == 0, resumed.text
+    resumed = start_run(sort_data, "tiny_sort_ppo", "save_steps=-1", *filtered, checkpoint, name="resumed").finished()
     for step in (4, 5, 6):
         assert comparable(resumed.metrics[step]) == comparable(whole.metrics[step]), f"step {step}"

@@ -61,8 +61,7 @@ def accuracy_of_the_role(model: Path, pairs: Path) -> float:
 def test_it_learns_resumes_bit_for_bit_and_the_role_scores_with_it(
     strategy: tuple[str, ...], sort_data: Path, start_run: Callable[..., Run]
 ) -> None:
-    whole = start_run(sort_data, "tiny_sort_rm", *SHORT, *strategy, pipeline="rm")
-    assert whole.wait() == 0, whole.text
+    whole = start_run(sort_data, "tiny_sort_rm", *SHORT, *strategy, pipeline="rm").finished()
     first, last = whole.metrics[0], whole.metrics[6]
     assert (first["val/accuracy"], first["val/loss"]) == pytest.approx((0.5, np.log(2)))  # a head of zeros
     assert last["val/loss"] < first["val/loss"] and last["val/accuracy"] > 0.55
@@ -72,7 +71,6 @@ def test_it_learns_resumes_bit_for_bit_and_the_role_scores_with_it(
     assert found == pytest.approx(last["val/accuracy"], abs=0.01)
 
     checkpoint = f"resume_from_checkpoint={saved / 'step_000003'}"
-    again = start_run(sort_data, "tiny_sort_rm", *SHORT, *strategy, checkpoint, pipeline="rm", name="again")
-    assert again.wait() == 0, again.text
+    again = start_run(sort_data, "tiny_sort_rm", *SHORT, *strategy, checkpoint, pipeline="rm", name="again").finished()
     for step in (4, 5, 6):
         assert comparable(again.metrics[step]) == comparable(whole.metrics[step])

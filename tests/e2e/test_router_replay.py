@@ -28,10 +28,8 @@ def test_two_updates_of_a_step_train_with_the_same_experts(
     tokenizer.save_pretrained(model)
     steps = ("max_steps=2", "eval_steps=-1", "save_steps=-1", "ppo_epochs=2", f"pretrain={model}", *divided)
     all_rows = "skip_idle_rows=false"  # rewards of weights that are drawn are alike
-    run = start_run(sort_data, example, "--all", *steps, all_rows, f"actor_train.router_replay.mode={mode}")
-    assert run.wait() == 0, run.text
+    run = start_run(sort_data, example, "--all", *steps, all_rows, f"actor_train.router_replay.mode={mode}").finished()
     assert ("router_replay R2 trains with the experts that this pass chooses" in run.text) == (mode == "R2")
     for step in (1, 2):
         assert run.metrics[step]["actor/num_updates"] == 2
         assert run.metrics[step]["train_infer/log_prob_diff_max"] < 1e-4
-    run.assert_all_gone()

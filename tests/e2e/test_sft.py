@@ -34,8 +34,7 @@ LORA = ("sft_train.model_args.lora_target=all-linear", "sft_train.model_args.lor
 def test_it_learns_and_goes_on_from_a_checkpoint_bit_for_bit(
     strategy: tuple[str, ...], sort_data: Path, start_run: Callable[..., Run]
 ) -> None:
-    whole = start_run(sort_data, "tiny_sort_sft", *SHORT, *strategy, pipeline="sft")
-    assert whole.wait() == 0, whole.text
+    whole = start_run(sort_data, "tiny_sort_sft", *SHORT, *strategy, pipeline="sft").finished()
     losses = [whole.metrics[step]["train/nll_mean"] for step in range(1, 7)]
     validated = [whole.metrics[step]["val/nll_mean"] for step in (0, 3, 6)]
     assert losses[-1] < losses[0] and validated == sorted(validated, reverse=True)
@@ -46,8 +45,7 @@ def test_it_learns_and_goes_on_from_a_checkpoint_bit_for_bit(
     num_rows = len((sort_data / "train.jsonl").read_text().splitlines())
     epochs = f"{5.5 * ROWS_PER_STEP / num_rows:.6f}"  # the sixth step goes beyond them
     length = (*SHORT, "max_steps=null", f"num_train_epochs={epochs}", f"resume_from_checkpoint={saved}")
-    resumed = start_run(sort_data, "tiny_sort_sft", *length, *strategy, pipeline="sft", name="again")
-    assert resumed.wait() == 0, resumed.text
+    resumed = start_run(sort_data, "tiny_sort_sft", *length, *strategy, pipeline="sft", name="again").finished()
     assert f"of {num_rows} rows, {ROWS_PER_STEP} in a step, are 6 steps" in resumed.text
     assert "max_steps" not in resumed.text, "it is that of the checkpoint"
     for step in (4, 5, 6):
@@ -59,8 +57,7 @@ def test_it_learns_to_look_at_pictures(count_data: Path, start_run: Callable[...
     """Whoever does not look is right one time in four: of the two tokens of an answer the first costs ln 4. A resumed
     run takes the same rows and pictures."""
     length = ("max_steps=40", "eval_steps=20", "save_steps=20")
-    whole = start_run(count_data, "tiny_count_sft", *length, example="tiny-count", pipeline="sft")
-    assert whole.wait() == 0, whole.text
+    whole = start_run(count_data, "tiny_count_sft", *length, example="tiny-count", pipeline="sft").finished()
     validated = [whole.metrics[step]["val/nll_mean"] for step in (0, 20, 40)]
     chance = math.log(4) / 2
     assert validated[0] > 0.9 * chance and validated[-1] < 0.7 * chance
@@ -68,6 +65,5 @@ def test_it_learns_to_look_at_pictures(count_data: Path, start_run: Callable[...
     again = start_run(
         count_data, "tiny_count_sft", *length, f"resume_from_checkpoint={saved}",
         example="tiny-count", pipeline="sft", name="again",
-    )  # fmt: skip
-    assert again.wait() == 0, again.text
+    ).finished()  # fmt: skip
     assert comparable(again.metrics[40]) == comparable(whole.metrics[40])

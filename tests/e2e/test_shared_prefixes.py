@@ -35,8 +35,7 @@ def test_a_run_takes_the_steps_of_one_that_shares_nothing(
     metrics = []
     for way in ("off", "on"):
         shares = [f"+{role}.use_prefix_sharing={way}" for role in roles]
-        run = start_run(sort_data, name, *SHORT, *options, *shares, name=way)
-        assert run.wait() == 0, run.text
+        run = start_run(sort_data, name, *SHORT, *options, *shares, name=way).finished()
         metrics.append(run.metrics)
     apart, shared = metrics
     for step in (1, 2, 3):
@@ -71,8 +70,7 @@ def start_lake(lake_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         def started(name: str, way: str, *overrides: str) -> Run:
             options = (*EPISODES, f"+actor_train.use_prefix_sharing={way}", *overrides)
             places: dict[str, str] = {"example": "tiny-frozen-lake", "pipeline": "agentic"}
-            run = start(lake_data, "tiny_frozen_lake_step", *options, name=name, **places)
-            assert run.wait() == 0, run.text
+            run = start(lake_data, "tiny_frozen_lake_step", *options, name=name, **places).finished()
             return run
 
         yield started

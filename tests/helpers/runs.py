@@ -76,6 +76,12 @@ class Run:
             self.kill()
             raise AssertionError(f"the run did not end within {timeout_s} s:\n{self.text}") from None
 
+    def finished(self) -> Run:
+        """The run itself, when it has ended well and left no process behind."""
+        assert self.wait() == 0, self.text
+        self.assert_all_gone()
+        return self
+
     def processes(self, **environment: str) -> list[psutil.Process]:
         """All living processes of the run that have these variables, workers and Ray's own, found by the mark they
         inherited."""
