@@ -1,12 +1,11 @@
 """`python_code`: a program of the policy's, run in the sandbox."""
 
 import re
-from collections.abc import Sequence
 
 from roll.envs.tools.base import Tool, ToolError
 from roll.errors import EnvError
 from roll.utils.sandbox.backends import SandboxUnavailable, find_means
-from roll.utils.sandbox.job import BOX, Job, Limits, Namespaces, checked_users, own_python, view
+from roll.utils.sandbox.job import BOX, Job, Limits, Namespaces, own_python, view
 from roll.utils.sandbox.process import SandboxError, run
 
 PROGRAM = re.compile(r"<python>(.*?)</python>|```(?:python|py)\s*\n(.*?)```", re.DOTALL)
@@ -19,8 +18,7 @@ class PythonCodeTool(Tool):
 
     The interpreter is that of the run, with its standard library and no other package. There is no network, and nothing
     of the machine to be seen; `timeout` counts seconds of the CPU. It always runs in the sandbox: `sandbox_type` is a
-    key of ROLL's, which changes nothing here. `sandbox_uids`: first and last number of the users that programs run as
-    where root sets the sandbox up.
+    key of ROLL's, which changes nothing here.
     """
 
     name = "python"
@@ -36,17 +34,12 @@ class PythonCodeTool(Tool):
         memory_mb: int = 512,
         keep_error_last_line: bool = False,
         sandbox_type: str | None = None,
-        sandbox_uids: Sequence[int] | None = None,
     ):
         if timeout <= 0 or memory_mb < 64:
             raise EnvError(f"timeout: {timeout} must be above 0, and memory_mb: {memory_mb} 64 or more")
-        try:
-            users = checked_users(sandbox_uids)
-        except ValueError as error:
-            raise EnvError(str(error)) from None
-        self._limits = Limits(timeout, timeout + EXTRA_S, memory_mb, 16, OUTPUT_BYTES, threads=16, users=users)
+        self._limits = Limits(timeout, timeout + EXTRA_S, memory_mb, 16, OUTPUT_BYTES, threads=16)
         self._last_line = keep_error_last_line
-        _means(self._limits)
+        _means()
 
     def find(self, answer: str) -> tuple[int, str] | None:
         match = PROGRAM.search(answer)
@@ -57,7 +50,7 @@ class PythonCodeTool(Tool):
         interpreter, shown = own_python()
         command = (interpreter, "-I", "-S", "-B", f"{BOX}/main.py")
         try:
-            finished = run(Job(command, view(*shown), self._limits, files), _means(self._limits))
+            finished = run(Job(command, view(*shown), self._limits, files), _means())
         except SandboxError as error:
             raise EnvError(f"python_code: {error}") from error
         if finished.ending == "time":
@@ -71,9 +64,9 @@ class PythonCodeTool(Tool):
         return f"Code execution result: {finished.stdout.decode(errors='replace').strip()}"
 
 
-def _means(limits: Limits) -> Namespaces:
+def _means() -> Namespaces:
     """Raises EnvError on a machine without a sandbox."""
     try:
-        return find_means(*own_python()[1], users=limits.users)
+        return find_means(*own_python()[1])
     except SandboxUnavailable as error:
         raise EnvError(f"python_code runs programs in a sandbox, and {error}") from None

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from keyword import iskeyword
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from roll.rewards.code.languages import Code
 from roll.rewards.code.suites import problem_of_suite
 from roll.utils.text import show
 
@@ -310,8 +309,7 @@ def same_output(got: str, expected: str) -> bool:
 
 
 def _lines(text: str) -> list[str]:
-    lines = [line.rstrip() for line in text.rstrip().splitlines()]
-    return lines
+    return [line.rstrip() for line in text.rstrip().splitlines()]
 
 
 def _same_word(got: str, expected: str) -> bool:
@@ -411,12 +409,6 @@ class Budget:
     @property
     def is_spent(self) -> bool:
         return self.left_s <= 0
-
-
-class Judge(Protocol):
-    def judge(self, code: Code, cases: Cases, stop_early: bool) -> Tally:
-        """Raises an exception if it cannot tell."""
-        ...
 
 
 def shorten(text: str | Sequence[str], limit: int = 200) -> str:

@@ -424,7 +424,7 @@ class LocalJudge:
             limits = replace(self.limits, output_bytes=self.limits.output_bytes + len(BEGUN))
             return self.python.job("program", source, limits)
         job = compiling(source)
-        limits = replace(job.limits, wall_s=min(job.limits.wall_s, budget.left_s), users=self.limits.users)
+        limits = replace(job.limits, wall_s=min(job.limits.wall_s, budget.left_s))
         finished = run(replace(job, limits=limits), self.means)
         if not finished.is_fine:
             why = finished.stderr.decode(errors="replace") if finished.ending == "exit" else finished.ending

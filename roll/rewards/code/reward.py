@@ -2,16 +2,15 @@
 
 import subprocess
 from collections.abc import Sequence
-from dataclasses import replace
 from urllib.parse import urlsplit
 
 from roll.rewards.base import RewardInput, RewardResult, checks_rows, requires
-from roll.rewards.code.cases import COLUMNS, TRUTH, Judge, problem_of, read_cases, shorten
+from roll.rewards.code.cases import COLUMNS, TRUTH, problem_of, read_cases, shorten
 from roll.rewards.code.languages import LANGUAGES, code_in, fences_of, find_python, missing
 from roll.rewards.code.local import LocalJudge
 from roll.rewards.code.remote import RemoteJudge
 from roll.utils.sandbox.backends import SandboxUnavailable, find_means
-from roll.utils.sandbox.job import Limits, checked_users
+from roll.utils.sandbox.job import Limits
 from roll.utils.sandbox.process import SandboxError, run
 
 STARTING = Limits(cpu_s=60, wall_s=300)
@@ -27,7 +26,6 @@ class CodeSandbox:
     a fence is one of the first language. `time_limit_s` is CPU time of a case, `total_time_s` wall time of all cases of
     an answer, by default two thirds of `timeout_s`; the other limits are those of a case as well. `python` is the
     interpreter of answers, with the packages that it has; without it they have the standard library alone.
-    `sandbox_uids`: first and last number of the users that answers run as where root sets the sandbox up.
     """
 
     def __init__(
@@ -44,23 +42,33 @@ class CodeSandbox:
         disk_mb: int = 64,
         output_mb: int = 4,
         threads: int = 64,
-        sandbox_uids: Sequence[int] | None = None,
         timeout_s: float = 30.0,
     ):
-        self._languages = _checked_languages(languages)
-        limits = _checked_limits(time_limit_s, memory_mb, disk_mb, output_mb, threads)
-        limits = replace(limits, users=checked_users(sandbox_uids))
+        self._languages = (languages,) if isinstance(languages, str) else tuple(languages)
+        unknown = [name for name in self._languages if name not in LANGUAGES]
+        if unknown or not self._languages:
+            raise ValueError(f"languages: {', '.join(map(repr, unknown)) or 'none'}; there are {', '.join(LANGUAGES)}")
+        numbers = {"time_limit_s": time_limit_s, "memory_mb": memory_mb, "disk_mb": disk_mb, "output_mb": output_mb}
+        for name, value in {**numbers, "threads": threads}.items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+                raise ValueError(f"{name}: {value!r} is no number above 0")
+        wall_s, output_bytes = WAITING * time_limit_s, int(output_mb) * 2**20
+        limits = Limits(time_limit_s, wall_s, int(memory_mb), int(disk_mb), output_bytes, int(threads))
         if reward_type not in ("hard", "soft"):
             raise ValueError(f"reward_type: {reward_type!r} is neither hard nor soft")
         total_s = timeout_s * 2 / 3 if total_time_s is None else total_time_s
         if not 0 < total_s < timeout_s:
             raise ValueError(f"total_time_s: {total_s:g} is not between 0 and timeout_s, which is {timeout_s:g}")
         self._is_soft, self._plain = reward_type == "soft", plain
-        self._judge: Judge
         if use_local:
             self._judge = _local_judge(self._languages, python, limits, total_s)
         else:
-            self._judge = RemoteJudge(_checked_url(code_url), time_limit_s, total_s)
+            parts = urlsplit(code_url or "")
+            if code_url is None or parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError(
+                    "use_local is false, so code_url has to be the address of a sandbox, https://host/path"
+                )
+            self._judge = RemoteJudge(code_url, time_limit_s, total_s)
 
     def __call__(self, sample: RewardInput) -> RewardResult:
         cases = read_cases({**sample.payload, TRUTH: sample.ground_truth})
@@ -81,36 +89,6 @@ class CodeSandbox:
         return RewardResult(score, metrics, {"language": code.language, "why": tally.first})
 
 
-def _checked_languages(languages: Sequence[str]) -> tuple[str, ...]:
-    names = (languages,) if isinstance(languages, str) else tuple(languages)
-    unknown = [name for name in names if name not in LANGUAGES]
-    if unknown or not names:
-        raise ValueError(f"languages: {', '.join(map(repr, unknown)) or 'none'}; there are {', '.join(LANGUAGES)}")
-    return names
-
-
-def _checked_limits(time_limit_s: float, memory_mb: int, disk_mb: int, output_mb: int, threads: int) -> Limits:
-    values = {
-        "time_limit_s": time_limit_s,
-        "memory_mb": memory_mb,
-        "disk_mb": disk_mb,
-        "output_mb": output_mb,
-        "threads": threads,
-    }
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-            raise ValueError(f"{name}: {value!r} is no number above 0")
-    whole = {name: int(value) for name, value in values.items() if name != "time_limit_s"}
-    return Limits(
-        cpu_s=time_limit_s,
-        wall_s=WAITING * time_limit_s,
-        memory_mb=whole["memory_mb"],
-        disk_mb=whole["disk_mb"],
-        output_bytes=whole["output_mb"] * 2**20,
-        threads=whole["threads"],
-    )
-
-
 def _local_judge(languages: tuple[str, ...], python: str | None, limits: Limits, total_s: float) -> LocalJudge:
     absent = missing(languages)
     if absent:
@@ -120,8 +98,8 @@ def _local_judge(languages: tuple[str, ...], python: str | None, limits: Limits,
     except (OSError, subprocess.CalledProcessError) as error:
         raise ValueError(f"python: {python} cannot be started: {error}") from error
     try:
-        means = find_means(*interpreter.shown, users=limits.users)
-        started = run(interpreter.job("program", b"", replace(STARTING, users=limits.users)), means)
+        means = find_means(*interpreter.shown)
+        started = run(interpreter.job("program", b"", STARTING), means)
     except SandboxUnavailable as error:
         raise ValueError(f"{error}. Or set use_local: false, and code_url to a sandbox elsewhere") from error
     except SandboxError as error:
@@ -130,12 +108,3 @@ def _local_judge(languages: tuple[str, ...], python: str | None, limits: Limits,
         why = started.stderr.decode(errors="replace").strip() or f"{started.ending} {started.code}"
         raise ValueError(f"python: {interpreter.command[0]} does not start in the sandbox: {shorten(why)}")
     return LocalJudge(means, interpreter, limits, total_s)
-
-
-def _checked_url(url: str | None) -> str:
-    if url is None:
-        raise ValueError("use_local is false and code_url is not set: give the address of a sandbox")
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("code_url is no address of the form https://host/path")
-    return url

@@ -7,7 +7,7 @@ import json
 import os
 import pwd
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -22,8 +22,8 @@ SCRATCH = "/tmp"  # the only place that can be written
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 SYSTEM = ("/usr/bin", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/usr/libexec", "/usr/include")
 LINKS = ("/bin", "/lib", "/lib32", "/lib64", "/libx32")  # into /usr, where the distribution has merged them
-USERS = (20_000, 59_999)
-_LAST_USER = 2**31 - 1
+USERS = range(20_000, 60_000)
+"""Ids that jobs may run as if root starts them."""
 FILES = ("/etc/ld.so.cache", "/etc/alternatives")
 
 
@@ -35,7 +35,6 @@ class Limits:
     - `wall_s`: counted from its start
     - `memory_mb`: address space, with the stack and the libraries in it
     - `output_bytes`: of stdout; of stderr the end is kept
-    - `users`: first and last user id that a job may run as if root starts it
     """
 
     cpu_s: float = 5.0
@@ -44,20 +43,6 @@ class Limits:
     disk_mb: int = 64
     output_bytes: int = 4 * MIB
     threads: int = 64
-    users: tuple[int, int] = USERS
-
-
-def checked_users(users: object) -> tuple[int, int]:
-    """First and last number of users for `Limits`, None: the usual ones. Raises ValueError for anything else."""
-    if users is None:
-        return USERS
-    numbers = tuple(users) if isinstance(users, Sequence) and not isinstance(users, str) else ()
-    if len(numbers) != 2 or any(isinstance(number, bool) or not isinstance(number, int) for number in numbers):
-        raise ValueError(f"sandbox_uids: {users!r} are not two numbers, the first user and the last, as {list(USERS)}")
-    first, last = numbers
-    if not 0 < first <= last <= _LAST_USER:
-        raise ValueError(f"sandbox_uids: {first} to {last} is no range within 1 to {_LAST_USER}; user 0 is root")
-    return first, last
 
 
 @dataclass(frozen=True)
@@ -133,26 +118,11 @@ def own_python() -> tuple[str, tuple[str, ...]]:
     return real, tuple(dict.fromkeys(path for path in (*libraries, real) if os.path.exists(path)))
 
 
-# The way into the sandbox: a command line, and what its process gets.
-
 NOBODY = 65534  # the user's number inside a user namespace
 _MOST_TRIED = 1000
 PASSED_VARIABLES = (
     "ROLL_RUNTIME_DIRECTORY",
 )  # the mark by which a run finds what is left of it; the job itself does not get it
-
-
-Hold = Callable[[bytes], int]
-"""Gives a descriptor from which the command can read these bytes. They are memory: nothing is left of them."""
-
-
-@dataclass(frozen=True)
-class Launch:
-    """A command that reports to the descriptor `status`, in JSON, the job's exit code, or what kept it from running; if
-    it says neither, it was killed. `user`: whom it runs as, None for who we are."""
-
-    command: Sequence[str]
-    user: int | None
 
 
 STAGE = Path(__file__).with_name("stage.py")
@@ -171,12 +141,17 @@ class Namespaces:
     def name(self) -> str:
         return f"namespaces of the kernel ({'as root' if self.privileged else 'user namespace'})"
 
-    def launch(self, job: Job, status: int, hold: Hold, door: int | None = None) -> Launch:
-        """`door`: a socket to which the listening one of a job with a door is sent."""
+    def launch(
+        self, job: Job, status: int, hold: Callable[[bytes], int], door: int | None
+    ) -> tuple[list[str], int | None]:
+        """A command that reports to the descriptor `status`, in JSON, the job's exit code, or what kept it from running
+        (if it says neither, it was killed), and the user it runs as, None for who we are. `hold` gives a descriptor
+        from which the command can read bytes; `door`: a socket to which the listening one of a job with a door is
+        sent."""
         task = {
             "parent": os.getpid(),
             "privileged": self.privileged,
-            "user": job_user(job.limits.users) if self.privileged else NOBODY,
+            "user": job_user() if self.privileged else NOBODY,
             "command": job.command,
             "environment": job.variables,
             "resources": job.resources,
@@ -197,31 +172,25 @@ class Namespaces:
             "port": DOOR_PORT,
         }
         orders, source = hold(json.dumps(task).encode()), STAGE.read_text(encoding="utf-8")
-        user = job_user(job.limits.users) if not self.privileged and os.geteuid() == 0 else None
-        return Launch((_interpreter(), "-I", "-S", "-B", "-c", source, str(orders)), user)
+        user = job_user() if not self.privileged and os.geteuid() == 0 else None
+        interpreter = os.path.realpath(sys.executable)  # without the packages of an environment
+        return [interpreter, "-I", "-S", "-B", "-c", source, str(orders)], user
 
 
-def _interpreter() -> str:
-    """The Python that this environment was made from: it starts without the environment's packages."""
-    return os.path.realpath(sys.executable)
-
-
-def job_user(users: tuple[int, int]) -> int:
+def job_user() -> int:
     """Return the user id that jobs run as if root starts them. No account has it, since the kernel counts threads and
     pipes by user, and each process that starts jobs gets another number, so that they are counted apart. Raises OSError
-    if every id belongs to an account."""
-    return _nobody(users, os.getpid())
+    if every id that is tried belongs to an account."""
+    return _nobody(os.getpid())
 
 
 @cache
-def _nobody(users: tuple[int, int], process: int) -> int:
-    first, last = users
-    count = last - first + 1
-    for step in range(min(count, _MOST_TRIED)):
-        user = first + (process + step) % count
+def _nobody(process: int) -> int:
+    for step in range(_MOST_TRIED):
+        user = USERS[(process + step) % len(USERS)]
         if not _exists(user):
             return user
-    raise OSError(f"sandbox_uids: users {first} to {last} are people or services of this machine: name others")
+    raise OSError(f"users {USERS[0]} to {USERS[-1]} are people or services of this machine")
 
 
 def _exists(user: int) -> bool:
@@ -233,23 +202,3 @@ def _exists(user: int) -> bool:
             continue
         return True
     return False
-
-
-class Holder:
-    """Keeps what commands read from descriptors until they have been started."""
-
-    def __init__(self) -> None:
-        self.fds: list[int] = []
-
-    def hold(self, content: bytes) -> int:
-        fd = os.memfd_create("content")
-        self.fds.append(fd)
-        with open(fd, "wb", closefd=False) as file:
-            file.write(content)
-        os.lseek(fd, 0, os.SEEK_SET)
-        return fd
-
-    def close(self) -> None:
-        for fd in self.fds:
-            os.close(fd)
-        self.fds.clear()

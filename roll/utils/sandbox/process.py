@@ -13,12 +13,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import IO, Any, Literal
 
-from roll.utils.sandbox.job import PASSED_VARIABLES, Holder, Job, Namespaces
+from roll.utils.sandbox.job import PASSED_VARIABLES, Job, Namespaces
 
 CHUNK = 65536
 STDERR_BYTES = 8192  # the end of it, which says why
@@ -61,38 +61,40 @@ class Process:
     def __enter__(self) -> Process:
         status, theirs = os.pipe()
         os.set_blocking(status, False)
-        holder = Holder()
-        door = None
-        try:
-            if self._job.has_door:
-                self._door, door = socket.socketpair()
-            door_fd = None if door is None else door.fileno()
-            launch = self._means.launch(self._job, theirs, holder.hold, door_fd)
-            stdin, stdout = (subprocess.PIPE if end is None else end for end in self._ends)
-            with later_alarms():
-                self._status = status
-                self._started = subprocess.Popen(
-                    launch.command,
-                    stdin=stdin,
-                    stdout=stdout,
-                    stderr=subprocess.PIPE,
-                    bufsize=0,
-                    env={name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ},
-                    cwd="/",
-                    pass_fds=(theirs, *holder.fds, *(() if door_fd is None else (door_fd,))),
-                    start_new_session=True,
-                    user=launch.user,
-                    group=launch.user,
-                    extra_groups=None if launch.user is None else [],
-                )
-        except OSError as error:
-            os.close(status)
-            raise SandboxError(f"{self._means.name}: {error}") from error
-        finally:
-            os.close(theirs)
-            holder.close()
-            if door is not None:
-                door.close()
+        passed, door = [theirs], None
+        with ExitStack() as held:
+            held.callback(os.close, theirs)
+
+            def hold(content: bytes) -> int:
+                passed.append(held.enter_context(_sealed(content)))
+                return passed[-1]
+
+            try:
+                if self._job.has_door:
+                    self._door, inner = socket.socketpair()
+                    door = held.enter_context(inner).fileno()
+                    passed.append(door)
+                command, user = self._means.launch(self._job, theirs, hold, door)
+                stdin, stdout = (subprocess.PIPE if end is None else end for end in self._ends)
+                with later_alarms():
+                    self._status = status
+                    self._started = subprocess.Popen(
+                        command,
+                        stdin=stdin,
+                        stdout=stdout,
+                        stderr=subprocess.PIPE,
+                        bufsize=0,
+                        env={name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ},
+                        cwd="/",
+                        pass_fds=passed,
+                        start_new_session=True,
+                        user=user,
+                        group=user,
+                        extra_groups=None if user is None else [],
+                    )
+            except OSError as error:
+                os.close(status)
+                raise SandboxError(f"{self._means.name}: {error}") from error
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -213,7 +215,7 @@ def run(job: Job, means: Namespaces, stdin: bytes = b"") -> Finished:
 @contextmanager
 def _sealed(content: bytes) -> Iterator[int]:
     """A descriptor of a file in memory that nobody can change, at its beginning."""
-    fd = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = os.memfd_create("content", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         with open(fd, "wb", closefd=False) as file:
             file.write(content)

@@ -67,7 +67,7 @@ def test_preflight_refuses_what_cannot_work(keys: dict[str, Any], text: str) -> 
 
 
 def test_preflight_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(*shown: str, users: tuple[int, int]) -> None:
+    def nothing(*shown: str) -> None:
         raise SandboxUnavailable("Install it: apt install libseccomp2")
 
     monkeypatch.setattr(module, "find_means", nothing)

@@ -104,11 +104,10 @@ def test_the_end_of_the_process_that_started_it_ends_the_job(means: Namespaces) 
     token = uuid.uuid4().hex
     code = (
         "import sys\n"
-        "from roll.utils.sandbox.backends import candidates\n"
+        "from roll.utils.sandbox.job import Namespaces\n"
         "from roll.utils.sandbox.process import Process\n"
         "from tests.integration.sandbox.conftest import python_job\n"
-        f"means, = [m for m in candidates() if m.name == {means.name!r}]\n"
-        f"with Process(python_job({FOREVER!r}, {token!r}), means) as process:\n"
+        f"with Process(python_job({FOREVER!r}, {token!r}), {means!r}) as process:\n"
         "    print(process.stdout.read(2), flush=True)\n"
         "    sys.stdin.read()\n"
     )
