@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from roll.configs.checks.pictures import sight_problems
 from roll.configs.checks.roles import AGENTIC, switched_off
 from roll.configs.checks.rollout import unused_filter_keys
-from roll.configs.plan.batch_plan import any_of, divisors_near, role_train_plan
+from roll.configs.plan.batch_plan import role_train_plan
 from roll.configs.problems import Problem, did_you_mean
 from roll.datasets.templates import FORMS, PLAIN, template_name_problem, template_problem, variables_problem
 from roll.envs.build import import_problems, tool_problems
@@ -175,21 +175,13 @@ def _tag_problems(config: AgenticConfig, at: str, manager: EnvManagerConfig) -> 
 def _partition_problems(at: str, manager: EnvManagerConfig) -> Iterator[Problem]:
     keys = (f"{at}.num_groups_partition", f"{at}.num_env_groups", f"{at}.tags")
     partition, groups, tags = manager.num_groups_partition, manager.num_env_groups, manager.tags
-    if not partition:
-        if groups % len(tags):
-            below, above = groups // len(tags) * len(tags), (groups // len(tags) + 1) * len(tags)
-            yield Problem(
-                f"{at}.num_env_groups: {groups} groups do not divide among {len(tags)} tags. Use "
-                f"{' or '.join(str(n) for n in (below, above) if n)}, or set {at}.num_groups_partition.",
-                keys,
-            )
-        return
-    if len(partition) != len(tags):
-        yield Problem(
-            f"{at}.num_groups_partition has {len(partition)} entries for {len(tags)} tags ({', '.join(tags)}).",
-            keys,
-        )
-    elif sum(partition) != groups or min(partition) < 0:
+    if not partition and groups % len(tags):
+        text = f"{at}.num_env_groups: {groups} groups do not divide among {len(tags)} tags. Take a multiple of these"
+        yield Problem(f"{text}, or set {at}.num_groups_partition.", keys)
+    elif partition and len(partition) != len(tags):
+        text = f"{at}.num_groups_partition has {len(partition)} entries for {len(tags)} tags ({', '.join(tags)})."
+        yield Problem(text, keys)
+    elif partition and (sum(partition) != groups or min(partition) < 0):
         yield Problem(
             f"{at}.num_groups_partition: {list(partition)} must be 0 or more each and sum to {at}.num_env_groups: "
             f"{groups}; it sums to {sum(partition)}.",
@@ -200,17 +192,16 @@ def _partition_problems(at: str, manager: EnvManagerConfig) -> Iterator[Problem]
 def _batch_problems(at: str, manager: EnvManagerConfig, batch_key: str, batch: int) -> Iterator[Problem]:
     size = manager.group_size
     if batch % size:
-        below, above = batch // size * size, (batch // size + 1) * size
         yield Problem(
-            f"{batch_key}: {batch} trajectories do not divide into groups of {at}.group_size: {size}. Use "
-            f"{' or '.join(str(n) for n in (below, above) if n)}, or group_size: {any_of(divisors_near(size, batch))}.",
+            f"{batch_key}: {batch} trajectories do not divide into groups of {at}.group_size: {size}. Use a multiple "
+            "of it.",
             (batch_key, f"{at}.group_size"),
         )
     elif manager.max_traj_per_env > 0 and manager.num_env_groups * size * manager.max_traj_per_env < batch:
-        needed = math.ceil(batch / (manager.num_env_groups * size))
         yield Problem(
             f"{at}.max_traj_per_env: {manager.max_traj_per_env} episodes in each of {manager.num_env_groups} x {size} "
-            f"environments are fewer than {batch_key}: {batch}. Set it to {needed} or more, or to -1.",
+            f"environments are fewer than {batch_key}: {batch}. Set it to "
+            f"{math.ceil(batch / (manager.num_env_groups * size))} or more, or to -1.",
             (f"{at}.max_traj_per_env", f"{at}.num_env_groups", f"{at}.group_size", batch_key),
         )
 

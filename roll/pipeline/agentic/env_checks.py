@@ -27,15 +27,26 @@ from roll.envs.config import (
 )
 from roll.envs.table import ENVIRONMENTS, NOT_HERE, TOOLS, TOOLS_NOT_HERE, gem_id
 from roll.pipeline.agentic.agentic_config import AgenticConfig, EnvManagerConfig
-from roll.pipeline.agentic.tool_checks import command_problems, path_problems, tool_key_problems
+from roll.pipeline.agentic.tool_checks import (
+    TOOL_KEYS,
+    code_path_problems,
+    command_problems,
+    path_problems,
+    tool_loop_problems,
+)
 from roll.utils.files import expanded, path_info
-from roll.utils.imports import SCRIPT_MODULE, is_installed, is_missing, place_on_path, resolve, split
+from roll.utils.imports import SCRIPT_MODULE, is_installed, place_on_path, split
 from roll.utils.sandbox.backends import SandboxUnavailable, find_means
 from roll.utils.text import show
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SANDBOX_KEYS = ("agent_files", "agent_truths")
-PROGRAM_KEYS = ("agent", "agent_command", "sandbox", *SANDBOX_KEYS, "sides")
+READERS: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("agent", "agent_command", "sandbox", *SANDBOX_KEYS, "sides"), (PROXY,)),
+    **dict.fromkeys(TOOL_KEYS, (TOOL_LOOP,)),
+    "tasks": (PROXY, TOOL_LOOP),
+}
+"""Keys that some env managers alone read."""
 _SIDE = re.compile(r"[A-Za-z0-9_-]+")
 STEP_TEMPLATES = ("pre_step_template", "next_step_template")
 UNREAD_BY_NATIVE = (
@@ -46,13 +57,12 @@ UNREAD_BY_NATIVE = (
     "history_length",
     "env_instruction",
 )
-UNREAD_BY_TOOLS = (*(key for key in UNREAD_BY_NATIVE if key != "agent_system_template"), "format_penalty")
 UNREAD: Mapping[str, Sequence[str]] = {
     AGENT_NATIVE: UNREAD_BY_NATIVE,
     PROXY: (*UNREAD_BY_NATIVE, "format_penalty", "max_env_step_concurrent"),
-    TOOL_LOOP: UNREAD_BY_TOOLS,
+    TOOL_LOOP: (*UNREAD_BY_NATIVE[1:], "format_penalty"),
 }
-"""Keys that do nothing with an env manager."""
+"""Keys of other env managers, as a YAML may hold them for all, that do nothing with one."""
 
 
 def managers(config: AgenticConfig) -> Iterator[tuple[str, EnvManagerConfig]]:
@@ -108,15 +118,34 @@ def env_problems(config: AgenticConfig) -> Iterator[Problem]:
             hint = did_you_mean(manager, MANAGERS)
             yield Problem(f"{key}: {manager} is not supported.{hint} Choose {', '.join(MANAGERS)}.", (key, at))
             continue
-        yield from _program_problems(at, env, config.agent_endpoint.listen)
-        yield from tool_key_problems(at, env)
-        yield from _task_problems(at, env)
+        yield from _unread_problems(at, env)
         if env.is_session:
+            if manager == PROXY:
+                yield from _program_problems(at, env, config.agent_endpoint.listen)
+            else:
+                yield from tool_loop_problems(at, env)
+            if env.tasks is not None and ":" in env.tasks and not env.tasks.endswith((".json", ".jsonl")):
+                yield from path_problems(f"{at}.tasks", env.tasks, "name")
             continue
         yield from _type_problems(at, env)
         yield from _pattern_problems(at, env)
         yield from _template_problems(at, env)
         yield from _tool_problems(at, env)
+
+
+def _unread_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
+    """Keys that are for other env managers."""
+    manager = env.env_manager_cls
+    unread = [key for key, readers in READERS.items() if manager not in readers and env.is_changed(key)]
+    if env.is_session:  # it brings its world and its tools itself
+        unread += ["env_type"] if env.env_type != IN_SESSIONS[manager] else []
+        unread += ["env_config"] if env.env_config and env.agent is None and env.tool_class is None else []
+    if env.tool_wrapper is not None and (env.is_session or manager == AGENT_NATIVE):
+        unread.append("tool_wrapper")
+    for key in unread:
+        other = f"Set that to {' or '.join(READERS[key])}, or remove the key." if key in READERS else "Remove it."
+        keys = (f"{at}.{key}", f"{at}.env_manager_cls")
+        yield Problem(f"{keys[0]} does nothing with {keys[1]}: {manager}. {other}", keys)
 
 
 def _listen_problems(config: AgenticConfig) -> Iterator[Problem]:
@@ -135,17 +164,7 @@ def _listen_problems(config: AgenticConfig) -> Iterator[Problem]:
 
 
 def _program_problems(at: str, env: EnvConfig, listen: str | None) -> Iterator[Problem]:
-    """Keys of programs, with proxy and without it."""
-    names = [key for key in PROGRAM_KEYS if getattr(env, key) not in (None, False, ())]
     manager = f"{at}.env_manager_cls"
-    if env.env_manager_cls != PROXY:
-        if names:
-            yield Problem(
-                f"{at}.{names[0]} is for programs that call over HTTP, but {manager} is {env.env_manager_cls}. Set it "
-                f"to {PROXY}, or remove the key.",
-                (f"{at}.{names[0]}", manager),
-            )
-        return
     if env.agent is not None and env.agent_command is not None:
         yield Problem(
             f"{at}.agent and {at}.agent_command both name the program for {manager}: {PROXY}. Keep one of them.",
@@ -168,14 +187,6 @@ def _program_problems(at: str, env: EnvConfig, listen: str | None) -> Iterator[P
             "127.0.0.1:8900.",
             (f"{at}.agent", f"{at}.agent_command"),
         )
-    is_unread = bool(env.env_config) and env.agent is None
-    if env.env_type != IN_SESSIONS[PROXY] or is_unread or env.tool_wrapper is not None:
-        key = "tool_wrapper" if env.tool_wrapper is not None else "env_config" if is_unread else "env_type"
-        yield Problem(
-            f"{at}.{key} does nothing with {manager}: {PROXY}: the program brings its world and its tools itself, and "
-            f"{at}.tasks gives its tasks. Remove it.",
-            (f"{at}.{key}", manager),
-        )
     if len(set(env.sides)) != len(env.sides) or len(env.sides) == 1 or not all(map(_SIDE.fullmatch, env.sides)):
         yield Problem(
             f"{at}.sides: {show(list(env.sides))} are not two or more different names of letters, digits, - and _. "
@@ -194,20 +205,6 @@ def _program_problems(at: str, env: EnvConfig, listen: str | None) -> Iterator[P
         )
 
 
-def _task_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
-    if env.tasks is None:
-        return
-    if not env.is_session:
-        manager = f"{at}.env_manager_cls"
-        yield Problem(
-            f"{at}.tasks is for programs that call over HTTP and for tools, but {manager} is {env.env_manager_cls}. "
-            f"Set it to {' or '.join(IN_SESSIONS)}, or remove the key.",
-            (f"{at}.tasks", manager),
-        )
-    elif ":" in env.tasks and not env.tasks.endswith((".json", ".jsonl")):
-        yield from path_problems(f"{at}.tasks", env.tasks, "name")
-
-
 def program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     """Yield what a program needs of the machine: packages, and its module, which is imported."""
     if not all(map(is_installed, ("fastapi", "uvicorn", "httptools", "httpx"))):
@@ -224,7 +221,7 @@ def program_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     if env.agent_command is not None:
         yield from command_problems(f"{at}.agent_command", shlex.split(env.agent_command))
     if env.agent is not None:
-        yield from _code_path_problems(f"{at}.agent", env.agent)
+        yield from code_path_problems(f"{at}.agent", env.agent)
 
 
 def task_place_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
@@ -233,22 +230,10 @@ def task_place_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
         return
     is_file = env.tasks.endswith((".json", ".jsonl"))
     if not is_file and ":" in env.tasks:
-        yield from _code_path_problems(f"{at}.tasks", env.tasks)
+        yield from code_path_problems(f"{at}.tasks", env.tasks)
     elif not (expanded(env.tasks).is_file() if is_file else expanded(env.tasks).is_dir()):
         what = "file" if is_file else "folder of Harbor tasks"
         yield Problem(f"{at}.tasks: there is no {what} {env.tasks}.", (f"{at}.tasks",), "place")
-
-
-def _code_path_problems(key: str, path: str) -> Iterator[Problem]:
-    """Whether module:name can be imported."""
-    if is_missing(path):
-        text = f"{key}: there is no module {path.partition(':')[0]} on the path, nor beside the YAML."
-        yield Problem(text, (key,), "place")
-        return
-    try:
-        resolve(path)
-    except ImportError as error:
-        yield Problem(f"{key}: {error}.", (key,))
 
 
 def _type_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
@@ -270,12 +255,6 @@ def _tool_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     if env.tool_wrapper is None:
         return
     at = f"{at}.tool_wrapper"
-    if env.env_manager_cls == AGENT_NATIVE:
-        yield Problem(
-            f"{at}: with {AGENT_NATIVE} the environment has the tools itself, in its conversation(). Remove it, or "
-            "choose another env_manager_cls.",
-            (at,),
-        )
     if not env.tool_wrapper.tool_configs:
         yield Problem(f"{at}.tool_configs is empty: name tools ({', '.join(TOOLS)}).", (f"{at}.tool_configs",))
     for i, tool in enumerate(env.tool_wrapper.tool_configs):
@@ -308,45 +287,35 @@ def _template_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     if env.env_manager_cls == AGENT_NATIVE:  # the words are the environment's
         return
     known = STEP_FIELDS if env.env_manager_cls in (STEP, STEP_CONCAT) else TRAJECTORY_FIELDS
-    parts = {f"{at}.{name}": getattr(env, name) for name in STEP_TEMPLATES if getattr(env, name) is not None}
+    parts = [name for name in STEP_TEMPLATES if getattr(env, name) is not None]
     if parts and "agent_template" in env.model_fields_set:
-        yield Problem(
-            f"{at}: agent_template and {' and '.join(key.rpartition('.')[2] for key in parts)} both set the user "
-            "message. Keep one.",
-            (f"{at}.agent_template", *parts),
-        )
+        text = f"{at}: agent_template and {' and '.join(parts)} both set the user message. Keep one."
+        yield Problem(text, (f"{at}.agent_template", *(f"{at}.{name}" for name in parts)))
         return
-    templates = parts or {f"{at}.agent_template": env.agent_template}
-    faults = [fault for key, text in templates.items() for fault in _field_problems(at, key, text, env, known)]
-    yield from faults
-    if faults:
-        return
-    names = fields_of(env.template)
-    key = next(iter(templates))
-    if not set(OBSERVATIONS) & set(names):
+    has_fault = False
+    for name in parts or ("agent_template",):
+        key = f"{at}.{name}"
+        try:
+            unknown = next((field for field in fields_of(getattr(env, name)) if field not in known), None)
+        except ValueError as error:
+            has_fault = True
+            yield Problem(f"{key}: {error}.", (key,))
+            continue
+        if unknown is not None:
+            has_fault = True
+            kind, nearest = "step samples" if env.is_per_turn else "trajectories", did_you_mean(unknown, known)
+            text = f"{key}: unknown field {{{unknown}}}.{nearest} Fields of {kind}: {', '.join(known)}."
+            yield Problem(text, (key, f"{at}.env_manager_cls"))
+    if not has_fault and not set(OBSERVATIONS) & set(fields_of(env.template)):
+        key = f"{at}.{(*parts, 'agent_template')[0]}"
         yield Problem(f"{key} has no {{observation}}: the policy would not see the environment's state.", (key,))
 
 
-def _names(env: EnvConfig) -> Sequence[str]:
+def _shows_instruction(env: EnvConfig) -> bool:
     try:
-        return fields_of(env.template)
+        return "env_instruction" in fields_of(env.template)
     except ValueError:
-        return ()  # told as a problem
-
-
-def _field_problems(at: str, key: str, text: str, env: EnvConfig, known: Sequence[str]) -> Iterator[Problem]:
-    try:
-        names = fields_of(text)
-    except ValueError as error:
-        yield Problem(f"{key}: {error}.", (key,))
-        return
-    kind = "step samples" if env.is_per_turn else "trajectories"
-    for name in dict.fromkeys(names):
-        if name not in known:
-            yield Problem(
-                f"{key}: unknown field {{{name}}}.{did_you_mean(name, known)} Fields of {kind}: {', '.join(known)}.",
-                (key, f"{at}.env_manager_cls"),
-            )
+        return False  # told as a problem
 
 
 def env_warnings(config: AgenticConfig) -> Iterator[str]:
@@ -360,7 +329,7 @@ def env_warnings(config: AgenticConfig) -> Iterator[str]:
             "has a key of a session or the run's token can use it."
         )
     for tag, env in played(config).items():
-        if env.env_instruction and env.env_manager_cls not in UNREAD and "env_instruction" not in _names(env):
+        if env.env_instruction and env.env_manager_cls not in UNREAD and not _shows_instruction(env):
             yield (
                 f"custom_envs.{tag}.env_instruction is not shown: agent_template has no {{env_instruction}}. Write "
                 'agent_template: "{env_instruction} {observation}", or with words of your own.'

@@ -1,12 +1,12 @@
 """Checks of an entry of custom_envs whose policy calls tools: its servers, its class and its reward."""
 
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 
-from roll.configs.problems import Problem, did_you_mean
+from roll.configs.problems import Problem
 from roll.envs.adapters.harbor import HarborTask, sandbox
-from roll.envs.config import IN_SESSIONS, TOOL_LOOP, EnvConfig, ToolServerConfig
+from roll.envs.config import EnvConfig, ToolServerConfig
 from roll.envs.table import TOOL_CLASSES
 from roll.envs.tools.class_tools import method_problems, tool_class
 from roll.errors import EnvError
@@ -18,22 +18,11 @@ TOOL_KEYS = ("tool_servers", "tool_class", "question_key", "reward", "answer_key
 _SCRIPTS = (".py", ".sh", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl")
 
 
-def tool_key_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
-    """Keys of tools, with env_manager_cls: tools and without it."""
-    manager = f"{at}.env_manager_cls"
-    if env.env_manager_cls != TOOL_LOOP:
-        for key in TOOL_KEYS:
-            if env.is_changed(key):
-                yield Problem(
-                    f"{at}.{key} is for a policy that calls tools by name, but {manager} is {env.env_manager_cls}. Set "
-                    f"it to {TOOL_LOOP}, or remove the key.",
-                    (f"{at}.{key}", manager),
-                )
-        return
+def tool_loop_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
+    """Keys of an entry with env_manager_cls: tools."""
     if not env.tool_servers and env.tool_class is None:
         yield Problem(
-            f"{at}.tool_servers and {at}.tool_class are missing: one says which tools there are with {manager}: "
-            f"{TOOL_LOOP}.",
+            f"{at}.tool_servers and {at}.tool_class are missing: one says which tools there are.",
             (f"{at}.tool_servers", f"{at}.tool_class"),
         )
     elif env.tasks is None and env.tool_class is None:
@@ -42,30 +31,6 @@ def tool_key_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
             "tasks there is none. Name a file of JSON lines, or package.module:name.",
             (f"{at}.tasks",),
         )
-    yield from _unread_problems(at, env)
-    yield from _reward_problems(at, env)
-    for key in ("tool_class", "reward"):
-        if (path := getattr(env, key)) is not None and not (key == "tool_class" and path in TOOL_CLASSES):
-            yield from path_problems(f"{at}.{key}", path, "Class" if key == "tool_class" else "function")
-    for name, server in env.tool_servers.items():
-        yield from _server_problems(f"{at}.tool_servers.{name}", server)
-
-
-def _unread_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
-    manager = f"{at}.env_manager_cls"
-    reasons = {
-        "env_type": "the world is behind the tools" if env.env_type != IN_SESSIONS[TOOL_LOOP] else "",
-        "env_config": "it has the arguments of tool_class" if env.env_config and env.tool_class is None else "",
-        "tool_wrapper": "see tool_servers and tool_class" if env.tool_wrapper is not None else "",
-    }
-    for key, reason in reasons.items():
-        if reason:
-            yield Problem(
-                f"{at}.{key} does nothing with {manager}: {TOOL_LOOP}: {reason}. Remove it.", (f"{at}.{key}", manager)
-            )
-
-
-def _reward_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
     if env.reward is not None and env.answer_key is not None:
         yield Problem(
             f"{at}.reward and {at}.answer_key both give the reward of an episode. Keep one.",
@@ -77,16 +42,21 @@ def _reward_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
             "answer_key: a column of the tasks, or a tool_class with get_reward().",
             (f"{at}.reward", f"{at}.answer_key", f"{at}.tool_class"),
         )
+    for key in ("tool_class", "reward"):
+        if (path := getattr(env, key)) is not None and not (key == "tool_class" and path in TOOL_CLASSES):
+            yield from path_problems(f"{at}.{key}", path, "Class" if key == "tool_class" else "function")
+    for name, server in env.tool_servers.items():
+        yield from _server_problems(f"{at}.tool_servers.{name}", server)
 
 
-def path_problems(key: str, path: str, kind: str, names: Collection[str] = ()) -> Iterator[Problem]:
-    """Yield problems with the form of a path module:kind. `names`: what may stand there as well."""
+def path_problems(key: str, path: str, kind: str) -> Iterator[Problem]:
+    """Yield problems with the form of a path module:kind."""
     try:
         if ":" not in path:
             raise ImportError(f"{show(path)} is not module:{kind}")
         split(path)
     except ImportError as error:
-        yield Problem(f"{key}: {error}.{did_you_mean(path, names)}", (key,))
+        yield Problem(f"{key}: {error}.", (key,))
 
 
 def _server_problems(at: str, server: ToolServerConfig) -> Iterator[Problem]:
@@ -123,7 +93,7 @@ def tool_code_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
         if server.command is not None:
             yield from command_problems(f"{at}.tool_servers.{name}.command", [server.command, *server.args])
     if env.reward is not None:
-        yield from _reward_code_problems(f"{at}.reward", env.reward)
+        yield from code_path_problems(f"{at}.reward", env.reward, is_called=True)
     if env.tool_class is not None:
         yield from _class_problems(at, env.tool_class)
 
@@ -141,13 +111,14 @@ def command_problems(key: str, words: Sequence[str]) -> Iterator[Problem]:
             )
 
 
-def _reward_code_problems(key: str, path: str) -> Iterator[Problem]:
+def code_path_problems(key: str, path: str, is_called: bool = False) -> Iterator[Problem]:
+    """Whether module:name can be imported, and called."""
     try:
-        function = resolve(path)
+        found = resolve(path)
     except ImportError as error:
         yield Problem(f"{key}: {error}.", (key,), "place" if is_missing(path) else "run")
         return
-    if not callable(function):
+    if is_called and not callable(found):
         yield Problem(f"{key}: {path} cannot be called.", (key,))
 
 

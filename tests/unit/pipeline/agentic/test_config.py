@@ -219,7 +219,8 @@ def test_a_program_is_named_by_agent_or_by_a_command() -> None:
     assert list(map(str, code_problems(made))) == ["custom_envs.Lake.tasks: there is no file a.jsonl."]
     assert "without a sandbox" in agentic_warnings(made)[0]
     missing = config(custom_envs__Lake={"env_manager_cls": "proxy", "agent": "no_such_module:play"})
-    assert "custom_envs.Lake.agent: there is no module no_such_module" in str(next(iter(code_problems(missing))))
+    (problem,) = code_problems(missing)
+    assert problem.of == "place" and "custom_envs.Lake.agent: no_such_module:play: " in problem.text
     tasks = config(custom_envs__Lake={"env_manager_cls": "proxy", "agent": "json:loads", "tasks": "no/such"})
     assert "custom_envs.Lake.tasks: there is no folder of Harbor tasks no/such" in str(*code_problems(tasks))
     misspelt = config(custom_envs__Lake={"env_manager_cls": "proxy", "agent": "json:loads", "tasks": "json:laods"})
