@@ -74,7 +74,6 @@ class Conversation:
 
 
 def draws_actions(env: Any) -> bool:
-    """Whether this environment can draw actions that mean something."""
     return isinstance(env, Env) and type(env).random_action is not Env.random_action
 
 

@@ -17,7 +17,6 @@ from roll.utils.imports import is_missing, resolve
 
 
 def build_tools(config: ToolWrapperConfig) -> list[Tool]:
-    """Fresh tools for one episode."""
     return [_tool_class(one.tool_id)(**one.tool_args) for one in config.tool_configs]
 
 
@@ -56,7 +55,6 @@ def _built(
 
 
 def _tool_class(tool_id: str) -> Any:
-    """Raises ImportError, or EnvError if what it names is no tool."""
     tool_class = resolve(tool_id, TOOLS)
     if not (isinstance(tool_class, type) and issubclass(tool_class, Tool)):
         raise EnvError(f"{tool_id} is not a tool: it must be a subclass of roll.envs.tools.base.Tool")
@@ -81,7 +79,6 @@ def keeps_conversation(constructor: Any) -> bool:
 
 
 def build_env(config: EnvConfig) -> Env:
-    """A fresh environment for one episode."""
     env = env_class(config.env_type)(**config.env_config)
     wrapper = config.tool_wrapper
     return env if wrapper is None else ToolEnv(env, build_tools(wrapper), wrapper.wrapper_args)

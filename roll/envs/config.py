@@ -280,7 +280,6 @@ class EnvConfig(Settings):
 
     @property
     def is_per_turn(self) -> bool:
-        """One sample per turn, rather than one per episode."""
         return self.env_manager_cls in PER_TURN
 
 

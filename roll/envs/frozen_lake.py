@@ -88,7 +88,6 @@ class FrozenLake(Env):
         return EnvStep(self.render(), float(cell == "G"), terminated, truncated, metrics)
 
     def render(self) -> Any:
-        """The map, as `render_mode` has it."""
         row, column = self.position
         rows = [list(line) for line in self.grid]
         rows[row][column] = {"G": "V", "O": "X"}.get(rows[row][column], "P")

@@ -96,7 +96,6 @@ class Sokoban(Env):
         return EnvStep(self.render(), reward, solved, truncated, metrics)
 
     def render(self) -> Any:
-        """The room, as `render_mode` has it."""
         if self._is_drawn:
             cells = [[DRAWN[self._code((row, column))] for column in range(self.width)] for row in range(self.height)]
             return drawing.draw_board(cells, self._cell_pixels)

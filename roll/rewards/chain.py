@@ -140,7 +140,11 @@ def parts_of(config: RewardConfig, key: str = "") -> tuple[Part, ...]:
         return ()
     parts: list[Part] = []
     if config.reward is not None:
-        args = {**_type_args(config.reward, config), **_settings(config.reward, config), **config.reward_args}
+        row = BUILTINS.get(config.reward)
+        args = {} if row is None else {key: getattr(config, key) for key in row.settings}
+        if config.reward_type is not None and (row is None or row.reward_types):  # else it does without, as in ROLL
+            args["reward_type"] = config.reward_type
+        args |= config.reward_args
         parts.append(Part(key, short_name(config.reward), config.reward, args, is_main=True))
     for index, part in enumerate(config.reward_manager_config):
         name = part.name or short_name(part.reward)
@@ -153,17 +157,3 @@ def parts_of(config: RewardConfig, key: str = "") -> tuple[Part, ...]:
 def short_name(reward: str) -> str:
     """Example: my_rewards:brevity -> brevity."""
     return reward.rpartition(":")[2].rpartition(".")[2]
-
-
-def _settings(reward: str, config: RewardConfig) -> dict[str, Any]:
-    row = BUILTINS.get(reward)
-    return {} if row is None else {key: getattr(config, key) for key in row.settings}
-
-
-def _type_args(reward: str, config: RewardConfig) -> dict[str, Any]:
-    """`reward_type` is an argument of the rewards that know it. Of those that come with roll the others do without, as
-    in ROLL."""
-    row = BUILTINS.get(reward)
-    if config.reward_type is None or (row is not None and not row.reward_types):
-        return {}
-    return {"reward_type": config.reward_type}

@@ -226,7 +226,6 @@ class RewardConfig(WorkerConfig):
 
     @property
     def is_model(self) -> bool:
-        """True if a reward model scores its answers, after the rollout."""
         return self.reward == REWARD_MODEL
 
     @property
@@ -236,7 +235,6 @@ class RewardConfig(WorkerConfig):
 
     @property
     def is_judge(self) -> bool:
-        """True if a judge is its reward or a part of it."""
         return LLM_JUDGE in (self.reward, *(part.reward for part in self.reward_manager_config))
 
     @property

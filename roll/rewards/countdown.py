@@ -15,7 +15,6 @@ _NUMBERS = ("numbers", "nums")
 
 
 def problem_of(row: Mapping[str, Any]) -> str | None:
-    """Return the problem of the row's numbers and target, None if they are valid."""
     try:
         _task(row.get("ground_truth"), row)
     except ValueError as error:

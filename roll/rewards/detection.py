@@ -35,7 +35,6 @@ class Box:
 
 
 def problem_of(row: Mapping[str, Any]) -> str | None:
-    """Return the problem of the row's reference boxes, None if they are valid."""
     truth = boxes_in(row.get("ground_truth"))
     is_valid = truth is not None and None not in truth
     return (
@@ -104,7 +103,6 @@ class Detection:
         return RewardResult(score, metrics, {"num_boxes": len(boxes)})
 
     def _accuracy(self, reference: Sequence[Box], boxes: Sequence[Box | None]) -> tuple[float, float]:
-        """Mean over the thresholds."""
         if not reference:
             return (0.0, 0.0) if boxes else (1.0, 1.0)
         overlaps = matches(reference, [box for box in boxes if box is not None])
@@ -145,7 +143,6 @@ def matches(reference: Sequence[Box], boxes: Sequence[Box]) -> list[float]:
 
 
 def listed(text: str) -> str:
-    """The part of a response that holds the list."""
     text = last_tagged(text) or text
     blocks = FENCED.findall(text)
     return blocks[-1] if blocks else text

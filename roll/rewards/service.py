@@ -104,7 +104,6 @@ class RewardsByDomain:
 
 
 def _outcome(reply: list[RewardOutcome] | BaseException) -> RewardOutcome:
-    """Outcome of a response that was scored alone."""
     if isinstance(reply, TimeoutError):
         return RewardOutcome.failed("the reward hung and its process was stopped", may_pass=True)
     if isinstance(reply, WorkerError):

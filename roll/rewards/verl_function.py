@@ -97,7 +97,6 @@ def _module(path: Path) -> ModuleType:
 
 
 def _parameters(function: Callable[..., Any]) -> frozenset[str] | None:
-    """Names that it can be called by; None where it takes any."""
     parameters = inspect.signature(function).parameters
     if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values()):
         return None

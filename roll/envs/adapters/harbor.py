@@ -241,7 +241,6 @@ class HarborTask:
             self._process = None
 
     def _rewards(self, ended: Mapping[str, Any], limit_s: float) -> dict[str, float]:
-        """Raises ValueError if the tests gave no reward."""
         if ended["code"] is None:
             raise ValueError(f"the task's tests took longer than {limit_s:g} s")
         for name in ("reward.json", "reward.txt"):

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,9 @@ class ToolServer:
         self._opening: asyncio.Task[_Connection] | None = None
         self._owners = BackgroundTasks(lambda error: None)  # whoever waits for a connection learns why there is none
         self._leaving: set[asyncio.Task[None]] = set()
-        self._suspects = asyncio.Lock()
+        self.suspects = asyncio.Lock()
+        """Of calls that a death has met: they go one by one, so that one that kills its server each time takes no
+        others with it."""
 
     async def schemas(self) -> Sequence[Schema]:
         """Its tools as the server listed them when it was started, under its own names. Raises EnvError."""
@@ -87,22 +89,6 @@ class ToolServer:
                 await asyncio.wait({connection.owner}, timeout=_CLOSE_S)
             raise _Died(self._cause(connection, error)) from None
         return _text_of(tool, result)
-
-    async def called(self, tool: str, arguments: Mapping[str, Any], deaths: list[str]) -> str:
-        """The same, asked again after a death: those that a death has met go one by one, so that a call that kills its
-        server takes no others with it each time. Raises EnvError after three in a row; `deaths` collects how."""
-        for number in range(TRIES):
-            try:
-                if not number:
-                    return await self.call(tool, arguments)
-                async with self._suspects:
-                    return await self.call(tool, arguments)
-            except _Died as death:
-                deaths.append(str(death))
-        raise EnvError(self._text(f"died under {tool} {TRIES} times in a row: {deaths[-1]}"))
-
-    def text_of_death(self, death: str, tool: str) -> str:
-        return self._text(f"died under {tool}, and with it what the episode had changed: {death}")
 
     async def close(self) -> None:
         """Ends the connection and the server's processes, and waits for that."""
@@ -140,7 +126,7 @@ class ToolServer:
                 raise
             except EnvError as error:
                 cause = str(error)
-        raise EnvError(self._text(f"cannot be used: {cause}"))
+        raise EnvError(self.text(f"cannot be used: {cause}"))
 
     async def _hold(self, ready: asyncio.Future[_Connection], leave: asyncio.Event) -> None:
         """Enters a connection, says so, and leaves it when it is asked to, or when the server is gone."""
@@ -219,7 +205,8 @@ class ToolServer:
         said = supervision.last_lines(self._log, connection.log_begin) if self.config.command is not None else ""
         return f"{text} ({said})" if said else text
 
-    def _text(self, text: str) -> str:
+    def text(self, text: str) -> str:
+        """What is said of the server, without its secrets."""
         config = self.config
         what = config.command if config.url is None else config.url
         secrets = [*config.headers.values(), *config.env.values()]
@@ -241,17 +228,19 @@ class ServerTools(ToolSet):
         ]
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        tool = name.removeprefix(self._server.config.prefix)
-        deaths: list[str] = []
-        try:
-            if not self._is_own:
-                return await self._server.called(tool, arguments, deaths)
-            return await self._server.call(tool, arguments)
-        except _Died as death:
-            deaths.append(str(death))
-            raise ToolsLost(self._server.text_of_death(str(death), tool)) from None
-        finally:
-            self.num_deaths += len(deaths)
+        """The server is asked again after a death, unless it held what the episode has changed."""
+        server, tool, cause = self._server, name.removeprefix(self._server.config.prefix), ""
+        for number in range(TRIES):
+            try:
+                async with server.suspects if number else nullcontext():
+                    return await server.call(tool, arguments)
+            except _Died as death:
+                self.num_deaths += 1
+                cause = str(death)
+            if self._is_own:
+                text = f"died under {tool}, and with it what the episode had changed: {cause}"
+                raise ToolsLost(server.text(text))
+        raise EnvError(server.text(f"died under {tool} {TRIES} times in a row: {cause}"))
 
     async def close(self) -> None:
         if self._is_own:
@@ -298,7 +287,6 @@ def _is_death(connection: _Connection, error: Exception) -> bool:
 
 
 async def _listed(session: Any) -> Sequence[Schema]:
-    """All pages of its tools."""
     shown: list[Schema] = []
     cursor: str | None = None
     while True:
@@ -310,7 +298,6 @@ async def _listed(session: Any) -> Sequence[Schema]:
 
 
 def _schema(tool: Any) -> Schema:
-    """The tool as chat templates show it."""
     parameters = {name: value for name, value in tool.input_schema.items() if name != "$schema"}
     function = {"name": tool.name, "description": tool.description or "", "parameters": parameters}
     return {"type": "function", "function": function}

@@ -64,7 +64,6 @@ class ToolBox:
         return shown
 
     def is_parallel(self, name: str) -> bool:
-        """Whether a call of this tool may run beside others."""
         return name not in self._owners or self._owners[name].is_parallel
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> str:

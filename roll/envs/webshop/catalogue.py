@@ -1,10 +1,9 @@
 """Catalogue of a shop: products, goals of its customers, and the files they are read from."""
 
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -64,7 +63,6 @@ class Catalogue:
         return tuple(g for i, g in enumerate(self._goals) if (i % HELD_OUT_SHARE == 0) == (split == "val"))
 
     def search(self, query: str, count: int) -> list[str]:
-        """The asins, in small letters, of the products that fit best."""
         return [self._order[place] for place, _ in self._index.search(query, count)]
 
 
@@ -74,8 +72,7 @@ def load_catalogue(folder: str | None) -> Catalogue:
     folder = folder or str(SHELF)
     if not Path(folder).is_dir():
         raise EnvError(f"data: {folder} is no folder; roll.envs.webshop.prepare makes one")
-    products = _records(_lines(Path(folder, PRODUCT_FILE)), Product, f"{folder}/{PRODUCT_FILE}")
-    return Catalogue(products, _records(_lines(Path(folder, GOAL_FILE)), Goal, f"{folder}/{GOAL_FILE}"))
+    return Catalogue(_records(Path(folder, PRODUCT_FILE), Product), _records(Path(folder, GOAL_FILE), Goal))
 
 
 def _searched(product: Product) -> str:
@@ -84,15 +81,11 @@ def _searched(product: Product) -> str:
     return " ".join([*parts, product.description])
 
 
-def _lines(path: Path) -> list[Any]:
+def _records(path: Path, kind: type[R]) -> list[R]:
     try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [kind.model_validate_json(line) for line in lines if line.strip()]
+    except ValidationError as error:
+        raise EnvError(f"{path} holds what is no {kind.__name__.lower()}: {error.errors()[0]['msg']}") from None
     except (OSError, ValueError) as error:
         raise EnvError(f"{path} cannot be read: {error}") from None
-
-
-def _records(values: Sequence[Any], kind: type[R], where: str) -> list[R]:
-    try:
-        return [kind.model_validate(value) for value in values]
-    except ValidationError as error:
-        raise EnvError(f"{where} holds what is no {kind.__name__.lower()}: {error.errors()[0]['msg']}") from None

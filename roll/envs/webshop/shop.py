@@ -81,7 +81,6 @@ class WebShop(Env):
         return EnvStep(self.render(), 0.0, False, cut, {VALID: float(valid), SUCCESS: 0.0})
 
     def buttons(self) -> list[str]:
-        """Return the texts that can be clicked, in lower case."""
         page = self._page
         if page.query is None:
             return []

@@ -141,7 +141,6 @@ def reports(config: AgenticConfig) -> Iterator[str]:
 def _manager_problems(
     config: AgenticConfig, at: str, manager: EnvManagerConfig, batch_key: str, batch: int
 ) -> Iterator[Problem]:
-    """Checks one section of environments."""
     yield from _tag_problems(config, at, manager)
     if manager.worker_cls not in (None, *ENV_WORKERS):
         yield Problem(f"{at}.worker_cls: {manager.worker_cls} is not supported. Remove it.", (f"{at}.worker_cls",))

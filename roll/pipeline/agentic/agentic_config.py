@@ -77,7 +77,6 @@ class EnvManagerConfig(WorkerConfig):
 
     @property
     def num_envs(self) -> int:
-        """Environments that run at once."""
         return self.num_env_groups * (self.group_size + self.group_size_redundancy)
 
     @property
@@ -343,7 +342,6 @@ class AgenticConfig(AlgorithmConfig):
 
     @property
     def can_count_rows(self) -> bool:
-        """True where every environment of the training asks the rows of a file."""
         envs = [self.custom_envs.get(tag) for tag in self.domains]
         return bool(envs) and all(env is not None and env.asks_rows for env in envs)
 
@@ -353,7 +351,6 @@ class AgenticConfig(AlgorithmConfig):
 
     @property
     def num_groups_per_domain(self) -> dict[str, int]:
-        """Groups of each tag in the first step."""
         slots = self.train_env_manager.slots or ("",)
         tags = [slots[g % len(slots)] for g in range(self.num_groups)]
         return {tag: tags.count(tag) for tag in self.train_env_manager.tags}
@@ -396,7 +393,6 @@ class AgenticConfig(AlgorithmConfig):
 
     @property
     def jobs_per_worker(self) -> int:
-        """Episodes in flight per process."""
         manager = self.train_env_manager
         counts = (manager.num_envs, *(validated.manager.num_envs for validated in self.validated))
         if self.is_async:  # validation is played beside groups in flight

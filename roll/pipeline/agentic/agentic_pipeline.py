@@ -147,7 +147,6 @@ class AgenticPipeline(RLPipeline):
         self.accounting.watch(self.clusters)
 
     def _build_rollouts(self, clusters: RLClusters) -> None:
-        """Build the players of episodes, for training and validation."""
         config = self.config
         front = self._open_front() if has_outside_programs(config) else None
         self.job_pool = clusters.start_job_pool(

@@ -172,7 +172,6 @@ def checked_step(result: Any) -> EnvStep:
 
 
 def read_conversation(env: Any) -> Conversation:
-    """A copy of the conversation as it is now."""
     conversation = env.conversation()
     if not isinstance(conversation, Conversation):
         raise EnvCrash(f"conversation returned {type(conversation).__name__}, not a Conversation (see envs/base.py)")

@@ -77,7 +77,6 @@ def played(config: AgenticConfig) -> dict[str, EnvConfig]:
 
 
 def has_outside_programs(config: AgenticConfig) -> bool:
-    """Whether programs that the run does not start take sessions of it."""
     return any(env.is_played_outside for env in played(config).values())
 
 
@@ -134,7 +133,6 @@ def env_problems(config: AgenticConfig) -> Iterator[Problem]:
 
 
 def _unread_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
-    """Keys that are for other env managers."""
     manager = env.env_manager_cls
     unread = [key for key, readers in READERS.items() if manager not in readers and env.is_changed(key)]
     if env.is_session:  # it brings its world and its tools itself

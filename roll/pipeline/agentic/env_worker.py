@@ -7,7 +7,7 @@ import logging
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from roll.distributed.executor.pools.job import FinishedJobs, Job
 from roll.distributed.executor.processes.node_facts import own_address
@@ -18,8 +18,8 @@ from roll.errors import describe
 from roll.models.tokenizer import tokenizer_of
 from roll.models.vision.files import vision_of
 from roll.pipeline.agentic.agentic_config import AgenticConfig
-from roll.pipeline.agentic.episode import AbortedEpisode, Counts, EpisodeJob, EpisodePlayer, EpisodeRules
-from roll.pipeline.agentic.sample_forms import ChatEncoder, make_form
+from roll.pipeline.agentic.episode import AbortedEpisode, Counts, EpisodeJob, EpisodePlayer, EpisodeRules, Player
+from roll.pipeline.agentic.sample_forms import FORMS, ChatEncoder
 from roll.pipeline.agentic.settings import episode_rules
 from roll.types.batch import SampledRows
 from roll.types.collate import sampled_rows, stored
@@ -38,12 +38,6 @@ logger = logging.getLogger(__name__)
 
 _LINGER_S = 0.002  # after the first result, so that those of the same moment travel together
 _MAX_ABANDONED_THREADS = 16  # then the process should be replaced
-
-
-class Player(Protocol):
-    num_abandoned_threads: int
-
-    async def play(self, job: EpisodeJob, counts: Counts | None = None) -> list[Trajectory]: ...
 
 
 class Players:
@@ -76,7 +70,7 @@ class Players:
         if rules.config.env_manager_cls == TOOL_LOOP:
             return self._tool_player(rules, tag)
         reserve = min(rules.max_answer_tokens or rules.max_length - self._config.prompt_length, rules.max_length // 2)
-        form = make_form(rules.config, self._encoder, rules.max_length, max(1, reserve))
+        form = FORMS[rules.config.env_manager_cls](rules.config, self._encoder, rules.max_length, max(1, reserve))
         return EpisodePlayer(rules, self._encoder, form, self._generate, self._turnstile(tag, rules.config))
 
     def _turnstile(self, tag: str, env: EnvConfig) -> asyncio.Semaphore | None:

@@ -5,9 +5,9 @@ import hashlib
 import logging
 import math
 import struct
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +18,7 @@ from roll.distributed.strategy.stop_strings import answer_texts
 from roll.envs.base import SUCCESS, VALID, ActionPattern
 from roll.envs.build import build_env
 from roll.envs.config import AGENT_NATIVE, VL_TRAJECTORY, EnvConfig
+from roll.envs.tools.toolset import ToolsLost
 from roll.errors import EnvError, StrategyError
 from roll.pipeline.agentic.env_calls import EnvHang, EnvThread, EnvView, close_env, reset_env, step_env
 from roll.pipeline.agentic.observations import EnvCrash, Observation
@@ -58,16 +59,17 @@ def stopped(clock: asyncio.Timeout) -> Iterator[None]:
 # What a step's episodes were like, per tag.
 
 CRASHES, HANGS = "env_crashes", "env_hangs"
-"""Metrics of an episode that are summed up over all tags."""
+_SUMMED = {CRASHES: "crashes", HANGS: "hangs"}
+"""Metrics of an episode that are summed up over all tags, under these names."""
 
 
-def mean_metrics(turns: Sequence[Turn], last: AbstractSet[str]) -> dict[str, float]:
-    """An episode's metrics: means over its turns, of those in `last` the value after the last turn."""
+def mean_metrics(turns: Sequence[Turn]) -> dict[str, float]:
+    """An episode's metrics: means over its turns, of success the value after the last turn."""
     values: dict[str, list[float]] = defaultdict(list)
     for turn in turns:
         for name, value in turn.metrics.items():
             values[name].append(value)
-    return {name: float(v[-1] if name in last else np.mean(v)) for name, v in values.items()}
+    return {name: float(v[-1] if name == SUCCESS else np.mean(v)) for name, v in values.items()}
 
 
 def episode_metrics(groups: Sequence[TrajectoryGroup], prefix: str) -> dict[str, float]:
@@ -79,7 +81,11 @@ def episode_metrics(groups: Sequence[TrajectoryGroup], prefix: str) -> dict[str,
     metrics: dict[str, float] = {}
     for tag, attempts in sorted(by_tag.items()):
         metrics |= {f"{prefix}/{tag}/{name}": value for name, value in _of_tag(attempts).items()}
-    metrics |= {f"{prefix}/{name}": value for name, value in _of_all(by_tag).items()}
+    every = [attempt.metrics for attempts in by_tag.values() for attempt in attempts]
+    for name, key in _SUMMED.items():
+        metrics[f"{prefix}/{key}"] = sum(of.get(name, 0.0) for of in every)
+    if wins := [of[SUCCESS] for of in every if SUCCESS in of]:
+        metrics[f"{prefix}/success_mean"] = float(np.mean(wins))
     return metrics
 
 
@@ -92,19 +98,8 @@ def _of_tag(attempts: Sequence[Trajectory]) -> dict[str, float]:
     values: dict[str, list[float]] = defaultdict(list)
     for attempt in played:
         for name, value in attempt.metrics.items():
-            if name not in (CRASHES, HANGS):
-                values[name].append(value)
-    return metrics | {f"{name}_mean": float(np.mean(v)) for name, v in sorted(values.items())}
-
-
-def _of_all(by_tag: dict[str, list[Trajectory]]) -> dict[str, float]:
-    attempts = [attempt for of_tag in by_tag.values() for attempt in of_tag]
-    metrics = {
-        "crashes": sum(attempt.metrics.get(CRASHES, 0.0) for attempt in attempts),
-        "hangs": sum(attempt.metrics.get(HANGS, 0.0) for attempt in attempts),
-    }
-    wins = [attempt.metrics["success"] for attempt in attempts if "success" in attempt.metrics]
-    return metrics | ({"success_mean": float(np.mean(wins))} if wins else {})
+            values[name].append(value)
+    return metrics | {f"{name}_mean": float(np.mean(v)) for name, v in sorted(values.items()) if name not in _SUMMED}
 
 
 TRAINING = "train"
@@ -127,7 +122,6 @@ class EpisodeJob:
 
     @property
     def order(self) -> int:
-        """Order of the episode's requests."""
         return self.group_id if self.purpose == TRAINING else FIRST_IN_LINE
 
 
@@ -168,8 +162,55 @@ class Counts:
 logger = logging.getLogger(__name__)
 
 
-class EpisodePlayer:
-    """Plays episodes of one tag; many at once."""
+class Player(ABC):
+    """Plays episodes of one tag; many at once. `who` plays them, for messages."""
+
+    who = "episode"
+
+    def __init__(self, rules: EpisodeRules):
+        self._rules = rules
+        self.num_abandoned_threads = 0
+        self._said_again = False
+
+    async def play(self, job: EpisodeJob, counts: Counts | None = None) -> list[Trajectory]:
+        """The rows of the episode. What crashes or hangs is begun anew, up to `retries` times; after that the one row
+        says why it failed. `counts` are kept up to date on the way."""
+        counts = counts or Counts()
+        failure, attempt = "", 0
+        for attempt in range(1 + self._rules.retries):
+            counts.num_tokens = 0
+            if attempt and not self._said_again:  # the metrics count the others
+                self._said_again = True
+                logger.warning("%s failed and is played again: %s", job.name, failure)
+            try:
+                return await self._attempt(job, attempt, counts)
+            except (EnvCrash, ToolsLost) as error:
+                counts.crashes += 1
+                failure = str(error)
+            except EnvHang as error:
+                counts.hangs += 1
+                failure = str(error)
+            except TimeoutError:
+                counts.hangs += 1
+                failure = f"the {self.who} took longer than {self._rules.episode_timeout_s:g} s"
+                break
+            except (EnvError, StrategyError) as error:
+                failure = str(error)
+                break
+        failed = failed_row(job.index, f"{job.tag}: {failure}", counts.metrics())
+        return [replace(failed, extra=self._extra(job, attempt))]
+
+    @abstractmethod
+    async def _attempt(self, job: EpisodeJob, attempt: int, counts: Counts) -> list[Trajectory]:
+        """The rows. Raises TimeoutError beyond episode_timeout_s."""
+
+    def _extra(self, job: EpisodeJob, attempt: int) -> dict[str, Any]:
+        """Return what the record of an attempt says beside its turns."""
+        return {}
+
+
+class EpisodePlayer(Player):
+    """Asks the policy for what an environment is to do."""
 
     def __init__(
         self,
@@ -179,50 +220,25 @@ class EpisodePlayer:
         generate: Generate,
         turnstile: asyncio.Semaphore | None = None,
     ):
-        self._rules, self._encoder, self._form = rules, encoder, form
-        self._generate = generate
+        super().__init__(rules)
+        self._encoder, self._form, self._generate, self._turnstile = encoder, form, generate, turnstile
         self._is_native = rules.config.env_manager_cls == AGENT_NATIVE
         self._pattern = ActionPattern(WHOLE_ANSWER if self._is_native else rules.config.action_pattern)
-        self._turnstile = turnstile
         vision = encoder.vision if rules.config.env_manager_cls == VL_TRAJECTORY else None
         self._sizes = None if vision is None else vision.sizes
-        self.num_abandoned_threads = 0
-        self._said_again = False
 
-    async def play(self, job: EpisodeJob, counts: Counts | None = None) -> list[Trajectory]:
-        """The rows of the episode. An environment that crashes or hangs is replaced, up to `retries` times; after that
-        the one row says why it failed. `counts` are kept up to date on the way."""
-        counts = counts or Counts()
-        limit = self._rules.episode_timeout_s
-        failure = ""
-        for attempt in range(1 + self._rules.retries):
-            if attempt and not self._said_again:  # the metrics count the others
-                self._said_again = True
-                logger.warning("%s failed and is played again: %s", job.name, failure)
-            thread = EnvThread(job.name, self._turnstile)
-            counts.num_tokens = 0
-            try:
-                async with asyncio.timeout(limit) as clock:
-                    return await self._attempt(job, attempt, thread, counts, clock)
-            except EnvCrash as error:
-                counts.crashes += 1
-                failure = str(error)
-            except EnvHang as error:
-                counts.hangs += 1
-                failure = str(error)
-            except TimeoutError:
-                counts.hangs += 1
-                thread.is_hung = thread.was_left_busy
-                failure = f"the episode took longer than {limit:g} s"
-                break
-            except (EnvError, StrategyError) as error:
-                failure = str(error)
-                break
-            finally:
-                self.num_abandoned_threads += thread.is_hung
-        return [failed_row(job.index, f"{job.tag}: {failure}", counts.metrics())]
+    async def _attempt(self, job: EpisodeJob, attempt: int, counts: Counts) -> list[Trajectory]:
+        thread = EnvThread(job.name, self._turnstile)
+        try:
+            async with asyncio.timeout(self._rules.episode_timeout_s) as clock:
+                return await self._played(job, attempt, thread, counts, clock)
+        except TimeoutError:
+            thread.is_hung = thread.was_left_busy
+            raise
+        finally:
+            self.num_abandoned_threads += thread.is_hung
 
-    async def _attempt(
+    async def _played(
         self, job: EpisodeJob, attempt: int, thread: EnvThread, counts: Counts, clock: asyncio.Timeout
     ) -> list[Trajectory]:
         env: Any = None
@@ -308,25 +324,23 @@ class EpisodePlayer:
         played_turns = tuple(played.turn for played in turns)
         total = float(sum(turn.reward for turn in played_turns))
         metrics = {
-            **mean_metrics(played_turns, last=frozenset({SUCCESS})),
+            **mean_metrics(played_turns),
             "num_turns": float(len(played_turns)),
             "env_ended": float(ended),
             "sequence_cut": float(is_cut),
             **counts.metrics(),
         }
-        finished: list[Trajectory] = []
-        for row, played in zip(rows, turns, strict=False):
-            finished.append(
-                replace(
-                    row,
-                    reward=total,
-                    index=job.index,
-                    finish_reason="length" if is_cut else played.generation.finish_reason,
-                    state_key=state_key(played.state),
-                )
+        finished = [
+            replace(
+                row,
+                reward=total,
+                index=job.index,
+                finish_reason="length" if is_cut else played.generation.finish_reason,
+                state_key=state_key(played.state),
             )
-        whole = len(finished) == 1 and len(turns) > 1
-        if whole and not is_cut:
+            for row, played in zip(rows, turns, strict=False)
+        ]
+        if len(finished) == 1 and len(turns) > 1 and not is_cut:
             finished[0] = replace(finished[0], finish_reason="stop")
         text = "\n".join(f"{turn.response}\n[{turn.reward:+.3g}]" for turn in played_turns)
         finished[0] = replace(finished[0], metrics=metrics, turns=played_turns, response_text=text)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jinja2 import TemplateError
@@ -105,7 +106,6 @@ class ChatEncoder:
 
     @property
     def template_source(self) -> str:
-        """The Jinja text of the chat template."""
         source = self._template.form.source or self._tokenizer.chat_template
         return source if isinstance(source, str) else str((source or {}).get("default", ""))
 
@@ -275,34 +275,31 @@ def _row(turns: Sequence[PlayedTurn], turn: int = 0) -> Trajectory:
     )
 
 
-class Form(Protocol):
+class Form(ABC):
+    """`reserve` tokens of `max_length` are kept for the answer when a first prompt has to be cut."""
+
+    def __init__(self, config: EnvConfig, encoder: ChatEncoder, max_length: int, reserve: int):
+        self._config, self._encoder = config, encoder
+        self._max_length, self._max_prompt = max_length, max_length - reserve
+
+    @abstractmethod
     def prompt(self, scene: Scene) -> Prompt | None:
         """The prompt of the next turn; None if there is no room for it."""
-        ...
 
     def rows(self, turns: Sequence[PlayedTurn]) -> list[Trajectory]:
         """Training rows, with tokens and turn rewards only. Raises EnvError when what was sampled is not what they
         hold."""
-        ...
+        return [_row([played], number) for number, played in enumerate(turns)]
 
 
-def make_form(config: EnvConfig, encoder: ChatEncoder, max_length: int, reserve: int) -> Form:
-    """`reserve` tokens of `max_length` are kept for the answer when a first prompt has to be cut."""
-    return FORMS[config.env_manager_cls](config, encoder, max_length, reserve)
-
-
-class TrajectoryForm:
+class TrajectoryForm(Form):
     """One row per episode: the whole conversation, trained on every answer."""
-
-    def __init__(self, config: EnvConfig, encoder: ChatEncoder, max_length: int, reserve: int):
-        self._config, self._encoder = config, encoder
-        self._max_length, self._reserve = max_length, reserve
 
     def prompt(self, scene: Scene) -> Prompt | None:
         content, pictures = self._content(scene)
         if not scene.turns:
             first = self._encoder.expanded(self._encoder.start(_messages(self._config, content)), pictures)
-            return _fitted(first.ids, self._max_length - self._reserve, first.media)
+            return _fitted(first.ids, self._max_prompt, first.media)
         last = scene.turns[-1]
         more = self._encoder.expanded(self._encoder.follow_up(last.generation.token_ids, content), pictures)
         before = np.concatenate([last.prompt.ids, last.generation.token_ids])
@@ -344,17 +341,13 @@ def without_pixels(shown: Media) -> Media:
     return tuple(replace(each, picture=replace(each.picture, pixels=None)) for each in shown)
 
 
-class StepForm:
+class StepForm(Form):
     """One row per turn. Its prompt shows the last `history_length` turns as text, and the present observation."""
-
-    def __init__(self, config: EnvConfig, encoder: ChatEncoder, max_length: int, reserve: int):
-        self._config, self._encoder = config, encoder
-        self._max_prompt = max_length - reserve
-        self._shows_history = "history" in fields_of(config.template)
 
     def prompt(self, scene: Scene) -> Prompt | None:
         """The history gives way, oldest first, when the prompt is too long."""
-        window = min(self._config.history_length, len(scene.turns)) if self._shows_history else 0
+        shows_history = "history" in fields_of(self._config.template)
+        window = min(self._config.history_length, len(scene.turns)) if shows_history else 0
         shown = window
         while True:
             ids = self._encoder.start(_messages(self._config, self._text(scene, shown)))
@@ -363,9 +356,6 @@ class StepForm:
             if shown == 0:
                 return _fitted(ids, self._max_prompt)
             shown -= 1
-
-    def rows(self, turns: Sequence[PlayedTurn]) -> list[Trajectory]:
-        return one_row_per_turn(turns)
 
     def history(self, turns: Sequence[PlayedTurn], first: int) -> str:
         """Return the text of `{history}` for past turns, the first of which is number `first` of the episode."""
@@ -388,34 +378,24 @@ class StepConcatForm(StepForm):
         return "\n".join(played.turn.observation for played in turns)
 
 
-class NativeForm:
+class NativeForm(Form):
     """One row per turn. Its prompt is the conversation that the environment keeps, through the chat template."""
-
-    def __init__(self, config: EnvConfig, encoder: ChatEncoder, max_length: int, reserve: int):
-        self._encoder, self._max_length, self._reserve = encoder, max_length, reserve
 
     def prompt(self, scene: Scene) -> Prompt | None:
         assert scene.observation.conversation is not None
         ids = self._encoder.conversation(scene.observation.conversation)
         if not scene.turns:
-            return _fitted(ids, self._max_length - self._reserve)
+            return _fitted(ids, self._max_prompt)
         return Prompt(ids) if len(ids) < self._max_length else None
 
-    def rows(self, turns: Sequence[PlayedTurn]) -> list[Trajectory]:
-        return one_row_per_turn(turns)
 
-
-FORMS: Mapping[str, Callable[[EnvConfig, ChatEncoder, int, int], Form]] = {
+FORMS: Mapping[str, type[Form]] = {
     TRAJECTORY: TrajectoryForm,
     VL_TRAJECTORY: TrajectoryForm,
     STEP: StepForm,
     STEP_CONCAT: StepConcatForm,
     AGENT_NATIVE: NativeForm,
 }
-
-
-def one_row_per_turn(turns: Sequence[PlayedTurn]) -> list[Trajectory]:
-    return [_row([played], number) for number, played in enumerate(turns)]
 
 
 def state_key(observation: str) -> int:

@@ -69,7 +69,6 @@ def num_questions(config: AgenticConfig) -> int | None:
 
 
 def episode_settings(config: AgenticConfig) -> EpisodeSettings:
-    """How episodes are compared."""
     mean, std = config.reward_norms
     return EpisodeSettings(
         advantages=AdvantageSettings(

@@ -19,7 +19,6 @@ _SCRIPTS = (".py", ".sh", ".js", ".mjs", ".cjs", ".ts", ".rb", ".pl")
 
 
 def tool_loop_problems(at: str, env: EnvConfig) -> Iterator[Problem]:
-    """Keys of an entry with env_manager_cls: tools."""
     if not env.tool_servers and env.tool_class is None:
         yield Problem(
             f"{at}.tool_servers and {at}.tool_class are missing: one says which tools there are.",
@@ -139,7 +138,6 @@ def _class_problems(at: str, path: str) -> Iterator[Problem]:
 
 
 def tool_reports(at: str, env: EnvConfig) -> Iterator[str]:
-    """Yield what a plan does not check."""
     if env.tool_servers:
         names, verb = ", ".join(env.tool_servers), "are" if len(env.tool_servers) > 1 else "is"
         yield f"Not checked here: {at}.tool_servers: {names} {verb} asked for tools when an episode begins."

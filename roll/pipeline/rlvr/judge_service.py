@@ -153,13 +153,12 @@ class AfterRolloutJudge:
 
 
 def _judged(domain: str, config: RewardConfig, engines: Engines, text: JudgeText, seed: int) -> _Judged:
-    way = method_of(config)
+    prompt, read = method_of(config)
     decode = None if text.vision is None else PictureLoader(text.vision).pictures
     model = EngineModel(f"judge-{domain}", engines.generate, text, config.generating_args, seed, decode)
     is_greedy = config.generating_args.temperature == 0  # it would say the same again
-    judge: Reward = Judge(
-        way.prompt, way.read, model, 0 if is_greedy else config.judge_max_retries, judge_sees(config, text)
-    )
+    retries = 0 if is_greedy else config.judge_max_retries
+    judge: Reward = Judge(prompt, read, model, retries, judge_sees(config, text))
     reward = cast(Callable[[RewardInput], Awaitable[Score]], build_reward(config, judge))
     form = None if config.format_pattern is None else regex.compile(config.format_pattern, regex.DOTALL)
     return _Judged(reward, config.timeout_s, form, Attempts(config))

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from roll.rewards.code.suites import problem_of_suite
 from roll.utils.text import show
+from roll.utils.truths import as_data
 
 TYPE, CASES, FUNCTION, ENTRY_POINT = "case_type", "test_cases", "test_case_function", "entry_point"
 METADATA = "metadata"
@@ -79,7 +80,9 @@ def read_cases(row: Mapping[str, Any]) -> Cases:
         function = function or _entry_point(row)
         setup = _setup(row)
         texts = tuple(_behind(setup, _assert(entry, at)) for at, entry in enumerate(entries))
-        _check_suites(texts, function)
+        for at, text in enumerate(texts):
+            if (problem := problem_of_suite(text, function)) is not None:
+                raise BadCases(f"case {at + 1} of column {CASES!r} {problem}")
         return Cases(kind, function, asserts=texts)
     pairs = [_pair(entry, at, kind) for at, entry in enumerate(entries)]
     if kind == "stdin":
@@ -100,7 +103,6 @@ def read_cases(row: Mapping[str, Any]) -> Cases:
 
 
 def problem_of(row: Mapping[str, Any]) -> str | None:
-    """Return the problem of the row's cases, None if they are valid."""
     try:
         read_cases(row)
     except BadCases as error:
@@ -131,21 +133,12 @@ def _setup(row: Mapping[str, Any]) -> str:
     lines: list[str] = []
     for column in SETUP:
         value = row.get(column)
-        if isinstance(value, str) and value.lstrip().startswith("["):
-            value = _list_of_texts(value)
+        value = as_data(value)  # CSV files and some parquet files hold lists as JSON
         texts = value if isinstance(value, list) else [] if value is None else [value]
         if not all(isinstance(text, str) for text in texts):
             raise BadCases(f"column {column!r} holds neither a text nor a list of texts, but {str(value)[:60]!r}")
         lines += texts
     return "".join(f"{line}\n" for line in lines if line.strip())
-
-
-def _list_of_texts(text: str) -> Any:
-    """Example: '["import math"]' -> ["import math"], since CSV files and some parquet files hold lists as JSON."""
-    try:
-        return _from_json(text)
-    except (ValueError, RecursionError):
-        return text
 
 
 _FUTURE = re.compile(r"^from __future__ import .*\n?", re.MULTILINE)
@@ -198,12 +191,6 @@ def _entry_point(row: Mapping[str, Any]) -> str | None:
     value = row.get(ENTRY_POINT)
     name = NAME.fullmatch(value.strip()) if isinstance(value, str) else None
     return name[1] if name is not None and not iskeyword(name[1]) else None
-
-
-def _check_suites(texts: Sequence[str], function: str | None) -> None:
-    for at, text in enumerate(texts):
-        if (problem := problem_of_suite(text, function)) is not None:
-            raise BadCases(f"case {at + 1} of column {CASES!r} {problem}")
 
 
 def _entries(raw: Any) -> list[Any]:
@@ -417,7 +404,6 @@ def shorten(text: str | Sequence[str], limit: int = 200) -> str:
 
 
 def shown(value: object) -> str:
-    """A value in few words, whatever it is."""
     try:
         return shorten(repr(value))
     except (ValueError, RecursionError):  # an integer of thousands of digits, a list that is deep

@@ -288,7 +288,6 @@ def judge_asserts(
 
 
 def suite_of(cases: Cases, at: int) -> Suite:
-    """Raises BadCases if the text is no Python."""
     try:
         return read_suite(cases.asserts[at], cases.function)
     except ValueError as error:

@@ -250,7 +250,6 @@ def _only(data: Any) -> Any:
 
 
 def row_problem(row: Mapping[str, Any]) -> str | None:
-    """Return the problem of a row that cannot be judged, None if it can."""
     try:
         instructions_of(row)
     except ValueError as error:

@@ -15,7 +15,7 @@ from roll.configs.tables.sight import PictureSizes
 from roll.datasets.pictures.decode import as_png, decode, read_bytes
 from roll.datasets.pictures.forms import format_of
 from roll.errors import PictureError, RewardError, describe
-from roll.rewards.config import RewardConfig, VerdictForm
+from roll.rewards.config import RewardConfig
 from roll.rewards.judge.judge import Judge, JudgePrompt, Reply, VerdictReader, prompt_named
 from roll.rewards.judge.prompt_marks import without_control_marks
 from roll.types.media import PictureSource
@@ -180,22 +180,14 @@ def why_not_reached(address: Address) -> str | None:
 # Builds the judge of a domain from its keys.
 
 
-@dataclass(frozen=True)
-class JudgeMethod:
-    """How a domain's answers are judged."""
-
-    prompt: JudgePrompt
-    form: VerdictForm
-    read: VerdictReader
-
-
-def method_of(config: RewardConfig) -> JudgeMethod:
-    """Raises ValueError, or OSError, for a prompt or a pattern that is none."""
+def method_of(config: RewardConfig) -> tuple[JudgePrompt, VerdictReader]:
+    """What the judge of a domain is asked, and how its replies are read. Raises ValueError, or OSError, for a prompt or
+    a pattern that is none."""
     named = prompt_named(config.judge_prompt)
     form = config.judge_verdict or ("pattern" if config.judge_verdict_pattern is not None else named.verdict)
     low, high = config.judge_score_range
     read = VerdictReader(form, config.judge_verdict_pattern, config.judge_scores, (low, high))
-    return JudgeMethod(JudgePrompt(named.text, low, high), form, read)
+    return JudgePrompt(named.text, low, high), read
 
 
 def address_of(config: RewardConfig) -> Address:
@@ -207,19 +199,19 @@ class ApiJudge(Judge):
     """A judge behind an address, for one of the domain's processes, which share the requests among them."""
 
     def __init__(self, config: RewardConfig):
-        way = method_of(config)
+        prompt, read = method_of(config)
         max_requests = max(1, config.judge_max_requests // config.num_workers)
         model = ApiModel(address_of(config), config.generating_args, max_requests, config.judge_request_timeout_s)
-        super().__init__(way.prompt, way.read, model, config.judge_max_retries, bool(config.judge_sees_pictures))
+        super().__init__(prompt, read, model, config.judge_max_retries, bool(config.judge_sees_pictures))
 
     @staticmethod
     def columns(config: RewardConfig) -> tuple[str, ...]:
         """Columns of the data that a domain's prompt takes up, whoever judges."""
-        return method_of(config).prompt.columns
+        return method_of(config)[0].columns
 
     @staticmethod
     def for_workers(config: RewardConfig) -> RewardConfig:
         """The config with what only this process can read: the prompt's file, and the key of its environment."""
         key, prompt = key_of(config.judge_api_key), prompt_named(config.judge_prompt).text
-        changes = {"judge_prompt": prompt, "judge_api_key": key, "judge_verdict": method_of(config).form}
+        changes = {"judge_prompt": prompt, "judge_api_key": key, "judge_verdict": method_of(config)[1].form}
         return config.model_copy(update=changes)

@@ -84,7 +84,6 @@ class JudgeText:
         return np.array(ids["input_ids"], np.int32)
 
     def decode(self, prompt: str, generation: Generation, sampling: SamplingParams) -> str:
-        """Decode the judge's reply, with the thinking that its prompt opened."""
         return opened(prompt, answer_texts(decoder(self.tokenizer), [generation], sampling)[0])
 
     def _plain(self, text: str) -> str:

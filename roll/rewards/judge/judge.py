@@ -62,7 +62,7 @@ class VerdictReader:
         scores: Mapping[str, float] | None = None,
         score_range: tuple[float, float] = (0.0, 1.0),
     ):
-        self._form = form
+        self.form = form
         self._scores = {word.casefold(): score for word, score in (scores or YES_NO).items()}
         self._low, self._high = score_range
         words = "|".join(regex.escape(word) for word in sorted(self._scores, key=len, reverse=True))
@@ -87,19 +87,18 @@ class VerdictReader:
 
     @property
     def lowest(self) -> float:
-        """The score of the worst answer."""
-        return 0.0 if self._form == "score" else min(self._scores.values())
+        return 0.0 if self.form == "score" else min(self._scores.values())
 
     def __call__(self, reply: str, judged: str = "", was_cut: bool = False) -> float:
         text = after_thinking(reply).strip()
         if not text:
             raise NoVerdict("only thinking" if reply.strip() else "an empty reply")
         forged = self._forged(judged)
-        text = _without_quotations(text, judged, '"' if self._form == "json" else "")
+        text = _without_quotations(text, judged, '"' if self.form == "json" else "")
         score, stated = self._read(text), self._stated(text)
         if score in forged and not self._is_given(score, stated, text, was_cut):
             raise NoVerdict("it repeats a verdict that stands in the judged text")
-        if was_cut and self._form == "yes_no" and not stated and not self._is_word(_first_word(text)):
+        if was_cut and self.form == "yes_no" and not stated and not self._is_word(_first_word(text)):
             raise NoVerdict("it was cut off before its verdict")
         return score
 
@@ -112,7 +111,7 @@ class VerdictReader:
 
     def _stated(self, text: str) -> list[_Statement]:
         """Verdicts that a text spells out in the reader's form, with their places where these are known."""
-        match self._form:
+        match self.form:
             case "yes_no":
                 matches = self._marked_word.finditer(text)
                 return [_Statement(self._of_word(match["word"]), match.span()) for match in matches]
@@ -133,7 +132,6 @@ class VerdictReader:
         return scores
 
     def _is_given(self, score: float, stated: list[_Statement], text: str, was_cut: bool) -> bool:
-        """Whether the judge gives a score that the judged text holds as well."""
         if was_cut or any(other != score for other, _ in stated):
             return False
         places = [place for _, place in stated if place is not None]
@@ -184,7 +182,6 @@ class VerdictReader:
         return [match[self._pattern.groups] or "" for match in matches]
 
     def _of_value(self, value: Any) -> float:
-        """A verdict that stands by itself."""
         if isinstance(value, bool):
             return float(value)
         if isinstance(value, float):
@@ -229,7 +226,6 @@ def _words_of(text: str) -> str:
 
 
 def _stands_alone(text: str, start: int, end: int) -> bool:
-    """Whether a verdict begins its line, or ends the text."""
     before = text[text.rfind("\n", 0, start) + 1 : start]
     return not re.search(r"\w", before) or not re.search(r"\w", text[end:])
 

@@ -193,7 +193,6 @@ def is_huge(text: str) -> bool:
 
 
 def _number(parsed: list[Any]) -> float | None:
-    """The real number that is parsed, None for what is none."""
     value = parsed[0] if parsed else None
     try:
         return float(value) if value is not None and not isinstance(value, str) else None

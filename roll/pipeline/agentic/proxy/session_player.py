@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,13 +12,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from roll.envs.adapters.harbor import HarborTasks
-from roll.envs.tools.toolset import ToolsLost
 from roll.errors import EnvError, describe
-from roll.pipeline.agentic.env_calls import EnvCrash, EnvHang
-from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, failed_row
+from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, Player
 from roll.pipeline.agentic.proxy.endpoint.reward import Outcome, outcome_of
 from roll.pipeline.agentic.proxy.endpoint.session import Session
 from roll.pipeline.agentic.proxy.metrics import session_metrics
@@ -82,54 +78,25 @@ def _of_library(value: Any) -> Any:
 logger = logging.getLogger(__name__)
 
 
-class SessionPlayer(ABC):
-    """Plays episodes of one tag, each in a session; many at once. `who` plays them, for messages."""
-
-    who: str
+class SessionPlayer(Player):
+    """Plays each episode in a session, which may come to a row for each branch of its conversation."""
 
     def __init__(self, rules: EpisodeRules):
-        self._rules = rules
+        super().__init__(rules)
         self._tasks = Tasks(rules.config.tasks)
         self._reported_causes: set[str] = set()  # causes of breaks
-        self.num_abandoned_threads = 0
-        self._said_again = False
 
-    async def play(self, job: EpisodeJob, counts: Counts | None = None) -> list[Trajectory]:
-        """The rows of the episode, one for each branch of its conversation. One that fails is played again with a new
-        session, up to `retries` times; after that the one row says why."""
-        counts = counts or Counts()
-        failure, attempt = "", 0
+    async def _attempt(self, job: EpisodeJob, attempt: int, counts: Counts) -> list[Trajectory]:
         await self._ready()
-        for attempt in range(1 + self._rules.retries):
-            counts.num_tokens = 0
-            if attempt and not self._said_again:  # the metrics count the others
-                self._said_again = True
-                logger.warning("%s failed and is played again: %s", job.name, failure)
-            task = {**self._tasks.of(job.env_seed), "seed": job.env_seed}
-            session = self._open(job, attempt, counts, task)
-            try:
-                async with asyncio.timeout(self._rules.episode_timeout_s) as clock:
-                    session.deadline = clock
-                    await self._play(job, attempt, session, task)
-                await self._close(session)
-                return self._rows(job, session, counts)
-            except (EnvCrash, ToolsLost) as error:
-                counts.crashes += 1
-                failure = str(error)
-            except EnvHang as error:
-                counts.hangs += 1
-                failure = str(error)
-            except TimeoutError:
-                counts.hangs += 1
-                failure = f"the {self.who} took longer than {self._rules.episode_timeout_s:g} s"
-                break
-            except EnvError as error:
-                failure = str(error)
-                break
-            finally:
-                await self._close(session)
-        failed = failed_row(job.index, f"{job.tag}: {failure}", counts.metrics())
-        return [replace(failed, extra=self._extra(job, attempt))]
+        task = {**self._tasks.of(job.env_seed), "seed": job.env_seed}
+        session = self._open(job, attempt, counts, task)
+        try:
+            async with asyncio.timeout(self._rules.episode_timeout_s) as clock:
+                session.deadline = clock
+                await self._play(job, attempt, session, task)
+        finally:
+            await self._close(session)
+        return self._rows(job, session, counts)
 
     async def stop(self) -> None:
         """Ends what episodes share."""
@@ -169,44 +136,24 @@ class SessionPlayer(ABC):
                 logger.info("%s: %s. Each such request starts a new training row.", job.name, one.text())
         sides = list(session.transcripts)
         last = {side: number for number, (side, _, _) in enumerate(row_pairs)}
-        rows = [
-            replace(
-                row,
-                reward=outcome.of(side),
-                index=job.index,
-                turn=number,
-                side=sides.index(side),
-                state_key=state_key(_answer_text(answer)),
-                turn_rewards=_ended(row, outcome.of(side)) if last[side] == number else row.turn_rewards,
-            )
-            for number, (side, row, answer) in enumerate(row_pairs)
-        ]
+        rows: list[Trajectory] = []
+        for number, (side, row, answer) in enumerate(row_pairs):
+            assert row.turn_rewards is not None
+            if last[side] == number:
+                row.turn_rewards[-1] = outcome.of(side)
+            key = state_key(answer.history[-2].content if len(answer.history) > 1 else "")
+            earned, place = outcome.of(side), sides.index(side)
+            rows.append(replace(row, reward=earned, index=job.index, turn=number, side=place, state_key=key))
         answers = _answers(session.transcripts)
         turns = _turns(answers, outcome)
         measured = session_metrics(transcript, len(rows), session.num_answers, outcome.metrics)
         requests = [request for request, _, _ in answers]
         breaks = [one.as_dict() | {"turn": bisect_left(requests, one.request) + 1} for one in transcript.breaks]
         witness = {"witness": breaks} if breaks else {}
-        text = "\n".join(f"{turn.response}" for turn in turns)
+        text = "\n".join(turn.response for turn in turns)
         extra = witness | self._extra(job, session.attempt)
         rows[0] = replace(rows[0], metrics=measured | counts.metrics(), extra=extra, turns=turns, response_text=text)
         return rows
-
-    def _extra(self, job: EpisodeJob, attempt: int) -> dict[str, Any]:
-        """Return what the record of an attempt says beside its turns."""
-        return {}
-
-
-def _answer_text(answer: Answer) -> str:
-    return answer.history[-2].content if len(answer.history) > 1 else ""
-
-
-def _ended(row: Trajectory, reward: float) -> np.ndarray:
-    """The rewards of the row's turns: the last one gets that of the side."""
-    assert row.turn_rewards is not None
-    rewards = row.turn_rewards.copy()
-    rewards[-1] = reward
-    return rewards
 
 
 def _answers(transcripts: Mapping[str, Transcript]) -> list[tuple[int, str, Node]]:

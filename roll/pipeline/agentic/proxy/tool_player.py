@@ -90,8 +90,6 @@ class _World:
 class ToolPlayer(SessionPlayer):
     """The policy gets a task and tools. What it calls is called, and it answers again, until it calls nothing."""
 
-    who = "episode"
-
     def __init__(
         self,
         rules: EpisodeRules,
@@ -225,7 +223,6 @@ class ToolPlayer(SessionPlayer):
         return message
 
     async def _results(self, session: Session, tools: ToolBox, calls: Sequence[Call]) -> list[ChatMessage]:
-        """Messages with the results, in the order of the calls."""
         results: dict[int, str] = {}
         in_order: list[int] = []
         at_once: list[asyncio.Task[None]] = []

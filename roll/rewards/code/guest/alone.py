@@ -49,7 +49,6 @@ def run_pytest(file, module, is_foreign):
 
 
 def candidate_of(defined, name):
-    """The function, or a method of the class Solution."""
     return defined[name] if name in defined else getattr(defined["Solution"](), name)
 
 

@@ -52,7 +52,6 @@ class AnswerSide:
         self._channel.send(message)
 
     def _of_error(self, error):
-        """Its arguments and attributes."""
         try:
             return [self._plain(list(error.args)), [[name, self._plain(value)] for name, value in vars(error).items()]]
         except Exception:
@@ -196,7 +195,6 @@ class AnswerSide:
         return tuple.__new__(kind, [self._value(item) for item in items])
 
     def _callback(self, number):
-        """A function of the tests."""
 
         def call(*arguments):
             self._channel.send(["callback", number, [self._plain(argument) for argument in arguments]])

@@ -138,7 +138,6 @@ class TextLoader(importlib.abc.SourceLoader):
 
 
 def is_of_answer(node):
-    """Whether a line imports from the answer."""
     names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
     return any(name.split(".")[0] == "solution" for name in names)
 

@@ -99,7 +99,6 @@ def _parameters(function):
 
 
 def _is_skipped(item):
-    """Whether marks leave the test out."""
     marked = [getattr(item, "obj", None), getattr(item, "cls", None)]
     names = ("__unittest_skip__", "__unittest_expecting_failure__")
     return (

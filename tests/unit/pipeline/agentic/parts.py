@@ -13,7 +13,7 @@ import numpy as np
 from roll.envs.base import Env, EnvStep
 from roll.envs.config import EnvConfig
 from roll.pipeline.agentic.episode import EpisodeJob, EpisodePlayer, EpisodeRules
-from roll.pipeline.agentic.sample_forms import ChatEncoder, make_form
+from roll.pipeline.agentic.sample_forms import FORMS, ChatEncoder
 from roll.types.rollout import Generate, Generation, GenerationRequest, SamplingParams
 from tests.toys import Mute
 
@@ -162,7 +162,7 @@ def player(
     **changes: Any,
 ) -> EpisodePlayer:
     r = rules(config, **changes)
-    form = make_form(config, encoder, r.max_length, reserve=r.max_answer_tokens or 16)
+    form = FORMS[config.env_manager_cls](config, encoder, r.max_length, reserve=r.max_answer_tokens or 16)
     return EpisodePlayer(r, encoder, form, script, turnstile)
 
 

@@ -14,7 +14,7 @@ from roll.errors import EnvError
 from roll.pipeline.agentic import env_calls
 from roll.pipeline.agentic.env_calls import EnvThread
 from roll.pipeline.agentic.episode import Counts
-from roll.pipeline.agentic.sample_forms import ChatEncoder, make_form
+from roll.pipeline.agentic.sample_forms import FORMS, ChatEncoder
 from roll.types.rollout import Trajectory
 from tests.helpers.cases import cases
 from tests.unit.pipeline.agentic.parts import GO, Crowded, Misbehaving, Script, env_config, job, player
@@ -228,7 +228,7 @@ def test_the_same_job_gives_the_same_requests(encoder: ChatEncoder) -> None:
 def test_a_row_that_differs_from_what_was_sampled_is_refused(encoder: ChatEncoder) -> None:
     config = env_config()
     script = Script(encoder, [GO])
-    form = make_form(config, encoder, 400, 16)
+    form = FORMS[config.env_manager_cls](config, encoder, 400, 16)
     play = player(encoder, script, config)
     played = []
     original = form.rows

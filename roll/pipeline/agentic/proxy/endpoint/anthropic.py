@@ -127,7 +127,6 @@ def _parts_in(content: Any) -> list[str | Mapping[str, Any]]:
 
 
 def _parts_of(block: Mapping[str, Any]) -> list[str | Mapping[str, Any]]:
-    """Texts and pictures of a block."""
     kind, text, source = block.get("type", "text"), block.get("text"), block.get("source")
     form = source.get("type") if isinstance(source, Mapping) else None
     if kind == "text" and isinstance(text, str):
@@ -215,7 +214,6 @@ def _finished(part: tuple[str, Any]) -> dict[str, Any]:
 
 
 def _empty(kind: str, value: Any) -> dict[str, Any]:
-    """A block as it begins."""
     if kind == "tool_use":
         return {"type": kind, "id": value.call_id, "name": value.name, "input": {}}
     return {"type": kind, kind: "", **({"signature": ""} if kind == "thinking" else {})}

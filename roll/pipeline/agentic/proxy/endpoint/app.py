@@ -36,17 +36,13 @@ Wire = ChatWire | ResponsesWire | AnthropicWire
 class Sessions(Protocol):
     """Access of the routes to all sessions."""
 
-    def find(self, session_id: str) -> Session | None:
-        """The open session with this id."""
-        ...
+    def find(self, session_id: str) -> Session | None: ...
 
     def key_of(self, session_id: str) -> str: ...
 
     def reward_key_of(self, session_id: str) -> str: ...
 
-    def reward_of(self, session_id: str) -> Outcome | None:
-        """Return the outcome of a finished session."""
-        ...
+    def reward_of(self, session_id: str) -> Outcome | None: ...
 
 
 def make_app(sessions: Sessions) -> FastAPI:

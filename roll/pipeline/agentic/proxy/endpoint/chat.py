@@ -143,7 +143,6 @@ def content_of(parts: Sequence[str | Mapping[str, Any]]) -> str | list[dict[str,
 
 
 def picture_part(url: Any) -> dict[str, Any]:
-    """A part that shows the picture of this data URL."""
     return {"type": "image_url", "image_url": {"url": url}}
 
 

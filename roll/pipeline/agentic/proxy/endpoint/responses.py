@@ -207,7 +207,6 @@ class ResponsesWire:
 
 
 def _items(message: ChatMessage, response_id: str) -> Iterator[dict[str, Any]]:
-    """The output: what the policy thought, what it said, and what it calls."""
     number = response_id.removeprefix("resp_")
     if message.reasoning:
         content = [{"type": "reasoning_text", "text": message.reasoning}]

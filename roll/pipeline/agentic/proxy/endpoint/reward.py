@@ -1,14 +1,12 @@
 """Checks of the reward that a program reports."""
 
-import math
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from roll.configs.base import LARGEST_REWARD
+from roll.rewards.base import finite
 
 
 @dataclass(frozen=True)
@@ -54,13 +52,6 @@ def _reward(value: object) -> float:
 
 
 def _number(value: object, what: str) -> float:
-    if isinstance(value, np.ndarray) and value.ndim == 0:
-        value = value.item()
-    is_number = isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating)
-    try:
-        number = float(value) if is_number else math.nan
-    except OverflowError:  # an int beyond the floats
-        number = math.inf
-    if not math.isfinite(number):
+    if (number := finite(value)) is None:
         raise ValueError(f"{what}, not {reprlib.repr(value)}")
     return number

@@ -80,7 +80,6 @@ class Endpoint:
             await until_serving(self._server)
 
     async def stop(self) -> None:
-        """Closes the port."""
         if self._server is not None:
             self._server.should_exit = self._server.force_exit = True
             while self._server.started and self._server.servers and any(s.is_serving() for s in self._server.servers):

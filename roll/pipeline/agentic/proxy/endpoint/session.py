@@ -117,7 +117,6 @@ class Session:
 
     @property
     def vision(self) -> VisionModel | None:
-        """Vision of the policy, None if it sees no pictures."""
         return self.parser.encoder.vision
 
     @property
@@ -314,7 +313,6 @@ class Session:
         return bool(self._open)
 
     def give(self, earned: Outcome) -> None:
-        """Takes what the program says it earned."""
         self.outcome = earned
         self.rewarded.set()
 

@@ -216,7 +216,6 @@ def _known_token(file: Path) -> str | None:
 
 
 def _write_private(file: Path, value: Mapping[str, str]) -> None:
-    """Writes a file that its owner alone can read."""
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(".part")
     part.unlink(missing_ok=True)

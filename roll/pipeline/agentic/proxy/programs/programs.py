@@ -133,7 +133,6 @@ class Programs:
         return [sys.executable, "-m", sandboxed.__name__, str(file)]
 
     def _command_of(self, places: Mapping[str, str]) -> list[str] | None:
-        """The command with its places filled in."""
         return None if self._command is None else [_filled(word, places) for word in self._command]
 
     async def _ready(self) -> asyncio.subprocess.Process:

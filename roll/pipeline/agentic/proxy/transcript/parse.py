@@ -33,7 +33,6 @@ class Parser:
 
     @cached_property
     def form(self) -> CallForm | None:
-        """How calls are written; None where the chat template writes no known form."""
         return form_of(self.encoder.template_source)
 
     @property
@@ -96,7 +95,6 @@ class Parser:
 
     @cached_property
     def special(self) -> re.Pattern[str]:
-        """The tokenizer's special tokens as texts."""
         return re.compile("|".join(re.escape(name) for name in sorted(self._special_names, key=len, reverse=True)))
 
     @cached_property

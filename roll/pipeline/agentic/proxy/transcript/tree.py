@@ -54,7 +54,6 @@ class Node:
         return self.answer is not None and self.begin + len(self.ids) == len(self.answer.generation.token_ids)
 
     def path(self) -> list[Node]:
-        """Nodes from the root to this one."""
         nodes: list[Node] = []
         node: Node | None = self
         while node is not None:
@@ -66,7 +65,6 @@ class Node:
         return np.concatenate([node.ids for node in self.path()])
 
     def answers(self) -> list[Answer]:
-        """Return the answers on the path to this node."""
         return [node.answer for node in self.path() if node.answer is not None and node.is_end]
 
     def below(self) -> Iterator[Node]:

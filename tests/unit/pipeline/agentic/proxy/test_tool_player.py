@@ -19,7 +19,7 @@ from roll.envs.config import EnvConfig, ToolServerConfig
 from roll.envs.tools import servers as of_servers
 from roll.envs.tools.base import ToolError
 from roll.envs.tools.class_tools import class_schemas, method_problems, tool_names
-from roll.envs.tools.servers import ToolServer, ToolServers
+from roll.envs.tools.servers import ServerTools, ToolServer, ToolServers
 from roll.envs.tools.toolset import cut_in_middle
 from roll.errors import EnvError
 from roll.pipeline.agentic.episode import Counts, EpisodeJob, EpisodeRules, turn_seed
@@ -198,7 +198,7 @@ def asked(tool_server: ToolServer, *calls: tuple[str, str]) -> list[str]:
         try:
             for name, text in calls:
                 try:
-                    found.append(await tool_server.called(name, {"text": text}, []))
+                    found.append(await ServerTools(tool_server).call(name, {"text": text}))
                 except (ToolError, EnvError) as error:
                     found.append(f"{type(error).__name__}: {error}")
         finally:
@@ -422,7 +422,7 @@ def test_a_call_that_kills_its_server_takes_no_others_with_it(tmp_path: Path) ->
             await shared.schemas()
             calls = [("echo", str(number)) for number in range(4)]
             calls.insert(2, ("die", ""))
-            work = [shared.called(name, {"text": text}, []) for name, text in calls]
+            work = [ServerTools(shared).call(name, {"text": text}) for name, text in calls]
             return list(await asyncio.gather(*work, return_exceptions=True))
         finally:
             await shared.close()
