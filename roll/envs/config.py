@@ -1,7 +1,6 @@
 """Settings of one environment, and of how it is talked to."""
 
 from collections.abc import Mapping
-from string import Formatter
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
@@ -9,6 +8,7 @@ from pydantic import BeforeValidator
 from roll.configs.base import Settings, setting
 from roll.configs.sections.data import Names
 from roll.envs.table import ASKS_ROWS, ENVIRONMENTS, default_pattern
+from roll.utils.text import pieces
 
 # The user's prompt templates: which fields they may hold.
 
@@ -35,25 +35,12 @@ def fields_of(template: str) -> list[str]:
 
     Example: "Turn {turn_idx}: {observation}" -> ["turn_idx", "observation"].
     """
-    names: list[str] = []
-    for _, name, spec, conversion in Formatter().parse(template):
-        if name is None:
-            continue
-        if spec or conversion or not name.isidentifier():
-            field = name + (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "")
-            raise ValueError(f"{{{field}}} is not a plain field; write {{{{ and }}}} for literal braces")
-        names.append(name)
-    return names
+    return [name for _, name in pieces(template) if name is not None]
 
 
 def fill(template: str, values: Mapping[str, object]) -> str:
-    """The template with its fields filled in: names only, no attribute or item is looked up."""
-    parts: list[str] = []
-    for text, name, _, _ in Formatter().parse(template):
-        parts.append(text)
-        if name is not None:
-            parts.append(str(values[name]))
-    return "".join(parts)
+    """The template with its fields filled in."""
+    return "".join(text + ("" if name is None else str(values[name])) for text, name in pieces(template))
 
 
 # `custom_envs.TAG.tool_wrapper`: tools that an answer may call instead of acting.

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from string import Formatter
 
 _STEERING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters but tab and newline
@@ -71,3 +72,15 @@ def short(value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(short, value))
     return value if isinstance(value, str) else show(value)
+
+
+def pieces(template: str) -> list[tuple[str, str | None]]:
+    """Plain text and the name of the field behind it. Nothing but names stands in braces: no attribute of an object, no
+    format. Raises ValueError for others, and for braces that do not match."""
+    found: list[tuple[str, str | None]] = []
+    for text, name, form, conversion in Formatter().parse(template):
+        if name is not None and (form or conversion or not name.isidentifier()):
+            field = name + (f"!{conversion}" if conversion else "") + (f":{form}" if form else "")
+            raise ValueError(f"{{{field}}} is not a plain field; write {{{{ and }}}} for literal braces")
+        found.append((text, name))
+    return found

@@ -9,7 +9,6 @@ import urllib.request
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from roll.envs.questions import load_rows
 from roll.envs.tools.base import Tool, ToolError
@@ -55,33 +54,35 @@ class Bm25:
 
 
 class Corpus:
-    """Documents out of a data file: rows with `text` and perhaps `title`, or with `contents`, whose first line is the
-    title."""
+    """Documents out of a data file: rows with `text` and perhaps `title`, or with `contents`."""
 
     def __init__(self, documents: Sequence[Document]):
-        self.documents = tuple(documents)
+        self._documents = documents
         self._index = Bm25([f"{document.title} {document.text}" for document in documents])
 
     def search(self, query: str, count: int) -> list[Document]:
-        return [self.documents[place] for place, _ in self._index.search(query, count)]
+        return [self._documents[place] for place, _ in self._index.search(query, count)]
 
 
 @functools.lru_cache(maxsize=4)
 def load_corpus(path: str) -> Corpus:
     """One per process, however many episodes search it. Raises EnvError."""
-    return Corpus([_document(row, f"{path}, row {i}") for i, row in enumerate(load_rows(path))])
+    documents: list[Document] = []
+    for place, row in enumerate(load_rows(path)):
+        if isinstance(row.get("contents"), str):
+            documents.append(_titled(row["contents"]))
+        elif isinstance(row.get("text"), str):
+            documents.append(Document(str(row.get("title") or ""), row["text"]))
+        else:
+            needs = "it needs text (and perhaps title), or contents"
+            raise EnvError(f"{path}, row {place} is no document: {needs}; it has {', '.join(row)}")
+    return Corpus(documents)
 
 
-def _document(row: object, where: str) -> Document:
-    columns = row if isinstance(row, dict) else {}
-    if isinstance(columns.get("contents"), str):
-        title, _, text = columns["contents"].partition("\n")
-        return Document(title.strip('"'), text)
-    if isinstance(columns.get("text"), str):
-        return Document(str(columns.get("title") or ""), columns["text"])
-    raise EnvError(
-        f"{where} is no document: it needs text (and perhaps title), or contents; it has {', '.join(columns)}"
-    )
+def _titled(contents: str) -> Document:
+    """The first line is the title."""
+    title, _, text = contents.partition("\n")
+    return Document(title.strip('"'), text)
 
 
 # `search`: texts that fit a query, out of a corpus in memory or from a server.
@@ -130,12 +131,7 @@ class SearchTool(Tool):
         request = urllib.request.Request(str(self._url), body, {"Content-Type": "application/json"})
         try:
             with urllib.request.urlopen(request, timeout=self._timeout) as response:
-                return [_retrieved(one) for one in json.load(response)["result"][0]][: self._topk]
+                found = json.load(response)["result"][0][: self._topk]
+            return [_titled(str(one.get("document", one)["contents"])) for one in found]
         except (urllib.error.URLError, OSError, ValueError, KeyError, IndexError, TypeError) as error:
             raise EnvError(f"search_url: {self._url} gave no documents: {type(error).__name__}: {error}") from None
-
-
-def _retrieved(result: Any) -> Document:
-    contents = str(result.get("document", result)["contents"])
-    title, _, text = contents.partition("\n")
-    return Document(title.strip('"'), text)

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from string import Formatter
 from typing import Any, NamedTuple, Protocol
 
 import regex
@@ -21,6 +20,7 @@ from roll.rewards.judge.prompt_marks import guarded
 from roll.types.media import PictureSource
 from roll.utils.answers.final_answer import boxes_of, last_boxed
 from roll.utils.files import path_info
+from roll.utils.text import pieces
 from roll.utils.thinking import after_thinking
 
 YES_NO: Mapping[str, float] = {"yes": 1.0, "no": 0.0}
@@ -337,7 +337,7 @@ class JudgePrompt:
             LOWEST: f"{self.lowest:g}",
             HIGHEST: f"{self.highest:g}",
         }
-        return guarded([(text, None if place is None else str(values[place])) for text, place in _pieces(self.text)])
+        return guarded([(text, None if place is None else str(values[place])) for text, place in pieces(self.text)])
 
 
 def _reference(sample: RewardInput) -> str:
@@ -367,20 +367,7 @@ def prompt_named(name: str | None) -> Named:
 
 
 def _places(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(place for _, place in _pieces(text) if place is not None))
-
-
-def _pieces(text: str) -> list[tuple[str, str | None]]:
-    """Plain text and the name of the place after it. Nothing but names stands in braces: no attribute of an object, no
-    format."""
-    try:
-        parsed: list[tuple[str, str | None, str | None, Any]] = list(Formatter().parse(text))
-    except ValueError as error:
-        raise ValueError(f"its braces do not match ({error}). Write {{{{ and }}}} for braces that are text") from None
-    for _, name, form, conversion in parsed:
-        if name is not None and (not name.isidentifier() or form or conversion):
-            raise ValueError(f"{{{name}}} is not a placeholder. Write {{{{ and }}}} for literal braces")
-    return [(before, name) for before, name, _, _ in parsed]
+    return tuple(dict.fromkeys(place for _, place in pieces(text) if place is not None))
 
 
 # A reward by a language model: asks it about one answer and reads its verdict.

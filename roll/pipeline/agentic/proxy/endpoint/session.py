@@ -195,7 +195,8 @@ class Session:
         except RenderRefused as refusal:
             raise Refusal(400, str(refusal)) from None
         if len(prepared.prompt_ids) >= self.rules.max_length:
-            raise _too_long(f"{len(prepared.prompt_ids)} tokens > {self.rules.max_length - 1}")
+            text = f"prompt is too long: {len(prepared.prompt_ids)} tokens > {self.rules.max_length - 1} maximum"
+            raise Refusal(400, text, "context_length_exceeded", "messages")
         return prepared
 
     async def complete(self, call: ChatCall, prepared: Prepared | None = None) -> Reply:
@@ -334,10 +335,6 @@ def _decoded(request: GenerationRequest) -> GenerationRequest:
     except PictureError as error:
         raise Refusal(400, f"messages: {error}", param="messages") from None
     return replace(request, media=media)
-
-
-def _too_long(how: str) -> Refusal:
-    return Refusal(400, f"prompt is too long: {how} maximum", "context_length_exceeded", "messages")
 
 
 def _stop_of(stops: Sequence[str], said: str, text: str) -> str:

@@ -117,10 +117,10 @@ class Front:
         app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
         app.add_api_route("/workers", self._reported, methods=["POST"])
         app.add_api_route("/sessions", self._sessions, methods=["POST"])
-        app.add_api_route("/sessions/{session_id}/reward", self._reward, methods=["POST"])
-        app.add_api_route("/sessions/{session_id}", self._given_up, methods=["DELETE"])
+        app.add_api_route("/sessions/{session_id}/reward", self._forward, methods=["POST"])
+        app.add_api_route("/sessions/{session_id}", self._forward, methods=["DELETE"])
         for route in ("/s/{session_id}/{path:path}", "/v1/{path:path}"):
-            app.add_api_route(route, self._passed_on, methods=["GET", "POST"])
+            app.add_api_route(route, self._forward, methods=["GET", "POST"])
         add_errors(app)
         return app
 
@@ -175,18 +175,12 @@ class Front:
                     return reply.json()
         return None
 
-    async def _reward(self, request: Request, session_id: str) -> Response:
-        return await self._forward(request, session_id, f"/s/{session_id}/v1/reward")
-
-    async def _given_up(self, request: Request, session_id: str) -> Response:
-        return await self._forward(request, session_id, f"/s/{session_id}")
-
-    async def _passed_on(self, request: Request) -> Response:
-        session_id = request.path_params.get("session_id") or session_of(key_in(request.headers))
-        return await self._forward(request, session_id, request.url.path)
-
-    async def _forward(self, request: Request, session_id: str, path: str) -> Response:
+    async def _forward(self, request: Request) -> Response:
         """Forward a request to the session's worker, and return its reply. It checks the key itself."""
+        session_id = request.path_params.get("session_id") or session_of(key_in(request.headers))
+        path = request.url.path
+        if path.startswith("/sessions/"):
+            path = f"/s/{session_id}" + ("/v1/reward" if path.endswith("/reward") else "")
         if (known := self._workers.get(session_id[:ENDPOINT_NAME])) is None:
             raise not_allowed()
         headers = [(name, value) for name, value in request.headers.raw if name.decode() not in _HOP_BY_HOP]
