@@ -2,12 +2,9 @@
 
 import hashlib
 import json
-import os
-import signal
 import time
 import urllib.error
 import urllib.request
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +20,6 @@ def play(task: dict[str, Any], session: Any, pause_s: float = 0.0) -> dict[str, 
         messages += [reply["choices"][0]["message"], {"role": "user", "content": "More."}]
         time.sleep(pause_s)
     return {"reward": float(len(messages[3]["content"]) > len(messages[1]["content"]))}
-
-
-def play_in_ledger(task: dict[str, Any], session: Any) -> dict[str, Any]:
-    """The same, with a reward that no other session earns. The folder of the task gets a file for each session that
-    has begun; a program that finds the file "kill" there kills itself amid its session."""
-    folder = Path(task["folder"])
-    (folder / f"begun-{own_reward(session)}").touch()
-    earned = play(task, session, pause_s=1.0)
-    with suppress(FileNotFoundError):
-        (folder / "kill").unlink()  # one of many takes it away
-        os.kill(os.getpid(), signal.SIGKILL)
-    return earned | {"reward": own_reward(session) / RARE}
 
 
 def own_reward(session: Any) -> int:

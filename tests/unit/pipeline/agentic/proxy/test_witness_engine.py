@@ -129,11 +129,3 @@ def test_what_a_program_leaves_is_what_the_engine_sampled(talker: Talker, templa
     assert sum(program.num_breaks for program in programs) > 3
     calls = [call for program in programs for call in program.served if "open" in call]
     assert calls, "the model has forgotten how to call"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("template", ENCODERS)
-def test_what_many_programs_leave_is_what_the_engine_sampled(talker: Talker, template: str) -> None:
-    programs = [play(talker, template, seed, 30) for seed in range(100, 125)]
-    assert sum(program.num_breaks for program in programs) > 80
-    assert sum(program.num_refused for program in programs) > 3
