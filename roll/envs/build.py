@@ -73,11 +73,6 @@ def env_class(env_type: str) -> Any:
     return cls
 
 
-def keeps_conversation(constructor: Any) -> bool:
-    """Whether env_manager_cls: agent_native can play it."""
-    return callable(getattr(constructor, "conversation", None))
-
-
 def build_env(config: EnvConfig) -> Env:
     env = env_class(config.env_type)(**config.env_config)
     wrapper = config.tool_wrapper
@@ -93,7 +88,7 @@ def import_problems(at: str, config: EnvConfig) -> list[Problem]:
     except (ImportError, EnvError) as error:
         is_away = isinstance(error, ImportError) and gem_id(config.env_type) is None and is_missing(config.env_type)
         return [Problem(f"{at}.env_type: {error}.", keys, "place" if is_away else "run")]
-    if config.env_manager_cls == AGENT_NATIVE and not keeps_conversation(constructor):
+    if config.env_manager_cls == AGENT_NATIVE and not callable(getattr(constructor, "conversation", None)):
         name = config.env_type
         text = (
             f"{at}.env_type: {name} shows text and has no conversation(), which env_manager_cls: agent_native needs. "

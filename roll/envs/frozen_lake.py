@@ -76,7 +76,9 @@ class FrozenLake(Env):
         name = action.strip().capitalize()
         before = self.position
         if name in MOVES:
-            self._move(self._slip(name) if self.is_slippery else name)
+            if self.is_slippery:
+                name = DIRECTIONS[(DIRECTIONS.index(name) + self._rng.choice((-1, 0, 1))) % 4]
+            self._move(name)
         cell = self.grid[self.position[0]][self.position[1]]
         terminated = cell in "GO"
         truncated = not terminated and self.max_steps is not None and self._steps >= self.max_steps
@@ -103,9 +105,6 @@ class FrozenLake(Env):
         down, right = MOVES[name]
         row, column = self.position
         self.position = (min(last, max(0, row + down)), min(last, max(0, column + right)))
-
-    def _slip(self, name: str) -> str:
-        return DIRECTIONS[(DIRECTIONS.index(name) + self._rng.choice((-1, 0, 1))) % 4]
 
     def _draw_map(self) -> tuple[str, ...]:
         """Random maps until one has a way to the goal and belongs to `maps`."""

@@ -262,9 +262,9 @@ def exact_match(answer: str, truths: Sequence[str]) -> float:
 
 def f1(answer: str, truths: Sequence[str]) -> float:
     """The best of the F1 of shared words. Example: "red house" and "big red house": 2/2 and 2/3 give .8."""
-    return max((_f1(normal(answer).split(), normal(truth).split()) for truth in truths), default=0.0)
-
-
-def _f1(answer: list[str], truth: list[str]) -> float:
-    shared = (Counter(answer) & Counter(truth)).total()
-    return 2 * shared / (len(answer) + len(truth)) if shared else 0.0
+    best, words = 0.0, Counter(normal(answer).split())
+    for truth in truths:
+        wanted = Counter(normal(truth).split())
+        if shared := (words & wanted).total():
+            best = max(best, 2 * shared / (words.total() + wanted.total()))
+    return best

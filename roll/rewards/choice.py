@@ -159,7 +159,8 @@ class GeneralRule:
             r",?\s+(?:because|since|as|which|not|rather)\b|$)",
             text,
         )
-        if one is not None and not self._is_list(text[one.end(1) :]):
+        list_goes_on = rf"{_JOINED}[{self._letters}](?:[)\].:,;\s]|$)"  # of "(A), (C)" the first letter is not all
+        if one is not None and re.match(list_goes_on, text[one.end(1) :]) is None:
             return frozenset(one[1])
         parts = [part.strip("()[].") for part in SEVERAL.split(text.strip(" ."))]
         if len(parts) == 1 and len(text) > 1 and "".join(sorted(set(text))) == text and set(text) <= set(self._letters):
@@ -170,10 +171,6 @@ class GeneralRule:
         if len(text) == 1 and text.upper() in self._letters:
             return frozenset(text.upper())
         return frozenset(letter for letter, option in options if option and same_text(option, plain(text)))
-
-    def _is_list(self, rest: str) -> bool:
-        """Example: of "(A), (C)" the first letter is not all."""
-        return re.match(rf"{_JOINED}[{self._letters}](?:[)\].:,;\s]|$)", rest) is not None
 
     def _unmarked(self, text: str, asks_for_a_false_one: bool) -> str | None:
         """A response that says nothing of an answer: the field of its JSON, the last choice in it that is not denied,

@@ -39,7 +39,12 @@ class RewardPools:
     def __init__(self, clusters: RunClusters, rewards: Mapping[str, RewardConfig]):
         self._rewards = rewards
         self._pools = {
-            domain: clusters.start_pool(f"rewards.{domain}", reward, _WORKER, (domain, _for_workers(reward)))
+            domain: clusters.start_pool(
+                f"rewards.{domain}",
+                reward,
+                _WORKER,
+                (domain, reward if reward.judge_model_type is None else judge_class().for_workers(reward)),
+            )
             for domain, reward in rewards.items()
         }
         self._sharing = {domain: sharing_of(reward) for domain, reward in rewards.items()}
@@ -112,7 +117,3 @@ def _outcome(reply: list[RewardOutcome] | BaseException) -> RewardOutcome:
         raise reply
     (outcome,) = reply
     return outcome
-
-
-def _for_workers(reward: RewardConfig) -> RewardConfig:
-    return reward if reward.judge_model_type is None else judge_class().for_workers(reward)

@@ -58,16 +58,14 @@ def build_reward(config: RewardConfig, judge: Reward | None = None) -> Reward | 
     """The callable that scores one RewardInput, or a list of them (`takes_batch`). Raises what the import or the
     constructor raises. `judge`: what llm_judge is, where it is not a model behind an address."""
     links = [
-        _judge_link(part, judge or judge_class()(config)) if part.reward == LLM_JUDGE else _link(part)
+        Link(part.name, judge or judge_class()(config), part.weight, part.is_main, is_async=True)
+        if part.reward == LLM_JUDGE
+        else _link(part)
         for part in parts_of(config)
     ]
     if not links:
         raise ValueError(f"reward {MISSING}")
     return links[0].reward if len(links) == 1 and links[0].is_main else chained(links)
-
-
-def _judge_link(part: Part, judge: Reward) -> Link:
-    return Link(part.name, judge, part.weight, part.is_main, is_async=True)
 
 
 def _link(part: Part) -> Link:

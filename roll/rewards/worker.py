@@ -175,9 +175,9 @@ class RewardWorker:
             return outcomes
         started = time.monotonic()
         try:
-            scores = call_within(
-                self._timeout_s * len(unjudged), lambda: self._judge_all([inputs[i] for i in unjudged])
-            )
+            judge, asked = cast(BatchReward, self._reward), [inputs[i] for i in unjudged]
+            limit_s = self._timeout_s * len(asked)
+            scores = call_within(limit_s, lambda: scores_of("the reward", judge(asked), len(asked)))
         except BaseException as error:
             if len(unjudged) == 1:
                 is_late = isinstance(error, TimeLimitReached)
@@ -190,9 +190,6 @@ class RewardWorker:
             except Exception as error:  # of the user's objects, when they are looked at
                 outcomes[index] = failed(error, started)
         return outcomes
-
-    def _judge_all(self, inputs: list[RewardInput]) -> Sequence[object]:
-        return scores_of("the reward", cast(BatchReward, self._reward)(inputs), len(inputs))
 
     def _score_together(self, inputs: Sequence[RewardInput]) -> list[RewardOutcome | None]:
         """One event loop lives as long as the worker: the user's connections belong to it."""
@@ -215,20 +212,17 @@ class RewardWorker:
         try:
             call_within(self._timeout_s + LOOP_GRACE_S, lambda: cast(asyncio.Runner, self._loop).run(score_all()))
         except BaseException as error:  # the alarm, or what a task of the reward's own let through
-            outcomes, stopped_by = list(judged), error  # ending the loop cancels what is open
-            self._end_loop()
+            outcomes, stopped_by = list(judged), error
+            # Interrupted in the middle, the loop is not used again, and its tasks end with it: Python would tell of
+            # those that are left whenever it cleans up memory, in the middle of anything.
+            loop, self._loop = cast(asyncio.Runner, self._loop), None
+            with suppress(BaseException):  # of a task that goes on all the same, or that nobody can stop
+                call_within(LOOP_GRACE_S, loop.close)
         if not self._alone and (stopped_by is not None or self._was_blocked):
             return outcomes  # who is open yet may have lost its time to another one
         if stopped_by is not None and not isinstance(stopped_by, TimeLimitReached):
             return [outcome or failed(stopped_by, started) for outcome in outcomes]
         return [outcome or self._timed_out(started) for outcome in outcomes]
-
-    def _end_loop(self) -> None:
-        """Interrupted in the middle, it is not used again, and its tasks end with it: Python would tell of those that
-        are left whenever it cleans up memory, in the middle of anything."""
-        loop, self._loop = self._loop, None
-        with suppress(BaseException):  # of a task that goes on all the same, or that nobody can stop
-            call_within(LOOP_GRACE_S, cast(asyncio.Runner, loop).close)
 
     async def _await_one(self, sample: RewardInput) -> RewardOutcome | None:
         """None if its time ran out, or if somebody blocked the loop that it shares: of several that hold it for a while

@@ -291,11 +291,7 @@ def _length_problems(config: AgenticConfig) -> Iterator[Problem]:
                 f"sequences of {sequence} tokens (sequence_length).",
                 (f"custom_envs.{tag}.max_tokens_per_step", "sequence_length", "prompt_length", "response_length"),
             )
-    yield from _chat_template_problems(config.actor_train.data_args.template)
-
-
-def _chat_template_problems(name: str) -> Iterator[Problem]:
-    key = "actor_train.data_args.template"
+    name, key = config.actor_train.data_args.template, "actor_train.data_args.template"
     if name == PLAIN or (name in FORMS and not FORMS[name].has_turns):
         yield Problem(
             f"{key}: {name} does not support several turns. Use native, or the path of a Jinja chat template.", (key,)

@@ -128,7 +128,12 @@ class EnvView:
     where: str = ""
 
     def observation(self, env: Any, parts: tuple[Part, ...]) -> Observation:
-        return Observation(parts, read_conversation(env) if self.is_native else None)
+        if not self.is_native:
+            return Observation(parts)
+        told = env.conversation()
+        if not isinstance(told, Conversation):
+            raise EnvCrash(f"conversation returned {type(told).__name__}, not a Conversation (see envs/base.py)")
+        return Observation(parts, Conversation(tuple(map(_message, told.messages)), tuple(told.tools)))
 
 
 def reset_env(env: Any, seed: int, view: EnvView) -> tuple[Observation, str]:
@@ -171,20 +176,10 @@ def checked_step(result: Any) -> EnvStep:
     return EnvStep(observation, number, bool(terminated), bool(truncated), values)
 
 
-def read_conversation(env: Any) -> Conversation:
-    conversation = env.conversation()
-    if not isinstance(conversation, Conversation):
-        raise EnvCrash(f"conversation returned {type(conversation).__name__}, not a Conversation (see envs/base.py)")
-    return Conversation(tuple(_message(message) for message in conversation.messages), tuple(conversation.tools))
-
-
 def _message(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping) or not isinstance(value.get("role"), str) or not _says_something(value):
+    is_message = isinstance(value, Mapping) and isinstance(value.get("role"), str)
+    if not is_message or not ("content" in value or value.get("tool_calls")):
         raise EnvCrash(f"conversation holds {value!r}, which is not a message: it needs role and content")
     if isinstance(value.get("content"), str):
         checked_text(value["content"], "conversation")
     return dict(value)
-
-
-def _says_something(message: Mapping[str, Any]) -> bool:
-    return "content" in message or bool(message.get("tool_calls"))

@@ -31,7 +31,11 @@ class EnvTaskSource:
     position: int = 0
 
     def next_tasks(self, count: int) -> list[Task]:
-        tasks = [self.task(self.position + i, self._random_seed(self.position + i)) for i in range(count)]
+        first, last = self.seeds
+        tasks = []
+        for place in range(self.position, self.position + count):
+            digest = hashlib.blake2b(struct.pack("<qq", self.seed, place) + b"env", digest_size=8).digest()
+            tasks.append(self.task(place, first + int.from_bytes(digest, "little") % (last - first)))
         self.position += count
         return tasks
 
@@ -49,11 +53,6 @@ class EnvTaskSource:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.position = int(state["position"])
-
-    def _random_seed(self, place: int) -> int:
-        first, last = self.seeds
-        message = struct.pack("<qq", self.seed, place) + b"env"
-        return first + int.from_bytes(hashlib.blake2b(message, digest_size=8).digest(), "little") % (last - first)
 
 
 @dataclass

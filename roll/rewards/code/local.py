@@ -282,7 +282,12 @@ def judge_asserts(
                 if not starts.out_of_time(tally, budget.is_spent):
                     progress.stopped("took too long", out_of_time=True)
             except Ended as ended:
-                why = _how_they_ended(answer, tests, starts, str(ended))
+                why = str(ended)
+                if starts.stage == "running":
+                    _check(answer, tests)
+                else:
+                    ends = (how_it_ended(process, starts, text)[0] for process, text in ((tests, why), (answer, "")))
+                    why = "; ".join(ends)
                 if not starts.ended(tally, why):
                     progress.stopped("its process ended")
 
@@ -336,13 +341,6 @@ def _run_tests(lines: Lines, limits: Limits, tally: Tally, progress: _Files, bud
                 return
             case _:
                 raise Ended
-
-
-def _how_they_ended(answer: Process, tests: Process, starts: Starts, said: str) -> str:
-    if starts.stage == "running":
-        _check(answer, tests)
-        return said
-    return "; ".join(how_it_ended(process, starts, text)[0] for process, text in ((tests, said), (answer, "")))
 
 
 def _check(answer: Process, tests: Process) -> None:

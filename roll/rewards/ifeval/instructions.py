@@ -47,11 +47,11 @@ def count_capital_words(text: str) -> int:
 def _tokens(word: str) -> list[str]:
     match = _SUFFIXED.fullmatch(word)
     parts = [word] if match is None else [match[1], match[2]]
-    return [piece for part in parts for piece in _IN_TWO.sub(_with_a_space, part).split()]
-
-
-def _with_a_space(match: re.Match[str]) -> str:
-    return " ".join(part for part in match.groups() if part)
+    return [
+        piece
+        for part in parts
+        for piece in _IN_TWO.sub(lambda match: " ".join(filter(None, match.groups())), part).split()
+    ]
 
 
 _SENTENCE_END = re.compile(r"(?P<word>\S{0,20})[.?!][\"')\]}*_\u201d]{0,5}\s+(?=\S)")

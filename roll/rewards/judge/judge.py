@@ -135,7 +135,11 @@ class VerdictReader:
         if was_cut or any(other != score for other, _ in stated):
             return False
         places = [place for _, place in stated if place is not None]
-        return not places or any(_stands_alone(text, *place) for place in places)
+        alone = (
+            not re.search(r"\w", text[text.rfind("\n", 0, start) + 1 : start]) or not re.search(r"\w", text[end:])
+            for start, end in places
+        )
+        return not places or any(alone)
 
     def _from_words(self, text: str) -> float:
         if marked := list(self._marked_word.finditer(text)):
@@ -223,11 +227,6 @@ def _without_quotations(text: str, judged: str, no_mark: str) -> str:
 
 def _words_of(text: str) -> str:
     return " ".join(re.findall(r"\w+", text)).casefold()
-
-
-def _stands_alone(text: str, start: int, end: int) -> bool:
-    before = text[text.rfind("\n", 0, start) + 1 : start]
-    return not re.search(r"\w", before) or not re.search(r"\w", text[end:])
 
 
 def _verdicts_as_json(text: str) -> Iterator[Any]:
@@ -419,16 +418,14 @@ class Judge:
                 score = await asyncio.to_thread(self._read, reply.text, sample.answer, reply.was_cut)
             except NoVerdict as error:
                 if num_retries >= self._max_retries:
-                    raise RewardError(_no_verdict(reply, error, num_retries)) from None
+                    cut = ", and was cut off at its limit (generating_args.max_new_tokens)" if reply.was_cut else ""
+                    raise RewardError(
+                        f"the judge gave no verdict after {num_retries} retries: {error}{cut}. The last reply "
+                        f"ends with {reply.text[-_SHOWN_CHARACTERS:]!r}"
+                    ) from None
                 num_retries += 1
                 continue
             return RewardResult(score, _metrics(reply, num_retries), {"judge": reply.text})
-
-
-def _no_verdict(reply: Reply, error: NoVerdict, num_retries: int) -> str:
-    tail = reply.text[-_SHOWN_CHARACTERS:]
-    cut = ", and was cut off at its limit (generating_args.max_new_tokens)" if reply.was_cut else ""
-    return f"the judge gave no verdict after {num_retries} retries: {error}{cut}. The last reply ends with {tail!r}"
 
 
 def _metrics(reply: Reply, num_retries: int) -> dict[str, float]:

@@ -22,7 +22,11 @@ def main():
     defined = {name: value for name, value in values.items() if names.get(name, file) is not value}
     known = {name: value for name, value in defined.items() if name in file.takes or name == file.function}
     module = file.load(SolutionModule(defined.__getitem__), known)
-    check = file.check_of(module, (lambda: candidate_of(defined, file.function)) if file.function else None)
+
+    def candidate():
+        return defined[file.function] if file.function in defined else getattr(defined["Solution"](), file.function)
+
+    check = file.check_of(module, candidate if file.function else None)
     if check is not None:
         check()
     elif file.collects:
@@ -46,10 +50,6 @@ def run_pytest(file, module, is_foreign):
     failed = [why for passed, why in outcomes if not passed]
     if failed or not outcomes:
         raise AssertionError(failed[0] if failed else f"it ran no test {why}")
-
-
-def candidate_of(defined, name):
-    return defined[name] if name in defined else getattr(defined["Solution"](), name)
 
 
 main()

@@ -64,7 +64,13 @@ class Tests:
         check = file.check_of(module, (lambda: answer.candidate(file)) if file.function else None)
         if check is not None:
             self._say("units", file.index, 1)
-            self._check_candidate(file, check)
+            why = ""
+            try:
+                self._peer.begin()
+                check()
+            except BaseException as error:
+                why = file.text_of(error)
+            self._say_unit(file, not why, why)
         else:
             self._run_pytest(file, module, skip)
         self._check()
@@ -72,15 +78,6 @@ class Tests:
     def _check(self):
         if self._peer.is_gone:
             raise PeerClosed
-
-    def _check_candidate(self, file, check):
-        why = ""
-        try:
-            self._peer.begin()
-            check()
-        except BaseException as error:
-            why = file.text_of(error)
-        self._say_unit(file, not why, why)
 
     def _say_unit(self, file, passed, why):
         is_gone = self._peer.is_gone

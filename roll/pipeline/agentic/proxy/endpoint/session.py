@@ -212,13 +212,17 @@ class Session:
         texts = answer_texts(lambda answers: [self.parser.text(ids) for ids in answers], generations, request.sampling)
         answers: list[Answer] = []
         for number, (generation, text) in enumerate(zip(generations, texts, strict=True)):
-            parsed = self.parser.parse(text, call.tools, self._call_prefix(prepared.request, number))
+            # of call ids the first eight characters, the same in every play: Mistral's template takes nine of [a-z2-7]
+            place = f"{self.rules.seed}/{self.job.name}/{self.attempt}/{prepared.request}/{number}"
+            prefix = base64.b32encode(hashlib.blake2b(place.encode(), digest_size=5).digest()).decode().lower()
+            parsed = self.parser.parse(text, call.tools, prefix)
             self.transcript.counts["malformed_calls"] += parsed.is_malformed
             answer = self.transcripts[call.side].commit(prepared, generation, parsed.message)
             answer.is_malformed = parsed.is_malformed
             answer.time_s = time_s
-            if call.stop:
-                answer.stopped_by = _stop_of(call.stop, self.parser.text(generation.token_ids), text)
+            said = self.parser.text(generation.token_ids) if call.stop else text
+            if said != text:  # cut before the string that ended it
+                answer.stopped_by = next((stop for stop in call.stop if said.startswith(stop, len(text))), "")
             answers.append(answer)
             self.counts.num_tokens += generation.num_tokens
         return Reply(tuple(answers), len(prepared.prompt_ids))
@@ -302,12 +306,6 @@ class Session:
             if not self._num_paused and clock is not None and not clock.expired() and self._left_s > 0:
                 clock.reschedule(loop.time() + self._left_s)
 
-    def _call_prefix(self, request: int, number: int) -> str:
-        """The first eight characters of call ids, the same whenever the episode is played: Mistral's template takes
-        nine letters and digits."""
-        seed = f"{self.rules.seed}/{self.job.name}/{self.attempt}/{request}/{number}"
-        return base64.b32encode(hashlib.blake2b(seed.encode(), digest_size=5).digest()).decode().lower()
-
     @property
     def is_waiting(self) -> bool:
         """Whether a request is with the engines."""
@@ -335,11 +333,6 @@ def _decoded(request: GenerationRequest) -> GenerationRequest:
     except PictureError as error:
         raise Refusal(400, f"messages: {error}", param="messages") from None
     return replace(request, media=media)
-
-
-def _stop_of(stops: Sequence[str], said: str, text: str) -> str:
-    """The string of the request that ended an answer, of which `text` is what stands before it; "" if none did."""
-    return next((stop for stop in stops if said.startswith(stop, len(text))), "") if text != said else ""
 
 
 def session_of(key: str) -> str:

@@ -9,7 +9,6 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +78,9 @@ class Front:
         """`listen`: host:port, port 0 for any that is free. The run's token is kept in a file of `folder`."""
         host, _, port = listen.rpartition(":")
         self._host, self._port, self._file = host.strip("[]"), int(port), folder / FILE
-        self._token, self._secret = _known_token(self._file) or secrets.token_urlsafe(32), secrets.token_hex(32)
+        self._token, self._secret = secrets.token_urlsafe(32), secrets.token_hex(32)
+        if self._file.is_file():  # of an earlier start of this run: programs need not ask for another
+            self._token = json.loads(self._file.read_text(encoding="utf-8"))["token"]
         self._workers: dict[str, tuple[WorkerReport, float]] = {}  # the newest report of each, and when it came
         self._taking = asyncio.Lock()
         self._client = httpx.AsyncClient(timeout=None, limits=httpx.Limits(max_connections=None), trust_env=False)
@@ -99,7 +100,12 @@ class Front:
         await until_serving(self._server)
         reached = node if self._host in ("0.0.0.0", "::") else self._host
         url = f"http://{f'[{reached}]' if ':' in reached else reached}:{port}"
-        _write_private(self._file, {"url": url, "token": self._token})
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        part = self._file.with_suffix(".part")
+        part.unlink(missing_ok=True)
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as text:
+            json.dump({"url": url, "token": self._token}, text)
+        part.replace(self._file)
         logger.info("sessions for programs from outside: POST %s/sessions; the token is in %s", url, self._file)
         return FrontAddress(url, node, self._secret)
 
@@ -202,17 +208,3 @@ class Front:
         length = {"content-length": reply.headers["content-length"]} if "content-length" in reply.headers else {}
         closing = BackgroundTask(reply.aclose)
         return StreamingResponse(reply.aiter_raw(), reply.status_code, kept | length, background=closing)
-
-
-def _known_token(file: Path) -> str | None:
-    """The token of an earlier start of this run, so that programs need not ask for another."""
-    return json.loads(file.read_text(encoding="utf-8"))["token"] if file.is_file() else None
-
-
-def _write_private(file: Path, value: Mapping[str, str]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(".part")
-    part.unlink(missing_ok=True)
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as text:
-        json.dump(value, text)
-    part.replace(file)

@@ -95,12 +95,8 @@ class Parser:
 
     @cached_property
     def special(self) -> re.Pattern[str]:
-        return re.compile("|".join(re.escape(name) for name in sorted(self._special_names, key=len, reverse=True)))
-
-    @cached_property
-    def _special_names(self) -> tuple[str, ...]:
-        tokens = self.encoder.ends.special
-        return tuple(str(self.encoder.tokenizer.convert_ids_to_tokens(token)) for token in tokens)
+        names = [str(self.encoder.tokenizer.convert_ids_to_tokens(token)) for token in self.encoder.ends.special]
+        return re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
 
 
 def _call(name: Any, arguments: Any, call_id: str) -> Call:
