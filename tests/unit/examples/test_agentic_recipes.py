@@ -81,13 +81,6 @@ def test_the_recipe_loads_under_dry_run(recipe: Path, capsys: pytest.CaptureFixt
     assert "The plan works." in capsys.readouterr().out
 
 
-def test_a_yaml_as_roll_users_write_it_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "agentic.yaml").write_text(ROLL_STYLE)
-    code = main("agentic", ["--config_path", str(tmp_path), "--config_name", "agentic", "--dry_run", "--elsewhere"])
-    assert code == 0, capsys.readouterr().err
-    assert "environments  FrozenLake       64 processes" in capsys.readouterr().out
-
-
 def test_the_yamls_of_the_page_on_environments_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own, tools = snippets("adding_an_env.md", "yaml")
     roles = ROLL_STYLE[ROLL_STYLE.index("pretrain:") : ROLL_STYLE.index("reward_normalization:")]
@@ -109,6 +102,7 @@ def test_every_fragment_composes_alone_and_one_problem_of_several_tags_is_told_o
     (tmp_path / "agentic.yaml").write_text(ROLL_STYLE.replace("traj_envs", fragment))
     arguments = ["--config_path", str(tmp_path), "--config_name", "agentic", "--dry_run", "--elsewhere"]
     assert main("agentic", arguments) == 0, capsys.readouterr().err
+    assert "environments  FrozenLake       64 processes" in capsys.readouterr().out
     assert main("agentic", [*arguments, "agent_template={moves}"]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 2, error
@@ -117,43 +111,15 @@ def test_every_fragment_composes_alone_and_one_problem_of_several_tags_is_told_o
     assert ("step samples" if form == "step" else "trajectories") in error
 
 
-BAD_INPUT = {
-    "unknown tag": (
-        ("  tags: [FrozenLake]\n", "  tags: [FrozenLakes]\n"),
-        "there is no custom_envs.FrozenLakes. Did you mean FrozenLake?",
-    ),
-    "environment that does not import": (
-        ("    ${custom_env.FrozenLake}\n", "    env_type: no_such_package.env:Env\n"),
-        "custom_envs.FrozenLake.env_type: no_such_package.env:Env: importing no_such_package.env failed",
-    ),
-    "group sizes that do not divide": (("  group_size: 8\n", "  group_size: 7\n"), "1022 or 1029"),
-    "overlapping seeds": (
-        ("  group_size: 8\n", "  group_size: 8\n  env_seeds: [0, 1073741900]\n"),
-        "overlap in [1073741824, 1073741900)",
-    ),
-    "pattern that is no regular expression": (
-        ("exp_name:", "action_pattern: <answer>(.*\nexp_name:"),
-        "SokobanDifferentGridVocab}.action_pattern: '<answer>(.*' is not a regular expression",
-    ),
-    "template with an unknown field": (
-        ("exp_name:", "agent_template: '{observaton}'\nexp_name:"),
-        "unknown field {observaton}. Did you mean observation?",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BAD_INPUT)
 def test_bad_input_ends_with_code_2_before_ray_starts(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def start(*arguments: object, **keywords: object) -> None:
         raise AssertionError("Ray was started")
 
     monkeypatch.setattr("ray.init", start)
-    (old, new), message = BAD_INPUT[name]
-    assert ROLL_STYLE.count(old) == 1
-    (tmp_path / "agentic.yaml").write_text(ROLL_STYLE.replace(old, new))
+    (tmp_path / "agentic.yaml").write_text(ROLL_STYLE.replace("  tags: [FrozenLake]\n", "  tags: [FrozenLakes]\n"))
     assert main("agentic", ["--config_path", str(tmp_path), "--config_name", "agentic"]) == 2
     text = capsys.readouterr().err
-    assert message in text
+    assert "there is no custom_envs.FrozenLakes. Did you mean FrozenLake?" in text
     assert "Traceback" not in text
