@@ -33,15 +33,6 @@ class RemoteError(Exception):
 
 
 @dataclass(frozen=True)
-class Request:
-    """A program, and what to look for in its output."""
-
-    code: str
-    stdin: str = ""
-    expected: str = ""
-
-
-@dataclass(frozen=True)
 class RemoteJudge:
     """`total_s` is for all requests of an answer; when it is over, the answer has no verdict: the service was slow."""
 
@@ -69,13 +60,13 @@ class RemoteJudge:
     def _judge_case(self, code: Code, cases: Cases, at: int, tally: Tally, budget: Budget) -> None:
         if cases.kind == "stdin":
             case = cases.stdin[at]
-            reply = self._ask(code.language, Request(code.text, case.stdin, case.expected), budget)
+            reply = self._ask(code.language, budget, code.text, case.stdin, case.expected)
             right = reply.succeeded and same_output(reply.stdout, case.expected)
             tally.add(float(right), reply.why or f"expected {shorten(case.expected)!r}, got {shorten(reply.stdout)!r}")
         elif cases.kind == "function":
             call = cases.calls[at]
             program = calling(code.text, str(cases.function), call.arguments)
-            reply = self._ask(code.language, Request(program), budget)
+            reply = self._ask(code.language, budget, program)
             right = reply.succeeded and _has_value(reply.stdout, call.expected)
             tally.add(
                 float(right), reply.why or f"expected {shorten(repr(call.expected))}, got {shorten(reply.stdout)!r}"
@@ -83,18 +74,18 @@ class RemoteJudge:
         else:
             word = secrets.token_hex(16)
             program = together(code.text, suite_of(cases, at), cases.function, word)
-            reply = self._ask(code.language, Request(program, expected=word), budget)
+            reply = self._ask(code.language, budget, program, expected=word)
             if "No module named 'pytest'" in reply.why:
                 raise RemoteError(f"code_url {self.place} has no pytest, which the tests need: install it there")
             right = reply.succeeded and reply.stdout.rstrip().endswith(word)
             tally.add(float(right), reply.why or "ended before the asserts did")
 
-    def _ask(self, language: str, request: Request, budget: Budget) -> Reply:
+    def _ask(self, language: str, budget: Budget, code: str, stdin: str = "", expected: str = "") -> Reply:
         body = {
-            "code": request.code,
+            "code": code,
             "language": language,
-            "stdin": request.stdin,
-            "expected_stdout": request.expected,
+            "stdin": stdin,
+            "expected_stdout": expected,
             "compile_timeout": self.time_limit_s,
             "run_timeout": self.time_limit_s,
         }

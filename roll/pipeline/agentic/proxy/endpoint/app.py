@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
@@ -20,11 +20,14 @@ from roll.pipeline.agentic.proxy.endpoint.chat import ChatBody, ChatWire, read_c
 from roll.pipeline.agentic.proxy.endpoint.errors import Refusal, not_allowed
 from roll.pipeline.agentic.proxy.endpoint.fields import read_body, received
 from roll.pipeline.agentic.proxy.endpoint.responses import ResponsesBody, ResponsesWire, read_responses
-from roll.pipeline.agentic.proxy.endpoint.reward import Outcome, outcome_of
+from roll.pipeline.agentic.proxy.endpoint.reward import outcome_of
 from roll.pipeline.agentic.proxy.endpoint.session import Exchange, Reply, Session, session_of
 from roll.pipeline.agentic.proxy.transcript.message import ASSISTANT, ChatCall
 from roll.pipeline.agentic.proxy.transcript.render import RenderRefused
 from roll.utils.background import start
+
+if TYPE_CHECKING:
+    from roll.pipeline.agentic.proxy.endpoint.server import Endpoint
 
 BEGIN_S = 1.0  # in which a failure is still told by the status of a stream
 PING_S = 10.0
@@ -33,22 +36,10 @@ MODEL = "policy"
 Wire = ChatWire | ResponsesWire | AnthropicWire
 
 
-class Sessions(Protocol):
-    """Access of the routes to all sessions."""
-
-    def find(self, session_id: str) -> Session | None: ...
-
-    def key_of(self, session_id: str) -> str: ...
-
-    def reward_key_of(self, session_id: str) -> str: ...
-
-    def reward_of(self, session_id: str) -> Outcome | None: ...
-
-
-def make_app(sessions: Sessions) -> FastAPI:
+def make_app(endpoint: "Endpoint") -> FastAPI:
     """Serves the protocols under /v1, where the key says which session it is, and under /s/SESSION/v1."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-    routes = _Routes(sessions)
+    routes = _Routes(endpoint)
     for prefix in ("", "/s/{session_id}"):
         add = app.add_api_route
         add(f"{prefix}/v1/chat/completions", routes.chat, methods=["POST"])
@@ -86,8 +77,8 @@ def _is_anthropic(request: Request) -> bool:
 
 
 class _Routes:
-    def __init__(self, sessions: Sessions):
-        self._sessions = sessions
+    def __init__(self, endpoint: "Endpoint"):
+        self._endpoint = endpoint
 
     async def chat(self, request: Request) -> Response:
         session, body = await self._received(request)
@@ -139,10 +130,10 @@ class _Routes:
     async def reward(self, request: Request) -> Response:
         """{"reward": number, "metrics": {...}}: what the session earned. Of a program that the run has started the last
         one counts; from outside it ends the session, and the same one may be sent again."""
-        session_id = self._named(request, self._sessions.reward_key_of)
+        session_id = self._named(request, self._endpoint.reward_key_of)
         body = await received(request)  # the session may end meanwhile
-        session = self._sessions.find(session_id)
-        former = self._sessions.reward_of(session_id) if session is None else session.outcome
+        session = self._endpoint.find(session_id)
+        former = self._endpoint.reward_of(session_id) if session is None else session.outcome
         sides = session.sides if session is not None else () if former is None else tuple(former.sides)
         try:
             payload = json.loads(body)
@@ -180,7 +171,7 @@ class _Routes:
         return session, await received(request)
 
     def _session(self, request: Request) -> Session:
-        session = self._sessions.find(self._named(request, self._sessions.key_of))
+        session = self._endpoint.find(self._named(request, self._endpoint.key_of))
         if session is None:
             raise _over()
         return session
