@@ -20,7 +20,6 @@ def numbers(info: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _made(env: str, kwargs: Mapping[str, Any] | None, module: str, package: str) -> Any:
-    """The environment of a class, or of an id that the package registers."""
     path, _, name = env.partition(":")
     constructor: Any
     if name.isidentifier() and all(part.isidentifier() for part in path.split(".")):
@@ -88,7 +87,6 @@ class GymnasiumEnv(Env):
         self._env.close()
 
     def _action(self, text: str) -> Any:
-        """The action for the environment; None if the text means none."""
         count = getattr(self._env.action_space, "n", None)  # a space of Gymnasium's, not of ours
         if count is None:
             return text

@@ -191,7 +191,6 @@ def _compare(tolerance: float | None) -> MathEqual:
 
 @functools.lru_cache(maxsize=16)
 def _check_truths(name: str, split: str, subset: str | None, key: str) -> None:
-    """Raises EnvError for the first answer of a file that is none."""
     for place, row in enumerate(load_rows(name, split, subset)):
         truth = entry_at(row, key)
         if truth not in (None, "") and (problem := truth_problem({**row, "ground_truth": truth})) is not None:

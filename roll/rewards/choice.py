@@ -150,7 +150,6 @@ class GeneralRule:
         return plain(truth[behind.end() :] if behind else truth)
 
     def _choices(self, text: str, options: Options) -> frozenset[str]:
-        """The letters that a text stands for; empty if it is no choice."""
         if len(text) > MAX_CHARS:
             return frozenset()
         text = OPTION_WORD.sub("", unwrapped(text))

@@ -50,7 +50,6 @@ class ReasoningGym:
 
 @functools.cache
 def _task(settings: str) -> Any:
-    """The task with the settings of a row's column `generator`, as JSON."""
     create: Any = resolve("reasoning_gym:create_dataset")
     named = json.loads(settings)
     return create(named.pop("task"), seed=0, size=1, **named)

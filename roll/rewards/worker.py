@@ -100,7 +100,6 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _status(error: BaseException) -> int | None:
-    """HTTP status of an error, as the usual libraries store it; None if it has none."""
     with suppress(Exception):  # it is an object of the user's
         for said in (error, getattr(error, "response", None)):
             for name in ("status_code", "status", "code"):

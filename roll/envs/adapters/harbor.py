@@ -347,7 +347,6 @@ def _say_once() -> None:
 
 
 def _workdir(image: Path) -> str:
-    """The last WORKDIR of a Dockerfile, /app without one."""
     try:
         found = re.findall(r"^\s*WORKDIR\s+(/[\w./-]+?)/?\s*$", image.read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:

@@ -65,7 +65,6 @@ class PythonCodeTool(Tool):
 
 
 def _means() -> Namespaces:
-    """Raises EnvError on a machine without a sandbox."""
     try:
         return find_means(*own_python()[1])
     except SandboxUnavailable as error:

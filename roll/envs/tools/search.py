@@ -80,7 +80,6 @@ def load_corpus(path: str) -> Corpus:
 
 
 def _titled(contents: str) -> Document:
-    """The first line is the title."""
     title, _, text = contents.partition("\n")
     return Document(title.strip('"'), text)
 

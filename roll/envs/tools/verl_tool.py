@@ -83,7 +83,6 @@ class VerlTool(Tool):
         return _text(self._path, asyncio.run(self._called(arguments)))
 
     def _for_create(self) -> dict[str, Any]:
-        """Return the arguments of `create` that the row gives, in the form that it takes."""
         taken, kwargs = self._of_create, self._create_kwargs
         given = {key: value for key, value in kwargs.items() if key in taken}
         takes_any = any(each.kind is each.VAR_KEYWORD for each in taken.values())

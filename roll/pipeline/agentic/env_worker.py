@@ -79,7 +79,6 @@ class Players:
         return self._turnstiles.setdefault(tag, asyncio.Semaphore(env.max_env_step_concurrent))
 
     def _program_player(self, rules: EpisodeRules, tag: str, purpose: str) -> Player:
-        """All programs of a process ask at one port."""
         from roll.pipeline.agentic.proxy.endpoint.server import Endpoint  # brings fastapi
         from roll.pipeline.agentic.proxy.player import OutsidePlayer, ProgramPlayer
 

@@ -205,7 +205,6 @@ class Player(ABC):
         """The rows. Raises TimeoutError beyond episode_timeout_s."""
 
     def _extra(self, job: EpisodeJob, attempt: int) -> dict[str, Any]:
-        """Return what the record of an attempt says beside its turns."""
         return {}
 
 

@@ -99,7 +99,6 @@ def _picture(value: Any, what: str, sizes: PictureSizes, where: str) -> Picture:
 
 
 def _png(value: Any) -> bytes:
-    """A picture as a PNG file. Raises PictureError for what is none."""
     if isinstance(value, np.ndarray) and (value.dtype != np.uint8 or not value.size):
         raise PictureError(f"it is an array of {value.dtype} of shape {value.shape}, not uint8 [height, width, 3]")
     if not isinstance(value, np.ndarray) and not hasattr(value, "getdata"):

@@ -155,7 +155,6 @@ class ChatEncoder:
         return np.array(after[: ends[-1] + 1 if ends else 0], np.int32)
 
     def _ids_behind(self, messages: Messages, asks: bool = True) -> np.ndarray:
-        """Ids of what the template writes behind the answer."""
         _, marker, after = self._render(messages, asks).partition(ANSWER)
         if not marker or ANSWER in after:
             raise ConfigError(
@@ -324,7 +323,6 @@ class TrajectoryForm(Form):
 
 
 def _merged(parts: Sequence[Part]) -> list[dict[str, str]]:
-    """Parts of a message: texts that follow each other become one, empty ones go."""
     merged: list[dict[str, str]] = []
     for part in parts:
         if isinstance(part, Picture):

@@ -145,7 +145,6 @@ _FUTURE = re.compile(r"^from __future__ import .*\n?", re.MULTILINE)
 
 
 def _behind(setup: str, text: str) -> str:
-    """A test behind its setup; what it takes from __future__ must come first."""
     if not setup:
         return text
     first = [line.rstrip("\n") + "\n" for line in _FUTURE.findall(text)]

@@ -344,7 +344,6 @@ def _run_tests(lines: Lines, limits: Limits, tally: Tally, progress: _Files, bud
 
 
 def _check(answer: Process, tests: Process) -> None:
-    """Raises SandboxError if it was a sandbox that ended, not what ran in it."""
     for process in (tests, answer):
         process.exit_code(GRACE_S)
 

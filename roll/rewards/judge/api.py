@@ -109,7 +109,6 @@ def _content(text: str, pictures: Sequence[PictureSource]) -> Any:
 
 
 def _data_url(source: PictureSource) -> str:
-    """The picture's file. In a format that servers may not read, it becomes a PNG."""
     contents = read_bytes(source)
     kind = format_of(contents[:16])
     if kind not in _SENT_AS_THEY_ARE:

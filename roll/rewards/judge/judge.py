@@ -40,8 +40,6 @@ class NoVerdict(ValueError):
 
 
 class _Statement(NamedTuple):
-    """A verdict that a text spells out, and its place in a sentence."""
-
     score: float
     place: tuple[int, int] | None
 
@@ -230,7 +228,6 @@ def _words_of(text: str) -> str:
 
 
 def _verdicts_as_json(text: str) -> Iterator[Any]:
-    """The verdicts of the JSON objects in a text that have one, the last first."""
     starts = [index for index, character in enumerate(text) if character == "{"][-_LAST_BRACES:]
     for start in reversed(starts):
         try:

@@ -93,7 +93,6 @@ class MathEqual:
         return self._verify(gold, pred, allow_set_relation_comp=True, timeout_seconds=0)
 
     def _are_about(self, sides: list[str]) -> bool:
-        """Whether the sides of an approximation that are numbers are about equal."""
         values = [self._parsed(last_side(side, "")) for side in sides]
         numbers = [number for value in values if (number := _number(value)) is not None]
         return max(numbers) - min(numbers) <= ABOUT * max(map(abs, numbers)) if numbers else True

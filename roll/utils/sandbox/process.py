@@ -227,8 +227,6 @@ def _sealed(content: bytes) -> Iterator[int]:
 
 
 class _Streams:
-    """Gathers stdout and stderr at the same time, so that the job waits for neither."""
-
     def __init__(self, process: Process, limit: int):
         self.output: list[bytes] = []
         self.errors = b""

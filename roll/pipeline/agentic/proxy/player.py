@@ -72,7 +72,6 @@ class ProgramPlayer(SessionPlayer):
             await asyncio.gather(running, limit, return_exceptions=True)
 
     def _extra(self, job: EpisodeJob, attempt: int) -> dict[str, Any]:
-        """The place of the program's output, below the output_dir of the run."""
         if self._is_outside:
             return {}
         return {"output": str(Path(*self._logs.parts[-3:], f"{job.name}-{attempt}.log"))}

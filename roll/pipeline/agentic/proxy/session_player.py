@@ -67,7 +67,6 @@ class Tasks:
 
 
 def _of_library(value: Any) -> Any:
-    """Numbers and arrays of numpy and torch as Python's."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Mapping):

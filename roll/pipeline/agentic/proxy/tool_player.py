@@ -80,8 +80,6 @@ async def _awaited(result: Awaitable[Any]) -> Any:
 
 @dataclass(frozen=True)
 class _World:
-    """Objects that an episode plays with."""
-
     tools: ToolBox
     thread: UserThread
     of_class: ClassTools | None

@@ -83,7 +83,6 @@ class AnswerSide:
         return [self._plain(self._function(name)(*self._value(arguments)))]
 
     def _function(self, name):
-        """A function of the module, or else a method of its class Solution."""
         function = vars(self._module).get(name)
         if function is None:
             solution = vars(self._module).get("Solution")

@@ -45,7 +45,6 @@ class Raised:
 
 
 def _said(self):
-    """Return str() of an exception whose class the program under test defines."""
     return vars(self).get(SAID) or BaseException.__str__(self)
 
 

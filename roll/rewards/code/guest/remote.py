@@ -134,7 +134,6 @@ class Peer:
         return self._named[key]._make(self._value(item) for item in items)
 
     def _read(self, read):
-        """Return `read()`, which reads a reply. Raises PeerClosed if the reply is invalid."""
         try:
             return read()
         except FOUL as error:

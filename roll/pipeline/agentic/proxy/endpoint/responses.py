@@ -158,7 +158,6 @@ class ResponsesWire:
         return f"resp_{self._session.session_id[-8:]}{request}"
 
     def _response(self, response_id: str) -> dict[str, Any]:
-        """The response before anything is sampled."""
         return {
             "id": response_id,
             "object": "response",
@@ -222,7 +221,6 @@ def _items(message: ChatMessage, response_id: str) -> Iterator[dict[str, Any]]:
 
 
 def _item_events(item: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The events of one item: it begins, it has its text, it ends."""
     at, is_call = {"item_id": item["id"]}, item["type"] == "function_call"
     empty = {"arguments": ""} if is_call else {"content": []}
     yield "output_item.added", {"item": {**item, **empty, "status": "in_progress"}}

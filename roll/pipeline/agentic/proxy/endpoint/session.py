@@ -241,7 +241,6 @@ class Session:
                                "form: leave tools out, or use another template.", "unsupported", "tools")  # fmt: skip
 
     def _note_ignored(self, names: Sequence[str]) -> None:
-        """Says once for each program what does nothing here."""
         new = [name for name in names if (self.job.tag, name) not in self.noted]
         self.noted.update((self.job.tag, name) for name in new)
         if new:

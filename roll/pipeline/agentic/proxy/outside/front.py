@@ -159,7 +159,6 @@ class Front:
         return Response(json.dumps(described), media_type="application/json")
 
     async def _taken(self) -> dict[str, Any] | None:
-        """The session that has waited longest, as its worker describes it; None if none waits."""
         async with self._taking:
             due = time.monotonic() - LATE_S
             self._workers = {name: known for name, known in self._workers.items() if known[1] > due}

@@ -172,7 +172,6 @@ async def _awaited(result: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A number of another library's as Python's own."""
     if isinstance(value, dict):
         return {str(name): _plain(inner) for name, inner in value.items()}
     return value.item() if hasattr(value, "item") else value

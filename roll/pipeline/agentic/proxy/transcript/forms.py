@@ -65,7 +65,6 @@ class CallForm:
 
 
 def _named(value: Any) -> Iterator[SaidCall]:
-    """The calls that JSON is. Raises ValueError for any other."""
     if not value:
         raise ValueError("no call")
     for call in value if isinstance(value, list) else [value]:
