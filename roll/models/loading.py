@@ -467,6 +467,8 @@ def _finish(
             raise StrategyError(f"model_args.freeze_module_prefix: no parameter's name begins with {prefix!r}")
         for parameter in frozen:
             parameter.requires_grad_(False)
+    if args.frozen_prefixes and not any(parameter.requires_grad for parameter in module.parameters()):
+        raise StrategyError(f"model_args.freeze_module_prefix: {args.freeze_module_prefix} leaves nothing to train")
     for name, parameter in pretrained.named_parameters():
         if ".lora_" not in name and not UNTRAINED.isdisjoint(name.split(".")):
             parameter.requires_grad_(False)  # DeepSpeed would take a gradient of 0 for it, and let it decay

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from roll.types.batch import Rows, SampleBatch, TrainBatch, rows_of
+from roll.types.media import pictures_of
 
 ROW_STAGES = (
     "prompt ids",
@@ -22,14 +23,18 @@ ROW_STAGES = (
 
 
 def row_numbers(batch: Rows | TrainBatch) -> np.ndarray:
-    """Return float64 [R, 8]: the columns of ROW_STAGES and the number of response tokens. Token ids are a CRC-32;
-    log-probs and advantages are sums over the response; what a batch does not have is 0."""
+    """Return float64 [R, 8]: the columns of ROW_STAGES and the number of response tokens. Token ids are a CRC-32,
+    for prompts of their pictures, too; log-probs and advantages are sums over the response; what a batch does not have
+    is 0."""
     rows = rows_of(batch)
     numbers = np.zeros((len(rows), len(ROW_STAGES) + 1))
     bounds = np.append(0, np.cumsum(rows.lengths)).tolist()
     for row, (start, end) in enumerate(pairwise(bounds)):
         ids, mask = rows.input_ids[start:end], rows.response_mask[start:end]
-        numbers[row, :2] = zlib.crc32(ids[~mask].tobytes()), zlib.crc32(ids[mask].tobytes())
+        prompt = zlib.crc32(ids[~mask].tobytes())
+        for picture in pictures_of(rows.media[row : row + 1] if rows.media else None):
+            prompt = zlib.crc32(picture.digest.encode(), prompt)
+        numbers[row, :2] = prompt, zlib.crc32(ids[mask].tobytes())
     numbers[:, -1] = rows.response_lengths
     if isinstance(rows, SampleBatch):
         numbers[:, 2] = rows.rewards

@@ -90,6 +90,11 @@ def odd_settings(run: History) -> Iterator[Cause]:
     heat = run.at("actor_infer", "generating_args", "temperature")
     if isinstance(heat, int | float) and heat < 0.5:
         yield Cause(f"a low temperature, {heat:g}", "actor_infer.generating_args.temperature", "1.0")
+    if run.at("actor_infer", "generating_args", "top_k") == 1:
+        yield Cause("greedy sampling, which gives a group one response", "actor_infer.generating_args.top_k", "0")
+    groups = run.at("rollout_batch_size")
+    if isinstance(groups, int) and groups < 4:
+        yield Cause(f"few groups a step, {groups}: most teach nothing, the others noise", "rollout_batch_size", "32")
     for key, most in (("entropy_loss_coef", 0.05), ("kl_loss_coef", 1.0), ("init_kl_coef", 1.0)):
         value = run.at(key)
         if isinstance(value, int | float) and value > most:

@@ -1,5 +1,5 @@
-"""Rules for what can be wrong with a run that goes on. To add a rule, write a function here and plant a run in
-tests/unit/run/health/planted.py; docs/health.md says what each finds.
+"""Rules for what can be wrong with a run that goes on. To add a rule, write a function here or in reward_rules.py and
+plant a run in tests/unit/run/health/test_rules.py; docs/health.md says what each finds.
 
 Each function gets the `History` of a run and yields what it sees, with the causes in the order in which to try them."""
 
@@ -9,24 +9,20 @@ import math
 import statistics
 from collections.abc import Iterator
 
+from roll.run.health import reward_rules as of_rewards
 from roll.run.health.diagnosis import (
     CUT,
     ENTROPY,
     EQUAL,
     GAP,
     REWARD,
-    UNEQUAL_PAY,
-    VALIDATION,
     Cause,
     Diagnosis,
     Rule,
     bound_to_reference,
-    is_solved,
     learning_role,
-    length_limit,
     lower_rate,
     odd_settings,
-    place_of,
     standing,
 )
 from roll.run.health.history import History
@@ -45,64 +41,19 @@ def not_finite(run: History) -> Iterator[Diagnosis]:
 
 
 def zero_gradient(run: History) -> Iterator[Diagnosis]:
-    if is_solved(run) and run.last(EQUAL, 3) == 1:
-        return  # all is solved
+    if run.last(EQUAL, 3) == 1:
+        return  # all is solved, or there is no signal
     for name in ("actor/grad_norm", "train/grad_norm", "actor/num_updates"):
         if run.steady(name, 3) == 0:
-            yield Diagnosis(
-                f"{name} is exactly 0 in the last 3 steps: the weights do not change",
-                (
-                    Cause("all parameters are frozen", "freeze_module_prefix"),
-                    Cause("rows of which no token counts: masked, cut or filtered (rollout/trained_rows_fraction)"),
-                    Cause("advantages that are all 0 (actor/advantage_abs_mean)", "adv_estimator"),
-                ),
-            )
-
-
-def _no_answer(run: History) -> Iterator[Cause]:
-    if run.last("rollout/answer_found_mean", 5) == 0:
-        text = "no response has the form in which the reward looks for an answer: its pattern, or what the prompt says"
-        yield Cause(text, "rewards")
-
-
-_NO_PARTS = ("time_s", "retries", "timeout_s")
-_UNREAD = Cause("the reward does not find the answer: compare response and truth of a sample rollout", "rewards")
-
-
-def equal_rewards(run: History) -> Iterator[Diagnosis]:
-    low, high = run.steady("rollout/reward_min", 5), run.steady("rollout/reward_max", 5)
-    if low is None or low != high or run.count("actor/expert_weight"):
-        return  # an expert's rows teach whatever the rewards are
-    always = min(run.series["rollout/reward_min"]) == max(run.series["rollout/reward_max"])
-    since = "since the start" if always else "in the last 5 steps"
-    if not always and low == max(run.series["rollout/reward_max"]):
-        return  # all is solved
-    causes = [
-        *_no_answer(run),
-        _UNREAD,
-        Cause("the tasks are too hard: easier ones first, or SFT on good answers", "actor_train.data_args.file_name"),
-    ]
-    if (run.last(CUT, 5) or 0) > 0.3:
-        causes.insert(0, _longer(run))
-    if run.at("custom_envs"):
-        unread = "moves that the environment cannot read: in another form, or cut; read an episode"
-        causes.insert(0, Cause(unread, "max_tokens_per_step"))
-    if not always:
-        causes = [*odd_settings(run), lower_rate(run), *causes]
-    elif low != 0:
-        same = Cause("the reward does not look at the response, or its judge gives everybody the same", "rewards")
-        causes = [same, Cause("all tasks are solved already", "actor_train.data_args.file_name")]
-    yield Diagnosis(f"every response has the reward {low:g} {since}, so nothing is learned from rewards", tuple(causes))
-
-
-def too_easy(run: History) -> Iterator[Diagnosis]:
-    first, high = run.first(REWARD, 10), max(run.series.get("rollout/reward_max", [0.0]))
-    if run.count(REWARD) >= 10 and first is not None and is_solved(run) and first > 0.95 * high > 0:
-        form = "a reward that pays for the form, or that every response gets: compare response and truth of a sample"
-        yield Diagnosis(
-            f"the first 10 steps earned {first:.3g} of {high:g}, so there is nothing to learn",
-            (Cause(form, "rewards"), Cause("tasks that are too easy", "actor_train.data_args.file_name")),
-        )
+            causes = [
+                Cause("all parameters are frozen", "freeze_module_prefix"),
+                Cause("rows of which no token counts: masked, cut or filtered (rollout/trained_rows_fraction)"),
+            ]
+            nothing = run.steady("actor/advantage_abs_mean", 3) == 0
+            advantages = Cause("advantages that are all 0 (actor/advantage_abs_mean)", "adv_estimator")
+            causes.insert(0 if nothing else 2, advantages)
+            says = f"{name} is exactly 0 in the last 3 steps: the weights do not change"
+            yield Diagnosis(says, tuple(causes))
 
 
 # A policy that breaks.
@@ -110,9 +61,16 @@ def too_easy(run: History) -> Iterator[Diagnosis]:
 _EARLY = 10  # steps
 
 
+def _first_entropy(run: History) -> float | None:
+    """The entropy of the first step that computed a tenth of its rows or more: that of a few rows is noise."""
+    skipped = dict(zip(*(of.get("actor/skipped_fraction", ()) for of in (run.steps, run.series)), strict=True))
+    measured = zip(run.steps.get(ENTROPY, ()), run.series.get(ENTROPY, ()), strict=True)
+    return next((value for step, value in measured if skipped.get(step, 0.0) < 0.9), None)
+
+
 def collapse(run: History) -> Iterator[Diagnosis]:
     now, best = run.last(REWARD, 3), run.best(REWARD, 3)
-    start, entropy = run.first(ENTROPY, 1), run.last(ENTROPY, 2)
+    start, entropy = _first_entropy(run), run.last(ENTROPY, 2)
     if now is None or best is None or start is None or entropy is None or run.count(REWARD) < 5:
         return
     if max(run.series.get("actor/grad_norm", [1.0])) == 0:
@@ -160,224 +118,6 @@ def engine_differs(run: History) -> Iterator[Diagnosis]:
         )
 
 
-# Responses.
-
-
-def _longer(run: History) -> Cause:
-    key, limit = length_limit(run)
-    return Cause("the limit is too small", key, str(2 * limit) if limit else "")
-
-
-def answers_cut(run: History) -> Iterator[Diagnosis]:
-    names = (CUT, *run.names("env/", "/sequence_cut_mean"), *run.names("env/", "/answer_cut_mean"))
-    cuts = {name: cut for name in names if (cut := run.last(name, 5)) is not None and cut > 0.3}
-    if not cuts:
-        return
-    name, cut = max(cuts.items(), key=lambda item: item[1])
-    place = standing(run)
-    if place is not None and place > 1.1 - cut:
-        return  # cut responses are paid, too
-    key, limit = length_limit(run)
-    at = f"{key}: {limit}" if name == CUT and limit else name
-    causes = [_longer(run), Cause("a prompt that does not ask for short answers", "global_template")]
-    if cut > 0.99:
-        never = "the model never ends: another chat template, or a token that ends is missing"
-        causes.insert(1, Cause(never, "global_template"))
-    says = f"{cut:.0%} of the responses are cut ({at}) in the last 5 steps; most rewards pay nothing for them"
-    yield Diagnosis(says, tuple(causes))
-
-
-def long_ones_lost(run: History) -> Iterator[Diagnosis]:
-    filtered = Cause("a filter that drops long responses", "query_filter_config")
-    unfinished = Cause("unfinished groups are given up", "unfinished_groups", "carry")
-    for name, cause in (("rollout/filter_length_bias", filtered), ("rollout/length_bias", unfinished)):
-        if (share := run.last(name, 3)) is not None and share < 0.9:
-            yield Diagnosis(f"trained responses have {share:.0%} of the length of those begun ({name})", (cause,))
-            return
-
-
-def longer_not_better(run: History) -> Iterator[Diagnosis]:
-    name = "rollout/response_length_mean"
-    length, reward = run.trend(name), run.trend(REWARD)
-    first, last = run.first(name, 5), run.last(name, 5)
-    if run.count(REWARD) < 20 or length is None or reward is None or first is None or last is None:
-        return
-    if length.rises and last > 1.5 * first and not reward.rises and not is_solved(run):
-        yield Diagnosis(
-            f"responses grew from {first:.0f} to {last:.0f} tokens, and the reward did not rise",
-            (
-                Cause("a loss that favours long responses", "loss_agg_mode", "token-mean"),
-                Cause("no price for length", "rewards"),
-                lower_rate(run, 3),
-            ),
-        )
-
-
-def entropy_lost(run: History) -> Iterator[Diagnosis]:
-    start, now, equal = run.first(ENTROPY, 3), run.last(ENTROPY, 5), run.last(EQUAL, 5)
-    if start is None or now is None or run.count(ENTROPY) < 10 or is_solved(run):
-        return
-    if now < 0.1 * start and (equal is None or equal > 0.5):
-        yield Diagnosis(
-            f"the entropy fell from {start:.2g} to {now:.2g}: the responses to a prompt are nearly the same",
-            (
-                Cause("nothing keeps the policy broad", "entropy_loss_coef", "0.01"),
-                Cause("the upper clip holds rare tokens down", "pg_clip_high", "0.28"),
-                Cause("a low temperature", "actor_infer.generating_args.temperature", "1.0"),
-                lower_rate(run, 3),
-            ),
-        )
-
-
-def entropy_grows(run: History) -> Iterator[Diagnosis]:
-    start, now, reward = run.first(ENTROPY, 3), run.last(ENTROPY, 5), run.trend(REWARD)
-    if start is None or now is None or reward is None or reward.rises or run.count(ENTROPY) < 20:
-        return
-    if now > 2 * start and now > start + 0.5:
-        yield Diagnosis(
-            f"the entropy grew from {start:.2g} to {now:.2g}, and the reward does not rise",
-            (
-                Cause("an entropy bonus that is too large", "entropy_loss_coef", "0.0"),
-                lower_rate(run, 3),
-                Cause("old rollouts", "async_generation_ratio", "0"),
-            ),
-        )
-
-
-# Rewards.
-
-
-def no_signal(run: History) -> Iterator[Diagnosis]:
-    equal, now, reward = run.last(EQUAL, 10), standing(run), run.trend(REWARD)
-    if equal is None or equal < 0.6 or now is None or is_solved(run) or (reward is not None and reward.rises):
-        return
-    harder = Cause("larger groups find a rare right answer", "num_return_sequences_in_group")
-    choose = Cause("drop groups without a signal and sample others", "query_filter_config.type", "mean_filter")
-    if now < 0.15:
-        what = "nearly all of them are wrong"
-        never = (place_of(run, run.best(REWARD, 5)) or 0) < 0.02
-        hard = Cause("the tasks are too hard for this model", "actor_train.data_args.file_name")
-        causes = (_UNREAD, hard, harder) if never else (hard, harder, choose)
-    else:
-        what = "some tasks are always solved, the others never"
-        causes = (choose, harder, Cause("a low temperature", "actor_infer.generating_args.temperature", "1.0"))
-    causes = (*odd_settings(run), *causes)
-    yield Diagnosis(f"in {equal:.0%} of the groups all rewards are equal (last 10 steps): {what}", causes)
-
-
-def one_part_pays(run: History) -> Iterator[Diagnosis]:
-    parts = [name for name in run.names("rollout/reward_", "_mean") if _part(name) not in _NO_PARTS]
-    if len(parts) < 2 or run.count(REWARD) < 20:
-        return
-    idle = [name for name in parts if max(map(abs, run.series[name])) < 0.02]
-    pays = {name: run.last(name, 10) or 0.0 for name in parts}
-    most = max(pays, key=lambda name: pays[name])
-    if idle and pays[most] > 0.1:
-        form = Cause("the form is learnt and the task is not: it is too hard, or never rewarded", "rewards")
-        heavy = Cause("the weight of the form is too large", "rewards")
-        says = f"{_part(most)} pays {pays[most]:.2g}, {' and '.join(map(_part, idle))} nothing in all steps"
-        yield Diagnosis(says, (form, heavy))
-
-
-def _part(name: str) -> str:
-    return name.removeprefix("rollout/reward_").removesuffix("_mean")
-
-
-def wrong_ones_pay(run: History) -> Iterator[Diagnosis]:
-    name = "rollout/success_mean"
-    before, now, trend = run.best(name, 5), run.last(name, 10), run.trend(name)
-    low, high = run.first(REWARD, 5), run.last(REWARD, 10)
-    if run.count(name) < 20 or before is None or now is None or trend is None or low is None or high is None:
-        return
-    samples = (run.at("rollout_batch_size") or 8) * (run.at("num_return_sequences_in_group") or 8)
-    is_lost = before * samples >= 2 and run.last(name, 20) == 0  # there were ten in five steps
-    if (is_lost or (trend.falls and before >= 0.1 and now < 0.3 * before)) and high > low:
-        parts = [part for part in run.names("rollout/reward_", "_mean") if _part(part) not in _NO_PARTS]
-        rise = {_part(part): (run.last(part, 10) or 0) - (run.first(part, 5) or 0) for part in parts}
-        most = max(rise, key=lambda part: rise[part], default="")
-        more = f": {most} pays {rise[most]:+.2g}" if most else ""
-        says = f"right responses fell from {before:.2g} to {now:.2g} ({name}), and the reward rose by {high - low:.2g}"
-        yield Diagnosis(says, (Cause(f"a part of the reward that wrong responses earn{more}", "rewards"),))
-
-
-def pay_differs(run: History) -> Iterator[Diagnosis]:
-    spread, of_all = run.last(UNEQUAL_PAY, 5), run.last("rollout/reward_std", 5)
-    if spread is not None and of_all and spread > 0.4 * of_all:
-        yield Diagnosis(
-            f"equal responses to a prompt differ in their rewards by {spread:.2g}, all responses by {of_all:.2g}",
-            (
-                Cause("a reward that draws at random, or a judge that does not agree with itself", "rewards"),
-                Cause("a reward that depends on something else than the response", "rewards"),
-            ),
-        )
-
-
-def same_responses(run: History) -> Iterator[Diagnosis]:
-    share, reward = run.last("rollout/duplicate_responses_fraction", 5), run.trend(REWARD)
-    if share is None or share < 0.7 or reward is None or reward.rises or is_solved(run):
-        return
-    if (run.last("rollout/response_length_mean", 5) or 0) <= 10:
-        return  # a letter or a number has few forms
-    hot = Cause("a low temperature", "actor_infer.generating_args.temperature", "1.0")
-    yield Diagnosis(
-        f"{share:.0%} of the responses repeat another one to their prompt word by word, and the reward does not rise",
-        (*odd_settings(run), hot, Cause("nothing keeps the policy broad", "entropy_loss_coef", "0.01")),
-    )
-
-
-def few_prompts(run: History) -> Iterator[Diagnosis]:
-    if (share := run.last("rollout/repeated_prompts_fraction", 5)) is not None and share > 0.5:
-        rows = "actor_train.data_args.file_name"
-        easy = [Cause("tasks that are too easy: nearly all of the reward is earned", rows)] if is_solved(run) else []
-        yield Diagnosis(
-            f"{share:.0%} of the groups of a step have the prompt of another group: they are learnt by heart",
-            (Cause("few training rows, or rows that repeat", rows), *easy),
-        )
-
-
-def one_domain_starves(run: History) -> Iterator[Diagnosis]:
-    domains = list(run.names(f"{REWARD}/"))
-    floor = min(run.series.get("rollout/reward_min", [0.0]))
-    starving = [name for name in domains if run.steady(name, 10) == floor]
-    if starving and len(starving) < len(domains):
-        names = ", ".join(name.removeprefix(f"{REWARD}/") for name in starving)
-        yield Diagnosis(
-            f"{names}: no response earned anything in the last 10 steps, while others do",
-            (
-                Cause("its reward does not read these answers", "rewards"),
-                Cause("its tasks are too hard", "domain_interleave_probs"),
-            ),
-        )
-
-
-def attempts_fail(run: History) -> Iterator[Diagnosis]:
-    names = ("rollout/failed_fraction", *run.names("env/", "/failed_fraction"))
-    for name in names:
-        if (share := run.last(name, 3)) is not None and share > 0.1:
-            key = "rewards" if name.startswith("rollout") else "custom_envs"
-            yield Diagnosis(
-                f"{share:.0%} of the attempts failed in the last 3 steps ({name})",
-                (Cause("a reward or environment that raises or times out: the log has the first traceback", key),),
-            )
-            return
-
-
-def validation_falls(run: History) -> Iterator[Diagnosis]:
-    values, reward = run.series.get(VALIDATION, []), run.trend(REWARD)
-    if len(values) < 3 or reward is None or not reward.rises:
-        return
-    scale = max(run.series.get("rollout/reward_max", [1.0])) - min(run.series.get("rollout/reward_min", [0.0]))
-    if max(values) - values[-1] > 0.15 * scale and values[-1] <= values[-2]:
-        yield Diagnosis(
-            f"validation fell from {max(values):.3g} to {values[-1]:.3g} while the reward rose by {reward.change:.2g}",
-            (
-                Cause("a reward that can be had without the task: read responses with high reward", "rewards"),
-                Cause("few prompts that are seen again and again", "actor_train.data_args.file_name"),
-                bound_to_reference(run),
-            ),
-        )
-
-
 # Updates.
 
 
@@ -389,9 +129,15 @@ def still_warming_up(run: History) -> Iterator[Diagnosis]:
 
 def much_clipped(run: History) -> Iterator[Diagnosis]:
     if (share := run.last("actor/clip_fraction", 5)) is not None and share > 0.3:
+        key = "pg_clip_high" if run.at("use_pg_clip_range") else "pg_clip"
+        width, narrow = run.at(key), []
+        if run.at("pg_variant") in (None, "ppo") and isinstance(width, int | float) and width < 0.05:
+            narrow = [Cause(f"a clip range that is too narrow, {width:g}", key, "0.2")]
         yield Diagnosis(
-            f"{share:.0%} of the tokens are clipped in the last 5 steps: the policy moves too far in one step",
+            f"{share:.0%} of the tokens are clipped in the last 5 steps"
+            f"{'' if narrow else ': the policy moves too far in one step'}",
             (
+                *narrow,
                 lower_rate(run, 3),
                 Cause("too many updates of a batch", "ppo_epochs", "1"),
                 Cause("rollouts of old weights", "async_generation_ratio", "0"),
@@ -405,6 +151,28 @@ def far_from_reference(run: History) -> Iterator[Diagnosis]:
         if len(values) >= 5 and statistics.fmean(values[-5:]) > 1 and values[-1] > 2 * statistics.median(values):
             more = Cause("the bound is too weak", "kl_loss_coef" if name.endswith("loss") else "init_kl_coef")
             yield Diagnosis(f"{name} is {statistics.fmean(values[-5:]):.2g} and grows", (lower_rate(run, 3), more))
+            return
+
+
+def other_reference(run: History) -> Iterator[Diagnosis]:
+    moved = run.first("actor/approx_kl", 1) or 0.0
+    for name in ("actor/kl_loss", "actor/kl_mean"):
+        if run.steps.get(name, [0])[0] == 1 and (kl := run.series[name][0]) > 0.5 and abs(moved) < 0.1:
+            yield Diagnosis(
+                f"{name} was {kl:.2g} in the first step, in which the policy should be its reference",
+                (
+                    Cause("a reference that is another model", "reference.model_args.model_name_or_path"),
+                    Cause("weights of the policy that were not loaded", "pretrain"),
+                ),
+            )
+            return
+
+
+def same_teacher(run: History) -> Iterator[Diagnosis]:
+    for name in ("train/divergence_mean", "actor/teacher_kl_mean"):
+        if run.steps.get(name, [0])[0] == 1 and abs(gap := run.series[name][0]) < 1e-3:
+            says = f"{name} was {gap:.1g} in the first step: the teacher says what the student says"
+            yield Diagnosis(says, (Cause("a teacher that is the student's own model", "teacher_pretrain"),))
             return
 
 
@@ -428,56 +196,35 @@ def old_rollouts(run: History) -> Iterator[Diagnosis]:
                 Cause("a narrow limit", "max_token_staleness"),
             ),
         )
+        return
+    age, capped = run.last("rollout/staleness_mean", 5), run.last("actor/is_weight_clip_fraction", 5)
+    if age is not None and age >= 4 and capped is not None and capped > 0.05:
+        yield Diagnosis(
+            f"responses are {age:.0f} steps old when they are trained on, and {capped:.0%} of their tokens have a "
+            "weight that is capped",
+            (Cause("the engines run too far ahead", "async_generation_ratio", "1"),),
+        )
 
 
 def useless_critic(run: History) -> Iterator[Diagnosis]:
     loss, returns = run.last("critic/value_loss", 3), run.best("critic/return_square_mean", 1)
+    rate, key = run.at("critic", "training_args", "learning_rate"), "critic.training_args.learning_rate"
     if loss is not None and returns and loss > 10 * returns:
-        rate, key = run.at("critic", "training_args", "learning_rate"), "critic.training_args.learning_rate"
         says = f"critic/value_loss is {loss:.2g} over the last 3 steps, and returns squared are at most {returns:.2g}"
         yield Diagnosis(says, (Cause("the critic learns too fast", key, f"{rate / 10:.0e}" if rate else ""),))
         return
     name = "critic/explained_variance"
-    if run.count(name) >= 20 and (share := run.last(name, 10)) is not None and share < 0:
+    if run.count(name) >= 20 and (share := run.last(name, 10)) is not None and share < 0.01:
+        slow = isinstance(rate, int | float) and rate <= 1e-7
         yield Diagnosis(
-            f"{name} is {share:.2g}: the critic's values are worse than the mean return",
+            f"{name} is {share:.2g}: the critic's values are no better than the mean return",
             (
-                Cause("the critic learns too slowly or too fast", "critic.training_args.learning_rate"),
+                Cause(
+                    f"the critic learns too {'slowly' if slow else 'slowly or too fast'}", key, "1e-05" if slow else ""
+                ),
                 Cause("it needs steps of its own before the policy learns", "critic_warmup", "10"),
             ),
         )
-
-
-# Agents.
-
-
-def calls_fail(run: History) -> Iterator[Diagnosis]:
-    names = ("agentic/malformed_call_fraction", "agentic/tool_error_fraction", "agentic/refused_fraction")
-    more = run.names("env/", "/tool_error_mean")
-    for name in (*names, *more):
-        if (share := run.last(name, 5)) is not None and share > 0.3:
-            yield Diagnosis(
-                f"{name} is {share:.0%} over the last 5 steps",
-                (
-                    Cause("a form of calls that the model does not know: show it one, or SFT first", "custom_envs"),
-                    Cause("a tool that raises or refuses", "custom_envs"),
-                ),
-            )
-            return
-
-
-def episodes_never_end(run: History) -> Iterator[Diagnosis]:
-    for name in run.names("env/", "/env_ended_mean"):
-        if run.steady(name, 10) == 0:
-            tag = name.split("/")[1]
-            yield Diagnosis(
-                f"no episode of {tag} was ended by its environment in the last 10 steps; all reached a limit",
-                (
-                    Cause("too few turns", f"custom_envs.{tag}.max_steps"),
-                    Cause("actions that the environment does not understand: read an episode", f"custom_envs.{tag}"),
-                ),
-            )
-            return
 
 
 # Runs on rows.
@@ -563,38 +310,44 @@ _WEAK = "equal rewards, zero gradient, answers cut, no signal, entropy lost, ent
 _OF_A_BROKEN_POLICY = frozenset(_WEAK.split(", "))
 RULES = (
     Rule("not finite", not_finite, _OF_A_BROKEN_POLICY | {"collapsed"}),
-    Rule("too easy", too_easy, frozenset({"few prompts"})),
-    Rule("few prompts", few_prompts),
-    Rule("attempts fail", attempts_fail, frozenset({"long ones lost"})),
-    Rule("wrong ones pay", wrong_ones_pay, _OF_A_BROKEN_POLICY | {"collapsed"}),
-    Rule("pay differs", pay_differs, _OF_A_BROKEN_POLICY | {"collapsed"}),
+    Rule("too easy", of_rewards.too_easy, frozenset({"few prompts"})),
+    Rule("only costs", of_rewards.only_costs),
+    Rule("prompts cut", of_rewards.prompts_cut),
+    Rule("other reference", other_reference, _OF_A_BROKEN_POLICY | {"collapsed", "far away"}),
+    Rule("same teacher", same_teacher, frozenset({"loss rises"})),
+    Rule("few prompts", of_rewards.few_prompts),
+    Rule("attempts fail", of_rewards.attempts_fail, frozenset({"long ones lost"})),
+    Rule("wrong ones pay", of_rewards.wrong_ones_pay, _OF_A_BROKEN_POLICY | {"collapsed"}),
+    Rule("pay differs", of_rewards.pay_differs, _OF_A_BROKEN_POLICY | {"collapsed"}),
     Rule("collapsed", collapse, _OF_A_BROKEN_POLICY),
-    Rule("equal rewards", equal_rewards, _OF_A_BROKEN_POLICY),
+    Rule("equal rewards", of_rewards.equal_rewards, _OF_A_BROKEN_POLICY),
     Rule("zero gradient", zero_gradient),
     Rule("useless critic", useless_critic, frozenset({"no signal"})),
     Rule("engine differs", engine_differs),
-    Rule("answers cut", answers_cut),
-    Rule("long ones lost", long_ones_lost),
-    Rule("longer only", longer_not_better),
-    Rule("entropy lost", entropy_lost),
-    Rule("entropy grows", entropy_grows),
-    Rule("same responses", same_responses),
-    Rule("no signal", no_signal),
-    Rule("one part pays", one_part_pays),
-    Rule("domain starves", one_domain_starves),
-    Rule("validation falls", validation_falls),
+    Rule("answers cut", of_rewards.answers_cut),
+    Rule("long ones lost", of_rewards.long_ones_lost),
+    Rule("longer only", of_rewards.longer_not_better),
+    Rule("entropy lost", of_rewards.entropy_lost),
+    Rule("entropy grows", of_rewards.entropy_grows),
+    Rule("same responses", of_rewards.same_responses),
+    Rule("training earns less", of_rewards.training_earns_less, frozenset({"no signal"})),
+    Rule("no signal", of_rewards.no_signal),
+    Rule("one part pays", of_rewards.one_part_pays),
+    Rule("domain starves", of_rewards.one_domain_starves),
+    Rule("validation falls", of_rewards.validation_falls),
     Rule("long warm-up", still_warming_up),
     Rule("much clipped", much_clipped),
     Rule("far away", far_from_reference),
     Rule("groups dropped", groups_dropped),
     Rule("old rollouts", old_rollouts),
-    Rule("calls fail", calls_fail),
-    Rule("never ends", episodes_never_end),
+    Rule("calls fail", of_rewards.calls_fail),
+    Rule("never ends", of_rewards.episodes_never_end),
     Rule("loss rises", loss_rises),
     Rule("exchanged", exchanged, frozenset({"overfit", "forgets"})),
     Rule("forgets", forgets),
     Rule("overfit", overfit),
     Rule("chance", no_better_than_chance),
+    Rule("same rows", of_rewards.validated_on_training_rows),
     Rule("memory grows", memory_grows),
 )
 """All rules; those that explain others come first."""

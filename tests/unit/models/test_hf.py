@@ -160,6 +160,8 @@ def test_frozen_modules_do_not_learn(tiny_model_dir: Path) -> None:
     assert all(name.startswith(("model.embed_tokens", "model.layers.0.")) for name in frozen)
     with pytest.raises(StrategyError, match="no parameter's name begins with 'vision'"):
         load_policy(args.model_copy(update={"freeze_module_prefix": "vision"}))
+    with pytest.raises(StrategyError, match="freeze_module_prefix: model,lm_head leaves nothing to train"):
+        load_policy(args.model_copy(update={"freeze_module_prefix": "model,lm_head"}))
 
 
 FACTORS: list[tuple[Any, str, float]] = [

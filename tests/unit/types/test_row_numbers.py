@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from roll.types.row_numbers import ROW_STAGES, repetitions
+from roll.types.batch import Rows
+from roll.types.media import Picture, Shown
+from roll.types.row_numbers import ROW_STAGES, repetitions, row_numbers
 
 
 def numbers(*rows: tuple[float, float, float]) -> np.ndarray:
@@ -29,6 +31,13 @@ def test_groups_with_the_prompt_of_another_group_repeat_it() -> None:
         "duplicate_responses_fraction": 0.0,
         "repeated_prompts_fraction": pytest.approx(0.5),
     }
+
+
+def test_prompts_with_the_same_text_and_other_pictures_differ() -> None:
+    media = [(Shown(Picture(digest, 8, 8, None), 0, 1),) for digest in "aba"]
+    rows = Rows.of([[1, 2, 3]] * 3, [[False, False, True]] * 3, media)
+    first, second, third = row_numbers(rows)[:, 0]
+    assert first == third != second
 
 
 def test_equal_moves_of_attempts_with_a_row_per_turn_may_be_paid_differently() -> None:

@@ -87,6 +87,21 @@ PLANTED: dict[str, Mapping[str, Sequence[float]]] = {
     "useless critic": {"critic/explained_variance": [-0.5] * 40},
     "calls fail": {"agentic/malformed_call_fraction": [0.8] * 40},
     "never ends": {"env/lake/env_ended_mean": [0.0] * 40},
+    "only costs": {
+        "rollout/reward_mean": [-0.07, -0.04, -0.02] + [0.0] * 37,
+        "rollout/reward_min": [-1.0] * 3 + [0.0] * 37,
+        "rollout/reward_max": [0.0] * 40,
+        "rollout/group_equal_rewards_fraction": [0.6, 0.7, 0.8] + [1.0] * 37,
+        "actor/grad_norm": [0.4, 0.3, 0.2] + [0.0] * 37,
+    },
+    "prompts cut": {"rollout/prompt_length_mean": [16.0] * 40},
+    "other reference": {"actor/kl_loss": [5.5, 5.0, 4.0] + [0.1] * 37, "actor/approx_kl": [0.0] * 40},
+    "training earns less": {
+        "rollout/reward_mean": [min(0.3, 0.02 * at) for at in range(40)],
+        "rollout/group_equal_rewards_fraction": [0.5] * 40,
+        "val/reward_mean": [0.05 * min(18, at) for at in range(40)],
+    },
+    "same rows": {"val/reward_mean": [0.3 + 0.01 * at for at in range(40)]},
     "memory grows": {"memory/actor_train_host_bytes": [1e9 * 1.02**at for at in range(80)]},
     "flat": {"rollout/reward_mean": FLAT},
 }
@@ -98,14 +113,23 @@ ON_ROWS: dict[str, Mapping[str, Sequence[float]]] = {
         "train/nll_chosen_mean": [0.5 * 1.1**at for at in range(40)],
     },
     "overfit": {"train/nll_mean": [2 - 0.04 * at for at in range(40)], "val/nll_mean": [2.0, 1.5, 1.7, 1.9]},
+    "same teacher": {"train/divergence_mean": [0.0, 0.0002, 0.3] + [0.05] * 37},
     "exchanged": {"train/accuracy": [0.9] * 40, "val/accuracy": [0.5, 0.1], "val/loss": [0.7, 1.0, 2.0]},
     "chance": {"train/loss": [0.7 - 0.001 * at for at in range(60)], "train/accuracy": [0.5] * 60},
 }
 
 
+KEYS: dict[str, Mapping[str, Any]] = {
+    "prompts cut": {"prompt_length": 16, "actor_train": {"data_args": {"truncation": "left"}}},
+    "same rows": {role: {"data_args": {"file_name": ["a.jsonl"]}} for role in ("actor_train", "validation")},
+}
+
+
 @pytest.mark.parametrize("label", PLANTED)
 def test_a_planted_fault_of_a_reward_run_has_its_label(label: str) -> None:
-    assert verdict(run_of(PLANTED[label])).label == label
+    run = run_of(PLANTED[label])
+    run.config = CONFIG | KEYS.get(label, {})
+    assert verdict(run).label == label
 
 
 @pytest.mark.parametrize("label", ON_ROWS)
@@ -180,6 +204,42 @@ def test_a_recorded_run_has_its_label_and_the_planted_cause_is_the_first(name: s
     assert bool(result.symptoms) == bool(run["cause"])
     if run["cause"]:
         assert result.symptoms[0].diagnosis.causes[0].key == run["cause"]
+
+
+ALL_EQUAL = {"rollout/group_equal_rewards_fraction": [1.0] * 40, "actor/grad_norm": [0.0] * 40}
+NO_GOAL = {"rollout/reward_mean": [0.0] * 40, "rollout/reward_max": [0.0] * 40, "env/lake/env_ended_mean": [0.01] * 40}
+
+
+@pytest.mark.parametrize(
+    ("planted", "keys", "first"),
+    [
+        (ALL_EQUAL | {"rollout/reward_mean": FLAT}, {"actor_infer": {"generating_args": {"top_k": 1}}}, "top_k"),
+        (ALL_EQUAL | {"rollout/reward_mean": FLAT}, {"rollout_batch_size": 1}, "rollout_batch_size"),
+        (PLANTED["answers cut"], {"actor_infer": {"generating_args": {"ignore_eos": True}}}, "ignore_eos"),
+        (PLANTED["much clipped"], {"pg_clip": 1e-5}, "pg_clip"),
+        (PLANTED["much clipped"], {"pg_clip": 3e-4, "pg_variant": "gspo"}, "learning_rate"),
+        (PLANTED["useless critic"], {"critic": {"training_args": {"learning_rate": 1e-9}}}, "critic.training_args"),
+        (NO_GOAL | {"env/lake/action_is_valid_mean": [0.99] * 40}, {"custom_envs": {"lake": {}}}, "lake.max_steps"),
+        (NO_GOAL | {"env/lake/action_is_valid_mean": [0.0] * 40}, {"custom_envs": {"lake": {}}}, "max_tokens_per_step"),
+        (
+            {"rollout/staleness_mean": [10.0] * 40, "actor/is_weight_clip_fraction": [0.1] * 40},
+            {},
+            "async_generation_ratio",
+        ),
+    ],
+)
+def test_what_is_odd_in_the_configuration_or_seen_in_metrics_is_suspected_first(
+    planted: Mapping[str, Sequence[float]], keys: Mapping[str, Any], first: str
+) -> None:
+    run = run_of(planted)
+    run.config = CONFIG | keys
+    assert first in verdict(run).symptoms[0].diagnosis.causes[0].key
+
+
+def test_the_entropy_of_the_few_rows_that_are_computed_is_no_sign_of_a_collapse() -> None:
+    poor = {"rollout/reward_mean": [0.0] * 39 + [0.01], "actor/entropy_mean": [0.2, 0.7, 0.3, 1.2] * 10}
+    assert verdict(run_of(poor)).label == "collapsed"
+    assert verdict(run_of({**poor, "actor/skipped_fraction": [0.99] * 40})).label != "collapsed"
 
 
 def test_a_number_that_is_finite_again_is_no_fault_and_a_noisy_loss_does_not_rise() -> None:
