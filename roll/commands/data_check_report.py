@@ -31,7 +31,6 @@ from roll.datasets.shown import named_columns
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.usual_columns import USUAL_COLUMNS
 from roll.errors import ConfigError
-from roll.features.operators.texts import normalised
 from roll.models.tokenizer import load_tokenizer
 from roll.models.vision.files import vision_of
 from roll.pipeline.dpo.dpo_config import DPOConfig
@@ -198,7 +197,6 @@ ARGS = (
 )  # fmt: skip
 COLUMNS = ("prompt_key", "query_key", "response_key", "system_key", "tools_key", "chosen_key", "rejected_key")
 MOST_PROBLEMS = 8
-MOST_PLACES = 5
 MOST_SHOWN = 4000  # characters of a row
 
 
@@ -219,10 +217,10 @@ def report(options: argparse.Namespace) -> Iterator[str]:
     kind = kind_of(pipeline, inputs, tags, vision)
     yield f"Read as {kind.what}{'' if options.pipeline else ', by the columns of the first row; --for says otherwise'}"
     readable, problems = _read(rows, kind)
-    yield from (f"  {line}" for line in _about(readable, inputs.args, kind, tags))
-    yield from (f"  {line}" for line in _unread_lines(rows, kind))
-    yield from _length_lines(readable)
-    yield from _duplicate_lines(readable)
+    if pipeline == "rlvr" and tags:
+        counts = Counter(str(tag_of(entry.row, inputs.args.tag)) for entry in readable)
+        yield f"  {inputs.args.tag}: " + ", ".join(f"{tag} {count}" for tag, count in counts.most_common())
+    yield from _unread_lines(rows, kind)
     tokenizer = None if options.tokenizer is None else load_tokenizer(gguf_folder(options.tokenizer), "--tokenizer")
     if readable:
         yield from _shown_lines(readable[0], kind, tokenizer)
@@ -320,53 +318,11 @@ def _read(rows: Sequence[Row], kind: Kind) -> tuple[list[_Readable], list[str]]:
     return readable, [*problems, *([f"and {rest} more kinds of problems"] if rest > 0 else [])]
 
 
-def _about(readable: Sequence[_Readable], args: DataArgs, kind: Kind, tags: Sequence[str]) -> Iterator[str]:
-    """Describe how a run of this kind uses the columns beside the texts."""
-    if kind.pipeline != "rlvr":
-        return
-    truths = sum(entry.row.value(args.ground_truth) not in (None, "") for entry in readable)
-    yield f"{args.ground_truth} (most rewards compare with it): {truths} of {len(readable)} rows"
-    if tags:
-        counts = Counter(str(tag_of(entry.row, args.tag)) for entry in readable)
-        yield f"{args.tag}: " + ", ".join(f"{tag} {count}" for tag, count in counts.most_common())
-    else:
-        yield f"no column {args.tag}: all rows belong to the run's only domain"
-
-
-def _length_lines(readable: Sequence[_Readable]) -> Iterator[str]:
-    if not readable:
-        return
-    parts: dict[str, list[int]] = {"prompt": [len(entry.texts.prompt) for entry in readable]}
-    most = max(len(entry.texts.responses) for entry in readable)
-    names = ("chosen", "rejected") if most == 2 else ("answer",)
-    for place in range(most):
-        parts[names[place]] = [len(entry.texts.responses[place]) for entry in readable]
-    yield "Lengths in characters"
-    yield from (f"  {line}" for line in table(_statistics(parts)))
-
-
 def _statistics(parts: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     yield "", "shortest", "median", "95 %", "longest"
     for name, lengths in parts.items():
         cuts = np.percentile(np.asarray(lengths), (0, 50, 95, 100), method="higher")
         yield name, *(str(int(cut)) for cut in cuts)
-
-
-def _duplicate_lines(readable: Sequence[_Readable]) -> Iterator[str]:
-    yield "Duplicates"
-    for name, texts in (
-        ("prompts", [entry.texts.prompt for entry in readable]),
-        ("whole rows", ["\n".join([entry.texts.prompt, *entry.texts.responses]) for entry in readable]),
-    ):
-        if name == "whole rows" and not any(entry.texts.responses for entry in readable):
-            continue
-        seen: set[str] = set()
-        again: list[str] = []
-        for entry, text in zip(readable, map(normalised, texts), strict=True):
-            again += [entry.row.short_place] if text in seen else []
-            seen.add(text)
-        places = f": {', '.join(again[:MOST_PLACES])}{' ...' if len(again) > MOST_PLACES else ''}" if again else ""
-        yield f"  {name} that an earlier row has too: {len(again)}{places}"
 
 
 def _unread_lines(rows: Sequence[Row], kind: Kind) -> Iterator[str]:
@@ -375,12 +331,7 @@ def _unread_lines(rows: Sequence[Row], kind: Kind) -> Iterator[str]:
     filled = dict.fromkeys(str(name) for row in rows for name in row.values if row.values[name] not in _NOTHING)
     if unread := [name for name in filled if name not in read]:
         may = " (rewards and operators may)" if kind.pipeline == "rlvr" else ""
-        yield f"columns that are not read{may}: {', '.join(unread)}"
-        if kind.pipeline != "rlvr":
-            yield (
-                "  prompt_key, query_key, response_key, system_key, tools_key and similar keys name the columns that "
-                "are read"
-            )
+        yield f"  columns that are not read{may}: {', '.join(unread)}"
 
 
 _NOTHING: tuple[object, ...] = (None, "", [], {})

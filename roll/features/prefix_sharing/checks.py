@@ -14,7 +14,6 @@ from roll.configs.tables.features import FeaturePlugin
 from roll.platforms.table import PLATFORMS, machine_platform
 
 if TYPE_CHECKING:
-    from roll.configs.plan.batch_plan import BatchPlan
     from roll.configs.plan.run_plan import RunPlan
     from roll.configs.sections.cluster import WorkerConfig
     from roll.configs.sections.run import RunConfig
@@ -60,9 +59,7 @@ def obstacles(worker: WorkerConfig, learns: bool) -> Mapping[str, str]:
 
 
 def tree_rows(config: RunConfig, plan: RunPlan, models: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
-    """Say which roles share prefixes, and how much that saves."""
-    from roll.configs.plan.batch_plan import BatchPlan  # a rank imports this module for `obstacles`
-
+    """Say which roles share prefixes."""
     platform = machine_platform() if config.platform == "auto" else PLATFORMS[config.platform]
     for role, worker in config.model_roles.items():
         if not worker.shares_prefixes or role not in {*plan.trains, *plan.scoring}:
@@ -83,30 +80,7 @@ def tree_rows(config: RunConfig, plan: RunPlan, models: Mapping[str, Mapping[str
         if_it_can = " if the model allows it" * is_open
         once = f", common prefixes of rows in a micro batch are computed once{if_it_can}"
         how = f"; off here: {reasons[0]}" if reasons else once
-        saved = "" if reasons or not isinstance(plan, BatchPlan) else _saved(plan, role, worker)
-        yield "prefix sharing", f"{role}: {worker.use_prefix_sharing}{how}{saved}"
-
-
-def _saved(plan: BatchPlan, role: str, worker: WorkerConfig) -> str:
-    """Example: ", 4.5 x fewer tokens for 8 rows of 64 behind a prompt of 512", at the lengths of the YAML. Shorter
-    responses, and the histories of episodes, save more. Empty where a micro batch holds one row of a group."""
-    train, prompt, response = plan.trains.get(role), plan.prompt_length, plan.response_length
-    if train is None:
-        dynamic, most, rows = worker.use_dynamic_batching_in_infer, worker.max_tokens_per_microbatch_in_infer, None
-        packed, at_once = worker.packed_tokens_in_infer, worker.infer_batch_size
-    else:
-        dynamic, most = worker.use_dynamic_batching_in_train, worker.max_tokens_per_microbatch_in_train
-        packed, at_once = worker.packed_tokens_in_train, train.micro_batch_size
-        rows = train.micro_batch_size * train.accumulation  # of an update, on a rank
-    most_tokens = most if dynamic else packed
-    fits = max(1, (most_tokens - prompt) // response) if most_tokens else at_once
-    size = min(plan.group_size, fits, rows or fits)
-    if size < 2:
-        return ""
-    factor = size * (prompt + response) / (prompt + size * response)
-    for_rows = f"{size} rows of {response} behind a prompt of {prompt}"
-    beside = "; attention is computed for every row (exact_log_probs)" * plan.exact
-    return f", {factor:.1f} x fewer tokens for {for_rows}{beside}"
+        yield "prefix sharing", f"{role}: {worker.use_prefix_sharing}{how}"
 
 
 PLUGIN = FeaturePlugin(
