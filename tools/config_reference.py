@@ -89,7 +89,6 @@ PARTS: Mapping[str, tuple[str, tuple[tuple[str, str], ...]]] = {
             ("args of the operator length", "roll.configs.sections.operators:LengthArgs"),
             ("args of the operator pass_rate", "roll.configs.sections.operators:PassRateArgs"),
             ("args of the operator contamination", "roll.configs.sections.operators:ContaminationArgs"),
-            ("args of the operator quality", "roll.configs.sections.operators:QualityArgs"),
             ("args of the operators data_juicer:NAME", "roll.configs.sections.operators:DataJuicerArgs"),
         ),
     ),

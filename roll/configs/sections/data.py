@@ -37,7 +37,7 @@ class OperatorConfig(Settings):
 
     name: str = setting(
         ...,
-        "deduplicate, length, pass_rate, contamination or quality; package.module:function of your own; "
+        "deduplicate, length, pass_rate or contamination; package.module:function of your own; "
         "data_juicer:NAME of Data-Juicer's. docs/data.md.",
         min_length=1,
     )

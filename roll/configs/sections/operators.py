@@ -21,14 +21,6 @@ class DeduplicateArgs(Settings):
     """`args` of deduplicate: the first of several rows that say the same stays."""
 
     part: Part = setting("both", PART)
-    similarity: float = setting(
-        1.0,
-        "1: rows whose texts are the same but for case, white space and Unicode's spellings of a letter (NFKC). Less: "
-        "also rows whose sets of n-grams have this Jaccard similarity (shared / all) or more with a row that stays.",
-        gt=0,
-        le=1,
-    )
-    ngram: int = setting(5, "Words of an n-gram, with similarity below 1; a sign is a word of its own.", ge=1)
 
 
 class LengthArgs(Settings):
@@ -72,23 +64,6 @@ class ContaminationArgs(Settings):
     )
 
 
-class QualityArgs(Settings):
-    """`args` of quality: a number that a model, or anything else, gives each row."""
-
-    column: str = setting("quality", "Column with the number, or where the scorer's goes.", min_length=1)
-    scorer: str | None = setting(
-        None,
-        "package.module:function that is called with a list of rows and scorer_args, and gives a number for each. "
-        "Default: the numbers are in the column.",
-        min_length=1,
-    )
-    scorer_args: dict[str, Any] = setting({}, "Further arguments of the scorer, by name.")
-    batch_size: int = setting(64, "Rows of one call of the scorer.", ge=1)
-    min: float | None = setting(None, "The lowest number that stays.")
-    max: float | None = setting(None, "The highest number that stays.")
-    missing: Missing = setting("error", MISSING)
-
-
 class DataJuicerArgs(Settings):
     """`args` of data_juicer:NAME."""
 
@@ -119,7 +94,6 @@ OPERATORS: Mapping[str, Operator] = {
         Operator("length", LengthArgs, "roll.features.operators.bounds:length"),
         Operator("pass_rate", PassRateArgs, "roll.features.operators.bounds:pass_rate", files=("rollouts",)),
         Operator("contamination", ContaminationArgs, "roll.features.operators.texts:contamination", compares=True),
-        Operator("quality", QualityArgs, "roll.features.operators.bounds:quality"),
     )
 }
 _DATA_JUICER = Operator(DATA_JUICER, DataJuicerArgs, "roll.features.operators.checks:run_op")

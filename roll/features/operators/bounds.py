@@ -1,17 +1,16 @@
-"""Rows by a number: how long they are, how often they are solved, how good something finds them."""
+"""Rows by a number: how long they are, and how often they are solved."""
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from zipfile import BadZipFile
 
-from roll.configs.sections.operators import LengthArgs, PassRateArgs, QualityArgs
+from roll.configs.sections.operators import LengthArgs, PassRateArgs
 from roll.errors import ConfigError, describe
 from roll.features.operators.row import Context, OperatorRow, Verdict
 from roll.types.group_codec import read_groups
-from roll.utils.imports import line_of, resolve
 from roll.utils.text import show
 
 
@@ -50,7 +49,7 @@ def pass_rate(rows: Sequence[OperatorRow], args: PassRateArgs, context: Context)
     else:
         solved_rates = rates_of(Path(args.rollouts), args.solved_at, context.key)
         rates, source = [solved_rates.get(row.id) for row in rows], f"{args.rollouts}"
-    return list(_within(rows, rates, args.min, args.max, args.missing, ("pass rate", source), context))
+    return [_within(row, rate, args, source, context) for row, rate in zip(rows, rates, strict=True)]
 
 
 def rates_of(place: Path, solved_at: float, key: str) -> Mapping[str, float]:
@@ -73,63 +72,19 @@ def rates_of(place: Path, solved_at: float, key: str) -> Mapping[str, float]:
     return {task: sum(outcomes) / len(outcomes) for task, outcomes in solved.items() if outcomes}
 
 
-def quality(rows: Sequence[OperatorRow], args: QualityArgs, context: Context) -> list[Verdict]:
-    """Filters rows by quality. With a scorer, its scores are written to the column of the rows that stay."""
-    if args.scorer is None:
-        scores = [row.value(args.column) for row in rows]
-        source = f"column {args.column!r}"
-    else:
-        scores, source = list(_scored(rows, args, args.scorer, context.key)), args.scorer
-    low, high = -math.inf if args.min is None else args.min, math.inf if args.max is None else args.max
-    verdicts = _within(rows, scores, low, high, args.missing, ("quality", source), context)
-    if args.scorer is None:
-        return list(verdicts)
-    known = [None if score is None or score != score else score for score in scores]
-    return [{args.column: score} if said is None else said for said, score in zip(verdicts, known, strict=True)]
-
-
-def _scored(rows: Sequence[OperatorRow], args: QualityArgs, scorer: str, key: str) -> Iterator[Any]:
-    try:
-        score = cast("Callable[..., Sequence[Any]]", resolve(scorer))
-    except ImportError as error:
-        raise ConfigError(f"{key}.args.scorer: {error}") from error
-    for start in range(0, len(rows), args.batch_size):
-        batch = list(rows[start : start + args.batch_size])
-        try:
-            scores = [None if each is None else float(each) for each in score(batch, **args.scorer_args)]
-        except (Exception, SystemExit) as error:
-            text = f"{scorer} raised {describe(error)}{line_of(error, __file__)}"
-            raise ConfigError(f"{key}.args.scorer: {text}, for {len(batch)} rows from {batch[0].where} on.") from error
-        if len(scores) != len(batch):
-            raise ConfigError(f"{key}.args.scorer: {scorer} gave {len(scores)} numbers for {len(batch)} rows.")
-        yield from scores
-
-
-def _within(
-    rows: Sequence[OperatorRow],
-    numbers: Sequence[Any],
-    low: float,
-    high: float,
-    missing: str,
-    names: tuple[str, str],
-    context: Context,
-) -> Iterator[Verdict]:
-    """`names`: what the number is, and where it comes from."""
-    what, source = names
-    for row, number in zip(rows, numbers, strict=True):
-        if isinstance(number, str):  # as CSV has them
-            number = _number(number)
-        if not isinstance(number, int | float) or number != number:  # true is 1, as of KTO's labels
-            if missing == "error":
-                raise ConfigError(
-                    f"{context.key}: {row.where} has no {what}: {source} gives {show(number)}. Set args.missing: keep "
-                    "or drop, or correct it"
-                )
-            yield None if missing == "keep" else f"no {what}"
-        elif number < low:
-            yield f"{what} below {low:g}"
-        else:
-            yield f"{what} above {high:g}" if number > high else None
+def _within(row: OperatorRow, rate: Any, args: PassRateArgs, source: str, context: Context) -> Verdict:
+    if isinstance(rate, str):  # as CSV has them
+        rate = _number(rate)
+    if not isinstance(rate, int | float) or rate != rate:  # true is 1, as of KTO's labels
+        if args.missing == "error":
+            raise ConfigError(
+                f"{context.key}: {row.where} has no pass rate: {source} gives {show(rate)}. Set args.missing: keep or "
+                "drop, or correct it"
+            )
+        return None if args.missing == "keep" else "no pass rate"
+    if rate < args.min:
+        return f"pass rate below {args.min:g}"
+    return f"pass rate above {args.max:g}" if rate > args.max else None
 
 
 def _number(text: str) -> float | None:

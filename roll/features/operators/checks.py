@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, cast
 
-from roll.configs.base import Settings
 from roll.configs.load.validate import validate
 from roll.configs.problems import Problem, did_you_mean
 from roll.configs.sections.algorithm import AlgorithmConfig
@@ -13,9 +12,7 @@ from roll.configs.sections.operators import (
     DATA_JUICER,
     OPERATORS,
     DataJuicerArgs,
-    DeduplicateArgs,
     PassRateArgs,
-    QualityArgs,
     data_juicer_op,
     operator_of,
 )
@@ -85,22 +82,6 @@ def _text(row: OperatorRow, column: str | None, key: str) -> str:
     return value
 
 
-def _unused_arguments(args: Settings) -> Iterator[str]:
-    """Yield arguments that another one leaves without effect, each text to follow the path of `args`."""
-    match args:
-        case DeduplicateArgs(similarity=1):
-            idle, why = {"ngram"}, "with similarity: 1, which compares whole texts"
-        case PassRateArgs(rollouts=None):
-            idle, why = {"solved_at"}, "without rollouts: a column holds the rates themselves"
-        case PassRateArgs():
-            idle, why = {"column"}, "with rollouts, which give the rates"
-        case QualityArgs(scorer=None):
-            idle, why = {"scorer_args", "batch_size"}, "without a scorer"
-        case _:
-            return
-    yield from (f".{name} does nothing {why}. Remove it." for name in sorted(idle & args.model_fields_set))
-
-
 def operator_problems(places: Places) -> Iterator[Problem]:
     """Everything that cannot work, whatever the machine."""
     data_args, learnt, evaluated = places.data_args, places.learnt, places.evaluation
@@ -114,8 +95,10 @@ def operator_problems(places: Places) -> Iterator[Problem]:
             yield Problem(f"{place}.args.{problem.text}", (f"{at}.operators",))
         if checked.config is None:
             continue
-        for text in _unused_arguments(checked.config) if not checked.problems else ():
-            yield Problem(f"{place}.args{text}", (f"{at}.operators",))
+        if isinstance(checked.config, PassRateArgs):
+            idle, why = ("solved_at", "without") if checked.config.rollouts is None else ("column", "with")
+            if idle in checked.config.model_fields_set:
+                yield Problem(f"{place}.args.{idle} does nothing {why} rollouts. Remove it.", (f"{at}.operators",))
         args = checked.config.model_dump()
         low, high = args.get("min"), args.get("max")
         if low is not None and high is not None and low > high:
@@ -142,14 +125,13 @@ def missing_packages(data_args: Mapping[str, DataArgs]) -> Iterator[Problem]:
 def user_function_problems(data_args: Mapping[str, DataArgs]) -> Iterator[str]:
     """Functions of the user's own that cannot be imported."""
     for _, place, entry in _entries(data_args):
-        named = [(place, entry.name)] if operator_of(entry.name) is None else []
-        named += [(f"{place}.args.scorer", str(entry.args["scorer"]))] if entry.args.get("scorer") else []
-        for key, path in named:
-            try:
-                if not callable(resolve(path)):
-                    yield f"{key}: {path} cannot be called."
-            except ImportError as error:
-                yield f"{key}: {error}."
+        if operator_of(entry.name) is not None:
+            continue
+        try:
+            if not callable(resolve(entry.name)):
+                yield f"{place}: {entry.name} cannot be called."
+        except ImportError as error:
+            yield f"{place}: {error}."
 
 
 def _form(at: str, place: str, entry: OperatorConfig) -> Iterator[Problem]:

@@ -1,11 +1,10 @@
 """Rows that say the same: the first of them stays."""
 
-import math
 import random
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -46,11 +45,11 @@ def _grams(row: OperatorRow, part: Part, n: int) -> frozenset[int]:
     return ngrams(normalized_words(row.part(part)), n, row.pictures(part))
 
 
-SAME, NEAR = "the same as an earlier row", "near duplicate of an earlier row"
+SAME = "the same as an earlier row"
 
 
 def deduplicate(rows: Sequence[OperatorRow], args: DeduplicateArgs, context: Context) -> list[Verdict]:
-    """Rows are looked at in their order, and compared with those that stay."""
+    """Marks rows that say the same as one before them."""
     del context
     seen: set[tuple[str, ...]] = set()
     verdicts: list[Verdict] = []
@@ -59,43 +58,7 @@ def deduplicate(rows: Sequence[OperatorRow], args: DeduplicateArgs, context: Con
         texts += row.pictures(args.part)
         verdicts.append(SAME if texts in seen else None)
         seen.add(texts)
-    if args.similarity == 1:
-        return verdicts
-    undecided = [place for place, verdict in enumerate(verdicts) if verdict is None]
-    sets = [_grams(rows[place], args.part, args.ngram) for place in undecided]
-    for place, is_near in zip(undecided, near_duplicates(sets, Fraction(str(args.similarity))), strict=True):
-        if is_near:
-            verdicts[place] = NEAR
     return verdicts
-
-
-def near_duplicates(sets: Sequence[frozenset[int]], similarity: Fraction) -> Iterator[bool]:
-    """Marks near duplicates: for each set in turn, whether its Jaccard similarity (shared / all) to an earlier set that
-    was kept is at least `similarity`. The result is exact: a pair that is not compared cannot reach it. An empty set is
-    never a duplicate.
-
-    Two sets that reach it share at least similarity x the size of the larger one. So, with the elements of both in one
-    order, they share one among the first size - similarity x size + 1 of each (prefix filtering: Chaudhuri, Ganti and
-    Kaushik, A Primitive Operator for Similarity Joins in Data Cleaning, ICDE 2006); rare elements come first.
-    """
-    count = Counter(element for each in sets for element in each)
-    having: dict[int, list[frozenset[int]]] = defaultdict(list)  # those that are kept, by the first of their elements
-    for each in sets:
-        first = sorted(each, key=lambda element: (count[element], element))
-        first = first[: len(first) - math.ceil(similarity * len(first)) + 1]
-        is_near = any(_reach(each, other, similarity) for element in first for other in having.get(element, ()))
-        yield is_near
-        if not is_near:
-            for element in first:
-                having[element].append(each)
-
-
-def _reach(one: frozenset[int], other: frozenset[int], similarity: Fraction) -> bool:
-    least, most = sorted((len(one), len(other)))
-    if least < similarity * most:
-        return False
-    shared = len(one & other)
-    return shared >= similarity * (least + most - shared)
 
 
 # Rows that share words with what the run is evaluated on.

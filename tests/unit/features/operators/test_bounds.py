@@ -1,31 +1,16 @@
-"""Rows by a number: lengths, pass rates, scores."""
+"""Rows by a number: lengths, pass rates."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from roll.configs.sections.operators import LengthArgs, PassRateArgs, QualityArgs
+from roll.configs.sections.operators import LengthArgs, PassRateArgs
 from roll.errors import ConfigError
-from roll.features.operators.bounds import length, pass_rate, quality, rates_of
-from roll.features.operators.row import OperatorRow
+from roll.features.operators.bounds import length, pass_rate, rates_of
 from roll.types.group_codec import RecordedGroup, write_groups
 from roll.types.rollout import Trajectory
 from tests.unit.features.operators.rows import context, rows
-
-OWN = "tests.unit.features.operators.test_bounds"
-CALLS: list[int] = []
-
-
-def by_length(some: Sequence[OperatorRow], factor: float = 1.0) -> list[float]:
-    CALLS.append(len(some))
-    return [factor * len(row.prompt) for row in some]
-
-
-def broken(some: Sequence[OperatorRow]) -> list[float]:
-    raise ValueError("no model")
 
 
 def test_lengths_and_pass_rates_have_bounds() -> None:
@@ -80,17 +65,3 @@ def test_rollouts_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     with pytest.raises(ConfigError, match="holds no rollouts"):
         rates_of(tmp_path / "none", 1.0, "x")
-
-
-def test_a_scorer_is_called_by_batch_and_named_if_it_fails() -> None:
-    CALLS.clear()
-    args = QualityArgs(scorer=f"{OWN}:by_length", scorer_args={"factor": 2}, batch_size=2, min=3, max=7)
-    found = quality(rows("a", "bb", "ccc", "dddd", "ee"), args, context())
-    assert found == ["quality below 3", {"quality": 4.0}, {"quality": 6.0}, "quality above 7", {"quality": 4.0}]
-    assert CALLS == [2, 2, 1]
-    some: list[Any] = [{"prompt": "p", "score": 1}, {"prompt": "p", "score": 3}]
-    assert quality(rows(*some), QualityArgs(column="score", min=2), context()) == ["quality below 2", None]
-    huge = rows({"prompt": "p", "score": 10**400}, {"prompt": "p", "score": -(10**400)})  # no float holds them
-    assert quality(huge, QualityArgs(column="score", min=2), context()) == [None, "quality below 2"]
-    with pytest.raises(ConfigError, match=r"args.scorer: .*:broken raised ValueError: no model \(test_bounds.py, line"):
-        quality(rows("a"), QualityArgs(scorer=f"{OWN}:broken"), context())

@@ -1,13 +1,9 @@
-"""The first of several rows that say the same stays; near ones are found exactly."""
+"""The first of several rows that say the same stays."""
 
-import random
 import unicodedata
-from fractions import Fraction
-
-import pytest
 
 from roll.configs.sections.operators import DeduplicateArgs
-from roll.features.operators.texts import NEAR, SAME, deduplicate, near_duplicates, ngrams, normalised, normalized_words
+from roll.features.operators.texts import SAME, deduplicate, ngrams, normalised, normalized_words
 from tests.unit.features.operators.rows import context, rows
 
 
@@ -35,22 +31,3 @@ def test_texts_are_the_same_but_for_case_space_and_spelling() -> None:
     assert normalized_words("a_第 a\U00020000b") == ["a", "_", "第", "a", "\U00020000", "b"]
     assert len(ngrams(["a", "b", "c", "d"], 3)) == 2
     assert ngrams(["a", "b"], 3) == ngrams(["a", "b"], 2) and not ngrams([], 3)
-    # Word 1-grams: {a b c d e} and {a b c d f} share 4 of 6.
-    texts = rows("a b c d e", "a b c d f", "v w x y z")
-    args = DeduplicateArgs(similarity=0.6, ngram=1)
-    assert deduplicate(texts, args, context()) == [None, NEAR, None]
-    assert deduplicate(texts, args.model_copy(update={"similarity": 0.7}), context()) == [None, None, None]
-
-
-@pytest.mark.parametrize("similarity", ["0.1", "0.3", "0.5", "2/3", "0.8", "1"])
-def test_what_is_near_is_what_comparing_all_with_all_finds(similarity: str) -> None:
-    """An independent quadratic loop over random sets: the prefixes leave out nothing that reaches the bound."""
-    random_ = random.Random(similarity)
-    sets = [frozenset(random_.choices(range(12), k=random_.randint(0, 10))) for _ in range(300)]
-    bound, kept, expected = Fraction(similarity), [], []
-    for each in sets:
-        reaches = any(each and Fraction(len(each & other), len(each | other)) >= bound for other in kept)
-        expected.append(reaches)
-        kept += [] if reaches else [each]
-    assert 0 < sum(expected) < 300
-    assert list(near_duplicates(sets, bound)) == expected

@@ -8,10 +8,8 @@ import pytest
 import yaml
 
 from roll.configs.sections.data import DataArgs
-from roll.configs.sections.operators import QualityArgs
 from roll.datasets.chosen_rows import Places
 from roll.errors import ConfigError
-from roll.features.operators.bounds import quality
 from roll.features.operators.checks import operator_problems, user_function_problems
 from roll.features.operators.row import Chosen, Context, OperatorRow, apply, run_chain
 from tests.helpers.cases import cases
@@ -128,10 +126,10 @@ def test_operators_are_checked_against_the_run() -> None:
     assert f"{TRAIN} is what is compared with them" in found("contamination", at=VAL)[0]
     (problem,) = problems({"actor_train.data_args.operators": [entry("length", maxx=3)]})
     assert problem.startswith("actor_train.data_args.operators[0].args.maxx: unknown key")
-    args = DataArgs.model_validate({"operators": ["json:dumps", "json:nothing", entry("quality", scorer="nowhere:f")]})
+    args = DataArgs.model_validate({"operators": ["json:dumps", "json:nothing", "nowhere:f"]})
     first, second = user_function_problems({"x": args})
     assert first.startswith("x.operators[1]: json:nothing: json has no nothing")
-    assert second.startswith("x.operators[2].args.scorer: nowhere:f: importing nowhere failed")
+    assert second.startswith("x.operators[2]: nowhere:f: importing nowhere failed")
 
 
 @cases("operator, said")
@@ -146,7 +144,7 @@ def test_what_would_be_ignored_is_refused(operator: Any, said: str) -> None:
     assert problem.startswith(f"{TRAIN}.operators[0].args{said}"), problem
 
 
-def test_the_yaml_has_no_problems_and_the_functions_choose_and_score(tmp_path: Path) -> None:
+def test_the_yaml_has_no_problems_and_the_function_chooses(tmp_path: Path) -> None:
     page = (DOCS / "data.md").read_text(encoding="utf-8")
     shown = page.split("## Operators\n")[1].split("\n\n`operators`")[0]
     args = DataArgs.model_validate(yaml.safe_load(shown)["actor_train"]["data_args"])
@@ -159,5 +157,3 @@ def test_the_yaml_has_no_problems_and_the_functions_choose_and_score(tmp_path: P
         some = rows("see https://a.b", "2+2")
         chosen = run_chain(some, own, "x", lambda at, op: Context(at, op, context().count_tokens, dict))
         assert chosen.rows == (1,) and chosen.steps[0].why == "1 has links"
-        scores = quality(some, QualityArgs(scorer="my_operators:length_score"), context())
-        assert scores == [{"quality": 1 / 15}, {"quality": 1 / 3}]
