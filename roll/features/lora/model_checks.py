@@ -10,7 +10,6 @@ from roll.configs.memory.trained import (
     Experts,
     adapted,
     ends_with,
-    is_frozen,
     is_stacked,
     is_target,
     linear,
@@ -36,7 +35,7 @@ EXPERTS_WITHOUT_DOWN = (
 )
 _OUT_PROJ = "out_proj"
 _TIED = ("embed_tokens", "lm_head")
-_ONE_PARAMETER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("w1", "w3"))  # in Megatron
+_ONE_MATRIX = (("gate_proj", "up_proj"), ("w1", "w3"))  # of experts
 _DOWN = {"up_proj": "down_proj", "w3": "w2"}
 
 
@@ -82,14 +81,6 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
         yield Problem(f"{rslora}: {EXPERTS_AND_RSLORA}.", (rslora, key))
     if not unknown:
         yield from _expert_problems(chosen, set(layers), files, args, key, experts)
-    named = [weight for weight in weights if is_target(weight, args.lora_target, experts)]
-    if named and not chosen:
-        is_free = any(not is_frozen(weight, args.frozen_prefixes) for weight in named)
-        name = "additional_target" if is_free else "freeze_module_prefix"
-        other = f"{choice.role.name}.model_args.{name}"
-        value = getattr(args, name)
-        value = value if isinstance(value, str) else ", ".join(value)
-        yield Problem(f"{other}: {value} leaves no layer that {key} could name.", (other, key))
     modules = modules_of(shape)
     at = f"{choice.role.name}.model_args.additional_target"
     if experts != "linear":
@@ -99,7 +90,6 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
     layer_names = {w.name.rpartition(".")[0] for w in shape.weights if w.name.endswith((".weight", ".bias"))}
     modules = [renamed(module, files) for module in modules if module in layer_names]
     yield from _in_full_problems(modules, shape.ties_head, args, at, "weights of its own")
-    yield from _part_problems(modules, args, at)
 
 
 def _experts(choice: Choice) -> Experts:
@@ -116,13 +106,7 @@ def _expert_problems(
     beside them."""
     of_experts = [weight for weight in chosen if weight.cut == "expert"]
     names = [renamed(weight.name.removesuffix(".weight"), files) for weight in of_experts]
-    for weight in of_experts:
-        numbers = [_expert_of(word) for word in args.lora_target if is_target(weight, (word,), experts)]
-        if None not in numbers and len(set(numbers)) < weight.count:
-            text = f"{key}: {', '.join(args.lora_target)} names {len(set(numbers))} of {weight.count} experts"
-            yield Problem(f"{text}, and peft reads adapters of all alone. Name them without a number.", (key,))
-            return
-    for partners in _ONE_PARAMETER[1:]:
+    for partners in _ONE_MATRIX:
         for layer in names:
             last = layer.rpartition(".")[2]
             if last in partners and any(
@@ -141,12 +125,6 @@ def _expert_problems(
         yield Problem(f"{text} o_proj.", (key,))
 
 
-def _expert_of(word: str) -> str | None:
-    """The number of the expert that a target names; None: it names all of them. Example: experts.7.w1 -> 7."""
-    number = f".{word}".split(".")[-2]
-    return number if number.isdigit() else None
-
-
 def _in_full_problems(
     modules: Sequence[str], ties_head: bool, args: ModelArgs, key: str, what: str = "weights"
 ) -> Iterator[Problem]:
@@ -155,23 +133,6 @@ def _in_full_problems(
         if ties_head and word.rpartition(".")[2] in _TIED:
             text = f"{key}: {word}: embedding and head are one weight in this model (tie_word_embeddings); this would"
             yield Problem(f"{text} make two of it. Remove it.", (key,))
-        elif not (named := [module for module in modules if ends_with(module, word)]):
+        elif not any(ends_with(module, word) for module in modules):
             there = ", ".join(sorted({name for module in modules if not (name := module.rpartition(".")[2]).isdigit()}))
             yield Problem(f"{key}: no module of the model that has {what} is named {word}. It has {there}.", (key,))
-        elif all(f"{module}.weight".startswith(args.frozen_prefixes) for module in named):
-            frozen = key.replace("additional_target", "freeze_module_prefix")
-            text = f"{frozen}: {args.freeze_module_prefix} leaves no module that {key}: {word} names"
-            yield Problem(f"{text}. Remove one of them.", (frozen, key))
-
-
-def _part_problems(modules: Sequence[str], args: ModelArgs, key: str) -> Iterator[Problem]:
-    """Checks modules that Megatron joins into one parameter. It trains all of them or none."""
-    there = set(modules)
-    free = [module for module in modules if not f"{module}.weight".startswith(args.frozen_prefixes)]
-    chosen = {module for module in free if any(ends_with(module, word) for word in args.additional_target)}
-    for partners in _ONE_PARAMETER:
-        named = ((module, last) for module in chosen if (last := module.rpartition(".")[2]) in partners)
-        others = (module.removesuffix(last) + other for module, last in named for other in partners)
-        if any(other in there and other not in chosen for other in others):
-            text = f"{key}: {', '.join(partners)} are one parameter in Megatron, of which only a part is named"
-            yield Problem(f"{text}. Name all of them, or none.", (key,))

@@ -181,7 +181,7 @@ def test_experts_are_linear_layers_of_megatron(target: str) -> None:
 MIXTRAL = {"model_type": "mixtral", "num_local_experts": 8}
 GPT_OSS = {"model_type": "gpt_oss", "num_local_experts": 8}
 WHERE = "actor_train.model_args."
-LACKS, PART = "no module of the model that has weights", "are one parameter in Megatron, of which only a part is named"
+LACKS = "no module of the model that has weights"
 
 
 @pytest.mark.parametrize(
@@ -189,22 +189,13 @@ LACKS, PART = "no module of the model that has weights", "are one parameter in M
     [
         ({}, {"lora_target": "gate_proj"}, "lora_target: gate_proj and up_proj of experts are one matrix, and gate_pr"),
         ({}, {"lora_target": "gate_proj, up_proj, o_proj"}, f"gate_proj, up_proj, o_proj {EXPERTS_WITHOUT_DOWN}."),
-        ({}, {"lora_target": "experts.7.down_proj"}, "lora_target: experts.7.down_proj names 1 of 128 experts, and p"),
-        ({}, {"lora_target": [f"experts.{number}.down_proj" for number in range(128)]}, None),
         ({}, {"lora_target": "experts.gate_proj"}, "lora_target: no linear layer of the model is named experts.g"),
-        (MIXTRAL, {"lora_target": "block_sparse_moe.experts.7.w1, w2"}, "names 1 of 128 experts, and peft reads "),
-        (MIXTRAL, {"lora_target": "block_sparse_moe.experts.7.w2, w2"}, None),
         (MIXTRAL, {"lora_target": "w1, o_proj"}, "w1 and w3 of experts are one matrix, and w1, o_proj names a part"),
         (MIXTRAL, {"lora_target": "gate_proj"}, "gate_proj. It has k_proj, o_proj, q_proj, v_proj, w1, "),
         ({}, {"lora_target": "lm_head"}, "lora_target: no linear layer of the model is named lm_head."),
         (GPT_OSS, {"additional_target": "self_attn"}, f"{LACKS} of its own is named self_attn."),
-        (GPT_OSS, {"additional_target": "experts.3"}, f"{LACKS} of its own is named experts.3."),
         (MIXTRAL, {"additional_target": "block_sparse_moe.gate"}, None),
-        (MIXTRAL, {"additional_target": "mlp.gate"}, f"{LACKS} of its own is named mlp.gate."),
         ({}, {"additional_target": "mlp"}, f"{LACKS} of its own is named mlp."),
-        ({}, {"additional_target": "k_proj"}, f"additional_target: q_proj, k_proj, v_proj {PART}. Name all"),
-        ({}, {"additional_target": "gate_proj, up_proj, q_proj"}, f"additional_target: q_proj, k_proj, v_proj {PART}"),
-        ({}, {"additional_target": "layers.3.self_attn.q_proj, k_proj, v_proj"}, PART),
         ({}, {"additional_target": "q_proj, k_proj, v_proj, o_proj, gate, norm"}, None),
     ],
     ids=str,
