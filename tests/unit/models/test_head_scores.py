@@ -105,17 +105,6 @@ def test_everything_and_its_gradients_are_those_of_whole_logits_in_float64(
         close(mine.grad, theirs.grad)
 
 
-@pytest.mark.parametrize("name", ["log_probs", "entropy"])
-def test_each_number_alone_has_its_own_gradient(name: str) -> None:
-    case, exact = Case(torch.float64), Case(torch.float64)
-    ask = HeadRequest(4 * N, LogitTransform(0.7), entropy=True, top_k=3)
-    for made, found in ((case, case.fused(ask)), (exact, exact.dense(ask))):
-        (getattr(found, name) ** 2).sum().backward()
-        assert made.hidden.grad is not None and made.hidden.grad.any()
-    for mine, theirs in zip(case.leaves, exact.leaves, strict=True):
-        DOUBLE(mine.grad, theirs.grad)
-
-
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_tokens_that_a_bias_rules_out_have_no_part_in_entropy_or_gradients(
@@ -284,17 +273,3 @@ def test_tiles_are_as_wide_as_fits_and_a_multiple(elements: int, multiple: int, 
 def test_tiles_suit_the_device(given: int | None, kind: str, size: list[int]) -> None:
     request = HeadRequest.on(kind, given)
     assert [request.tile_elements, request.multiple] == size
-
-
-def test_tiles_of_a_multiple_of_columns_say_the_same() -> None:
-    """With a width that does not divide the vocabulary, in both passes."""
-    torch.manual_seed(3)
-    states, weight = torch.randn(6, 5, requires_grad=True), torch.randn(50, 5, requires_grad=True)
-    targets = torch.arange(6)
-    results = []
-    for ask in (HeadRequest(10**6), HeadRequest(6 * 23, multiple=8)):
-        assert ask.columns(6) in (10**6 // 6, 16)
-        log_probs = head_scores([Product(states, weight)], None, targets, ask).log_probs
-        results.append([log_probs.detach(), *torch.autograd.grad(log_probs.sum(), (states, weight))])
-    for whole, tiled in zip(*results, strict=True):
-        torch.testing.assert_close(tiled, whole, rtol=1e-5, atol=1e-6)

@@ -11,7 +11,7 @@ import torch
 
 from roll.models.sequences import packed_attention
 from roll.models.sequences import tree_attention as subject
-from roll.models.sequences.tree_attention import Call, TreeParts
+from roll.models.sequences.tree_attention import TreeParts
 from roll.platforms.table import CUDA
 from roll.types.forest import forest_of
 from tests.unit.models.test_tree_attention import CPU, chain, errors
@@ -270,36 +270,6 @@ def test_parts_by_level_are_the_pairs_of_parts_by_node() -> None:
         )
 
 
-@pytest.mark.parametrize(
-    "fault",
-    ["own part not causal", "a level is lost", "log-sum-exps of other queries", "keys of the first node", "own output"],
-)
-def test_faults_of_levels_show(fault: str, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is off by far more than rounding: a wrong mask, a merge without a level, results that go to other tokens, a
-    gather of other keys, a backward pass by the output of the part alone."""
-    right = KERNELS[kernel]
-    monkeypatch.setattr(subject, "_COPIES_PER_LEVEL", 0)
-
-    def forward(query: Any, key: Any, value: Any, call: Call, scale: float) -> tuple[Any, Any]:
-        if fault == "keys of the first node" and not call.is_causal:
-            key = key[:1].expand_as(key).contiguous()
-        if fault == "own part not causal" and call.is_causal:
-            part = call.part._replace(is_causal=False)
-            call = Call(part, call.device)
-        out, lse = right.forward(query, key, value, call, scale)
-        if fault == "a level is lost" and not call.is_causal:
-            lse = lse - 100
-        return out, lse.roll(1, 1) if fault == "log-sum-exps of other queries" else lse
-
-    def backward(gradient: Any, query: Any, key: Any, value: Any, out: Any, lse: Any, call: Call, scale: float) -> Any:
-        if fault == "own output":
-            out, lse = right.forward(query, key, value, call, scale)
-        return right.backward(gradient, query, key, value, out, lse, call, scale)
-
-    monkeypatch.setattr(subject, "kernel_for", lambda query, width: subject.Kernel(forward, backward, True, 8))
-    assert max(errors(chain(3), torch.float64)) > 1e-2
-
-
 @pytest.mark.parametrize(("dtype", "width", "name"), [("float32", 64, "efficient"), ("bfloat16", 64, "flash")])
 def test_torchs_kernels_take_what_they_are_given(dtype: str, width: int, name: str) -> None:
     """By their shapes alone, on no device: names and order of the arguments, and the shape of the log-sum-exps."""
@@ -315,15 +285,6 @@ def test_torchs_kernels_take_what_they_are_given(dtype: str, width: int, name: s
     if name == "flash":  # torch's stand-in for the other one lacks an argument
         pulls = KERNELS[name].backward(out, query, key, value, out, lse, call, 0.5)
         assert [pull.shape for pull in pulls] == [query.shape, key.shape, value.shape]
-
-
-def test_the_efficient_kernels_backward_pass_has_the_arguments_that_it_is_given() -> None:
-    given = [part for part in subject._EFFICIENT_BACKWARD.default._schema.arguments if not part.kwarg_only]
-    assert [part.name for part in given] == [
-        "grad_out_", "query", "key", "value", "bias", "out", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q",
-        "max_seqlen_k", "logsumexp", "dropout_p", "philox_seed", "philox_offset", "custom_mask_type",
-        "bias_requires_grad",
-    ]  # fmt: skip
 
 
 def test_wide_heads_are_not_for_flash() -> None:

@@ -1,7 +1,5 @@
 """Rows that share prefixes as one tree against the same rows as a pack: numbers and gradients of whole models."""
 
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -201,49 +199,3 @@ def test_numbers_of_tokens_and_rows_of_a_tree_are_those_of_rows(head: Any, tmp_p
     torch.testing.assert_close(got, want, rtol=0, atol=1e-5)
     for a, b in zip(gradients(model, got.sum()), gradients(model, want.sum()), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-5 * max(1.0, float(b.abs().max())))
-
-
-FAULTS: dict[str, Callable[[Tree, int], Tree]] = {
-    "sibling seen": lambda tree, node: with_forest(tree, end=plus_one(tree.forest.end, node)),
-    "branch lost": lambda tree, node: replace(tree, all_places=without_branch(tree, node)),
-    "descendants lost": lambda tree, node: with_forest(tree, end=tree.forest.start[1:]),
-    "ancestors lost": lambda tree, node: with_forest(tree, level=tree.forest.level * 0),
-    "position of a branch": lambda tree, node: replace(
-        tree, position_ids=tree.position_ids + (torch.arange(len(tree.source)) >= int(tree.forest.start[node])).long()
-    ),
-    "place": lambda tree, node: replace(tree, all_places=(tree.all_places + 1).clamp(max=len(tree.source) - 1)),
-}  # fmt: skip
-
-
-def plus_one(ends: np.ndarray, node: int) -> np.ndarray:
-    return ends + (np.arange(len(ends)) == node)
-
-
-def without_branch(tree: Tree, node: int) -> torch.Tensor:
-    """Places that end in the first branch beside this one, where they were in this one."""
-    start, stop = int(tree.forest.start[node]), int(tree.forest.end[node])
-    inside = (tree.all_places >= start) & (tree.all_places < stop)
-    return torch.where(inside, (tree.all_places - start + stop).clamp(max=len(tree.source) - 1), tree.all_places)
-
-
-def with_forest(tree: Tree, **changed: np.ndarray) -> Tree:
-    return replace(tree, forest=replace(tree.forest, **changed))
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_faults_show_in_scores_and_gradients(fault: str, tmp_path: Path) -> None:
-    """The comparisons above would tell: each is off by far more than rounding, in the scores of a pass without
-    gradient, in those of one with it, and in the gradients, as a share of the largest."""
-    model = taking_trees(loaded(saved(TAKEN["full"], tmp_path)))
-    ids, mask = batch()
-    found = tree()
-    wrong = FAULTS[fault](found, int((found.forest.level == 2).argmax()))
-    with torch.no_grad():
-        want, got = (model.module(ids, mask, layout=layout)[0] for layout in (found, wrong))
-    assert not float((got - want).abs().max()) < 1e-3
-    sides = [scores_and_gradients(model, ids, mask, layout) for layout in (found, wrong)]
-    (scores, slopes), (wrong_scores, wrong_slopes) = sides
-    assert not float((scores[0] - wrong_scores[0]).abs().max()) < 1e-3
-    largest = max(float(slope.abs().max()) for slope in slopes)
-    off = max(float((a - b).abs().max()) for a, b in zip(slopes, wrong_slopes, strict=True))
-    assert not off < 1e-3 * largest

@@ -203,12 +203,6 @@ def test_a_model_that_only_scores_has_no_adapters(make_tiny_model_dir: Callable[
     assert model.adapters is None and not [name for name in model.hf_names if "lora" in name]
 
 
-def test_the_plain_name_is_that_of_the_checkpoint() -> None:
-    assert plain_name("model.layers.0.mlp.up_proj.base_layer.weight") == "model.layers.0.mlp.up_proj.weight"
-    assert plain_name("lm_head.modules_to_save.default.weight") == "lm_head.weight"
-    assert plain_name("model.norm.weight") == "model.norm.weight"
-
-
 MIXTURES = {
     "qwen3_moe": {"mlp_only_layers": [0]},
     "qwen2_moe": {},

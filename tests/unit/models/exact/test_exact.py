@@ -3,7 +3,6 @@ values and gradients of the plain model."""
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from transformers import (
 
 from roll.distributed.strategy.hf.exact_decoder import ExactDecoder
 from roll.errors import StrategyError
-from roll.models.exact import attention, experts, sizes
+from roll.models.exact import sizes
 from roll.models.exact.attention import exact_attention, use_exact_attention
 from roll.models.exact.check import check_exact, make_exact
 from roll.models.exact.experts import use_exact_experts
@@ -275,60 +274,6 @@ def test_more_than_two_threads_are_refused() -> None:
         make_exact(LoadedModel(tried.module, tried.model, {}), torch.device("cuda"))  # its weights wait in host memory
     finally:
         torch.set_num_threads(threads)
-
-
-# Faults: each of these must be seen by what the tests above look at.
-
-
-def test_a_block_of_another_size_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = _Tried("qwen2")
-    with torch.no_grad():
-        whole = tried.scores(_ALL)
-        monkeypatch.setattr(attention, "BLOCK", 64)
-        assert tried.differing([0], whole) > 0
-
-
-def test_tiles_of_the_head_of_another_width_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = _Tried("qwen2")
-    with torch.no_grad():
-        whole = tried.scores(_ALL)
-        monkeypatch.setattr(tried.module.head, "form", replace(EXACT_HEAD, columns=100))
-        assert tried.differing(_ALL, whole) > 0
-
-
-def test_products_of_few_rows_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = _Tried("qwen2")
-    with torch.no_grad():
-        whole = tried.scores(_ALL)
-        monkeypatch.setattr(sizes, "multiple_of_tokens", lambda device: 1)
-        monkeypatch.setattr("roll.models.exact.products.multiple_of_tokens", lambda device: 1)
-        assert tried.differing([2], whole) > 0
-
-
-def test_shared_tokens_that_pull_in_every_row_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "_of_asking", lambda part, group: part)
-    with pytest.raises(AssertionError, match="weight"):
-        test_rows_of_a_tree_have_the_bits_and_the_gradients_of_rows_alone("qwen2", torch.float32)
-
-
-def test_experts_of_few_tokens_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What transformers computes: as many rows as tokens chose the expert."""
-    tried = _Tried("qwen3_moe")
-    with torch.no_grad():
-        whole = tried.scores(_ALL)
-        assert tried.differing([1], whole) == 0
-        monkeypatch.setattr(experts, "multiple_of_tokens", lambda device: 1)
-        assert tried.differing([1], whole) > 0
-
-
-def test_neighbours_that_leak_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = _Tried("qwen2")
-    with torch.no_grad():
-        whole = tried.scores(_ALL)
-        of = ExactPass.whole
-        joined = lambda lengths, *rest: of(lengths.sum(keepdims=True), *rest)  # noqa: E731
-        monkeypatch.setattr(ExactPass, "whole", joined)
-        assert tried.differing([1, 2], whole) > 0
 
 
 def test_check_finds_a_model_whose_rows_depend_on_others(monkeypatch: pytest.MonkeyPatch) -> None:

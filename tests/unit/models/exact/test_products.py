@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -132,40 +131,6 @@ def test_the_kernel_multiplies_matrices_of_any_shape() -> None:
     assert done.returncode == 0, done.stderr
 
 
-_COMPILED = """
-import torch, triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from roll.models.exact import kernels
-
-def text(dtype, **known):
-    kernel, tiles = kernels._product, kernels._TILES[dtype]
-    known |= {"has_bias": True, "tile_rows": tiles.rows, "tile_columns": tiles.columns, "step": tiles.step}
-    pointer = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}[dtype]
-    types = {name: pointer if name in ("left", "right", "output", "bias") else "i32" for name in kernel.arg_names}
-    places = {(kernel.arg_names.index(name),): value for name, value in known.items()}
-    source = ASTSource(kernel, types | dict.fromkeys(known, "constexpr"), places)
-    options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
-
-wide = [text(torch.float32), text(torch.float32, right_row=1), text(torch.float32, inner=1, left_row=1, right_column=1)]
-assert len({each.count("fma.rn.f32") for each in wide}) == 1 and not any("tf32" in each for each in wide)
-narrow = [text(torch.bfloat16), text(torch.bfloat16, right_row=1)]
-assert len({each.count("wgmma") for each in narrow}) == 1 and narrow[0].count("wgmma") > 0
-"""
-
-
-def test_the_kernel_compiles_to_the_same_products_for_every_form_of_its_arguments(tmp_path: Path) -> None:
-    """For compute capability 9.0, without such a GPU: whole sums in fp32, not TF32; the tensor cores' sums in bf16."""
-    pytest.importorskip("triton", reason="Triton is not installed")
-    environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path)}
-    environment.pop("TRITON_INTERPRET", None)
-    done = subprocess.run(
-        [sys.executable, "-c", _COMPILED], env=environment, capture_output=True, text=True, timeout=200, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize("kind", _MODELS)
 def test_no_product_of_a_pass_is_left_to_torch(kind: str, kernel: _Kernel) -> None:
     """Whole rows, the head, and tokens beside cached ones; also rotary embeddings: where TF32 is on, they would be
@@ -181,16 +146,6 @@ def test_no_product_of_a_pass_is_left_to_torch(kind: str, kernel: _Kernel) -> No
     with torch.no_grad():
         wanted = _model(kind)[0](ids, mask, layout=Padded(ids, lengths))[0]
     torch.testing.assert_close(found, wanted, rtol=0, atol=2e-5)
-
-
-def test_a_layer_that_computes_otherwise_is_seen(kernel: _Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, model = _model("qwen2")
-    monkeypatch.setattr("roll.models.exact.check.use_exact_products", lambda backbone: None)
-    ids, mask, lengths = _rows()
-    make_exact(LoadedModel(module, model, {}))
-    with torch.no_grad(), kernel.watch():
-        module(ids, mask, layout=ExactRows.of(Pack.scored(ids, lengths)))
-    assert len([other for other in kernel.others if "bmm" not in other]) == 14  # seven of each layer
 
 
 @pytest.mark.parametrize("checkpoints", [False, True], ids=["kept", "checkpointed"])
