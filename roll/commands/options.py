@@ -7,7 +7,7 @@ from roll.configs.tables.presets import PRESETS
 from roll.simulate.options import count, natural
 from roll.utils.text import table
 
-INIT_FILE, INIT_REWARD = "my_run.yaml", "math_rule"
+INIT_FILE, INIT_REWARD, INIT_MODEL = "my_run.yaml", "math_rule", "Qwen/Qwen2.5-0.5B-Instruct"
 MAX_STEPS = 200
 """Number of steps after which check-env ends an episode."""
 _EPILOG = (
@@ -110,21 +110,19 @@ def _may_be_dry(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="the whole plan: devices, batches, choices and memory")
 
 
-_INIT = """roll init [FILE.yaml] [--model MODEL] [--data FILE | --env ENVIRONMENT] [--reward REWARD] [--gpus N]
-    [--prompt COLUMN] [--ground_truth COLUMN] [--force]
-
-Writes a short commented YAML and shows its plan. What no option says is asked for; without a terminal --model and
---data or --env have to be given. Nothing is downloaded. docs/running.md."""
-
-
 def init_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="roll init", usage=_INIT, allow_abbrev=False)
+    text = "Writes a short commented YAML and shows its plan. Nothing is downloaded. docs/running.md."
+    parser = argparse.ArgumentParser(prog="roll init", description=text, allow_abbrev=False)
     parser.add_argument("file", nargs="?", default=INIT_FILE, metavar="FILE.yaml", help=f"default: {INIT_FILE}")
-    parser.add_argument("--model", help="a directory, a GGUF file or a hub id")
+    parser.add_argument(
+        "--model", default=INIT_MODEL, help="a directory, a GGUF file or a hub id; default: %(default)s"
+    )
     parser.add_argument("--data", metavar="FILE", help="prompts and reference answers: a file, or a hub data set")
     parser.add_argument("--env", metavar="ENVIRONMENT", help="an environment for an agent, in the place of data")
     parser.add_argument("--reward", help=f"a name of docs/rewards.md, or module:function; default: {INIT_REWARD}")
-    parser.add_argument("--gpus", metavar="N", help="how many the run takes; default: all of this machine, 0: the CPU")
+    parser.add_argument(
+        "--gpus", type=natural, metavar="N", help="how many the run takes; default: all of this machine, 0: the CPU"
+    )
     parser.add_argument("--prompt", default="", metavar="COLUMN", help="with the prompt; default: by its name")
     parser.add_argument(
         "--ground_truth", default="", metavar="COLUMN", help="with the reference answer; default: by its name"
@@ -133,15 +131,13 @@ def init_parser() -> argparse.ArgumentParser:
     return parser
 
 
-_EVAL = """roll eval CONFIG.yaml [--checkpoint DIR] [--pipeline NAME] [key=value ...]
-
-Runs the YAML with mode: bench: its validation and eval_sets are run with the model of actor_infer, or with the policy
-of a checkpoint (a directory step_000050, or `true` for the newest of the run). Nothing is trained. The figures are
-those that the run itself would report for these weights; they go to <output_dir>/bench. docs/modes.md."""
-
-
 def eval_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="roll eval", usage=_EVAL, allow_abbrev=False)
+    text = (
+        "Runs the YAML with mode: bench: its validation and eval_sets are run with the model of actor_infer, or with "
+        "the policy of a checkpoint. Nothing is trained. The figures are those that the run itself would report for "
+        "these weights; they go to <output_dir>/bench. docs/modes.md."
+    )
+    parser = argparse.ArgumentParser(prog="roll eval", description=text, epilog=_EPILOG, allow_abbrev=False)
     parser.add_argument("config", help="the YAML of the run")
     parser.add_argument("--checkpoint", help="a directory step_000050; true: the newest one of the run")
     kind = "rlvr, agentic, or package.module:SPEC. Default: the one whose keys these are"

@@ -30,7 +30,7 @@ class Subcommand:
 
 SUBCOMMANDS: Mapping[str, Subcommand] = {
     "init": Subcommand(
-        "write a short YAML for your own run, after a few questions",
+        "write a short YAML for your own run",
         "roll.commands.init:run",
         "roll.commands.options:init_parser",
     ),

@@ -136,11 +136,6 @@ def _engine_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
                 "Or use judge_model_type: api.",
                 (f"{part.key}.reward", kind),
             )
-    if (count := worker.generating_args.num_return_sequences or 1) > 1:
-        yield Problem(
-            f"{at}.generating_args.num_return_sequences: {count}, but a judge is asked once. Remove it.",
-            (f"{at}.generating_args.num_return_sequences",),
-        )
 
 
 def _no_devices(at: str) -> Problem:
@@ -206,8 +201,6 @@ def _verdict_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
             f"{at}.judge_score_range: {low:g} is not below {high:g}. Write the lowest score first.",
             (f"{at}.judge_score_range",),
         )
-    if blank := [word for word in worker.judge_scores if not word.strip()]:
-        yield Problem(f"{at}.judge_scores: {blank[0]!r} is not a word.", (f"{at}.judge_scores",))
 
 
 def _has_bad_pattern(worker: RewardConfig) -> bool:

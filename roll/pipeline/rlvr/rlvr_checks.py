@@ -11,7 +11,6 @@ from roll.configs.load.known_keys import ROLL_REWARDS
 from roll.configs.load.validate import validate
 from roll.configs.plan.batch_plan import BatchPlan
 from roll.configs.plan.describe import batch_rows
-from roll.configs.plan.engine_limits import answers_limit
 from roll.configs.problems import Problem, did_you_mean
 from roll.configs.sections.rollout import LENGTH_KEYS
 from roll.configs.tables.roles import JUDGE_CHECKS, REWARD_MODEL
@@ -103,8 +102,7 @@ def rlvr_problems(config: RLVRConfig) -> list[Problem]:
     return [
         *_reward_problems(config),
         *_redundancy_problems(config),
-        *_greedy_problems(config),
-        *_compared_part_problems(config),
+        *_compared_problems(config),
         *_pure_opd_problems(config),
         *_tag_problems(config),
         *_data_problems(config),
@@ -274,42 +272,19 @@ def _reward_problems(config: RLVRConfig) -> Iterator[Problem]:
     yield from reward_model_problems(config)
 
 
-def _greedy_problems(config: RLVRConfig) -> Iterator[Problem]:
-    """Checks an estimator with a greedy baseline: the greedy response must get a reward too."""
-    if not config.estimator.needs_greedy:
-        return
-    late = ", ".join(sorted(config.after_rollout_domains))
-    for refused, keys, why in (
-        (bool(late), ("rewards",), f"those of {late} are scored after the rollout, without it"),
-        (
-            config.user_defined_rollout_loop_cls is not None,
-            ("user_defined_rollout_loop_cls",),
-            "user_defined_rollout_loop_cls makes groups of its own, without it",
-        ),
-        (
-            bool(config.experience_operators),
-            ("experience_operators",),
-            "experience_operators may change the others' alone",
-        ),
-    ):
-        if refused:
-            yield Problem(
-                f"adv_estimator: {config.adv_estimator} compares rewards with that of the greedy response to the same "
-                f"prompt; {why}. Choose rloo, or remove {keys[0] if keys != ('rewards',) else 'that reward'}.",
-                ("adv_estimator", *keys),
-            )
-
-
-def _compared_part_problems(config: RLVRConfig) -> Iterator[Problem]:
-    """Refuses what changes a reward behind the estimator that compares its parts."""
-    if not config.estimator.needs_parts:
-        return
-    if config.experience_operators:
-        yield Problem(
-            f"adv_estimator: {config.adv_estimator} compares parts of rewards, which experience_operators do not "
-            "change. Choose grpo, or remove experience_operators.",
-            ("adv_estimator", "experience_operators"),
-        )
+def _compared_problems(config: RLVRConfig) -> Iterator[Problem]:
+    """Checks an estimator that compares rewards with that of a greedy response, or part by part."""
+    row, late = config.estimator, ", ".join(sorted(config.after_rollout_domains))
+    reasons: dict[str, str] = {}
+    if row.needs_greedy and late:
+        reasons["rewards"] = f"scores {late} after the rollout, without the greedy response"
+    if row.needs_greedy and config.user_defined_rollout_loop_cls is not None:
+        reasons["user_defined_rollout_loop_cls"] = "makes groups without a greedy response"
+    if (row.needs_greedy or row.needs_parts) and config.experience_operators:
+        reasons["experience_operators"] = "changes neither the reward of the greedy response nor parts of rewards"
+    for key, why in reasons.items():
+        text = f"adv_estimator: {config.adv_estimator} with {key}, which {why}. Choose grpo or rloo, or change {key}."
+        yield Problem(text, ("adv_estimator", key))
 
 
 def _pure_opd_problems(config: RLVRConfig) -> Iterator[Problem]:
@@ -324,25 +299,11 @@ def _pure_opd_problems(config: RLVRConfig) -> Iterator[Problem]:
 
 
 def _redundancy_problems(config: RLVRConfig) -> Iterator[Problem]:
-    key, more = "group_size_redundancy", config.group_size_redundancy
-    if not more:
-        return
-    if config.rollout_mock.replays:
+    if config.group_size_redundancy and config.rollout_mock.replays:
         yield Problem(
-            f"{key}: {more}, but with rollout_mock.mode: mock nothing is sampled, and recorded groups keep their "
-            "size. Remove it.",
-            (key, "rollout_mock"),
-        )
-    at_once = config.group_size + more
-    # There may be more on GPUs.
-    most, own = answers_limit(config.max_running_requests, config.actor_infer, on_gpus=False)
-    if at_once > most:
-        limiting = f"actor_infer.strategy_args.strategy_config.{own}" if own else "max_running_requests"
-        yield Problem(
-            f"{key}: {more} and num_return_sequences_in_group: {config.group_size} make {at_once} responses, but an "
-            f"engine runs {most} at once ({limiting}), so the last ones would wait for others. Set "
-            f"{key} to at most {max(0, most - config.group_size)}, or raise {limiting}.",
-            (key, limiting, "num_return_sequences_in_group"),
+            f"group_size_redundancy: {config.group_size_redundancy}, but with rollout_mock.mode: mock nothing is "
+            "sampled, and recorded groups keep their size. Remove it.",
+            ("group_size_redundancy", "rollout_mock"),
         )
 
 

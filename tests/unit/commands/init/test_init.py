@@ -1,7 +1,6 @@
-"""`roll init` writes a YAML that plans, from answers or from options."""
+"""`roll init` writes a YAML that plans."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,43 +82,14 @@ def test_usual_names_of_columns_are_known(place: Path, row: dict[str, Any], foun
     assert columns_of("rows.jsonl") == found
 
 
-def test_a_terminal_is_asked_until_an_answer_can_be(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    answers: Iterator[str] = iter([MODEL, "none.jsonl", "train.jsonl", "math_rulle", "math_rule", ""])
-    monkeypatch.setattr("builtins.input", lambda question: next(answers))
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    assert main(["init", "new.yaml"]) == 0
-    said = capsys.readouterr().out
-    assert "there is no file none.jsonl" in said and "Did you mean math_rule?" in said
-    assert yaml.safe_load(Path("new.yaml").read_text())["pretrain"] == MODEL
-
-
-def test_an_environment_may_be_the_answer_about_data(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers: Iterator[str] = iter(["", "frozen_lake", ""])
-    monkeypatch.setattr("builtins.input", lambda question: next(answers))
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    assert main(["init", "new.yaml"]) == 0
-    assert list(yaml.safe_load(Path("new.yaml").read_text())["custom_envs"]) == ["frozen_lake"]
-
-
 @cases("words, said")
 def test_what_cannot_be_is_refused_and_nothing_is_written(
     place: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(place / "odd.jsonl", {"a": 1})
-    write(place / "bare.jsonl", {"query": "1+1?"})
-    (place / "models").mkdir()
     assert main(["init", *words]) == 2
     assert said in capsys.readouterr().err
     assert not list(place.glob("new.*"))
-
-
-def test_rows_without_an_answer_go_with_a_reward_that_needs_none(place: Path) -> None:
-    write(place / "bare.jsonl", {"prompt": "1+1?"})
-    assert init("--data", "bare.jsonl", "--reward", "long_word")["rewards"]["task"]["reward"] == "long_word"
 
 
 def test_a_file_that_is_there_is_kept(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,6 +97,11 @@ def test_a_file_that_is_there_is_kept(place: Path, capsys: pytest.CaptureFixture
     assert main(["init", "new.yaml", "--model", MODEL, "--data", "train.jsonl"]) == 2
     assert "replace it with --force" in capsys.readouterr().err
     assert (place / "new.yaml").read_text() == "mine: 1\n"
+
+
+def test_what_is_wrong_with_the_answers_the_plan_says(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "new.yaml", "--model", MODEL, "--data", "train.jsonl", "--reward", "mathrule"]) == 2
+    assert "Did you mean math_rule?" in capsys.readouterr().err and Path("new.yaml").is_file()
 
 
 def test_a_task_of_reasoning_gym_is_scored_and_validated_as_one(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
