@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.api.keys import ScriptCode, nested, put
-from roll.api.rewards import Reward, check_reward, reward_keys, takes_every_row
+from roll.api.rewards import Reward, reward_keys
 from roll.api.rows import Data, file_names
 from roll.configs.load.loader import RawTree, compose_tree, resolve_tree, without_unset, yaml_at
 from roll.errors import ConfigError
@@ -88,7 +88,7 @@ def compose(arguments: Arguments, is_plan: bool = False) -> Composed:
         raw.tree.pop("rewards", None)
     put(raw.tree, made, code)
     put(raw.tree, keys, code)
-    if arguments.reward is not None and takes_every_row(arguments.reward):
+    if arguments.reward is not None and not isinstance(arguments.reward, Mapping):  # one for all rows
         _forget_tags(raw.tree)
     if STAGES in raw.tree:
         raise ConfigError(f"{STAGES}: several runs one after the other are started with `roll run`, not from Python.")
@@ -153,9 +153,6 @@ def _of_arguments(arguments: Arguments, beside: Mapping[str, Any], kind: Any) ->
             raise ConfigError(f"{name}: the key {twice} is given beside it. Leave out one of the two.")
     if arguments.env is not None:
         keys |= _env_keys(arguments.env)
-    for domain, settings in _mapping(arguments.keys.get("rewards")).items():
-        if callable(reward := _mapping(settings).get("reward")):
-            check_reward(f"rewards.{domain}.reward", reward, _mapping(settings).get("reward_args"))
     return keys
 
 

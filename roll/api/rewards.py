@@ -1,6 +1,5 @@
 """The argument `reward` of `roll.train` as the section `rewards` of a run."""
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,15 +22,8 @@ def reward_keys(reward: Reward) -> dict[str, Any]:
     return {DOMAIN: _settings("reward", reward)}
 
 
-def takes_every_row(reward: Reward) -> bool:
-    """True for one reward, whatever tags rows have: they choose among several domains."""
-    return not isinstance(reward, Mapping)
-
-
 def _settings(key: str, reward: Any) -> dict[str, Any]:
     if isinstance(reward, Mapping):
-        if callable(reward.get("reward")):
-            check_reward(f"{key}.reward", reward["reward"], reward.get("reward_args") or {})
         return dict(reward)
     if isinstance(reward, list | tuple) and reward:
         return {"reward_manager_config": [{"reward": _one(f"{key}[{i}]", each)} for i, each in enumerate(reward)]}
@@ -39,33 +31,16 @@ def _settings(key: str, reward: Any) -> dict[str, Any]:
 
 
 def _one(key: str, reward: Any) -> Any:
-    if not isinstance(reward, str):
-        check_reward(key, reward)
-    return reward
-
-
-def check_reward(key: str, reward: object, arguments: Mapping[str, Any] | None = None) -> None:
-    """Raises ConfigError with one sentence on what keeps it from scoring a sample."""
+    """Raises ConfigError for what is no reward at a look. The checks of the run call it."""
+    if isinstance(reward, str):
+        return reward
     if not callable(reward):
         raise ConfigError(f"{key}: {show(reward)} cannot be called. Give a function: {_FORM.format(name='reward')}.")
-    name = name_of(reward)
-    if inspect.isclass(reward):
-        if "__call__" not in dir(reward):
-            raise ConfigError(f"{key}: the class {name} has no __call__(self, sample). Add one, it does the scoring.")
-        return  # built with its arguments where it scores; the run's own checks look at these
-    try:
-        signature = inspect.signature(reward)
-    except ValueError:  # some objects of C extensions have none
-        return
-    if lists := [part for part in ("completions", "prompts") if part in signature.parameters]:
+    code = getattr(reward, "__code__", None)  # of a function
+    taken = () if code is None else code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    if lists := [part for part in ("completions", "prompts") if part in taken]:
         raise ConfigError(
-            f"{key}: {name}{signature} takes lists ({', '.join(lists)}), as rewards of TRL do; here a call scores one "
-            f"sample. Write {_FORM.format(name=name)}."
+            f"{key}: {name_of(reward)} takes lists ({', '.join(lists)}), as rewards of TRL do; here a call scores one "
+            f"sample. Write {_FORM.format(name=name_of(reward))}."
         )
-    try:
-        signature.bind(None, **(arguments or {}))
-    except TypeError as error:
-        raise ConfigError(
-            f"{key}: {name}{signature} cannot be called with one sample: {error}. Write {_FORM.format(name=name)}. "
-            "For a function of verl's use the reward verl_function."
-        ) from None
+    return reward

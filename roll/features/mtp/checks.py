@@ -1,8 +1,6 @@
 """`mtp_training_mode` of a policy: what it cannot do with it, before anything starts."""
 
-import json
-from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from roll.configs.problems import Problem
@@ -11,7 +9,6 @@ from roll.configs.strategies.features import Feature
 from roll.configs.strategies.table import feature_problem
 from roll.configs.tables.families import FAMILIES, NUM_HEADS
 from roll.configs.tables.features import FeaturePlugin
-from roll.utils.files import read_object
 
 _FAMILIES = sorted(kind for kind, family in FAMILIES.items() if family.has_mtp_head)
 
@@ -43,43 +40,14 @@ def head_warnings(choice: Choice) -> Iterator[str]:
 
 def head_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """Checks MTP training against the model's config.json."""
-    worker, key = choice.worker, _key(choice)
+    worker, key, name = choice.worker, _key(choice), f"{choice.role.name}.model_args.model_name_or_path"
     if not worker.trains_prediction_head or not choice.role.learns or "num_hidden_layers" not in model:
         return
-    name, model_args, mode = (
-        f"{choice.role.name}.model_args.model_name_or_path",
-        worker.model_args,
-        worker.mtp_training_mode,
-    )
     if model.get("model_type") not in _FAMILIES or model.get(NUM_HEADS) != 1:
-        text = f"{key}: {model_args.model_name_or_path} is no model of {', '.join(_FAMILIES)} with {NUM_HEADS}: 1"
+        text = (
+            f"{key}: {worker.model_args.model_name_or_path} is no model of {', '.join(_FAMILIES)} with {NUM_HEADS}: 1"
+        )
         yield Problem(f"{text}. Set it to disabled.", (key, name))
-        return
-    changed = f"{choice.role.name}.model_args.model_config_kwargs"
-    if "num_hidden_layers" in model_args.model_config_kwargs:
-        text = f"{key}: {mode} with {changed}.num_hidden_layers: the head follows the layers of the files"
-        yield Problem(f"{text}. Remove one of them.", (key, changed))
-        return
-    names, matrix = (
-        _tensors(Path(str(model_args.model_name_or_path))),
-        f"layers.{model['num_hidden_layers']}.eh_proj.weight",
-    )
-    if names and not any(each.endswith(matrix) for each in names):
-        text = f"{key}: the files of {model_args.model_name_or_path} have no MTP head ({matrix})"
-        yield Problem(f"{text}. Take files with one, or set it to disabled.", (key, name))
-
-
-def _tensors(model: Path) -> Collection[str]:
-    """Names of what the safetensors of a directory hold; none where that cannot be read, or it is no directory."""
-    index, whole = model / "model.safetensors.index.json", model / "model.safetensors"
-    try:
-        if index.is_file():
-            return read_object(index).get("weight_map", {})
-        with whole.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            return json.loads(file.read(size)) if size < whole.stat().st_size else ()
-    except (OSError, ValueError):  # loading says what is wrong with it
-        return ()
 
 
 def _key(choice: Choice) -> str:

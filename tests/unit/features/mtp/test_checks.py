@@ -1,12 +1,8 @@
 """mtp_training_mode before anything starts."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from roll.features.mtp.checks import head_model_problems
 from roll.models.megatron.family_table import model_problems
@@ -71,14 +67,6 @@ def test_a_tied_model_is_refused_over_pipeline_stages() -> None:
     assert found(1, tie_word_embeddings=True) == found(2) == []
 
 
-def test_another_number_of_layers_is_refused(tmp_path: Path) -> None:
-    """Once, whatever the files hold."""
-    save_file({"model.layers.2.eh_proj.weight": torch.zeros(1)}, tmp_path / "model.safetensors")
-    changed = "actor_train.model_args.model_config_kwargs"
-    found = of_model(MODEL | {"num_hidden_layers": 1}, pretrain=str(tmp_path), **{changed: {"num_hidden_layers": 1}})
-    assert [text.split(":")[1] for text in found] == [f" joint with {changed}.num_hidden_layers"]
-
-
 @pytest.mark.parametrize("mode", [..., None, "disabled"])
 def test_a_factor_without_a_loss_is_told(mode: Any) -> None:
     factor = "actor_train.mtp_loss_scaling_factor"
@@ -86,25 +74,3 @@ def test_a_factor_without_a_loss_is_told(mode: Any) -> None:
     assert text in warnings_of(config({KEY: mode, factor: 0.2}))
     assert text not in warnings_of(config({KEY: "joint", factor: 0.2} | MEGATRON))
     assert text not in warnings_of(config({KEY: mode}))
-
-
-@pytest.mark.parametrize("is_whole", [True, False])
-def test_files_without_a_head_are_refused(is_whole: bool, tmp_path: Path) -> None:
-    def found(*names: str) -> list[str]:
-        if is_whole:
-            save_file({name: torch.zeros(1) for name in names}, tmp_path / "model.safetensors")
-        else:
-            index = {"weight_map": dict.fromkeys(names, "a.safetensors")}
-            (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-        return of_model(MODEL, pretrain=str(tmp_path))
-
-    assert found("lm_head.weight", "model.layers.2.eh_proj.weight") == []
-    text = f"{KEY}: the files of {tmp_path} have no MTP head (layers.2.eh_proj.weight)"
-    assert found("lm_head.weight", "model.layers.1.eh_proj.weight") == [
-        f"{text}. Take files with one, or set it to disabled."
-    ]
-
-
-def test_files_that_cannot_be_read_are_left_to_loading(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(b"no safetensors")
-    assert of_model(MODEL, pretrain=str(tmp_path)) == []
