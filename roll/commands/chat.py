@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from roll.errors import ConfigError
@@ -16,13 +17,10 @@ from roll.utils.logging import say
 if TYPE_CHECKING:
     from roll.commands.chat_model import ChatModel
 
-USAGE = """roll chat MODEL [--system TEXT] [--max_new_tokens N] [--temperature T] [--top_p P]
-    [--seed N] [--dtype bf16|fp32]
-
-MODEL is a directory with config.json and weights, a GGUF file, a hub id, a checkpoint of a run
+_TEXT = """MODEL is a directory with config.json and weights, a GGUF file, a hub id, a checkpoint of a run
 (.../checkpoints/step_000050), or the output_dir of a run: then its newest checkpoint answers. Lines are read from the
-keyboard, or from a pipe. /reset starts a new conversation, /exit or
-Ctrl-D ends the chat, Ctrl-C stops a response. docs/serving.md."""
+keyboard, or from a pipe. /reset starts a new conversation, /exit or Ctrl-D ends the chat, Ctrl-C stops a response.
+docs/serving.md."""
 _INTERRUPTED = 130
 
 
@@ -36,13 +34,14 @@ def run(argv: Sequence[str]) -> int:
     path = saved_model(gguf_folder(options.model), "MODEL")
     if is_hub_id(path) and (wrong := hub_problems({path: "model"}, loads=True)):
         raise ConfigError(f"MODEL: {wrong[path]}")
-    from roll.commands.chat_model import ChatModel, ChatOptions
+    from roll.commands.chat_model import ChatModel
 
-    wishes = ChatOptions(options.max_new_tokens, options.temperature, options.top_p, options.seed)
-    talker = ChatModel.load(path, options.dtype, options.system, wishes)
+    talker = ChatModel(path, options)
     say(f"{path}, {talker.about}. /reset starts a new conversation, /exit ends the chat.")
     try:
         _talk(talker)
+    except EOFError:
+        say("")
     except KeyboardInterrupt:
         say("")
         return _INTERRUPTED
@@ -50,7 +49,8 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _talk(talker: ChatModel) -> None:
-    for line in _lines():
+    typed = iter(partial(input, "> "), None) if sys.stdin.isatty() else sys.stdin
+    for line in typed:
         match line.strip():
             case "":
                 continue
@@ -66,22 +66,9 @@ def _talk(talker: ChatModel) -> None:
                     say("\n(stopped)")
 
 
-def _lines() -> Iterator[str]:
-    """Yield the lines that are typed, or come through a pipe, until they end."""
-    if not sys.stdin.isatty():
-        yield from sys.stdin
-        return
-    while True:
-        try:
-            yield input("> ")
-        except EOFError:
-            say("")
-            return
-
-
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="roll chat", usage=USAGE, allow_abbrev=False)
-    parser.add_argument("model", metavar="MODEL", help="a directory, a hub id, a checkpoint or a run's output_dir")
+    parser = argparse.ArgumentParser(prog="roll chat", description=_TEXT, allow_abbrev=False)
+    parser.add_argument("model", metavar="MODEL")
     parser.add_argument("--system", help="system message, before the conversation")
     parser.add_argument("--max_new_tokens", type=int, default=512, help="longest response in tokens; default 512")
     parser.add_argument(

@@ -3,7 +3,6 @@
 
 import math
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,11 +11,11 @@ from roll.commands.options import MAX_STEPS, check_env_parser
 from roll.configs.load.overrides import apply_overrides
 from roll.envs.base import SUCCESS, VALID, Env, EnvStep, draws_actions
 from roll.envs.build import env_class
-from roll.errors import EnvError, describe
+from roll.errors import ConfigError, EnvError, describe
 from roll.pipeline.agentic.env_calls import checked_step
 from roll.utils.imports import add_folder
 from roll.utils.logging import say
-from roll.utils.text import visible
+from roll.utils.text import counted
 
 NONSENSE = ("", "no such action", "\x00\u2603", "<answer>", "9" * 5000)
 SLOW_S = 1.0
@@ -24,23 +23,22 @@ _NONSENSE_EPISODES, _NONSENSE_STEPS, _HOLE = 8, 20, 0.25
 Make = Callable[[], Any]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """0 if everything holds, 1 with the list of what does not, 2 if there is no such environment."""
-    options = check_env_parser().parse_args(arguments)
+def main(argv: Sequence[str]) -> int:
+    """0 if everything holds, 1 with the list of what does not. Raises ConfigError if there is no such environment."""
+    options = check_env_parser().parse_args(argv)
     add_folder(options.config_path.absolute())
     try:
         constructor, keys = env_class(options.env), dict[str, Any]()
         apply_overrides(keys, options.settings)
         constructor(**keys)
     except Exception as error:
-        sys.stderr.write(f"{options.env}: {visible(describe(error))}\n")
-        return 2
+        raise ConfigError(f"{options.env}: {describe(error)}") from error
     started = time.perf_counter()
     problems, facts = check(lambda: constructor(**keys), options.episodes, options.max_steps)
     say(f"{options.env}: {facts} ({time.perf_counter() - started:.1f} s)")
     for problem in problems:
         say(f"  - {problem}")
-    say(f"{len(problems)} problem{'s' if len(problems) > 1 else ''}." if problems else "The contract holds.")
+    say(f"{counted(len(problems), 'problem')}." if problems else "The contract holds.")
     return 1 if problems else 0
 
 
@@ -86,7 +84,8 @@ def _played(make: Make, seed: int, max_steps: int, action: str | None = None) ->
         steps.append(checked_step(env.step(_action(env, rng) if action is None else action)))
         if time.perf_counter() - started > SLOW_S:
             raise EnvError(f"a step took {time.perf_counter() - started:.1f} s")
-    _close(env)
+    if isinstance(env, Env):
+        env.close()
     return steps
 
 
@@ -140,12 +139,3 @@ def _bears_nonsense(make: Make) -> Iterator[str]:
 
 def _action(env: Any, rng: random.Random) -> str:
     return env.random_action(rng) if draws_actions(env) else rng.choice(NONSENSE[:2])
-
-
-def _close(env: Any) -> None:
-    if isinstance(env, Env):
-        env.close()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

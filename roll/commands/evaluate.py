@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from roll.commands.options import eval_parser
-from roll.commands.run import EXIT_OK, start_yaml
+from roll.commands.run import start_yaml
 from roll.errors import ConfigError
 
 
@@ -20,6 +20,6 @@ def run(argv: Sequence[str]) -> list[str]:
         raise ConfigError("--checkpoint is empty: name a directory step_000050, or true for the newest of the run.")
     bench_keys = ["mode=bench", *([f"resume_from_checkpoint={options.checkpoint}"] if options.checkpoint else [])]
     code = start_yaml(options.config, [*overrides, *bench_keys], options.dry_run, options.elsewhere, options.pipeline)
-    if code != EXIT_OK:
+    if code:
         raise SystemExit(code)
     return []

@@ -1,11 +1,8 @@
-"""`roll explain NAME`, also `python -m roll.commands.explain NAME`: an algorithm's formula and
-settings."""
+"""`roll explain NAME`: an algorithm's formula and settings."""
 
-import sys
 from collections.abc import Iterator, Sequence
 
 from roll.commands.options import explain_parser
-from roll.commands.table import main
 from roll.configs.tables.presets import PRESETS, Preset, known_algorithm
 from roll.errors import ConfigError
 
@@ -27,14 +24,7 @@ def _explained(preset: Preset) -> Iterator[str]:
     yield "Formula"
     yield from (f"  {line}" for line in preset.formula)
     yield f"Settings: `algorithm: {preset.name}` fills these in; each can be set to another value"
-    yield from (f"  {key}: {_yaml(value)}" for key, value in preset.settings.items())
+    settings = {key: str(value).lower() if isinstance(value, bool) else value for key, value in preset.settings.items()}
+    yield from (f"  {key}: {value}" for key, value in settings.items())
     if preset.beside:
         yield f"  To be set in the YAML: {preset.beside}"
-
-
-def _yaml(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-if __name__ == "__main__":
-    sys.exit(main(["explain", *sys.argv[1:]]))

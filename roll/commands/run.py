@@ -16,7 +16,7 @@ from roll.commands.options import plan_parser, run_parser, script_parser, spelle
 from roll.configs.load.loader import _say, compose_tree, locate_yaml, resolve_tree, without_unset, yaml_at
 from roll.configs.plan.describe import brief
 from roll.configs.sections.run import STAGES
-from roll.errors import ConfigError, RollError
+from roll.errors import ConfigError
 from roll.run.kind import kind_of
 from roll.run.spec import PipelineSpec, pipeline_of
 from roll.run.start.load import Loaded, check, plan_text
@@ -24,12 +24,12 @@ from roll.run.start.memory_report import memory_report
 from roll.run.start.preflight import multimodal_notes
 from roll.run.start.start_checks import MemoryReport, StartOptions, beside_mistakes, foreseen, refusals
 from roll.utils.imports import resolve
-from roll.utils.logging import complain, masked_output
+from roll.utils.logging import OK, masked_output, reported
 
 if TYPE_CHECKING:
     from roll.run.stages.planned import Stage
 
-EXIT_OK, EXIT_FAILED, EXIT_BAD_CONFIG, EXIT_INTERRUPTED = 0, 1, 2, 130
+_reported = partial(reported, cannot="The run cannot start:", failed="The run failed ({}):")
 
 
 def main(pipeline: str = "rlvr", argv: Sequence[str] | None = None, script: str | None = None) -> int:
@@ -49,7 +49,7 @@ def run_command(argv: Sequence[str]) -> int:
     arguments, overrides = run_parser().parse_known_args(argv)
     find = partial(yaml_at, arguments.config)
     if arguments.max_restarts and not arguments.dry_run:
-        return _with_report(lambda: _supervise(find, arguments.config, overrides, arguments.max_restarts))
+        return _reported(lambda: _supervise(find, arguments.config, overrides, arguments.max_restarts))
     return _ending(None, find, overrides, _start_options(arguments))
 
 
@@ -86,7 +86,7 @@ def _ending(
         beside = partial(beside_mistakes, spec, start_options)
         return _start(spec, check(spec, resolve_tree(raw, spec.config_class()), beside), start_options)
 
-    return _with_report(start)
+    return _reported(start)
 
 
 def _supervise(
@@ -105,21 +105,6 @@ def _supervise(
         runs = [check(spec, resolve_tree(raw, spec.config_class())).config]
     command = (sys.executable, "-m", "roll", "run", config_path, *overrides)
     return Supervisor(command, [run.checkpoint_dir for run in runs], max_restarts).run()
-
-
-def _with_report(act: Callable[[], int]) -> int:
-    """Its exit code, or that of what it raises, which is told."""
-    try:
-        return act()
-    except ConfigError as error:
-        complain("The run cannot start:", error.problems)
-        return EXIT_BAD_CONFIG
-    except RollError as error:
-        complain(f"The run failed ({type(error).__name__}):", [str(error)])
-        return EXIT_FAILED
-    except KeyboardInterrupt:
-        complain("Interrupted.", [])
-        return EXIT_INTERRUPTED
 
 
 def _start(spec: PipelineSpec, loaded: Loaded, options: StartOptions) -> int:
@@ -161,7 +146,7 @@ def _start_stages(stages: "Sequence[Stage]", options: StartOptions) -> int:
     if stops:
         raise ConfigError(*stops)
     code = run_stages(stages, _before)
-    if code == EXIT_OK:
+    if code == OK:
         _say("All stages are finished.")
     return code
 
@@ -212,12 +197,8 @@ def _verdict(stops: Sequence[str], lines: Iterable[str]) -> int:
     if stops:
         raise ConfigError(*stops)
     _say("The plan works.", "good")
-    return EXIT_OK
+    return OK
 
 
 def _start_options(arguments: argparse.Namespace) -> StartOptions:
     return StartOptions(is_plan=arguments.dry_run, elsewhere=arguments.elsewhere, lists_all=arguments.all)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

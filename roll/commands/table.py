@@ -8,13 +8,10 @@ from typing import cast
 
 from roll.commands.options import spelled
 from roll.configs.problems import did_you_mean
-from roll.errors import ConfigError, RollError
 from roll.utils.imports import resolve
-from roll.utils.logging import complain, masked_output, say
+from roll.utils.logging import BAD_USE, FAILED, OK, masked_output, reported, say
 from roll.utils.text import visible
 from roll.utils.version import VERSION
-
-OK, FAILED, BAD_USE, INTERRUPTED = 0, 1, 2, 130
 
 
 @dataclass(frozen=True)
@@ -137,45 +134,40 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: list[str]) -> int:
+    word = arguments[0] if arguments else ""
     try:
-        if arguments[:1] in (["--version"], ["version"]):
-            say(f"roll {VERSION}")
-            return OK
-        if not arguments or arguments[0] not in SUBCOMMANDS:
-            is_asked = bool(arguments) and arguments[0] in ("-h", "--help", "help")
-            if not is_asked:
-                wrong = (
-                    f"roll has no command {arguments[0]}.{did_you_mean(arguments[0], SUBCOMMANDS)}\n"
-                    if arguments
-                    else ""
-                )
-                print(f"{visible(wrong)}{_usage()}", file=sys.stderr, flush=True)
-                return BAD_USE
-            say(_usage())
-            return OK
-        command = SUBCOMMANDS[arguments[0]]
-        if command.options and not {"-h", "--help"}.isdisjoint(arguments[1:]):
-            make_parser = cast("Callable[[], argparse.ArgumentParser]", resolve(command.options))
-            say(make_parser().format_help().rstrip())
-            return OK
-        run = cast("Callable[[Sequence[str]], Iterable[str] | int]", resolve(command.function))
-        done = run([spelled(word) for word in arguments[1:]])
-        if isinstance(done, int):
-            return done
-        for line in done:
-            say(line)
-        return OK
+        return reported(lambda: _run(arguments), f"roll {word} cannot do this:", f"roll {word} failed:")
     except BrokenPipeError:  # who read has seen enough
         return FAILED
-    except ConfigError as error:
-        complain(f"roll {arguments[0]} cannot do this:", error.problems)
+
+
+def _run(arguments: list[str]) -> int:
+    if arguments[:1] in (["--version"], ["version"]):
+        say(f"roll {VERSION}")
+        return OK
+    if arguments[:1] in (["-h"], ["--help"], ["help"]):
+        say(_usage())
+        return OK
+    if not arguments or arguments[0] not in SUBCOMMANDS:
+        word = (
+            visible(f"roll has no command {arguments[0]}.{did_you_mean(arguments[0], SUBCOMMANDS)}\n")
+            if arguments
+            else ""
+        )
+        print(f"{word}{_usage()}", file=sys.stderr, flush=True)
         return BAD_USE
-    except RollError as error:
-        complain(f"roll {arguments[0]} failed:", [str(error)])
-        return FAILED
-    except KeyboardInterrupt:
-        complain("Interrupted.", [])
-        return INTERRUPTED
+    command = SUBCOMMANDS[arguments[0]]
+    if command.options and not {"-h", "--help"}.isdisjoint(arguments[1:]):
+        make_parser = cast("Callable[[], argparse.ArgumentParser]", resolve(command.options))
+        say(make_parser().format_help().rstrip())
+        return OK
+    run = cast("Callable[[Sequence[str]], Iterable[str] | int]", resolve(command.function))
+    done = run([spelled(word) for word in arguments[1:]])
+    if isinstance(done, int):
+        return done
+    for line in done:
+        say(line)
+    return OK
 
 
 def _usage() -> str:

@@ -7,12 +7,12 @@ import shutil
 import sys
 import textwrap
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any, Literal, TextIO, cast
 
-from roll.errors import StorageError
+from roll.errors import ConfigError, RollError, StorageError
 from roll.utils.secrets import find_secrets, mask
 from roll.utils.text import visible
 
@@ -184,6 +184,24 @@ def toned(text: str, tone: Tone, stream: TextIO) -> str:
     text = "\n".join(lines)
     color = "" if os.environ.get("NO_COLOR") else _COLORS[tone]
     return f"\033[{color}m{text}\033[0m" if color else text
+
+
+OK, FAILED, BAD_USE, INTERRUPTED = 0, 1, 2, 130
+
+
+def reported(act: Callable[[], int], cannot: str, failed: str) -> int:
+    """Its exit code, or that of what it raises, which is told under `cannot` (ConfigError) or `failed`."""
+    try:
+        return act()
+    except ConfigError as error:
+        complain(cannot, error.problems)
+        return BAD_USE
+    except RollError as error:
+        complain(failed.format(type(error).__name__), [str(error)])
+        return FAILED
+    except KeyboardInterrupt:
+        complain("Interrupted.", [])
+        return INTERRUPTED
 
 
 def complain(title: str, problems: Iterable[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from roll.configs.load.validate import validate
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.tables.presets import PRESETS, Preset
 from roll.pipeline.dpo.dpo_config import DPOConfig
-from roll.pipeline.dpo.dpo_loss import dpo_loss
+from roll.pipeline.dpo.dpo_loss import DPOLoss
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.rl.settings import (
     advantage_settings,
@@ -62,7 +62,8 @@ def worked_rows(preset: Preset) -> WorkedRows:
 def _loss(preset: Preset) -> Loss:
     if preset.pipeline == "sft":
         return SupervisedLoss()
-    return dpo_loss(DPOConfig.model_validate({"algorithm": preset.name, "pretrain": "model"}))
+    cfg = DPOConfig.model_validate({"algorithm": preset.name, "pretrain": "model"})
+    return DPOLoss(**{field.name: cfg.value(field.name) for field in fields(DPOLoss)})
 
 
 def _pair_rows() -> PairRows:

@@ -16,8 +16,6 @@ from roll.types.rollout import Task, TrajectoryGroup
 
 # What a task carries through a buffer: whole, in JSON's own types, or refused before anything is sampled.
 
-_MAX_INTEGER_BITS = 4_096  # what has more digits Python does not read back
-
 
 def check_tasks(tasks: Iterable[Task]) -> None:
     """Raises ConfigError for the first that a buffer could not give back as it is."""
@@ -53,10 +51,8 @@ def _unfit_field(task: Task) -> str | None:
 
 def _unfit(value: Any) -> str | None:
     """Name the part of a value for which JSON has no type; None if there is none."""
-    if value is None or isinstance(value, str | bool | float):
+    if value is None or isinstance(value, str | bool | float | int):
         return None
-    if isinstance(value, int):
-        return None if value.bit_length() <= _MAX_INTEGER_BITS else f"a number of {value.bit_length()} bits"
     if isinstance(value, list):
         return next((unfit for each in value if (unfit := _unfit(each)) is not None), None)
     if isinstance(value, dict):

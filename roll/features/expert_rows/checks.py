@@ -18,8 +18,6 @@ from roll.run.start.load import unread_keys
 if TYPE_CHECKING:
     from roll.rl.parts import StepPart
 
-_NOT_READ = ("prompt", "tag", "ground_truth", "tools", "domain_interleave_probs")
-
 
 def mix_problems(config: RunConfig) -> Iterator[Problem]:
     """Everything that cannot work, whatever the machine."""
@@ -62,7 +60,7 @@ def mix_warnings(config: RunConfig) -> Iterator[str]:
         yield f"mix.rows.{name} is not read: {why}."
     if mix.is_changed("final_weight") and not mix.decay_steps:
         yield "mix.final_weight does nothing: without mix.decay_steps the weight stays."
-    yield from unread_keys(mix.data_args, _NOT_READ, "prompt_key, response_key and data_args.messages")
+    yield from unread_keys(mix.data_args, "prompt_key, response_key and data_args.messages")
 
 
 def missing_mix_files(config: RunConfig) -> Iterator[Problem]:

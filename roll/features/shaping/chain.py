@@ -81,7 +81,11 @@ class Shaping(StepPart):
     def state(self) -> list[dict[str, Any]]:
         """JSON values, one for each operator that remembers something."""
         return [
-            {"at": entry.at, "name": entry.name, "state": _plain(entry, _state_of(entry, entry.run))}
+            {
+                "at": entry.at,
+                "name": entry.name,
+                "state": _plain(entry, _guarded(entry, ".state_dict", entry.run.state_dict)),
+            }
             for entry in self._entries
             if isinstance(entry.run, StatefulOperator)
         ]
@@ -99,7 +103,7 @@ class Shaping(StepPart):
             if state is None:
                 logger.warning("%s: %s starts anew: the checkpoint has no state of it there", entry.at, entry.name)
             else:
-                _loaded(entry, entry.run, state)
+                _guarded(entry, ".load_state_dict", functools.partial(entry.run.load_state_dict, state))
 
 
 def built(at: str, entry: ExperienceOperatorConfig) -> _Entry:
@@ -130,11 +134,16 @@ def built(at: str, entry: ExperienceOperatorConfig) -> _Entry:
 def _called(entry: _Entry, groups: Sequence[TrajectoryGroup]) -> Sequence[TrajectoryGroup]:
     if entry.name in EXPERIENCE_OPERATORS:
         return entry.run(groups)
+    return _guarded(entry, "", lambda: list(entry.run(list(groups))))
+
+
+def _guarded(entry: _Entry, method: str, call: Callable[[], Any]) -> Any:
+    """Raises AlgorithmError for whatever the user's code raises."""
     try:
-        return list(entry.run(list(groups)))
+        return call()
     except (Exception, SystemExit) as error:
-        text = f"{entry.at}: {entry.name} raised {describe(error)}{line_of(error, __file__)}"
-        raise AlgorithmError(f"{text}, for {len(groups)} groups.") from error
+        text = f"{entry.at}: {entry.name}{method} raised {describe(error)}{line_of(error, __file__)}"
+        raise AlgorithmError(f"{text}.") from error
 
 
 def _checked(
@@ -166,22 +175,6 @@ def _problems(input_groups: Sequence[TrajectoryGroup], output_groups: Sequence[A
             )
         elif any(row.failure is None and not math.isfinite(row.reward) for row in group.trajectories):
             yield f"gave group {group.group_id} the rewards {group.rewards.tolist()}"
-
-
-def _loaded(entry: _Entry, run: StatefulOperator, state: Mapping[str, Any]) -> None:
-    try:
-        run.load_state_dict(state)
-    except (Exception, SystemExit) as error:
-        text = f"{entry.at}: {entry.name}.load_state_dict raised {describe(error)}{line_of(error, __file__)}"
-        raise AlgorithmError(f"{text}, for its state in the checkpoint: {show(state)}.") from error
-
-
-def _state_of(entry: _Entry, run: StatefulOperator) -> object:
-    try:
-        return run.state_dict()
-    except (Exception, SystemExit) as error:
-        text = f"{entry.at}: {entry.name}.state_dict raised {describe(error)}{line_of(error, __file__)}"
-        raise AlgorithmError(f"{text}.") from error
 
 
 def _plain(entry: _Entry, state: object) -> Any:

@@ -97,7 +97,6 @@ def distill_rows(config: DistillConfig, plan: RunPlan) -> Iterator[tuple[str, ..
 
 # What is wrong with the settings of distillation, beside its files and rows.
 
-_NOT_READ = ("prompt", "tag", "ground_truth", "tools", "domain_interleave_probs")
 _OF_OBJECTIVE = {
     "adaptive_kl_alpha": ("adaptive_kl",),
     "skew_lambda": ("skewed_forward_kl", "skewed_reverse_kl"),
@@ -117,4 +116,4 @@ def distill_warnings(config: DistillConfig) -> Iterator[str]:
     for key, objectives in _OF_OBJECTIVE.items():
         if config.is_changed(key) and config.kd_objective not in objectives:
             yield f"{key} does nothing with kd_objective: {config.kd_objective}; it is for {' and '.join(objectives)}."
-    yield from unread_keys(config.data_args, _NOT_READ, "question_key, answer_key and data_args.messages")
+    yield from unread_keys(config.data_args, "question_key, answer_key and data_args.messages")

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from roll.algorithms.preference import DPOLoss
 from roll.configs.sections.model import ModelArgs
 from roll.errors import StrategyError
-from roll.pipeline.dpo.dpo_config import DPOConfig
 from roll.types.batch import Rows
 from roll.types.columns import token_indices
 
@@ -68,17 +66,3 @@ class CachedLogProbs:
                 )
                 return
             self._values[self._rows.response_mask], self._is_there = saved["values"], saved["is_there"]
-
-
-# Builds the objects of direct preference optimization from its settings.
-
-
-def dpo_loss(config: DPOConfig) -> DPOLoss:
-    return DPOLoss(
-        beta=config.beta,
-        ipo=config.ipo,
-        label_smoothing=config.label_smoothing,
-        average_log_probs=config.average_log_probs,
-        reference_free=config.reference_free,
-        sft_loss_coef=config.sft_loss_coef,
-    )

@@ -1,7 +1,7 @@
 """Direct preference optimization: the policy learns by how much more it likes the better answer than a reference
 does."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from roll.algorithms.preference import DPOLoss
 from roll.configs.plan.run_plan import RunPlan
 from roll.distributed.executor.step_rows import rows_of_scores
 from roll.pipeline.dpo.dpo_config import DPOConfig
-from roll.pipeline.dpo.dpo_loss import CachedLogProbs, dpo_loss, name_of
+from roll.pipeline.dpo.dpo_loss import CachedLogProbs, name_of
 from roll.pipeline.rows.row_pipeline import PairPipeline
 from roll.run.saving.checkpoint import Checkpoint
 from roll.types.batch import PairRows, Rows
@@ -28,7 +28,7 @@ class DPOPipeline(PairPipeline):
 
     def __init__(self, config: DPOConfig, plan: RunPlan):
         super().__init__(config, plan)
-        self.loss = dpo_loss(config)
+        self.loss = DPOLoss(**{each.name: config.value(each.name) for each in fields(DPOLoss)})
 
     def prepare(self, checkpoint: Checkpoint | None) -> None:
         super().prepare(checkpoint)

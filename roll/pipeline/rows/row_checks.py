@@ -68,11 +68,6 @@ def _sees(config: RowConfig) -> bool:
     return read_vision(config.value(config.learner).model_args) is not None
 
 
-# What is wrong with the keys and the rows of runs that learn from pairs.
-
-_NOT_READ = ("prompt", "messages", "tag", "ground_truth", "tools", "domain_interleave_probs")
-
-
 def pair_warnings(config: PairConfig) -> Iterator[str]:
     """Keys of rows that pairs have no use for."""
-    yield from unread_keys(config.data_args, _NOT_READ, "prompt_key, chosen_key and rejected_key")
+    yield from unread_keys(config.data_args, "prompt_key, chosen_key and rejected_key", "messages")

@@ -139,11 +139,11 @@ def check(spec: PipelineSpec, composed: Composed, beside: Beside | None = None) 
     return Loaded(config, plan, tuple(joined_problems(warnings)), checked.keys_in_yaml, chosen)
 
 
-def unread_keys(places: Mapping[str, DataArgs], keys: Sequence[str], instead: str) -> Iterator[str]:
-    """Keys of data_args, by their YAML path, that are given without effect. `instead`: the keys that name the
-    columns."""
+def unread_keys(places: Mapping[str, DataArgs], instead: str, *more: str) -> Iterator[str]:
+    """Keys of data_args, by their YAML path, that are given without effect to a run on rows. `instead`: the keys that
+    name the columns."""
     for at, args in places.items():
-        for key in keys:
+        for key in ("prompt", "tag", "ground_truth", "tools", "domain_interleave_probs", *more):
             if args.is_changed(key):
                 yield f"{at}.{key} does nothing here: {instead} name the columns."
     yield from data_args_warnings(places)

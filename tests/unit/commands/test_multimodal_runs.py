@@ -29,7 +29,7 @@ def test_a_vision_language_model_is_refused_in_the_plan(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     model = {"model_type": kind, "text_config": TEXT, "vision_config": {"depth": 1}}
-    assert plan(tmp_path, model, {"prompt": "1+1"}) == cli.EXIT_BAD_CONFIG
+    assert plan(tmp_path, model, {"prompt": "1+1"}) == 2
     said = capsys.readouterr()
     assert "The plan works." not in said.out
     assert f"pretrain: {tmp_path}/model takes pictures, video or sound as well (config.json: {kind})" in said.err
@@ -51,7 +51,7 @@ def test_rows_that_show_pictures_are_refused_in_the_plan(
     row: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert plan(tmp_path, {"model_type": "qwen3", **TEXT}, row) == cli.EXIT_BAD_CONFIG
+    assert plan(tmp_path, {"model_type": "qwen3", **TEXT}, row) == 2
     said = capsys.readouterr()
     assert "train.jsonl:1: column" in said.err and "runs read text only" in said.err
     assert "The plan works." not in said.out

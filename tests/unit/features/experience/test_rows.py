@@ -110,7 +110,6 @@ def test_texts_lists_numbers_and_pictures_come_back_whole() -> None:
         ({"day": date(2026, 1, 2)}, "day of row 7 holds a value of type date"),
         ({"a": [{"b": b"x"}]}, "a of row 7 holds a value of type bytes"),
         ({"a": {1: 2}}, "a of row 7 holds a mapping whose keys are of type int"),
-        ({"n": 2**5000}, "n of row 7 holds a number of 5001 bits"),
         ({"t": (1, 2)}, "t of row 7 holds a value of type tuple"),
     ],
 )

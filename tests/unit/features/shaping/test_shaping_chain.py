@@ -133,7 +133,7 @@ def test_moments_of_another_stat_are_not_gone_on_with(caplog: pytest.LogCaptureF
 def test_code_of_ones_own_that_cannot_go_on_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     shaping = experience((f"{OWN}:Counts", {}))
     saved = [{"at": "experience_operators[0]", "name": f"{OWN}:Counts", "state": {"older": 3}}]
-    with pytest.raises(AlgorithmError, match=r"operators\[0\]: .*Counts.load_state_dict raised KeyError.*'older': 3"):
+    with pytest.raises(AlgorithmError, match=r"operators\[0\]: .*Counts.load_state_dict raised KeyError"):
         shaping.load(saved)
     monkeypatch.delattr(Counts, "__init__")
     with pytest.raises(AlgorithmError, match=r"operators\[0\]: .*Counts.state_dict raised AttributeError"):

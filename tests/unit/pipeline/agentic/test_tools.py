@@ -10,7 +10,7 @@ import pytest
 
 from roll.commands import check_env
 from roll.envs.gymnasium import GymnasiumEnv
-from roll.errors import EnvError
+from roll.errors import ConfigError, EnvError
 from roll.pipeline.agentic.settings import DropEqualRewards, load_filter
 from roll.types.rollout import Task, TrajectoryGroup
 from tests.helpers.pages import importable, snippets
@@ -45,12 +45,12 @@ def test_check_env_stops_at_what_cannot_be_played(capsys: pytest.CaptureFixture[
     out = capsys.readouterr().out
     assert "step returned 4 values, not (observation, reward, terminated, truncated, metrics)" in out
     assert "1 problem.\n" in out
-    assert check_env.main(["nowhere.at:All"]) == 2
-    assert "importing nowhere.at failed" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=r"importing nowhere\.at failed"):
+        check_env.main(["nowhere.at:All"])
 
 
 def test_check_env_takes_lists_as_the_command_line_of_a_run_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "taking.py").write_text(
         "class Taking:\n"
@@ -61,11 +61,12 @@ def test_check_env_takes_lists_as_the_command_line_of_a_run_does(
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     given = ["actions=[Left,Right]", "kwargs={slippery: false}", "env=game:Guess-v0", "rate=1e-3", "name=x"]
-    assert check_env.main(["taking:Taking", *given]) == 2
+    with pytest.raises(ConfigError) as error:
+        check_env.main(["taking:Taking", *given])
     built = "[('actions', ['Left', 'Right']), ('env', 'game:Guess-v0'), ('kwargs', {'slippery': False}), "
-    assert built + "('name', 'x'), ('rate', 0.001)]" in capsys.readouterr().err
-    assert check_env.main(["taking:Taking", "swaps"]) == 2
-    assert "'swaps' is not an override. Write key=value" in capsys.readouterr().err
+    assert built + "('name', 'x'), ('rate', 0.001)]" in str(error.value)
+    with pytest.raises(ConfigError, match="'swaps' is not an override. Write key=value"):
+        check_env.main(["taking:Taking", "swaps"])
     sys.modules.pop("taking", None)
 
 
@@ -75,12 +76,12 @@ def test_names_of_actions_are_a_list() -> None:
 
 
 def test_check_env_says_what_is_not_installed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("roll.envs.gymnasium.is_installed", lambda name: False)
     for name, package in (("gem", "gem-llm"), ("gymnasium", "gymnasium")):
-        assert check_env.main([name, "env=Some-v0"]) == 2
-        assert f"needs the package {package}" in capsys.readouterr().err
+        with pytest.raises(ConfigError, match=f"needs the package {package}"):
+            check_env.main([name, "env=Some-v0"])
 
 
 def test_groups_of_equal_rewards_are_dropped_by_dotted_path() -> None:
