@@ -24,14 +24,6 @@ class Table(list[dict[str, Any]]):
         """The values of a column, where a row has it. Example: run.metrics.column("val/reward_mean") == [0.1, 0.8]"""
         return [row[name] for row in self if name in row]
 
-    def to_pandas(self) -> Any:
-        """A pandas.DataFrame. Raises ConfigError where pandas is not installed."""
-        try:
-            import pandas
-        except ImportError as error:
-            raise ConfigError("to_pandas() needs the package pandas. Install it: pip install pandas.") from error
-        return pandas.DataFrame(list(self))
-
 
 def metric_table(rows: Iterable[Row]) -> Table:
     """Example: [(1, {"rollout/reward_mean": 0.5})] -> [{"step": 1, "rollout/reward_mean": 0.5}]"""
@@ -55,10 +47,6 @@ class Rollouts:
         """Return the rollouts of one step; [] if none were recorded."""
         usual = self.directory / f"step_{step:06d}{'' if kind == 'train' else f'.{kind}'}.jsonl"
         return [*_rows(self.files.get((kind, step), usual), kind, step)]
-
-    def to_pandas(self) -> Any:
-        """A pandas.DataFrame of all of them."""
-        return Table(self).to_pandas()
 
 
 def _rows(path: Path, kind: str, step: int) -> Iterator[dict[str, Any]]:

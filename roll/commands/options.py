@@ -140,8 +140,6 @@ def eval_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="roll eval", description=text, epilog=_EPILOG, allow_abbrev=False)
     parser.add_argument("config", help="the YAML of the run")
     parser.add_argument("--checkpoint", help="a directory step_000050; true: the newest one of the run")
-    kind = "rlvr, agentic, or package.module:SPEC. Default: the one whose keys these are"
-    parser.add_argument("--pipeline", help=kind)
     parser.add_argument("--dry_run", action="store_true", help="check, print the plan and stop")
     parser.add_argument("--elsewhere", action="store_true", help="plan for another machine: files are not checked here")
     return parser

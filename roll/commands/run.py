@@ -60,11 +60,9 @@ def plan_command(argv: Sequence[str]) -> int:
     return _ending(None, partial(yaml_at, arguments.config), overrides, options)
 
 
-def start_yaml(
-    config: str, overrides: Sequence[str], is_plan: bool = False, elsewhere: bool = False, pipeline: str | None = None
-) -> int:
-    """The same for words that are taken apart already. `pipeline`: the kind of run; None: what the keys tell."""
-    return _ending(pipeline, partial(yaml_at, config), overrides, StartOptions(is_plan, elsewhere))
+def start_yaml(config: str, overrides: Sequence[str], is_plan: bool = False, elsewhere: bool = False) -> int:
+    """The same for words that are taken apart already."""
+    return _ending(None, partial(yaml_at, config), overrides, StartOptions(is_plan, elsewhere))
 
 
 def _ending(

@@ -12,12 +12,12 @@ import torch
 from roll.algorithms.advantage import group_advantages
 from roll.algorithms.credit import assign_credit
 from roll.algorithms.loss import Loss, SupervisedLoss
+from roll.algorithms.preference import DPOLoss
 from roll.algorithms.token_baselines import TokenGroups
 from roll.configs.load.validate import validate
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.tables.presets import PRESETS, Preset
 from roll.pipeline.dpo.dpo_config import DPOConfig
-from roll.pipeline.dpo.dpo_loss import DPOLoss
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.rl.settings import (
     advantage_settings,

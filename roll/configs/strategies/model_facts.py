@@ -40,7 +40,6 @@ STATES = DELTA_RULES | _types(_FACTS["states"])
 UNTRAINED = _types(_FACTS["untrained"])
 WITHOUT_PREFIXES = STATES | {"mamba2"}
 """Types of which vLLM on a CPU shares no prefixes, and does not start unless that is off."""
-WITHOUT_OUT_PROJ = _types(_FACTS["without_out_proj"])
 UNPACKED: Mapping[str, str] = {
     **dict.fromkeys(SINKS, "sinks in its attention, which the kernels for packs do not have"),
     **dict.fromkeys(

@@ -10,7 +10,6 @@ from roll.configs.memory.trained import (
     Experts,
     adapted,
     ends_with,
-    is_stacked,
     is_target,
     linear,
     modules_of,
@@ -20,8 +19,6 @@ from roll.configs.problems import Problem
 from roll.configs.sections.model import ALL_LINEAR, ModelArgs
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
-from roll.configs.strategies.model_facts import WITHOUT_OUT_PROJ
-from roll.configs.strategies.model_numbers import text_part, type_of
 from roll.configs.strategies.table import strategies_with, supports
 from roll.configs.tables.families import family_of
 
@@ -33,7 +30,6 @@ EXPERTS_WITHOUT_DOWN = (
     "adapts gate and up of experts without down, which peft does not read: it would load the model without adapters on "
     "its experts. Name all three, or down alone"
 )
-_OUT_PROJ = "out_proj"
 _TIED = ("embed_tokens", "lm_head")
 _ONE_MATRIX = (("gate_proj", "up_proj"), ("w1", "w3"))  # of experts
 _DOWN = {"up_proj": "down_proj", "w3": "w2"}
@@ -44,26 +40,15 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
     args, key = choice.worker.model_args, f"{choice.role.name}.model_args.lora_target"
     if not args.lora_target:
         return
-    kind, experts = type_of(text_part(model)), _experts(choice)
+    experts = _experts(choice)
     shape, _ = model_shape(model, choice.role.head or "lm")
-    for word in args.lora_target if kind in WITHOUT_OUT_PROJ else ():
-        if word == ALL_LINEAR or word.rpartition(".")[2] == _OUT_PROJ:
-            there = {} if shape is None else {each.name.split(".")[-2]: None for each in linear(shape, "none")}
-            others = ", ".join(name for name in there if name not in (_OUT_PROJ, "lm_head"))
-            yield Problem(
-                f"{key}: {word} adapts {_OUT_PROJ} of {args.model_name_or_path}, and peft gives that layer of {kind} "
-                "models no adapter: kernels of mamba-ssm read its weight past it. "
-                f"Name others{f': {others}' if others else ''}.",
-                (key, f"{choice.role.name}.model_args.model_name_or_path"),
-            )
     if shape is None or not args.has_lora:
         return
     family = family_of(model)
     files = family.names_in_files if experts != "none" and family is not None else {}
     weights = list(linear(shape, experts))
     layers = [renamed(weight.name.removesuffix(".weight"), files) for weight in weights]
-    has_out_proj = kind not in WITHOUT_OUT_PROJ
-    there = sorted({layer.rpartition(".")[2] for layer in layers} - (set() if has_out_proj else {_OUT_PROJ}))
+    there = sorted({layer.rpartition(".")[2] for layer in layers})
     asked = [word for word in args.lora_target if word != ALL_LINEAR]
     unknown = [word for word in asked if not any(ends_with(layer, word) for layer in layers)]
     if family is None:  # files of some have other names for experts
@@ -74,13 +59,10 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
         why = f" (with {choice.worker.strategy_name} the experts of a mixture get no adapters;" if mixture else ""
         others = ", ".join(strategies_with(Feature.LORA_EXPERTS, choice.role.use))
         why += f" with {others} they do)" if mixture else ""
-        yield Problem(f"{text}{why}{f', or write {ALL_LINEAR}' * has_out_proj}.", (key,))
+        yield Problem(f"{text}{why}, or write {ALL_LINEAR}.", (key,))
     chosen = adapted(shape, args, experts)
-    if args.use_rslora and any(weight.cut == "expert" and not is_stacked(weight) for weight in chosen):
-        rslora = f"{choice.role.name}.model_args.use_rslora"
-        yield Problem(f"{rslora}: {EXPERTS_AND_RSLORA}.", (rslora, key))
     if not unknown:
-        yield from _expert_problems(chosen, set(layers), files, args, key, experts)
+        yield from _expert_problems(chosen, set(layers), files, args, key)
     modules = modules_of(shape)
     at = f"{choice.role.name}.model_args.additional_target"
     if experts != "linear":
@@ -99,13 +81,11 @@ def _experts(choice: Choice) -> Experts:
 
 
 def _expert_problems(
-    chosen: Sequence[Weight], there: Set[str], files: Mapping[str, str], args: ModelArgs, key: str, experts: Experts
+    chosen: Sequence[Weight], there: Set[str], files: Mapping[str, str], args: ModelArgs, key: str
 ) -> Iterator[Problem]:
     """Checks adapters of experts, whatever trains them: peft reads them as those of transformers' stacked matrices, all
-    experts of a layer in one, gate and up together, and these beside down alone. Put on by peft, they need a layer
-    beside them."""
-    of_experts = [weight for weight in chosen if weight.cut == "expert"]
-    names = [renamed(weight.name.removesuffix(".weight"), files) for weight in of_experts]
+    experts of a layer in one, gate and up together, and these beside down alone."""
+    names = [renamed(weight.name.removesuffix(".weight"), files) for weight in chosen if weight.cut == "expert"]
     for partners in _ONE_MATRIX:
         for layer in names:
             last = layer.rpartition(".")[2]
@@ -120,9 +100,6 @@ def _expert_problems(
         if last in _DOWN and f"{stem}.{_DOWN[last]}" not in names:
             yield Problem(f"{key}: {', '.join(args.lora_target)} {EXPERTS_WITHOUT_DOWN}.", (key,))
             return
-    if experts == "named" and of_experts and len(of_experts) == len(chosen):
-        text = f"{key}: {', '.join(args.lora_target)} names layers of experts alone. Name one beside them, such as"
-        yield Problem(f"{text} o_proj.", (key,))
 
 
 def _in_full_problems(

@@ -12,7 +12,6 @@ from roll.configs.sections.operators import (
     DATA_JUICER,
     OPERATORS,
     DataJuicerArgs,
-    PassRateArgs,
     data_juicer_op,
     operator_of,
 )
@@ -95,15 +94,7 @@ def operator_problems(places: Places) -> Iterator[Problem]:
             yield Problem(f"{place}.args.{problem.text}", (f"{at}.operators",))
         if checked.config is None:
             continue
-        if isinstance(checked.config, PassRateArgs):
-            idle, why = ("solved_at", "without") if checked.config.rollouts is None else ("column", "with")
-            if idle in checked.config.model_fields_set:
-                yield Problem(f"{place}.args.{idle} does nothing {why} rollouts. Remove it.", (f"{at}.operators",))
-        args = checked.config.model_dump()
-        low, high = args.get("min"), args.get("max")
-        if low is not None and high is not None and low > high:
-            yield Problem(f"{place}.args.min: {low:g} is above max: {high:g}, so no row fits.", (f"{at}.operators",))
-        if not places.has_responses and args.get("part") == "response":
+        if not places.has_responses and checked.config.model_dump().get("part") == "response":
             text = f"{place}.args.part: rows of this run have no responses. Write prompt, or leave it out."
             yield Problem(text, (f"{at}.operators",))
         if known.compares and (at != learnt or not evaluated):

@@ -9,7 +9,7 @@ from roll.configs.load.validate import validate
 from roll.configs.plan.run_plan import RunPlan
 from roll.configs.problems import Problem, did_you_mean
 from roll.configs.sections.algorithm import AlgorithmConfig
-from roll.configs.sections.operators import EXPERIENCE_OPERATORS, MeanFilterArgs
+from roll.configs.sections.operators import EXPERIENCE_OPERATORS
 from roll.configs.sections.run import RunConfig
 from roll.configs.tables.features import FeaturePlugin
 from roll.errors import ConfigError
@@ -34,24 +34,12 @@ def experience_problems(config: RunConfig) -> Iterator[Problem]:
             continue
         checked = validate(known.args, entry.args)
         yield from (Problem(f"{at}.args.{problem.text}", (key,)) for problem in checked.problems)
-        if known.drops and checked.config is not None and not checked.config.model_dump(exclude_none=True):
-            yield Problem(f"{at}: {entry.name} without args keeps every group. Give a threshold.", (key,))
-        limits = checked.config
-        if isinstance(limits, MeanFilterArgs) and _drops_all(limits.threshold_down, limits.threshold_up):
-            text = f"threshold_down {limits.threshold_down:g} is not below threshold_up {limits.threshold_up:g}"
-            yield Problem(
-                f"{at}.args: {text}, so every group would be dropped. Lower the first, or raise the other.", (key,)
-            )
         if config.estimator.per_turn and not known.drops:
             yield Problem(
                 f"{at}: {entry.name} changes the reward of a trajectory, but adv_estimator: {config.adv_estimator} "
                 "uses the rewards of single turns. Choose another adv_estimator, or remove the operator.",
                 (key, "adv_estimator"),
             )
-
-
-def _drops_all(down: float | None, up: float | None) -> bool:
-    return down is not None and up is not None and down >= up
 
 
 def code_problems(config: RunConfig) -> Iterator[Problem]:

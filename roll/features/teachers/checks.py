@@ -66,7 +66,6 @@ def opd_warnings(config: RunConfig) -> Iterator[str]:
     if not isinstance(config, AlgorithmConfig):
         return
     if config.distils:
-        yield from _without_effect(config)
         idle = [role for role in config.teacher_roles if role not in set(config.taught)]
         yield from (f"{role} is not started: no domain is left for it." for role in idle)
         return
@@ -74,22 +73,6 @@ def opd_warnings(config: RunConfig) -> Iterator[str]:
     for key in ("opd_kl_coef", "opd_advantage", "opd_js_weight"):
         if config.is_changed(key):
             yield f"{key} does nothing: use_opd and is_pure_opd are off."
-
-
-def _without_effect(config: AlgorithmConfig) -> Iterator[str]:
-    for role, worker in config.teacher_roles.items():
-        if worker.tag_included and (role == "teacher" or len(config.teacher_roles) == 1):
-            why = (
-                "the section teacher is for all domains without a teacher of their own"
-                if role == "teacher"
-                else "it is the only one"
-            )
-            yield f"{role}.tag_included does nothing: {why}."
-    if config.is_changed("opd_js_weight") and config.opd_advantage != "js_divergence":
-        yield f"opd_js_weight does nothing with opd_advantage: {config.opd_advantage}."
-    overridden = [config.teacher_roles[role].opd_kl_coef is not None for role in config.taught]
-    if config.is_changed("opd_kl_coef") and overridden and all(overridden):
-        yield f"opd_kl_coef: {config.opd_kl_coef:g} does nothing: every teacher sets its own."
 
 
 # Checks of teachers and students that compare whole distributions: which strategies can send a teacher's head, and

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from roll.algorithms.distillation import Distillation, DistillLoss, Divergence
 from roll.configs.plan.run_plan import RunPlan
-from roll.datasets.conversations import Columns
+from roll.datasets.conversations import Columns, load_conversations
 from roll.distributed.executor.jobs import ScoreSet
 from roll.distributed.executor.roles import ScoreCluster
 from roll.errors import ConfigError
@@ -12,7 +12,7 @@ from roll.models.hub import local_model
 from roll.models.loading import shared_vocabulary
 from roll.pipeline.distill.distill_config import DistillConfig
 from roll.pipeline.rows.row_pipeline import RowPipeline
-from roll.pipeline.rows.row_sources import conversations_of
+from roll.pipeline.rows.row_sources import rows_of
 from roll.run.display.view import Column, Curve, View
 from roll.run.policy_tokenizer import check_teacher, policy_tokenizer
 from roll.types.batch import Rows, RowSet
@@ -57,7 +57,7 @@ class DistillPipeline(RowPipeline):
     def load_rows(self) -> tuple[Rows, Rows | None]:
         self.tokenizer = policy_tokenizer("student", self.config.student.model_args)
         self.distillation = self._read_distillation()
-        return conversations_of(self.config, columns(self.config), self.tokenizer, self.vision)
+        return rows_of(self.config, load_conversations, columns(self.config), self.tokenizer, self.vision)
 
     def _read_distillation(self) -> Distillation:
         student, teacher = (local_model(each.model_args) for each in (self.config.student, self.config.teacher))

@@ -7,7 +7,7 @@ from roll.configs.problems import Problem
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.features import Feature
 from roll.configs.strategies.table import feature_problem
-from roll.configs.tables.roles import LLM_JUDGE, ROLL_JUDGE_PROMPT
+from roll.configs.tables.roles import LLM_JUDGE
 from roll.configs.tables.sight import VisionModel
 from roll.pipeline.rlvr.rlvr_config import JUDGE, RLVRConfig
 from roll.rewards.chain import parts_of
@@ -34,11 +34,6 @@ def judge_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
         yield from _address_problems(at, worker)
     else:
         yield from _engine_problems(at, worker)
-    if [worker.reward, *(part.reward for part in worker.reward_manager_config)].count(LLM_JUDGE) > 1:
-        yield Problem(
-            f"{at}.reward_manager_config: {LLM_JUDGE} is listed twice. A domain has one judge.",
-            (f"{at}.reward_manager_config",),
-        )
     if (worker.reward == LLM_JUDGE and worker.reward_args) or any(
         part.reward == LLM_JUDGE and part.reward_args for part in worker.reward_manager_config
     ):
@@ -50,8 +45,8 @@ def judge_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
     try:
         method_of(worker)
     except (OSError, ValueError) as error:
-        key = "judge_verdict_pattern" if _has_bad_pattern(worker) else "judge_prompt"
-        yield Problem(f"{at}.{key}: {error}.", (f"{at}.{key}",))
+        key = f"{at}.judge_{'verdict_pattern' if worker.judge_verdict_pattern else 'prompt'}"
+        yield Problem(f"{key}: {error}.", (key,))
 
 
 def judge_warnings(config: RLVRConfig) -> list[str]:
@@ -64,11 +59,6 @@ def judge_warnings(config: RLVRConfig) -> list[str]:
             verb = "does" if len(set_keys) == 1 else "do"
             warnings.append(
                 f"rewards.{domain}: {', '.join(set_keys)} {verb} nothing here: llm_judge is not its reward."
-            )
-        if worker.is_judge and worker.judge_prompt == ROLL_JUDGE_PROMPT:
-            warnings.append(
-                f"rewards.{domain}.judge_prompt: {ROLL_JUDGE_PROMPT} has its own wording of ROLL's prompt; for ROLL's "
-                "exact wording write it into a file."
             )
     return warnings
 
@@ -201,11 +191,3 @@ def _verdict_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
             f"{at}.judge_score_range: {low:g} is not below {high:g}. Write the lowest score first.",
             (f"{at}.judge_score_range",),
         )
-
-
-def _has_bad_pattern(worker: RewardConfig) -> bool:
-    try:
-        method_of(worker.model_copy(update={"judge_prompt": None}))
-    except ValueError:
-        return True
-    return False

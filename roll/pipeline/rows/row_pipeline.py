@@ -15,12 +15,13 @@ from roll.configs.plan.run_plan import RunPlan
 from roll.configs.sections.run import RunConfig
 from roll.configs.tables.sight import VisionModel
 from roll.datasets.mixing import RowSource, whole
+from roll.datasets.preferences import load_pairs
 from roll.distributed.executor.clusters import RunClusters
 from roll.distributed.executor.jobs import ScoreSet, TrainJob
 from roll.distributed.executor.roles import ScoreCluster, TrainCluster, share, total_of
 from roll.models.vision.files import vision_of
 from roll.pipeline.rows.row_config import PairConfig
-from roll.pipeline.rows.row_sources import pairs_of
+from roll.pipeline.rows.row_sources import columns, rows_of
 from roll.run.display.view import Column, Curve, View
 from roll.run.loop import Run, of_known_length
 from roll.run.policy_tokenizer import policy_tokenizer
@@ -183,8 +184,8 @@ class PairPipeline(RowPipeline):
     def load_rows(self) -> tuple[Rows, Rows | None]:
         learner = self.config.learner
         self.tokenizer = policy_tokenizer(learner, self.config.value(learner).model_args)
-        pairs, *held_out = pairs_of(self.config, self.tokenizer, self.config.sequence_length, self.vision)
-        return self.as_rows(pairs), self.as_rows(held_out[0]) if held_out else None
+        pairs, held_out = rows_of(self.config, load_pairs, columns(self.config), self.tokenizer, self.vision)
+        return self.as_rows(pairs), None if held_out is None else self.as_rows(held_out)
 
     def as_rows(self, pairs: PairRows) -> PairRows:
         """The pairs as the loss takes them."""

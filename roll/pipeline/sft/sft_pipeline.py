@@ -1,9 +1,9 @@
 """Supervised fine-tuning: the loss is the mean negative log-likelihood of the responses' tokens."""
 
 from roll.algorithms.loss import SupervisedLoss
-from roll.datasets.conversations import Columns
+from roll.datasets.conversations import Columns, load_conversations
 from roll.pipeline.rows.row_pipeline import RowPipeline
-from roll.pipeline.rows.row_sources import conversations_of
+from roll.pipeline.rows.row_sources import rows_of
 from roll.pipeline.sft.sft_config import SFTConfig
 from roll.run.policy_tokenizer import policy_tokenizer
 from roll.types.batch import Rows
@@ -24,4 +24,4 @@ class SFTPipeline(RowPipeline):
 
     def load_rows(self) -> tuple[Rows, Rows | None]:
         self.tokenizer = policy_tokenizer("sft_train", self.config.sft_train.model_args)
-        return conversations_of(self.config, columns(self.config), self.tokenizer, self.vision)
+        return rows_of(self.config, load_conversations, columns(self.config), self.tokenizer, self.vision)

@@ -15,7 +15,6 @@ from transformers import AutoModelForCausalLM
 
 from roll.configs.sections.model import ModelArgs
 from roll.configs.strategies.fsdp2_settings import DIVIDED_EXPERTS
-from roll.configs.strategies.model_facts import WITHOUT_OUT_PROJ
 from roll.features.lora.adapters import add_adapters
 from roll.features.lora.experts import expert_matrices
 from tests.helpers.processes import RankPool
@@ -32,6 +31,7 @@ Pools = Callable[[int], RankPool]
 NAMES = {"mixtral": "w1, w2, w3"}
 RECOMPUTED = {"disable_gradient_checkpointing": False}
 slow = pytest.mark.slow
+WITHOUT_OUT_PROJ = ("falcon_h1", "falcon_mamba", "mamba", "mamba2", "nemotron_h")
 ODD = ("laguna", *WITHOUT_OUT_PROJ)  # shared experts that peft takes for experts; layers that it adapts nowhere
 
 

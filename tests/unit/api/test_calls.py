@@ -16,7 +16,6 @@ import yaml
 
 import roll
 from roll.api.composing import Arguments, compose
-from roll.api.saved import Table
 from roll.errors import ConfigError
 from roll.utils.imports import resolve, script_code, with_script_code
 from tests.helpers.configs import MINIMAL
@@ -206,8 +205,6 @@ def test_data_sets_and_data_frames_are_rows() -> None:
         for data in (ROWS, datasets.Dataset.from_list(ROWS), pandas.DataFrame(ROWS))
     ]
     assert len({*files}) == 1
-    table = Table([{"step": 1, "x": 0.5}])
-    assert table.to_pandas()["x"].tolist() == [0.5]
     with pytest.raises(ConfigError, match="is of type DatasetDict. Give a path"):
         tree_of(kind="sft", data=datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)}))
 

@@ -118,21 +118,6 @@ def test_a_model_that_megatron_does_not_know_is_refused_with_the_families_it_doe
     assert message in refused(capsys, *MEGATRON)
 
 
-@cases("changes, overrides, message")
-def test_what_megatron_cannot_do_with_gpt_oss_is_refused_before_the_run(
-    recipe: Path,
-    model: Path,
-    capsys: pytest.CaptureFixture[str],
-    changes: dict[str, object],
-    overrides: list[str],
-    message: str,
-) -> None:
-    shape = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3, "intermediate_size": 8}
-    given = {"model_type": "gpt_oss", "num_local_experts": 4, "max_position_embeddings": 64} | shape | changes
-    (model / "config.json").write_text(json.dumps(given))
-    assert message in refused(capsys, *MEGATRON, *(f"{CONFIG}.{override}" for override in overrides))
-
-
 def test_the_shape_of_a_hub_model_is_listed_as_not_checked(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--dry_run", "--elsewhere", "pretrain=org/model")
     assert run(*words, "actor_infer.device_mapping=[2,3]", "actor_infer.num_gpus_per_worker=2") == 0

@@ -116,12 +116,6 @@ def test_settings_that_the_checkpoint_does_not_let_change_fail_the_plan(
     assert "seed: 42 -> 7 since the checkpoint" in said and "start anew in another output_dir" in said
 
 
-def test_a_config_json_that_cannot_be_read_fails_the_plan(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (place / "model" / "config.json").write_text("{")
-    assert plan() == 2
-    assert "config.json cannot be read" in capsys.readouterr().err
-
-
 def test_data_under_a_variable_that_is_not_set_are_not_checked(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,16 +127,6 @@ def test_data_under_a_variable_that_is_not_set_are_not_checked(
     assert shown.endswith("The plan works.\n")
     monkeypatch.setenv("MY_DATA", "nowhere")
     assert plan(given) == 2
-
-
-def test_what_lies_elsewhere_is_not_looked_for_if_the_plan_is_for_another_machine(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = ("pretrain=/data/model", "actor_train.data_args.file_name=/data/train.jsonl")
-    assert plan(*given) == 2
-    capsys.readouterr()
-    assert plan(*given, "--elsewhere") == 0
-    assert "Not checked here: pretrain: there is no model directory /data/model." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("of", ["run", "place", "machine"])

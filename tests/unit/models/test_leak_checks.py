@@ -23,7 +23,7 @@ from roll.models.sequences.packed_attention import use_packed_attention
 from roll.models.sequences.ranks import SequenceRanks
 from roll.rl.settings import log_prob_diff_threshold
 from tests.helpers.configs import config
-from tests.helpers.deep_model import DEEP, NUM_SPECIAL, save_deep
+from tests.helpers.deep_model import DEEP, save_deep
 from tests.helpers.processes import RankPool
 from tests.helpers.real_models import real_model
 from tests.parity.families.models import save_tiny
@@ -61,23 +61,6 @@ def test_right_models_are_taken(name: str, dtype: str, directory_of: Callable[[s
         check_packs(model, CPU)
         check_trees(model, CPU)
         assert not any(module._forward_hooks for module in model.pretrained.modules())
-
-
-def test_kernels_may_round_more_than_fp32_does(
-    directory_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Flash attention takes exp to about 1e-6, on CPUs too."""
-    model, draw = loaded(directory_of("deep")), torch.Generator().manual_seed(0)
-    use_packed_attention(model.pretrained, is_shared=True)
-    attend = tree_attention.tree_attention
-
-    def rounded(*given: Any) -> torch.Tensor:
-        output = attend(*given)
-        return output * (1 + 3e-6 * (torch.rand(output.shape, generator=draw) * 2 - 1))
-
-    monkeypatch.setattr(tree_attention, "tree_attention", rounded)
-    with torch.no_grad():
-        check_trees(model, CPU)
 
 
 @pytest.mark.parametrize("name", ["deep", *REAL[:1]])
@@ -159,13 +142,6 @@ def test_a_tree_that_computes_other_rows_is_refused(
         monkeypatch.setattr(tree_attention, "tree_attention", wrong)
     with torch.no_grad(), pytest.raises(StrategyError, match="use_prefix_sharing .* a row is off by"):
         check_trees(model, CPU)
-
-
-def test_tokens_of_a_check_are_none_of_the_special_ones(directory_of: Callable[[str], Path]) -> None:
-    model = loaded(directory_of("deep"))
-    tokens = check.ordinary_tokens(model, 40, 40)
-    assert NUM_SPECIAL <= int(tokens.min()) < 30 and 350 < int(tokens.max()) < 384
-    assert torch.equal(tokens, check.ordinary_tokens(model, 40, 40))
 
 
 @pytest.mark.gate("bf16")

@@ -243,19 +243,6 @@ def packing_model(tmp_path: Path) -> LoadedModel:
     return taking_packs(loaded(saved(TAKEN["full"], tmp_path)))
 
 
-def test_a_cache_does_not_switch_packing_off(packing_model: LoadedModel) -> None:
-    """transformers finds packs by their positions only while there is no cache, which is made by default: its sdpa
-    would give other numbers without a word. Ours goes by where rows begin."""
-    pack, backbone = Pack.of(rows()[0], LENGTHS), packing_model.pretrained.base_model.eval()
-    with torch.no_grad():
-        want = backbone(**pack.arguments).last_hidden_state
-        got = backbone(**pack.arguments | {"use_cache": True}).last_hidden_state
-        packing_model.pretrained.set_attn_implementation("sdpa")
-        theirs = backbone(**pack.arguments | {"use_cache": True}).last_hidden_state
-    assert torch.equal(got, want)
-    assert float((theirs - want).abs().max()) > 0.1
-
-
 def test_an_attention_mask_is_refused_and_not_taken_for_one_sequence(packing_model: LoadedModel) -> None:
     """With a mask of ones transformers does not look for packs either."""
     pack, backbone = Pack.of(rows()[0], LENGTHS), packing_model.pretrained.base_model.eval()

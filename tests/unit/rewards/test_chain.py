@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from roll.pipeline.rlvr.rlvr_checks import rlvr_warnings
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.rlvr.row_operators import data_domains
 from roll.rewards.base import RewardInput, RewardOutcome
@@ -13,7 +12,6 @@ from roll.rewards.config import RewardConfig, RewardPart
 from roll.rewards.table import sharing_of
 from roll.rewards.worker import RewardWorker
 from tests.helpers.cases import cases
-from tests.helpers.configs import config
 from tests.helpers.rewards import preflight
 
 USER = "user_rewards"
@@ -140,8 +138,6 @@ def test_preflight_names_the_part_that_is_wrong(settings: dict[str, Any], messag
 def test_reward_types_go_to_the_parts_that_know_them() -> None:
     assert one({"reward": f"{USER}:typed", "reward_type": "soft"}).score == 0.5
     assert one({"reward": f"{USER}:typed"}).score == 1
-    (told,) = [text for text in rlvr_warnings(config({"rewards.math.reward_type": "soft"})) if "reward_type" in text]
-    assert told == "rewards.math.reward_type does nothing here: math_rule knows one kind of reward."
     parts = (RewardPart(reward="exact_match"), RewardPart(reward="overlong"))
     rewards = {"a": RewardConfig(reward="regex", reward_manager_config=parts)}
     (domain,) = data_domains(RLVRConfig.model_construct(rewards=rewards))

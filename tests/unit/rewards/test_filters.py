@@ -101,12 +101,6 @@ def test_arguments_that_do_not_fit_are_named(type_: str, args: dict[str, Any], m
     assert filter_problems("std_filter", {"std_threshold": 0.1}, "k") == []
 
 
-@cases("changes, said")
-def test_what_cannot_work_is_refused_with_the_way_out(changes: dict[str, Any], said: str) -> None:
-    (problem,) = [problem.text for problem in rlvr_problems(config(changes))]
-    assert said in problem
-
-
 def test_what_fits_is_not() -> None:
     changes = {
         "num_return_sequences_in_group": 6,

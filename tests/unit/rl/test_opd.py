@@ -64,7 +64,6 @@ def test_teachers_score_their_domains_with_the_chosen_divergence() -> None:
     assert credit_settings(given, 0.0).teacher_share == 0.3 and list(opd_warnings(given)) == []
     alone = config({"is_pure_opd": True, "teacher": TEACHER, "opd_js_weight": 0.3})
     assert credit_settings(alone, 0.0).teacher_share is None
-    assert list(opd_warnings(alone)) == ["opd_js_weight does nothing with opd_advantage: log_ratio."]
     # Rows 4, 0, 3 and a padding row; rows 0 and 4 are wanted of five.
     shard = Shard(np.array([4, 0, 3, 5]), None)
     wanted = np.array([True, False, False, False, True])
@@ -162,19 +161,6 @@ def test_what_cannot_work_is_said() -> None:
 def test_groups_of_one_are_for_pure_distillation(switch: str) -> None:
     found = problems({switch: True, "teacher": TEACHER, "num_return_sequences_in_group": 1})
     assert any("compares a reward with the others of its group" in text for text in found) == (switch == "use_opd")
-
-
-def test_keys_of_teachers_without_effect_are_warned_of() -> None:
-    (domain,) = config({}).domains
-    alone = {"use_opd": True, "teacher": {**TEACHER, "tag_included": [domain]}}
-    assert list(opd_warnings(config(alone))) == [
-        "teacher.tag_included does nothing: the section teacher is for all domains without a teacher of their own."
-    ]
-    named = {"use_opd": True, "opd_kl_coef": 0.5, "teachers": {"any": {**TEACHER, "tag_included": ["x"]}}}
-    assert list(opd_warnings(config(named))) == ["teachers.any.tag_included does nothing: it is the only one."]
-    own = {"use_opd": True, "opd_kl_coef": 0.5, "teacher": {**TEACHER, "opd_kl_coef": 2.0}}
-    assert list(opd_warnings(config(own))) == ["opd_kl_coef: 0.5 does nothing: every teacher sets its own."]
-    assert list(opd_warnings(config({**own, "teachers": {domain: TEACHER}, "teacher": ...}))) == []
 
 
 @pytest.mark.parametrize("key", ["difficulty_mask", "error_max_len_clip", "difficulty_loss_weight"])

@@ -141,36 +141,6 @@ def test_targets_are_held_against_the_models_layers(args: dict[str, Any], name: 
     assert found == ([] if said is None else [said])
 
 
-@cases("kind, target, is_refused")
-def test_layers_to_which_peft_gives_no_adapters_are_refused_by_name(kind: str, target: str, is_refused: bool) -> None:
-    worker = config({"actor_train.model_args": {"lora_target": target}}).actor_train
-    found = [problem.text for problem in lora_model_problems(Choice(ACTOR_TRAIN, worker), {"model_type": kind})]
-    assert len(found) == is_refused and all("adapts out_proj of" in text for text in found)
-
-
-NEMOTRON = {
-    "model_type": "nemotron_h", "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 8, "num_hidden_layers": 3, "mamba_num_heads": 4, "mamba_head_dim": 16,
-    "n_groups": 2, "hybrid_override_pattern": "M-*",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("target", ["all-linear", "q_proj, gate_proj"])
-def test_layers_that_are_named_in_place_of_others_are_there_and_can_have_adapters(target: str) -> None:
-    """Nemotron-H's MLP has no gate_proj, and all-linear has its out_proj in it."""
-
-    def found(words: str) -> list[str]:
-        worker = config({"actor_train.model_args": {"lora_target": words}}).actor_train
-        return [problem.text for problem in lora_model_problems(Choice(ACTOR_TRAIN, worker), NEMOTRON)]
-
-    (text,) = found(target)
-    names = text.rpartition("Name others: " if target == "all-linear" else "It has ")[2].removesuffix(".")
-    assert set(names.split(", ")) - {"lm_head"} == {
-        *("in_proj", "up_proj", "down_proj", "q_proj", "k_proj", "v_proj", "o_proj")
-    }
-    assert not found(names)
-
-
 @pytest.mark.parametrize("target", ["down_proj", "gate_proj, up_proj, down_proj", "all-linear"])
 def test_experts_are_linear_layers_of_megatron(target: str) -> None:
     changes = {"strategy_args": {"strategy_name": "megatron_train"}, "model_args": {"lora_target": target}}

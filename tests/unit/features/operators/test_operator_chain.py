@@ -138,12 +138,6 @@ def test_names_and_arguments_are_checked(operator: Any, said: str) -> None:
     assert problem.startswith(said), problem
 
 
-@cases("operator, said")
-def test_what_would_be_ignored_is_refused(operator: Any, said: str) -> None:
-    (problem,) = found(operator)
-    assert problem.startswith(f"{TRAIN}.operators[0].args{said}"), problem
-
-
 def test_the_yaml_has_no_problems_and_the_function_chooses(tmp_path: Path) -> None:
     page = (DOCS / "data.md").read_text(encoding="utf-8")
     shown = page.split("## Operators\n")[1].split("\n\n`operators`")[0]

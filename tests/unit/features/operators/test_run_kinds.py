@@ -8,12 +8,13 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from roll.configs.plan.batch_plan import build_plan
+from roll.datasets.preferences import load_pairs
 from roll.pipeline.distill.distill_config import DistillConfig
 from roll.pipeline.distill.distill_pipeline import DistillPipeline
 from roll.pipeline.dpo.dpo_config import DPOConfig
 from roll.pipeline.rlvr.rlvr_pipeline import RLVRPipeline
 from roll.pipeline.rows.row_config import row_plan
-from roll.pipeline.rows.row_sources import pairs_of
+from roll.pipeline.rows.row_sources import columns, rows_of
 from roll.pipeline.sft.sft_config import SFTConfig
 from roll.pipeline.sft.sft_pipeline import SFTPipeline
 from tests.helpers.configs import config
@@ -85,10 +86,11 @@ def test_pairs(tmp_path: Path, tiny_tokenizer: PreTrainedTokenizerFast) -> None:
     file = write(tmp_path / "train.jsonl", *pairs)
     made = DPOConfig.model_validate(
         {
+            "sequence_length": 64,
             "actor_train": {"data_args": {"file_name": file, "operators": [LONGEST]}},
             "validation": {"data_args": {"file_name": file}},
         }
     )
-    chosen, held_out = pairs_of(made, tiny_tokenizer, 64)
-    assert len(chosen) == 2 and len(held_out) == 4  # rows, two of a pair
+    chosen, held_out = rows_of(made, load_pairs, columns(made), tiny_tokenizer)
+    assert held_out is not None and len(chosen) == 2 and len(held_out) == 4  # rows, two of a pair
     assert np.array_equal(chosen.input_ids, held_out.select(np.arange(2)).input_ids)
