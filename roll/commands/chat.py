@@ -21,7 +21,6 @@ _TEXT = """MODEL is a directory with config.json and weights, a GGUF file, a hub
 (.../checkpoints/step_000050), or the output_dir of a run: then its newest checkpoint answers. Lines are read from the
 keyboard, or from a pipe. /reset starts a new conversation, /exit or Ctrl-D ends the chat, Ctrl-C stops a response.
 docs/serving.md."""
-_INTERRUPTED = 130
 
 
 def run(argv: Sequence[str]) -> int:
@@ -42,9 +41,6 @@ def run(argv: Sequence[str]) -> int:
         _talk(talker)
     except EOFError:
         say("")
-    except KeyboardInterrupt:
-        say("")
-        return _INTERRUPTED
     return 0
 
 

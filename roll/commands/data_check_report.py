@@ -24,7 +24,6 @@ from roll.datasets.encoding import load_tasks
 from roll.datasets.loader import DataFile, Row
 from roll.datasets.messages import CONVERSATIONS, are_messages, clean_messages
 from roll.datasets.pictures.lengths import PictureLengths
-from roll.datasets.pictures.stored import StoredPicture
 from roll.datasets.preferences import PairColumns, load_pairs
 from roll.datasets.rows import Domain, RowReader, tag_of
 from roll.datasets.shown import named_columns
@@ -278,24 +277,10 @@ def _column_rows(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
     names = list(dict.fromkeys(name for row in rows for name in row.values))
     for name in names:
         values = [row.values[name] for row in rows if row.values.get(name) is not None]
-        kinds = Counter(_kind(value) for value in values)
+        kinds = Counter(type(value).__name__ for value in values)
         share = "all rows" if len(values) == len(rows) else f"{len(values)} of {len(rows)} rows"
         kind = " or ".join(kind for kind, _ in kinds.most_common()) or "nothing"
         yield str(name), kind, share, show(values[0], 50) if values else ""
-
-
-def _kind(value: object) -> str:
-    if isinstance(value, bool):
-        return "true or false"
-    if isinstance(value, str):
-        return "text"
-    if isinstance(value, int | float):
-        return "number"
-    if isinstance(value, StoredPicture) or (isinstance(value, Mapping) and _kind(value.get("bytes")) == "picture"):
-        return "picture"
-    if isinstance(value, list):
-        return "messages" if value and isinstance(value[0], Mapping) and "role" in value[0] else "list"
-    return "mapping" if isinstance(value, Mapping) else type(value).__name__
 
 
 def _read(rows: Sequence[Row], kind: Kind) -> tuple[list[_Readable], list[str]]:

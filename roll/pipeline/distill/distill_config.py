@@ -47,10 +47,6 @@ class DistillConfig(RowConfig):
     # columns
     question_key: str = setting("question", "Column with the prompt, of rows that hold no messages.")
     answer_key: str = setting("answer", "Column with the response.")
-    tools_key: str | None = setting(
-        "tools",
-        "Column with the tools that a row offers, if it has any: a list of JSON schemas, or its text. null: none.",
-    )
 
     # loss
     distill_loss_weight: float = setting(

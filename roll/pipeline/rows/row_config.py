@@ -33,6 +33,10 @@ class RowConfig(RunConfig):
     global_template: str | None = setting(None, "Chat template of all rows; wins over data_args.template.")
     query_key: str | None = setting(None, "Column with more of the prompt, which follows it on a line of its own.")
     system_key: str | None = setting(None, "Column with the system prompt. None: none but the template's own.")
+    tools_key: str | None = setting(
+        "tools",
+        "Column with the tools that a row offers, if it has any: a list of JSON schemas, or its text. null: none.",
+    )
 
     @property
     def trained_length(self) -> int:
@@ -66,11 +70,6 @@ class PairConfig(RowConfig):
     )
     chosen_key: str = setting("chosen", "Column with the better response, a text or messages.")
     rejected_key: str = setting("rejected", "Column with the worse response, a text or messages.")
-
-    tools_key: str | None = setting(
-        "tools",
-        "Column with the tools that a row offers, if it has any: a list of JSON schemas, or its text. null: none.",
-    )
 
     @property
     def margin_column(self) -> str | None:

@@ -34,10 +34,6 @@ class SFTConfig(RowConfig):
     # columns
     prompt_key: str = setting("instruction", "Column with the prompt, of rows that hold no messages.")
     response_key: str = setting("output", "Column with the response.")
-    tools_key: str | None = setting(
-        "tools",
-        "Column with the tools that a row offers, if it has any: a list of JSON schemas, or its text. null: none.",
-    )
     train_on: Literal["all", "last"] = setting(
         "all", "For rows with messages: learn every turn of the assistant, or the last one alone."
     )

@@ -402,37 +402,6 @@ def test_the_penalty_of_a_product_is_that_of_the_papers_loss_of_whole_answers() 
     torch.testing.assert_close(theta.grad, gradient, rtol=RTOL, atol=1e-9)
 
 
-def test_the_cases_really_clip_and_filter() -> None:
-    rng = np.random.default_rng(7)
-    batch = random_train_batch(rng, random_samples(rng, [4, 1, 0, 7, 9, 3], turns=2))
-    theta = torch.from_numpy(near(rng, batch.samples, 0.3).astype(np.float64)).requires_grad_()
-    entropy = torch.ones_like(theta)
-
-    def result(name: str) -> dict[str, float]:
-        return apply_loss(CASES[name], batch, {"log_probs": theta, "entropy": entropy}, [np.arange(6)])[1].result()
-
-    everything = result("mode token-mean")
-    for key in ("clip_low_fraction", "clip_high_fraction", "dual_clip_fraction"):
-        assert 0 < everything[key] < 1, key
-    for name in ("tis", "cispo", "cispo, settled dropped"):
-        assert 0 < result(name)["clip_low_fraction"] < 1 or name == "tis"
-        assert 0 < result(name)["clip_high_fraction"] < 1, name
-    assert 0 < result("cispo, settled dropped")["settled_fraction"] < result("cispo")["clip_fraction"]
-    assert 0 < result("topr")["clip_high_fraction"] < 1
-    assert result("kimi15")["ratio_penalty_mean"] > 0
-    shares = [result(f"rec{kind}")["clip_fraction"] for kind in (", no clip", "", ", two sides")]
-    assert shares[0] == 0 < shares[1] < shares[2] < 1
-    assert 0 < result("rec, ring")["clip_fraction"] < 1 and 0 < result("sppo")["clip_low_fraction"] < 1
-    for name in ("dppo", "dppo, KL", "cppo", "cppo, budget never spent"):
-        assert 0 < result(name)["clip_low_fraction"] < 1 and 0 < result(name)["clip_high_fraction"] < 1, name
-    assert 0 < result("sapo")["soft_gate_mean"] < 1
-    for key in ("clip_low_fraction", "clip_high_fraction"):
-        assert 0 < result("gmpo")[key] < 1, key
-    assert 0 < result("weight token")["is_weight_clip_fraction"] < 1
-    for granularity in GRANULARITIES:
-        assert 0 < result(f"filter {granularity}")["mismatch_kept_fraction"] < 1, granularity
-
-
 @pytest.mark.parametrize(("probs", "learns"), [([0.8, 0.8, 0.8, 0.55], [1, 0, 0, 0]), ([0.5, 0.5, 0.5, 0.55], [1] * 4)])
 def test_a_row_whose_first_tokens_have_used_up_the_budget_leaves_none_to_its_last(
     probs: list[float], learns: list[int]

@@ -32,7 +32,7 @@ from tests.parity.strategies.reference import (
     scale_of,
     train_reference,
 )
-from tests.parity.strategies.runs import Run, gradients_before_a_step, my_micro_batches, one_update, trainer
+from tests.parity.strategies.runs import Run, my_micro_batches, one_update, trainer
 
 Pools = Callable[[int], RankPool]
 Engine = dict[str, Any]  # of Run: a ZeRO stage, or the settings of fsdp2_train
@@ -208,17 +208,6 @@ def test_a_checkpoint_holds_adapters_and_goes_on_exactly(
     assert largest_difference(got, want) == 0
 
 
-@pytest.mark.slow
-def test_a_checkpoint_of_fsdp2_goes_on_under_other_ranks(
-    rank_pool: Pools, tiny_tied_model_dir: Path, adapter: Path, tmp_path: Path
-) -> None:
-    """Saved by two, taken up by one; the update differs by the order of sums alone."""
-    run = run_of(tiny_tied_model_dir, FSDP2, adapter, updates=2)
-    want = rank_pool(2).run(runs.save_after, run, tmp_path)[0]
-    got = rank_pool(1).run(runs.go_on, run_of(tiny_tied_model_dir, FSDP2, updates=1), tmp_path)[0]
-    assert largest_difference(got.parameters[0], want) < 1e-6
-
-
 @pytest.mark.gate("{'fsdp2': {}}-2")
 @pytest.mark.parametrize("engine, world_size", [(zero(2), 1), (FSDP2, 2)], ids=str)
 def test_recomputation_of_either_form_changes_no_gradient(
@@ -277,38 +266,3 @@ def test_ranks_drop_different_inputs_of_their_adapters(
     plain, dropped = (rank_pool(2).run(losses_of_equal_rows, run) for run in runs_of)
     assert plain[0] == plain[1]
     assert len({plain[0], *dropped}) == 3
-
-
-def gradients_with_idle_rows(run: Run) -> list[tuple[dict[str, np.ndarray], float]]:
-    """Gradients, and their norm, of an update in which every second row has no advantage, and of one without them."""
-    found = []
-    for leaves_out in (False, True):
-        with trainer(run) as strategy, gradients_before_a_step(strategy, run) as gradients:
-            given = rows()
-            own = [
-                replace(row, advantages=torch.zeros_like(row.advantages)) if i % 2 else row  # type: ignore[arg-type]
-                for i, row in list(enumerate(given))[4 * strategy.dp_rank :][:4]
-            ]
-            norm = strategy.train_step([join(own[:: 1 + leaves_out])], run.loss, scale_of(given), TEMPERATURE)[1]
-            found.append((gradients, norm["grad_norm"]))
-    return found
-
-
-@pytest.mark.gate("{'stage': 2}")
-@pytest.mark.parametrize("engine", [zero(2), FSDP2], ids=str)
-def test_rows_that_move_nothing_can_be_left_out(
-    engine: Engine, rank_pool: Pools, tiny_tied_model_dir: Path, adapter: Path
-) -> None:
-    """skip_idle_rows: the same gradient of the adapters without their passes."""
-    run = run_of(tiny_tied_model_dir, engine, adapter)
-    (whole, norm), (fewer, other) = rank_pool(2).run(gradients_with_idle_rows, run)[0]
-    assert max(np.abs(gradient).max() for gradient in whole.values()) > 1e-3
-    assert largest_difference(whole, fewer) < 1e-7
-    assert other == pytest.approx(norm, rel=1e-6)
-
-
-def test_layers_below_a_frozen_prefix_get_no_adapters(rank_pool: Pools, tiny_tied_model_dir: Path) -> None:
-    run = run_of(tiny_tied_model_dir, FSDP2, updates=1, model={"freeze_module_prefix": "model.layers.0."})
-    got = rank_pool(1).run(runs.train, run)[0]
-    assert len(got.gradients) == 14  # A and B of the seven linear layers of the second block
-    assert all(name.startswith("model.layers.1.") for name in got.gradients)

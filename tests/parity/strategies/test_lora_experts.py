@@ -165,67 +165,6 @@ def test_what_is_saved_is_what_was_exported_and_peft_reads_its_adapter(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", DIVIDED_EXPERTS)
-def test_adapters_of_every_type_are_merged_read_again_and_go_on_with_other_sizes(
-    kind: str, rank_pool: Pools, tmp_path: Path
-) -> None:
-    """From two ranks that divide the experts, all of which have adapters."""
-    model_dir = save_mixture(kind, tmp_path / "start")
-    plain = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
-    matrices = expert_matrices(plain).values()
-    layers = [layer for matrix in matrices for layer in matrix.layers]
-    is_stacked = any(matrix.is_stacked for matrix in matrices)
-    words = layers if is_stacked else sorted({layer.rpartition(".")[2] for layer in layers})
-    beside = ["q_proj", "o_proj"] if kind in WITHOUT_OUT_PROJ else ["all-linear"]
-    settings = adapted.SETTINGS | {"lora_target": [*beside, *words]}
-    run = Run(model_dir, fsdp2={"ep_size": 2}, updates=2, loss=LOSS, max_norm=MAX_NORM, model=settings)
-    exported, after = rank_pool(2).run(runs.saved_both_ways, run, tmp_path)[0]
-    saved = tmp_path / "model"
-    assert largest_difference(exported, numbers_of(saved)) == 0
-    assert numbers_of(saved).keys() == numbers_of(model_dir).keys()
-    if not is_stacked:  # those against peft's: below
-        assert_merged(plain, model_dir, saved)
-    whole = replace(run, fsdp2={}, updates=1)
-    again = replace(whole, model=settings | {"adapter_name_or_path": str(saved / "adapter")})
-    assert largest_difference(rank_pool(2).run(runs.fresh_export, again)[0], exported) == 0
-    for world_size in (1, 2):
-        found = rank_pool(world_size).run(runs.go_on, whole, tmp_path / "checkpoint")[0].parameters[0]
-        assert largest_difference(found, after) < 1e-6, world_size
-
-
-def numbers_of(directory: Path) -> dict[str, np.ndarray]:
-    return {name: weight.numpy() for name, weight in load_file(directory / "model.safetensors").items()}
-
-
-def assert_merged(plain: Any, model_dir: Path, saved: Path) -> None:
-    """Every weight with an adapter grew by s B A: experts' by the names of the files, others' by those in memory."""
-    merged = AutoModelForCausalLM.from_pretrained(saved, dtype=torch.float32)
-    files = load_file(model_dir / "model.safetensors"), load_file(saved / "model.safetensors")
-    factors = load_file(saved / "adapter" / "adapter_model.safetensors")
-    layers = [name.removesuffix(".lora_A.weight") for name in factors if name.endswith(".lora_A.weight")]
-    assert any(factors[f"{layer}.lora_B.weight"].any() for layer in layers if ".experts." in layer)
-    for layer in layers:
-        name = f"{layer.removeprefix('base_model.model.')}.weight"
-        if ".experts." in layer:
-            before, after = (weights[name] for weights in files)
-        else:
-            before, after = (model.get_parameter(name).detach() for model in (plain, merged))
-        a, b = (factors[f"{layer}.lora_{factor}.weight"] for factor in "AB")
-        torch.testing.assert_close(after - before, adapted.ALPHA / adapted.RANK * b @ a, rtol=0, atol=1e-6)
-
-
-@pytest.mark.slow
-def test_dropout_of_experts_adapters_is_of_training_alone(rank_pool: Pools, cases: Callable[[str], Case]) -> None:
-    case = cases("qwen3_moe")
-    run = case.run(fsdp2={"ep_size": 2}, updates=1, model={"lora_dropout": 0.4})
-    dropped = rank_pool(2).run(runs.train, run)[0]
-    assert largest_difference({"": dropped.scores[0]}, {"": case.want.scores[0]}) < 1e-5
-    gradients = by_layer(dropped.gradients, "qwen3_moe")
-    moved = [n for n in gradients if ".experts." in n and np.abs(gradients[n] - case.want.gradients[n]).max() > 1e-4]
-    assert len(moved) > 10
-
-
-@pytest.mark.slow
 def test_without_its_adapters_a_mixture_is_the_base_to_the_bit(rank_pool: Pools, cases: Callable[[str], Case]) -> None:
     from tests.parity.strategies.test_lora import base_of, looks
 

@@ -11,7 +11,6 @@ from roll.errors import ConfigError
 from roll.models.vision.files import vision_of
 from roll.pipeline.distill.distill_config import DistillConfig
 from roll.pipeline.rlvr.rlvr_checks import local_rows as rlvr_rows
-from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.pipeline.rm.rm_config import RMConfig
 from roll.pipeline.rm.rm_pipeline import RMPipeline
 from roll.pipeline.rows.row_checks import local_rows, missing_files
@@ -131,11 +130,6 @@ def test_every_model_makes_the_same_tokens_of_a_picture(model_dir: Path, tiny_mo
     assert problem.startswith(
         "teacher: the rows show pictures, of which its model makes other tokens (32 x 32 for each token"
     )
-
-
-def rlvr_with(engine: str, model: Path) -> RLVRConfig:
-    roles = {"actor_train": role(), "actor_infer": role(engine)}
-    return RLVRConfig.model_validate({"pretrain": str(model), "num_gpus_per_node": 1, "rewards": {}, **roles})
 
 
 JUDGED = {

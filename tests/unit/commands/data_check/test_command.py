@@ -31,8 +31,8 @@ def test_a_file_of_prompts_is_described(tmp_path: Path, capsys: pytest.CaptureFi
     assert "Read as prompts for RLVR, by the columns of the first row; --for says otherwise" in shown
     assert "  tag: math 2, code 2" in shown
     lines = [line.split() for line in shown.splitlines()]
-    assert ["prompt", "text", "all", "rows", "'a", "b", "c", "d", "e", "f'"] in lines
-    assert ["ground_truth", "text", "2", "of", "4", "rows", "'1'"] in lines
+    assert ["prompt", "str", "all", "rows", "'a", "b", "c", "d", "e", "f'"] in lines
+    assert ["ground_truth", "str", "2", "of", "4", "rows", "'1'"] in lines
     assert lines[-1] == ["Every", "one", "of", "4", "rows", "can", "be", "read."]
 
 
