@@ -29,7 +29,6 @@ from tests.parity.strategies.reference import (
     join,
     naive_log_probs,
     rows,
-    scale_of,
     train_reference,
 )
 from tests.parity.strategies.runs import Run, my_micro_batches, one_update, trainer
@@ -246,23 +245,3 @@ def test_a_critic_learns_its_head_in_full(
         model={"lora_target": ["q_proj", "down_proj"]},
     )
     assert_same_training(rank_pool(world_size).run(runs.train, run)[0], want)
-
-
-def losses_of_equal_rows(run: Run) -> float:
-    """Of this rank, which has the same rows as the others, in an update with dropout."""
-    with trainer(run) as strategy:
-        given = rows()
-        scale = scale_of([row for row in given for _ in range(strategy.dp_size)])
-        return float(strategy.train_step([join(given)], run.loss, scale, TEMPERATURE)[0].means["loss"][0])
-
-
-@pytest.mark.gate("{'fsdp2': {}}")
-@pytest.mark.parametrize("engine", [zero(2), FSDP2], ids=str)
-def test_ranks_drop_different_inputs_of_their_adapters(
-    engine: Engine, rank_pool: Pools, tiny_tied_model_dir: Path, adapter: Path
-) -> None:
-    """Of the same rows, which without dropout give the same to the bit."""
-    runs_of = [run_of(tiny_tied_model_dir, engine, adapter, model={"lora_dropout": share}) for share in (0.0, 0.5)]
-    plain, dropped = (rank_pool(2).run(losses_of_equal_rows, run) for run in runs_of)
-    assert plain[0] == plain[1]
-    assert len({plain[0], *dropped}) == 3

@@ -18,7 +18,6 @@ from roll.models.exact import products
 from roll.models.exact.attention import EXACT_ATTENTION
 from roll.models.exact.check import make_exact
 from roll.models.exact.rows import ExactRows
-from roll.models.execution import compile_model
 from roll.models.loading import LoadedModel, load_policy
 from roll.models.recomputation import _contexts, is_dear
 from roll.models.sequences.pack import Pack
@@ -156,24 +155,6 @@ def test_a_recurrence_keeps_what_the_plan_says(kind: str, tmp_path: Path) -> Non
     assert selective == pytest.approx(planned("selective") - planned("full"), rel=0.06)
     everything = kept(disable_gradient_checkpointing=True) - full
     assert everything == pytest.approx(planned("nothing") - planned("full"), rel=0.09)
-
-
-@pytest.mark.slow
-def test_a_compiled_model_keeps_about_as_much_and_learns_the_same(wide_dir: Path) -> None:
-    """By inductor and the machine's C++ compiler. On a CPU the rows of attention are joined: one tensor more."""
-    shape, full = shape_of(wide_dir), kept_bytes(loaded(wide_dir))
-    model, plain = loaded(wide_dir, recompute_granularity="selective"), loaded(wide_dir)
-    compile_model(model, keeps_products=True)
-    layer = shape.layers[0]
-    planned = saved_bytes(shape, layer, 4, "selective") - saved_bytes(shape, layer, 4, "full")
-    assert 0.9 < measured(model, full, shape) / planned < 1.15
-    pull = torch.randn(128, generator=torch.Generator().manual_seed(1))
-    for each in (model, plain):
-        each.module.zero_grad()
-        (forward(each) * pull).sum().backward()
-    for (name, ours), theirs in zip(model.module.named_parameters(), plain.module.parameters(), strict=True):
-        assert ours.grad is not None and theirs.grad is not None
-        assert float((ours.grad - theirs.grad).norm() / theirs.grad.norm()) < 1e-5, name
 
 
 def test_products_and_attention_are_dear_and_nothing_that_writes_to_others_memory() -> None:
