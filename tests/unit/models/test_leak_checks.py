@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -28,7 +29,6 @@ from tests.helpers.processes import RankPool
 from tests.helpers.real_models import real_model
 from tests.parity.families.models import save_tiny
 from tests.unit.models.test_packs import CPU, SHAPE, WINDOW, loaded
-from tests.unit.models.test_trees import plus_one
 
 WIDER: dict[str, Any] = SHAPE | {"vocab_size": 512, "num_hidden_layers": 20, "hidden_size": 64}
 WINDOWS = Gemma3TextConfig(**WIDER, head_dim=16, sliding_window=WINDOW)
@@ -88,6 +88,10 @@ def test_rounding_may_choose_another_expert(tmp_path: Path, monkeypatch: pytest.
     assert len(tried) == 3 and not torch.equal(tried[0], tried[1])
     with pytest.raises(StrategyError, match=r"off by 44\.0%"):
         check_trees(model, CPU)
+
+
+def plus_one(ends: np.ndarray, node: int) -> np.ndarray:
+    return ends + (np.arange(len(ends)) == node)
 
 
 def one_key_more(starts: torch.Tensor) -> torch.Tensor:
