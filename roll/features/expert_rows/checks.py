@@ -50,16 +50,9 @@ def mix_warnings(config: RunConfig) -> Iterator[str]:
     if not isinstance(config, AlgorithmConfig):
         return
     mix = config.mix
-    if not mix.rows:
-        set_keys = [f"mix.{key}" for key in type(mix).model_fields if mix.is_changed(key)]
-        if set_keys and not config.algorithm:
-            yield f"{' and '.join(set_keys)} {'does' if len(set_keys) == 1 else 'do'} nothing: mix.rows names no rows."
-        return
     for name in mix.rows.keys() - mix.drawn.keys():
         why = "its share is 0" if not mix.rows[name].share else "mix.weight is 0"
         yield f"mix.rows.{name} is not read: {why}."
-    if mix.is_changed("final_weight") and not mix.decay_steps:
-        yield "mix.final_weight does nothing: without mix.decay_steps the weight stays."
     yield from unread_keys(mix.data_args, "prompt_key, response_key and data_args.messages")
 
 

@@ -31,13 +31,6 @@ def head_training_problems(choice: Choice) -> Iterator[Problem]:
         yield Problem(f"{text}, or remove {other}.", (key, other))
 
 
-def head_warnings(choice: Choice) -> Iterator[str]:
-    """Warns of a factor for an MTP loss that is off, in a role that could have one."""
-    key, role, worker = "mtp_loss_scaling_factor", choice.role, choice.worker
-    if key in role.reads and worker.is_changed(key) and not worker.trains_prediction_head:
-        yield f"{role.name}.{key} does nothing without {role.name}.mtp_training_mode: standalone or joint."
-
-
 def head_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem]:
     """Checks MTP training against the model's config.json."""
     worker, key, name = choice.worker, _key(choice), f"{choice.role.name}.model_args.model_name_or_path"
@@ -54,6 +47,4 @@ def _key(choice: Choice) -> str:
     return f"{choice.role.name}.mtp_training_mode"
 
 
-PLUGIN = FeaturePlugin(
-    role_problems=head_training_problems, role_warnings=head_warnings, model_problems=head_model_problems
-)
+PLUGIN = FeaturePlugin(role_problems=head_training_problems, model_problems=head_model_problems)
