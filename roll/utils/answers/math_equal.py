@@ -27,6 +27,7 @@ HEDGE = re.compile(
 NO_SCALAR = re.compile(r"^\s*(?:[(\[{]|\\\{)|\\begin\b|\\(?:pm|cup)(?![A-Za-z])|\\infty.*,")
 LOG = re.compile(r"\\log(?!\s*_)")
 BELOW = re.compile(r"_\s*\{[^{}]*\}")
+UNKNOWN = re.compile(r"(?<![\\A-Za-z])[xyz](?![A-Za-z])")
 NUMERAL = re.compile(r"\d[\d.,]*")
 BASED = re.compile(r"[0-9A-F]+_\{?\d+\}?")
 POWER = re.compile(r"(?:[\d)}\]]\s*(?:\^|\*\*)|(?<=!)\s*\^)[\s{(]*(\d+)")
@@ -47,10 +48,11 @@ class MathEqual:
         check_tolerance(tolerance)
         from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
         from sympy import Float
+        from sympy.logic.boolalg import BooleanAtom
 
         # math-verify's time limits are alarms, as ours are: they are switched off, and its warning about that too
         logging.getLogger("math_verify").setLevel(logging.ERROR)
-        self._parse, self._verify, self._float = parse, verify, Float
+        self._parse, self._verify, self._float, self._boolean = parse, verify, Float, BooleanAtom
         self._configs = [LatexExtractionConfig(), ExprExtractionConfig()]
         self._tolerance, self._limit_s = tolerance, limit_s
 
@@ -73,6 +75,8 @@ class MathEqual:
             return self._are_about(sides) and any(self._equal(truth, side) for side in sides)
         numbers = [number for side in split(answer, EQUALS) if (number := read_number(side)) is not None]
         if not all(equal_numbers(numbers[-1], number, ABOUT) for number in numbers):  # 8 = 7
+            return False
+        if is_equation(truth) and not EQUALS.search(answer):  # 0 for x^2 - 12 = 0
             return False
         truth, answer = last_side(truth, answer), last_side(answer, truth)
         if (r"\ln" in truth) != (r"\ln" in answer):  # beside it \log is the natural one
@@ -101,7 +105,9 @@ class MathEqual:
         boxed = rf"\boxed{{{text if BOUNDS.search(text) else SEVERAL.sub(', ', text)}}}"
         parsed = self._parse(boxed, extraction_config=self._configs[:1], parsing_timeout=0)
         if any(not isinstance(one, str) for one in parsed) or len(NUMERAL.findall(text)) > 1 or "\\" in text:
-            return parsed
+            # a product with a matrix is computed; an equation of numbers, which is true or false, has no value
+            computed = [one if isinstance(one, str) else one.doit() for one in parsed]
+            return [one for one in computed if not isinstance(one, self._boolean)]
         # what is no LaTeX may still hold a number
         return self._parse(boxed, extraction_config=self._configs, parsing_timeout=0)
 
@@ -169,6 +175,17 @@ def last_side(text: str, other: str) -> str:
     return sides[0] if NAME.fullmatch(sides[-1]) and not NAME.fullmatch(sides[0]) else sides[-1]
 
 
+def is_equation(text: str) -> bool:
+    """Whether it sets an expression of unknowns equal to a number: "x^2 - 12 = 0" does, "f(x) = 2" does not."""
+    sides = split(text, EQUALS)
+    return (
+        len(sides) == 2
+        and UNKNOWN.search(sides[0]) is not None
+        and not NAME.fullmatch(sides[0])
+        and read_number(sides[1]) is not None
+    )
+
+
 def reference(truth: str) -> str:
     """The answer inside a ground truth. Examples: "72", r"so \\boxed{72}" and "6 * 12 = 72\n#### 72" all give "72"."""
     boxed = last_boxed(truth)
@@ -194,6 +211,6 @@ def is_huge(text: str) -> bool:
 def _number(parsed: list[Any]) -> float | None:
     value = parsed[0] if parsed else None
     try:
-        return float(value) if value is not None and not isinstance(value, str) else None
-    except (TypeError, ValueError, OverflowError, AttributeError):
+        return float(value) if getattr(value, "is_number", False) else None
+    except (TypeError, ValueError, OverflowError):
         return None
