@@ -133,7 +133,12 @@ class Search:
         return {key: ratio} if ratio or key in self._raw.tree else {}
 
     def _variants(self, layout: Keys) -> Iterator[Keys]:
-        """Micro batches of other sizes in updates of the same, and other shares of the GPU for engines."""
+        """Micro batches of other sizes in updates of the same, and other shares of the GPU for engines.
+
+        None on CPUs: a larger micro batch fits into no cache (SmolLM2 in 16 rows for 2: a step of 7.4 s for 5.1 s).
+        """
+        if not self.gpus:
+            return
         keys = layout.get("actor_train", {})
         worker = self.base.config.model_roles["actor_train"]
         if worker.use_dynamic_batching_in_train:

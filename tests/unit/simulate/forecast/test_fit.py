@@ -59,11 +59,11 @@ def test_what_does_not_fit_is_counted_and_nothing_is_an_error(tmp_path: Path) ->
         list(run([str(tmp_path / "run.yaml"), "--gpus", "2", "--gpu", "H100"]))
 
 
-def test_on_cpus_it_tries_micro_batches_and_rollouts_ahead(
+def test_on_cpus_it_tries_rollouts_ahead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(fit, "hardware_of", lambda *_: CPUS)
     loaded(tmp_path)
     assert main(["fit", str(tmp_path / "run.yaml")]) == 0
     shown = capsys.readouterr().out
-    assert "2 cores" in shown and "per_device_train_batch_size" in shown and "error bar" in shown
+    assert "2 cores" in shown and "ration_ratio: 1" in shown and "error bar" in shown
