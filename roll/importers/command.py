@@ -12,12 +12,12 @@ import yaml
 
 from roll.configs.load.loader import compose_tree, resolve_tree, without_unset
 from roll.errors import ConfigError
-from roll.importers.convert import Entry, Imported, SourceKeys, read
+from roll.importers.convert import Imported, SourceKeys, read
 from roll.importers.old_roll import convert_roll, is_roll
 from roll.importers.options import SYSTEMS, argument_parser
-from roll.importers.page import causes, changes, command, open_title, report, summary, to_check
+from roll.importers.page import changes, command, open_title, report, summary, to_check
 from roll.importers.rows import Change
-from roll.importers.script import COUNTED, Command, is_open, undated
+from roll.importers.script import COUNTED, Command
 from roll.importers.trinity.tables import import_trinity, is_trinity
 from roll.importers.verl.combined_keys import OF_MACHINES, TRACKER_VARIABLES
 from roll.importers.verl.tables import import_verl, is_verl
@@ -27,8 +27,7 @@ from roll.run.stages.planned import plan_stages
 from roll.run.start.load import check
 from roll.utils.files import write_whole
 from roll.utils.logging import say
-from roll.utils.secrets import MASK, is_secret_key, mask
-from roll.utils.text import show
+from roll.utils.secrets import mask
 
 
 def plan_problems(path: Path) -> tuple[str, ...]:
@@ -209,25 +208,12 @@ def _write(imported: Imported, source: Path | None, target: Path, force: bool) -
     return imported, [
         f"{summary(imported)}.",
         *_listed(f"{open_title(name)}; give these after the file, as key=value:", imported.unresolved),
-        *_listed("Left open by the script; set these in the YAML:", _open_texts(imported)),
         *_listed("Other trainings of the script:", [note for note in imported.notes if note.startswith(_TRAINING)]),
-        *_listed("Cannot be imported:", causes(imported, "not available")),
         *_listed("To check, for the checkout has it on by default:", to_check(imported)),
         *_listed("Not the run that its author meant:", changes(imported)),
         f"Written: {target}, and {page} with every key. Look at the plan: {command(str(target))}",
         *([] if imported.is_as_meant else [_ANOTHER]),
     ]
-
-
-def _open_texts(imported: Imported) -> list[str]:
-    """Return keys with paths or names that the script takes from arguments, programs or files."""
-    near = [entry for entry in imported.entries if entry.outcome == "approximated"]
-    open_entries = [entry for entry in near if entry.key not in imported.unresolved and _leaves_open(entry)]
-    return [f"{entry.key}: {MASK if is_secret_key(entry.key) else show(entry.value)}" for entry in open_entries]
-
-
-def _leaves_open(entry: Entry) -> bool:
-    return is_open([undated(value) for value in (entry.value if isinstance(entry.value, list) else [entry.value])])
 
 
 _ANOTHER = "This YAML is not the run that its author meant: see above. --lossy accepts it."

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from omegaconf.grammar_parser import parse
+import yaml
 
 from roll.configs.base import join
 from roll.configs.load.overrides import apply_overrides
@@ -76,8 +73,7 @@ class Entry:
 @dataclass(frozen=True)
 class Imported:
     """The YAML, an entry for every given key, and what was written because the other system has it as a default.
-    `unresolved`: keys of the source that a script leaves to its shell, without which the YAML is not whole.
-    `defaults_read`: keys whose default there had a say."""
+    `unresolved`: keys of the source that a script leaves to its shell, without which the YAML is not whole."""
 
     system: str
     pipeline: str
@@ -86,7 +82,6 @@ class Imported:
     defaults: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     unresolved: tuple[str, ...] = ()
-    defaults_read: frozenset[str] = frozenset()
     origins: Mapping[str, str] = field(default_factory=dict)
     """Places of keys that are not where most are: in a file of one's own beside a command, or in words beside one."""
 
@@ -156,9 +151,7 @@ class _Conversion:
         return _PLAIN_REFERENCE.sub(lambda it: it[0] if defaults[it[1]] is None else str(defaults[it[1]]), value)
 
     def _default_of(self, key: str) -> str | int | float | None:
-        known_as = self._table.canonical(key)
-        self._source.read.add(known_as)
-        value = self._defaults.get(known_as) if "." in key else None
+        value = self._defaults.get(self._table.canonical(key)) if "." in key else None
         return value if isinstance(value, str | int | float) else None
 
     def run(self, key_values: list[tuple[str, str, Any]], names: Mapping[str, str], notes: tuple[str, ...]) -> Imported:
@@ -177,10 +170,7 @@ class _Conversion:
         ]
         notes = (*notes, *self._unnoted(names))
         opened = tuple(sorted(names.get(key, key) for key in self._source.unresolved | self._unresolved))
-        read = frozenset(self._source.read)
-        return Imported(
-            self._table.system, self._table.pipeline, self._tree, tuple(entries), defaults, notes, opened, read
-        )
+        return Imported(self._table.system, self._table.pipeline, self._tree, tuple(entries), defaults, notes, opened)
 
     def _unnoted(self, names: Mapping[str, str]) -> Iterator[str]:
         """Yield notes about combined keys that no key of the source reports: their defaults, differences, and keys
@@ -207,7 +197,6 @@ class _Conversion:
         if (row is None or not (row.targets or row.sum)) and (why := self._is_off(known_as, value)):
             return Entry(key, value, "asks for nothing", why)
         if row is None:
-            self._source.read.add(known_as)
             if value in OFF and self._table.release.get(known_as, NOTHING) == value:
                 return Entry(key, value, "asks for nothing", "off, which is the default of the program's own files")
             place = self._table.place_of(key)
@@ -333,8 +322,6 @@ class _Conversion:
         """Writes what holds in the other system where nothing is said, since other defaults hold here."""
         for row in self._table.rows:
             default = self._known.get(row.key)
-            if row.targets:
-                self._source.read.add(row.key)
             if not row.targets or default is None or self._values.get(row.key) is not None or self._unmet(row):
                 continue
             if _is_among(default, row.idle):
@@ -393,8 +380,9 @@ def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
 # What is imported: the keys of a foreign configuration with their values, in the order in which they are written.
 
 YAML_ENDINGS = (".yaml", ".yml")
-_MOST_REFERENCES = 50
+_MOST_REFERENCES, _DEEPEST = 50, 9
 _PLAIN_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+_REFERENCE = re.compile(r"\$\{(oc\.select:)?(\.*)([\w.]+)(?:,\s*([^{}]*))?\}")
 _VARIABLE = re.compile(r"([A-Z_][A-Z0-9_]*|[1-9])=(.*)", re.DOTALL)
 _OF_ENVIRONMENT = re.compile(r"\$\{oc\.env:([^{},]*)[^{}]*\}")
 
@@ -507,18 +495,9 @@ def _changed(tree: dict[str, Any], texts: Sequence[str]) -> list[str]:
     others = [text for text in texts if not text.startswith("~")]
     apply_overrides(tree, others)
     taken = [text[1:].partition("=")[0] for text in texts if text.startswith("~")]
-    there = [key for key in taken if _is_there(tree, key)]
+    there = [key for key in taken if _selected(tree, key) is not NOWHERE]
     apply_overrides(tree, [f"~{key}" for key in there])
     return [key for key in taken if key not in there]
-
-
-def _is_there(tree: Mapping[str, Any], key: str) -> bool:
-    node: Any = tree
-    for part in key.split("."):
-        if not isinstance(node, Mapping) or part not in node:
-            return False
-        node = node[part]
-    return True
 
 
 def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -539,53 +518,41 @@ def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]
 
 def resolved_leaves(tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield what `leaves` does, with values of the tree in place of its references."""
-    config = OmegaConf.create(_readable(dict(tree)))
     for key, written in leaves(tree):
-        yield key, _value(config, key, written)
+        yield key, resolved(key, written, lambda name: _selected(tree, name))
 
 
-def _readable(node: Any) -> Any:
-    """The same with texts that are no reference of OmegaConf's, such as `${1:-x}`, as mere texts."""
-    if isinstance(node, Mapping):
-        return {key: _readable(value) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_readable(value) for value in node]
-    return node if not isinstance(node, str) or _is_readable(node) else node.replace("${", "\\${")
-
-
-@lru_cache(maxsize=1000)
-def _is_readable(text: str) -> bool:
-    if text.count("${") > _MOST_REFERENCES:
-        return False
-    try:
-        return "${" not in text or bool(parse(text))
-    except (OmegaConfBaseException, ValueError, RecursionError):
-        return False
-
-
-def _value(config: Any, key: str, written: Any) -> Any:
-    if not isinstance(written, str) or "${" not in written or not _is_readable(written):
+def resolved(key: str, written: Any, look: Callable[[str], Any], depth: int = 0) -> Any:
+    """The value of a key with that of others in the place of `${a.b}`, `${..b}` and `${oc.select:a.b,1}`; what leads
+    nowhere stays as it is. No other resolver is asked: of the environment least. `look`: a value, or NOWHERE."""
+    if not isinstance(written, str) or depth > _DEEPEST or not 0 < written.count("${") <= _MOST_REFERENCES:
         return written
-    value = _selected(config, key)
-    if value is _NOWHERE:
-        return _PLAIN_REFERENCE.sub(lambda found: _known_part(config, found), written)
-    if isinstance(value, str) and not _OF_ENVIRONMENT.sub("", written).count("${"):
-        return written
-    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+
+    def led(found: re.Match[str]) -> Any:
+        section = key.split(".")[: -len(found[2])] if found[2] else []
+        name = ".".join([*section, found[3]])
+        if (value := look(name)) is not NOWHERE:
+            return resolved(name, value, look, depth + 1)
+        return yaml.safe_load(found[4]) if found[4] else None if found[1] else NOWHERE
+
+    def part(found: re.Match[str]) -> str:
+        value = led(found)
+        return str(value) if isinstance(value, str | int | float) and "${" not in str(value) else found[0]
+
+    if whole := _REFERENCE.fullmatch(written):
+        return written if (value := led(whole)) is NOWHERE else value
+    return _REFERENCE.sub(part, written)
 
 
-def _known_part(config: Any, found: re.Match[str]) -> str:
-    """Returns the value of one reference among others, or the reference where it leads nowhere."""
-    value = _selected(config, found[1])
-    return str(value) if isinstance(value, str | int | float) and "${" not in str(value) else found[0]
+NOWHERE = object()
 
 
-_NOWHERE = object()
-
-
-def _selected(config: Any, key: str) -> Any:
-    """The value of a key, which may be null; _NOWHERE where a reference leads to nothing."""
-    try:
-        return OmegaConf.select(config, key, default=_NOWHERE)
-    except (OmegaConfBaseException, ValueError, RecursionError):
-        return _NOWHERE
+def _selected(tree: Any, key: str) -> Any:
+    """The value of a key, which may be null; NOWHERE where there is none."""
+    for name in key.split("."):
+        tree = dict(enumerate(tree)) if isinstance(tree, list) else tree
+        name = int(name) if isinstance(tree, dict) and name not in tree and name.isdecimal() else name
+        if not isinstance(tree, Mapping) or name not in tree:
+            return NOWHERE
+        tree = tree[name]
+    return tree

@@ -133,17 +133,12 @@ class SourceLookup:
     def __init__(self, values: Mapping[str, Any], defaults: Mapping[str, Any]):
         self._values = values
         self._defaults = defaults
-        self.read: set[str] = set()
-        """Keys whose default was asked for."""
         self.unresolved: set[str] = set()
-        """Keys that `number_or_open` found open."""
+        """Keys without a value that an arithmetic needs."""
 
     def __call__(self, key: str, default: Any = None) -> Any:
         value = self._values.get(key)
-        if value is not None:
-            return value
-        self.read.add(key)
-        return self._defaults.get(key, default)
+        return self._defaults.get(key, default) if value is None else value
 
     def is_set(self, key: str) -> bool:
         return self._values.get(key) is not None
@@ -168,14 +163,6 @@ class SourceLookup:
         if not isinstance(value, int) or isinstance(value, bool):
             raise ChangesRun(f"{key}: {show(value)} is not a whole number. Set it: {key}=8 after the file")
         return value
-
-    def number_or_open(self, key: str, default: Any = None) -> int | None:
-        """A whole number; None where a script leaves it open, which the report asks for."""
-        try:
-            return self.number(key, default)
-        except LeftOpen:
-            self.unresolved.add(key)
-            return None
 
     def size(self, key: str, default: Any = None) -> int:
         """A whole number above 0."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import shlex
@@ -68,18 +67,13 @@ class Command:
     """Number of GPUs of a machine, where the script leaves it to that."""
 
     def flag(self, *names: str) -> str | None:
-        """The value of --name=value or --name value."""
+        """The value of --name=value or --name value, or the word behind a short name such as -cn."""
         words = [*self.program, *self.flags, *self.others]
         for i, word in enumerate(words):
             name, equals, value = word.lstrip("-").partition("=")
-            if word.startswith("--") and name.replace("_", "-") in names:
+            if word in names or (word.startswith("--") and name.replace("_", "-") in names):
                 return value if equals else next(iter(words[i + 1 : i + 2]), None)
         return None
-
-    def short_flag(self, name: str) -> str | None:
-        """The word behind a flag of one dash."""
-        words = [*self.program, *self.flags, *self.others]
-        return next((words[i + 1] for i, word in enumerate(words[:-1]) if word == name), None)
 
 
 def is_open(value: object) -> bool:
@@ -183,7 +177,7 @@ def find_command(
         f"{ANOTHER_COMMAND}{' '.join(each.argv[: _start(each.argv)])} ..." for each in commands if each not in same
     ]
     notes += [] if script.heeds_exit else [_READ_ON]
-    notes += [COUNTED.format(script.gpus)] if _counts_gpus(script, found, asks_gpus) else []
+    notes += [COUNTED.format(script.gpus)] if found.counts_gpus or asks_gpus else []
     said = [f"{k}={v}" for k, v in of_job.items() if v and (k in text or (k == "SLURM_NNODES" and "scontrol" in text))]
     notes += [f"As on the first node: {', '.join(f'{name}=0' for name in sorted(ranks))}."] if ranks else []
     said = [each for each in said if each.partition("=")[0] not in (*ranks, _DEVICES)]
@@ -294,15 +288,6 @@ def _has_say(name: str, script: Script, commands: list[Started]) -> bool:
     ]
 
 
-def _counts_gpus(script: Script, found: Recording, asks_devices: bool) -> bool:
-    """Whether the number of GPUs of a machine has a say: whether a command is another one on a larger machine."""
-    if not (found.counts_gpus or asks_devices):
-        return False
-    known = {**script.known, **({_DEVICES: _numbered(script.gpus + 1)} if asks_devices else {})}
-    more = record(replace(script, known=known, gpus=script.gpus + 1))
-    return [each.argv for each in _commands(more)] != [each.argv for each in _commands(found)]
-
-
 def _numbered(gpus: int) -> str:
     return ",".join(map(str, range(gpus)))
 
@@ -369,6 +354,7 @@ def _is_override(word: str) -> bool:
 # Variables that Slurm sets for a job, as far as the `#SBATCH` lines of its script say them.
 
 _JOB_LINE = re.compile(r"#SBATCH[ \t]+(.*)")
+_OPTION = re.compile(r"(?<!\S)(--[\w-]+(?==|\s)|-[A-Za-z])=?\s*([^\s#-][^\s#]*)")
 _COUNT, _WHOLE = r"(?:[\w.-]+:)?(\d+)\Z", r"(.*)"
 _OF_JOB: Mapping[str, tuple[str, ...]] = {
     "SLURM_JOB_NAME": (_WHOLE, "--job-name", "-J"),
@@ -394,23 +380,18 @@ def variables_of_job(text: str) -> dict[str, str]:
     Example: `#SBATCH --nodes=2` and `#SBATCH --gres=gpu:a100:4` are SLURM_NNODES 2 and SLURM_GPUS_ON_NODE 4.
     """
     before = takewhile(lambda line: line.lstrip()[:1] in ("", "#"), text.split("\n"))
-    lines = "\n".join(match[1] for match in filter(None, map(_JOB_LINE.match, before)))
-    try:
-        words = shlex.split(lines, comments=True)
-    except ValueError:  # a quote that does not end
-        words = lines.split()
-    if not words:
+    lines = [match[1] for match in map(_JOB_LINE.match, before) if match]
+    if not lines:
         return {}
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name, (_, *options) in _OF_JOB.items():
-        parser.add_argument(*options, dest=name, nargs="?")
-    given = {name: value for name, value in vars(parser.parse_known_args(words)[0]).items() if value}
-    forms = {name: re.match(_OF_JOB[name][0], value) for name, value in given.items()}
-    found = {name: form[1] for name, form in forms.items() if form}
+    given = dict(pair for line in lines for pair in _OPTION.findall(line))
+    found = {"SLURM_SUBMIT_DIR": "."}  # where the import runs
+    for name, (form, *options) in _OF_JOB.items():
+        value = next((given[option] for option in options if option in given), "")
+        if value and (match := re.match(form, value)):
+            found[name] = match[1]
     tasks, per_node = (int(found.get(name, 0)) for name in ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"))
-    if "SLURM_NNODES" not in given and tasks and per_node:
+    if not {"-N", "--nodes"} & given.keys() and tasks and per_node:
         found["SLURM_NNODES"] = str(-(-tasks // per_node))
-    found["SLURM_SUBMIT_DIR"] = "."  # where the import runs
     nodes = found.setdefault("SLURM_NNODES", "")
     if nodes and per_node and not tasks:
         found["SLURM_NTASKS"] = str(int(nodes) * per_node)

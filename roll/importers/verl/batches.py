@@ -10,7 +10,7 @@ from typing import Any
 
 from roll.configs.strategies.table import spec_of
 from roll.importers.conversions import FIRST_UPDATE, rollout_engine, scorer, trainer
-from roll.importers.rows import ApproximateValue, ChangesRun, CombinedKeys, LeftOpen, SourceLookup, data, devices, split
+from roll.importers.rows import ApproximateValue, ChangesRun, CombinedKeys, SourceLookup, data, devices, split
 from roll.importers.verl.common import (
     ACTOR,
     CRITIC,
@@ -32,11 +32,6 @@ _NO_BATCHES = (
     "command that starts it, or give data.train_batch_size after the file"
 )
 COUNTS = ("trainer.nnodes", "trainer.n_gpus_per_node")
-_OURS: Mapping[str, str] = dict(zip(COUNTS, ("num_nodes", "num_gpus_per_node"), strict=True))
-
-
-def leaves_gpus_open(source: SourceLookup) -> bool:
-    return None in [source.number_or_open(key) for key in COUNTS]
 
 
 def gpus(source: SourceLookup) -> int:
@@ -82,8 +77,6 @@ def batches(
         if source("data.train_batch_size") == 0 and prompts_of_step is _batch:
             raise ChangesRun(_NO_BATCHES)
         prompts, group = prompts_of_step(source), source.size(f"{ROLLOUT}.n")
-        if leaves_gpus_open(source):
-            return _open_ranks(source, role, prompts, group)
         mini = source.size(f"{_SECTIONS[role]}.{MINI_BATCH}", source.number(f"{ACTOR}.{MINI_BATCH}"))
         too_many = _too_many(mini, prompts) if mini > prompts else ""
         named = {mini * group: f" = {MINI_BATCH} {mini} x {group}"}
@@ -130,16 +123,6 @@ def _too_many(mini: int, prompts: int) -> str:
     )
 
 
-def _open_ranks(source: SourceLookup, role: str, prompts: int, group: int) -> CombinedKeys:
-    """Return the batch settings that do not depend on the number of GPUs, which a script leaves open."""
-    micro = micro_batch(source, _SECTIONS[role], ("ppo_micro_batch_size",), 1)
-    settings: dict[str, Any] = {} if micro is None else {f"{role}.training_args.per_device_train_batch_size": micro}
-    if role == "actor_train":
-        settings |= {"rollout_batch_size": prompts, "num_return_sequences_in_group": group}
-    near = f"Passes of an update depend on {' and '.join(COUNTS)}: give them, and gradient_accumulation_steps follows."
-    return CombinedKeys(settings, f"{role}: {prompts} prompts x {group} answers.", near)
-
-
 def updates_per_step(
     role: str, prompts_of_step: Callable[[SourceLookup], int] = _batch
 ) -> Callable[[SourceLookup], int]:
@@ -181,8 +164,7 @@ def scoring(role: str, section: str, names: tuple[str, ...]) -> Callable[[Source
     """Samples of one pass when log-probs or values are computed."""
 
     def combine(source: SourceLookup) -> CombinedKeys:
-        ranks = 1 if leaves_gpus_open(source) else _ranks(source, _SECTIONS[role], gpus(source))[0]
-        micro = micro_batch(source, section, names, ranks)
+        micro = micro_batch(source, section, names, _ranks(source, _SECTIONS[role], gpus(source))[0])
         if micro is None:
             return CombinedKeys({}, "not given: infer_batch_size keeps its default")
         return CombinedKeys({f"{role}.infer_batch_size": micro}, f"{role}.infer_batch_size: {micro}, of one rank.")
@@ -218,8 +200,6 @@ def by_tokens(role: str, kind: str, tokens: int, ranks: int, longest: int) -> Co
 
 def placement(source: SourceLookup) -> CombinedKeys:
     """verl's roles share all GPUs and take turns."""
-    if leaves_gpus_open(source):
-        return _partly_placed(source)
     nodes, per_node = source.size("trainer.nnodes"), source.size("trainer.n_gpus_per_node")
     everything = devices(0, nodes * per_node)
     roles = ["actor_train", "actor_infer"]
@@ -233,16 +213,6 @@ def placement(source: SourceLookup) -> CombinedKeys:
         f"{nodes * per_node // together} of them."
     )
     return CombinedKeys(settings, text)
-
-
-def _partly_placed(source: SourceLookup) -> CombinedKeys:
-    """Return what is known of the devices where a script leaves their number open."""
-    known = {key: source.size(key) for key in COUNTS if source.number_or_open(key) is not None}
-    asked = {key: str(LeftOpen(key, source(key))) for key in COUNTS if key not in known}
-    settings = {_OURS[key]: number for key, number in known.items()} | _strategies(source)
-    text = " ".join(f"{_OURS[key]}: {number}." for key, number in known.items())
-    near = f"The roles get their devices as soon as {' and '.join(asked)} {'is' if len(asked) == 1 else 'are'} given."
-    return CombinedKeys(settings, text, near, lost=asked)
 
 
 def _strategies(source: SourceLookup) -> dict[str, Any]:

@@ -124,7 +124,7 @@ _WITH_ITSELF = (*_OF_GROUPS, "reinforce_plus_plus_baseline")
 def estimator(source: SourceLookup) -> CombinedKeys:
     """The estimator; one that compares answers takes the reward itself in verl where there is one answer alone."""
     name = source("algorithm.adv_estimator")
-    if name in (*_OF_GROUPS, *_OF_TOKENS) and source.number_or_open(f"{ROLLOUT}.n") == 1:
+    if name in (*_OF_GROUPS, *_OF_TOKENS) and source.number(f"{ROLLOUT}.n") == 1:
         text = f"adv_estimator: reinforce: with rollout.n 1, {name} takes the reward itself there."
         near = "The KL in the reward is that from a token on, where verl's is of the whole answer at every token."
         return CombinedKeys({"adv_estimator": "reinforce"}, text, near if _has_kl(source) else "")

@@ -77,11 +77,11 @@ def _of_hydra(program: Path) -> dict[str, str]:
 
 
 def _config_name(command: Command) -> str:
-    return (command.flag("config-name") or command.short_flag("-cn") or "").strip().removesuffix(".yaml")
+    return (command.flag("config-name", "-cn") or "").strip().removesuffix(".yaml")
 
 
 def _config_path(command: Command) -> str:
-    return command.flag("config-path") or command.short_flag("-cp") or ""
+    return command.flag("config-path", "-cp") or ""
 
 
 def _of_checkout(command: Command, script: Path) -> Path | None:

@@ -10,10 +10,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-import yaml
-
-from roll.configs.base import join
 from roll.errors import ConfigError
+from roll.importers.convert import NOWHERE, leaves, resolved
 from roll.importers.row_files import expanded
 from roll.importers.rows import OFF, RELEASE, Change, Row, Table, data
 from roll.importers.verl.common import (
@@ -42,8 +40,6 @@ _OF_SPEED = re.compile(
     r"|.*(strategy_config|tracker_kwargs|router_replay)\..*|track_with|pretrain|resume_from_checkpoint"
 )
 """Keys here that change the speed or the names of a run."""
-_REFERENCE = re.compile(r"\$\{(?:oc\.select:)?(\.*)([\w.]+)(?:,\s*([^{}]*))?\}")
-_DEEPEST = 9
 _UNUSED = re.compile(r"_target_$|^hydra\.|^defaults$|profiler|nsys|transfer_queue|ray_kwargs|ray_init")
 ON_THERE = "On there, and not read: "
 _OF_PROMPTS = re.compile(r"data\..*(template|prompt_(type|name|style|format))")
@@ -64,7 +60,7 @@ class Release:
         said = {key: value for key, value in given.items() if value is not None or key.endswith(_OR_CLIP_RATIO)}
         whole, made = {**self.keys, **said}, dict[str, tuple[str, Any]]()
         for key in self.keys:
-            value = _resolved(whole, key)
+            value = resolved(key, whole[key], lambda name: whole.get(name, NOWHERE))
             is_open = isinstance(value, str) and ("${" in value or value == "???")
             if value is not None and not is_open and not _GIVEN_ONLY.fullmatch(key):
                 made.setdefault(known_as(key), (key, value))
@@ -95,19 +91,6 @@ class Release:
         return any(table.canonical(key) == name for key in self.keys)
 
 
-def _resolved(keys: Mapping[str, Any], key: str, depth: int = 0) -> Any:
-    """The value of a key, or of the one that it refers to. No other resolver is asked: of the environment least."""
-    value = keys.get(key)
-    found = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
-    if found is None or depth > _DEEPEST:
-        return value
-    section = key.split(".")[: -len(found[1])] if found[1] else []
-    name = ".".join([*section, found[2]])
-    if name in keys:
-        return _resolved(keys, name, depth + 1)
-    return yaml.safe_load(found[3]) if found[3] else None
-
-
 @cache
 def releases(name: str) -> Mapping[str, Release]:
     """The releases with a configuration of this name, the oldest first."""
@@ -116,7 +99,7 @@ def releases(name: str) -> Mapping[str, Release]:
     for each, tag, change in lines:
         if each == name:
             _change(tree, change)
-            made[tag] = Release(name, tag, dict(flat(tree)))
+            made[tag] = Release(name, tag, dict(leaves(tree)))
     return made
 
 
@@ -128,15 +111,6 @@ def _change(tree: dict[str, Any], change: Mapping[str, Any]) -> None:
             _change(held, value)
         else:
             tree[key] = value
-
-
-def flat(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield full keys with their values; lists are values."""
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from flat(value, join(path, str(key)))
-        else:
-            yield join(path, str(key)), value
 
 
 @cache
@@ -167,7 +141,7 @@ def of_checkout(
 ) -> tuple[Table, list[str]]:
     """The table with the defaults of files beside the script, which build on a release `below` if they do not have it.
     Those that verl's own release has not are written."""
-    keys = {**(below.keys if below else {}), **dict(flat(tree))}
+    keys = {**(below.keys if below else {}), **dict(leaves(tree))}
     keys |= {key: None for key in keys if key.endswith(_OR_CLIP_RATIO) and keys[key] == -1}
     mine = Release(name, path, {key: value for key, value in keys.items() if not _UNUSED.search(key)})
     there = _every_key() & mine.keys.keys()
@@ -215,66 +189,33 @@ def nearest_name(names: tuple[str, ...], given: Mapping[str, Any]) -> str:
     return min(names, key=lambda name: len(fitting(name, given)[1]))
 
 
-def release_notes(
-    fits: list[Release],
-    lacking: list[str],
-    tables: list[Table],
-    read: frozenset[str],
-    tree_of: Callable[[Table], Any],
-    is_asked: bool,
-) -> Iterator[str]:
+def release_notes(fits: list[Release], lacking: list[str], trees: list[Any], is_asked: bool) -> Iterator[str]:
     """Yield which release was chosen, and a question where another that fits as well would make another run.
-    `tables`: those of the releases; `read`: keys whose default the chosen one's import asked for; `is_asked`: the
-    version was given."""
+    `trees`: the YAMLs by the releases; `is_asked`: the version was given."""
     chosen, others = fits[0], f", which has all given keys, as have {_span(fits[1:])}" if fits[1:] else ""
     if not is_asked:
         yield f"What no key says is as in verl {chosen.origin}{others}. --version TAG takes another release."
     if lacking:
         yield f"Verl {chosen.origin} has no {', '.join(sorted(lacking))}: keys of several releases stand together."
-    asked = list(_differences(fits, tables, read, tree_of))
-    if asked:
+    if asked := list(_differences(fits, [_meaning(tree) for tree in trees])):
         yield Change(
             f"Releases with all given keys differ in what no key says: {'; '.join(asked)}. Say which it is by "
-            "--version, or by all of these keys after the file."
+            "--version, or by keys of verl's after the file."
         )
 
 
-def _differences(
-    fits: list[Release], tables: list[Table], read: frozenset[str], tree_of: Callable[[Table], Any]
-) -> Iterator[str]:
-    """Yield keys by whose defaults the YAML differs, with the values and their releases. Releases that agree in what
-    was read make the same YAML."""
-    alike = [repr([table.release.get(key) for key in sorted(read)]) for table in tables]
-    if len(set(alike)) == 1:
-        return
-    made = {values: _meaning(tree_of(tables[alike.index(values)])) for values in dict.fromkeys(alike)}
-    trees = [made[values] for values in alike]
-    others = {i: tree for i, tree in enumerate(trees) if tree != trees[0]}
-    for key in dict.fromkeys(key for i in others for key in tables[i].release):
-        if key not in read or tables[0].row(key) is None:
-            continue
-        by_value = dict[str, list[int]]()
-        for i, table in enumerate(tables):
-            by_value.setdefault(show(table.release.get(key)), []).append(i)
-        first = [those[0] for those in by_value.values() if those[0] in others]
-        if any(_leads(key, tables[0], tables[i], trees[0], trees[i], tree_of) for i in first):
-            told = (
-                f"{value} ({_span([fits[i] for i in those])})" for value, those in by_value.items() if value != "null"
-            )
-            yield f"{tables[0].newer_names.get(key, key)} is {' or '.join(told)}"
-
-
-def _leads(
-    key: str, newest: Table, older: Table, tree: Any, wanted: Mapping[str, Any], tree_of: Callable[[Table], Any]
-) -> bool:
-    """Whether the default of a key makes, alone, one of the differences between two releases."""
-    made = _meaning(tree_of(replace(newest, release={**newest.release, key: older.release.get(key)})))
-    changed = [name for name in {**made, **tree} if made.get(name) != tree.get(name)]
-    return bool(changed) and all(made.get(name) == wanted.get(name) for name in changed)
+def _differences(fits: list[Release], trees: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield keys by which the YAMLs of releases differ, with the values and their releases."""
+    for key in dict.fromkeys(key for tree in trees for key in tree):
+        by_value = dict[str, list[Release]]()
+        for release, tree in zip(fits, trees, strict=True):
+            by_value.setdefault(show(tree[key]) if key in tree else "not there", []).append(release)
+        if len(by_value) > 1:
+            yield f"{key} is {' or '.join(f'{value} ({_span(those)})' for value, those in by_value.items())}"
 
 
 def _meaning(tree: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in flat(tree) if not _OF_SPEED.fullmatch(key)}
+    return {key: value for key, value in leaves(tree) if not _OF_SPEED.fullmatch(key)}
 
 
 def _span(those: list[Release]) -> str:

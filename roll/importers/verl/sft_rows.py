@@ -10,7 +10,7 @@ from roll.importers.conversions import OF_EPOCH, every, files
 from roll.importers.row_files import rows_of
 from roll.importers.rows import CombinedKeys, Condition, SourceLookup, Split, Table, devices, split
 from roll.importers.verl.adapters import flat_adapters
-from roll.importers.verl.batches import PARALLEL, by_tokens, gpus, leaves_gpus_open
+from roll.importers.verl.batches import PARALLEL, by_tokens, gpus
 from roll.importers.verl.combined_keys import board, resume
 from roll.importers.verl.common import (
     AVERAGES_PASSES,
@@ -104,10 +104,6 @@ def _is_on_megatron(source: SourceLookup) -> bool:
 def _batches(source: SourceLookup) -> CombinedKeys:
     rows = source.size("data.train_batch_size")
     together = source.size("ulysses_sequence_parallel_size")
-    if leaves_gpus_open(source):
-        near = "Passes of a step depend on the number of GPUs: give it, and gradient_accumulation_steps follows."
-        micro = source.number("data.micro_batch_size_per_gpu")
-        return CombinedKeys({f"{_ARGS}.per_device_train_batch_size": micro}, f"{rows} rows in every step.", near)
     if _is_on_megatron(source):
         together = prod(source.size(f"engine.{kind}_size", 1) for kind in PARALLEL)
     ranks = max(1, gpus(source) // together)

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from roll.importers.convert import Imported, SourceKeys, convert
+from roll.importers.convert import Imported, SourceKeys, convert, leaves
 from roll.importers.row_files import names_of, rows_of
 from roll.importers.rows import Change, Table, data, is_left_open
 from roll.importers.script import COUNTED, is_output, undated
@@ -27,7 +27,6 @@ from roll.importers.verl.releases import (
     WHOLE_STEPS,
     derived,
     fitting,
-    flat,
     given_notes,
     nearest_name,
     of_checkout,
@@ -112,7 +111,7 @@ def import_verl(
         found = of_program(checkout, command, script) if version is None else None
     if found is not None:
         below = fitting(name, own)[0][0] if found[1].bases else None
-        table = forked(table, "", dict(flat(found[1].tree)))
+        table = forked(table, "", dict(leaves(found[1].tree)))
         whole = f"{original.tree}{found[1].tree}"  # an unknown name that others refer to is a variable of these files
         known = table.canonical
         keys = [(key, value) for key, value in keys if f"${{{key}}}" not in whole or table.row(known(key))]
@@ -120,10 +119,9 @@ def import_verl(
         return convert(keys, mine, [*notes, *told, *found[1].remarks], of_script)
     fits, lacking = fitting(name, own, version)
     tables = [release.over(table, given) for release in fits]
-    first = convert(keys, tables[0], (), of_script)
-    is_said, read = version is not None, first.defaults_read
-    said = release_notes(fits, lacking, tables, read, lambda each: convert(keys, each, (), of_script).tree, is_said)
-    return replace(first, notes=(*notes, *said, *first.notes))
+    made = [convert(keys, each, (), of_script) for each in tables]
+    said = release_notes(fits, lacking, [each.tree for each in made], version is not None)
+    return replace(made[0], notes=(*notes, *said, *made[0].notes))
 
 
 def _configuration(original: SourceKeys, table: Table, given: Mapping[str, Any]) -> str:
@@ -163,10 +161,7 @@ def _with_flags(original: SourceKeys) -> list[tuple[str, Any]]:
         value = "1" if flag == "nproc-per-node" and _is_single(original) else value
         if value is None or flag == CONFIG_NAME or known_as in there:
             continue
-        if value.isdecimal():
-            keys.append((f"--{flag}", int(value)))
-        elif "$" in value:
-            keys.append((known_as, value))
+        keys.append((known_as, value) if "$" in value else (f"--{flag}", int(value) if value.isdecimal() else value))
     return keys
 
 
@@ -251,10 +246,6 @@ def verl_notes(original: SourceKeys, checkout: Checkout | None = None) -> Iterat
         yield COUNTED.format(original.command.gpus)
     if _is_single(original) and "trainer.n_gpus_per_node" not in there:
         yield "torchrun without --nproc-per-node starts one process: 1 GPU."
-    for flag, known_as in FLAGS.items():
-        value = original.command.flag(flag) if original.command else None
-        if flag != CONFIG_NAME and value and known_as not in there and not value.isdecimal() and "$" not in value:
-            yield f"--{flag} {value} is unknown, so verl's default is used: give {known_as}=8 after the file."
 
 
 def _computed_rewards(original: SourceKeys, checkout: Checkout | None, manager: str) -> Iterator[str]:
