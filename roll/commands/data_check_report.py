@@ -28,7 +28,6 @@ from roll.datasets.preferences import PairColumns, load_pairs
 from roll.datasets.rows import Domain, RowReader, tag_of
 from roll.datasets.shown import named_columns
 from roll.datasets.sources import Choose, all_rows, data_sources
-from roll.datasets.usual_columns import USUAL_COLUMNS
 from roll.errors import ConfigError
 from roll.models.tokenizer import load_tokenizer
 from roll.models.vision.files import vision_of
@@ -87,8 +86,11 @@ def likely(rows: Sequence[Row], inputs: ReadOptions) -> str:
         return "sft"
     if first.value(inputs.args.ground_truth) is not None:
         return "rlvr"
-    responses = {response for _, response in USUAL_COLUMNS} - {"answer", "solution"}  # which may be what is compared
-    return "sft" if any(first.value(column) is not None for column in responses) else "rlvr"
+    return "sft" if any(first.value(column) is not None for column in _RESPONSES) else "rlvr"
+
+
+_RESPONSES = ("completion", "response", "output", "generated_solution", "targets")
+"""Usual names of responses; an answer or a solution may be what is compared."""
 
 
 def _is_answered(value: object) -> bool:

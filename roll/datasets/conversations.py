@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from roll.configs.sections.data import DataArgs, Truncation
@@ -20,12 +19,13 @@ from roll.datasets.messages import conversation_column, messages_in, messages_of
 from roll.datasets.pictures.expansion import cut_media
 from roll.datasets.pictures.lengths import ShowsPictures, measured
 from roll.datasets.pictures.placing import RowPictures
+from roll.datasets.preflight import row_problems
 from roll.datasets.prompt_template import PromptTemplate
 from roll.datasets.rows import shown
 from roll.datasets.shown import missing_files, named_columns, num_pictures
 from roll.datasets.sources import Choose, all_rows, data_sources
 from roll.datasets.tool_calls import Tool, plain, tools_in
-from roll.datasets.usual_columns import Forgotten, conversation_hint
+from roll.datasets.usual_columns import Forgotten
 from roll.errors import ConfigError
 from roll.types.batch import Rows
 from roll.types.media import Media, PictureSource
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
-
-ROWS_LOOKED_AT = 1000
-MOST_PROBLEMS = 5
 
 
 @dataclass(frozen=True)
@@ -74,9 +71,7 @@ class Columns:
         if column is not None:
             whole = messages_in(row.value(column), row, column, f"{key}.messages", self.sees)
         else:
-            prompt = prompt_in(
-                row, self.prompt, self.query, conversation_hint(row, self.prompt, self.response), self.sees
-            )
+            prompt = prompt_in(row, self.prompt, self.query, self.sees)
             answer = ends_with_answer(self._answer(row), row, self.response)
             whole = [*prompt, *answer]
         whole, shown = placed(pictures, row, whole)
@@ -116,14 +111,7 @@ class Columns:
         value = messages_of_text(plain(row.value(self.response)))
         if isinstance(value, Mapping | list):
             return messages_in(value, row, self.response, "response_key")
-        return [
-            {
-                "role": "assistant",
-                "content": text_in(
-                    row, self.response, "response_key", conversation_hint(row, self.prompt, self.response)
-                ),
-            }
-        ]
+        return [{"role": "assistant", "content": text_in(row, self.response, "response_key")}]
 
 
 def load_conversations(
@@ -141,12 +129,7 @@ def load_conversations(
     earlier turns. `vision`: the model, if it sees pictures and `columns` read them; their pixels are read when a row is
     learnt. Raises ConfigError for a row that cannot be read or rendered, and for rows longer than `max_tokens` under
     `truncation: error`."""
-    sources, problems = data_sources(args, key)
-    if problems:
-        raise ConfigError(*problems)
-    vision, sources = of_data(vision, args, sources)
-    at = "global_template" if template is not None else f"{key}.template"
-    text = PromptTemplate.load(template or args.template, tokenizer, at, args.template_kwargs)
+    text, vision, sources = opened(args, key, tokenizer, template, vision)
     turns = Turns(text, columns.train_on, vision=vision)
     used: list[Encoded] = []
     num_rows = num_with_tools = num_unanswered = num_long = num_through_pictures = longest = 0
@@ -235,14 +218,22 @@ def placed(
     return [dict(message) for message in shown], sources
 
 
-def of_data(
-    vision: VisionModel | None, args: DataArgs, sources: Sequence[DataSource]
-) -> tuple[VisionModel | None, Sequence[DataSource]]:
-    """The model under the limits of these data_args, and their files, read without their pictures."""
-    if vision is None:
-        return None, sources
-    sources = [source.without_pictures(named_columns(args)) for source in sources]
-    return vision.with_limits(args.image_min_pixels, args.image_max_pixels), sources
+def opened(
+    args: DataArgs,
+    key: str,
+    tokenizer: PreTrainedTokenizerBase,
+    template: str | None,
+    vision: VisionModel | None,
+) -> tuple[PromptTemplate, VisionModel | None, Sequence[DataSource]]:
+    """The template of these data_args, the model under their limits, and their files, read without their pictures."""
+    sources, problems = data_sources(args, key)
+    if problems:
+        raise ConfigError(*problems)
+    if vision is not None:
+        sources = [source.without_pictures(named_columns(args)) for source in sources]
+        vision = vision.with_limits(args.image_min_pixels, args.image_max_pixels)
+    at = "global_template" if template is not None else f"{key}.template"
+    return PromptTemplate.load(template or args.template, tokenizer, at, args.template_kwargs), vision, sources
 
 
 def predicted(mask: Sequence[bool]) -> list[bool]:
@@ -270,22 +261,16 @@ def look_at_rows(
         yield from problems
     else:
         sources = [source for source in sources if isinstance(source, DataFile)]
+
+    def see(row: Row) -> None:
+        nonlocal shows
+        pictures = columns.read(row, args, key).pictures
+        shows |= bool(pictures)
+        if missing := list(missing_files(pictures)):
+            raise ConfigError(*missing)
+
     for source in sources:
-        wrong: list[str] = []
-        source = source.without_pictures(named_columns(args)) if columns.sees else source
-        try:
-            for row in islice(source.rows(), ROWS_LOOKED_AT):
-                try:
-                    pictures = columns.read(row, args, key).pictures
-                    shows |= bool(pictures)
-                    wrong += missing_files(pictures)
-                except ConfigError as error:
-                    wrong += error.problems
-        except ConfigError as error:
-            wrong += error.problems
-        yield from wrong[:MOST_PROBLEMS]
-        if len(wrong) > MOST_PROBLEMS:
-            yield f"{key}.file_name: {source.name} has {len(wrong) - MOST_PROBLEMS} more problems of this sort"
+        yield from row_problems(source.without_pictures(named_columns(args)) if columns.sees else source, see)
     yield from if_shown() if shows else ()
 
 
@@ -294,15 +279,15 @@ def says_nothing(message: Message) -> bool:
     return not message["content"].strip() and not message.get("tool_calls") and reasoning_of(message) is None
 
 
-def text_in(row: Row, column: str, key: str, hint: str = "") -> str:
+def text_in(row: Row, column: str, key: str) -> str:
     """Return the text in the column that `key` names. Raises ConfigError where it is no text."""
     value = row.value(column)
     if not isinstance(value, str):
-        raise ConfigError(not_there(row, column, key, value, "a text", hint))
+        raise ConfigError(not_there(row, column, key, value, "a text"))
     return value
 
 
-def prompt_in(row: Row, column: str, query: str | None, hint: str = "", sees: bool = False) -> list[Message]:
+def prompt_in(row: Row, column: str, query: str | None, sees: bool = False) -> list[Message]:
     """The messages that ask, where a row has no conversation: a text, with more of it from the column `query`, or a
     list of messages, whose last one has the query behind it. `sees`: parts of them may show pictures. Raises
     ConfigError where there are none."""
@@ -310,7 +295,7 @@ def prompt_in(row: Row, column: str, query: str | None, hint: str = "", sees: bo
     if isinstance(value, list):
         messages = messages_in(value, row, column, "prompt_key", sees)
     else:
-        messages = [{"role": "user", "content": text_in(row, column, "prompt_key", hint)}]
+        messages = [{"role": "user", "content": text_in(row, column, "prompt_key")}]
     if query is not None and row.value(query):
         more = text_in(row, query, "query_key")
         asked = messages[-1]["content"]
@@ -329,13 +314,12 @@ def with_system(messages: list[Message], row: Row, column: str | None, text: str
     return [{"role": "system", "content": text_in(row, column, "system_key")}, *messages]
 
 
-def not_there(row: Row, column: str, key: str, value: object, wanted: str, hint: str = "") -> str:
+def not_there(row: Row, column: str, key: str, value: object, wanted: str) -> str:
     if value is None and column in row.values:
-        remedy = f"Correct the row, leave it out, or set {key} to another column{hint}"
-        return f"{row.where}: column {column!r} is empty. {remedy}"
+        return f"{row.where}: column {column!r} is empty. Correct the row, leave it out, or set {key} to another column"
     state = "is missing" if value is None else f"holds {type(value).__name__}, not {wanted}"
     names = ", ".join(map(str, row.values)) or "none"
-    return f"{row.where}: column {column!r} {state}; the row has {names}. Set {key} to the column's name{hint}"
+    return f"{row.where}: column {column!r} {state}; the row has {names}. Set {key} to the column's name"
 
 
 def up_to_answer(messages: list[Message], row: Row, column: str) -> list[Message]:

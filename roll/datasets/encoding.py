@@ -195,16 +195,9 @@ class _Encoder:
         if self._pictures is not None:
             self._pictures.check_texts((example.messages, example.tools), example.row.where)
         if example.tools and id(template) not in self._writes_tools:
-            with_them, without = (
-                "" if template.is_plain else template.render_messages(example.messages, example.row, tools=tools)
-                for tools in (example.tools, ())
-            )
-            self._writes_tools[id(template)] = with_them != without
+            self._writes_tools[id(template)] = template.writes_tools(example.messages, example.row, example.tools)
         if example.tools and not self._writes_tools[id(template)]:
-            raise ConfigError(
-                f"{example.row.where}: {template.key}: the row offers tools, but the template does not write them. Use "
-                f"a template that does (native, if the tokenizer's own one does), or set {self._key}.tools: null"
-            )
+            raise template.no_tools(example.row, f"{self._key}.tools")
         text = template.render(example)
         if not example.is_text:
             from roll.datasets.answers.template_coverage import check_written

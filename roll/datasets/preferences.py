@@ -18,7 +18,7 @@ from roll.datasets.conversations import (
     check_media,
     ends_with_answer,
     not_there,
-    of_data,
+    opened,
     placed,
     predicted,
     prompt_in,
@@ -31,12 +31,11 @@ from roll.datasets.messages import messages_in, messages_of_text, transcript
 from roll.datasets.pictures.expansion import cut_media
 from roll.datasets.pictures.lengths import measured
 from roll.datasets.pictures.placing import RowPictures
-from roll.datasets.prompt_template import PromptTemplate
 from roll.datasets.rows import shown
 from roll.datasets.shown import named_columns, num_pictures
-from roll.datasets.sources import Choose, all_rows, data_sources
+from roll.datasets.sources import Choose, all_rows
 from roll.datasets.tool_calls import Tool, plain, tools_in
-from roll.datasets.usual_columns import Forgotten, prompt_hint
+from roll.datasets.usual_columns import Forgotten
 from roll.errors import ConfigError
 from roll.types.batch import PairRows
 from roll.types.media import PictureSource
@@ -138,8 +137,7 @@ class PairColumns:
             raise ConfigError(not_there(row, column, key, value, "a text or messages"))
         answer = [{name: inner for name, inner in said.items() if name != "weight"} for said in answer]
         if answer[0]["role"] == "assistant":
-            hint = "" if row.value(self.prompt) is not None else prompt_hint(row, "prompt_key")
-            answer = prompt_in(row, self.prompt, self.query, hint, self.sees) + answer
+            answer = prompt_in(row, self.prompt, self.query, self.sees) + answer
         whole, shown = placed(pictures, row, answer)
         return ends_with_answer(with_system(whole, row, self.system, text), row, column), shown
 
@@ -163,12 +161,7 @@ def load_pairs(
     become so where they are cut, or of which one has nothing to compare (a row's first token never counts). `vision`:
     as `load_conversations` has it. Raises ConfigError for a row that cannot be read or rendered, and for rows longer
     than `max_tokens` under `truncation: error`."""
-    sources, problems = data_sources(args, key)
-    if problems:
-        raise ConfigError(*problems)
-    vision, sources = of_data(vision, args, sources)
-    at = "global_template" if template is not None else f"{key}.template"
-    text = PromptTemplate.load(template or args.template, tokenizer, at, args.template_kwargs)
+    text, vision, sources = opened(args, key, tokenizer, template, vision)
     turns = Turns(text, "all", _REMEDY, vision)
     used: list[tuple[Sequence[Encoded], float]] = []
     num_pairs = num_ties = num_long = longest = 0

@@ -47,7 +47,7 @@ def preflight(
         return [p for p in problems if p] + list(error.problems)
     lacking = _GroundTruths(key, domains)
     for source in sources:
-        problems += _row_problems(source, reader, lacking)
+        problems += row_problems(source, lambda row: lacking.see(reader.read(row), reader.ground_truth(row)), full=True)
     beside = if_shown(lacking.shown) if lacking.shown else ()
     return [p for p in [*problems, *lacking.problems(), *beside] if p]
 
@@ -78,18 +78,19 @@ class _GroundTruths:
         ]
 
 
-def _row_problems(source: DataSource, reader: RowReader, lacking: _GroundTruths) -> list[str]:
-    """Rows with the same problem are told once, with the first of them and their number."""
+def row_problems(source: DataSource, see: Callable[[Row], None], full: bool = False) -> list[str]:
+    """What `see` raises of the first rows of a file; with `full`, of all rows of one that is not large. Rows with the
+    same problem are told once, with the first of them and their number."""
     first: dict[str, str] = {}
     counts: Counter[str] = Counter()
     num_rows = 0
     unreadable: list[str] = []
     try:
-        limit = ROWS_OF_A_BIG_FILE if source.is_large(MAX_BYTES_IN_FULL) else None
+        limit = None if full and not source.is_large(MAX_BYTES_IN_FULL) else ROWS_OF_A_BIG_FILE
         for row in islice(source.rows(), limit):
             num_rows += 1
             try:
-                lacking.see(reader.read(row), reader.ground_truth(row))
+                see(row)
             except ConfigError as error:
                 kind = str(error).removeprefix(row.where)
                 first.setdefault(kind, str(error))

@@ -120,6 +120,20 @@ class PromptTemplate:
             raise RenderError(f"{row.where}: {self.key}: the template fails on this row: {error}") from error
         return self.opening + text + (self.form.suffix if asks else "")
 
+    def writes_tools(self, messages: Sequence[Mapping[str, Any]], row: Row, tools: Sequence[Tool]) -> bool:
+        """Whether the tools that a row offers are in the text of its messages."""
+        if self.is_plain:
+            return False
+        with_them, without = (self.render_messages(messages, row, tools=some) for some in (tools, ()))
+        return with_them != without
+
+    def no_tools(self, row: Row, key: str) -> ConfigError:
+        """Return the error for a template that does not write them. `key`: the one that names the column of tools."""
+        return ConfigError(
+            f"{row.where}: {self.key}: the row offers tools, but the template does not write them. Use a template that "
+            f"does (native, if the tokenizer's own one does), or set {key}: null"
+        )
+
     def _applied(
         self,
         messages: list[dict[str, Any]],

@@ -14,7 +14,6 @@ from roll.datasets.messages import are_messages, are_parts, conversation_column,
 from roll.datasets.shown import readable
 from roll.datasets.sight import RowPictures, sight
 from roll.datasets.tool_calls import Tool, calls_in, plain, tools_in
-from roll.datasets.usual_columns import prompt_hint, truth_hint
 from roll.errors import ConfigError
 from roll.types.media import PictureSource
 from roll.utils.truths import GROUND_TRUTH, Columns, as_data
@@ -197,8 +196,7 @@ class RowReader:
     def _missing(self, row: Row, column: str, name: str, meaning: str) -> ConfigError:
         state = "is empty" if column in row.values else f"is missing; the row has {_names(row)}"
         key = f"{self._key}.{name}"
-        hint = {"prompt": prompt_hint, GROUND_TRUTH: truth_hint}.get(name, lambda *_: "")(row, key)
-        return ConfigError(f"{row.where}: column {column!r} ({meaning}) {state}. Set {key} to the column's name{hint}")
+        return ConfigError(f"{row.where}: column {column!r} ({meaning}) {state}. Set {key} to the column's name")
 
     def _messages(self, row: Row) -> tuple[tuple[Message, ...], bool]:
         """The conversation with its system prompt, and whether it is a bare prompt."""
@@ -242,10 +240,9 @@ class RowReader:
             value = [{"role": "user", "content": value}]
         messages = messages_in(value, row, column, key, shows=self._pictures is not None)
         if messages[-1]["role"] == "assistant":
-            other = prompt_hint(row, f"{self._key}.prompt")
             raise ConfigError(
                 f"{row.where}: column {column!r} ends with an assistant message; leave it out, since the policy writes "
-                f"it{', or name the column of the question' + other if other and column not in other else ''}"
+                f"it, or name the column of the question as {self._key}.prompt"
             )
         return tuple(messages)
 

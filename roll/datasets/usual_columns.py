@@ -1,4 +1,4 @@
-"""Names of columns in public data sets: which keys a row of a usual shape needs, and what of it nobody reads."""
+"""Columns of public data sets that hold a part of what is asked, and that nothing reads."""
 
 from __future__ import annotations
 
@@ -6,60 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from roll.datasets.loader import Row
-from roll.datasets.messages import CONVERSATIONS, are_messages
 
-USUAL_COLUMNS = (
-    ("prompt", "completion"), ("prompt", "response"), ("instruction", "output"), ("instruction", "response"),
-    ("input", "output"), ("question", "response"), ("query", "response"), ("problem", "generated_solution"),
-    ("problem", "solution"), ("question", "solution"), ("question", "answer"), ("query", "answer"),
-    ("prompt", "answer"), ("inputs", "targets"),
-)  # fmt: skip
-"""Names of prompts and responses; a whole solution before its last line."""
-_PROMPTS = (
-    "prompt", "problem", "question", "query", "instruction", "inputs", "input", "input.messages", "question.problem",
-)  # fmt: skip
-_TRUTHS = (
-    "answer", "final_answer", "expected_answer", "reward_model.ground_truth", "question.ground_truth_answer",
-    "golden_answers", "solution", "test_cases",
-)  # fmt: skip
 _IS_SYSTEM = ("system", "system_prompt")
 _FORGOTTEN = {
     "input": "query_key", "context": "query_key", "system": "system_key", "system_prompt": "system_key",
     "history": None, "chat_template_kwargs": None,
 }  # fmt: skip
 """Columns that hold a part of what is asked, and the keys that name them."""
-
-
-def conversation_hint(row: Row, prompt: str, response: str) -> str:
-    """Suggest keys for a row of a usual shape, if the columns that the keys name now are missing. Those that are there
-    stay."""
-    there = (row.value(prompt) is not None, row.value(response) is not None)
-    if all(there):
-        return ""
-    fits = [pair for pair in USUAL_COLUMNS if all(row.value(column) is not None for column in pair)]
-    kept = [pair for pair in fits if pair[0] == prompt] if there[0] else []
-    kept = kept or ([pair for pair in fits if pair[1] == response] if there[1] else [])
-    if not (found := kept or fits):
-        return ""
-    talk = next((name for name in CONVERSATIONS if row.values.get(name)), None)
-    whole = "" if talk is None else f", or messages: {talk} for whole conversations"
-    return f" (here prompt_key: {found[0][0]} and response_key: {found[0][1]}{whole})"
-
-
-def prompt_hint(row: Row, key: str) -> str:
-    """Suggest a value of `key` for a row without its prompt."""
-    names = (*_PROMPTS, *CONVERSATIONS)
-    there = [name for name in names if isinstance(value := row.value(name), str) or are_messages(value)]
-    return _hint(row, key, there)
-
-
-def truth_hint(row: Row, key: str) -> str:
-    """Suggest a value of `key` for a row without its ground truth."""
-    return _hint(row, key, _TRUTHS)
-
-
-def _hint(row: Row, key: str, names: Sequence[str]) -> str:
-    return next((f" (here {key}: {name})" for name in names if row.value(name) not in (None, "")), "")
 
 
 class Forgotten:

@@ -187,11 +187,6 @@ class Turns:
         """Raises ConfigError if the row offers tools and the template ignores them. The template is tried once."""
         if self._writes_tools is None:
             first = next((i for i, message in enumerate(messages) if message["role"] == "assistant"), 1)
-            shown = messages[: max(first, 1)]
-            with_them, without = (self._template.render_messages(shown, row, False, some) for some in (tools, ()))
-            self._writes_tools = not self._template.is_plain and with_them != without
+            self._writes_tools = self._template.writes_tools(messages[: max(first, 1)], row, tools)
         if not self._writes_tools:
-            raise ConfigError(
-                f"{row.where}: {self._template.key}: the row offers tools, but the template does not write them. Use a "
-                "template that does (native, if the tokenizer's own one does), or set tools_key: null"
-            )
+            raise self._template.no_tools(row, "tools_key")

@@ -48,27 +48,12 @@ def picture_columns(schema: pyarrow.Schema, names: Sequence[str]) -> list[str]:
 
 
 def _holds_bytes(kind: pyarrow.DataType) -> bool:
-    return _holds_structs(kind) or _is_binary(_inside_lists(kind))
-
-
-def _holds_structs(kind: pyarrow.DataType) -> bool:
-    import pyarrow.types as types
-
-    inner = _inside_lists(kind)
-    return types.is_struct(inner) and "bytes" in inner.names and _is_binary(inner.field("bytes").type)
-
-
-def _inside_lists(kind: pyarrow.DataType) -> pyarrow.DataType:
     import pyarrow.types as types
 
     while types.is_list(kind) or types.is_large_list(kind):
         kind = kind.value_type
-    return kind
-
-
-def _is_binary(kind: pyarrow.DataType) -> bool:
-    import pyarrow.types as types
-
+    if types.is_struct(kind) and "bytes" in kind.names:
+        kind = kind.field("bytes").type
     return types.is_binary(kind) or types.is_large_binary(kind)
 
 
@@ -85,8 +70,7 @@ def rows_with_stored(stream: IO[bytes], name: str, columns: Sequence[str]) -> It
 
 def stored_pictures(file: pyarrow.parquet.ParquetFile, name: str, column: str) -> Iterator[Any]:
     """Yield a column's value in each row, with a StoredPicture in place of the bytes of each picture, and None where
-    they are null or empty. Bytes are read only where the file says in no other way whether they are there, and are not
-    kept. `name`: the file's."""
+    they are null or empty. Bytes are not kept. `name`: the file's."""
     row = 0
     for group in range(file.metadata.num_row_groups):
         for value in _group_values(file, group, column):
@@ -105,45 +89,9 @@ def _without_bytes(value: Any, stored: Callable[[int], StoredPicture], indices: 
     return stored(index) if value else None
 
 
-_SOME = b"?"  # in place of bytes that were not read
-
-
 def _group_values(file: pyarrow.parquet.ParquetFile, group: int, column: str) -> Iterator[Any]:
-    """The values of a row group, some with _SOME in place of bytes."""
-    chunks = file.metadata.row_group(group)
-    paths = [chunks.column(place).path_in_schema for place in range(chunks.num_columns)]
-    inside = [path for path in paths if path.startswith(f"{column}.")]
-    contents = [path for path in inside if path.endswith(".bytes")]
-    others = [path for path in inside if path not in contents]
-    is_alone = not any(name.startswith(f"{column}.") for name in file.schema_arrow.names)
-    if others and is_alone and len(contents) == 1 and _holds_structs(file.schema_arrow.field(column).type):
-        values = list(_read(file, group, column, others))
-        num_structs = sum(isinstance(each, dict) for value in values for each in flat(value))
-        num_bytes = _num_full(chunks.column(paths.index(contents[0])))
-        if num_bytes in (0, num_structs):
-            yield from (_with_bytes(value, _SOME if num_bytes else None) for value in values)
-            return
-    yield from _read(file, group, column, [column])
-
-
-def _num_full(chunk: pyarrow.parquet.ColumnChunkMetaData) -> int | None:
-    """How many of a column's values are not null; None where the file does not say it, or some are empty."""
-    statistics = chunk.statistics
-    if statistics is None or not statistics.has_null_count or (statistics.has_min_max and not statistics.min):
-        return None
-    return chunk.num_values - statistics.null_count
-
-
-def _read(file: pyarrow.parquet.ParquetFile, group: int, column: str, names: Sequence[str]) -> Iterator[Any]:
-    """The column's values in a row group, of which the columns `names` of the file are read."""
-    for batch in file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=list(names), use_threads=False):
+    for batch in file.iter_batches(_ROWS_AT_ONCE, row_groups=[group], columns=[column], use_threads=False):
         yield from batch.column(column).to_pylist()
-
-
-def _with_bytes(value: Any, contents: bytes | None) -> Any:
-    if isinstance(value, list):
-        return [_with_bytes(inner, contents) for inner in value]
-    return value if value is None else {**value, "bytes": contents}
 
 
 def flat(value: Any) -> Iterator[Any]:

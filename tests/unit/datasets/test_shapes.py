@@ -70,12 +70,6 @@ def test_of_a_prompt_in_messages_nothing_is_learnt(tmp_path: "Path", tiny_tokeni
 
 
 @cases("row, said")
-def test_columns_of_a_usual_name_are_told_with_their_keys(row: Mapping[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=rf"rows.jsonl:7: .*\(here {said}\)"):
-        conversation(row)
-
-
-@cases("row, said")
 def test_columns_of_prompts_are_told_with_their_keys(row: Mapping[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said.replace("KEY", KEY))):
         prompt_of(row)

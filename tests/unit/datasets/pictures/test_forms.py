@@ -148,21 +148,6 @@ def held_in_parquet(values: list[Any], kind: Any, path: Path, **options: Any) ->
 MANY = pyarrow.list_(pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string()), ("w", pyarrow.int32())]))
 ALL = {"bytes": PNG, "path": "a.png", "w": 3}
 NONE: dict[str, Any] = {"bytes": None, "path": None, "w": None}
-PATH = {"bytes": None, "path": "a.png", "w": None}
-
-
-def test_no_bytes_are_read_to_find_pictures_where_the_file_counts_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[str] = []
-    iter_batches = pyarrow.parquet.ParquetFile.iter_batches
-    monkeypatch.setattr(
-        pyarrow.parquet.ParquetFile,
-        "iter_batches",
-        lambda *args, **options: read.extend(options["columns"]) or iter_batches(*args, **options),
-    )
-    held_in_parquet([[ALL, {**ALL, "path": None}], [], [None]], MANY, tmp_path / "a.parquet")
-    assert read == ["images.list.element.path", "images.list.element.w"]
 
 
 def test_a_place_in_a_parquet_file_that_holds_nothing_is_an_error(tmp_path: Path) -> None:
