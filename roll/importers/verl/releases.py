@@ -26,6 +26,7 @@ from roll.importers.verl.common import (
     SPLITS,
     strategy_of_group,
 )
+from roll.run.spec import PIPELINES
 from roll.utils.text import show
 
 PPO, PPO_MEGATRON, SFT_ALONE, SFT_ENGINE = "ppo_trainer", "ppo_megatron_trainer", "sft_trainer", "sft_trainer_engine"
@@ -189,7 +190,9 @@ def nearest_name(names: tuple[str, ...], given: Mapping[str, Any]) -> str:
     return min(names, key=lambda name: len(fitting(name, given)[1]))
 
 
-def release_notes(fits: list[Release], lacking: list[str], trees: list[Any], is_asked: bool) -> Iterator[str]:
+def release_notes(
+    fits: list[Release], lacking: list[str], trees: list[Any], pipeline: str, is_asked: bool
+) -> Iterator[str]:
     """Yield which release was chosen, and a question where another that fits as well would make another run.
     `trees`: the YAMLs by the releases; `is_asked`: the version was given."""
     chosen, others = fits[0], f", which has all given keys, as have {_span(fits[1:])}" if fits[1:] else ""
@@ -197,19 +200,23 @@ def release_notes(fits: list[Release], lacking: list[str], trees: list[Any], is_
         yield f"What no key says is as in verl {chosen.origin}{others}. --version TAG takes another release."
     if lacking:
         yield f"Verl {chosen.origin} has no {', '.join(sorted(lacking))}: keys of several releases stand together."
-    if asked := list(_differences(fits, [_meaning(tree) for tree in trees])):
+    usual = {
+        name: field.get_default(call_default_factory=True)
+        for name, field in PIPELINES[pipeline].config_class().model_fields.items()
+    }
+    if asked := list(_differences(fits, [_meaning(tree) for tree in trees], usual)):
         yield Change(
             f"Releases with all given keys differ in what no key says: {'; '.join(asked)}. Say which it is by "
             "--version, or by keys of verl's after the file."
         )
 
 
-def _differences(fits: list[Release], trees: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield keys by which the YAMLs of releases differ, with the values and their releases."""
+def _differences(fits: list[Release], trees: list[dict[str, Any]], usual: Mapping[str, Any]) -> Iterator[str]:
+    """Yield keys by which the YAMLs of releases differ, with the values and their releases. `usual`: those of here."""
     for key in dict.fromkeys(key for tree in trees for key in tree):
         by_value = dict[str, list[Release]]()
         for release, tree in zip(fits, trees, strict=True):
-            by_value.setdefault(show(tree[key]) if key in tree else "not there", []).append(release)
+            by_value.setdefault(show(tree.get(key, usual.get(key))), []).append(release)
         if len(by_value) > 1:
             yield f"{key} is {' or '.join(f'{value} ({_span(those)})' for value, those in by_value.items())}"
 

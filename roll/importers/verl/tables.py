@@ -120,7 +120,7 @@ def import_verl(
     fits, lacking = fitting(name, own, version)
     tables = [release.over(table, given) for release in fits]
     made = [convert(keys, each, (), of_script) for each in tables]
-    said = release_notes(fits, lacking, [each.tree for each in made], version is not None)
+    said = release_notes(fits, lacking, [each.tree for each in made], table.pipeline, version is not None)
     return replace(made[0], notes=(*notes, *said, *made[0].notes))
 
 

@@ -51,7 +51,7 @@ def test_releases_that_differ_are_asked_about_with_their_values() -> None:
     for told in (
         "entropy_loss_coef is 0.0 (v0.4.0 to v0.9.0) or 0.001 (v0.1 to v0.3.0.post1)",
         "add_token_level_kl is false (v0.4.0 to v0.9.0) or true (v0.1 to v0.3.0.post1)",
-        "dual_clip_ratio_c is 3.0 (v0.4.0 to v0.9.0) or not there (v0.1 to v0.3.0.post1)",
+        "init_kl_coef is 0.2 (v0.4.0 to v0.9.0) or 0.001 (v0.1 to v0.3.0.post1)",
     ):
         assert told in change
     assert of("algorithm.kl_ctrl.kl_coef=0.001", version="v0.3.0.post1").is_as_meant
