@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,17 +77,6 @@ def test_a_script_is_read_with_its_variables_arrays_and_arithmetic() -> None:
     assert tree["actor_train"]["model_args"]["model_config_kwargs"] == {"attention_dropout": 0.0}
 
 
-def test_mini_batches_become_accumulation() -> None:
-    """64 prompts x 4 answers; updates of 32 prompts x 4 = 128 samples on 8 / (2 x 2) = 2 ranks of 64: 4 x 16."""
-    found = imported("verl_grpo_megatron.sh")
-    args = found.tree["actor_train"]["training_args"]
-    assert (args["per_device_train_batch_size"], args["gradient_accumulation_steps"]) == (4, 16)
-    assert (found.tree["rollout_batch_size"], found.tree["num_return_sequences_in_group"]) == (64, 4)
-    outcome, note = entry(found, "actor_rollout_ref.actor.ppo_mini_batch_size")
-    assert outcome == "mapped"
-    assert "64 prompts x 4 answers = 256 samples per step; 128 samples per update = 4 x 16 passes x 2 ranks" in note
-
-
 def test_a_key_that_hydra_takes_away_is_gone_and_one_of_the_defaults_is_told(place: Path) -> None:
     source, words = FOLDER / "verl_ppo_fsdp.yaml", ["~critic.optim.lr", "~ray_kwargs.timeline"]
     given = read(source, words)
@@ -104,15 +92,6 @@ def test_the_other_systems_defaults_are_written_where_ours_differ() -> None:
     assert found.tree["critic"]["training_args"]["weight_decay"] == 0.01
     assert found.defaults["critic.training_args.weight_decay"] == "critic.optim.weight_decay is 0.01 there"
     assert found.tree["target_kl"] == 0.2 and found.tree["init_kl_coef"] == 0.002
-
-
-@cases("words")
-def test_importance_weights_of_the_engine_come_in_under_each_name_that_verl_gave_them(words: Sequence[str]) -> None:
-    given = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=8", *words]
-    found = imported_from(read(None, given))
-    weight = found.tree["train_infer_correction"]["is_weight"]
-    assert weight == {"enabled": True, "weight_type": "token", "upper_bound": 3}
-    assert {entry(found, word.partition("=")[0])[0] for word in words} == {"mapped"}
 
 
 def test_trinity_counts_updates_and_steps_here_are_whole_batches() -> None:
@@ -169,13 +148,6 @@ def test_cppo_of_verl_has_its_keys_in_a_section_or_beside_the_loss(section: str)
     assert report.tree["pg_variant"] == "cppo" and report.is_as_meant
     assert [report.tree[f"cppo_{name}"] for name in names] == [0.15, 0.7, 0.03, 0.95, 0.5, 3.0]
     assert not imported("verl_ppo_fsdp.yaml", *words).tree.keys() & {f"cppo_{name}" for name in names}
-
-
-@pytest.mark.parametrize("name", ["opo", "gpg", "grpo_passk"])
-def test_estimators_of_verl_have_their_names_here(name: str) -> None:
-    words = (f"algorithm.adv_estimator={name}", "algorithm.norm_adv_by_std_in_grpo=false")
-    tree = imported("verl_ppo_fsdp.yaml", *words).tree
-    assert (tree["adv_estimator"], tree.get("norm_std_type")) == (name, "none" if name == "grpo_passk" else None)
 
 
 @pytest.mark.parametrize("mode", ["seq-mean-token-sum-norm", "token-mean"])
@@ -318,12 +290,6 @@ def test_sequences_that_ranks_share_are_shared_in_fine_tuning() -> None:
     assert "ulysses_size" not in imported("verl_sft.sh").tree["sft_train"]["model_args"]
 
 
-def test_a_yaml_of_rolls_distillation_is_one_of_ours() -> None:
-    path = Path(__file__).parents[2] / "recipes" / "distill" / "likeliest_tokens.yaml"
-    found = imported_from(read(path, ()), source=path)
-    assert (found.pipeline, found.tree["logits_topk"]) == ("distill", 64)
-
-
 def written(text: str, place: Path) -> Path:
     path = place / "run.sh"
     path.write_text(text)
@@ -406,12 +372,6 @@ def test_what_words_of_a_command_leave_open_is_noted(place: Path) -> None:
     assert found.tree["seed"] == 8
 
 
-def test_values_are_scored_in_packs_as_large_as_those_they_are_learned_in() -> None:
-    words = ["algorithm.adv_estimator=gae", "critic.use_dynamic_bsz=true", "critic.ppo_max_token_len_per_gpu=98304"]
-    critic = imported_from(read(None, words), "verl").tree["critic"]
-    assert [critic[f"max_tokens_per_microbatch_in_{kind}"] for kind in ("train", "infer")] == [98304, 98304]
-
-
 _LORA = "actor_rollout_ref.model.lora"
 
 
@@ -436,12 +396,6 @@ def test_a_rank_that_the_trainer_of_the_policy_does_not_read_is_another_run(file
     assert "lora_rank" not in found.tree["actor_train"]["model_args"]
     both = imported(file, f"{unread}=16", f"{read}=8")
     assert both.tree["actor_train"]["model_args"]["lora_rank"] == 8 and entry(both, unread)[0] != "changes the run"
-
-
-def test_a_layer_that_nobody_knows_gets_no_adapter_in_silence() -> None:
-    found = imported("verl_grpo_megatron.sh", f"{_LORA}.rank=16", f"{_LORA}.target_modules=[linear_q_down_proj]")
-    outcome, note = entry(found, f"{_LORA}.target_modules")
-    assert outcome == "changes the run" and "linear_q_down_proj is none of" in note
 
 
 def test_what_a_script_leaves_open_and_trains_later_is_shown(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from roll.commands.run import main
-from roll.commands.table import main as roll
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported, read
 from tests.helpers.cases import cases
+from tests.unit.importers.test_import import entry
+from tests.unit.importers.test_verl_meaning import at
 
 FOLDER = Path(__file__).parents[2] / "importers"
 GUIDE = "guide_trinity"
@@ -21,17 +21,6 @@ TASKS = "buffer.explorer_input.taskset"
 def imported(*words: str, name: str = GUIDE) -> Imported:
     path = FOLDER / f"{name}.yaml"
     return imported_from(read(path, words), source=path)
-
-
-def entry(found: Imported, key: str) -> tuple[str, str]:
-    return next((entry.outcome, entry.note) for entry in found.entries if entry.key == key)
-
-
-def at(found: Imported, path: str) -> Any:
-    node: Any = found.tree
-    for part in path.split("."):
-        node = node.get(part) if isinstance(node, dict) else None
-    return node
 
 
 @pytest.mark.parametrize("name", [GUIDE, "guide_trinity_stages"])
@@ -218,13 +207,10 @@ def test_arguments_of_a_reward_of_ones_own_reach_it() -> None:
 
 
 @cases("flow, nearest")
-def test_a_workflow_that_is_not_here_makes_another_run(flow: str, nearest: str, tmp_path: Path) -> None:
+def test_a_workflow_that_is_not_here_makes_another_run(flow: str, nearest: str) -> None:
     found, _ = rewards("math_reward", flow)
     outcome, note = entry(found, f"{TASKS}.default_workflow_type")
     assert outcome == "changes the run" and nearest in note
-    words = [f"{TASKS}.default_workflow_type={flow}", "--out", str(tmp_path / "my.yaml")]
-    assert roll(["import", str(FOLDER / f"{GUIDE}.yaml"), *words]) == 3
-    assert roll(["import", str(FOLDER / f"{GUIDE}.yaml"), *words, "--force", "--lossy"]) == 0
 
 
 @cases("words")
@@ -259,17 +245,6 @@ def test_a_pack_of_pairs_holds_a_pair() -> None:
     found = imported(*words, name="trinity_dpo")
     assert at(found, "actor_train.max_tokens_per_microbatch_in_train") == 2 * 1536
     assert "the two rows of a pair, 3072" in entry(found, "trainer.max_token_len_per_gpu")[1]
-
-
-@cases("words")
-def test_what_is_imported_passes_a_dry_run(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert roll(["import", str(FOLDER / f"{GUIDE}.yaml"), *words, "--out", "my.yaml"]) == 0, capsys.readouterr()
-    code = main("rlvr", ["--config_path", str(tmp_path), "--config_name", "my", "--dry_run", "--elsewhere"])
-    shown = capsys.readouterr()
-    assert code == 0, shown.err
 
 
 def test_operators_of_dapo_tell_the_version_and_what_it_pays() -> None:

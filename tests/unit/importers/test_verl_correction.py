@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported, read
 from tests.helpers.cases import cases
+from tests.unit.importers.test_import import entry
 
 AT = "algorithm.rollout_correction"
 
@@ -36,3 +38,12 @@ def test_what_no_filter_can_say_is_told(keys: dict[str, Any], reason: str) -> No
 def test_a_bypass_takes_the_log_probs_of_the_engine() -> None:
     assert imported(bypass_mode="true", loss_type="ppo_clip").tree["force_disable_old_logprobs_recompute"] is True
     assert "force_disable_old_logprobs_recompute" not in imported(bypass_mode="false").tree
+
+
+@cases("words")
+def test_importance_weights_of_the_engine_come_in_under_each_name_that_verl_gave_them(words: Sequence[str]) -> None:
+    given = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.rollout.n=8", *words]
+    found = imported_from(read(None, given))
+    weight = found.tree["train_infer_correction"]["is_weight"]
+    assert weight == {"enabled": True, "weight_type": "token", "upper_bound": 3}
+    assert {entry(found, word.partition("=")[0])[0] for word in words} == {"mapped"}

@@ -128,28 +128,6 @@ def test_a_critic_learns_by_numbers_of_its_own(word: str, key: str, value: float
         assert at(found, key if key == "value_clip" else f"critic.{key}") == value
 
 
-def test_a_critic_without_a_norm_of_its_own_has_that_of_verl() -> None:
-    """Trinity's grad_clip is that of both."""
-    words = ["algorithm.adv_estimator=gae", f"{MODEL}.path=org/model", f"{ACTOR}.grad_clip=0.5"]
-    assert at(imported_from(read(None, words), "verl"), "critic.max_grad_norm") == 1.0
-    both = ["algorithm.algorithm_type=ppo", "model.model_path=org/model", "trainer.grad_clip=0.5"]
-    both += ["cluster.gpu_per_node=8", "model.max_model_len=2048", "buffer.batch_size=8"]
-    tree = imported_from(read(None, both), "trinity")
-    assert (at(tree, "critic.max_grad_norm"), at(tree, "max_grad_norm")) == (0.5, 0.5)
-
-
-def test_one_open_count_of_gpus_leaves_the_batch_as_it_is(tmp_path: Path) -> None:
-    script = tmp_path / "x.sh"
-    words = f"data.train_batch_size=64 {ROLLOUT}.n=16 {ACTOR}.ppo_mini_batch_size=32 trainer.n_gpus_per_node=8"
-    script.write_text(
-        f"python -m {PPO} {' '.join(GRPO[:1])} {words} {ACTOR}.ppo_micro_batch_size_per_gpu=4 trainer.nnodes=$NODES"
-    )
-    found = imported_from(read(script))
-    assert (found.tree["rollout_batch_size"], found.tree["num_return_sequences_in_group"]) == (64, 16)
-    assert at(found, "actor_train.training_args.per_device_train_batch_size") == 4
-    assert found.unresolved == ("trainer.nnodes",) and not found.is_as_meant
-
-
 def test_what_is_set_outside_of_a_script_is_asked_for(tmp_path: Path) -> None:
     script = tmp_path / "x.sh"
     script.write_text(f"python -m {PPO} {' '.join(GRPO[:2])} {MODEL}.path=$models data.train_files=$train_files")

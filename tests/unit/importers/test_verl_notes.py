@@ -27,17 +27,6 @@ def test_what_holds_by_default_is_told_where_no_key_asks_for_it(told: str) -> No
     assert any(note.startswith("By default:") and told in note for note in of().notes)
 
 
-@pytest.mark.parametrize(("version", "name"), [("v0.9.0", "lr_scheduler_type"), ("v0.5.0", "warmup_style")])
-def test_the_default_of_a_schedule_has_the_name_of_its_version(version: str, name: str) -> None:
-    told = of(version=version).defaults["actor_train.training_args.lr_scheduler_type"]
-    assert told == f"{ACTOR}.optim.{name} is 'constant' there"
-
-
-def test_what_a_key_says_is_not_said_twice() -> None:
-    found = of(f"{ACTOR}.clip_ratio=0.1", "custom_reward_function.path=mine.py")
-    assert not any("pg_variant" in note or "rewards.verl" in note for note in found.notes)
-
-
 @cases("word")
 def test_no_pattern_of_keys_swallows_one_that_means_something(word: str) -> None:
     assert not of(word).is_as_meant, word
@@ -116,19 +105,6 @@ def test_the_loss_of_balance_has_its_weight(words: list[str], outcome: str, weig
     assert found.is_as_meant == (outcome != "changes the run")
 
 
-def test_a_loss_of_balance_whose_weight_is_the_model_s_own_is_asked_for() -> None:
-    key = f"{ACTOR}.megatron.override_transformer_config.moe_router_load_balancing_type"
-    found = of(f"{ACTOR}.strategy=megatron", f"+{key}=aux_loss")
-    assert "moe_aux_loss_coef" in entry(found, key)[1] and not found.is_as_meant
-
-
-def test_an_argument_of_the_engine_may_be_a_section() -> None:
-    key = f"{ROLLOUT}.engine_kwargs.vllm.compilation_config.level"
-    found = of(f"{key}=3")
-    assert entry(found, key)[0] == "mapped"
-    assert at(found, "actor_infer.strategy_args.strategy_config.compilation_config.level") == 3
-
-
 def test_verl_before_0_2_has_its_entropy_and_leaves_long_prompts_out() -> None:
     old = of(f"{ACTOR}.ppo_micro_batch_size=16", "data.train_batch_size=256", version="v0.1")
     assert at(old, "entropy_loss_coef") == 0.001 and at(old, "actor_train.data_args.truncation") == "drop"
@@ -187,12 +163,6 @@ def test_the_choice_of_an_engine_s_files_is_the_strategy_of_all_roles() -> None:
     both = of("model_engine=megatron", f"{ACTOR}.strategy=fsdp2", *words)
     assert both.tree["actor_train"]["strategy_args"]["strategy_name"] == "fsdp2_train"
     assert any("no trainer 'veomni'" in change for change in of("model_engine=veomni").changes)
-
-
-def test_the_choice_of_an_engine_s_files_counts_among_defaults_too(tmp_path: Path) -> None:
-    (tmp_path / "own.yaml").write_text("defaults: [ppo_trainer, {override model_engine: megatron}, _self_]\n")
-    found = imported_from(read(tmp_path / "own.yaml", [*GRPO, *DATA, "algorithm.use_kl_in_reward=false"]), "verl")
-    assert found.is_as_meant and found.tree["actor_train"]["strategy_args"]["strategy_name"] == "megatron_train"
 
 
 @pytest.mark.parametrize("key", ["data.apply_chat_template_kwargs.chat_template", f"{MODEL}.custom_chat_template"])
@@ -254,15 +224,6 @@ def test_arguments_of_a_reward_reach_it_as_they_are_written() -> None:
     assert made["kwargs"] == {"weights": {"form": 0.1}, "parts": [{"name": "a"}, {"name": "b"}]}
 
 
-def test_a_launcher_says_nodes_and_gpus_apart() -> None:
-    command = "torchrun --nnodes=3 --nproc-per-node=4 -m verl.trainer.sft_trainer data.train_files=a model.path=m"
-    found = find_command(command)
-    given = source_keys(Composed(), list(found.overrides), found)
-    tree = imported_from(given, "verl").tree
-    assert (tree["num_nodes"], tree["num_gpus_per_node"]) == (3, 4)
-    assert tree["sft_train"]["device_mapping"] == "list(range(0, 12))"
-
-
 def test_a_torchrun_without_a_number_starts_one_process() -> None:
     command = "torchrun -m verl.trainer.fsdp_sft_trainer data.train_files=a model.partial_pretrain=m"
     tree, notes = _launched(command)
@@ -276,13 +237,6 @@ def _launched(command: str) -> tuple[Mapping[str, Any], tuple[str, ...]]:
     found = find_command(command)
     imported = imported_from(source_keys(Composed(), list(found.overrides), found), "verl")
     return imported.tree, imported.notes
-
-
-def test_fine_tuning_on_engines_continues_by_default() -> None:
-    words = "data.train_files=a model.path=m engine.strategy=fsdp2"
-    assert _launched(f"torchrun -m verl.trainer.sft_trainer {words}")[0]["resume_from_checkpoint"] is True
-    off = f"torchrun -m verl.trainer.sft_trainer {words} trainer.resume_mode=disable"
-    assert _launched(off)[0]["resume_from_checkpoint"] is False
 
 
 @cases("module, told")

@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 
-from roll.commands.run import main
-from roll.commands.table import main as roll
 from roll.importers.command import imported_from
 from roll.importers.convert import Imported, read, source_keys
 from roll.importers.script import find_command
@@ -126,17 +124,6 @@ def test_a_penalty_for_length_is_that_of_verl_wherever_its_buffer_ends(most: int
 def test_no_source_is_of_two_domains() -> None:
     for name, domain in DOMAINS.items():
         assert {domain_of(source) for source in domain.sources} == {name}
-
-
-def test_domains_of_an_import_pass_a_dry_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = [*GRPO, *LEARN, "data.train_files=[/d/gsm8k.parquet,/d/taco.parquet]", "data.val_files=/d/aime.parquet"]
-    assert roll(["import", *words, "--from", "verl", "--out", "my.yaml"]) == 0
-    code = main("rlvr", ["--config_path", str(tmp_path), "--config_name", "my", "--dry_run", "--elsewhere"])
-    shown = capsys.readouterr()
-    assert code == 0 and "The plan works." in shown.out, shown.err + shown.out
 
 
 @cases("files")
