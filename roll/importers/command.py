@@ -45,11 +45,6 @@ def plan_problems(path: Path) -> tuple[str, ...]:
     return ()
 
 
-def with_plan(imported: Imported, problems: Sequence[str]) -> Imported:
-    """The same import with what `roll plan` refuses in its YAML among the changes."""
-    return replace(imported, notes=(*imported.notes, *(Change(f"`roll plan` refuses it: {text}") for text in problems)))
-
-
 def yaml_text(imported: Imported, source: str) -> str:
     """The YAML with a line on where it comes from."""
     body = yaml.dump(_plain(imported.tree), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
@@ -111,25 +106,18 @@ def imported_from(
 ) -> Imported:
     """The import of what was read. `system` None: what the keys say; `is_chosen`: of several trainings, this one is
     asked for. `version`: verl's release."""
-    made = _imported(original, system, source, is_chosen, version)
+    kind = system or system_of(original)
+    notes = [*_notes(original, is_chosen), *original.notes]
+    if version is not None and kind != "verl":
+        raise ConfigError(f"--version names a release of verl, and this is of {kind}.")
+    if kind == "verl":
+        made = import_verl(original, notes, source, version)
+    else:
+        made = import_trinity(original, notes, source) if kind == "trinity" else convert_roll(original, source)
     words = {word.lstrip("+~").partition("=")[0] for word in original.overrides}
     of_file = original.command is not None
     others = [entry.key for entry in made.entries if (entry.key in words) is not of_file and entry.key[:1] not in "-$"]
     return replace(made, origins=dict.fromkeys(others, "own file" if of_file else "command"))
-
-
-def _imported(
-    original: SourceKeys, system: str | None, source: Path | None, is_chosen: bool, version: str | None
-) -> Imported:
-    kind = system or system_of(original)
-    notes = [*_notes(original, is_chosen), *original.notes]
-    if kind == "verl":
-        return import_verl(original, notes, source, version)
-    if version is not None:
-        raise ConfigError(f"--version names a release of verl, and this is of {kind}.")
-    if kind == "trinity":
-        return import_trinity(original, notes, source)
-    return convert_roll(original, source)
 
 
 def system_of(original: SourceKeys) -> str:
@@ -201,7 +189,8 @@ def _write(imported: Imported, source: Path | None, target: Path, force: bool) -
     try:
         write_whole(target, yaml_text(imported, name))
         if not imported.unresolved:  # what is missing would be all that a plan says
-            imported = with_plan(imported, plan_problems(target))
+            refused = [Change(f"`roll plan` refuses it: {text}") for text in plan_problems(target)]
+            imported = replace(imported, notes=(*imported.notes, *refused))
         write_whole(page, report(imported, name, str(target)))
     except OSError as error:
         raise ConfigError(f"{target} cannot be written: {error.strerror or error}.") from None

@@ -335,8 +335,7 @@ class _Conversion:
             converted = converted.value if isinstance(converted, ApproximateValue) else converted
             for target, part in _parts(row, converted, row.key):
                 if self._put(target, part, row.key) == row.key:
-                    name = self._table.newer_names.get(row.key, row.key)
-                    yield target, f"{name} is {show(default)} there{near}"
+                    yield target, f"{row.key.removeprefix('trinity.')} is {show(default)} there{near}"
 
     def _unmet(self, row: Row) -> str | NotHere:
         """Why the row asks for nothing, or why that cannot be told; empty where it counts."""

@@ -219,8 +219,6 @@ class Table:
     """Return where the code of a checkout reads a key; empty where it does not, None without a checkout."""
     is_switch: Callable[[str], bool] = lambda key: False
     """Whether the code of a checkout has a key for nothing but to turn parts of it on."""
-    newer_names: Mapping[str, str] = field(default_factory=dict)
-    """Names that the source's version has for keys of the rows, where it differs."""
 
     @cached_property
     def _exact(self) -> dict[str, Row]:

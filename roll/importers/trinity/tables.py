@@ -13,11 +13,11 @@ from roll.importers.convert import YAML_ENDINGS, Entry, Imported, SourceKeys, co
 from roll.importers.row_files import rows_of
 from roll.importers.rows import CHANGES, Row, Table
 from roll.importers.trinity.combined_keys import TRINITY_COMBINED_KEYS, TRINITY_CONDITIONS, algorithm_defaults
-from roll.importers.trinity.rows import RL_NAMES, SFT_NAMES, ReadPath, name_of, own_rows, present_key
+from roll.importers.trinity.rows import RL_NAMES, ReadPath, name_of, own_rows, present_key
 from roll.importers.trinity.sft import TRINITY_DPO, TRINITY_SFT
 from roll.importers.trinity.steps import SAVES
 from roll.importers.verl.combined_keys import COMBINED_KEYS
-from roll.importers.verl.common import ACTOR, CONDITIONS, ROLLOUT
+from roll.importers.verl.common import CONDITIONS
 from roll.importers.verl.files import beside
 from roll.importers.verl.releases import PPO, below_trinity
 
@@ -36,26 +36,7 @@ def trinity_table(keys: Iterable[tuple[str, Any]]) -> Table:
     names = [table.canonical(key) for key, value in key_values if value in _EMPTY]
     sections = [name for name in dict.fromkeys(names) if table.row(name) is None and _is_section(table, name)]
     rows = (*table.rows, *(Row(name, note="empty: not given", outcome="asks for nothing") for name in sections))
-    return replace(table, rows=rows, newer_names=_names_there(table))
-
-
-def _names_there(table: Table) -> dict[str, str]:
-    """Return what a Trinity YAML calls the keys of the rows; of several names the first."""
-    known = SFT_NAMES if table.pipeline in ("sft", "dpo") else _OF_RL
-    sections = [(key, theirs) for key, theirs in known.items() if key.endswith(".") and theirs]
-    written = {theirs: key for key, theirs in reversed(list(known.items()))}
-    names = dict[str, str]()
-    for row in table.rows:
-        inside = (key + row.key[len(theirs) :] for key, theirs in sections if row.key.startswith(theirs))
-        names[row.key] = written.get(row.key) or next(inside, row.key.removeprefix("trinity."))
-    return names
-
-
-_OF_RL: Mapping[str, str] = {
-    **RL_NAMES,
-    "explorer.rollout_model.engine_type": f"{ROLLOUT}.name",
-    "algorithm.kl_loss_fn": f"{ACTOR}.kl_loss_type",
-}
+    return replace(table, rows=rows)
 
 
 def _is_section(table: Table, name: str) -> bool:

@@ -142,13 +142,8 @@ def estimator(source: SourceLookup) -> CombinedKeys:
     return CombinedKeys({"adv_estimator": value}, text, near, changes=changed)
 
 
-_OF_FORKS = {
-    "reinforce": "the reward, with no baseline",
-    "raft": "1 for the answers that are learnt",
-    "opmd": "the reward less the mean of its group",
-    "asymre": "the reward less the mean of its group and a shift",
-}
-"""Estimators of here that verl has not, with what they are."""
+_OF_FORKS = ("reinforce", "raft", "opmd", "asymre")
+"""Estimators of here that verl has not."""
 
 
 def of_verl(source: SourceLookup) -> CombinedKeys:
@@ -157,8 +152,8 @@ def of_verl(source: SourceLookup) -> CombinedKeys:
     if name not in _OF_FORKS:
         return made
     said = (
-        f"verl has no estimator {name}, so this is one of a fork's own. Here {name} is {_OF_FORKS[name]} "
-        "(docs/algorithms.md): if that is meant, --lossy accepts it"
+        f"verl has no estimator {name}, so this is one of a fork's own. If it is that of docs/algorithms.md, --lossy "
+        "accepts it"
     )
     return replace(made, changes={**made.changes, "algorithm.adv_estimator": said})
 

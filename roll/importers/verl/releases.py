@@ -56,27 +56,26 @@ class Release:
     origin: str
     keys: Mapping[str, Any]
 
-    def defaults(self, given: Mapping[str, Any], known_as: Callable[[str], str]) -> dict[str, tuple[str, Any]]:
-        """Return the key here and its value for each name of the tables. References lead to what is given."""
+    def defaults(self, given: Mapping[str, Any], known_as: Callable[[str], str]) -> dict[str, Any]:
+        """Return the values by their names in the tables. References lead to what is given."""
         said = {key: value for key, value in given.items() if value is not None or key.endswith(_OR_CLIP_RATIO)}
-        whole, made = {**self.keys, **said}, dict[str, tuple[str, Any]]()
+        whole, made = {**self.keys, **said}, dict[str, Any]()
         for key in self.keys:
             value = resolved(key, whole[key], lambda name: whole.get(name, NOWHERE))
             is_open = isinstance(value, str) and ("${" in value or value == "???")
             if value is not None and not is_open and not _GIVEN_ONLY.fullmatch(key):
-                made.setdefault(known_as(key), (key, value))
+                made.setdefault(known_as(key), value)
         for key, value in _OF_CODE.items():
             is_new_name = self.name == SFT_ENGINE and key in ("model.strategy", "optim.lr_scheduler")
             if self.keys.get(key, "???") == "???" and not is_new_name:
-                made.setdefault(key, (key, value))
+                made.setdefault(key, value)
         if "algorithm.use_kl_in_reward" not in self.keys:
-            made["algorithm.use_kl_in_reward"] = ("algorithm.use_kl_in_reward", not whole.get(f"{ACTOR}.use_kl_loss"))
+            made["algorithm.use_kl_in_reward"] = not whole.get(f"{ACTOR}.use_kl_loss")
         return made
 
     def over(self, table: Table, given: Mapping[str, Any]) -> Table:
         """The table with the defaults of this release."""
-        made = self.defaults(given, table.canonical)
-        values = {name: value for name, (_, value) in made.items()}
+        values = self.defaults(given, table.canonical)
         values |= {IS_OLD: self.origin == "v0.1", AVERAGES_PASSES: self.name == SFT_ALONE}
         values |= {"data.multiturn.enable": True} if self.name == SFT_ENGINE else {}
         is_checkout, of_table = self.origin not in releases(self.name), table.derived
@@ -85,7 +84,6 @@ class Release:
             table,
             release={**values, **own},
             derived=lambda given: {**of_table(given), **own},
-            newer_names={name: key for name, (key, _) in made.items()},
         )
 
     def has(self, name: str, table: Table) -> bool:

@@ -97,7 +97,7 @@ def import_verl(
     name = _configuration(original, table, own)
     command, found = original.command, None
     checkout = checkout_of(module_of(command.program), script) if command and script else None
-    notes = [*notes, *verl_notes(original, checkout)]
+    notes = [*notes, *verl_notes(original, table, checkout)]
     if (checkout is not None and checkout.reward) or runs_own_code({_known_as(key): value for key, value in keys}):
         variables = own_variables(command).items()
         keys += [(f"${name}", value) for name, value in variables if is_carried(name, value)]
@@ -204,13 +204,10 @@ def _of_generation_batches(values: Mapping[str, Any], reads_filter: bool) -> Ite
             f"data.gen_batch_size is {generated}: without the filter of groups, verl trains on all of them, and "
             f"data.train_batch_size counts no more. Give data.train_batch_size={generated} after the file."
         )
-    elif not reads_filter:
-        yield f"Where main_ppo does not filter, a step trains on all {generated} prompts of data.gen_batch_size."
-    elif values.get("trainer.total_training_steps") is None:
+    elif not reads_filter or values.get("trainer.total_training_steps") is None:
         yield (
-            f"There an epoch has at most rows / {generated} steps (data.gen_batch_size), since what a step generates "
-            f"beyond its prompts is thrown away; here it has rows / {prompts}. trainer.total_training_steps after the "
-            "file sets the number of steps."
+            f"There an epoch has at most rows / {generated} steps (data.gen_batch_size), here rows / {prompts}; where "
+            f"main_ppo does not filter, a step trains on all {generated} prompts."
         )
 
 
@@ -223,12 +220,12 @@ def _is_single(original: SourceKeys) -> bool:
     return is_torchrun and "sft_trainer" in " ".join(command.program)
 
 
-def verl_notes(original: SourceKeys, checkout: Checkout | None = None) -> Iterator[str]:
+def verl_notes(original: SourceKeys, table: Table, checkout: Checkout | None) -> Iterator[str]:
     """Yield notes about words of a command that no key has taken."""
     values = {_known_as(key): value for key, value in original.keys}
     there = values.keys()
     yield from given_notes(values)
-    shows = verl_table(original).pipeline == VERL_RL.pipeline
+    shows = table.pipeline == VERL_RL.pipeline
     yield from picture_notes({_known_as(key): value for key, value in verl_keys(original)}, shows)
     is_scored = bool(values.get("custom_reward_function.path") or values.get("reward_model.enable"))
     yield from program_notes(original.command.program if original.command else (), checkout, is_scored, values)

@@ -23,20 +23,6 @@ def imported(*words: str, name: str = GUIDE) -> Imported:
     return imported_from(read(path, words), source=path)
 
 
-@pytest.mark.parametrize("name", [GUIDE, "guide_trinity_stages"])
-def test_defaults_have_the_names_that_trinity_gives_them(name: str) -> None:
-    """Its rows are verl's, and a report of Trinity names `algorithm.kl_loss_fn`. Its engines get no max_num_seqs."""
-    names = [why.partition(" is ")[0] for why in imported(name=name).defaults.values()]
-    sections = ("algorithm.", "buffer.", "explorer.", "trainer.", "monitor.", "name", "project")
-    assert names and [each for each in names if not each.startswith(sections)] == []
-    asked = imported("explorer.eval_interval=null", "trainer.trainer_strategy=null").defaults
-    assert asked["eval_steps"] == "explorer.eval_interval is 100 there"
-    assert asked["actor_train.strategy_args.strategy_name"].startswith(
-        "trainer.trainer_strategy is 'fsdp' there: torch"
-    )
-    assert "max_running_requests" not in asked
-
-
 # --- how long a run is, and where it goes on
 
 

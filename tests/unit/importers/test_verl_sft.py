@@ -89,12 +89,6 @@ def test_gpus_that_a_script_counts_are_told() -> None:
         assert any("GPUs to the machine: 4 are taken" in note for note in found.notes)
 
 
-def test_defaults_have_the_names_of_the_program() -> None:
-    older, newer = ("; ".join(of_command(line).defaults.values()) for line in (FSDP, ENGINE))
-    assert "model.strategy is" in older and "optim.lr_scheduler is" in older
-    assert "engine.strategy is" in newer and "optim.lr_scheduler_type is" in newer and "model.strategy" not in newer
-
-
 @pytest.mark.parametrize(("value", "template"), [("False", "native_nonthinking"), ("True", "native"), ("none", None)])
 def test_a_switch_for_rows_that_say_nothing_of_thinking_is_the_template(value: str, template: str | None) -> None:
     key = "data.enable_thinking_default"
