@@ -22,20 +22,6 @@ TABLES = {
     "trinity dpo": TRINITY_DPO,
 }
 CONFIGS: dict[str, type[Settings]] = {"rlvr": RLVRConfig, "sft": SFTConfig, "dpo": DPOConfig}
-OF_NO_TRAINING = """
-    actor.checkpoint.async_save actor.profiler.tool_config.nsys.discrete actor.megatron.override_ddp_config
-    actor.optim.lr_wsd_decay_style actor.policy_loss.clip_cov_ratio actor.calculate_sum_pi_squared actor.mtp.enable
-    ref.megatron.use_mbridge ref.load_weight ref.entropy_checkpointing ref.profiler.enable
-    rollout.agent.custom_async_server.path rollout.trace.token2text rollout.prometheus.port rollout.multi_turn.format
-    rollout.layer_name_map.qkv_layer_name rollout.engine_kwargs.vllm rollout.checkpoint_engine.backend
-    model.override_config.moe_config.freeze_moe_router model.tiled_mlp.enabled model.lora.type model.use_shm
-"""
-BESIDE = """
-    data.sampler.class_path data.datagen.path data.apply_chat_template_kwargs.enable_thinking data.train_max_samples
-    critic.checkpoint.load_contents critic.model.fsdp_config.fsdp_size critic.megatron.tensor_model_parallel_size
-    reward_model.sandbox_fusion.max_concurrent reward_model.profiler.tool reward.num_workers algorithm.pf_ppo.weight_pow
-    trainer.esi_redundant_time trainer.default_hdfs_dir global_profiler.tool ray_kwargs.ray_init.num_cpus hydra.run.dir
-"""
 
 
 def is_known(target: str, cls: type[Settings]) -> bool:

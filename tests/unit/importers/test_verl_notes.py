@@ -14,7 +14,6 @@ from tests.helpers.cases import cases
 from tests.unit.importers.test_import import entry
 from tests.unit.importers.test_verl_meaning import ACTOR, GRPO, MODEL, ROLLOUT, at
 
-OVERLONG_ON = tuple(f"reward_model.overlong_buffer.{word}" for word in ("enable=true", "len=128", "penalty_factor=1"))
 DATA = ("data.train_files=a.parquet", "data.val_files=b.parquet")
 
 

@@ -60,7 +60,6 @@ def of_epoch_in(found: Imported, said: str) -> bool:
 
 ANSWERS = FSDP + " data.prompt_key=question data.response_key=answer"
 TURNS = " data.messages_key=messages"
-FORGIVES = " data.ignore_input_ids_mismatch=true"
 
 
 @cases("line, model, template, outcome")

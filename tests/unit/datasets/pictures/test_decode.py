@@ -1,9 +1,7 @@
 """Canonical pixels: every kind of picture that files hold becomes RGB on white, upright, or a PictureError."""
 
 import base64
-import struct
 import warnings
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -108,22 +106,6 @@ def test_pictures_stand_upright_and_their_headers_say_so(format: str, orientatio
         picture = decode(source, SAME)
         assert header_size(source) == expected.shape[:2] == (picture.height, picture.width)
         assert np.abs(picture.array - expected).max() <= (6 if format == "JPEG" else 0)
-
-
-def png_chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-TIFF_ORIENTED = Image.Exif()
-TIFF_ORIENTED[0x0112] = 6
-EXIF = TIFF_ORIENTED.tobytes()
-XMP = b'<x tiff:Orientation="6"/>'
-LATE = {
-    "exif": png_chunk(b"eXIf", EXIF.removeprefix(b"Exif\0\0")),
-    "raw": png_chunk(b"tEXt", b"Raw profile type exif\0\nexif\n%8d\n%s\n" % (len(EXIF), EXIF.hex().encode())),
-    "broken": png_chunk(b"tEXt", b"Raw profile type exif\0\nexif\n   4\nzz\n"),
-    "xmp": png_chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + XMP),
-}
 
 
 def test_a_picture_is_resized_by_pils_bicubic_and_only_where_its_size_differs(tmp_path: Path) -> None:
