@@ -9,12 +9,12 @@ from typing import Any
 from roll.importers import conversions as words
 from roll.importers.row_files import conditions_of, filled
 from roll.importers.rows import ApproximateValue, ChangesRun, CombinedKeys, Condition, NotHere, SourceLookup, data
-from roll.importers.trinity.distillation import OPD_COMBINED_KEYS, OPD_CONDITIONS, compares_mixtures, distils
-from roll.importers.trinity.modes import MIX_COMBINED_KEYS, MIX_CONDITIONS, MODE_COMBINED_KEYS, REC_CONDITIONS
+from roll.importers.trinity.distillation import OPD_CONDITIONS, compares_mixtures, distils, opd
+from roll.importers.trinity.modes import MIX_CONDITIONS, MODE_COMBINED_KEYS, REC_CONDITIONS, mix
 from roll.importers.trinity.operators import INPUTS, OPERATOR_COMBINED_KEYS
 from roll.importers.trinity.rewards import REWARD_COMBINED_KEYS, REWARD_CONDITIONS
-from roll.importers.trinity.rows import FILE_CONDITIONS
-from roll.importers.trinity.steps import STEP_COMBINED_KEYS, STEP_CONDITIONS, over_share
+from roll.importers.trinity.rows import is_read
+from roll.importers.trinity.steps import STEP_COMBINED_KEYS, counts_epochs, over_share
 from roll.importers.verl.combined_keys import compared_kl, estimator, policy_loss
 from roll.importers.verl.common import ACTOR, CRITIC, MODEL, ROLLOUT
 from roll.importers.verl.pictures import refusal, stops
@@ -281,8 +281,8 @@ TRINITY_CONDITIONS: Mapping[str, Condition] = {
     **MIX_CONDITIONS,
     **REC_CONDITIONS,
     **OPD_CONDITIONS,
-    **STEP_CONDITIONS,
-    **FILE_CONDITIONS,
+    "epochs": counts_epochs,
+    "unread config": is_read,
     **REWARD_CONDITIONS,
     "own aggregation": lambda source: "",
     "own thinking": lambda source: (
@@ -299,8 +299,8 @@ TRINITY_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     "tasks": _tasks,
     "trinity pictures": _pictures,
     **MODE_COMBINED_KEYS,
-    **MIX_COMBINED_KEYS,
-    **OPD_COMBINED_KEYS,
+    "mix": mix,
+    "opd": opd,
     **OPERATOR_COMBINED_KEYS,
     **REWARD_COMBINED_KEYS,
     "rewards": REWARD_COMBINED_KEYS["trinity rewards"],

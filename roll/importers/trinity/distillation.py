@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from roll.importers.rows import ChangesRun, CombinedKeys, Condition, SourceLookup, devices
 from roll.importers.verl.batches import gpus
@@ -41,7 +41,7 @@ def _gpus_of(source: SourceLookup, at: str) -> int:
     return source.size(f"trinity.{at}.engine_num", 1) * source.size(f"trinity.{at}.tensor_parallel_size", 1)
 
 
-def _opd(source: SourceLookup) -> CombinedKeys:
+def opd(source: SourceLookup) -> CombinedKeys:
     given = source.below(f"trinity.{_AUXILIARY}")
     lost = {f"trinity.{_AUXILIARY}.{key}": _JUDGES for key in given if key.rpartition(".")[2] in _OF_TEACHER}
     if not distils(source):
@@ -66,4 +66,3 @@ OPD_CONDITIONS: Mapping[str, Condition] = {
     "opd": lambda source: "" if distils(source) else "the algorithm is not on_policy_distill or jsd",
     "jsd": lambda source: "" if compares_mixtures(source) else "advantage_fn is not jsd",
 }
-OPD_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {"opd": _opd}

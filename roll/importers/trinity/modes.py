@@ -122,7 +122,7 @@ def mixes(source: SourceLookup) -> str:
     return next((str(name) for name in names if name in ("mix", "mix_chord")), "")
 
 
-def _mix(source: SourceLookup) -> CombinedKeys:
+def mix(source: SourceLookup) -> CombinedKeys:
     kind = mixes(source)
     if not kind:
         given = [key for key in (f"trinity.{_OLDER}.{name}" for name in _OF_FILES) if source(key) is not None]
@@ -177,7 +177,6 @@ MIX_CONDITIONS: Mapping[str, Condition] = {
     "mix": lambda source: "" if mixes(source) else "the loss is no mix",
     "mix chord": lambda source: "" if mixes(source) == "mix_chord" else "the loss is not mix_chord",
 }
-MIX_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {"mix": _mix}
 
 
 # The group-relative REINFORCE of Trinity-RFT (`policy_loss_fn: rec`): its clip, weight and regulariser.

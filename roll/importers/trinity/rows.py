@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from roll.importers.row_files import names_of, rows_of
-from roll.importers.rows import Condition, Row, SourceLookup, data
+from roll.importers.rows import Row, SourceLookup, data
 
 BUFFER = "buffer.trainer_input.experience_buffer"
 _NAMES = {kind: names_of(names) for kind, names in data("trinity/names.yaml").items()}
@@ -44,9 +44,6 @@ class ReadPath(str):
     __slots__ = ()
 
 
-def _is_read(source: SourceLookup) -> str:
+def is_read(source: SourceLookup) -> str:
     value = source("trinity.trainer.trainer_config_path")
     return "the file beside this one is read" if isinstance(value, ReadPath) else ""
-
-
-FILE_CONDITIONS: Mapping[str, Condition] = {"unread config": _is_read}

@@ -19,7 +19,7 @@ from roll.importers.rows import (
     data,
 )
 from roll.importers.trinity.combined_keys import folders, resume, trackers
-from roll.importers.trinity.rows import BUFFER, FILE_CONDITIONS, ROW_NAMES, SFT_NAMES, name_of, own_rows
+from roll.importers.trinity.rows import BUFFER, ROW_NAMES, SFT_NAMES, is_read, name_of, own_rows
 from roll.importers.trinity.steps import lengths_in_yaml, shortest
 from roll.importers.verl.releases import SFT_ALONE, below_trinity
 from roll.importers.verl.sft_rows import ROLE, SFT, tokens
@@ -87,7 +87,7 @@ SUMS_OF_ROWS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
 _EXPLORER = ("trinity.buffer.explorer_input", "trinity.explorer")
 CONDITIONS_OF_ROWS: Mapping[str, Condition] = {
     **SFT.conditions,
-    **FILE_CONDITIONS,
+    "unread config": is_read,
     "rows made": lambda source: "it sees the tasks of an explorer" if any(map(source.below, _EXPLORER)) else "",
     "whole batch": _whole_batch,
     "epochs": lambda source: "" if not dict(lengths_in_yaml(source)) else "total_steps counts",

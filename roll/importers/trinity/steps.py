@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import floor, prod
 from typing import Any
 
-from roll.importers.rows import ChangesRun, CombinedKeys, Condition, LeftOpen, NotHere, SourceLookup, devices
+from roll.importers.rows import ChangesRun, CombinedKeys, LeftOpen, NotHere, SourceLookup, devices
 from roll.importers.trinity.distillation import auxiliary_gpus, distils
 from roll.importers.trinity.modes import COLOCATED, sampled
 from roll.importers.verl import batches as verl_counts
@@ -54,7 +54,7 @@ def _divides(source: SourceLookup, train: int) -> bool:
     """Whether so many GPUs share an update evenly, as both systems want."""
     sections = [ACTOR] if has_critic(source) else [ACTOR, CRITIC]
     sizes = [verl_counts.together(source, section)[0] for section in sections]
-    return all(train % size == 0 and _step(source).update % (train // size) == 0 for size in sizes)
+    return all(train % size == 0 and Step(source).update % (train // size) == 0 for size in sizes)
 
 
 def trainer_gpus(source: SourceLookup) -> int:
@@ -73,7 +73,7 @@ def _placement(source: SourceLookup) -> CombinedKeys:
     }
     near = ""
     if train < free:
-        near = f" {_step(source).update} samples of an update do not split over the {free} GPUs that are left, which "
+        near = f" {Step(source).update} samples of an update do not split over the {free} GPUs that are left, which "
         near += f"Trinity-RFT refuses: {free - train} of them stay free. Another engine_num leaves others."
     if free == total:
         settings["actor_infer.device_mapping"] = devices(0, total)
@@ -98,7 +98,7 @@ def _placement(source: SourceLookup) -> CombinedKeys:
 # --- what a step and an update hold
 
 
-class _Step:
+class Step:
     """`prompts` in a step, `update` samples in an update, and how they differ from what is asked."""
 
     def __init__(self, source: SourceLookup):
@@ -117,10 +117,6 @@ class _Step:
         self.update = min(batch, self.prompts * self.group)
 
 
-def _step(source: SourceLookup) -> _Step:
-    return _Step(source)
-
-
 def over_share(source: SourceLookup) -> float:
     """The share of its tasks for which an exploring step does not wait."""
     share = source.amount(f"{_OVER}.ratio", 0.0)
@@ -132,7 +128,7 @@ def over_share(source: SourceLookup) -> float:
 def _batches(role: str) -> Callable[[SourceLookup], CombinedKeys]:
     def combine(source: SourceLookup) -> CombinedKeys:
         try:
-            step, train = _step(source), trainer_gpus(source)
+            step, train = Step(source), trainer_gpus(source)
             return verl_counts.laid_out(source, role, (step.prompts, step.group, step.update), train, step.near)
         except LeftOpen:
             raise
@@ -169,7 +165,7 @@ def _ahead(source: SourceLookup) -> CombinedKeys:
             f"Here both sides count the same steps, and none is more than {interval - 1 + int(ahead)} steps old."
         )
     if share:
-        step = _step(source)
+        step = Step(source)
         settings |= {"unfinished_groups": "drop", "unfinished_grace_s": source.amount(f"{_OVER}.wait_after_min", 30.0)}
         ahead = step.started / step.prompts - 1
         left_out = f"There a step of {step.started} tasks trains on those that are done; here on {step.prompts}."
@@ -189,7 +185,7 @@ def _ahead(source: SourceLookup) -> CombinedKeys:
 
 def _in_steps(source: SourceLookup, updates: int) -> tuple[int, str]:
     """Their steps are updates: a step here makes as many as its samples have train batches."""
-    step = _step(source)
+    step = Step(source)
     samples = step.prompts * step.group
     steps = max(1, -(-updates * step.update // samples))
     return steps, f"{updates} x {step.update} of {samples} samples = {steps}."
@@ -235,7 +231,6 @@ def counts_epochs(source: SourceLookup) -> str:
     return ""
 
 
-STEP_CONDITIONS: Mapping[str, Condition] = {"epochs": counts_epochs}
 STEP_COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     # a step of Trinity-RFT's trainer is one update
     **{f"{role} rise": verl_counts.warmup(role, lambda source: 1) for role in ("actor_train", "critic")},

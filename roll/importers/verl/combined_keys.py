@@ -33,7 +33,7 @@ from roll.importers.verl.correction import CORRECTION_COMBINED_KEYS
 from roll.importers.verl.pictures import pictures
 from roll.importers.verl.reward_sources import WHOLE, overlong, rewards_by_source
 from roll.importers.verl.templates import template_sums
-from roll.importers.verl.variables import VARIABLE_SUMS
+from roll.importers.verl.variables import of_workers
 from roll.utils.text import show
 
 DOMAIN = WHOLE
@@ -490,7 +490,7 @@ def without_turns(source: SourceLookup) -> CombinedKeys:
 _LEARNERS = ((ACTOR, "actor_train"), (CRITIC, "critic"))
 COMBINED_KEYS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {
     **template_sums("actor_train"),
-    **VARIABLE_SUMS,
+    "variables": of_workers,
     "episodes": without_turns,
     "placement": counts.placement,
     "actor batches": counts.batches("actor_train"),

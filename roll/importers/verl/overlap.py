@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -34,14 +34,12 @@ _OWN_PROBS = (f"{_ASYNC}.use_rollout_log_probs", f"{ACTOR}.use_rollout_log_probs
 _BYPASS = "algorithm.rollout_correction.bypass_mode"
 
 
-def is_overlapping(module: str) -> bool:
-    return _PROGRAM.fullmatch(module) is not None
-
-
 def is_stream(module: str, values: Mapping[str, Any]) -> bool:
     """True where prompts start one by one, by the program's name or its section of keys."""
-    match, keys = _PROGRAM.fullmatch(module), _async_keys(values)
-    return match[3] == "fully_async_policy" if match else bool(keys) and _may_be_stream(module, keys)
+    if match := _PROGRAM.fullmatch(module):
+        return match[3] == "fully_async_policy"
+    # partial rollouts are also those of other programs
+    return module != _WAITS and any(key.rpartition(".")[2] in _OF_A_STREAM for key in _async_keys(values))
 
 
 def _async_keys(values: Mapping[str, Any]) -> list[str]:
@@ -51,7 +49,7 @@ def _async_keys(values: Mapping[str, Any]) -> list[str]:
 def overlapping_table(table: Table, module: str, values: Mapping[str, Any]) -> Table:
     """The table of a run whose engines have GPUs of their own; the same table for another run."""
     streams = is_stream(module, values)
-    if not (streams or is_overlapping(module)):
+    if not (streams or _PROGRAM.fullmatch(module)):
         return replace(table, rows=(*table.rows, _unread(module))) if _async_keys(values) else table
     rows = {row.key: row for row in (*rows_of("verl/overlap.yaml"), *(rows_of("verl/stream.yaml") if streams else ()))}
     if streams and values.get(_TOTAL, _TOTAL) is None:  # then verl counts epochs
@@ -60,11 +58,6 @@ def overlapping_table(table: Table, module: str, values: Mapping[str, Any]) -> T
     sums = {**table.sums, "placement": _placement, **(_STREAM if streams else _ONE_STEP)}
     table = replace(table, program={**table.program, **(_DEFAULTS if streams else {})}, sums=sums)
     return replace(table, rows=(*rows.values(), *(row for row in table.rows if row.key not in rows)))
-
-
-def _may_be_stream(module: str, keys: Iterable[str]) -> bool:
-    """Whether a program that is not verl's stream has its keys. Partial rollouts are also those of other programs."""
-    return module != _WAITS and any(key.rpartition(".")[2] in _OF_A_STREAM for key in keys)
 
 
 def _unread(module: str) -> Row:
@@ -152,18 +145,15 @@ def _stream(source: SourceLookup) -> CombinedKeys:
     probs, said = _probs(source, default=True)
     settings: dict[str, Any] = {"async_generation_ratio": ahead, **probs}
     settings |= unweighted(source) if ahead else {}
-    text = f"A step is what is trained between two publications: {prompts} prompts = {_factors(source)}; "
+    keys = (f"{ACTOR}.{counts.MINI_BATCH}", f"{_ASYNC}.require_batches", f"{_ASYNC}.trigger_parameter_sync_step")
+    factors = " x ".join(f"{key.rpartition('.')[2]} {source.size(key)}" for key in keys)
+    text = f"A step is what is trained between two publications: {prompts} prompts = {factors}; "
     text += f"async_generation_ratio: {ahead:g}; {said}."
     trigger = source.size(f"{_ASYNC}.trigger_parameter_sync_step")
     name, near = schedule_of(source, f"{ACTOR}.optim"), ""
     if trigger > 1 and name != "constant":
         near = f"There a {name} ends after 1 / {trigger} of the run, here with it."
     return CombinedKeys(settings, text, near)
-
-
-def _factors(source: SourceLookup) -> str:
-    keys = (f"{ACTOR}.{counts.MINI_BATCH}", f"{_ASYNC}.require_batches", f"{_ASYNC}.trigger_parameter_sync_step")
-    return " x ".join(f"{key.rpartition('.')[2]} {source.size(key)}" for key in keys)
 
 
 def _length(source: SourceLookup) -> CombinedKeys:

@@ -95,16 +95,19 @@ class _Episodes:
         nears += [_DRAWN, _SHOWN] if configs else [_DRAWN]
         nears += [_NAMED] if source(f"{ROLLOUT}.mode") == "async" and source(_LOOP) in _OFF else []
         nears += [] if _has_own_reward(source) else [_judged(source, env)]
-        if not validates(source):
+        if validates(source):
+            settings = environment(env, None)
+        else:
             nears.append(f"A validation asks {_SOME_ROWS}.")
-        validated = None if validates(source) else {"env_config.mode": "val"}
-        settings = environment(env, validated, None if validated is None else self._validated(source))
-        settings |= {} if validated is None else _episodes_of_validation(source)
+            rows = source.number("data.val_batch_size") if source.is_set("data.val_batch_size") else None
+            times = source.size(f"{ROLLOUT}.val_kwargs.n", 1)
+            settings = environment(env, {"env_config.mode": "val"}, rows)
+            settings |= {"val_batch_size": (rows or _USUAL_QUESTIONS) * times} if times > 1 or rows is not None else {}
         changed = {key: "; ".join(each.lost) for key, each in self._tools.items() if each.lost}
         is_told = searches or checks or _is_gsm8k(source) or _has_own_reward(source) or sources_of(source)
         if not (is_told or changed):
             changed["data.reward_fn_key"] = _UNTOLD.format(source("data.reward_fn_key"))
-        changed |= self._unread(source)
+        changed |= _unread(source)
         text = f"custom_envs: {env['env_type']}, at most {env['max_steps']} turns."
         return CombinedKeys(settings, text, " ".join(nears), changes=changed)
 
@@ -120,17 +123,15 @@ class _Episodes:
             env["env_config.tries"] = min(turns, _TRIES if turns == _MOST_TURNS else turns)
         return env
 
-    def _validated(self, source: SourceLookup) -> int | None:
-        return source.number("data.val_batch_size") if source.is_set("data.val_batch_size") else None
 
-    def _unread(self, source: SourceLookup) -> dict[str, str]:
-        """Return keys that decide over rewards in verl, and that no environment here reads."""
-        reason = "the environment judges; an environment of yours can call it: env_type: package.module:Class"
-        sources = () if _has_own_reward(source) else sources_of(source).get(CODE, ())
-        tested = {"data.reward_fn_key": _TESTS.format(", ".join(sources))} if sources else {}
-        reasons = tested | ({"custom_reward_function.path": reason} if source("custom_reward_function.path") else {})
-        reasons |= {"reward_model.enable": "no reward model scores episodes"} if source("reward_model.enable") else {}
-        return reasons | ({f"{at}.enable": _NO_PENALTY} if (at := overlong_buffer(source)) else {})
+def _unread(source: SourceLookup) -> dict[str, str]:
+    """Return keys that decide over rewards in verl, and that no environment here reads."""
+    reason = "the environment judges; an environment of yours can call it: env_type: package.module:Class"
+    sources = () if _has_own_reward(source) else sources_of(source).get(CODE, ())
+    tested = {"data.reward_fn_key": _TESTS.format(", ".join(sources))} if sources else {}
+    reasons = tested | ({"custom_reward_function.path": reason} if source("custom_reward_function.path") else {})
+    reasons |= {"reward_model.enable": "no reward model scores episodes"} if source("reward_model.enable") else {}
+    return reasons | ({f"{at}.enable": _NO_PENALTY} if (at := overlong_buffer(source)) else {})
 
 
 def _has_own_reward(source: SourceLookup) -> bool:
@@ -158,13 +159,6 @@ def _lengths(source: SourceLookup) -> CombinedKeys:
     return CombinedKeys(
         settings, f"sequence_length: {prompt} + {response} = {prompt + response}, of all turns together."
     )
-
-
-def _episodes_of_validation(source: SourceLookup) -> dict[str, Any]:
-    """Number of episodes of a validation, of which each question has some."""
-    times = source.size(f"{ROLLOUT}.val_kwargs.n", 1)
-    rows = source.number("data.val_batch_size") if source.is_set("data.val_batch_size") else _USUAL_QUESTIONS
-    return {"val_batch_size": rows * times} if times > 1 or source.is_set("data.val_batch_size") else {}
 
 
 def _turns(source: SourceLookup) -> int:

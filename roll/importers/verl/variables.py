@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from roll.importers.rows import CombinedKeys, SourceLookup
@@ -18,7 +18,7 @@ _SECRET = "no YAML should hold a secret: export it where the run starts"
 _DEVICES = "device_mapping says which devices a worker has"
 
 
-def _of_workers(source: SourceLookup) -> CombinedKeys:
+def of_workers(source: SourceLookup) -> CombinedKeys:
     """Variables of Ray's workers, which are those of the workers here; devices are chosen by other means."""
     given = source.below(_OF_RAY)
     kept = {name: str(value) for name, value in given.items() if not is_secret_key(name) and name not in _VISIBLE}
@@ -29,8 +29,6 @@ def _of_workers(source: SourceLookup) -> CombinedKeys:
         idle={f"{_OF_RAY}.{name}": _DEVICES for name in given if name in _VISIBLE},
     )
 
-
-VARIABLE_SUMS: Mapping[str, Callable[[SourceLookup], CombinedKeys]] = {"variables": _of_workers}
 
 _OF_LIBRARIES = re.compile(
     r"(CUDA|NCCL|GLOO|VLLM|SGL|SGLANG|RAY|HF|TRANSFORMERS|TOKENIZERS|PYTORCH|TORCH|TORCHDYNAMO|TORCHINDUCTOR|TRITON|"
