@@ -58,16 +58,14 @@ def test_keys_of_trackers_are_told_and_not_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_counts_with_an_open_key_says_so_and_is_written(tmp_path: Path) -> None:
+def test_what_counts_with_an_open_key_says_so(tmp_path: Path) -> None:
     found = of_script(f"{RUN} trainer.nnodes=$N trainer.n_gpus_per_node=4 {KL}", tmp_path)
     assert found.unresolved == ("trainer.nnodes",)
     assert (
         entry(found, "trainer.nnodes")[1] == "${oc.env:N} is left open. Give N=... or trainer.nnodes=... after the file"
     )
     outcome, note = entry(found, "trainer.n_gpus_per_node")
-    assert outcome == "approximated" and "as soon as trainer.nnodes is given" in note
-    assert found.tree["num_gpus_per_node"] == 4
-    assert found.tree["reference"]["strategy_args"]["strategy_name"] == "fsdp2_infer"
+    assert outcome == "not available" and "as soon as trainer.nnodes is given" in note
 
 
 @pytest.mark.slow
