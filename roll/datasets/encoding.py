@@ -91,15 +91,12 @@ def load_tasks(
         sources = [source.without_pictures(named_columns(args)) for source in sources]
     reader = RowReader(args, key, domains, vision)
     template_key = "global_template" if template is not None else f"{key}.template"
-    templates = _Templates(
-        args.tag,
-        PromptTemplate.load(template or args.template, tokenizer, template_key, args.template_kwargs),
-        {
-            tag: PromptTemplate.load(name, tokenizer, f"tag_to_template.{tag}", args.template_kwargs)
-            for tag, name in tag_to_template.items()
-        },
-    )
-    encoder = _Encoder(args, key, reader, templates, max_prompt_tokens, vision)
+    for_all = PromptTemplate.load(template or args.template, tokenizer, template_key, args.template_kwargs)
+    by_tag = {
+        tag: PromptTemplate.load(name, tokenizer, f"tag_to_template.{tag}", args.template_kwargs)
+        for tag, name in tag_to_template.items()
+    }
+    encoder = _Encoder(args, key, reader, for_all, by_tag, max_prompt_tokens, vision)
     for batch in _batches(choose(sources), ROWS_PER_BATCH):
         encoder.add(batch)
     result = encoder.result()
@@ -116,18 +113,6 @@ def describe(tasks: TaskSet) -> str:
     return ", ".join(parts)
 
 
-@dataclass(frozen=True)
-class _Templates:
-    """The template of a row: that of its tag, or the one for all. `tag` is the column of tags."""
-
-    tag: str
-    for_all: PromptTemplate
-    by_tag: Mapping[str, PromptTemplate]
-
-    def of(self, example: Example) -> PromptTemplate:
-        return self.by_tag.get(str(tag_of(example.row, self.tag)), self.for_all)
-
-
 class _Encoder:
     """Collects tasks batch by batch. Prompts too long are counted over the whole data before `error` raises."""
 
@@ -136,7 +121,8 @@ class _Encoder:
         args: DataArgs,
         key: str,
         reader: RowReader,
-        templates: _Templates,
+        for_all: PromptTemplate,
+        by_tag: Mapping[str, PromptTemplate],
         max_prompt_tokens: int,
         vision: VisionModel | None,
     ):
@@ -144,8 +130,8 @@ class _Encoder:
         self._key = key
         self._reader = reader
         self._forgotten = Forgotten.of_prompts()
-        self._templates = templates
-        self._tokenizer = templates.for_all.tokenizer
+        self._for_all, self._by_tag = for_all, by_tag
+        self._tokenizer = for_all.tokenizer
         self._max_tokens = max_prompt_tokens
         self._tasks: list[Task] = []
         self._ids: set[str] = set()
@@ -176,13 +162,17 @@ class _Encoder:
                 text = str(self._tokenizer.decode(ids))
             self._tasks.append(self._task(example, text, ids))
 
+    def _template(self, example: Example) -> PromptTemplate:
+        """That of the row's tag, or the one for all."""
+        return self._by_tag.get(str(tag_of(example.row, self._args.tag)), self._for_all)
+
     def _lengths(self, examples: Sequence[Example], token_ids: Sequence[Sequence[int]]) -> list[int]:
         """Tokens of each prompt as the model sees it."""
         lengths = [len(ids) for ids in token_ids]
         if self._pictures is None:
             return lengths
         for example, ids in zip(examples, token_ids, strict=True):
-            at = self._templates.of(example).key
+            at = self._template(example).key
             self._pictures.check(ids, len(example.pictures), example.row.where, at)
         if missing := list(islice(missing_files([p for e in examples for p in e.pictures]), _MOST_MISSING)):
             raise ConfigError(*missing)
@@ -191,7 +181,7 @@ class _Encoder:
     def _rendered(self, example: Example) -> str:
         """Raises ConfigError for tools and messages of which the template writes nothing; a template is asked once for
         tools."""
-        template = self._templates.of(example)
+        template = self._template(example)
         if self._pictures is not None:
             self._pictures.check_texts((example.messages, example.tools), example.row.where)
         if example.tools and id(template) not in self._writes_tools:
@@ -223,7 +213,7 @@ class _Encoder:
         return token_ids
 
     def _adds(self, example: Example) -> bool:
-        return self._templates.of(example).adds_special_tokens
+        return self._template(example).adds_special_tokens
 
     def result(self) -> TaskSet:
         for sentence in self._forgotten.warnings(keys=False):

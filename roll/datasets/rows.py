@@ -1,6 +1,5 @@
 """Meaning of a row: its messages, its domain, its reference answer. One place says what is wrong with a row."""
 
-import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -129,11 +128,8 @@ class RowReader:
     def columns(self, row: Row) -> list[str | None]:
         """The columns of the row that a run reads, whatever its rewards do."""
         args = self._args
-        text = args.messages or (args.prompt or conversation_column(row, "prompt") or "prompt")
-        if args.messages is None and args.prompt is None and row.values.get("messages") is not None:
-            text = "messages"
         needed = [name for domain in self._domains.values() for each in domain.required for name in _listed(each)]
-        return [text, args.tools, args.ground_truth, args.tag, args.id, *needed]
+        return [self._text_column(row)[0], args.tools, args.ground_truth, args.tag, args.id, *needed]
 
     def payload(self, row: Row) -> dict[str, Any]:
         """All columns of the row but those of pictures; the reference answer is there as `ground_truth` whatever its
@@ -153,14 +149,12 @@ class RowReader:
         domain = self._domain_of_tag.get(tag)
         if domain is None:
             known = sorted(self._domain_of_tag)
-            near = difflib.get_close_matches(tag, known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
             only = next(iter(self._domains)) if len(self._domains) == 1 else None
             add = f"Add it to rewards.{only or '<domain>'}.tag_included"
             if only:
                 add += f", or set {self._key}.tag: '' if every row is of {only}, whatever its tag"
             raise ConfigError(
-                f"{row.where}: no domain has the tag {tag!r} (column {self._args.tag!r}).{hint} {add}; known "
+                f"{row.where}: no domain has the tag {tag!r} (column {self._args.tag!r}). {add}; known "
                 f"tags: {', '.join(known)}"
             )
         return domain
@@ -205,14 +199,20 @@ class RowReader:
             return ({"role": "system", "content": self._args.system_prompt}, *messages), False
         return messages, is_text
 
-    def _own_messages(self, row: Row) -> tuple[tuple[Message, ...], bool]:
-        """A named column must be there; otherwise `messages`, or else `prompt`. A text in `messages` is JSON."""
+    def _text_column(self, row: Row) -> tuple[str, bool]:
+        """The column of the prompt, and whether it is read as a conversation: one that a key names, else `messages` or
+        another of that kind, else `prompt`."""
         args = self._args
         if args.messages is not None or (args.prompt is None and row.values.get("messages") is not None):
-            return self._conversation(row, args.messages or "messages"), False
-        column = args.prompt or "prompt"
-        if args.prompt is None and (talk := conversation_column(row, "prompt")) is not None:
-            return self._conversation(row, talk), False
+            return args.messages or "messages", True
+        talk = conversation_column(row, "prompt") if args.prompt is None else None
+        return talk or args.prompt or "prompt", talk is not None
+
+    def _own_messages(self, row: Row) -> tuple[tuple[Message, ...], bool]:
+        """A named column must be there. A text in `messages` is JSON."""
+        column, is_conversation = self._text_column(row)
+        if is_conversation:
+            return self._conversation(row, column), False
         prompt = row.value(column)
         if prompt is None or prompt == "":
             raise self._missing(row, column, "prompt", "the prompt")

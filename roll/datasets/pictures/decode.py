@@ -170,7 +170,9 @@ def _decoded(
         turn = _turn(image)
         from_height, from_width = _upright(image, turn)
         height, width = size(from_height, from_width)
-        _draft(image, *((width, height) if turn in _SIDEWAYS else (height, width)))
+        if image.format == "JPEG":  # at a half, a quarter or an eighth, if both sides are still twice those wanted
+            draft = (height, width) if turn in _SIDEWAYS else (width, height)
+            image.draft(None, (2 * draft[0], 2 * draft[1]))  # nearer to them strokes of letters change
         image.load()
         rgb = _rgb(image if turn is None else image.transpose(Image.Transpose(turn)))
     pixels = np.array(rgb, np.uint8)
@@ -203,7 +205,8 @@ def _stream(source: PictureSource) -> IO[bytes]:
             return io.BytesIO(from_base64(source.place))
         except ValueError as error:
             raise PictureError(f"its base64 is broken ({error})") from error
-    return _stored_stream(source)
+    with _one_reader:
+        return io.BytesIO(read_stored(source.place))
 
 
 def _file(path: str) -> IO[bytes]:
@@ -211,12 +214,6 @@ def _file(path: str) -> IO[bytes]:
         return Path(path).open("rb")
     except OSError as error:
         raise PictureError(f"it cannot be read: {error.strerror}") from error
-
-
-def _stored_stream(source: PictureSource) -> IO[bytes]:
-    """A picture in a parquet file."""
-    with _one_reader:
-        return io.BytesIO(read_stored(source.place))
 
 
 _one_reader = threading.Lock()  # one row group is kept, so that threads would read it in turns
@@ -266,13 +263,6 @@ def _turn(image: ImageFile.ImageFile) -> int | None:
     if image.format == "TIFF" or (image.format == "PNG" and "exif" not in image.info):
         return None
     return _TURNS.get(image.getexif().get(_ORIENTATION, 1))
-
-
-def _draft(image: ImageFile.ImageFile, height: int, width: int) -> None:
-    """Lets a JPEG that is far too large be decoded at a half, a quarter or an eighth of its size, if both sides are
-    still twice those wanted: nearer to them strokes of letters change."""
-    if image.format == "JPEG":
-        image.draft(None, (2 * width, 2 * height))
 
 
 def _rgb(image: Image.Image) -> Image.Image:

@@ -233,12 +233,6 @@ def test_named_templates_begin_with_what_the_tokenizer_puts_before_a_text(tmp_pa
     assert native.count("<|bos|>") == 1
 
 
-@pytest.mark.parametrize("said", ["No.", "zqanswer", "zebra"])
-def test_an_answer_behind_a_call_whose_reasoning_goes_is_learnt_however_it_begins(said: str, tmp_path: Path) -> None:
-    talk = [CALL[0], answer("", thinking="Hm.", tool_calls=calls(WEATHER)), CALL[2], answer(said)]
-    assert any(said in taught for _, taught in learnt(tmp_path, CHANNELS, talk))
-
-
 def test_a_system_prompt_that_a_template_writes_beside_the_last_question_alone_is_asked_with(tmp_path: Path) -> None:
     """Of Mistral: once the question is answered the template leaves it out."""
     trait = TRAITS["system and tools beside the last question, nothing opens answers"]
