@@ -1,8 +1,9 @@
 """`roll init`: a short YAML for a run of one's own."""
 
+import argparse
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -62,112 +63,80 @@ def columns_of(data: str, prompt: str = "", truth: str = "") -> Columns:
     return Columns("" if is_list else prompt, prompt if is_list else "", truth, tuple(tags))
 
 
-# What a new run is to be, and the YAML that says so.
+# The YAML, with a comment where a person may want to change something.
 
-_WIDTH = 34
+_HEAD = """\
+# Reinforcement learning: {model} {does}.
+#   roll plan {file}               checks it and shows the plan
+#   roll plan {file} --defaults    lists every value that is not here
+#   roll run {file}                starts it
+pretrain: {model} # a directory or a hub id
 
+{devices}
+max_steps: 100 # a step samples, scores and learns
+save_steps: 50 # a checkpoint every N steps, and at the end
+# {length}: of the longest {sample} in tokens; the plan shows what is chosen
 
-@dataclass(frozen=True)
-class InitOptions:
-    """The answers. Either `data`, with a `reward` for its rows, or `env`. `gpus` is how many the run takes, `here` how
-    many this machine has. `columns` are those of the data."""
+"""
+_DATA = """\
+# num_return_sequences_in_group: 8 # responses to a prompt, compared with each other
+actor_train:{on_cpu}
+  data_args:
+    file_name: {data}{columns}
+  # training_args:
+  #   learning_rate: 1.0e-6{engine}
 
-    model: str
-    data: str = ""
-    env: str = ""
-    reward: str = ""
-    gpus: int = 0
-    here: int = 0
-    columns: Columns = field(default_factory=Columns)
+rewards:
+  {domain}: # {tag}
+    reward: {reward} # a name of docs/rewards.md, or module:function of your own{others}
 
+# validation: # rows that are not trained on, every eval_steps
+#   data_args:
+#     file_name: {held_out}
+"""
+_ENV = """\
+custom_envs:
+  {tag}:
+    env_type: {env}
+    # env_config: {{}} # arguments of the environment
+    max_steps: 10 # turns of an episode
 
-def yaml_of(wishes: InitOptions, name: str) -> str:
-    """The YAML of a file of this name, with a comment where a person may want to change something.
-
-    Example: for a model, rows and a reward it has about 25 lines, half of them comments.
-    """
-    return "\n".join(_lines(wishes, name)) + "\n"
-
-
-def _lines(wishes: InitOptions, name: str) -> Iterator[str]:
-    what = f"plays {wishes.env}" if wishes.env else f"responds to the prompts of {wishes.data}"
-    yield f"# Reinforcement learning: {wishes.model} {what}."
-    yield f"#   roll plan {name}               checks it and shows the plan"
-    yield f"#   roll plan {name} --defaults    lists every value that is not here"
-    yield f"#   roll run {name}                starts it"
-    yield _line(f"pretrain: {_text(wishes.model)}", "a directory or a hub id")
-    yield ""
-    yield from _device_lines(wishes)
-    yield _line("max_steps: 100", "a step samples, scores and learns")
-    yield _line("save_steps: 50", "a checkpoint every N steps, and at the end")
-    if wishes.env:
-        yield "# sequence_length: longest episode in tokens; the plan shows what is chosen"
-    else:
-        yield "# response_length: longest response in tokens; the plan shows what is chosen"
-        yield _line("# num_return_sequences_in_group: 8", "responses to a prompt, compared with each other")
-    yield ""
-    yield from _env_lines(wishes) if wishes.env else _data_lines(wishes)
+actor_train:{on_cpu}
+  training_args:
+    lr_scheduler_type: linear # learning_rate is 1e-6, with LoRA 1e-5{engine}
+"""
+_ONE_WORKER = "\n  world_size: 1 # one worker on the CPU"
 
 
-def _line(text: str, comment: str) -> str:
-    return f"{text:<{_WIDTH}} # {comment}"
-
-
-def _device_lines(wishes: InitOptions) -> Iterator[str]:
-    if wishes.gpus and wishes.gpus == wishes.here:
-        yield "# All GPUs that the run sees are used; num_gpus_per_node: N takes fewer."
-    elif wishes.gpus:
-        yield _line(f"num_gpus_per_node: {wishes.gpus}", "roles share them, and take turns")
-    elif not wishes.here:
-        yield "# This machine has no GPU: each role has one worker on the CPU."
-
-
-def _named(columns: Columns) -> dict[str, str]:
-    """Columns by the keys of data_args that they need."""
+def yaml_of(options: argparse.Namespace, gpus: int, here: int, columns: Columns) -> str:
+    """The YAML for these words of `roll init`. `gpus`: how many the run takes, of those `here`."""
+    devices = f"num_gpus_per_node: {gpus} # roles share them, and take turns" if gpus else ""
+    if gpus and gpus == here:
+        devices = "# All GPUs that the run sees are used; num_gpus_per_node: N takes fewer."
+    elif not here and not gpus:
+        devices = "# This machine has no GPU: each role has one worker on the CPU."
+    on_cpu = _ONE_WORKER if here and not gpus else ""
+    roles = {"on_cpu": on_cpu, "engine": f"\nactor_infer:{on_cpu}" if on_cpu else ""}
+    head = {"model": _text(options.model), "file": options.file, "devices": devices}
+    if options.env:
+        head |= {"does": f"plays {options.env}", "length": "sequence_length", "sample": "episode"}
+        tag = re.sub(r"\W+", "_", options.env.rpartition(":")[2]).strip("_") or "env"
+        return _HEAD.format(**head) + _ENV.format(tag=tag, env=_text(options.env), **roles)
+    head |= {"does": f"responds to the prompts of {options.data}", "length": "response_length", "sample": "response"}
     named = {"prompt": columns.prompt, "messages": columns.messages, "ground_truth": columns.truth}
-    return {key: column for key, column in named.items() if column and column != key}
-
-
-def _data_lines(wishes: InitOptions) -> Iterator[str]:
-    columns = wishes.columns
-    yield from ["actor_train:", *_on_cpu(wishes), "  data_args:", f"    file_name: {_text(wishes.data)}"]
-    for key, column in _named(columns).items():
-        yield _line(f"    {key}: {_text(column)}", "the column that holds it")
-    yield from ["  # training_args:", "  #   learning_rate: 1.0e-6"]
-    yield from _engine_lines(wishes)
+    holding = (f"\n    {key}: {_text(name)}" for key, name in named.items() if name and name != key)
+    is_task = task_of(options.data) is not None  # its split `test` is validated with
     domain, *others = columns.tags or ("task",)
-    yield from ["", "rewards:"]
-    yield _line(f"  {_text(domain)}:", "the tag of its rows" if columns.tags else "a name for the rows")
-    yield _line(f"    reward: {_text(wishes.reward)}", "a name of docs/rewards.md, or module:function of your own")
-    if others:
-        yield f"    tag_included: [{', '.join(map(_text, others))}]"
-    yield ""
-    yield _line("# validation:", "rows that are not trained on, every eval_steps")
-    is_task = task_of(wishes.data) is not None  # its split `test` is validated with
-    yield from ["#   data_args:", f"#     file_name: {_text(wishes.data) if is_task else 'test.jsonl'}"]
-
-
-def _env_lines(wishes: InitOptions) -> Iterator[str]:
-    yield from ["custom_envs:", f"  {_tag(wishes.env)}:", f"    env_type: {_text(wishes.env)}"]
-    yield _line("    # env_config: {}", "arguments of the environment")
-    yield _line("    max_steps: 10", "turns of an episode")
-    yield from ["", "actor_train:", *_on_cpu(wishes), "  training_args:"]
-    yield _line("    lr_scheduler_type: linear", "learning_rate is 1e-6, with LoRA 1e-5")
-    yield from _engine_lines(wishes)
-
-
-def _on_cpu(wishes: InitOptions) -> list[str]:
-    """Return the lines that keep a role on the CPU if the machine has GPUs that the run is not to use."""
-    return [_line("  world_size: 1", "one worker on the CPU")] if wishes.here and not wishes.gpus else []
-
-
-def _engine_lines(wishes: InitOptions) -> list[str]:
-    return ["actor_infer:", *lines] if (lines := _on_cpu(wishes)) else []
-
-
-def _tag(env: str) -> str:
-    """Example: _tag("my_envs.maze:Maze") == "Maze"."""
-    return re.sub(r"\W+", "_", env.rpartition(":")[2]).strip("_") or "env"
+    return _HEAD.format(**head) + _DATA.format(
+        data=_text(options.data),
+        columns="".join(holding),
+        domain=_text(domain),
+        tag="the tag of its rows" if columns.tags else "a name for the rows",
+        reward=_text(options.reward or ("reasoning_gym" if is_task else INIT_REWARD)),
+        others=f"\n    tag_included: [{', '.join(map(_text, others))}]" if others else "",
+        held_out=_text(options.data) if is_task else "test.jsonl",
+        **roles,
+    )
 
 
 def _text(value: str) -> str:
@@ -189,12 +158,9 @@ def run(argv: Sequence[str]) -> int:
     if options.env and options.reward:
         raise ConfigError("--reward: an environment computes its own rewards. Leave it out.")
     here = this_machine().num_gpus
-    reward = options.reward or (INIT_REWARD if task_of(options.data or "") is None else "reasoning_gym")
     columns = columns_of(options.data, options.prompt, options.ground_truth) if options.data else Columns()
-    gpus = here if options.gpus is None else options.gpus
-    wishes = InitOptions(options.model, options.data or "", options.env or "", reward, gpus, here, columns)
     try:
-        write_whole(path, yaml_of(wishes, options.file))
+        write_whole(path, yaml_of(options, here if options.gpus is None else options.gpus, here, columns))
     except OSError as error:
         raise ConfigError(f"{options.file} cannot be written: {error.strerror}.") from error
     say(f"{options.file} is written. Its plan:\n")
