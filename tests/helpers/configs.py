@@ -12,7 +12,7 @@ from roll.configs.tables.features import active
 from roll.pipeline.rlvr.rlvr_checks import rlvr_problems
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.rl.user_code import user_code_problems
-from roll.run.start.preflight import choices, role_strategy_problems
+from roll.run.start.preflight import role_strategy_problems
 
 MINIMAL: dict[str, Any] = {
     "pretrain": "org/model",
@@ -74,5 +74,4 @@ def problems(changes: dict[str, Any] | None = None) -> list[str]:
 def warnings_of(made: AlgorithmConfig) -> list[str]:
     """What a dry run warns of in these settings, strategies and the kind of run aside."""
     found = [text for feature in active(made) for text in feature.warnings(made)]
-    found += [text for feature in active(made) for role in choices(made) for text in feature.role_warnings(role)]
     return [*run_warnings(made, build_plan(made)), *found, *config_warnings(made)]

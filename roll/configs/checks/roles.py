@@ -125,6 +125,11 @@ ROLE: Switches = {
     "use_dynamic_batching_in_train": ("max_tokens_per_microbatch_in_train", "sequence_length_round_in_train"),
     "use_dynamic_batching_in_infer": ("max_tokens_per_microbatch_in_infer", "sequence_length_round_in_infer"),
 }
+LEARNS: Switches = {
+    "model_args.lora_target": tuple(
+        f"model_args.{key}" for key in ("lora_rank", "lora_alpha", "use_rslora", "lora_dropout")
+    )
+}
 
 
 def switched_off(settings: Settings, switches: Switches, at: str = "") -> Iterator[str]:
@@ -201,7 +206,7 @@ def run_warnings(config: RunConfig, plan: RunPlan) -> Iterator[str]:
             yield f"{name}: {', '.join(keys)} {'does' if len(keys) == 1 else 'do'} nothing here: {role.reason}."
     for name, worker in config.model_roles.items():
         yield from batching_warnings(name, worker)
-        yield from switched_off(worker, ROLE, name)
+        yield from switched_off(worker, {**ROLE, **LEARNS} if config.roles[name].learns else ROLE, name)
     if "USE_MODELSCOPE" in config.system_envs and config.model_download_type is None:
         yield (
             "system_envs.USE_MODELSCOPE does nothing here: write model_download_type: MODELSCOPE for models from there."

@@ -41,7 +41,6 @@ class FeaturePlugin:
     problems: Callable[[RunConfig], Iterable[Problem]] = _nothing
     role_problems: Callable[[Choice], Iterable[Problem]] = _nothing
     warnings: Callable[[RunConfig], Iterable[str]] = _nothing
-    role_warnings: Callable[[Choice], Iterable[str]] = _nothing
     machine_problems: Callable[[RunConfig], Iterable[Problem]] = _nothing
     role_machine_problems: Callable[[Choice], Iterable[Problem]] = _nothing
     model_problems: Callable[[Choice, Mapping[str, Any]], Iterable[Problem]] = _nothing

@@ -32,7 +32,6 @@ REFUSED_WORDS: Mapping[str, str] = {  # others of ROLL's
     "score": "a critic's head is trained in full, and gets no adapters",
 }
 _NEED_TARGET = ("adapter_name_or_path", "additional_target")
-_IDLE_WITHOUT = ("lora_rank", "lora_alpha", "use_rslora", "lora_dropout")
 FUSED_EXPERTS: Mapping[str, tuple[str, ...]] = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 _PATTERNS = ("rank_pattern", "alpha_pattern")
 _OWN_PATTERNS = {f".*\\.{name}" for name in FUSED_EXPERTS}  # which say no more than that experts are fused
@@ -76,18 +75,6 @@ def lora_problems(choice: Choice) -> Iterator[Problem]:
     for word in args.lora_target:
         if word in REFUSED_WORDS:
             yield Problem(f"{key}: {word}: {REFUSED_WORDS[word]}.", (key,))
-
-
-def lora_warnings(choice: Choice) -> Iterator[str]:
-    args = choice.worker.model_args
-    if args.has_lora or not choice.role.learns:
-        return
-    idle = [name for name in _IDLE_WITHOUT if getattr(args, name) != type(args).model_fields[name].default]
-    if idle:
-        yield (
-            f"{choice.role.name}.model_args: {', '.join(idle)} {'does' if len(idle) == 1 else 'do'} nothing: LoRA is "
-            "off (lora_target is not set)."
-        )
 
 
 def other_form(saved: Mapping[str, Any], args: ModelArgs) -> str | None:
@@ -203,7 +190,6 @@ def _add_adapters(pretrained: Any, args: ModelArgs, head: Head, empty: bool) -> 
 PLUGIN = FeaturePlugin(
     problems=run_problems,
     role_problems=lora_problems,
-    role_warnings=lora_warnings,
     role_machine_problems=adapter_problems,
     model_problems=model_problems,
     add_adapters=_add_adapters,

@@ -74,12 +74,10 @@ def role_strategy_problems(config: RunConfig) -> list[Problem]:
 
 def role_strategy_warnings(config: RunConfig) -> list[str]:
     """Return warnings about settings that a role's strategy reads differently than they are written."""
-    features = active(config)
-    warnings = [text for feature in features for text in feature.warnings(config)]
+    warnings = [text for feature in active(config) for text in feature.warnings(config)]
     for choice in choices(config):
         spec = spec_of(choice.worker.strategy_name)
         warnings += spec.hook_findings(spec.warnings, str, choice)
-        warnings += [text for feature in features for text in feature.role_warnings(choice)]
         runs_transformers = Feature.TRANSFORMERS_MODEL in spec.supports
         if not runs_transformers and choice.role.use != "generate":
             continue
