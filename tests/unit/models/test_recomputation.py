@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from roll.configs.memory.layer_shape import ModelShape
 from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.passes import layer_bytes, saved_bytes
-from roll.configs.sections.model import ModelArgs, Recomputed
+from roll.configs.sections.model import ModelArgs
 from roll.models.exact import products
 from roll.models.exact.attention import EXACT_ATTENTION
 from roll.models.exact.check import make_exact
@@ -23,7 +23,6 @@ from roll.models.recomputation import _contexts, is_dear
 from roll.models.sequences.pack import Pack
 from roll.models.sequences.packed_attention import use_packed_attention
 from roll.utils.files import read_object
-from tests.parity.families.models import save_tiny
 
 ROWS, LENGTH = 4, 201
 TOKENS = ROWS * (LENGTH - 1)
@@ -124,37 +123,6 @@ def product(left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None) 
     """Stands in for the kernel."""
     output = torch.matmul(left.repeat(len(right) // len(left), 1, 1), right)
     return output if bias is None else output + bias
-
-
-WIDE: dict[str, dict[str, int]] = {
-    "bamba": {"mamba_n_heads": 4, "mamba_d_head": 64, "mamba_expand": 2},
-    "qwen3_5_text": {"linear_key_head_dim": 32, "linear_value_head_dim": 32, "head_dim": 32},
-    "lfm2": {},
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", WIDE)
-def test_a_recurrence_keeps_what_the_plan_says(kind: str, tmp_path: Path) -> None:
-    """In packs, whose rows are whole chunks (256 tokens). With selective recomputation it keeps what its matrices put
-    out; those of gated delta rules for its heads are too narrow to be kept. In fp32 a norm of queries keeps their gates
-    as well, which are in the same tensor."""
-    sizes = WIDE[kind] | {"hidden_size": 128, "intermediate_size": 256, "max_position_embeddings": 512}
-    saved = save_tiny(kind, tmp_path, **sizes, hidden_dropout=0.0, attention_dropout=0.0)
-    ids = torch.randint(3, 60, (ROWS, 257), generator=torch.Generator().manual_seed(0))
-    shape, tokens = shape_of(saved), ROWS * 256
-
-    def kept(**of_args: Any) -> float:
-        return kept_bytes(loaded(saved, **of_args), ids) / tokens
-
-    def planned(recomputed: Recomputed) -> float:
-        return sum(saved_bytes(shape, layer, 4, recomputed) for layer in shape.layers)
-
-    full = kept()
-    selective = kept(recompute_granularity="selective") - full
-    assert selective == pytest.approx(planned("selective") - planned("full"), rel=0.06)
-    everything = kept(disable_gradient_checkpointing=True) - full
-    assert everything == pytest.approx(planned("nothing") - planned("full"), rel=0.09)
 
 
 def test_products_and_attention_are_dear_and_nothing_that_writes_to_others_memory() -> None:

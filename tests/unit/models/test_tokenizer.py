@@ -302,16 +302,3 @@ def test_pieces_without_tokenizer_json_are_cut_as_their_file_says(legacy: bool |
     loaded = load_tokenizer(str(path))
     for text in ("I am  quite fine\n\n 12", "\u6f22\u5b57 \U0001f642"):
         assert loaded(text, add_special_tokens=False)["input_ids"] == raw.encode(text)
-
-
-def test_pieces_without_tokenizer_json_lose_a_blank_before_all_text_as_in_engines(tmp_path: Path) -> None:
-    """transformers puts no blank before a text that begins with one, where sentencepiece does. Engines load the same
-    class, so their ids agree; behind a special token, as in every template, nothing is lost."""
-    path = pieces(tmp_path)
-    (path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "LlamaTokenizer"} | NAMES))
-    (path / "config.json").write_text('{"model_type": "llama"}')
-    loaded, by_class = load_tokenizer(str(path)), AutoTokenizer.from_pretrained(path)
-    for text, said in ((" quite", "quite"), ("  quite", " quite"), ("quite", "quite"), ("</s>  quite", "</s>  quite")):
-        ids = loaded(text, add_special_tokens=False)["input_ids"]
-        assert ids == by_class(text, add_special_tokens=False)["input_ids"]
-        assert loaded.decode(ids) == said
