@@ -45,10 +45,10 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.rollout.engine_client import EngineClient
 from roll.distributed.executor.rollout.generate_worker import GenerateWorker
-from roll.distributed.scheduler.event_loop import run_virtually
 from roll.pipeline.rlvr.prompt_rollouter import PromptRollouter, request_seed
 from roll.rewards.base import RewardInput, RewardOutcome
 from roll.types.rollout import Answered, Generation, GenerationRequest, Place, SamplingParams, Task
+from tests.helpers.virtual_time import run_virtually
 
 NUM_GROUPS, GROUP_SIZE = 128, 16
 TOKEN_S, REWARD_S = 0.01, 2.0

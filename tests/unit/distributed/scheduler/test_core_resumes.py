@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.configs.plan.batch_plan import RolloutBounds
-from roll.distributed.scheduler.event_loop import run_virtually
 from roll.distributed.scheduler.rollout_core import CoreState, RolloutCore, SavedGroup
 from roll.types.rollout import Task, TrajectoryGroup
+from tests.helpers.virtual_time import run_virtually
 from tests.unit.distributed.scheduler.schedules import any_bounds
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from roll.distributed.scheduler import event_loop
-from roll.distributed.scheduler.event_loop import Deadlock, EventLoopThread, run_virtually
+from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.errors import TaskError
 from roll.utils.background import BackgroundTasks
 
@@ -84,38 +84,3 @@ def test_who_waits_looks_after_something_meanwhile_and_what_that_raises_ends_the
     assert thread.run(asyncio.sleep(0.05, "alone")) == "alone"
     assert len(looks) == num_looks
     thread.close()
-
-
-async def sleeper(seconds: float) -> float:
-    await asyncio.sleep(seconds)
-    return asyncio.get_running_loop().time()
-
-
-def test_waiting_takes_virtual_time_and_a_deadlock_names_who_waits() -> None:
-    async def sleep() -> list[float]:
-        return list(await asyncio.gather(sleeper(86_400.0 * 30), sleeper(5.0)))
-
-    assert run_virtually(sleep()) == pytest.approx([86_400.0 * 30, 5.0])
-
-    async def work() -> None:
-        await sleeper(2.5)
-        await asyncio.gather(waits_for_nobody(), waits_for_nobody(), waits_for_nobody())
-
-    with pytest.raises(Deadlock, match=r"^at 2\.5 s these wait for ever: 1 x .*work, 3 x waits_for_nobody$"):
-        run_virtually(work())
-
-
-async def waits_for_nobody() -> None:
-    await asyncio.Event().wait()
-
-
-def test_it_works_where_a_loop_runs_already_as_in_a_notebook() -> None:
-    async def work() -> None:
-        await asyncio.gather(sleeper(5.0), waits_for_nobody())
-
-    async def cell() -> float:
-        with pytest.raises(Deadlock, match=r"^at 5 s these wait for ever"):
-            run_virtually(work())
-        return run_virtually(sleeper(86_400.0))
-
-    assert asyncio.run(cell()) == 86_400.0

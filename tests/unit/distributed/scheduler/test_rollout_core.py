@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roll.configs.plan.batch_plan import RolloutBounds
-from roll.distributed.scheduler.event_loop import Deadlock, run_virtually
 from roll.distributed.scheduler.rollout_core import RolloutCore
 from roll.types.rollout import Task, TrajectoryGroup
+from tests.helpers.virtual_time import Deadlock, run_virtually
 from tests.unit.distributed.scheduler.schedules import bounds_that_cannot_deadlock
 
 TASK = Task("t", "d", np.zeros(1, np.int32))

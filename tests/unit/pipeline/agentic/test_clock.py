@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from roll.distributed.scheduler.event_loop import run_virtually
 from roll.pipeline.agentic.episode import stopped
+from tests.helpers.virtual_time import run_virtually
 
 
 async def an_episode(limit_s: float | None, env_s: float, answer_s: float, turns: int) -> None:

@@ -8,9 +8,9 @@ import logging
 import numpy as np
 import pytest
 
-from roll.distributed.scheduler.event_loop import run_virtually
 from roll.rl.rollouters import ReportedRollouter, RolloutReport
 from roll.types.rollout import Generate, Task, TrajectoryGroup
+from tests.helpers.virtual_time import run_virtually
 
 TASK = Task("t", "math", np.array([1], np.int32))
 
