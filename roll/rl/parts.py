@@ -59,10 +59,6 @@ class GroupSource(Protocol):
         """Metrics of the groups that were collected last."""
         ...
 
-    def trained(self) -> None:
-        """Called when the step has learnt from its groups."""
-        ...
-
     def published(self, version: int) -> None:
         """Called when the engines sample from this version of the weights."""
         ...

@@ -1,19 +1,11 @@
 """Publishing of the trained weights to the engines: when and how."""
 
 import logging
-from typing import Protocol
 
 from roll.distributed.executor.clusters import RLClusters
+from roll.rl.parts import GroupSource
 
 logger = logging.getLogger(__name__)
-
-
-class Published(Protocol):
-    """Holder of groups in flight, which hears of new weights (`RolloutScheduler`)."""
-
-    def trained(self) -> None: ...
-
-    def published(self, version: int) -> None: ...
 
 
 class Publisher:
@@ -25,11 +17,10 @@ class Publisher:
         self.version = 0  # the steps behind the weights that learn
         self._frequency, self._is_async = frequency, runs_ahead
 
-    def publish(self, clusters: RLClusters, scheduler: Published, version: int, is_last: bool) -> dict[str, float]:
+    def publish(self, clusters: RLClusters, scheduler: GroupSource, version: int, is_last: bool) -> dict[str, float]:
         """Brings the trained weights to the engines, in steps that model_update_frequency names, in the last one, and
         where an engine that died has none. Groups that are under way stand still for as long as their engine reads,
         and go on with the new weights. Returns metrics."""
-        scheduler.trained()
         self.version = version
         is_due = version % self._frequency == 0 or is_last or self.engines_paused(clusters)
         metrics = {"sync/sent_bytes": float(self.send(clusters, version))} if is_due else {}
@@ -48,7 +39,7 @@ class Publisher:
         self.engine_version = self.version = version
         return sent_bytes
 
-    def revive(self, clusters: RLClusters, scheduler: Published) -> None:
+    def revive(self, clusters: RLClusters, scheduler: GroupSource) -> None:
         """Brings the weights of now to the engines that took the place of those that died: all of them. Requests wait
         for it."""
         engines = clusters.actor_infer

@@ -15,7 +15,7 @@ from roll.distributed.executor.usage import RoleUsage, WorkerUsage
 from roll.run.bottleneck import BottleneckNotice, bottleneck_of
 from roll.run.saving.model_files import read_model_config
 from roll.utils.imports import resolve
-from roll.utils.spans import MOST_EVENTS, ClockOffset, Interval, Spans, shifted, write_chrome_trace
+from roll.utils.spans import MOST_EVENTS, Interval, Spans, wall_offset, write_chrome_trace
 from roll.utils.worker_usage import IDLE, TraceOptions
 
 # What the devices of a run did during a step, as numbers (docs/metrics.md).
@@ -154,6 +154,7 @@ def _mfu(usages: Sequence[RoleUsage], sizes: Sizes, wall_s: float, num_devices: 
 logger = logging.getLogger(__name__)
 
 TRACE_FILE, MEMORY_FILE = "trace.json", "memory.jsonl"
+_SAME_CLOCK_S = 0.05
 
 
 class Accounting:
@@ -172,12 +173,12 @@ class Accounting:
         self._since = time.perf_counter()
         self._wall_s = 0.0
         self._answers: Callable[[], Sequence[RoleUsage]] | None = None  # to what was asked last
-        self._offsets: defaultdict[tuple[str, int], ClockOffset] = defaultdict(ClockOffset)
         self._notice = BottleneckNotice()
 
     def phase(self, path: str, started: float, ended: float) -> None:
         """A phase of the driver ended."""
-        self.spans.add(Interval("driver", "steps", path.rpartition("/")[2], started, ended))
+        if self.spans.is_on:
+            self.spans.add(Interval("driver", "steps", path.rpartition("/")[2], started, ended))
 
     def watch(self, clusters: RunClusters) -> None:
         """Starts to measure the workers of these clusters."""
@@ -197,13 +198,10 @@ class Accounting:
         self._take()
 
     def request_usage(self) -> None:
-        """A window ends here. With a timeline the answers are waited for: how long they take tells of their clocks."""
+        """A window ends here."""
         now = time.perf_counter()
         self._wall_s, self._since = now - self._since, now
         self._answers = (lambda: ()) if self._clusters is None else self._clusters.ask_usage(self._trace_options)
-        if self.spans.is_on:
-            answers = self._answers()
-            self._answers = lambda: answers
 
     def end(self) -> None:
         """The steps are over: what came after the last question is in the timeline, too."""
@@ -233,11 +231,9 @@ class Accounting:
         """Writes the trace, however the run ended."""
         if not self.spans.is_on:
             return
-        path, notes = self._directory / TRACE_FILE, {}
-        if self.spans.num_lost:
-            notes = {"lost": f"{self.spans.num_lost} older events, for which there was no space"}
+        path = self._directory / TRACE_FILE
         try:
-            write_chrome_trace(path, self.spans.events(), notes)
+            write_chrome_trace(path, self.spans.take())
         except OSError as error:
             logger.error("profiler_output_dir: %s cannot be written: %s", path, error)
         else:
@@ -247,12 +243,10 @@ class Accounting:
         usages = () if self._answers is None else self._answers()
         self._answers = None
         self._useful.add(usages, self._sizes)
-        for role in usages if self.spans.is_on else ():
-            for worker in role.workers:
-                offset = self._offsets[role.role, worker.rank]
-                if worker.answered_s > worker.asked_s:
-                    offset.learn(worker.asked_s, worker.answered_s, worker.usage.shown)
-                self.spans.extend(shifted(event, offset.seconds) for event in worker.usage.events)
+        for usage in (worker.usage for role in usages for worker in role.workers):
+            offset = usage.wall_offset - wall_offset()
+            offset = offset if abs(offset) > _SAME_CLOCK_S else 0.0  # processes of one machine share a clock
+            self.spans.add(*(event.shifted(offset) for event in usage.events))
         return usages
 
     def _write_memory(self, step: int, usages: Sequence[RoleUsage]) -> None:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from roll.utils.spans import MOST_EVENTS, Event, Interval, Spans
+from roll.utils.spans import Interval, Spans, wall_offset
 
 IDLE = "idle"
 
@@ -23,13 +23,13 @@ class TraceOptions:
 @dataclass(frozen=True)
 class Usage:
     """Usage of a worker since the last report: its seconds by state, which add up to the time that has passed, and what
-    it counted. `shown` is its clock at the end. Bytes are the most so far; those of a device since the last time, None
-    where it has none."""
+    it counted. Bytes are the most so far; those of a device since the last time, None where it has none. `wall_offset`:
+    from the clock of `events` to the wall clock."""
 
-    shown: float
     seconds: Mapping[str, float]
     counts: Mapping[str, float]
-    events: tuple[Event, ...] = ()
+    events: tuple[Interval, ...] = ()
+    wall_offset: float = 0.0
     host_bytes: int = 0
     device_bytes: int | None = None
     device_name: str = ""
@@ -52,17 +52,12 @@ class Meter:
 
     def __init__(self, process: str, thread: str, clock: Callable[[], float] = time.perf_counter):
         self._process, self._thread, self._clock = process, thread, clock
-        self._spans = Spans(0, clock)
+        self._spans = Spans(0)
         self._lock = threading.Lock()
         self._state = IDLE
         self._since = self._counted_to = clock()  # in this state; in the sums
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._counts: defaultdict[str, float] = defaultdict(float)
-
-    @property
-    def spans(self) -> Spans:
-        """Recorder of further spans."""
-        return self._spans
 
     def go(self, state: str) -> None:
         with self._lock:
@@ -70,7 +65,7 @@ class Meter:
                 return
             now = self._clock()
             self._seconds[self._state] += now - self._counted_to
-            if self._state != IDLE:
+            if self._state != IDLE and self._spans.is_on:
                 self._spans.add(Interval(self._process, self._thread, self._state, self._since, now))
             self._state, self._since, self._counted_to = state, now, now
 
@@ -90,5 +85,5 @@ class Meter:
             self._counts.clear()
             events = tuple(self._spans.take())
             if trace and not self._spans.is_on:
-                self._spans = Spans(MOST_EVENTS, self._clock)
-        return Usage(now, seconds, counts, events)
+                self._spans = Spans()
+        return Usage(seconds, counts, events, wall_offset())

@@ -125,7 +125,7 @@ def test_ppo_with_reference_on_answers_of_varied_length(varied_sort_dir: Path, s
 
 def assert_the_account_is_that_of_the_run(run: Run) -> None:
     """What a clock cannot change: fractions are fractions, tokens are counted once by each side, and the trace has
-    every step, call and group on one clock."""
+    every step and call on one clock."""
     rows = {step: row for step, row in run.metrics.items() if step}
     for step, row in rows.items():
         shares = [value for name, value in row.items() if name.startswith(("busy/", "goodput/bubble"))]
@@ -143,15 +143,13 @@ def assert_the_account_is_that_of_the_run(run: Run) -> None:
     assert problems_of(trace) == []
     events = trace["traceEvents"]
     names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
-    assert set(names.values()) == {"driver", "actor_train", "actor_infer", "rewards.sort", "groups"}
+    assert set(names.values()) == {"driver", "actor_train", "actor_infer", "rewards.sort"}
     spans = [(names[e["pid"]], e["name"], e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X"]
     steps = [(began, ended) for _, name, began, ended in spans if name == "train_actor"]
     calls = [(began, ended) for role, name, began, ended in spans if (role, name) == ("actor_train", "train")]
     assert len(steps) == len(calls) == len(rows)
     for (began, ended), (first, last) in zip(sorted(steps), sorted(calls), strict=True):
         assert began <= first <= last <= ended, "the driver waits for the call"
-    groups = {e["id"] for e in events if e["name"] == "begun"}
-    assert groups == {str(number) for number in range(32 * len(rows))}
 
 
 @pytest.mark.slow

@@ -9,11 +9,7 @@ from typing import Any
 
 _NEEDED: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     "X": {"name": str, "pid": int, "tid": int, "ts": (int, float), "dur": (int, float)},
-    "C": {"name": str, "pid": int, "ts": (int, float), "args": dict},
     "M": {"name": str, "pid": int, "args": dict},
-    "b": {"name": str, "pid": int, "ts": (int, float), "cat": str, "id": str},
-    "e": {"name": str, "pid": int, "ts": (int, float), "cat": str, "id": str},
-    "n": {"name": str, "pid": int, "ts": (int, float), "cat": str, "id": str},
 }
 _ROUNDING_US = 0.01
 
@@ -24,7 +20,7 @@ def problems_of(trace: Mapping[str, Any]) -> list[str]:
     if not isinstance(events, list):
         return ["traceEvents is no list"]
     problems = [problem for number, event in enumerate(events) for problem in _fields(number, event)]
-    return problems or [*_names(events), *_nesting(events), *_lives(events)]
+    return problems or [*_names(events), *_nesting(events)]
 
 
 def _fields(number: int, event: Mapping[str, Any]) -> Iterator[str]:
@@ -38,8 +34,6 @@ def _fields(number: int, event: Mapping[str, Any]) -> Iterator[str]:
     for key in ("ts", "dur"):
         if isinstance(event.get(key), int | float) and event[key] < 0:
             yield f"event {number}: {key} is negative"
-    if event["ph"] == "C" and not all(isinstance(value, int | float) for value in event.get("args", {}).values()):
-        yield f"event {number}: a counter's values are numbers"
 
 
 def _names(events: list[Mapping[str, Any]]) -> Iterator[str]:
@@ -48,7 +42,7 @@ def _names(events: list[Mapping[str, Any]]) -> Iterator[str]:
     if len(named) != len(set(named)):
         yield "a process or thread is named twice"
     processes = {pid for name, pid, _ in named if name == "process_name"}
-    if unnamed := {e["pid"] for e in events if e["ph"] in "Cben"} - processes:
+    if unnamed := {e["pid"] for e in events} - processes:
         yield f"processes {unnamed} have no name"
 
 
@@ -67,20 +61,3 @@ def _nesting(events: list[Mapping[str, Any]]) -> Iterator[str]:
             if open_ends and end > open_ends[-1] + _ROUNDING_US:
                 yield f"thread {thread}: {event['name']} at {event['ts']} crosses the end of another"
             open_ends.append(end)
-
-
-def _lives(events: list[Mapping[str, Any]]) -> Iterator[str]:
-    """Asynchronous events of an id end in the order in which they began, the last begun first."""
-    lives = defaultdict(list)
-    for event in events:
-        if event["ph"] in "be":
-            lives[event["pid"], event["cat"], event["id"]].append(event)
-    for life, found in lives.items():
-        begun: list[str] = []
-        for event in found:
-            if event["ph"] == "b":
-                begun.append(event["name"])
-            elif not begun or begun.pop() != event["name"]:
-                yield f"{life}: {event['name']} ends, but it is not what began last"
-        if begun:
-            yield f"{life}: {begun} never end"

@@ -229,8 +229,8 @@ class RunConfig(Settings):
     # profiles
     profiler_timeline: bool = setting(
         False,
-        "Record what driver, workers, engines and groups do when, and write it to trace.json in profiler_output_dir, "
-        "for ui.perfetto.dev. docs/profiling.md.",
+        "Record what driver, workers and engines do when, and write it to trace.json in profiler_output_dir, for "
+        "ui.perfetto.dev. docs/profiling.md.",
     )
     profiler_memory: bool = setting(
         False,

@@ -18,13 +18,9 @@ _LIMIT_S = 5.0  # a worker that hangs is found by others; it is left out here
 
 @dataclass(frozen=True)
 class WorkerUsage:
-    """`asked_s` and `answered_s`: our own clock, around the usage's."""
-
     rank: int
     devices: tuple[int, ...]
     usage: Usage
-    asked_s: float = 0.0
-    answered_s: float = 0.0
 
 
 @dataclass
@@ -68,7 +64,7 @@ class UsageRequest:
     does not answer, is left out."""
 
     def __init__(self, clusters: Sequence[Cluster], request: TraceOptions):
-        self._options, self._sent_s = request, time.perf_counter()
+        self._sent_s = time.perf_counter()
         self._usages: dict[str, list[WorkerUsage]] = {cluster.role: [] for cluster in clusters}
         self._pending: dict[ray.ObjectRef, tuple[Cluster, int]] = {}
         with suppress(RayError):  # Ray is gone, which others tell
@@ -77,20 +73,11 @@ class UsageRequest:
 
     def answers(self) -> dict[str, list[WorkerUsage]]:
         """Usage by role; waits for it."""
-        with suppress(RayError):
-            while self._pending and self._take():
-                pass
-        return self._usages
-
-    def _take(self) -> bool:
-        """Some of the answers; False if none came in time. When each came is worth a wait of its own only where it
-        tells how far a clock is away."""
         remaining, pending = max(0.0, self._sent_s + _LIMIT_S - time.perf_counter()), list(self._pending)
-        done, _ = ray.wait(pending, num_returns=1 if self._options.trace else len(pending), timeout=remaining)
-        answered = time.perf_counter()
-        for ref in done:
-            cluster, rank = self._pending.pop(ref)
-            if isinstance(reply := fetch(ref, rank), Usage):
-                devices = tuple(cluster.slots[rank].devices)
-                self._usages[cluster.role].append(WorkerUsage(rank, devices, reply, self._sent_s, answered))
-        return bool(done)
+        with suppress(RayError):
+            done, _ = ray.wait(pending, num_returns=len(pending), timeout=remaining) if pending else ([], None)
+            for ref in done:
+                cluster, rank = self._pending.pop(ref)
+                if isinstance(reply := fetch(ref, rank), Usage):
+                    self._usages[cluster.role].append(WorkerUsage(rank, tuple(cluster.slots[rank].devices), reply))
+        return self._usages

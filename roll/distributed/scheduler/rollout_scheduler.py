@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -14,57 +13,9 @@ from roll.distributed.scheduler.rollout_core import CoreState, Keep, RolloutCore
 from roll.errors import RewardError
 from roll.types.failures import causes_of
 from roll.types.group_codec import RecordedGroup, load_groups, save_groups
-from roll.types.rollout import Generate, Generation, Rollouter, Task, Trajectory, TrajectoryGroup
-from roll.utils.spans import Spans
+from roll.types.rollout import Generate, Rollouter, Task, Trajectory, TrajectoryGroup
 
 logger = logging.getLogger(__name__)
-
-# What becomes of each group and when, for a timeline.
-
-Run = Callable[[Generate], Coroutine[Any, Any, TrajectoryGroup]]
-
-
-class GroupTimeline:
-    """Records when each group reaches a stage that the driver sees. Engines record when they begin a group. If
-    environments call the engines themselves, the end of generation is not recorded."""
-
-    def __init__(self, spans: Spans):
-        self._spans = spans
-        self._taken: list[int] = []  # by a step whose weights are not published
-
-    async def play(self, number: int, engines: Generate, run: Run) -> TrajectoryGroup:
-        """Play a group with `run`, which gets access to the engines."""
-        if not self._spans.is_on:
-            return await run(engines)
-        self._spans.mark(number, "admitted")
-
-        @wraps(engines)  # a rollouter looks at what it takes
-        async def generate(*arguments: Any) -> Sequence[Generation]:
-            generations = await engines(*arguments)
-            self._spans.mark(number, "generated")
-            return generations
-
-        group = await run(generate)
-        self._spans.mark(number, "scored")
-        return group
-
-    def taken(self, groups: StepGroups) -> None:
-        for group in groups.dropped:
-            self._spans.mark(group.group_id, "dropped")
-        self._taken += [group.group_id for group in groups.groups]
-        self._mark_taken("taken")
-
-    def trained(self) -> None:
-        self._mark_taken("trained")
-
-    def published(self) -> None:
-        self._mark_taken("published")
-        self._taken = []
-
-    def _mark_taken(self, stage: str) -> None:
-        for number in self._taken:
-            self._spans.mark(number, stage)
-
 
 Fetch = Callable[[Sequence[Sequence[Trajectory]]], Sequence[Sequence[Trajectory]]]
 """The rows of groups with their tokens and texts, wherever these are."""
@@ -105,16 +56,13 @@ class RolloutScheduler:
         keep: Keep | None = None,
         fetch: Fetch | None = None,
         cut: Cut | None = None,
-        spans: Spans | None = None,
         metrics: Callable[[], dict[str, float]] = dict,
     ):
         """`fetch` is needed where rows may be stored apart from what is known of them. `cut` returns when the engines
-        have nothing more of requests that were cancelled. `spans` get the lives of the groups. `metrics`: of the
-        engines."""
+        have nothing more of requests that were cancelled. `metrics`: of the engines."""
         self._fetch, self._cut = fetch, cut
         self._loop, self._settings = loop, settings
         self._rollouter = rollouter
-        self._lives = GroupTimeline(spans or Spans(0))
         self._generate = generate
         self._tasks = NumberedTasks(source)
         self._core = RolloutCore(
@@ -179,10 +127,6 @@ class RolloutScheduler:
     def saved(self, steps_done: int) -> None:
         """Releases nothing: the checkpoint itself holds what no step took."""
 
-    def trained(self) -> None:
-        """The step has learnt from its groups."""
-        self._lives.trained()
-
     def published(self, version: int) -> None:
         """The engines now sample from this version."""
         self._loop.run(self._published(version))
@@ -191,8 +135,7 @@ class RolloutScheduler:
         return self._played(number, self._tasks.draw(number))
 
     async def _played(self, number: int, task: Task) -> TrajectoryGroup:
-        step, run = number // self._settings.bounds.num_groups, self._rollouter.run_group
-        return await self._lives.play(number, self._generate, lambda generate: run(task, number, step, generate))
+        return await self._rollouter.run_group(task, number, number // self._settings.bounds.num_groups, self._generate)
 
     async def _state(self) -> tuple[CoreState, int, dict[str, Any]]:
         core = self._core.state()
@@ -204,7 +147,6 @@ class RolloutScheduler:
         return sum(row.facts.num_sampled for group in finished for row in group.trajectories)
 
     async def _published(self, version: int) -> None:
-        self._lives.published()
         self._core.published(version)
 
     async def _collect(self, step: int) -> StepGroups:
@@ -214,7 +156,6 @@ class RolloutScheduler:
             await self._core.cancel()
             raise
         self._tasks.keep_only(self._core.state().numbers)
-        self._lives.taken(groups)
         if groups.backlog is None or not groups.backlog.cancelled or self._cut is None:
             return groups
         cut = tuple(await self._cut())

@@ -281,8 +281,5 @@ class ReadGroups:
     def saved(self, steps_done: int) -> None:
         self._reader.saved(steps_done)
 
-    def trained(self) -> None:
-        """Does nothing: no group waits for the training."""
-
     def published(self, version: int) -> None:
-        """Nor for this."""
+        """Does nothing: no group waits for it."""

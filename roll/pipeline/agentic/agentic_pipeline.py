@@ -203,7 +203,6 @@ class AgenticPipeline(RLPipeline):
             self.group_filter(),
             fetched,
             train.take_cut,
-            spans=self.accounting.spans,
             metrics=self.running.actor_infer.metrics,
         )
 

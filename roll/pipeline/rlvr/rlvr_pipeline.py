@@ -241,7 +241,6 @@ class RLVRPipeline(RLPipeline):
             self.group_filter(),
             fetched,
             engines.cut.take,
-            spans=self.accounting.spans,
             metrics=engines.metrics,
         )
 

@@ -42,8 +42,6 @@ class Scheduler:
     def __init__(self) -> None:
         self.versions: list[int] = []
 
-    def trained(self) -> None: ...
-
     def published(self, version: int) -> None:
         self.versions.append(version)
 
@@ -55,9 +53,9 @@ def test_new_engines_get_the_newest_weights_and_groups_hear_of_those_that_are_ne
     """With frequency 3 the engines had version 0 after two steps of a run ahead."""
     publisher, clusters, scheduler = Publisher(frequency, runs_ahead=True), Clusters(), Scheduler()
     for version in (1, 2):
-        publisher.publish(cast(Any, clusters), scheduler, version, is_last=False)
+        publisher.publish(cast(Any, clusters), cast(Any, scheduler), version, is_last=False)
     clusters.events.clear()
-    publisher.revive(cast(Any, clusters), scheduler)
+    publisher.revive(cast(Any, clusters), cast(Any, scheduler))
     assert clusters.events == [("train weights", "weights"), 2, ("engine",)]
     assert scheduler.versions == told
     assert publisher.engine_version == 2

@@ -20,10 +20,9 @@ class EngineMeter:
     sampling, else sampling while it works on an answer, else idle."""
 
     def __init__(self, blueprint: Blueprint, clock: Callable[[], float] = time.perf_counter):
-        self._role, self._rank = blueprint.role, blueprint.rank
         self._recomputes = not blueprint.keeps_kv
-        self._meter = Meter(self._role, f"rank {self._rank}", clock)
-        self._memory = MemoryWatch(f"{self._role}-{self._rank}")
+        self._meter = Meter(blueprint.role, f"rank {blueprint.rank}", clock)
+        self._memory = MemoryWatch(f"{blueprint.role}-{blueprint.rank}")
         self._counts: defaultdict[str, float] = defaultdict(
             float
         )  # here, since the meter has a lock, which every answer would take
@@ -36,8 +35,6 @@ class EngineMeter:
         num_prompt = len(request.prompt_ids)
         self._counts["prompt_tokens"] += num_prompt
         self._counts["pairs"] += num_prompt * (num_prompt + 1) / 2
-        if request.order != FIRST_IN_LINE:
-            self._meter.spans.mark(request.order, "begun")
         self._open(request.num_samples)
 
     def answered(self, request: GenerationRequest, answer: Generation) -> None:
@@ -80,10 +77,8 @@ class EngineMeter:
         return self._memory.add_to(self._meter.take(request.trace), request)
 
     def _open(self, num_answers: int) -> None:
-        if num_answers:
-            self._num_open += num_answers
-            self._meter.spans.level(self._role, f"rank {self._rank}: responses in flight", self._num_open)
-            self._sample()
+        self._num_open += num_answers
+        self._sample()
 
     def _sample(self) -> None:
         self._meter.go(AWAY if self._away else HELD if self._is_held else SAMPLING if self._num_open else IDLE)

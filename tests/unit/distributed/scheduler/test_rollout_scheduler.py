@@ -26,7 +26,6 @@ from roll.types.rollout import (
     Trajectory,
     TrajectoryGroup,
 )
-from roll.utils.spans import Mark, Spans
 from tests.helpers.rollouts import here
 
 
@@ -166,22 +165,3 @@ def test_dropped_groups_are_replaced_by_the_next_tasks(loop: EventLoopThread, tm
     assert [g.task.task_id for g in groups.dropped] == ["1", "3", "5"]
     scheduler.published(1)
     assert scheduler.save(tmp_path)["groups"]["next"] == 7
-
-
-def test_every_stage_of_a_groups_life_is_marked_in_its_order(loop: EventLoopThread):
-    spans = Spans()
-    rollouter = DelayedRollouter()
-    settings = SchedulerSettings(RolloutBounds(num_groups=2), max_replacements=8)
-    scheduler = RolloutScheduler(
-        loop, rollouter, one_token, CountingSource(), settings, lambda group: group.group_id != 1, spans=spans
-    )
-    kept = [group.group_id for group in scheduler.collect(0).groups]
-    assert kept == [0, 2]
-    scheduler.trained()
-    scheduler.published(1)
-    lives: dict[int, list[str]] = {}
-    for event in spans.events():
-        assert isinstance(event, Mark)
-        lives.setdefault(event.number, []).append(event.stage)
-    whole = ["admitted", "generated", "scored", "taken", "trained", "published"]
-    assert lives == {0: whole, 1: ["admitted", "generated", "scored", "dropped"], 2: whole}

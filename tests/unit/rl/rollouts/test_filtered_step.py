@@ -162,9 +162,6 @@ class Prepared:
     def metrics(self) -> dict[str, float]:
         return {}
 
-    def trained(self) -> None:
-        pass
-
     def published(self, version: int) -> None:
         pass
 

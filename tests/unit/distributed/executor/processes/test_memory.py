@@ -11,7 +11,7 @@ from roll.distributed.executor.processes.worker_process import MemoryWatch
 from roll.utils.worker_usage import TraceOptions, Usage
 from tests.helpers.clock import Clock
 
-NOTHING = Usage(0.0, {}, {})
+NOTHING = Usage({}, {})
 WATCH = MemoryWatch("actor_train-0")
 
 
