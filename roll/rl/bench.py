@@ -59,6 +59,5 @@ def of_checkpoint(config: C, checkpoint: Checkpoint) -> C:
 
 
 def summary_lines(metrics: Mapping[str, float]) -> Iterator[str]:
-    """The figures as lines."""
     width = max(map(len, metrics), default=0)
     yield from (f"{name:<{width}}  {value:.4f}" for name, value in metrics.items())

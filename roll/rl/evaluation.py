@@ -15,13 +15,8 @@ from roll.types.rollout import Generate, Rollouter, Task, Trajectory, Trajectory
 
 
 def pass_at_k(num_samples: int, num_solved: int, k: int) -> float:
-    """Unbiased estimate of the chance that one of k answers is right, from `num_samples` of which `num_solved` are.
-
-    1 - C(n - c, k) / C(n, k), Chen et al. 2021 (arXiv:2107.03374), equation 1. NaN for fewer than k samples: k of them
-    cannot be drawn.
-
-    Example: pass_at_k(4, 1, 2) = 1 - C(3, 2) / C(4, 2) = 0.5.
-    """
+    """Unbiased estimate of the chance that one of k answers is right, from `num_samples` of which `num_solved` are: 1 -
+    C(n - c, k) / C(n, k), Chen et al. 2021 (arXiv:2107.03374), equation 1. NaN for fewer than k samples."""
     if num_samples < k:
         return math.nan
     return 1.0 - comb(num_samples - num_solved, k) / comb(num_samples, k)
@@ -31,12 +26,11 @@ def validation_metrics(
     groups: Sequence[TrajectoryGroup], name: str = "", pass_at: Sequence[int] = ()
 ) -> dict[str, float]:
     """`val/reward_mean`, the same per tag where there are several, pass@k for k = 2, 4, 8 ... up to the smallest
-    group's size, or for those of `pass_at`, the mean response length, and the fraction of failed attempts.
+    group's size, or for those of `pass_at`, the mean response length, and the fraction of failed attempts, which count
+    as unsolved with reward 0.
 
-    pass@k is the mean over the groups with k attempts or more, and absent where there is none;
-    `val/short_groups_fraction` says how many have fewer than the greatest k, if some have. A failed attempt counts as
-    unsolved with reward 0 here: validation must not look better because scoring broke, and `val/failed_fraction` shows
-    it. `name`: of an evaluation set, whose metrics are `val/<name>/reward_mean` and so on."""
+    pass@k is the mean over the groups with k attempts or more; `val/short_groups_fraction` says how many have fewer
+    than the greatest k. `name`: of an evaluation set, whose metrics are `val/<name>/reward_mean` and so on."""
     if not groups:
         return {}
     metrics = _metrics(groups, pass_at)
@@ -44,10 +38,7 @@ def validation_metrics(
 
 
 def mean_of_sets(rewards: Mapping[str, float]) -> dict[str, float]:
-    """`val/reward_mean` where there are evaluation sets alone: each counts alike, however large it is.
-
-    Example: sets with the mean rewards 0.5 and 1.0 have 0.75 together.
-    """
+    """`val/reward_mean` where there are evaluation sets alone: each counts alike, however large it is."""
     return {"val/reward_mean": float(np.mean(list(rewards.values())))} if rewards else {}
 
 
@@ -119,7 +110,6 @@ class Validation:
         self._most_at_once = most_at_once
 
     async def answer(self, generate: Generate) -> list[TrajectoryGroup]:
-        """The groups of all sets, one set after the other."""
         room = asyncio.Semaphore(self._most_at_once)
 
         async def answered(rollouter: Rollouter, index: int, task: Task) -> TrajectoryGroup:
@@ -131,12 +121,10 @@ class Validation:
         )
 
     def by_set(self, groups: Sequence[TrajectoryGroup]) -> dict[str, list[TrajectoryGroup]]:
-        """Return the groups that `answer` gave, by the names of the sets."""
         rest = iter(groups)
         return {one.name: list(islice(rest, len(one.tasks))) for one in self._sets}
 
     def metrics(self, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-        """Return the metrics of each set under its name."""
         metrics: dict[str, float] = {}
         answered = self.by_set(groups)
         for one in self._sets:

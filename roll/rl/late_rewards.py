@@ -27,13 +27,10 @@ class GroupScorer(Protocol):
     """Rewards the attempts of whole groups, on the driver's thread."""
 
     @property
-    def claims(self) -> Sequence[Claim]:
-        """Claims on its devices while it runs."""
-        ...
+    def claims(self) -> Sequence[Claim]: ...
 
     def score(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
-        """These groups, each attempt with its reward, or with the reason why it has none (`Trajectory.rewarded`,
-        `Trajectory.failed`). What fails as a whole raises, and ends the run."""
+        """These groups, each attempt with its reward, or why it has none. What fails as a whole ends the run."""
         ...
 
 
@@ -51,7 +48,6 @@ class LateRewards(StepPart):
         return not self._scorers
 
     def use(self, scorers: Mapping[str, GroupScorer], hold: Hold) -> None:
-        """Takes the scorers of the run, once their engines are there."""
         self._scorers, self._hold = dict(scorers), hold
 
     def after_rollout(self, at: StepContext, groups: StepGroups) -> tuple[StepGroups, Metrics]:
@@ -61,7 +57,6 @@ class LateRewards(StepPart):
             return at.source.rescore(groups, self.complete(groups.sampled), at.step), {}
 
     def complete(self, groups: Sequence[TrajectoryGroup]) -> list[TrajectoryGroup]:
-        """Return the groups in their order, with the rewards that were missing."""
         done = list(groups)
         for scorer in dict.fromkeys(self._scorers.values()):
             places = [i for i, group in enumerate(groups) if self._scorers.get(group.task.domain) is scorer]

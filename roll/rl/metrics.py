@@ -62,7 +62,6 @@ def reward_means(name: str, groups: Sequence[TrajectoryGroup], sampled: Sequence
 
 
 def _means_of_user_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
-    """Means of what rewards and environments report of each trajectory."""
     values: dict[str, list[float]] = defaultdict(list)
     for group in groups:
         for trajectory in group.trajectories:
@@ -117,7 +116,6 @@ def _mean_length(groups: Sequence[TrajectoryGroup]) -> float:
 
 
 def kept_fraction(groups: StepGroups) -> float:
-    """The share of the sampled rows that is kept."""
     rows, sampled = (sum(len(g.trajectories) for g in some) for some in (groups.groups, groups.sampled))
     return rows / sampled
 

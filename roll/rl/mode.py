@@ -1,5 +1,4 @@
-"""Part of a run of reinforcement learning that a process does: the whole, sampling for a trainer elsewhere (explore),
-training on what is sampled elsewhere (train), or measuring what a run has saved (bench)."""
+"""Part of a run that a process does: the whole, sampling (explore), training (train), or measuring (bench)."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
@@ -48,15 +47,13 @@ class RLMode(RunMode):
         return None
 
     def rollouter(self, rollouter: Rollouter, is_settled: bool) -> Rollouter:
-        """Return the rollouter that makes the groups. `is_settled`: groups are used as they are sampled, with no later
-        decision about them."""
+        """Return the rollouter that makes the groups. `is_settled`: nothing is decided about them later."""
         return rollouter
 
     def begin(self, steps_done: int, source: GroupSource | None, history: MetricHistory) -> None:
         """Brings groups and metrics to where the steps begin, if no checkpoint does."""
 
     def hand_over(self, step: int, groups: StepGroups) -> None:
-        """Gives the groups of a step to the process that trains."""
         raise NotImplementedError
 
 

@@ -47,17 +47,13 @@ class GroupSource(Protocol):
         """True if some sampled groups may be dropped."""
         ...
 
-    def collect(self, step: int) -> StepGroups:
-        """The groups of this step, which may be waited for."""
-        ...
+    def collect(self, step: int) -> StepGroups: ...
 
     def rescore(self, groups: StepGroups, completed: Sequence[TrajectoryGroup], step: int) -> StepGroups:
         """The groups of a step once late rewards are there. `completed`: `groups.sampled`, in its order."""
         ...
 
-    def metrics(self) -> dict[str, float]:
-        """Metrics of the groups that were collected last."""
-        ...
+    def metrics(self) -> dict[str, float]: ...
 
     def published(self, version: int) -> None:
         """Called when the engines sample from this version of the weights."""
@@ -68,8 +64,8 @@ class GroupSource(Protocol):
         ...
 
     def restore(self, directory: Path, state: Mapping[str, Any] | None, step: int, /) -> int:
-        """Goes on where `step` steps are done, with what `save` gave under `state_key`. Returns the sampled tokens that
-        it goes on with."""
+        """Goes on where `step` steps are done, with what `save` gave. Returns the sampled tokens that it goes on
+        with."""
         ...
 
     def saved(self, steps_done: int) -> None:
@@ -79,16 +75,8 @@ class GroupSource(Protocol):
 
 @dataclass(frozen=True)
 class StepContext:
-    """State of a step that a part may use when it is called.
-
-    - step: the number of the step, counted from 0; the weights that learn are of this version
-    - plan: counts of the run
-    - clusters: roles, with `placement.hold` for what a part needs on their devices
-    - source: where the groups come from
-    - timer: names phases of the step
-    - temperature: the one at which answers are sampled
-    - engine_version: the version of the weights that engines have now
-    """
+    """State of a step, counted from 0, that a part may use: `clusters.placement.hold` for what it needs on devices,
+    `timer` for phases; `engine_version` is that of the weights that engines have now."""
 
     step: int
     plan: BatchPlan
@@ -101,8 +89,7 @@ class StepContext:
 
 @dataclass(frozen=True)
 class ActorJob:
-    """The policy's training in a step: the job, rows of an expert that are learnt beside those of the step, and metrics
-    of them."""
+    """The policy's training in a step: the job, rows of an expert beside those of the step, and metrics of them."""
 
     job: TrainJob
     rows: RowSet | None = None
@@ -170,7 +157,6 @@ class StepParts:
 
     @property
     def filters(self) -> bool:
-        """True if some part may drop groups."""
         return any(part.filters for part in self._parts)
 
     def prepare(self, config: AlgorithmConfig, plan: BatchPlan) -> None:
@@ -183,7 +169,6 @@ class StepParts:
             part.resume(saved.get(part.state_key), path)
 
     def state(self) -> dict[str, Any]:
-        """The states by their keys."""
         return {part.state_key: part.state() for part in self._parts if part.state_key}
 
     def after_rollout(self, at: StepContext, groups: StepGroups) -> tuple[StepGroups, dict[str, float]]:

@@ -139,7 +139,6 @@ class RLPipeline(Run):
         self.parts = StepParts(self.make_parts())
 
     def make_credit(self) -> StepCredit:
-        """Build the object that assigns credit to the rows of a step."""
         return StepCredit(self.config, self.plan)
 
     def make_parts(self) -> list[StepPart]:
@@ -208,8 +207,7 @@ class RLPipeline(Run):
         rehearse_saving(self.config)
 
     def for_training(self, rollouter: Rollouter) -> Rollouter:
-        """Return the rollouter that makes the groups of the training: recorded ones, the user's own loop around the
-        pipeline's rollouter, or that rollouter."""
+        """Return the training's rollouter: of recorded groups, the user's loop around the pipeline's, or that one."""
         if self.recorded is not None:
             return self.recorded
         if self.rollout_loop is not None:
@@ -273,7 +271,6 @@ class RLPipeline(Run):
             return self.publisher.publish(self.running, self.group_source, step + 1, is_last)
 
     def context(self, step: int) -> StepContext:
-        """Return the state of a step that parts may use at this moment."""
         version = self.publisher.engine_version
         return StepContext(
             step, self.plan, self.running, self.group_source, self.timer, self.temperature, engine_version=version
@@ -281,8 +278,7 @@ class RLPipeline(Run):
 
     @contextmanager
     def engines_held(self) -> Iterator[None]:
-        """The engines are on their devices meanwhile, in a process that has any. If all of them die, the new ones get
-        their weights while this thread waits for groups."""
+        """The engines are on their devices meanwhile. If all die, the new ones get their weights in between."""
         if not self.config.uses_engines:
             yield
             return
@@ -300,7 +296,6 @@ class RLPipeline(Run):
             engines.heal()
 
     def score(self, at: StepContext, samples: StepSamples) -> StepScores:
-        """Score the rows with the models before anything learns from them."""
         clusters = self.running
         with self.timer("score"):
             ref_log_probs = needs_ref_log_probs(self.config)
@@ -311,7 +306,6 @@ class RLPipeline(Run):
         return StepScores(scores, more | routes)
 
     def assign_credit(self, samples: StepSamples, step: int) -> tuple[RowCredit, dict[str, float]]:
-        """Assign credit to the rows, and return metrics of it."""
         credit, metrics = self.credit.assign(samples, step)
         return credit, prefixed("rollout", scaled_to_kept(metrics, samples.kept_fraction) if self.filters else metrics)
 
@@ -340,12 +334,10 @@ class RLPipeline(Run):
         return metrics
 
     def collect(self, step: int) -> StepGroups:
-        """The groups of this step."""
         return self.group_source.collect(step)
 
     @property
     def filters(self) -> bool:
-        """True if groups of a step may be dropped."""
         return self.group_source.filters or self.parts.filters
 
     @cached_property
@@ -355,25 +347,22 @@ class RLPipeline(Run):
 
     @property
     def source(self) -> TaskSource:
-        """The tasks to train on, once they are loaded."""
         assert self.tasks is not None
         return self.tasks
 
     @property
     def group_source(self) -> GroupSource:
-        """Source of the steps' groups, once it is built."""
         assert self.scheduler is not None
         return self.scheduler
 
     @property
     def running(self) -> RLClusters:
-        """The clusters, once they are built."""
         assert self.clusters is not None
         return self.clusters
 
     def gather(self, groups: StepGroups, step: int) -> tuple[StepSamples | None, Sequence[TrajectoryGroup]]:
-        """The rows to train on, and the groups that they are of. None where the filter kept nothing and what it dropped
-        is not trained on (`on_empty`)."""
+        """The rows to train on, and their groups. None where nothing was kept and nothing is trained on
+        (`on_empty`)."""
         trained = groups
         if self.filters:
             try:

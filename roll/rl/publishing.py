@@ -40,8 +40,7 @@ class Publisher:
         return sent_bytes
 
     def revive(self, clusters: RLClusters, scheduler: GroupSource) -> None:
-        """Brings the weights of now to the engines that took the place of those that died: all of them. Requests wait
-        for it."""
+        """Brings all weights of now to the engines that took the place of those that died."""
         engines = clusters.actor_infer
         logger.warning("all engines of %s died: the new ones get the weights of step %d", engines.role, self.version)
         is_newer = self.version > self.engine_version

@@ -50,8 +50,7 @@ def loop_code_problems(config: RolloutConfig) -> Iterator[Problem]:
 
 
 def load_loop(path: str | None) -> Loop | None:
-    """The class behind the path, which is called with the pipeline's own rollouter. Raises ConfigError where it cannot
-    be one."""
+    """The class behind the path, called with the pipeline's own rollouter. ConfigError where it cannot be one."""
     if path is None:
         return None
     try:

@@ -34,8 +34,7 @@ class RolloutDump(StepPart):
         return groups, {}
 
     def write(self, step: int, groups: Sequence[TrajectoryGroup]) -> None:
-        """`step`: steps done with this one. Raises StorageError where the disk does not take it: a dump with gaps is
-        none."""
+        """`step`: steps done with this one. Raises StorageError where the disk does not take it."""
         rows = fetched([group.trajectories for group in groups])
         recorded = [
             RecordedGroup(group.group_id, group.task.task_id, tuple(trajectories), group.surplus, group.greedy_reward)
@@ -135,8 +134,7 @@ class RolloutReport:
         self._num_ended += 1
 
     def line(self, now: float) -> str:
-        """Example: rollout: 3 groups under way, 5 ended in the last 10 s; the oldest, group 7, began 12 s ago; answers
-        in flight by engine: 0: 4, 1: 6"""
+        """Example: rollout: 3 groups under way, 5 ended in the last 10 s; the oldest, group 7, began 12 s ago"""
         oldest, began = next(iter(self._begun.items()))
         verb = f"{len(self._begun)} groups in flight, {self._num_ended} ended in the last {self._interval_s:g} s"
         text = f"rollout: {verb}; the oldest, group {oldest}, began {now - began:.0f} s ago"

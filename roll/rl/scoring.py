@@ -20,8 +20,7 @@ from roll.utils.timing import Timer
 
 
 class FullKL(StepPart):
-    """The reference is a teacher of KL(policy, reference) at the sampling temperature, whose lesson comes beside the
-    credit."""
+    """The reference is a teacher of KL(policy, reference) at the sampling temperature, beside the credit."""
 
     def __init__(self, temperature: float):
         self._temperature = temperature

@@ -94,8 +94,8 @@ def zero_gradient_rows(config: AlgorithmConfig) -> ZeroGradientRows | None:
 
 
 def log_prob_diff_threshold(config: AlgorithmConfig, keeps_kv: bool) -> float:
-    """Mean difference of engine and trainer above which a run warns, by the coarser of their dtypes. `keeps_kv`: keys
-    and values of old weights add to it in every dtype."""
+    """Mean difference of engine and trainer above which a run warns. `keeps_kv`: keys and values of old weights add to
+    it."""
     by_dtype = {"bf16": 0.1, "fp16": 0.03, "fp32": 0.005}
     rounding = max(by_dtype[worker.model_args.dtype] for worker in (config.actor_train, config.actor_infer))
     return config.log_prob_diff_warning or (by_dtype["bf16"] if keeps_kv else rounding)

@@ -1,5 +1,4 @@
-"""The group part of credit, on the driver and from metadata: what each row of a step earned. The token part is done by
-the workers that train."""
+"""The group part of credit, on the driver and from metadata: what each row of a step earned."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -37,7 +36,6 @@ class StepCredit:
         return settings.policy_loss(self.config, self.plan)
 
     def assign(self, samples: StepSamples, step: int) -> tuple[RowCredit, dict[str, float]]:
-        """Values and weights of the rows, and metrics of them."""
         meta = samples.meta
         row_values, turn_values, metrics = self.row_values(meta)
         if self.config.is_pure_opd:
@@ -99,7 +97,6 @@ class StepCredit:
         return {"kl_coef": self.kl_controller.coef}
 
     def state(self) -> dict[str, Any]:
-        """State for a checkpoint."""
         return {
             "kl_coef": self.kl_controller.coef,
             "running_moments": {domain: asdict(moments) for domain, moments in self.running_moments.items()},

@@ -50,7 +50,6 @@ class UsefulTokens:
         self._trained = self._sampled = 0.0
 
     def add_restored(self, num_tokens: int) -> None:
-        """Counts the sampled tokens of finished groups that a checkpoint restored."""
         self._sampled += num_tokens
 
     def add(self, usages: Sequence[RoleUsage], sizes: Sizes) -> None:
@@ -65,7 +64,6 @@ class UsefulTokens:
 
 
 def goodput_metrics(usages: Sequence[RoleUsage], sizes: Sizes, wall_s: float) -> dict[str, float]:
-    """Metrics of the `wall_s` seconds that these usages cover."""
     metrics: dict[str, float] = {}
     loads: defaultdict[int, float] = defaultdict(float)
     trained = 0.0
@@ -176,12 +174,10 @@ class Accounting:
         self._notice = BottleneckNotice()
 
     def phase(self, path: str, started: float, ended: float) -> None:
-        """A phase of the driver ended."""
         if self.spans.is_on:
             self.spans.add(Interval("driver", "steps", path.rpartition("/")[2], started, ended))
 
     def watch(self, clusters: RunClusters) -> None:
-        """Starts to measure the workers of these clusters."""
         self._clusters = clusters
         if self._trace_options.snapshots:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -198,7 +194,6 @@ class Accounting:
         self._take()
 
     def request_usage(self) -> None:
-        """A window ends here."""
         now = time.perf_counter()
         self._wall_s, self._since = now - self._since, now
         self._answers = (lambda: ()) if self._clusters is None else self._clusters.ask_usage(self._trace_options)
@@ -228,7 +223,6 @@ class Accounting:
             logger.info("step %d: %s", step, line)
 
     def close(self) -> None:
-        """Writes the trace, however the run ended."""
         if not self.spans.is_on:
             return
         path = self._directory / TRACE_FILE
@@ -258,7 +252,6 @@ class Accounting:
 
 
 def _models(config: RunConfig) -> dict[str, Flops]:
-    """Return the operations of the models that the formulas know, by role."""
     flops_of: Any = resolve("roll.configs.memory.flops:model_flops")
     models: dict[str, Flops] = {}
     for name, worker in config.model_roles.items():

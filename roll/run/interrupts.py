@@ -1,5 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: during set-up they end the run at once; during training the first one lets the step
-finish and be saved."""
+"""Ctrl-C, SIGTERM and SIGHUP: during set-up they end the run; during training the step is finished and saved."""
 
 import logging
 import os
@@ -27,13 +26,11 @@ class StepAbandoned(Exception):
 
 class Interrupts:
     """A context manager around a run. `requested` turns True with the first signal while `patient`; the second one, or
-    the first while not patient, raises KeyboardInterrupt. `exit_code` is 128 + the signal's number (130 for Ctrl-C), 0
-    without a signal.
+    the first while not patient, raises KeyboardInterrupt. `exit_code` is 128 + the signal's number, 0 without one.
 
     SIGTERM or SIGHUP that comes twice in the same moment is one: a scheduler sends it to every process of a job, and
-    one that started the run hands it on. Who sends it will not wait for ever: `limit_s` later (0: never) it is as if a
-    second signal came. Whoever presses Ctrl-C can do so again. SIGHUP stays ignored where it was when the run began
-    (nohup)."""
+    the supervisor hands it on. `limit_s` after it (0: never) it is as if a second one came. SIGHUP stays ignored under
+    nohup."""
 
     def __init__(self, limit_s: float = 0.0) -> None:
         self.limit_s = limit_s
@@ -62,8 +59,7 @@ class Interrupts:
             signal.signal(signal_number, handler)
 
     def fail(self, error: RollError) -> None:
-        """Ends the run with this error, from any thread. If a signal has come, which may have reached other processes
-        too, the step has a moment to be saved first."""
+        """Ends the run with this error, from any thread; after a signal the step has a moment to be saved first."""
         self.has_failed = True
         time.sleep(_SAME_MOMENT_S)
         if self.requested:

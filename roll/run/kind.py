@@ -36,7 +36,6 @@ def _slips(tree: Mapping[str, Any]) -> list[str]:
 
 
 def other_kind(spec: PipelineSpec, config: RunConfig) -> Iterator[Problem]:
-    """Yield a problem if a YAML of one kind is started as another."""
     if config.pipeline is None:
         return
     try:

@@ -145,8 +145,7 @@ class Run(ABC):
         """Ends all processes of the run. Called once, however the run ends."""
 
     def run(self) -> int:
-        """Runs to the end and returns the exit code: 0, 1 after a failure, 2 for a bad configuration, 130 after
-        Ctrl-C, 143 after SIGTERM, 129 after SIGHUP."""
+        """Runs to the end. Exit code 0, 1 after a failure, 2 for a bad configuration, 128 + the number of a signal."""
         for _ in self.steps():
             pass
         if self.interrupts.has_failed:
@@ -178,12 +177,10 @@ class Run(ABC):
 
     @property
     def rows(self) -> Sequence[Row]:
-        """The metrics so far, those before a resume included."""
         return self.history.rows
 
     def save_now(self) -> Path | None:
-        """The checkpoint of the steps done, written if it is not there. Call it between two steps. None where nothing
-        is to be saved (`mode: explore`)."""
+        """The checkpoint of the steps done, between two steps. None where nothing is to be saved (`mode: explore`)."""
         if self._newest is None or self._saved != self._steps_done:
             self._save(self._steps_done)
         return self._newest
@@ -308,7 +305,6 @@ class Run(ABC):
         )
 
     def _measure(self, steps_done: int) -> None:
-        """Measure once, in a process that takes no steps."""
         metrics = self.evaluate(steps_done)
         self.history.append(steps_done, metrics)
         self._report()
@@ -357,7 +353,6 @@ class Run(ABC):
         self.interrupts.patient = False
 
     def _report(self) -> None:
-        """Tells trackers and terminal of the newest row."""
         steps_done, metrics = self.history.last
         self.trackers.log(steps_done, metrics)
         self.display.step(steps_done, metrics)
@@ -408,11 +403,8 @@ P = TypeVar("P", bound=RunPlan)
 
 
 def of_known_length(config: C, plan: P, num_rows: int, rows_per_step: int) -> tuple[C, P]:
-    """The settings and the plan of a run whose training has so many rows: where num_train_epochs says how long it is,
-    its max_steps and all schedules follow from them. The last step is whole, of rows of the next epoch.
-
-    Example: 3 epochs of 10 rows, 4 in a step, are 8 steps.
-    """
+    """The settings and the plan of a run whose training has so many rows: num_train_epochs gives max_steps, and so all
+    schedules. The last step is whole, of rows of the next epoch."""
     if config.num_train_epochs is None or not config.counts_epochs:
         return config, plan
     steps = math.ceil(Fraction(str(config.num_train_epochs)) * num_rows / rows_per_step)

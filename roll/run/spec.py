@@ -25,16 +25,13 @@ _DEVICES = (
 class PipelineSpec:
     """Data, and paths (`package.module:object`), so that a dry run imports no more than it asks.
 
-    `config`: the class of its settings, a RunConfig. `run_class`: a Run, built as `Class(config, plan)` by a real run
-    only. `plan`: `(config)` to the RunPlan. `batch`: `(config, plan)` to the rows that the printed plan has under
-    "Batch". `algorithm`: `(config, plan, user_keys)` to those under "Algorithm"; `user_keys` are those that the YAML
-    says. `defaults`: rounds of functions `(config, user_keys, machine)` to what is Chosen for keys that the YAML leaves
-    out; a round sees what those before it chose. Functions of the checked settings beside those that every run passes,
-    each `(config)` to what it finds: `problems` and `warnings` on any machine, `machine_problems` on this one,
-    `code_problems` in the user's own code. `data_problems`: in the data, wherever they are; a plan asks `local_rows`
-    instead, which reads no more than files of this machine. `reports`: what a plan adds, lines, or Problems that stop a
-    run. `unchecked`: what a plan has not looked at.
-    """
+    - `config`: the class of its settings; `run_class`: a Run, built as `Class(config, plan)` by a real run only
+    - `plan`: `(config)` to the RunPlan; `batch`: `(config, plan)` and `algorithm`: `(config, plan, user_keys)` to
+      printed rows
+    - `defaults`: rounds of functions `(config, user_keys, machine)` to what is Chosen; a round sees those before it
+    - `problems`, `warnings` (any machine), `machine_problems`, `code_problems`: functions `(config)` beside every run's
+    - `data_problems`: in the data, wherever they are; a plan asks `local_rows`, which reads files of this machine alone
+    - `reports`: what a plan adds, lines, or Problems that stop a run; `unchecked`: what a plan has not looked at"""
 
     name: str
     config: str
@@ -53,13 +50,11 @@ class PipelineSpec:
     unchecked: str = "data that are not files of this machine"
 
     def hook_findings(self, hooks: tuple[str, ...], kind: type[T] | tuple[type[T], ...], config: RunConfig) -> list[T]:
-        """Return the findings of all functions of one field."""
         return [problem for hook in hooks for problem in hook_findings(self._owner, hook, kind, config)]
 
     def choices(
         self, hooks: tuple[str, ...], config: RunConfig, user_keys: KeysInYaml, machine: Machine
     ) -> list[Chosen]:
-        """Return the values that one round of `defaults` chooses."""
         return [
             choice for hook in hooks for choice in hook_findings(self._owner, hook, Chosen, config, user_keys, machine)
         ]
@@ -77,11 +72,9 @@ class PipelineSpec:
         return call_hook(self._owner, self.plan, RunPlan, config)
 
     def batch_rows(self, config: RunConfig, plan: RunPlan) -> list[tuple[str, ...]]:
-        """Return the lines of the printed plan under "Batch"."""
         return hook_findings(self._owner, self.batch, tuple, config, plan)
 
     def algorithm_rows(self, config: RunConfig, plan: RunPlan, user_keys: KeysInYaml) -> list[tuple[str, ...]]:
-        """Return the lines of the printed plan under "Algorithm"."""
         return hook_findings(self._owner, self.algorithm, tuple, config, plan, user_keys)
 
     def make_run(self, config: RunConfig, plan: RunPlan) -> Any:

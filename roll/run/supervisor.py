@@ -33,14 +33,8 @@ _LIBC = ctypes.CDLL(None)
 @dataclass
 class Supervisor:
     """Runs a command until it ends well, or as a person wants it, or `max_restarts` restarts in a row brought no new
-    checkpoint. `checkpoints`: the folders whose newest one tells progress.
-
-    Ctrl-C, SIGTERM and SIGHUP are handed on, as often as they come, and nothing is started after one: who sends them to
-    this process wants the end of both. SIGTERM that only the run got is a preemption, and it starts again.
-
-    Example: with max_restarts 2 and ends "crash, crash, checkpoint and crash, crash, crash, crash" the run is started
-    six times, and the last crash is the end: three times in a row nothing new was saved.
-    """
+    checkpoint (`checkpoints`: their folders). Ctrl-C, SIGTERM and SIGHUP are handed on, and nothing is started after
+    one. SIGTERM that only the run got is a preemption, and it starts again."""
 
     command: Sequence[str]
     checkpoints: Sequence[Path]

@@ -67,7 +67,6 @@ class Rows:
         )
 
     def select(self, rows: np.ndarray) -> Self:
-        """These rows, in this order."""
         tokens = token_indices(self.lengths, rows)
         taken: dict[str, Any] = {}
         for name, column in columns(type(self)).items():
@@ -142,8 +141,7 @@ class SampleBatch(SampledRows):
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Scores of forward passes for the rows of a SampleBatch, flat and in its order; a score that was not computed is
-    None."""
+    """Scores of forward passes for the rows of a SampleBatch, flat and in its order, or None."""
 
     old_log_probs: Annotated[np.ndarray | None, per_token(np.float32)] = None
     halved_log_probs: Annotated[np.ndarray | None, per_token(np.float32)] = None  # the same at half the temperature
@@ -157,10 +155,7 @@ class TokenScores:
 @dataclass(frozen=True)
 class TrainBatch:
     """A SampleBatch with credit assigned: everything a loss may ask for. Flat per-token arrays, float32 [N].
-
-    `old_log_probs` is None when the update may use its own detached log-probs (one update per step, nothing else needs
-    them).
-    """
+    `old_log_probs` is None when the update may use its own detached log-probs."""
 
     samples: SampleBatch
     advantages: Annotated[np.ndarray, per_token(np.float32)]
@@ -192,7 +187,6 @@ def _check_teacher_targets(owner: object, targets: np.ndarray, rows: Rows) -> No
 
 
 def rows_of(batch: Rows | TrainBatch) -> Rows:
-    """The rows themselves, with or without credit."""
     return batch.samples if isinstance(batch, TrainBatch) else batch
 
 
@@ -201,11 +195,8 @@ _PER_ROW = ("lengths", "loss_weights", "margins")
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Rows as a model takes them: torch, right padded. B rows of T tokens; every [B, T] field is aligned with
-    input_ids.
-
-    Right padding and a causal model need no attention mask: what is sampled never sees what comes after it.
-    """
+    """Rows as a model takes them: torch, right padded, B rows of T tokens; every [B, T] field is aligned with
+    input_ids. A causal model needs no attention mask then."""
 
     input_ids: torch.Tensor  # int64 [B, T]
     lengths: torch.Tensor  # int64 [B]

@@ -47,7 +47,6 @@ def with_columns(rows: SampledRows, failed: np.ndarray, columns: Mapping[str, An
 
 
 def sampled_rows(contents: Sequence[LocalRow]) -> SampledRows:
-    """The tokens of these trajectories, row after row."""
     if not contents:
         raise ValueError("no trajectories to collate")
     token_rewards = None
@@ -111,7 +110,6 @@ def placed(trajectories: Sequence[Trajectory], handles: Sequence[object]) -> lis
 
 
 def row_columns(groups: Sequence[TrajectoryGroup]) -> dict[str, np.ndarray]:
-    """Return the columns that a SampleBatch has for each row, beside its tokens."""
     rows = [(group, trajectory) for group in groups for trajectory in group.trajectories]
     if any(math.isnan(t.reward) and t.failure is None for _, t in rows):
         raise ValueError("an attempt that has not failed has no reward")
@@ -131,8 +129,7 @@ def _compared(group_id: int, side: int) -> int:
 
 
 def _attempt_ids(groups: Sequence[TrajectoryGroup]) -> np.ndarray:
-    """Attempts counted through all groups, each side of one for itself. Example: indices [0 0 1] and [0] ->
-    [0 0 1 2]."""
+    """Attempts counted through all groups, each side for itself: indices [0 0 1] and [0] -> [0 0 1 2]."""
     ids: dict[tuple[int, int, int], int] = {}
     keys = [(place, t.index, t.side) for place, group in enumerate(groups) for t in group.trajectories]
     return np.array([ids.setdefault(key, len(ids)) for key in keys], np.int64)
@@ -181,8 +178,7 @@ def _greedy_rewards(groups: Sequence[TrajectoryGroup]) -> np.ndarray | None:
 
 
 def _difficulty(groups: Sequence[TrajectoryGroup]) -> np.ndarray | None:
-    """Difficulty of each row, from the data's column `difficulty`: NaN if it holds no number, None without the
-    column."""
+    """Difficulty of each row by the data's column: NaN if it holds no number, None without the column."""
     difficulties = [group.task.payload.get("difficulty") for group in groups]
     if all(value is None for value in difficulties):
         return None
@@ -211,8 +207,7 @@ def _turns(trajectories: Sequence[Trajectory]) -> dict[str, np.ndarray]:
 
 
 def padding_rows(samples: SampleBatch, count: int) -> SampleBatch:
-    """`count` copies of the shortest row with nothing to train on: they even out ranks and cannot change the
-    gradient."""
+    """`count` copies of the shortest row with nothing to train on: they cannot change the gradient."""
     shortest = samples.select(np.full(count, int(np.argmin(samples.lengths))))
     return replace(
         shortest,
@@ -259,8 +254,7 @@ def pad(batch: Rows | TrainBatch, rows: np.ndarray, round_to: int = 1) -> MicroB
 
 
 def routes_of(batch: Rows | TrainBatch) -> np.ndarray | None:
-    """Return the experts chosen by the latest forward pass, or else those of the rollout, as int16 [tokens, layers,
-    k]."""
+    """Return the experts of the latest forward pass, or else of the rollout, as int16 [tokens, layers, k]."""
     source = rows_of(batch)
     sampled = source.routes if isinstance(source, SampledRows) else None
     return batch.routes if isinstance(batch, TrainBatch) and batch.routes is not None else sampled
@@ -284,8 +278,7 @@ def _teacher_targets(
 
 
 def unpad(values: torch.Tensor, lengths: np.ndarray) -> np.ndarray:
-    """The inverse of `pad` for one [B, T, ...] tensor: flat [sum of lengths, ...], row after row, float32 unless they
-    are whole numbers."""
+    """The inverse of `pad` for one [B, T, ...] tensor: flat [sum of lengths, ...], float32 unless of whole numbers."""
     inside = np.arange(values.shape[1]) < lengths[:, None]
     whole = values.detach() if not values.is_floating_point() else values.detach().float()
     return whole.cpu().numpy()[inside]
@@ -315,8 +308,7 @@ class RowTable:
         return len(self.pieces)
 
     def take(self, rows: np.ndarray, shortest: int) -> RowTable:
-        """These rows, in this order. One beyond the end is a padding row, as `padding_rows` makes them: a copy of the
-        shortest one."""
+        """These rows, in this order. One beyond the end is a padding row, as `padding_rows` makes them."""
         added = rows >= len(self)
         source = np.where(added, shortest, rows)
         taken: dict[str, Any] = {name: getattr(self, name)[source] for name in columns(RowTable)}
@@ -343,8 +335,7 @@ def assemble(table: RowTable, pieces: Sequence[SampledRows]) -> SampleBatch:
 
 
 def _alike(parts: Sequence[SampledRows]) -> list[SampledRows]:
-    """Give all parts the same columns: a part without token rewards gets zeros, one without routes gets -1, and one
-    without images gets empty ones."""
+    """Give all parts the same columns: token rewards 0, routes -1, and no images where one lacks them."""
     if any(part.token_rewards is not None for part in parts):
         parts = [
             replace(part, token_rewards=np.zeros(part.num_tokens, np.float32)) if part.token_rewards is None else part

@@ -1,7 +1,5 @@
-"""Columns: arrays of a dataclass whose unit and dtype stand in its annotations, and are checked when it is made.
-
-lengths: Annotated[np.ndarray, per_row(np.int32)]
-"""
+"""Columns: arrays of a dataclass whose unit and dtype stand in its annotations (`Annotated[np.ndarray,
+per_row(np.int32)]`), and are checked when it is made."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

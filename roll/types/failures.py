@@ -10,8 +10,7 @@ _VARIES = re.compile(r"'[^']*'|\"[^\"]*\"|\d+")
 
 
 def cause_key(text: str) -> tuple[str, str]:
-    """Key that failures of one cause share: they come from the same lines of code, and their messages differ in numbers
-    and quoted words only."""
+    """Key of failures from the same lines of code, whose messages differ in numbers and quoted words only."""
     message, _, place = text.partition("\n")
     return _VARIES.sub("0", message), place
 
@@ -30,7 +29,6 @@ class FailureCause:
 
 
 def causes_of(groups: Iterable[TrajectoryGroup]) -> list[FailureCause]:
-    """The causes, the most frequent first."""
     causes: dict[tuple[str, str], FailureCause] = {}
     for group in groups:
         for attempt in group.attempts:

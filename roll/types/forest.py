@@ -30,10 +30,8 @@ OF_EXACT_PASSES = CallCosts(by_row=True)  # their attention takes rows as they a
 
 
 class Part(NamedTuple):
-    """A part of the attention of a forest: slice i of `queries` sees slice i of `keys`.
-
-    Spans are int64 [slices, 2], start and stop of the tokens.
-    """
+    """A part of the attention of a forest: slice i of `queries` sees slice i of `keys`, int64 [slices, 2], start and
+    stop."""
 
     queries: np.ndarray  # spans
     keys: np.ndarray  # spans; with `num_keys` tokens, int64 [keys], slice after slice
@@ -149,11 +147,9 @@ class Forest:
 
 def forest_of(keys: Sequence[np.ndarray], calls: CallCosts | None = None, least_saved: int = LEAST_SAVED) -> Forest:
     """The forest of B rows. `keys[i]` [tokens, ...] holds all that a token is computed with: tokens are shared where
-    these and all before them are equal, of one dtype in all rows. A branching that saves less than
-    `least_saved` tokens is not made; by the costs of `calls`, rows that are not cheaper as a tree stand alone.
-
-    A function of the rows alone: ranks with the same rows have the same forest.
-    """
+    these and all before them are equal, of one dtype in all rows. A branching that saves less than `least_saved` tokens
+    is not made; by the costs of `calls`, rows that are not cheaper as a tree stand alone. Ranks with the same rows have
+    the same forest."""
     # Sorted rows with a common beginning are neighbours, so the overlap of neighbours describes the whole forest.
     counts = np.array([len(key) for key in keys])
     order, shared = in_order(keys)

@@ -60,10 +60,7 @@ class RecordedGroup:
 
 def encode(groups: Sequence[RecordedGroup]) -> tuple[Pieces, list[Header]]:
     """Arrays over all rows, each in the pieces that make it up, and a header for each row, as JSON values. Versions are
-    runs: which, of how many tokens.
-
-    Example: a row with tokens of the versions [-1 -1 3 3 3] adds [-1 3] to version_values, [2 3] to version_lengths.
-    """
+    runs: [-1 -1 3 3 3] adds [-1 3] to version_values, [2 3] to version_lengths."""
     rows = [(group, row) for group in groups for row in group.trajectories]
     pieces: Pieces = {"lengths": [np.array([len(row.input_ids) for _, row in rows], np.int64)]}
     pieces |= {name: [_as(getattr(row, name), dtype) for _, row in rows] for name, dtype in _PER_TOKEN.items()}
@@ -84,7 +81,6 @@ def joined(pieces: Pieces) -> Arrays:
 
 
 def decode(arrays: Mapping[str, np.ndarray], headers: Sequence[Header]) -> list[RecordedGroup]:
-    """Return the groups that `encode` was called with."""
     ends = np.cumsum(arrays["lengths"])
     versions = np.repeat(arrays["version_values"], arrays["version_lengths"])
     split: dict[str, Any] = {name: _split(arrays[name], ends) for name in _PER_TOKEN} | {
@@ -218,7 +214,7 @@ _HEADERS, _GROUPS = "headers", "groups"
 
 
 def write_groups(path: Path, groups: Sequence[RecordedGroup]) -> None:
-    """Writes groups to a file, under another name until it is complete."""
+    """Writes groups to a file, under another name until it is complete; its folder is made."""
     pieces, headers = encode(groups)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.unfinished")
@@ -246,8 +242,7 @@ def read_groups(path: Path) -> list[RecordedGroup]:
 
 @dataclass(frozen=True)
 class TextTable:
-    """The texts of rows, one after the other as UTF-8: of row i the parts 2 i (`response_text`) and 2 i + 1
-    (`raw_text`)."""
+    """The texts of rows as UTF-8: of row i the parts 2 i (`response_text`) and 2 i + 1 (`raw_text`)."""
 
     data: np.ndarray  # uint8
     ends: np.ndarray  # int64, of the parts

@@ -1,9 +1,6 @@
-"""Pictures that rows show beside their tokens: where each comes from, what it is, and where it stands in a row.
-
-A task names its pictures, and has one placeholder in its prompt for each: 20,000 tasks hold no pixel. When a group of
-it begins, the pictures are decoded and the prompt becomes the one that the model sees, with one id per picture token.
-All lengths, masks and log-probs from there on speak of that form.
-"""
+"""Pictures that rows show beside their tokens: where each comes from, what it is, and where it stands in a row. A task
+names its pictures; they are decoded when its group begins, and the prompt becomes the one that the model sees, with one
+id per picture token. All lengths, masks and log-probs from there on speak of that form."""
 
 from __future__ import annotations
 
@@ -18,11 +15,9 @@ PictureForm = Literal["file", "address", "inline", "parquet"]
 
 @dataclass(frozen=True)
 class PictureSource:
-    """A picture that is not decoded yet. Plain values, so that checkpoints, JSON and other processes hold it.
-
-    `place` is a path (file), an address that fsspec reads (address), base64 (inline), or FILE#ROW/COLUMN/INDEX of a
-    parquet file (parquet). `where` is for messages. Example: "rows.jsonl:17, column images[1]".
-    """
+    """A picture that is not decoded yet. `place` is a path (file), an address that fsspec reads (address), base64
+    (inline), or FILE#ROW/COLUMN/INDEX of a parquet file (parquet). `where`: for messages, as "rows.jsonl:17, column
+    images[1]"."""
 
     form: PictureForm
     place: str
@@ -102,7 +97,6 @@ def check_spans(media: Media, num_tokens: int, what: str) -> None:
 
 
 def pictures_of(rows: Sequence[Media] | None) -> Iterator[Picture]:
-    """All pictures of some rows, row after row."""
     for media in rows or ():
         for shown in media:
             yield shown.picture

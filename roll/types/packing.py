@@ -11,10 +11,7 @@ _LINEAR = 24_576  # tokens of a row whose attention costs as much as its matrice
 
 def work(lengths: np.ndarray) -> np.ndarray:
     """Compute the cost of rows, in tokens of a short row: matrix products cost one per token, attention grows with the
-    square of the length.
-
-    Example: a row of 24 576 tokens costs as much as 49 152 tokens in short rows.
-    """
+    square of the length (a row of 24 576 tokens costs 49 152)."""
     tokens = np.asarray(lengths, np.float64)
     return tokens + pair_work(tokens**2 / 2)
 
@@ -25,11 +22,8 @@ def pair_work(pairs: np.ndarray) -> np.ndarray:
 
 
 def balance(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:
-    """Splits rows into parts of equal count and nearly equal work (longest first onto the lightest part with room).
-
-    Example: lengths [9 1 5 5 7 3] in 2 parts -> [0 3 1] and [4 2 5], 15 tokens each.
-    Raises ValueError if the rows do not divide into `num_parts`.
-    """
+    """Splits rows into parts of equal count and nearly equal work (longest first onto the lightest part with room):
+    lengths [9 1 5 5 7 3] in 2 parts -> [0 3 1] and [4 2 5]. ValueError if they do not divide."""
     if len(lengths) % num_parts:
         raise ValueError(f"{len(lengths)} rows do not divide into {num_parts} parts")
     room = len(lengths) // num_parts
@@ -45,11 +39,8 @@ def balance(lengths: np.ndarray, num_parts: int) -> list[np.ndarray]:
 
 
 def rows_by_rank(lengths: np.ndarray, order: np.ndarray, num_updates: int, num_ranks: int) -> list[np.ndarray]:
-    """The rows of each rank, update after update: `order` is cut into updates of equal size, the rows of each update
-    are balanced over the ranks. Update u of a rank is its u-th of `num_updates` equal parts.
-
-    Raises ValueError if the rows do not divide into updates and ranks.
-    """
+    """The rows of each rank, update after update: `order` is cut into updates of equal size, the rows of each are
+    balanced over the ranks. ValueError if they do not divide."""
     if len(order) % (num_updates * num_ranks):
         raise ValueError(f"{len(order)} rows do not divide into {num_updates} updates on {num_ranks} ranks")
     ranks: list[list[np.ndarray]] = [[] for _ in range(num_ranks)]
@@ -68,12 +59,9 @@ def groups_by_rank(
     num_ranks: int,
 ) -> list[np.ndarray]:
     """Rows by rank where those of a group begin alike and are computed as a tree: they stay on one rank that has room,
-    and the heaviest group comes first. `own_lengths`: tokens of a row that the others of its group do not have. Ranks
-    have equally many rows of every update, so a group may be cut; where groups save less than a tenth, rows are
-    balanced one by one.
-
-    Example: rows of groups [0 1 0 1], of 10 tokens each and 1 of its own, on 2 ranks: [0 2] and [1 3].
-    """
+    the heaviest group first. `own_lengths`: tokens of a row that the others of its group do not have. Ranks have
+    equally many rows of every update, so a group may be cut; where groups save less than a tenth, rows are balanced one
+    by one."""
     units = [u for update in np.split(order, num_updates) for u in _units(lengths, own_lengths, groups, update)]
     alone, together = work(lengths[order]).sum(), sum(cost for cost, _ in units)
     # Keeping a group together costs balance, which a saving of less than a tenth does not pay for.
@@ -109,28 +97,21 @@ def _units(
 
 
 def _tree_work(lengths: np.ndarray, own_lengths: np.ndarray) -> float:
-    """Approximate cost of rows with a common beginning as a tree: the longest row whole, and the own tokens of the
-    others."""
+    """Approximate cost of rows as a tree: the longest row whole, and the own tokens of the others."""
     longest = int(lengths.argmax())
     return float(work(lengths[longest])) + float(own_lengths.sum() - own_lengths[longest])
 
 
 def neighbours_by_rank(lengths: np.ndarray, together: int, num_ranks: int) -> list[np.ndarray]:
-    """The rows of each rank in one update, balanced; so many neighbours as `together` says stay neighbours.
-
-    Example: lengths [1 2 9 9 5 5 4 4] in pairs on 2 ranks -> [2 3 0 1] and [4 5 6 7].
-    """
+    """The rows of each rank in one update, balanced; `together` neighbours stay neighbours: lengths [1 2 9 9 5 5 4 4]
+    in pairs on 2 ranks -> [2 3 0 1] and [4 5 6 7]."""
     units = np.arange(len(lengths)).reshape(-1, together)
     parts = rows_by_rank(lengths[units].sum(1), np.arange(len(units)), 1, num_ranks)
     return [units[part].ravel() for part in parts]
 
 
 def parts_in_order(num_rows: int, together: int, num_ranks: int) -> list[np.ndarray]:
-    """All rows in their order, in about equal parts, at most one per rank; so many neighbours as `together` says stay
-    in one part.
-
-    Example: 6 rows in pairs on 2 ranks -> [0 1 2 3] and [4 5].
-    """
+    """All rows in their order, in about equal parts, at most one per rank; `together` neighbours stay in one part."""
     units = np.arange(num_rows).reshape(-1, together)
     return [part.ravel() for part in np.array_split(units, min(len(units), num_ranks))]
 
@@ -144,8 +125,7 @@ def micro_batches_by_count(lengths: np.ndarray, rows: np.ndarray, rows_per_micro
 def micro_batches_by_tokens(
     lengths: np.ndarray, rows: np.ndarray, max_tokens: int, round_to: int = 1
 ) -> list[np.ndarray]:
-    """Micro batches whose padded size (rows x longest row, rounded up) stays within `max_tokens`; a longer row stands
-    alone."""
+    """Micro batches whose padded size stays within `max_tokens`; a longer row stands alone."""
     by_length = rows[np.argsort(-lengths[rows], kind="stable")]
     batches: list[np.ndarray] = []
     start = 0
@@ -159,10 +139,7 @@ def micro_batches_by_tokens(
 
 def packs(lengths: np.ndarray, rows: np.ndarray, max_tokens: int, at_least: int = 1) -> list[np.ndarray]:
     """Rows in packs of at most `max_tokens` (a longer row stands alone): as few as first-fit decreasing needs, but
-    `at_least` (or one per row, if there are fewer), made even in work where that keeps the limit.
-
-    Example: lengths [9 1 5 5 7 3] with 16 tokens: 30 tokens in the packs [0 3 1] and [4 2 5], 15 each.
-    """
+    `at_least` (or one per row, if there are fewer), made even in work where that keeps the limit."""
     by_length = rows[np.argsort(-lengths[rows], kind="stable")]
     fitted = _first_fit(lengths, by_length, max_tokens)
     count = min(max(len(fitted), at_least), len(rows))
@@ -173,8 +150,7 @@ def packs(lengths: np.ndarray, rows: np.ndarray, max_tokens: int, at_least: int 
 
 
 def split_to(batches: list[np.ndarray], count: int) -> list[np.ndarray]:
-    """The same rows in exactly `count` micro batches (at least as many as there are, at most one per row): those with
-    the most rows are halved."""
+    """The same rows in exactly `count` micro batches: those with the most rows are halved."""
     batches = list(batches)
     while len(batches) < count:
         largest = max(range(len(batches)), key=lambda i: len(batches[i]))
@@ -223,16 +199,13 @@ def token_keys(ids: np.ndarray, routes: np.ndarray | None) -> np.ndarray:
 
 
 def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Numbers from each start on, as many as its count, one range behind the other.
-
-    Example: starts [5 0] with counts [2 3]: [5 6 0 1 2].
-    """
+    """Numbers from each start on, as many as its count: starts [5 0] with counts [2 3] make [5 6 0 1 2]."""
     return np.arange(counts.sum()) + np.repeat(starts - (counts.cumsum() - counts), counts)
 
 
 def in_order(keys: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The rows such that those that begin alike are neighbours [B], and how many tokens each has in common with the one
-    before it [B], the first 0."""
+    """The rows with those that begin alike as neighbours [B], and the tokens that each has in common with the one
+    before [B]."""
     # Sorted by bytes, rows that begin alike are neighbours, whatever the order of single tokens.
     texts = [np.ascontiguousarray(key).tobytes() for key in keys]
     order = np.array(sorted(range(len(keys)), key=texts.__getitem__), np.int64)

@@ -1,9 +1,6 @@
-"""Values that travel during a rollout: a task, one attempt at it (trajectory), and all attempts at it (group).
-
-A value changes class when its meaning changes:  Task -> Generation -> Trajectory -> TrajectoryGroup -> SampleBatch.
-Tokens and texts of a Generation or Trajectory, its content, are here (LocalAnswer, LocalRow) or, where there are many,
-in the object store (StoredRow).
-"""
+"""Values that travel during a rollout: Task -> Generation -> Trajectory -> TrajectoryGroup -> SampleBatch. Tokens and
+texts of a Generation or Trajectory are here (LocalAnswer, LocalRow) or, where there are many, in the object store
+(StoredRow)."""
 
 from __future__ import annotations
 
@@ -49,12 +46,9 @@ class Task:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How tokens are drawn. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 are off.
-
-    `seed` names the random stream of one request: sample `i` of a group of n draws from stream (seed, i) whatever else
-    is in the batch, so that a replayed step gives the same tokens. `include_stop_string` is about the text that
-    rewards and environments see; the tokens of a stop string are always there, since they were sampled.
-    """
+    """How tokens are drawn. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 are off. Sample `i` of a group draws
+    from stream (seed, i) whatever else is in the batch. `include_stop_string` is about the text that rewards and
+    environments see; the tokens of a stop string are always there, since they were sampled."""
 
     max_new_tokens: int
     temperature: float = 1.0
@@ -73,8 +67,7 @@ class SamplingParams:
             raise ValueError(f"impossible sampling parameters: {self}")
 
     def seed_of(self, index: int) -> int | None:
-        """Seed of sample `index`, for an engine that takes the samples of a group as separate requests: 63 bits for
-        each (seed, index)."""
+        """Seed of sample `index`, for an engine that takes the samples of a group as separate requests: 63 bits."""
         if self.seed is None:
             return None
         digest = hashlib.blake2b(f"{self.seed}/{index}".encode(), digest_size=8).digest()
@@ -126,8 +119,7 @@ class RowFacts:
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a stored row: entry `row` of what two handles stand for, a SampledRows and a TextTable. The handles
-    are opaque here."""
+    """The place of a stored row: entry `row` of what two opaque handles stand for, a SampledRows and a TextTable."""
 
     tokens: object
     texts: object
@@ -334,8 +326,7 @@ class Trajectory:
         content: LocalRow | StoredRow | None = None,
         **columns: Any,
     ):
-        """Takes `columns`, fields of LocalRow, or their content. `dataclasses.replace` passes both where it changes
-        columns."""
+        """Takes `columns`, fields of LocalRow, or their content; `dataclasses.replace` passes both."""
         if content is None:
             content = LocalRow(**columns)
         elif columns:
@@ -381,7 +372,6 @@ class Trajectory:
         )
 
     def failed(self, reason: str) -> Trajectory:
-        """The attempt, which has no reward for this reason."""
         return replace(self, reward=float("nan"), finish_reason="failed", failure=reason)
 
     @property
@@ -566,8 +556,7 @@ Generate = Callable[[GenerationRequest], Awaitable[Sequence[Generation]]]
 
 
 class GenerateEach(Protocol):
-    """The engines, unless the user has wrapped them. `answered` is called once for each response, on the same event
-    loop, before the call returns."""
+    """The engines, unless the user has wrapped them. `answered` is called once for each response."""
 
     def __call__(
         self, request: GenerationRequest, answered: Answered | None = None

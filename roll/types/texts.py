@@ -35,7 +35,6 @@ class Turn:
 
     @staticmethod
     def of(values: Mapping[str, Any]) -> Turn:
-        """The turn whose fields a file holds."""
         messages = [dict(message) for message in values.get("said", ())]
         said = [ParsedMessage(**{**message, "calls": tuple(map(tuple, message["calls"]))}) for message in messages]
         return Turn(**{**values, "said": tuple(said)})

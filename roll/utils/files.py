@@ -42,10 +42,7 @@ class PathInfo:
 
 
 def path_info(path: Path | str) -> PathInfo:
-    """Look up what is at a path, `~` included. Never raises for any text.
-
-    Example: path_info("~nosuchuser/x").why == "there is no user nosuchuser, so ~nosuchuser/x is no path"
-    """
+    """Look up what is at a path, `~` included. Never raises for any text."""
     path = Path(path)
     try:
         path = path.expanduser()
@@ -164,10 +161,8 @@ def folder_hint(name: str) -> str:
 
 
 def is_hub_id(name: str) -> bool:
-    """True for `name` or `owner/name` that is no path of this machine.
-
-    Example: Qwen/Qwen2.5-7B is an id; ./model, /models/x and output/model (when output/ exists) are paths.
-    """
+    """True for `name` or `owner/name` that is no path of this machine (./model, or output/model when output/
+    exists)."""
     return _ID.fullmatch(name) is not None and not path_info(name.partition("/")[0]).exists
 
 
@@ -175,8 +170,7 @@ def is_hub_id(name: str) -> bool:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """A regular file, open for reading. OSError for anything else, at once: opening a pipe would wait for whoever
-    writes into it."""
+    """A regular file, open for reading. OSError for anything else: opening a pipe would wait."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -188,8 +182,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a regular file. OSError when there is none that can be read, ValueError when it holds anything
-    else, whatever that is."""
+    """The JSON object in a regular file. OSError if it cannot be read, ValueError when it holds anything else."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise ValueError("it is no regular file")
     try:

@@ -40,8 +40,7 @@ def behind_door(app: ASGIApp, **options: Any) -> uvicorn.Config:
 
 
 class _Connection(H11Protocol):
-    """A connection that is cut off if the head of a request takes longer than HEAD_S. uvicorn ends those that rest
-    after an answer."""
+    """A connection that is cut off if the head of a request takes longer than HEAD_S."""
 
     _due: asyncio.TimerHandle | None = None
 

@@ -21,13 +21,8 @@ EXTERNAL_LIB = "ROLL_EXTERNAL_LIB"  # in the environment of every worker and of 
 
 
 def resolve(name: str, builtins: Mapping[str, str] | None = None) -> object:
-    """The object behind a built-in name or a path `package.module:object` (or `package.module.object`).
-
-    Raises ImportError with a text that says which part of the path is wrong. Anything the module itself raises while it
-    is imported comes through as the cause.
-
-    Example: resolve("math_rule", {"math_rule": "roll.rewards.math_rule:math_rule"})
-    """
+    """The object behind a built-in name or a path `package.module:object` (or `package.module.object`). Raises
+    ImportError with a text that says which part of the path is wrong; what the module itself raises is the cause."""
     path = (builtins or {}).get(name, name)
     module_name, attributes = split(path, builtins)
     try:
@@ -69,11 +64,7 @@ _ROLL = str(Path(__file__).parents[1])
 
 def traced(error: BaseException, limit: int = 2000) -> str:
     """`describe`, and below it the lines of the user's code that led to the error, the innermost last; of code that is
-    all installed the innermost one. An error that roll raises on purpose says what it has to in its text.
-    `limit`: characters of a message.
-
-    Example: "KeyError: 'nope'\\n  /home/me/my_reward.py:12 in score: return POINTS[word]"
-    """
+    all installed the innermost one. An error that roll raises on purpose has none. `limit`: characters of a message."""
     text = describe(error)
     if isinstance(error, RollError):
         return text
@@ -143,15 +134,13 @@ def file_on_path(word: str) -> str:
 
 
 def place_on_path(name: str) -> str:
-    """The whole path of a file or folder of the YAML's folder or of another on the path; one that is nowhere as it
-    is."""
+    """The whole path of a file or folder of the YAML's folder or of the path; one that is nowhere as it is."""
     places = (Path(entry).absolute() / name for entry in ("", *sys.path))
     return next((str(place) for place in places if place.exists()), name)
 
 
 def own_folders(path: Sequence[str] | None = None) -> list[str]:
-    """The folders on `path` (of this process) that are neither Python's own nor of installed packages: a checkout, the
-    YAML's folder, what PYTHONPATH names."""
+    """The folders on `path` (of this process) that are neither Python's own nor of installed packages."""
     kinds = ("stdlib", "platstdlib", "purelib", "platlib")
     installed = [sysconfig.get_path(kind) for kind in kinds] + [*site.getsitepackages(), site.getusersitepackages()]
     folders = dict.fromkeys(os.path.abspath(entry) for entry in (sys.path if path is None else path))
@@ -210,7 +199,6 @@ def script_code() -> dict[str, object]:
 
 @contextmanager
 def with_script_code(objects: Mapping[str, object]) -> Iterator[None]:
-    """Sets the objects for a while."""
     before = script_code()
     set_script_code(objects)
     try:

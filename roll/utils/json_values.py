@@ -16,13 +16,9 @@ _MAX_INTEGER_BITS = 4_096
 
 
 def plain_fields(fields: object) -> dict[str, Any]:
-    """A mapping of user code with each value in JSON's own types; where that cannot be, a text says why.
-
-    numpy and torch values become numbers and lists, NaN and infinities None, other objects their text; long texts lose
-    their middle. What is too deep or too large, refers to itself, has keys that are no texts or numbers, or raises when
-    it is looked at, is not kept. Example: {"x": np.float32(1), "y": {(1, 2): 3}} -> {"x": 1.0,
-    "y": "(not recorded: a key is a tuple)"}.
-    """
+    """A mapping of user code with each value in JSON's own types: numpy and torch values become numbers and lists, NaN
+    and infinities None, other objects their text, cut in the middle. A text says why a value is not kept: {"y": {(1,
+    2): 3}} -> {"y": "(not recorded: a key is a tuple)"}."""
     try:
         items = list(fields.items()) if isinstance(fields, Mapping) else [("extra", fields)]
     except Exception as error:

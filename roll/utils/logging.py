@@ -1,5 +1,4 @@
-"""Set-up of logging: INFO to stderr and everything to a file, without secrets and without characters that control a
-terminal."""
+"""Set-up of logging: INFO to stderr, everything to a file, without secrets or characters that steer a terminal."""
 
 import logging
 import os
@@ -24,8 +23,7 @@ _LIBRARIES = ("huggingface_hub", "transformers", "datasets", "vllm", "sglang", "
 
 
 class _LibraryLogger(logging.Logger):
-    """Logger of a library that would write to the terminal itself: its records go to the root's handlers alone,
-    whatever the library sets up when it is imported."""
+    """Logger of a library that would write to the terminal itself: its records go to the root's handlers alone."""
 
     @property
     def propagate(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -78,8 +76,7 @@ def masked_output() -> Iterator[None]:
 
 
 class SecretFilter(logging.Filter):
-    """Masks known secret values, and credentials in URLs, in message, arguments and traceback of every record, and
-    spells out characters that steer a terminal."""
+    """Masks secrets, and credentials in URLs, in every record, and spells out characters that steer a terminal."""
 
     def __init__(self, secrets: Iterable[str] = ()):
         super().__init__()
@@ -122,13 +119,9 @@ def configure_logging(
     terminal: logging.Handler | None = None,
     more: Sequence[logging.Handler] = (),
 ) -> Path | None:
-    """Sends this process's records to stderr and to `<directory>/<tag>.log`; returns that file.
-
-    tag names the process, e.g. `driver` or `actor_train-3`; a worker's stands before its lines. terminal replaces the
-    plain stderr handler (roll.run.display.console.terminal_handler, which does not disturb the progress bar). `more`
-    handlers get every record too.
-    Called again, it replaces what the first call set up. Secrets of the environment are masked in any case.
-    """
+    """Sends this process's records to stderr and to `<directory>/<tag>.log`; returns that file. tag names the process,
+    e.g. `driver` or `actor_train-3`. terminal replaces the plain stderr handler; `more` handlers get every record too.
+    Called again, it replaces what the first call set up. Secrets of the environment are masked."""
     _take_over_libraries()
     environment = {name: value for name, value in os.environ.items() if name != "PWD"}  # the folder, no password
     secrets = find_secrets(environment).union(secrets)
@@ -205,7 +198,6 @@ def reported(act: Callable[[], int], cannot: str, failed: str) -> int:
 
 
 def complain(title: str, problems: Iterable[str]) -> None:
-    """Writes to stderr what is wrong, one problem a line."""
     lines = [toned(title, "bad", sys.stderr), *(toned(f"  - {visible(each)}", "", sys.stderr) for each in problems)]
     sys.stderr.write("".join(f"{line}\n" for line in lines))
     sys.stderr.flush()

@@ -90,8 +90,7 @@ _ADDRESS_HINT = "Give the host:port that `ray start --head` prints, or unset RAY
 
 
 def cluster_address() -> str | None:
-    """Return the address of the Ray cluster that RAY_ADDRESS names; None if a run starts Ray itself ("local", or not
-    set)."""
+    """Return the address of the Ray cluster that RAY_ADDRESS names; None if a run starts Ray itself."""
     address = os.environ.get("RAY_ADDRESS")
     return None if address in (None, "", "local") else address
 

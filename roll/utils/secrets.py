@@ -53,11 +53,8 @@ _NO_VALUE = re.compile(r"[$<%*=]|(?:none|null|true|false)$", re.IGNORECASE)
 
 @lru_cache(4096)
 def is_secret_key(key: str) -> bool:
-    """Whether a value under this name is a secret, judged by the words in the name.
-
-    Example: `HF_TOKEN`, `judge_api_key`, `dbPassword`, `GITHUB_PAT` are; `max_new_tokens`, `eos_token`, `image_key`,
-    `add_token_level_kl` are not.
-    """
+    """Whether a value under this name is a secret, judged by the words in the name: `HF_TOKEN`, `judge_api_key`,
+    `dbPassword` are; `max_new_tokens`, `eos_token` are not."""
     words = _key_words(key)
     if _WHERE_IT_IS.search(words) or key == "PWD":  # the shell's working directory
         return False
@@ -83,8 +80,7 @@ def _looks_secret(text: str) -> bool:
 
 
 def _is_random(word: str) -> bool:
-    """True of a long word in which upper case, lower case and digits change all the time. Digests, which have one case,
-    and names such as DeepSeekMath7B are not."""
+    """True of a long word in which upper case, lower case and digits change all the time; no digest, no name."""
     mixed = re.search("[a-z]", word) and re.search("[A-Z]", word) and re.search("[0-9]", word)
     return bool(mixed) and len(word) <= 2.5 * len(_CHUNK.findall(word))
 
@@ -106,7 +102,6 @@ def _is_named_secret(name: str, mark: str, value: str) -> bool:
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the beginning and the end of each secret in a text."""
     yield from (match.span() for match in _FORMS.finditer(text))
     yield from (match.span(1) for match in _BEARER.finditer(text))
     for match in _NAMED.finditer(text):
@@ -161,11 +156,8 @@ def find_secrets(value: Any) -> frozenset[str]:
 
 
 def redact(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy that is safe to write, print or upload.
-
-    Values of secret names become `***`, and so do the same texts elsewhere, and what `mask` knows. Unset ones (None,
-    "") stay, so that a reader sees it.
-    """
+    """A copy that is safe to write, print or upload: values of secret names become `***`, unless they are unset (None,
+    ""), and so do the same texts elsewhere, and what `mask` knows."""
     secrets = find_secrets(config)
 
     def copy(node: Any, name: str) -> Any:

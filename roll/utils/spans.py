@@ -1,4 +1,4 @@
-"""What the processes of a run did when, in memory, and the file that shows it."""
+"""Intervals in which the processes of a run did things, in memory, and the file that shows it."""
 
 import json
 import threading
@@ -12,8 +12,7 @@ MOST_EVENTS = 1_000_000  # about 200 MB, hours of a run
 
 
 class Interval(NamedTuple):
-    """Interval from `started` to `ended`, in seconds of `time.perf_counter`, on one line of the picture. Intervals of a
-    line lie one after the other, or one in the other."""
+    """Interval in seconds of `time.perf_counter`, on one line: there they lie one after, or in, the other."""
 
     process: str  # a role
     thread: str  # a rank of it
@@ -22,7 +21,6 @@ class Interval(NamedTuple):
     ended: float
 
     def shifted(self, seconds: float) -> "Interval":
-        """The same on a clock that is this much ahead."""
         return self._replace(started=self.started + seconds, ended=self.ended + seconds)
 
 
@@ -44,7 +42,6 @@ class Spans:
             self._intervals.extend(intervals)
 
     def take(self) -> list[Interval]:
-        """Return all that is there, and forget it."""
         with self._lock:
             taken = list(self._intervals)
             self._intervals.clear()
@@ -52,8 +49,8 @@ class Spans:
 
 
 def write_chrome_trace(path: Path, intervals: Iterable[Interval]) -> None:
-    """Write the file that Perfetto (ui.perfetto.dev) and chrome://tracing show, whole or not at all: a process per
-    role, a thread per rank, times in microseconds from the first interval."""
+    """Write the file that Perfetto shows, whole or not at all: a process per role, a thread per rank, in
+    microseconds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.new")
     with aside.open("w", encoding="utf-8") as file:

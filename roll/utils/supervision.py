@@ -76,8 +76,7 @@ def _let_go() -> None:
 
 
 def _until_over(program: int, output: int, woken: int, log: Path, stop_times: list[float], grace_s: float) -> int:
-    """The exit code of the program; negative: the signal that ended it. Waits without a look in between: a byte in
-    `woken` says that a signal came."""
+    """The exit code of the program; negative: its signal. A byte in `woken` says that a signal came."""
     ended = os.pidfd_open(program)
     ready = select.poll()
     for descriptor in (output, ended, woken):
@@ -127,7 +126,6 @@ def _signal_all(number: int) -> None:
 
 
 def _kill_all() -> None:
-    """Kill everything that is left of a program, its daemons too."""
     while True:
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
@@ -162,7 +160,6 @@ def _run_command(command: list[str], sink: int) -> NoReturn:
 
 
 def main() -> NoReturn:
-    """Runs the command of the job."""
     job = json.loads(sys.argv[1])
     supervise(lambda sink: _run_command(job["command"], sink), Path(job["log"]), SHORT_GRACE_S)
 

@@ -14,10 +14,7 @@ _STEERING = re.compile(
 
 def visible(text: str) -> str:
     r"""The text with every character spelled out that would steer a terminal, change the order in which the text is
-    read, or that UTF-8 cannot hold. Tabs and newlines stay.
-
-    Example: an escape character becomes the four characters \x1b, a right-to-left override the six \u202e.
-    """
+    read, or that UTF-8 cannot hold. Tabs and newlines stay."""
     if text.isprintable():  # as most are
         return text
     return _STEERING.sub(lambda match: _spelled_out(ord(match[0])), text)
@@ -52,7 +49,6 @@ def show(value: object, limit: int = 80) -> str:
 
 
 def table(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Rows with aligned columns."""
     cells = [tuple(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]

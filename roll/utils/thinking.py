@@ -75,10 +75,8 @@ def _pair(mark: str) -> str:
 
 def after_thinking(text: str) -> str:
     """The answer: what follows the end of the thinking. All of a text without thinking, nothing of one whose thinking
-    never ends. The first mark of a text says by which pair it thinks; others are words.
-
-    Examples: "<think>1</think>2</think> 3" -> " 3", "[THINK]say 41, no, 42" -> "".
-    """
+    never ends. The first mark of a text says by which pair it thinks; others are words: "<think>1</think>2</think> 3"
+    -> " 3"."""
     answer = text[_thinking_length(text) :]
     if "<|channel|>" in text:
         return _MESSAGE_END.split(answer, maxsplit=1)[0]
@@ -86,10 +84,7 @@ def after_thinking(text: str) -> str:
 
 
 def parted(text: str) -> tuple[str, str]:
-    """The thinking, without marks, and the answer.
-
-    Example: "<think>why</think>yes" -> "why", "yes".
-    """
+    """The thinking, without marks, and the answer."""
     return without_marks(text[: _thinking_length(text)]), after_thinking(text)
 
 
@@ -107,10 +102,7 @@ def _thinking_length(text: str) -> int:
 
 def answer_opening(prompt: str) -> str:
     """Return the part of the answer that the prompt's end contains already: the mark that begins the thinking, with all
-    that follows it, such as first words. Empty if no thinking is open, or the mark belongs to an earlier turn.
-
-    Example: "<think>\\nOkay," of "...<|Assistant|><think>\\nOkay,".
-    """
+    that follows it ("<think>\\nOkay,"). Empty if no thinking is open, or the mark belongs to an earlier turn."""
     tail = prompt[-_LONGEST:]
     bare = tail.rstrip()
     marks, headers = marks_in(bare), list(_HEADER.finditer(bare))

@@ -12,14 +12,11 @@ from typing import TypeVar
 
 
 class Timer:
-    """Collects wall seconds by phase between two resets. For one thread: nesting is tracked by a stack.
-
-    A phase inside a phase is reported below its parent and is part of the parent's time, so the top-level phases never
-    count a second twice. A phase entered several times adds up, also when it raises.
+    """Collects wall seconds by phase between two resets, in one thread. A phase inside a phase is reported below its
+    parent and is part of its time. A phase entered several times adds up, also when it raises.
 
     Example: a step of 10 s with `rollout` 6 s, of it `reward` 2 s:
-        {"time/rollout_s": 6.0, "time/rollout/reward_s": 2.0, "time/other_s": 4.0, "time/step_s": 10.0}
-    """
+      {"time/rollout_s": 6.0, "time/rollout/reward_s": 2.0, "time/other_s": 4.0, "time/step_s": 10.0}"""
 
     def __init__(
         self,
@@ -27,8 +24,7 @@ class Timer:
         on_enter: Callable[[str], None] | None = None,
         on_leave: Callable[[str, float, float], None] | None = None,
     ):
-        """on_enter is told the path of every phase that begins, e.g. "rollout/reward"; on_leave of every one that ends,
-        and when it began and ended."""
+        """on_enter is told the path of every phase ("rollout/reward"); on_leave also when it began and ended."""
         self._clock = clock
         self._on_enter, self._on_leave = on_enter, on_leave
         self._open: list[str] = []
@@ -70,11 +66,7 @@ class Timer:
 
 
 def phase_seconds(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The top-level phases in a step's metrics, by name, without the total. They sum to `time/step_s`.
-
-    Example: {"time/rollout_s": 6.0, "time/rollout/reward_s": 2.0, "time/step_s": 6.5, "time/other_s": 0.5}
-        -> {"rollout": 6.0, "other": 0.5}
-    """
+    """The top-level phases in a step's metrics, by name, without the total. They sum to `time/step_s`."""
     phases = {}
     for key, value in metrics.items():
         owner, _, name = key.partition("/")
@@ -90,10 +82,8 @@ REPEAT_S = 0.25  # a first alarm may end in an `except:` of the code it is to st
 
 
 class TimeLimitReached(BaseException):
-    """Raised at the time limit. It is no Exception, so that `except Exception` in the stopped code does not swallow it.
-
-    `limit`: which one is over, as long as the exception is on its way to the call that set it; None behind that.
-    """
+    """Raised at the time limit; no Exception, so that `except Exception` in the stopped code does not swallow it.
+    `limit`: which one is over, on the way to the call that set it; None behind that."""
 
     def __init__(self, limit: object = None) -> None:
         super().__init__()
@@ -103,20 +93,17 @@ class TimeLimitReached(BaseException):
 def call_within(seconds: float, call: Callable[[], T], of_cpu: bool = False) -> T:
     """The result of `call()`. Raises TimeLimitReached when it takes longer.
 
-    `of_cpu` counts the seconds that the call computes, so that busy neighbours cost it nothing; waits are free then. In
-    the main thread an alarm interrupts Python code, waits and regular expressions. In another thread the call gets a
-    thread of its own, which is told to stop at its next Python instruction and no longer waited for; all threads of the
-    process count for `of_cpu` there. Neither stops a long operation inside a C extension: only killing the process
-    does. Limits in the main thread may stand within each other: the one that is over first is told.
-    """
+    `of_cpu` counts the seconds that the call computes. In the main thread an alarm interrupts Python code, waits and
+    regular expressions; limits may stand within each other. In another thread the call gets a thread of its own, which
+    is told to stop at its next Python instruction and no longer waited for; all threads of the process count for
+    `of_cpu` there. Neither stops a long operation inside a C extension: only killing the process does."""
     if threading.current_thread() is threading.main_thread():
         return _call_with_alarm(seconds, call, time.thread_time if of_cpu else time.monotonic)
     return _call_in_thread(seconds, call, time.process_time if of_cpu else time.monotonic)
 
 
 def computed_within(seconds: float, call: Callable[[], T], otherwise: T) -> T:
-    """The result of `call()`, or `otherwise` when it computes for longer. Where a limit around this one ends it, that
-    one's TimeLimitReached goes on."""
+    """The result of `call()`, or `otherwise` when it computes for longer. A limit around this one goes on."""
     try:
         return call_within(seconds, call, of_cpu=True)
     except TimeLimitReached as reached:

@@ -13,8 +13,7 @@ GROUND_TRUTH = "ground_truth"  # the reference answer, whatever its column is ca
 Columns = str | tuple[str, ...]
 """A column, or several of which one is enough."""
 ENTRIES = ("ground_truth", "target", "answer", "answers", "value", "text", "number", "spans")
-"""The entry of a mapping that is the answer, the first that is not empty. `aliases` and `normalized_aliases`
-beside it are accepted as well."""
+"""The entry of a mapping that is the answer, the first that is not empty; aliases beside it are accepted."""
 OPTIONS = ("options", "choices", "endings")
 """Columns with the options of a question, the first that has some."""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -61,8 +60,8 @@ def _are_marks(held: Any, number: int) -> bool:
 def truth_problem(
     row: Mapping[str, Any], options_column: OptionsColumn = None, letters: str = LETTERS, may_be_json: bool = True
 ) -> str | None:
-    """Return the problem of a row's `ground_truth`, None if it can be read. `may_be_json`: an answer may be the JSON
-    text of a mapping."""
+    """Return the problem of a row's `ground_truth`, if any. `may_be_json`: an answer may be the JSON text of a
+    mapping."""
     try:
         answers = accepted_answers(row.get("ground_truth"), options_in(row, options_column, letters))
         for data in () if may_be_json else map(as_data, answers):
@@ -103,13 +102,9 @@ def entry_at(values: Mapping[str, Any], path: str) -> Any:
 
 
 def options_in(row: Mapping[str, Any], column: OptionsColumn = None, letters: str = LETTERS) -> list[Option]:
-    """Return the options of a row's question, from `column`, else from the first of `OPTIONS` that has some.
-
-    They are a list, a mapping of labels to texts, ARC's mapping of `text` and `label`, a text that labels them ("A. red
-    B. blue"), or JSON text of these.
-
-    Examples of `column`: ["opa", "opb", "opc", "opd"], {"1": "answerA", "2": "answerB", "3": "answerC"}
-    """
+    """Return the options of a row's question, from `column`, else from the first of `OPTIONS` that has some: a list, a
+    mapping of labels to texts, ARC's mapping of `text` and `label`, a text that labels them ("A. red B. blue"), or JSON
+    text of these. `column` may be ["opa", "opb"] or {"1": "answerA", "2": "answerB"}."""
     if isinstance(column, Mapping):
         return list(_options({label: entry_at(row, name) for label, name in column.items()}, letters))
     if column is not None and not isinstance(column, str):
@@ -205,7 +200,6 @@ def a_mapping(data: Mapping[Any, Any]) -> str:
 
 
 def _meant(value: str | int | float | Decimal | Fraction, options: Sequence[Option]) -> tuple[str, ...]:
-    """Return the texts that a value stands for."""
     if isinstance(value, str):
         texts: tuple[str, ...] = (value,)
     elif isinstance(value, float | Decimal) and abs(value) <= 1e22 and value % 1 == 0:  # floats are exact until there

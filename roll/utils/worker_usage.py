@@ -13,8 +13,7 @@ IDLE = "idle"
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """Options of what to record of a worker beside its sums. `trace`: record events from now on. `snapshots`: the
-    directory for pictures of its GPU's memory, if any."""
+    """Options of what a worker records beside its sums: events, and pictures of its GPU's memory in `snapshots`."""
 
     trace: bool = False
     snapshots: str = ""
@@ -45,10 +44,7 @@ class Usage:
 
 
 class Meter:
-    """A worker is in one state at a time, from the beginning on in `IDLE`. Any thread may tell it.
-
-    Example: `go("train")` after 2 s, `go(IDLE)` after 5: `take` at 6 says {"idle": 3.0, "train": 3.0}.
-    """
+    """A worker is in one state at a time, from the beginning on in `IDLE`. Any thread may tell it."""
 
     def __init__(self, process: str, thread: str, clock: Callable[[], float] = time.perf_counter):
         self._process, self._thread, self._clock = process, thread, clock
@@ -74,8 +70,7 @@ class Meter:
             self._counts[name] += value
 
     def take(self, trace: bool = False) -> Usage:
-        """Return the usage since the last call. With `trace`, events are recorded from now on, and come with the next
-        ones."""
+        """Return the usage since the last call. With `trace`, events come with the next ones."""
         with self._lock:
             now = self._clock()
             self._seconds[self._state] += now - self._counted_to

@@ -11,7 +11,7 @@ from roll.configs.sections.model import Head
 
 @dataclass(frozen=True)
 class Blueprint:
-    """One rank of a role. `device` as torch names it; `strategy_class` is a dotted path. `plan`: of a role that
+    """One rank of a role. `device` as torch names it; `strategy_class`: a dotted path; `plan`: of a role that
     learns."""
 
     role: str

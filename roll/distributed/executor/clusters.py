@@ -56,8 +56,8 @@ _SHUTDOWN_TIMEOUT_S = 5
 
 
 def _with_local_models(config: C) -> C:
-    """The config with local model directories. On one node the driver downloads models from the hub. On several nodes a
-    local directory would not exist elsewhere, so each worker asks the hub."""
+    """The config with local model directories. On several nodes each worker asks the hub: it may not exist
+    elsewhere."""
     if config.num_nodes > 1:
         return config
     models = [local_model(worker.model_args) for worker in config.model_roles.values()]
@@ -66,8 +66,7 @@ def _with_local_models(config: C) -> C:
 
 
 class RunClusters:
-    """The roles of a run that hold a model, each behind the facade of its use, their turns on shared devices, and pools
-    of CPU workers. What a role is for says its row in the table of the run's roles."""
+    """The roles of a run that hold a model, their turns on shared devices, and pools of CPU workers."""
 
     placement: Placement
 
@@ -78,8 +77,7 @@ class RunClusters:
         on_lost: Callable[[WorkerError], None] | None = None,
         stored_bytes: int = 0,
     ):
-        """`on_lost` is called, from a thread, when Ray itself dies: no wait on a worker would end then. `stored_bytes`:
-        of rows in the object store at once."""
+        """`on_lost` is called, from a thread, when Ray itself dies. `stored_bytes`: of rows in its store at once."""
         self._config, self._plan = _with_local_models(config), plan
         self.trainers: dict[str, TrainCluster] = {}
         self.scorers: dict[str, ScoreCluster] = {}
@@ -117,7 +115,6 @@ class RunClusters:
             recovery.watch()
 
     def _take_replies(self, replies: Mapping[Occupant, list[Any]]) -> None:
-        """Hand each cluster what its workers replied at setup."""
         for facade in (*self.trainers.values(), *self.scorers.values()):
             facade.finish_setup(replies[facade.cluster])
 
@@ -131,8 +128,7 @@ class RunClusters:
         return pool
 
     def ask_usage(self, request: TraceOptions) -> Callable[[], list[RoleUsage]]:
-        """Asks what the roles did since this was asked last, one call per worker. What is returned waits for their
-        answers."""
+        """Asks what the roles did since this was asked last. What is returned waits for their answers."""
         question, learners = UsageRequest(self._clusters, request), {**self.scorers, **self.trainers}
         work = {role: learners[role].take_work() for role in learners}
         pools = [pool for pool in self._pools if isinstance(pool, TaskPool)]
@@ -188,8 +184,7 @@ class RunClusters:
                 self.engines[name] = self._engines(name, settings)
 
     def _engines(self, name: str, settings: WorkerConfig) -> GenerateCluster:
-        """Engines that die are replaced where others can go on meanwhile, or where requests can wait for the new one,
-        and where nobody waits for their GPUs."""
+        """Engines that die are replaced where others, or requests, can wait for it, and nobody waits for their GPUs."""
         layout, is_apart = self._plan.layout, self._config.roles[name].is_apart
         waits = is_apart or self._revives_engines
         facade = partial(
@@ -210,15 +205,13 @@ class RunClusters:
 
     @property
     def _revives_engines(self) -> bool:
-        """True if engines can serve again although all of them died: new ones keep the weights that they load, or a
-        trainer of this process sends theirs while groups are waited for."""
+        """True if engines can serve again although all died: by weights that they load, or that this process sends."""
         return self._plan.fixed_weights
 
     def _answers_at_once(self, settings: WorkerConfig) -> int:
         return answers_at_once(self._plan.most_answers, settings, self.resources.has_gpus)
 
     def _environment(self, settings: WorkerConfig) -> dict[str, str]:
-        """Return the environment variables that the YAML sets for a role's workers."""
         variables = {**self._config.system_envs, **settings.system_envs}
         return (
             variables | {EXTERNAL_LIB: ",".join(self._config.external_lib)} if self._config.external_lib else variables
@@ -286,8 +279,7 @@ STORED_BYTES_PER_TOKEN = 40
 
 
 class RLClusters(RunClusters):
-    """The roles by the names that the step knows them by. `critic` and `reference` are None where the run has none;
-    without a trainer, or without engines, there is no `weight_sync` (`mode`)."""
+    """The roles by the names that the step knows them by; None where the run, or this process (`mode`), has none."""
 
     weight_sync: WeightSync
     _config: AlgorithmConfig
@@ -353,8 +345,7 @@ class RLClusters(RunClusters):
         jobs_per_worker: int,
         placed: Callable[[Any, Sequence[object]], Any],
     ) -> JobPool:
-        """A pool of CPU workers for long jobs that sample on the way: a way to the engines is the last argument of
-        each worker. `placed` as of JobPool."""
+        """A pool of CPU workers for long jobs that sample: a way to the engines is each worker's last argument."""
         from roll.distributed.executor.pools.job_pool import JobPool  # only where environments play
 
         def arguments_of(name: str) -> tuple[Any, ...]:

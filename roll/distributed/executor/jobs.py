@@ -82,7 +82,6 @@ class ScoreSet:
     pieces: tuple[ScorePiece, ...]
 
     def of(self, rows: np.ndarray) -> tuple[ScorePiece, ...]:
-        """The pieces in which some of these rows lie."""
         return tuple(piece for piece in self.pieces if np.isin(piece.rows, rows).any())
 
 
@@ -92,12 +91,9 @@ def join_scores(
     lengths: np.ndarray,
     has_response: np.ndarray,
 ) -> np.ndarray:
-    """Scores of `rows` in this order, flat, from pieces (row ids, lengths, flat values) in any order. Lengths count the
-    entries of each row.
-
-    Rows without a response (padding rows, which only one role has) get 0, of whole numbers -1. ValueError if another
-    row is missing, or if its length differs.
-    """
+    """Scores of `rows` in this order, flat, from pieces (row ids, entries of each row, flat values) in any order. Rows
+    without a response (padding rows, which only one role has) get 0, of whole numbers -1. ValueError if another row is
+    missing, or if its length differs."""
     real = np.flatnonzero(has_response)
     if len(pieces) == 1 and np.array_equal(pieces[0][0], rows) and np.array_equal(pieces[0][1], lengths):
         return pieces[0][2]
@@ -130,10 +126,7 @@ class RowChunk:
 
 
 def spread(shard_lengths: Sequence[np.ndarray], num_workers: int) -> list[list[RowChunk]]:
-    """Pieces for each worker, about equal in tokens, in the order of the shards; a worker may get none.
-
-    As many shards as workers: one each, whole.
-    """
+    """Pieces for each worker, about equal in tokens, in the order of the shards; a worker may get none."""
     if len(shard_lengths) == num_workers:
         return [[RowChunk(i, 0, len(lengths))] for i, lengths in enumerate(shard_lengths)]
     lengths = np.concatenate(shard_lengths)
@@ -171,12 +164,8 @@ def tree_micro_batches(
     at_least: int = 1,
     computed: Callable[[Sequence[np.ndarray]], int] | None = None,
 ) -> list[np.ndarray]:
-    """Micro batches of rows that may share prefixes, by their tokens: `keys[i]` are those of rows[i]. Those that
-    begin alike stand together, and a limit by tokens counts what a micro batch computes; padding there is none.
-    `computed`: how many tokens that is, where it is not each distinct one.
-
-    Example: rows of 5 tokens, four of which all have in common, are 8 tokens: one micro batch of at most 8.
-    """
+    """Micro batches of rows that may share prefixes; `keys[i]` are the tokens of rows[i]. Rows that begin alike stand
+    together, and a limit by tokens counts what is computed: the distinct tokens, or what `computed` says."""
     order, shared = in_order(keys)
     if limits.max_tokens is None:
         cuts = np.arange(limits.num_rows, len(rows), limits.num_rows)
@@ -229,8 +218,7 @@ def _of_units(lengths: np.ndarray, units: np.ndarray, limits: BatchLimits, at_le
 
 
 def without_zero_gradient_rows(chunk: np.ndarray, idle: np.ndarray, lengths: np.ndarray, num_rows: int) -> np.ndarray:
-    """The rows of the chunk that are not idle, in their order; if they are fewer than `num_rows`, the shortest idle
-    ones beside them."""
+    """The rows of the chunk that are not idle; if they are fewer than `num_rows`, with the shortest idle ones."""
     spare = chunk[idle[chunk]]
     missing = max(0, num_rows - (len(chunk) - len(spare)))
     chosen = spare[np.argsort(lengths[spare], kind="stable")[:missing]]

@@ -19,12 +19,10 @@ AT_ONCE = 4  # pictures that are decoded at once
 
 
 class PictureLoader:
-    """Makes the prompts of tasks that show something. Decoded pictures belong to this process: one that is lost with
-    its node is decoded again."""
+    """Makes the prompts of tasks that show something. Decoded pictures belong to this process."""
 
     def __init__(self, model: VisionModel, most_tokens: int | None = None):
-        """`most_tokens`: of a prompt; None: any number. Those whose pictures nobody could measure before are measured
-        here."""
+        """`most_tokens`: of a prompt; None: any number. Pictures that nobody could measure before are measured here."""
         self._model, self._most_tokens = model, most_tokens
         self._free = asyncio.Semaphore(AT_ONCE)
 

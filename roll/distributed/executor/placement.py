@@ -15,10 +15,9 @@ logger = logging.getLogger(__name__)
 
 
 class Occupant(Protocol):
-    """Owner of states on devices: the workers of a role, as a cluster, engines or a pool. It has parts that come
-    and go by themselves: ranks that compute together are one, each engine is one. Its methods begin what they say, for
-    the parts of these numbers; the caller waits. States are whole before the first `offload`, in whatever part each
-    worker has of them."""
+    """Owner of states on devices: the workers of a role. Its parts (ranks that compute together, each engine) come and
+    go by themselves. Its methods begin what they say, for the parts of these numbers; the caller waits. States are
+    whole before the first `offload`."""
 
     @property
     def role(self) -> str: ...
@@ -37,17 +36,14 @@ class Occupant(Protocol):
         """Moves these states to host memory. What the parts are at stands still until they are back."""
         ...
 
-    def load(self, states: frozenset[State], parts: Sequence[int]) -> Calls:
-        """Brings them back."""
-        ...
+    def load(self, states: frozenset[State], parts: Sequence[int]) -> Calls: ...
 
 
 class Tenant(Occupant, Protocol):
     """Works whenever its devices are free."""
 
     def hand_over(self, states: frozenset[State], parts: Sequence[int]) -> Calls:
-        """Moves these states to host memory; parts that stay go on with what these are at. They may be away already,
-        and then have nothing to move."""
+        """Moves these states to host memory, if they are not there; parts that stay go on with what these are at."""
         ...
 
 
@@ -70,13 +66,9 @@ _States = Mapping[_Part, frozenset[State]]
 
 
 class Placement:
-    """Moves states between devices and host memory where device mappings overlap. On disjoint devices it moves nothing.
-
-    States stay where they are until another role needs the room: two turns of the same role in a row move nothing.
+    """Moves states between devices and host memory where device mappings overlap, when another role needs the room.
     Tenants, such as engines whose requests run ahead of training, get their devices back as soon as no claim holds
-    them. If some parts of a tenant (engines) leave their devices and others stay, those that stay take over the work;
-    if all leave, the work waits.
-    """
+    them. Parts of a tenant that stay take over the work; if all leave, it waits."""
 
     def __init__(self, occupants: Sequence[Occupant], background: Sequence[Tenant] = ()):
         self._resident: dict[_Part, frozenset[State]] = {}
@@ -131,15 +123,13 @@ class Placement:
 
     @contextmanager
     def reserved(self, *claims: Claim) -> Iterator[None]:
-        """Keeps tenants off the devices of these claims between the holds inside. So one turn of several holds moves
-        nothing twice."""
+        """Keeps tenants off the devices of these claims between the holds inside."""
         self._reserved.append(frozenset().union(*(part for claim in claims for part in claim.occupant.parts)))
         yield
         self._reserved.pop()
         self._call_back()
 
     def _call_back(self) -> None:
-        """Load the states of tenants onto devices that no claim holds."""
         if self._num_holds:
             return
         busy = frozenset().union(*self._reserved)
@@ -147,7 +137,6 @@ class Placement:
         self._make_room(dict.fromkeys(back, ALL_STATES))
 
     def _make_room(self, wanted: _States) -> None:
-        """Offloads all, then loads all."""
         on_device: defaultdict[int, set[Occupant]] = defaultdict(set)
         for part in wanted:
             for device in part.devices:
@@ -164,7 +153,6 @@ class Placement:
         self._load(missing)
 
     def _shared(self, occupant: Occupant) -> list[_Part]:
-        """The parts of a role that share devices with another."""
         others = frozenset().union(*(part.devices for part in self._resident if part.occupant is not occupant))
         return [part for part in _parts_of(occupant) if part.devices & others]
 
@@ -210,7 +198,6 @@ def _parts_of(occupant: Occupant) -> list[_Part]:
 
 
 def _together(moves: _States) -> dict[tuple[Occupant, frozenset[State]], list[_Part]]:
-    """Group moves that one call can do."""
     by_occupant: defaultdict[tuple[Occupant, frozenset[State]], list[_Part]] = defaultdict(list)
     for part, states in moves.items():
         by_occupant[part.occupant, states].append(part)

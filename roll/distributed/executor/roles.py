@@ -1,5 +1,4 @@
-"""Calls that the driver can make to the workers of each role, in the driver's own terms: handles and metadata, no
-tokens."""
+"""Calls that the driver can make to the workers of each role: handles and metadata, no tokens."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -35,12 +34,10 @@ from roll.types.row_numbers import ROW_STAGES
 
 
 def share(samples: Rows, rows_by_rank: Sequence[np.ndarray]) -> tuple[Shard, ...]:
-    """Puts the rows of each data-parallel rank where the workers can read them."""
     return tuple(Shard(rows, ray.put(samples.select(rows))) for rows in rows_by_rank)
 
 
 def total_of(scores: ScoreSet) -> float:
-    """The sum of all scores of the set."""
     handles: list[Any] = [piece.handle for piece in scores.pieces]
     return float(sum(values.sum(dtype=np.float64) for values in ray.get(handles)))
 
@@ -63,7 +60,6 @@ class ScoreCluster:
         return Claim(self.cluster, frozenset({State.WEIGHTS}))
 
     def start_setup(self) -> Calls:
-        """Loads the models. `finish_setup` takes the replies."""
         return self.cluster.start_all("setup")
 
     def finish_setup(self, replies: Sequence[WorkerInfo]) -> None:
@@ -74,8 +70,7 @@ class ScoreCluster:
         return self.info[0].dp_size
 
     def log_probs(self, samples: RowSet | SampleSet, temperature: float, wanted: np.ndarray | None = None) -> ScoreSet:
-        """Log-probs of the response tokens, without gradient. `wanted`: of which rows, by their number; None: of
-        all."""
+        """Log-probs of the response tokens, without gradient. `wanted`: row numbers; None: all."""
         return self._score("log_probs", samples, temperature, wanted)[0]
 
     def log_probs_and_routes(self, samples: SampleSet, temperature: float) -> tuple[ScoreSet, ScoreSet]:
@@ -94,14 +89,12 @@ class ScoreCluster:
     def teacher_targets(
         self, samples: RowSet | SampleSet, response_lengths: np.ndarray, distillation: Distillation
     ) -> ScoreSet:
-        """Compute a teacher's targets for the response tokens; `response_lengths` has their number in each row, and
-        rows beyond it have none."""
+        """Compute a teacher's targets for the response tokens, of which each row has `response_lengths`."""
         entries = [_reports_of(response_lengths, shard) for shard in samples.shards]
         return self._split("compute_teacher_targets", (distillation, self._limits), samples, entries)[0]
 
     def teacher_head(self, distillation: Distillation) -> object:
-        """A handle on the head that makes distributions of what `teacher_targets` tells, where it tells hidden
-        states."""
+        """A handle on the head that makes distributions of `teacher_targets`, where these are hidden states."""
         return ray.put(self.cluster.call_all("teacher_head", distillation)[0])
 
     def row_scores(self, rows: Rows) -> np.ndarray:
@@ -117,7 +110,6 @@ class ScoreCluster:
         return np.concatenate([of_rank[rank] for rank, span in enumerate(spans) if len(span)])
 
     def take_work(self) -> dict[str, Work]:
-        """Work that the workers got since the last call, by the name of the method."""
         work, self._work = self._work, {}
         return work
 
@@ -197,7 +189,6 @@ class TrainCluster(ScoreCluster):
 
     @property
     def lead_rank(self) -> int:
-        """The rank that drives a weight update."""
         return next(rank for rank, info in enumerate(self.info) if info.exports_weights)
 
     def assemble(

@@ -1,5 +1,4 @@
-"""The rows of a step on their way to the ranks: tokens that are here are put into the object store, of those that are
-there already the ranks put their shards together themselves."""
+"""The rows of a step on their way to the ranks, which put their shards together from what is in the object store."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -105,8 +104,7 @@ ChooseRows = Callable[[int, int, np.random.Generator], np.ndarray]
 
 @dataclass(frozen=True)
 class StepSamples:
-    """One step's rows, sharded for each role that learns from them, and the updates that each makes of them in an
-    epoch."""
+    """One step's rows, sharded for each role that learns from them, and the updates of an epoch."""
 
     policy: SampleSet
     policy_updates: int
@@ -121,10 +119,7 @@ class StepSamples:
 
 def updates_of(planned: int, num_kept: int, num_groups: int) -> int:
     """The updates of an epoch over `num_kept` of `num_groups` groups: in proportion, so that an update has as many
-    samples as it would have without the filter, and at least one.
-
-    Example: 4 planned updates over 16 groups: 16 and 13 kept groups make 4, 8 make 2, 1 makes 1.
-    """
+    samples as without the filter, and at least one."""
     return max(1, math.ceil(planned * num_kept / num_groups))
 
 
@@ -160,14 +155,12 @@ def gathered(
 
 
 def texts_of(rows: Sequence[Trajectory]) -> list[RowTexts]:
-    """Return the texts of each row."""
     stored = stored_among(rows)
     texts = dict(zip(stored, texts_at(list(stored.values())), strict=True))
     return [texts[i] if i in texts else RowTexts(row.response_text, turns=row.turns) for i, row in enumerate(rows)]
 
 
 def texts_at(places: Sequence[Place]) -> list[RowTexts]:
-    """Return the texts of stored rows."""
     texts = _get(place.texts for place in places)
     return [texts[place.texts][place.row] for place in places]
 

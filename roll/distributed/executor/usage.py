@@ -60,8 +60,7 @@ class RoleUsage:
 
 
 class UsageRequest:
-    """Request for the usage of all workers at once: they answer while other work goes on. A worker that is gone, or
-    does not answer, is left out."""
+    """Request for the usage of all workers at once. A worker that is gone, or does not answer, is left out."""
 
     def __init__(self, clusters: Sequence[Cluster], request: TraceOptions):
         self._sent_s = time.perf_counter()
@@ -72,7 +71,6 @@ class UsageRequest:
                 self._pending |= {ref: (cluster, rank) for rank, ref in cluster.ask_usage(request).items()}
 
     def answers(self) -> dict[str, list[WorkerUsage]]:
-        """Usage by role; waits for it."""
         remaining, pending = max(0.0, self._sent_s + _LIMIT_S - time.perf_counter()), list(self._pending)
         with suppress(RayError):
             done, _ = ray.wait(pending, num_returns=len(pending), timeout=remaining) if pending else ([], None)

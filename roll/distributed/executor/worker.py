@@ -116,8 +116,7 @@ class ScoreWorker:
     def compute_teacher_targets(
         self, distillation: Distillation, limits: BatchLimits, chosen: Sequence[np.ndarray], *shards: Rows
     ) -> tuple[Any, ...]:
-        """Compute a teacher's targets for the response tokens of each shard: (SharedWork, float32 [tokens, numbers of
-        each], ...)."""
+        """Compute a teacher's targets, shard by shard: (SharedWork, float32 [tokens, numbers of each], ...)."""
         parts = _parts(chosen, shards)
         if not parts:
             self.strategy.teacher_targets([], distillation)
@@ -256,8 +255,7 @@ class TrainWorker(ScoreWorker):
     def publish_weights(
         self, peers: Peers, plan: SendPlan, bucket_bytes: int, version: int, whole: bool = True
     ) -> SendReport | None:
-        """Sends the weights to all receivers, or unless `whole` those that training changes; collective. Returns
-        something on the plan's lead alone."""
+        """Sends all weights to all receivers, or those that training changes; collective. None but on the lead."""
         options = {"merged": False} if self._sends_adapters else {}  # which only strategies that can send them take
         buckets = self.strategy.export_weights(bucket_bytes, plan.senders, whole, **options)
         versions = self._sender.send(buckets, peers, plan, version, whole)
@@ -268,7 +266,6 @@ class TrainWorker(ScoreWorker):
         super().shutdown()
 
     def _scales(self, rows: Rows, num_updates: int, expert: Rows | None) -> list[LossScale]:
-        """The global counts of every update, in one collective."""
         kinds = [rows] if expert is None else [rows, expert]
         # A rank's rows stand update after update, so row u of the reshape holds the rows of update u.
         per_update = [kind.response_lengths.reshape(num_updates, -1) for kind in kinds]
@@ -279,7 +276,6 @@ class TrainWorker(ScoreWorker):
         return [replace(policy_scale, expert=others[0] if others else None) for policy_scale, *others in counted]
 
     def _shown(self, expert: Rows | None, request: TrainRequest) -> list[list[MicroBatch]]:
-        """The micro batches of an expert's rows in each update."""
         num_updates, limits = request.job.num_updates, request.limits
         if expert is None:
             return [[] for _ in range(num_updates)]
@@ -384,7 +380,6 @@ def _taught(
     flats: Sequence[np.ndarray],
     samples: Rows,
 ) -> TaughtRows:
-    """The rows with what their teacher told of them."""
     pieces = [(piece_rows, lengths, flat) for (_, piece_rows, lengths), flat in zip(kinds, flats, strict=True)]
     counts = samples.response_lengths
     return TaughtRows(**vars(samples), teacher_targets=join_scores(pieces, rows, counts, counts > 0))

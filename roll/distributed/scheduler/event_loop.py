@@ -55,7 +55,6 @@ class EventLoopThread:
             self._meanwhile = None
 
     def close(self) -> None:
-        """Cancels what still runs on the loop and ends the thread."""
         if self.loop.is_running():
             asyncio.run_coroutine_threadsafe(self._cancel_tasks(), self.loop).result(timeout=5)
             self.loop.call_soon_threadsafe(self.loop.stop)

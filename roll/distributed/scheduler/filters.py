@@ -1,9 +1,5 @@
-"""Filters that keep groups worth training on: `query_filter_config` of a domain, as pure functions over a group's
-rewards.
-
-Failed attempts (NaN) are left out of the statistics; a group with fewer than two rewards says nothing about itself and
-is kept.
-"""
+"""Filters that keep groups worth training on, as pure functions over a group's rewards (`query_filter_config`). Failed
+attempts (NaN) are left out; a group with fewer than two rewards is kept."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -29,15 +25,11 @@ def keep_by_mean(group: TrajectoryGroup, threshold_down: float, threshold_up: fl
 
 
 def keep_by_std(group: TrajectoryGroup, std_threshold: float) -> bool:
-    """True if the standard deviation of the rewards (of the sample, n - 1), of any side, is above the threshold.
-
-    Example: rewards 1 1 1 1 are dropped at threshold 0, since a group of equal rewards gives no advantage.
-    """
+    """True if the standard deviation of the rewards (n - 1), of any side, is above the threshold."""
     return any(count < 2 or std > std_threshold for count, _, std in map(_moments, group.by_side))
 
 
 def filter_problems(type_: str, args: Mapping[str, Any], key: str) -> list[str]:
-    """Return the problems of the `filter_args` at YAML path `key`."""
     known = FILTER_ARGS.get(type_)
     if known is None:
         return [f"{key}.type: {type_!r} is not one of {', '.join(FILTER_ARGS)}"]
@@ -92,11 +84,7 @@ def length_bias(
     begun: Sequence[TrajectoryGroup], trained: Sequence[TrajectoryGroup], cut: Sequence[tuple[int, bool]] = ()
 ) -> float | None:
     """Mean length of the trained attempts over that of all that were begun; None without any. An attempt that was cut
-    counts as far as it came, so the truth may be below the figure. `cut`: attempts of groups that were given up, as
-    lengths, and whether each had come to its end.
-
-    Example: answers of 10 and 20 tokens, trained on the first alone: 10 / 15.
-    """
+    counts as far as it came. `cut`: lengths of attempts of groups that were given up, and whether each was whole."""
     trained_lengths = _lengths(trained)[_are_whole(trained)]
     others = [length for length, _ in (*cut, *(attempt for group in begun for attempt in group.surplus))]
     lengths = np.concatenate([_lengths(begun), np.array(others, np.int64)])

@@ -21,8 +21,7 @@ class TaskSource(Protocol):
 
 
 class NumberedTasks:
-    """Task k of the stream, for numbers that rise; an older one again while it is kept; and where the stream has to
-    stand for an older one to come again."""
+    """Task k of the stream, for numbers that rise; an older one again while it is kept."""
 
     def __init__(self, source: TaskSource):
         self._source = source
@@ -43,12 +42,10 @@ class NumberedTasks:
         return self._drawn[number]
 
     def keep_only(self, numbers: Collection[int]) -> None:
-        """Forget all drawn tasks but those of these numbers."""
         self._drawn = {number: self._drawn[number] for number in numbers if number in self._drawn}
 
     def place(self, oldest: int) -> tuple[int, dict[str, Any]]:
-        """(number, state of the source): from there the stream gives `oldest` and what follows. Nobody asks for
-        anything older again."""
+        """(number, state of the source) from which the stream gives `oldest` and what follows."""
         if oldest == self._next:
             self._places = {}
             return oldest, self._source.state_dict()

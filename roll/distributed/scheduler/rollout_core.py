@@ -35,8 +35,7 @@ class ActiveGroup:
 
 
 class ActiveGroups:
-    """Groups that are sampled or finished, in the order of their numbers, and their counts by deadline. Numbers are
-    added in rising order."""
+    """Groups that are sampled or finished, in the (rising) order of their numbers, and their counts by deadline."""
 
     def __init__(self) -> None:
         self.by_deadline: Counter[int] = Counter()  # the finished ones included
@@ -95,14 +94,8 @@ class ActiveGroups:
 
 def can_take(finished: Mapping[int, int], active: Mapping[int, int], step: int, num_groups: int) -> bool:
     """True if `step` may take the oldest `num_groups` finished groups: in the order of their numbers, the i-th of the
-    groups left (from 1) then meets its deadline, since i <= (deadline - step) * num_groups.
-
-    `finished` and `active` (the finished ones included) count groups by deadline. An older group never has a later
-    deadline.
-
-    Example: with 2 groups a step, step 3 may take two finished groups of deadline 4 and leave two of deadline 4 that
-    still run, but not three.
-    """
+    groups left (from 1) then meets its deadline, since i <= (deadline - step) * num_groups. `finished` and `active`
+    (the finished ones included) count groups by deadline; an older group never has a later one."""
     missing, remaining = num_groups, 0
     for deadline in sorted(active):
         taken = min(missing, finished.get(deadline, 0))
@@ -114,13 +107,11 @@ def can_take(finished: Mapping[int, int], active: Mapping[int, int], step: int, 
 
 
 def resumed_deadlines(admitted_at: Sequence[int], step: int, bounds: RolloutBounds) -> list[int]:
-    """The deadlines of groups, oldest first, that were admitted at these versions, where a run goes on with `step`, it
-    may be under other bounds. A deadline that the bounds give and that cannot be met is put off until it can. For a
-    group that is sampled again that is no harm; one that is finished is too old then, see `is_too_old`.
+    """The deadlines of groups, oldest first, that were admitted at these versions, where a run goes on with `step`. One
+    that the bounds give and that cannot be met is put off until it can; a finished group is too old then
+    (`is_too_old`).
 
-    Example: 2 groups a step that may be 1 step old, going on with step 5: three groups of version 4 have the deadlines
-    5, 5 and 6.
-    """
+    Example: 2 groups a step that may be 1 step old, going on with step 5: three groups of version 4 have 5, 5 and 6."""
     return [max(version + bounds.max_staleness, step + i // bounds.num_groups) for i, version in enumerate(admitted_at)]
 
 
@@ -135,13 +126,9 @@ Play = Callable[[int], Coroutine[Any, Any, TrajectoryGroup]]
 
 @dataclass(frozen=True)
 class GroupBacklog:
-    """How many groups a step left: that go on `running`, that are `finished` and wait for a step, that were `cancelled`
-    (finished ones included, whose results are thrown away), and that were `deferred` now or earlier: they start again
-    under their numbers.
-
-    Of those that are given up for what they were doing (not where a step takes the first in the data): the `results`
-    that were there, and of the answers that others had begun, how many tokens each had and whether it was whole
-    (`cut`)."""
+    """How many groups a step left: that go on `running`, that are `finished` and wait, that were `cancelled` (results
+    are thrown away), and that were `deferred`: they start again under their numbers. Of those given up for what they
+    were doing: the `results` that were there, and tokens and wholeness of each other answer (`cut`)."""
 
     running: int = 0
     finished: int = 0
@@ -265,8 +252,7 @@ class RolloutCore:
         self._deferred = [group.number for group in saved[room:]]  # a heap, since it is sorted
 
     async def collect(self, step: int) -> StepGroups:
-        """The groups of this step, by number. The first group that fails, of whichever step, ends it with what it
-        raised."""
+        """The groups of this step, by number. The first group that fails, of whichever step, ends it."""
         self._step = step
         num_groups, is_last = self._bounds.num_groups, self._num_steps is not None and step == self._num_steps - 1
         defers = self._bounds.unfinished == "defer"

@@ -38,11 +38,8 @@ class SchedulerSettings:
 
 
 class RolloutScheduler:
-    """The core on its event loop, with tasks from a source.
-
-    Group g is task g of the data, whatever finishes first, and samples under seeds that hang on g. Not thread safe: one
-    driver thread calls; the groups run on the loop.
-    """
+    """The core on its event loop. Group g is task g of the data, whatever finishes first, and samples under seeds that
+    hang on g. Not thread safe: one driver thread calls; the groups run on the loop."""
 
     state_key = "groups"
 
@@ -121,14 +118,12 @@ class RolloutScheduler:
         return replace(groups, groups=passed, dropped=dropped + late)
 
     def metrics(self) -> dict[str, float]:
-        """Metrics of the engines."""
         return self._metrics()
 
     def saved(self, steps_done: int) -> None:
         """Releases nothing: the checkpoint itself holds what no step took."""
 
     def published(self, version: int) -> None:
-        """The engines now sample from this version."""
         self._loop.run(self._published(version))
 
     def _play(self, number: int) -> Coroutine[Any, Any, TrajectoryGroup]:

@@ -1,5 +1,4 @@
-"""A broadcast group of gloo, or of a platform's backend, beside torch.distributed's own: one sender, and receivers
-that may come and go."""
+"""A broadcast group beside torch.distributed's own: one sender, and receivers that may come and go."""
 
 import threading
 import time
@@ -19,10 +18,7 @@ _SENDER_LOOK_S = 0.5  # between two looks whether its sender is still there
 
 class BroadcastGroup:
     """One sender (rank 0) and its receivers, outside torch.distributed's default group. The constructor returns when
-    all are in. StrategyError on a receiver if the sender does not wait for them any more (`give_up`), or is gone.
-
-    The sender opens the store first (`open_store`), so that the port in the spec is its own from the start.
-    """
+    all are in. StrategyError on a receiver if the sender is gone or does not wait any more (`give_up`)."""
 
     def __init__(
         self, spec: GroupSpec, rank: int, device: torch.device, store: TCPStore | None = None, timeout_s: float = 300
@@ -44,14 +40,13 @@ class BroadcastGroup:
 
     @staticmethod
     def give_up(spec: GroupSpec, timeout_s: float = 300) -> None:
-        """The sender's word that nobody need wait in this group, or for it, any more. By a connection of its own: a
-        call that waits holds the store's."""
+        """The sender's word that nobody need wait any more, by a connection of its own: a call that waits holds the
+        store's."""
         store = TCPStore(spec.host, spec.port, timeout=timedelta(seconds=timeout_s), wait_for_workers=False)
         store.set(_timed_out(spec), "")
 
     def _wait_for_all(self, timeout_s: float) -> None:
-        """The backend, too, would wait for a member that is missing, but until the time limit, whatever the sender
-        has found out meanwhile."""
+        """Waits until all are in, or the sender gives up; the backend would wait until the time limit."""
         members, deadline = f"{self.spec.name} members", time.monotonic() + timeout_s
         try:
             present = self._store.add(members, 1)

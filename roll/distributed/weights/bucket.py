@@ -1,8 +1,5 @@
-"""Weights on their way from a trainer to an engine: buckets, and the places a receiver may read one from.
-
-A bucket is a list of (Hugging Face name, full tensor). In transit it is one flat run of bytes plus the index that says
-which tensor lies where; the index is small and travels with the call, the bytes travel by the route.
-"""
+"""Weights on their way from a trainer to an engine. A bucket is a list of (Hugging Face name, full tensor); in transit,
+one flat run of bytes, and an index that says which tensor lies where, which travels with the call."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -39,8 +36,7 @@ class BucketIndex:
 
 @dataclass(frozen=True)
 class MemoryBucket:
-    """Read the bytes from a shared-memory segment of this host
-    (`roll.distributed.weights.transport.SharedSegment`)."""
+    """Read the bytes from a shared-memory segment of this host."""
 
     index: BucketIndex
     segment: str
@@ -73,8 +69,7 @@ class FileBucket:
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """A broadcast group of its own, outside torch.distributed's default group: one sender (rank 0) and all its
-    receivers."""
+    """A broadcast group of its own: one sender (rank 0) and all its receivers."""
 
     name: str
     host: str
@@ -216,12 +211,8 @@ _MODULE_OF_ITS_OWN = re.compile(r"(o_proj|down_proj|[^.]*norm)\.[^.]+")
 
 
 def with_partners(names: Iterable[str], changed: Collection[str]) -> set[str]:
-    """The `names` (Hugging Face's) that changed, and those that an engine may fuse with one of them. Engines fuse q, k
-    and v, gate and up, and a layer's experts; a fused weight can only be rebuilt from all its parts.
-
-    Example: model.layers.0.self_attn.q_proj.weight brings the biases and matrices of k_proj and v_proj along, but
-    neither o_proj nor another layer.
-    """
+    """The `names` (Hugging Face's) that changed, and those that an engine may fuse with one of them (q, k and v; gate
+    and up; a layer's experts): a fused weight can only be rebuilt from all its parts."""
     groups = {_group(name) for name in changed}
     return {name for name in names if _group(name) in groups}
 

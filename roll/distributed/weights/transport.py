@@ -1,9 +1,6 @@
-"""How weight buckets travel between processes: shared memory, CUDA IPC, broadcast groups, files.
-
-Senders use `SharedSegment`, `cuda_ipc_bucket`, `write_file_bucket` and `BroadcastGroup` (a file of its own); each
-process that reads weights has one `WeightReceiver`. Nothing here is pickled: raw bytes travel, and the index of
-`roll.distributed.weights.bucket`.
-"""
+"""How weight buckets travel between processes: shared memory, CUDA IPC, broadcast groups, files. Each process that
+reads has one `WeightReceiver`. Nothing is pickled: raw bytes travel, and the index of
+`roll.distributed.weights.bucket`."""
 
 from __future__ import annotations
 
@@ -39,8 +36,7 @@ _SEGMENTS_KEPT = 2  # a double-buffered sender alternates between two
 
 
 class SharedSegment:
-    """Shared memory of this host as a flat uint8 tensor. The creator unlinks; who has it open keeps it until
-    `close`."""
+    """Shared memory of this host as a flat uint8 tensor, which the creator unlinks."""
 
     def __init__(self, name: str, path: Path, file_descriptor: int, num_bytes: int):
         self.name = name
@@ -185,8 +181,7 @@ class WeightReceiver:
                 yield from self.read(source.places[self._rank])
 
     def rest(self) -> None:
-        """Frees the received bucket after the last one of an update: GPU memory is left to other roles until the
-        next."""
+        """Frees the received bucket after the last one of an update."""
         platform = platform_of(self._received.device)
         if platform.is_accelerator:
             self._received = torch.empty(0, dtype=torch.uint8, device=self._device)

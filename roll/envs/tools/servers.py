@@ -206,7 +206,7 @@ class ToolServer:
         return f"{text} ({said})" if said else text
 
     def text(self, text: str) -> str:
-        """What is said of the server, without its secrets."""
+        """Words for the server, without its secrets."""
         config = self.config
         what = config.command if config.url is None else config.url
         secrets = [*config.headers.values(), *config.env.values()]

@@ -180,7 +180,7 @@ def why_not_reached(address: Address) -> str | None:
 
 
 def method_of(config: RewardConfig) -> tuple[JudgePrompt, VerdictReader]:
-    """What the judge of a domain is asked, and how its replies are read. Raises ValueError, or OSError, for a prompt or
+    """Prompt of the judge of a domain, and how its replies are read. Raises ValueError, or OSError, for a prompt or
     a pattern that is none."""
     named = prompt_named(config.judge_prompt)
     form = config.judge_verdict or ("pattern" if config.judge_verdict_pattern is not None else named.verdict)

@@ -34,8 +34,8 @@ _MOST_MESSAGES = 40  # of a turn
 
 
 def distributions(groups: Sequence[TrajectoryGroup]) -> dict[str, Any]:
-    """Distributions as JSON values: `rewards` and `response_lengths` of the attempts that did not fail, `num_attempts`,
-    and `failures`, the most frequent causes with their counts and the task that failed for it first."""
+    """`rewards` and `response_lengths` of attempts that did not fail, `num_attempts`, and the most frequent
+    `failures`."""
     rewards = np.concatenate([side.rewards for group in groups for side in group.by_side])
     lengths = np.concatenate([group.response_lengths for group in groups])
     there = ~np.isnan(np.concatenate([group.rewards for group in groups]))
@@ -55,10 +55,7 @@ def distributions(groups: Sequence[TrajectoryGroup]) -> dict[str, Any]:
 
 
 def spread_of(values: np.ndarray) -> dict[str, list[float]] | None:
-    """`quantiles` (QUANTILES) and a histogram of 20 bins between the smallest and the largest; None without values.
-
-    Example: of 0, 0, 0 and 1 the counts are [3, 0, ..., 0, 1] and the edges 0, .05, ..., 1.
-    """
+    """`quantiles` (QUANTILES) and a histogram of 20 bins between the smallest and the largest; None without values."""
     if not len(values):
         return None
     counts, edges = np.histogram(values, bins=_NUM_BINS)
@@ -176,13 +173,9 @@ class RecordLimits:
 
 
 class RolloutRecorder:
-    """Writes `<directory>/step_000012.txt` and `.jsonl` (validation: `step_000012.val.*`) for the steps it is given.
-
-    The step is that of metrics and checkpoints: steps done, so 12 holds what the twelfth step sampled, and what the
-    validation after it answered. A step that is recorded again after a resume is written again. A disk that fails ends
-    the recording, not the run; what a reward says beside its score and cannot be written is left out, and that is said
-    once.
-    """
+    """Writes `<directory>/step_000012.txt` and `.jsonl` (validation: `step_000012.val.*`), where 12 steps are done, as
+    in metrics and checkpoints. A step that is recorded again after a resume is written again. A disk that fails ends
+    the recording, not the run; an extra that cannot be written is left out, and that is said once."""
 
     def __init__(self, directory: Path | str, limits: RecordLimits | None = None):
         self.directory = Path(directory)
@@ -200,10 +193,8 @@ class RolloutRecorder:
     def record(
         self, step: int, records: Sequence[RolloutRecord], kind: str = "train", num_groups: int | None = None
     ) -> Path | None:
-        """Writes a choice of the records, whole groups spread over the domains; `num_groups` there were, if these are
-        a choice already. Returns the text file.
-
-        None where there is nothing to write, or nothing can be written any more."""
+        """Writes a choice of the records, whole groups spread over the domains; `num_groups` there were, if these are a
+        choice already. Returns the text file, None where nothing is written."""
         if not records or not self._working:
             return None
         groups = choose_groups(records, self.limits.of_kind(kind))
@@ -261,8 +252,7 @@ def _stem(step: int, kind: str) -> str:
 
 
 def _sizes_by_age(directory: Path) -> dict[Path, int]:
-    """File sizes, oldest file first. Age is the time of writing, since a restarted run may find later steps of another
-    run."""
+    """File sizes, the file that was written first first."""
     stats = {path: path.stat() for path in directory.glob("step_*")}
     return {path: stats[path].st_size for path in sorted(stats, key=lambda path: (stats[path].st_mtime_ns, path.name))}
 
@@ -299,11 +289,7 @@ def _picture_row(picture: Picture, stem: str, files: dict[str, bytes]) -> dict[s
 
 
 def choose_groups(records: Iterable[RolloutRecord], limits: RecordLimits) -> list[list[RolloutRecord]]:
-    """Chooses at most num_groups groups in their order, domains taking turns. Long texts are cut, and extra is in
-    JSON's types.
-
-    Example: groups 0 and 1 of `math`, 2 of `code`, num_groups 2 -> groups 0 and 2.
-    """
+    """Chooses at most num_groups groups in their order, domains taking turns. Long texts are cut."""
     by_group: dict[str | int, list[RolloutRecord]] = {}
     for record in records:
         by_group.setdefault(record.group_id, []).append(record)

@@ -25,10 +25,7 @@ from roll.utils.timing import Timer
 
 
 def tracked_samples(records: Sequence[RolloutRecord], limits: RecordLimits, count: int) -> list[TrackedSample]:
-    """Chooses up to `count` records, one of each group in turn, with long texts cut.
-
-    Example: groups a and b of 3 attempts each, count 3 -> the first of a, the first of b, the second of a.
-    """
+    """Chooses up to `count` records, one of each group in turn, with long texts cut."""
     in_turn = chain.from_iterable(zip_longest(*choose_groups(records, limits)))
     return [
         TrackedSample(

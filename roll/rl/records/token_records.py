@@ -24,8 +24,7 @@ T = TypeVar("T")
 
 
 class Once(Generic[T]):
-    """Makes the call when it is called first, and gives the same result ever after. What the call needs is let go of
-    with it."""
+    """Makes the call when it is called first, lets go of what it needs, and gives the same result ever after."""
 
     def __init__(self, call: Callable[[], T]):
         self._call: Callable[[], T] | None = call
@@ -152,8 +151,7 @@ COLUMNS = {
 
 
 class LoggingBoard:
-    """Writes `step_000012.jsonl` for the rows that the twelfth step trained on. A disk that fails ends the records, not
-    the run."""
+    """Writes `step_000012.jsonl` for the rows that the twelfth step trained on, until the disk fails."""
 
     def __init__(self, directory: Path, tokenizer: PreTrainedTokenizerBase):
         self._directory, self._tokenizer = directory, tokenizer

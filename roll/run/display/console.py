@@ -44,8 +44,7 @@ def open_terminal() -> Console | None:
 
 
 class LastingStream:
-    """A stream to a terminal that may be closed (SIGHUP) while the run finishes its step: then what is written is
-    lost, and nothing fails."""
+    """A stream to a terminal that may be closed (SIGHUP): then what is written is lost, and nothing fails."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -79,8 +78,7 @@ def terminal_handler(terminal: Console) -> logging.Handler:
 
 
 def make_display(terminal: Console | None, columns: Sequence[Column], max_steps: int | None = None) -> "Display":
-    """The display for this terminal, or the plain one for None. `max_steps`: of the run, where that is known before its
-    rows are counted."""
+    """The display for this terminal, or the plain one for None. `max_steps`: where it is known already."""
     return TerminalDisplay(terminal, columns, max_steps) if terminal else PlainDisplay(columns)
 
 
@@ -245,10 +243,8 @@ def plain_line(step: int, max_steps: int, metrics: Mapping[str, float], columns:
 
 
 def time_split(metrics: Mapping[str, float]) -> list[str]:
-    """The top-level phases of a step in seconds and share, longest first.
-
-    Example: ["rollout 0.43 s 47%", "train_actor 0.30 s 33%"]
-    """
+    """The top-level phases of a step in seconds and share, longest first: ["rollout 0.43 s 47%", "train_actor 0.30 s
+    33%"]."""
     phases = phase_seconds(metrics)
     total = sum(phases.values())
     longest = sorted(phases.items(), key=lambda item: -item[1])

@@ -70,7 +70,6 @@ _VALIDATION = ("start", "end", "best", "best_step")
 
 
 def summarise(rows: Rows, view: View) -> RunSummary:
-    """The summary of the rows of a run."""
     training = series(rows, view.training.metric)
     validation = series(rows, view.validation.metric)
     seconds: dict[str, float] = {}

@@ -1,5 +1,4 @@
-"""Digests of what each step trained on, in `digests.jsonl` beside the metrics. `roll bisect` compares those of two
-runs."""
+"""Digests of what each step trained on, in `digests.jsonl` beside the metrics, for `roll bisect`."""
 
 from __future__ import annotations
 

@@ -29,13 +29,9 @@ FORK_FILE = "fork.yaml"
 
 
 class RunStart(BaseModel):
-    """One process of the run, with times in ISO 8601, UTC.
-
-    - `ended`, `exit_code`: None while it goes on, and for ever where it was killed
-    - `cause`: why it failed
-    - `host`, `machine`: the driver's machine by name, and in words ("16 cores, 128 GiB, 8 x NVIDIA H100")
-    - `commit`: of the checkout that roll ran from, with -dirty where files differ from it; empty without a checkout
-    """
+    """One process of the run, with times in ISO 8601, UTC. `ended` and `exit_code` are None while it goes on, and for
+    ever where it was killed; `cause`: why it failed; `host`, `machine`: the driver's, by name and in words; `commit`:
+    of roll's checkout, with -dirty where files differ from it."""
 
     model_config = ConfigDict(frozen=True)
 

@@ -74,7 +74,6 @@ class Forecast:
         return "" if self.steps else " a step"
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines of the plan."""
         yield f"Time     {self.line}"
         yield f"         from: {self.source} (docs/forecast.md)"
         if self.hint:
@@ -84,7 +83,6 @@ class Forecast:
             yield f"Cost     ~{cost}{self._each} (gpu_hour_cost: {self.hour_cost:g})"
 
     def warnings(self) -> Iterator[str]:
-        """Yield what the last lines of a plan say of a run that takes very long."""
         if self.step_s > _HOUR:
             yield f"A step takes about {about(self.step_s)} on {self.machine}. `roll fit` searches a faster layout."
         if self.run_s > _WEEK:
@@ -122,7 +120,6 @@ class Scorecard:
         self._steps: list[Mapping[str, float]] = []
 
     def add(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Takes a step, and returns its metrics."""
         seconds = _seconds(metrics)
         if self.forecast is None or not seconds:
             return {}
@@ -170,10 +167,8 @@ def _seconds(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def comparison(directory: Path) -> tuple[float, str] | None:
-    """Measured step / forecast of a finished run, and a sentence about it; None where it has no card.
-
-    Example: (2.1, "a step took 2.1 x the forecast of 4.4 s +-30 %: rollout 3.0 x")
-    """
+    """Measured step / forecast of a finished run, and a sentence about it, such as "a step took 2.1 x the forecast of
+    4.4 s +-30 %: rollout 3.0 x"; None where it has no card."""
     try:
         card: dict[str, Any] = json.loads((directory / FILE).read_text(encoding="utf-8"))
         expected, measured, ratio = card["forecast"], card["measured"], float(card["ratio"])

@@ -53,8 +53,7 @@ def write_state(directory: Path, state: DriverState) -> Path:
 
 
 def read_state(directory: Path) -> DriverState:
-    """Read the state that write_state wrote; tuples have become lists and number keys texts, as JSON has it. Raises
-    ConfigError if it is missing or damaged."""
+    """Read the state that write_state wrote, in JSON's types. Raises ConfigError if it is missing or damaged."""
     try:
         return DriverState.model_validate(read_object(directory / _STATE))
     except FileNotFoundError:
@@ -131,9 +130,8 @@ class CheckpointStore:
 
     def resolve(self, resume_from_checkpoint: bool | str, cleans: bool = True) -> Checkpoint | None:
         """The checkpoint to resume from: True the newest that is undamaged, if there is any, a path that one, False
-        none. `cleans`: of what killed runs left; not where the run that writes here may be on another machine.
-
-        Raises ConfigError when the path is no complete checkpoint or damaged, and when all there are are damaged."""
+        none. `cleans`: of what killed runs left; not where the run that writes here may be elsewhere. Raises
+        ConfigError when the path is no complete checkpoint or damaged, and when all there are are damaged."""
         if cleans:
             self.clean()
         if isinstance(resume_from_checkpoint, str):
@@ -223,7 +221,6 @@ class CheckpointStore:
             raise ConfigError(f"the checkpoints in {self.directory} cannot be listed: {error.strerror}") from error
 
     def newest_first(self) -> list[Path]:
-        """Return the complete checkpoints, the newest first."""
         complete = []
         for path in self._entries():
             if _STEP.fullmatch(path.name):

@@ -65,8 +65,7 @@ def write_manifest(directory: Path, step: int, order: int) -> None:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest of a checkpoint whose files are all there, in their sizes. Raises ConfigError saying what is
-    missing or damaged."""
+    """The manifest of a checkpoint whose files are all there, in their sizes. Raises ConfigError."""
     try:
         value = read_object(directory / _MANIFEST)
         digest = value.pop(_OWN_DIGEST, None)

@@ -29,10 +29,8 @@ def read_model_config(args: ModelArgs) -> tuple[Mapping[str, Any] | None, str]:
 
 
 def num_parameters(args: ModelArgs, head: Head = "lm") -> float | None:
-    """Parameters of a model: exact by its config.json, or what its name says; None if neither tells.
-
-    Example: Qwen/Qwen2.5-7B, of which this machine has no files, has 7e9.
-    """
+    """Parameters of a model: exact by its config.json, or what its name says (Qwen2.5-7B: 7e9); None if neither
+    tells."""
     model, _ = read_model_config(args)
     if model is not None:
         model_shape: Any = resolve("roll.configs.memory.model_shape:model_shape")  # by path: no part of the kernel

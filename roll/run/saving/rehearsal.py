@@ -9,8 +9,7 @@ from roll.errors import ConfigError, describe
 
 
 def rehearse_saving(config: RunConfig) -> None:
-    """Writes what a saved model holds beside its weights, and removes it. Raises ConfigError for what cannot be
-    written: by then no engine has started."""
+    """Writes and removes what a saved model holds beside its weights. ConfigError for what cannot be written."""
     from roll.models.copied_files import copy_start_files
     from roll.models.hub import local_model
     from roll.models.loading import model_config

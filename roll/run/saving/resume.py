@@ -32,13 +32,8 @@ TRAINER = "<trainer>"
 
 @dataclass(frozen=True)
 class Rule:
-    """The effect of changing a key between a run and its resumption. `pattern` matches keys; `<trainer>` in it stands
-    for each role that learns.
-
-    - `applied`: the new value holds from now on, and the difference is reported
-    - `refused`: the run does not start
-    - `free`: nothing learned depends on the key, and nothing is reported
-    """
+    """The effect of changing a key (`pattern`; `<trainer>`: each role that learns) between a run and its resumption:
+    the new value is `applied` and reported, the start `refused`, or nothing learned depends on it and it is `free`."""
 
     pattern: str
     effect: Effect
@@ -146,8 +141,8 @@ RULES = (
 
 
 def differences(then: Mapping[str, Any], now: RunConfig) -> list[Difference]:
-    """Settings of a saved configuration (JSON values) that `now` has otherwise. Keys that do nothing, and keys that one
-    of the two does not know, are left out."""
+    """Settings of a saved configuration (JSON values) that `now` has otherwise, where both know them and they do
+    something."""
     dumped = redact(now.model_dump(mode="json"))
     trainers = [name for name, role in now.roles.items() if role.learns]
     return [
@@ -259,7 +254,6 @@ def model_sizes(worker: WorkerConfig) -> dict[str, Any]:
 
 
 def state_of_roles(config: RunConfig, plan: RunPlan) -> dict[str, Any]:
-    """Return the parts of a RunState that describe the roles."""
     return {
         "updates_per_step": {role: train.updates_per_step for role, train in plan.trains.items()},
         "models": {role: model_sizes(worker) for role, worker in config.learning_roles.items()},
@@ -297,8 +291,7 @@ def _refusals(
 
 
 def check_resume(checkpoint: Checkpoint, config: RunConfig, plan: RunPlan, kind: type[S]) -> tuple[S, frozenset[str]]:
-    """The saved state, and the keys whose new values hold from now on, each of which is told. Raises ConfigError with
-    everything that stands against going on."""
+    """The saved state, and the keys whose new values hold from now on. ConfigError with everything against it."""
     state = _state(checkpoint, kind)
     changes = differences(checkpoint.state.config, config)
     if problems := _refusals(checkpoint, config, plan, state, changes):
@@ -346,8 +339,7 @@ def _at(tree: Any, *keys: str) -> Any:
 
 
 def data_place(source: DataPlace, state: Mapping[str, Any], path: Path) -> None:
-    """Sets it to where the checkpoint was. Raises ConfigError if the data are others, or another kind of
-    data."""
+    """Sets it to where the checkpoint was. Raises ConfigError if the data are others."""
     try:
         source.load_state_dict(state)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

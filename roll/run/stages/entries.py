@@ -57,8 +57,7 @@ class Entry:
 
 
 def read_entries(tree: Mapping[str, Any], overrides: Sequence[str]) -> list[Entry]:
-    """The entries of a raw tree. Raises ConfigError with everything that is wrong with them, and with overrides of the
-    whole YAML that would change nothing."""
+    """The entries of a raw tree. Raises ConfigError with everything that is wrong with them."""
     written = tree[STAGES]
     if not isinstance(written, list) or not written:
         raise ConfigError(
@@ -123,13 +122,11 @@ PLACES = (
     "rollout_dump_dir",
     "save_logging_board_dir",
 )
-"""Keys of folders that a run writes beside its output_dir: where the whole YAML says so, each stage has a folder of its
-own there."""
+"""Keys of folders beside the output_dir: where the whole YAML says so, each stage has its own there."""
 
 
 def stage_tree(raw: RawTree, entry: Entry) -> RawTree:
-    """The YAML with the changes of one stage. Sections are changed key by key, lists as a whole; null takes a key
-    away."""
+    """The YAML with the changes of a stage: sections key by key, lists as a whole; null takes a key away."""
     tree = copy.deepcopy({key: value for key, value in raw.tree.items() if key != STAGES})
     _change(tree, tree, entry.changes, "")
     kind = kind_of_algorithm(entry.changes.get(ALGORITHM))

@@ -27,14 +27,12 @@ class StageModel:
 
 
 def model_key(cls: type[RunConfig]) -> str | None:
-    """The `key` of a Giver, by the roles that learn in a kind of run. What it saves as hf_model is the policy where it
-    has one."""
+    """The `key` of a Giver, by the roles that learn: the policy where there is one."""
     heads = {role.head for role in cls.role_table.values() if role.learns}
     return next((key for head, key in _KEY_OF_HEAD.items() if head in heads), None)
 
 
 def origin(config: RunConfig) -> str:
-    """The model that what a stage saves started from."""
     learners = {config.roles[name].head: worker for name, worker in config.learning_roles.items()}
     worker = next((learners[head] for head in (*_KEY_OF_HEAD, *learners) if head in learners), None)
     return (worker.model_args.model_name_or_path if worker is not None else None) or ""
@@ -92,8 +90,7 @@ def _wrong(config: RunConfig, role: str, named: str, earlier: Sequence[StageMode
 
 
 def with_models(settings: Mapping[str, Any], models: Mapping[str, str], entry: Entry) -> dict[str, Any]:
-    """The resolved tree of a stage with these models, by role, which hold the adapters that an earlier stage began
-    with."""
+    """The resolved tree of a stage with these models, by role, and the adapters of an earlier stage."""
     tree: dict[str, Any] = copy.deepcopy(dict(settings))
     for role, path in models.items():
         _section(tree, role, MODEL)[MODEL.split(".")[1]] = path

@@ -25,10 +25,7 @@ from roll.run.start.load import Loaded, check
 
 
 class StageProblems:
-    """Findings of several stages. What all of them have is the YAML's own, and said without a place.
-
-    Example: "stages[2] (rl): rollout_batch_size: ..."
-    """
+    """Findings of several stages, each with its stage, unless all of them have it."""
 
     def __init__(self, num_stages: int):
         self._num_stages = num_stages
@@ -36,7 +33,6 @@ class StageProblems:
 
     @contextmanager
     def about(self, entry: Entry) -> Iterator[None]:
-        """Keeps what is raised inside as findings on this stage."""
         try:
             yield
         except ConfigError as error:
@@ -99,7 +95,6 @@ class Stage:
         return check(self.spec, replace(self.composed, settings=settings))
 
     def lines(self, num_stages: int) -> Iterator[str]:
-        """Yield the lines about the stage that come before its plan."""
         yield f"Stage {self.entry.number} of {num_stages}: {self.name}, a run of the kind {self.spec.name}"
         for name in sorted(self.givers):
             if roles := [role for role in self.loaded.config.model_roles if self.models.get(role) == name]:
@@ -109,8 +104,8 @@ class Stage:
 
 
 def plan_stages(raw: RawTree, overrides: Sequence[str], script: str | None) -> list[Stage]:
-    """The stages of a YAML. `script`: the kind of run of those that name none. Raises ConfigError with every problem of
-    every stage, and its place."""
+    """The stages of a YAML. `script`: the kind of those that name none. ConfigError with every problem of every
+    stage."""
     entries = read_entries(raw.tree, overrides)
     problems = StageProblems(len(entries))
     kinds: list[tuple[Entry, RawTree, PipelineSpec]] = []

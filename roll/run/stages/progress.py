@@ -46,7 +46,6 @@ def progress_of(stage: Stage) -> Progress | None:
 
 
 def progress_lines(state: Progress | None) -> Iterator[str]:
-    """Yield the lines about a stage that has begun."""
     if state is None:
         return
     steps = counted(state.steps_done, "step")
@@ -56,7 +55,6 @@ def progress_lines(state: Progress | None) -> Iterator[str]:
 
 
 def progress_problems(stages: Sequence[Stage], states: Sequence[Progress | None]) -> Iterator[str]:
-    """Yield reasons why the stages cannot continue from their checkpoints."""
     place = Path(stages[0].loaded.config.output_dir).parent
     there = [stage for stage, known in zip(stages, states, strict=True) if known is not None]
     if there and stages[0].afresh:

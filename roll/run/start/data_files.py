@@ -115,8 +115,7 @@ def made_rows(places: Mapping[str, DataArgs]) -> Iterator[str]:
 
 
 def _first_medium(source: DataSource, args: DataArgs, at: str, sees: bool) -> str | None:
-    """Return the problem of the first of a file's first rows that shows pictures, video or sound, or of those that a
-    model that sees is not shown."""
+    """Return the problem of the first rows of a file that show media, or what a model that sees is not shown."""
     if not _is_read_by_row(source):
         return None
     from roll.datasets.media import shown_in
@@ -142,8 +141,7 @@ def _is_empty(source: DataSource) -> bool:
 
 
 def missing_rows(places: Mapping[str, DataArgs], global_template: str | None, sees: bool = False) -> Iterator[Problem]:
-    """Yield what is missing on this machine for runs on rows: their files, and the templates in use. `sees`: the model
-    sees pictures."""
+    """Yield what is missing here for runs on rows: files and templates. `sees`: the model sees pictures."""
     yield from missing_data_files(places, sees)
     yield from unknown_templates(
         {f"{at}.template": args.template for at, args in places.items()}

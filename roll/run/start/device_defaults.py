@@ -149,8 +149,7 @@ def _named_devices(config: RunConfig) -> set[int]:
 
 
 def _fitting(config: RunConfig, user_keys: KeysInYaml, name: str, worker: WorkerConfig, count: int) -> int:
-    """The most of so many devices that the role can share its work over. Where its samples split over none, those that
-    its model can; 0 if there are none."""
+    """The most of so many devices that the role can share its work over, or else that its model can; 0 for none."""
     samples = None
     if isinstance(config, AlgorithmConfig) and config.roles[name].learns and "rollout_batch_size" in user_keys:
         samples = config.num_groups * config.group_size if config.update_rounding == "whole" else None

@@ -1,5 +1,4 @@
-"""The first rows through tokenizer and chat template, under the limits of the run and in its own words, before it
-starts. It takes the tokenizer's files alone, and neither transformers nor torch."""
+"""The first rows through tokenizer and chat template, under the run's limits, without transformers or torch."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ _LOADERS = logging.getLogger("roll.datasets")
 
 
 def learners_tokenizer(config: RunConfig) -> PreTrainedTokenizerBase | None:
-    """The tokenizer of what is trained, or else of what is sampled; None if this machine has no tokenizer.json of it,
-    and where a run says what is wrong with its files."""
+    """The tokenizer of what is trained, or else sampled; None if this machine has no usable tokenizer.json of it."""
     worker = next(iter((config.learning_roles or config.model_roles).values()), None)
     if worker is None or worker.model_args.is_on_modelscope:
         return None

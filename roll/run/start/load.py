@@ -82,10 +82,8 @@ def load(spec: PipelineSpec, directory: Path, name: str, overrides: Sequence[str
 
 
 def with_gguf_folders(tree: Mapping[str, Any], section: str = "") -> dict[str, Any]:
-    """Return the settings with a folder in place of each GGUF file that is named as a model or a tokenizer.
-
-    Raises ConfigError, with the whole key, for a file that is missing or cannot be read as a model.
-    """
+    """Return the settings with a folder in place of each GGUF file that is named as a model or a tokenizer. Raises
+    ConfigError for a file that is missing or cannot be read as a model."""
     return {key: _with_folder(f"{section}{key}", value) for key, value in tree.items()}
 
 

@@ -59,10 +59,8 @@ def smallest_gpu_bytes() -> float | None:
 
 
 def num_visible_gpus(visible: str | None) -> int:
-    """GPUs that a process sees whose CUDA_VISIBLE_DEVICES is `visible` (None: not set); 0 where there is no nvidia-smi.
-
-    Example: on a machine of 8, "2,3" is 2 GPUs, "" and "-1" are none.
-    """
+    """GPUs that a process sees whose CUDA_VISIBLE_DEVICES is `visible` (None: not set); 0 where there is no
+    nvidia-smi."""
     return num_shown(visible, len(_sizes()))
 
 

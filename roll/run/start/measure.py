@@ -186,8 +186,7 @@ _meter: _Meter  # of the pass that is under way
 
 
 def use_stand_ins() -> None:
-    """Puts what notes its inputs in the places of attention, of caches, and of the kernels of recurrences, in models
-    that are imported later."""
+    """Puts stand-ins in the places of attention, caches and kernels of recurrences, in models imported later."""
 
     def attention(_: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *__: Any, **___: Any) -> Any:
         return _meter.attend(query, key, value), None

@@ -15,7 +15,6 @@ from roll.run.start.machine import lacks_gpus
 
 
 def model_warnings(choice: Choice, model: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what may go wrong between a role and its model."""
     if Feature.TRANSFORMERS_MODEL in spec_of(choice.worker.strategy_name).supports:
         yield from filter(None, (untried_warning(choice, model), cap_warning(choice, model)))
 
@@ -23,7 +22,6 @@ def model_warnings(choice: Choice, model: Mapping[str, Any]) -> Iterator[str]:
 def model_problems(
     config: RunConfig, choice: Choice, model: Mapping[str, Any], features: Sequence[FeaturePlugin]
 ) -> Iterator[Problem]:
-    """Yield what keeps a role from working with its model."""
     worker, spec = choice.worker, spec_of(choice.worker.strategy_name)
     runs_transformers = Feature.TRANSFORMERS_MODEL in spec.supports
     if spec.model_problems:
@@ -82,8 +80,7 @@ def _sequence_head_problems(choice: Choice, model: Mapping[str, Any]) -> Iterato
 
 
 def _num_labels(kinds: Sequence[object], model: Mapping[str, Any]) -> int:
-    """Number of labels of a saved sequence-classification model; 0 for others. If config.json gives none, transformers
-    uses 2."""
+    """Number of labels of a saved sequence-classification model (transformers' default: 2); 0 for others."""
     labels = model.get("id2label")
     if not any("SequenceClassification" in str(kind) for kind in kinds):
         return 0

@@ -61,8 +61,7 @@ def choices(config: RunConfig) -> list[Choice]:
 
 
 def role_strategy_problems(config: RunConfig) -> list[Problem]:
-    """Return problems with the choice and the settings of every role's strategy, and with the run's features, on any
-    machine."""
+    """Return problems of every role's strategy and of the run's features, on any machine."""
     features = active(config)
     problems = [problem for feature in features for problem in feature.problems(config)]
     for choice in choices(config):

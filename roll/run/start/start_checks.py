@@ -40,7 +40,6 @@ def folder_problems(config: RunConfig) -> Iterator[Problem]:
 
 
 def _held(config: RunConfig) -> str | None:
-    """Describe what is already in the output directory, in a few words."""
     try:
         saved = sorted(path.name for path in config.checkpoint_dir.glob("step_*") if path.is_dir())
     except OSError:
@@ -80,8 +79,7 @@ class StartOptions:
 
 @dataclass(frozen=True)
 class Foreseen:
-    """`stops`: what would end a start with what is here. `lines`: what else there is to say, what was not checked
-    included."""
+    """`stops`: what would end a start with what is here. `lines`: what else there is to say."""
 
     stops: list[str]
     lines: list[str]
@@ -89,10 +87,9 @@ class Foreseen:
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """`problems`: what cannot fit in the memory that the configuration names. `machine_problems`: in that of this
-    machine's GPUs, where it names none. `room_problems`: on the disk of its checkpoints, if there are more to come.
-    `knows_gpus`: there is something to hold the figures against. `facts`: `RoleFacts` of the roles whose model is
-    known."""
+    """`problems`: what cannot fit in the memory that the configuration names; `machine_problems`: in this machine's
+    GPUs, where it names none; `room_problems`: on the disk of its checkpoints. `knows_gpus`: there is something to hold
+    the figures against. `facts`: of the roles whose model is known."""
 
     text: str
     knows_gpus: bool = False
@@ -134,8 +131,7 @@ def foreseen(
 
 
 def _checkpoint_problems(loaded: Loaded) -> list[Problem]:
-    """Return the problems that a start would find with the checkpoint that it resumes from. Digests are left to the
-    start."""
+    """Return the problems of the checkpoint that a start resumes from; digests are left to it."""
     config, place = loaded.config, loaded.config.resume_from_checkpoint
     if not place or (isinstance(place, str) and not path_info(place).is_directory):
         return []
@@ -153,8 +149,7 @@ def _checkpoint_problems(loaded: Loaded) -> list[Problem]:
 
 
 def beside_mistakes(spec: PipelineSpec, options: StartOptions, config: RunConfig) -> list[Problem]:
-    """Return further problems of a start, if the settings have mistakes: `config` is built from the valid part of
-    them."""
+    """Return further problems of a start whose settings have mistakes, by the valid part of them."""
     stops, _ = sort_out(start_problems(spec, config, is_plan=True), config, options)
     return stops
 
@@ -182,8 +177,7 @@ def start_problems(spec: PipelineSpec, config: RunConfig, is_plan: bool) -> list
 def sort_out(
     problems: Iterable[Problem], config: RunConfig, options: StartOptions, ignored: Collection[str] = NONE
 ) -> tuple[list[Problem], list[str]]:
-    """Sort problems into those that stop the start, and those that are not checked here because only another machine
-    can."""
+    """Sort problems into those that stop the start, and those that only another machine can check."""
     away = _keys_of(options.unset, config)
     stops: list[Problem] = []
     unchecked = [f"{', '.join(keys[:3])}: the variable {name} is not set here." for name, keys in away.items() if keys]

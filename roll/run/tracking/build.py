@@ -73,11 +73,9 @@ def make_trackers(
 ) -> "Trackers":
     """The named trackers as one, writing below directory; secrets in config_dump are masked here.
 
-    kwargs: a mapping under a tracker's name goes to that tracker, any other key to every tracker that knows it.
-    first_step: the step the run starts with; above 0 the run is a resumed one and the trackers continue.
-    watchers: more of them, which no key names.
-    Raises ConfigError, all problems at once, for what tracker_problems finds, and when a tracker cannot start.
-    """
+    A mapping under a tracker's name in `kwargs` goes to that tracker, any other key to every tracker that knows it.
+    With a first_step above 0 the run is a resumed one. `watchers`: more trackers, which no key names. Raises
+    ConfigError, all problems at once."""
     from roll.run.tracking.tracker import TrackedRun, Trackers
 
     command_line = redact({"config": config_dump, "command_line": sys.argv})["command_line"]

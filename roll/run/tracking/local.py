@@ -31,12 +31,8 @@ _OTHER_KEYS = frozenset({"step", "time", "bound"})  # of a line, beside its metr
 
 class JsonlTracker(Tracker):
     """`metrics.jsonl`: one line `{"step": 3, "time": "2026-03-01T12:00:00.000+00:00", "rollout/reward_mean": 0.5, ...}`
-    per call, on the disk when log returns.
-
-    Resuming at step s drops the lines of steps >= s, so the file is that of an unbroken run but for its times. A new
-    run in the directory of an old one puts the old file aside (`metrics.1.jsonl`). NaN and infinities are null: JSON
-    knows neither.
-    """
+    per call, on the disk when log returns; NaN and infinities are null. Resuming at step s drops the lines of steps >=
+    s. A new run in the directory of an old one puts the old file aside (`metrics.1.jsonl`)."""
 
     asks_a_service = False
 
@@ -65,7 +61,6 @@ class JsonlTracker(Tracker):
 
 
 def write_metrics(path: Path, rows: Iterable[tuple[int, Metrics]]) -> None:
-    """A metrics.jsonl of these rows."""
     path.write_text("".join(_line(step, metrics) for step, metrics in rows), encoding="utf-8")
 
 
@@ -162,8 +157,8 @@ def _short(value: Any) -> str:
 
 
 class TensorboardTracker(Tracker):
-    """TensorBoard event files below `<directory>/tensorboard` (or `log_dir`); on resume TensorBoard forgets the steps
-    that are run again."""
+    """TensorBoard event files below `<directory>/tensorboard` (or `log_dir`); steps that are run again replace the
+    old."""
 
     asks_a_service = False
 

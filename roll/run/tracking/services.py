@@ -14,10 +14,8 @@ _PROJECT = "roll"
 
 
 class WandbTracker(Tracker):
-    """Weights & Biases. `mode: offline` writes below `<directory>/wandb` for a later `wandb sync`.
-
-    A resumed run continues the same W&B run. W&B never rewrites a step, so steps that are run again keep their first
-    values, which are the same ones."""
+    """Weights & Biases. `mode: offline` writes below `<directory>/wandb` for a later `wandb sync`. W&B never rewrites a
+    step: steps that a resumed run does again keep their first values, which are the same."""
 
     def __init__(self, run: TrackedRun, settings: Mapping[str, Any]):
         import wandb  # pyright: ignore[reportMissingImports]
@@ -128,8 +126,7 @@ class MlflowTracker(Tracker):
         self._client.log_batch(self._run_id, metrics=rows)
 
     def samples(self, step: int, kind: str, samples: Sequence[TrackedSample]) -> None:
-        """Logs samples in the format of MLflow's tables, one file per step. MLflow's own tables would need pandas, and
-        a tag that grows with every table."""
+        """Logs samples in the format of MLflow's tables, one file per step: MLflow's own would need pandas."""
         table = {"columns": TrackedSample.columns(), "data": [sample.cells() for sample in samples]}
         self._client.log_dict(self._run_id, table, f"samples/{_mlflow_name(kind)}/step_{step:06d}.json")
 

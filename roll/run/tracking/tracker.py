@@ -44,7 +44,6 @@ class TrackedSample:
 
     @classmethod
     def columns(cls) -> list[str]:
-        """Names of the cells."""
         return [column.name for column in fields(cls)]
 
     def cells(self) -> list[str | float | None]:
@@ -52,8 +51,7 @@ class TrackedSample:
 
 
 class Tracker(ABC):
-    """Takes the metrics of each step. Steps never go back within a run. `asks_a_service`: a call may wait for minutes
-    before it fails."""
+    """Takes the metrics of each step, which never go back. `asks_a_service`: a call may wait for minutes."""
 
     asks_a_service: ClassVar[bool] = True
 

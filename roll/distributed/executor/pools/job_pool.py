@@ -54,13 +54,11 @@ class _Worker:
 
 
 class JobPool:
-    """`await pool.run(job)` on one event loop. A job goes to the worker with the fewest; each worker has at most
-    `jobs_per_worker`, the others wait in line. Its result is what `placed` makes of the worker's own and the handles of
-    the values that came with it.
+    """`await pool.run(job)` on one event loop. A job goes to the worker with the fewest, at most `jobs_per_worker`
+    each. Its result is what `placed` makes of the worker's own and the handles of the values that came with it.
 
     A worker that dies, or gives no sign of life when a job's limit is over, is replaced. Its jobs run again elsewhere;
-    one that was there twice runs alone then, and is the one to blame if its worker dies again.
-    """
+    one that was there twice runs alone then, and is the one to blame if its worker dies again."""
 
     def __init__(
         self,
@@ -74,8 +72,8 @@ class JobPool:
         on_gone: Callable[[str], None] | None = None,
         placed: Callable[[Any, Sequence[object]], Any] = lambda result, handles: result,
     ):
-        """`arguments_of(name)` are the constructor's arguments of the worker with this name, unique in the run;
-        `on_gone(name)` is called when it was ended."""
+        """`arguments_of(name)`: of a worker's constructor, the name unique in the run; `on_gone(name)`: it was
+        ended."""
         self.role = role
         self.num_restarts = 0
         self.counts: Counter[str] = Counter()  # of all workers so far
@@ -95,7 +93,6 @@ class JobPool:
         return len(self._workers)
 
     def wait_ready(self) -> None:
-        """Returns when every worker is constructed. Raises WorkerError if one cannot be."""
         for worker in self._workers:
             if worker.ready is not None and isinstance(failure := fetch(worker.ready, worker.slot.rank), Failure):
                 raise worker_error(self.role, "start", [failure])
@@ -103,8 +100,7 @@ class JobPool:
         logger.info("%s: processes are up (%d)", self.role, len(self._workers))
 
     async def run(self, job: Job) -> Any:
-        """The job's result. Raises WorkerError when the worker failed at it, FatalJobError when it died of it.
-        Cancelling it cancels the job."""
+        """The job's result. WorkerError when the worker failed at it, FatalJobError when it died of it."""
         waiting = _Waiting(job, asyncio.get_running_loop().create_future())
         place = sum(1 for other in self._queue if other.job.is_first) if job.is_first else len(self._queue)
         self._queue.insert(place, waiting)
@@ -116,15 +112,13 @@ class JobPool:
             raise
 
     def stop(self, job_id: str) -> None:
-        """Ends a job early: `run` returns what its worker hands over of it, None where none has begun it, or its result
-        where it came first."""
+        """Ends a job early: `run` returns what there is of it, None where none has begun it."""
         for jobs in (self._queue, *(worker.jobs.values() for worker in self._workers)):
             for waiting in list(jobs):
                 if waiting.job.job_id == job_id:
                     self._end(waiting)
 
     def kill(self) -> None:
-        """Ends all worker processes at once."""
         self._is_closed = True
         for worker in self._workers:
             ray.kill(worker.handle, no_restart=True)
@@ -234,7 +228,6 @@ class JobPool:
         _settle(waiting, result)
 
     def _end(self, waiting: _Waiting) -> None:
-        """Stop a job whose result nobody needs any more."""
         waiting.is_stopped = True
         for worker in self._workers:
             if worker.jobs.get(waiting.job.job_id) is waiting:

@@ -82,13 +82,9 @@ class _Worker:
 class TaskPool:
     """`await pool.call(...)` on one event loop. Calls wait in one queue; a free worker takes its share of it at once.
 
-    A worker that exceeds a call's time limit, or dies, is replaced; on this host, what it started ends with it. Which
-    call of a batch was to blame is not always known: the batch's open calls then run again one by one, so a call may
-    run twice.
-
-    Workers that sit on devices take turns on them like others (`placement.Occupant`): they have `offload_states` and
-    `load_states`, and all their states are there once they are constructed, replaced ones too.
-    """
+    A worker that exceeds a call's time limit, or dies, is replaced; on this host, what it started ends with it. The
+    open calls of its batch run again one by one, so a call may run twice. Workers on devices have `offload_states` and
+    `load_states`, and all their states once they are constructed."""
 
     def __init__(
         self,
@@ -132,15 +128,13 @@ class TaskPool:
         return self._call_all("load_states", states)
 
     def wait_ready(self) -> None:
-        """Returns when every worker is constructed. Raises WorkerError if one cannot be."""
         self.ready.result()
         for worker in self._workers:
             worker.ready = None
         logger.info("%s: processes are up (%d)", self.role, len(self._workers))
 
     async def call(self, method: str, *arguments: Any, timeout_s: float) -> Any:
-        """Runs `method` of some worker. Raises TimeoutError when it takes longer, WorkerError with the cause when it
-        raises or takes its worker down."""
+        """Runs `method` of some worker. TimeoutError when it takes longer, WorkerError when it raises or dies."""
         (reply,) = await self.call_each(method, [arguments], timeout_s)
         if isinstance(reply, BaseException):
             raise reply
@@ -149,16 +143,15 @@ class TaskPool:
     async def call_each(
         self, method: str, arguments: Sequence[tuple[Any, ...]], timeout_s: float
     ) -> list[Any | BaseException]:
-        """A `call` for each entry of `arguments`, with a limit of its own; where it would raise, the list holds what.
-        Hundreds of quick ones cost a fraction of as many `call`s."""
+        """A `call` for each entry of `arguments`, at a fraction of the cost; where it would raise, the list holds
+        what."""
         replies = _Replies(len(arguments))
         self._queue.extend(_Call(method, each, timeout_s, replies, place) for place, each in enumerate(arguments))
         self._wake_up_soon()
         return await replies.all
 
     def _call_all(self, method: str, *arguments: Any) -> Calls:
-        """Calls a method of every worker while no other call is open. Fails if a worker has died since its last
-        call."""
+        """Calls a method of every worker while no other call is open. Fails if one has died since its last call."""
         refs = {worker.slot.rank: worker.handle.call.remote(method, *arguments) for worker in self._workers}
         return Calls(self.role, method, refs)
 
@@ -168,7 +161,6 @@ class TaskPool:
         return [WorkerUsage(w.slot.rank, tuple(w.slot.devices), w.meter.take(request.trace)) for w in workers]
 
     def kill(self) -> None:
-        """Ends all worker processes at once."""
         for worker in self._workers:
             ray.kill(worker.handle, no_restart=True)
 

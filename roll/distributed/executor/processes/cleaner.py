@@ -44,7 +44,6 @@ def marked_processes(variable: str, value: str) -> list[int]:
 
 
 def kill_marked(variable: str, value: str, within_s: float = 20.0) -> None:
-    """Kill every process that has `variable=value` in its environment."""
     deadline = time.monotonic() + within_s
     while (processes := marked_processes(variable, value)) and time.monotonic() < deadline:
         for process in processes:
@@ -67,8 +66,7 @@ def remove_segments(directory: str) -> None:
 
 
 def clean(directory: str, logs: str | None = None) -> None:
-    """Ends what is left of the run with this directory, and removes what it left. What its workers printed goes to
-    `logs`: here, because this is reached however the driver ends."""
+    """Ends what is left of the run with this directory, keeps what its workers printed in `logs`, and removes it."""
     kill_marked(MARK, directory)
     if logs is not None:
         try:
@@ -86,10 +84,9 @@ def _keep_logs(directory: str, logs: str) -> None:
 
 
 def driver_end(pipe: int, driver: int) -> "str | None":
-    """Waits until the other end of the pipe, which the process `driver` holds, is closed. Lines in it: `PID TEXT`:
-    should that process die before the driver, TEXT is for the user, and Ray may end the driver before it can say so; an
-    empty line: the driver has said it, or ends by itself. What was left unsaid. A driver that was killed takes Ray's
-    processes along before it closes the pipe: they are not its cause."""
+    """Waits until the other end of the pipe, which the process `driver` holds, is closed; returns what was left unsaid.
+    Lines in it: `PID TEXT`: should that process die before the driver, TEXT is for the user; an empty line: the driver
+    has said it, or ends by itself. A driver that was killed takes Ray's processes along: they are not its cause."""
     events, texts, unsaid, is_said, rest = select.poll(), {}, None, False, b""
     events.register(pipe, select.POLLIN)
     while True:

@@ -38,8 +38,7 @@ _MAX_CONCURRENCY = 10_000
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """How the workers of a role are made: the `arguments` of each rank go to the constructor of `worker_class`, a
-    dotted path."""
+    """How a role's workers are made: the `arguments` of each rank go to `worker_class`, a dotted path."""
 
     worker_class: str
     arguments: Sequence[tuple[Any, ...]]  # per rank
@@ -65,8 +64,7 @@ class Calls:
         self.role, self.method, self.refs, self.timeout_s, self.forgives = role, method, refs, timeout_s, forgives
 
     def result(self, timeout_s: float | None = None) -> list[Any]:
-        """The replies by rank. On the first failure raises WorkerError, root cause first, and waits for nobody else.
-        `timeout_s` overrides the role's own limit."""
+        """The replies by rank. On the first failure raises WorkerError, root cause first, and waits for nobody else."""
         return wait_all([self], timeout_s)[0]
 
     def raise_failures(self) -> None:
@@ -158,8 +156,7 @@ def actor_options(
 
 
 class WorkerHandles:
-    """The actors of a role, as others may call them: it travels to a sending rank, so that weights do not pass the
-    driver."""
+    """The actors of a role, as others may call them, such as a sending rank."""
 
     def __init__(self, role: str, handles: Sequence[Any], timeout_s: float | None = None):
         self.role = role
@@ -167,7 +164,6 @@ class WorkerHandles:
         self.timeout_s = timeout_s
 
     def start(self, method: str, arguments: Mapping[int, tuple[Any, ...]]) -> Calls:
-        """Calls `method` on the named ranks, each with its own arguments."""
         refs = {i: self.handles[i].call.remote(method, *a) for i, a in arguments.items()}
         return Calls(self.role, method, refs, self.timeout_s)
 
@@ -197,16 +193,13 @@ class Cluster:
         return self.start_all("load_states", states)
 
     def wait_ready(self, timeout_s: float | None = None) -> None:
-        """Returns when every worker is constructed. Raises WorkerError if one cannot be."""
         self.ready.result(timeout_s)
 
     def call_all(self, method: str, *arguments: Any) -> list[Any]:
-        """Runs `method` on every rank with the same arguments. Large arguments: ray.put them once and pass the
-        reference."""
+        """Runs `method` on every rank with the same arguments; ray.put large ones."""
         return self.start_all(method, *arguments).result()
 
     def call_ranks(self, method: str, per_rank: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Runs `method` on every rank, each with its own arguments."""
         return self.start_ranks(method, per_rank).result()
 
     def start_all(self, method: str, *arguments: Any) -> Calls:
@@ -220,8 +213,7 @@ class Cluster:
     def start_split(
         self, method: str, num_values: Sequence[int], per_rank: Sequence[tuple[Any, ...]]
     ) -> tuple[Calls, list[list[ray.ObjectRef]]]:
-        """Starts a method that returns (summary, value, ...). Returns the summaries as Calls, and per rank the
-        references of the values."""
+        """Starts a method that returns (summary, value, ...): the summaries as Calls, per rank references of values."""
         summaries, values = {}, []
         for rank, (handle, count, arguments) in enumerate(zip(self.workers.handles, num_values, per_rank, strict=True)):
             refs = handle.call_split.options(num_returns=1 + count).remote(method, count, *arguments)
@@ -237,7 +229,6 @@ class Cluster:
         return {rank: handle.usage.remote(request) for rank, handle in enumerate(self.workers.handles)}
 
     def kill(self) -> None:
-        """Ends all worker processes at once."""
         for handle in self.workers.handles:
             ray.kill(handle, no_restart=True)
 

@@ -1,7 +1,5 @@
-"""The actors: each hosts one worker object, built by its dotted path in the worker process.
-
-This module imports nothing heavy: the environment of a worker must be complete before torch is first imported.
-"""
+"""Actors that host one worker object, built by its dotted path. Nothing heavy is imported here: the environment of a
+worker must be complete before torch is."""
 
 import asyncio
 import gc
@@ -57,7 +55,6 @@ class Host:
         self._meter, self._memory = Meter(role, f"rank {rank}"), MemoryWatch(worker)
 
     def free_port(self) -> int:
-        """A port of this worker's node on which torch.distributed will listen."""
         return free_port()
 
     def build(self, worker_class: str, arguments: tuple[Any, ...], master_port: int) -> Failure | None:
@@ -89,12 +86,10 @@ class Host:
             return Failure.of(error, self._rank)
 
     def usage(self, request: TraceOptions) -> Usage:
-        """Its time by method since the last time."""
         return self._memory.add_to(self._meter.take(request.trace), request)
 
     def call_split(self, method: str, num_values: int, *arguments: Any) -> tuple[Any, ...]:
-        """Calls a method that returns (summary, value, ...). The driver reads the summary; the values stay in the
-        object store."""
+        """Calls a method that returns (summary, value, ...); the values stay in the object store."""
         return self._apart(method, self.call(method, *arguments), num_values)
 
     def _apart(self, method: str, reply: Any, num_values: int) -> tuple[Any, ...]:

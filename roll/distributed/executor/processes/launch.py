@@ -43,8 +43,7 @@ _END_LIMIT_S = 30.0
 
 
 class CleanerProcess:
-    """Ends what belongs to the run with this directory when the driver does, however the driver ends. What the workers
-    printed goes to the directory `logs`."""
+    """Ends what belongs to the run with this directory when the driver ends. What workers printed goes to `logs`."""
 
     def __init__(self, directory: str, logs: Path | None = None):
         self._arguments = (directory, *([] if logs is None else [str(logs.absolute())]))
@@ -140,7 +139,6 @@ def when_one_dies(processes: Mapping[int, str], then: Callable[[str], None]) -> 
 
 
 def died(name: str, pid: int, how: str = "cause unknown") -> str:
-    """The text for a death."""
     return (
         f"{name} on this host died (pid {pid}, {how}): no worker can be reached without it. If nobody stopped it, the "
         "host may be out of memory (see `dmesg`)."
@@ -185,10 +183,9 @@ class RayRuntime:
     """Connects this process to Ray: the running connection if there is one, else the cluster at RAY_ADDRESS, else a
     cluster of its own on this host, which ends with `shutdown`, or with this process, however it ends.
 
-    `directory` is of a cluster of its own: whatever belongs to the run alone, in nobody else's reach. When such a
-    cluster dies, `on_lost` is called from a thread; then `is_lost`, and nothing may be asked of Ray any more: calls
-    hang, or end this process without a word. What workers printed goes to the directory `logs`. `stored_bytes` may be
-    in its object store at once; what does not fit goes to files in `directory`, which is slow."""
+    `directory`, `logs` (what workers print) and `stored_bytes` (of its object store) are of a cluster of its own. When
+    such a cluster dies, `on_lost` is called from a thread; then `is_lost`, and nothing may be asked of Ray any more:
+    calls hang, or end this process without a word."""
 
     def __init__(
         self,
@@ -224,8 +221,7 @@ class RayRuntime:
         self.directory = self._cleaner = None
 
     def _ends(self) -> None:
-        """Treat any process that dies from now on as ended on purpose: also at the end of a process that was
-        interrupted before `shutdown`."""
+        """Treat any process that dies from now on as ended on purpose."""
         self._is_ending = True
         if self._cleaner is not None:
             self._cleaner.nothing_to_say()
@@ -294,8 +290,7 @@ class RayRuntime:
 
 @contextmanager
 def _own_sigterm_handler() -> Iterator[None]:
-    """Ray puts a handler of its own in the place of ours, which ends the process without a word. Afterwards ours is
-    back; a SIGTERM that came meanwhile is its to handle."""
+    """Ray puts its own handler of SIGTERM in the place of ours. Afterwards ours is back, and handles what came."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -311,8 +306,7 @@ def _own_sigterm_handler() -> Iterator[None]:
 
 
 def _in_groups_of_their_own() -> AbstractContextManager[None]:
-    """Inside, Ray's processes start in process groups of their own. A signal to the driver's group, as `timeout`, a
-    terminal or a scheduler sends it, then leaves them alive until the driver has saved its step."""
+    """Inside, Ray's processes start in groups of their own, so that a signal to the driver's leaves them alive."""
     return replaced(services, "ConsolePopen", partial(subprocess.Popen, process_group=0))
 
 

@@ -68,5 +68,4 @@ def _version(package: str) -> str:
 
 
 def own_address() -> str:
-    """Address of this node, as other nodes of the cluster reach it."""
     return ray.util.get_node_ip_address()

@@ -25,8 +25,7 @@ from roll.utils.network import LOOPBACK, address_of, interface_of
 
 @dataclass(frozen=True)
 class NodeNetwork:
-    """`address`: where others reach the node's workers. `variables`: what makes gloo and the platform's backend listen
-    there."""
+    """`address`: where others reach the node. `variables`: what makes gloo and the platform's backend listen there."""
 
     address: str
     variables: Mapping[str, str]
@@ -82,7 +81,6 @@ class AssignedSlot(WorkerSlot):
 
     @property
     def platform(self) -> Platform:
-        """Platform of the run if the worker has devices, otherwise the CPU."""
         return self.host.platform if self.gpu_ids else CPU
 
 
@@ -91,8 +89,7 @@ def devices_of(slots: Iterable[WorkerSlot]) -> frozenset[int]:
 
 
 class ResourceManager:
-    """One placement-group bundle per node. On a CPU-only machine (or cluster) the devices are slots: numbers, no
-    resource."""
+    """One placement-group bundle per node. Without GPUs the devices are slots: numbers, no resource."""
 
     def __init__(
         self, num_nodes: int, num_gpus_per_node: int, network_interface: str | None = None, platform: str = "auto"
@@ -132,15 +129,13 @@ class ResourceManager:
         ]
 
     def slots(self, place: RolePlace) -> list[AssignedSlot]:
-        """Slots of the workers of a role."""
         return [AssignedSlot(**vars(slot), host=self.nodes[slot.node]) for slot in place.workers]
 
     def scheduling(self, slot: WorkerSlot) -> PlacementGroupSchedulingStrategy:
         return PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=slot.node)
 
     def release(self) -> None:
-        """Gives the bundles back, and kills whatever still runs in them: where Ray goes on after the run, nobody else
-        does. Idempotent."""
+        """Gives the bundles back, and kills whatever still runs in them. Idempotent."""
         if not self._is_released:
             self._is_released = True
             remove_placement_group(self._group)
@@ -261,13 +256,9 @@ SHARES_GPUS = "ROLL_SHARES_GPUS"  # in the environment of workers whose GPUs ano
 
 
 def begin_environment(variables: MutableMapping[str, str], extra: Mapping[str, str]) -> list[str]:
-    """Adds `extra` to a worker's variables, before torch is imported. Returns the variables, inherited from a
-    shell or an image, in which expandable segments were switched off: of roles that share GPUs, memory must be open to
-    other processes (`roll.platforms.allocator`).
-
-    With GPUs the programs of its Python environment are on PATH, also where nobody has activated it: vLLM 0.32 takes
-    FlashInfer's fused all-reduce only where it finds `ninja` and `nvcc`.
-    """
+    """Adds `extra` to a worker's variables, before torch is imported. Returns the variables in which expandable
+    segments were switched off (`roll.platforms.allocator`). With GPUs the programs of its Python environment are on
+    PATH: vLLM takes FlashInfer's fused all-reduce only where it finds `ninja` and `nvcc`."""
     variables.update(extra)
     if any(variables.get(platform.visible_variable) for platform in ACCELERATORS):
         programs, path = os.path.dirname(sys.executable), variables.get("PATH", os.defpath)
@@ -277,13 +268,9 @@ def begin_environment(variables: MutableMapping[str, str], extra: Mapping[str, s
 
 
 def role_environment(role: str, system_envs: Mapping[str, str], slot: AssignedSlot) -> dict[str, str]:
-    """Return the environment in which a process of a role starts; `system_envs` win. ROLL_ROLE shows the role in a list
-    of processes.
-
-    One thread per process without a GPU: several ranks share the cores, and spinning threads make each other 4-10 times
-    slower. A worker with GPUs gets its share of the node's cores: AdamW in host memory and copies use them (Ray would
-    say 1).
-    """
+    """Return the environment in which a process of a role starts; `system_envs` win. A process without a GPU has one
+    thread: spinning threads of several ranks make each other 4-10 times slower. One with GPUs has its share of the
+    node's cores, for AdamW in host memory."""
     defaults = {"ROLL_ROLE": role, RUN_MARK: RUN_ID, "TOKENIZERS_PARALLELISM": "false"}
     if slot.gpu_ids:
         share = max(slot.host.num_cores // len(slot.host.gpu_ids), 1)
@@ -309,8 +296,7 @@ def import_environment(folders: Sequence[str], code: str | None, system_envs: Ma
 
 
 def rank_environment(slots: Sequence[AssignedSlot], slot: AssignedSlot, is_distributed: bool) -> dict[str, str]:
-    """Return the variables that one worker adds before torch is imported: its devices, and where torch.distributed
-    meets (except for MASTER_PORT)."""
+    """Return the variables that a worker adds before torch is imported: devices, and those of torch.distributed."""
     visible = slot.host.platform.visible(slot.gpu_ids)
     if not is_distributed:
         return visible

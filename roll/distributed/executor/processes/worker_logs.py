@@ -1,5 +1,4 @@
-"""Output of the workers of a local cluster: an engine's own log, or the last lines of a native crash, are nowhere
-else."""
+"""Output of the workers of a local cluster, such as an engine's own log, or the last lines of a native crash."""
 
 import re
 from pathlib import Path

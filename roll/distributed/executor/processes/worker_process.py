@@ -22,8 +22,7 @@ _MOST_ALLOCATIONS = 100_000  # in the history of a snapshot
 
 
 class MemoryWatch:
-    """The memory of this process and of those that it started, whom it looks for now and then: that takes milliseconds
-    where there are many threads. `name` is that of its snapshots."""
+    """The memory of this process and of those that it started, whom it looks for now and then."""
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic):
         self._name, self._clock = name, clock
@@ -120,8 +119,7 @@ class Failure:
 
 
 def worker_error(role: str, method: str, failures: Sequence[Failure]) -> WorkerError:
-    """One error for the failures of one call, root cause first: a dead worker, then what is no mere consequence, then
-    rank."""
+    """One error for the failures of one call, root cause first: a dead worker, what is no consequence, then rank."""
     ordered = sorted(failures, key=lambda f: (not f.died, f.is_consequence, not f.elsewhere, f.rank))
     first = ordered[0]
     what = "died" if first.died else "failed"

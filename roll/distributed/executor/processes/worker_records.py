@@ -1,8 +1,5 @@
-"""Log records of the workers, on their way to the driver's log.
-
-They go through the key-value store of Ray's control process, which both sides reach at any time, also while a worker
-computes, and where they outlive a worker that dies.
-"""
+"""Log records of the workers, on their way to the driver's log, through the key-value store of Ray's control process:
+both sides reach it at any time, and it outlives a worker."""
 
 from __future__ import annotations
 
@@ -31,8 +28,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 class RecordSender(logging.Handler):
-    """Sends roll's own records of one worker to the driver of the run with this id; of those that differ in numbers
-    alone the first."""
+    """Sends roll's records of a worker to the driver; of those that differ in numbers alone the first."""
 
     def __init__(self, run_id: str, worker: str):
         super().__init__(logging.INFO)
@@ -54,8 +50,7 @@ class RecordSender(logging.Handler):
 
 
 class RecordReader:
-    """A thread of the driver that writes the workers' records into its log; of those that differ in numbers alone the
-    first."""
+    """A thread of the driver that writes the workers' records into its log, as RecordSender chooses them."""
 
     def __init__(self, runtime: RayRuntime):
         self._runtime = runtime
@@ -65,7 +60,6 @@ class RecordReader:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the thread, after the last records. Idempotent."""
         if self._closed.is_set() or self._runtime.is_lost:
             return
         self._closed.set()

@@ -23,13 +23,8 @@ class _Turn(NamedTuple):
 
 
 class AnswerSlots:
-    """The first in line gets what is free, as many slots as it wants and at least one: no slot waits for others to
-    become free. The smallest order is served first, equal ones as they come. What is given back in one turn of the
-    event loop is handed out together.
-
-    Example: 4 slots; requests for 3, 2 and 1 answers: the first gets 3, the second 1. When the first gives two back
-    the second, which has one answer to begin yet, gets one of them, and the third the other.
-    """
+    """The first in line gets what is free, as many slots as it wants and at least one. The smallest order is served
+    first, equal ones as they come. What is given back in one turn of the event loop is handed out together."""
 
     def __init__(self, count: int | None = None):
         """None: no limit."""
@@ -44,8 +39,7 @@ class AnswerSlots:
         return len(self._line)
 
     def place(self, order: int = 0) -> QueueEntry:
-        """A new position behind all of this order and of smaller ones. A request that takes its slots one after the
-        other keeps it."""
+        """A new position behind all of this order and of smaller ones."""
         self._num_arrived += 1
         return QueueEntry(order, self._num_arrived)
 

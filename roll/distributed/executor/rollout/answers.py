@@ -94,8 +94,7 @@ class Continuation:
 
 
 def continued_seed(seed: int | None, position: int) -> int | None:
-    """Seed of a response that continues at this token. The original seed would repeat the random numbers of its
-    beginning."""
+    """Seed of a response that continues at this token: not the random numbers of its beginning once more."""
     if seed is None or not position:
         return seed
     digest = hashlib.blake2b(f"{seed}@{position}".encode(), digest_size=8).digest()

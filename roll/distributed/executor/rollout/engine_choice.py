@@ -23,15 +23,11 @@ _SPARE_ANSWERS, _SPARE_FACTOR = 8, 1.5  # so much more than the least loaded may
 
 
 class EngineRouter:
-    """Knows how many answers each usable engine owes, where the last request of a session went (the next turn of an
-    episode finds its beginning cached there), and where a prompt went (other attempts at it share its cache). An engine
-    that is gone, or much more loaded than the others, is not waited for: then the session moves.
+    """Knows how many answers each usable engine owes, where the last request of a session went, and where a prompt
+    went: what is cached there is shared. An engine that is gone, or much more loaded than the others, is not waited
+    for. While some are away the others get no more than `room` answers each, if that is given.
 
-    While some engines are away the others get no more than `room` answers each, if that is given: what is more waits
-    outside for the first that has room, rather than in the line of one that is full.
-
-    Example: loads {0: 12, 1: 6}; a session that was on 0 stays there (12 <= 1.5 * 6 + 8), a new prompt goes to 1.
-    """
+    Example: loads {0: 12, 1: 6}; a session that was on 0 stays there (12 <= 1.5 * 6 + 8), a new prompt goes to 1."""
 
     def __init__(self, num_engines: int, room: int | None = None):
         self._room = room
@@ -47,7 +43,6 @@ class EngineRouter:
 
     @property
     def loads(self) -> dict[int, int]:
-        """The answers that each usable engine owes, by rank."""
         return dict(self._loads)
 
     def load(self, rank: int) -> int:
@@ -117,7 +112,6 @@ class PendingRequest:
         self.done = asyncio.get_running_loop().create_future()
 
     def count(self, num_answers: int) -> None:
-        """Record that the engine owes so many fewer."""
         self.num_open -= num_answers
         if not self.num_open:
             self.finish()
@@ -164,8 +158,8 @@ class EngineChoice:
         self._num_arrived = 0
 
     async def choose(self, call: PendingRequest) -> Replica | None:
-        """The engine, of whose load it is part from here on. None if it was cut before there was one. Raises the
-        failure where none is left."""
+        """The engine, of whose load it is part now; None if it was cut before. Raises the failure where none is
+        left."""
         rank = None if self._has_line() else self._reserve(call)
         while not call.is_cut:
             if rank is None:
@@ -191,23 +185,19 @@ class EngineChoice:
         self._call()
 
     def close(self, replica: Replica) -> None:
-        """Send no more requests to a replica that is away."""
         replica.is_away = True
         self.router.close(replica.rank)
 
     def reopen(self, replica: Replica) -> None:
-        """Send requests again to a replica that is back."""
         self.router.reopen(replica.rank)
         self._call()
 
     def leave(self, replica: Replica) -> None:
-        """Forget a replica that is gone."""
         self.router.leave(replica.rank)
         self.retry_choice()
 
     def retry_choice(self) -> None:
-        """Wake all requests in line to choose again: the engine that they wait for may never come, or may have room
-        now."""
+        """Wake all requests in line to choose again."""
         waiting, self._line = sorted(self._line), []
         for each in waiting:
             if not each.called.done():
@@ -244,6 +234,5 @@ class EngineChoice:
         return bool(self._line)
 
     def _call(self) -> None:
-        """Start the first requests in line, as long as an engine has room."""
         while self._has_line() and (rank := self._reserve(self._line[0].request)) is not None:
             heappop(self._line).called.set_result(rank)

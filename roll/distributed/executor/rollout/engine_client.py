@@ -1,5 +1,4 @@
-"""The rollout engines as one asynchronous function, for any process: requests of one event-loop tick travel together,
-so do their answers."""
+"""The rollout engines as one asynchronous function, for any process: what comes in one tick travels together."""
 
 import asyncio
 import logging
@@ -27,8 +26,7 @@ CutAnswer = tuple[int, bool]
 
 
 class CutLengths:
-    """Belongs to one event loop. An engine hands over what it has of a request that is aborted. Lengths are kept until
-    `take`, where somebody takes them (`are_taken`)."""
+    """Answers that engines hand over of aborted requests, on one event loop, kept until `take` where `are_taken`."""
 
     def __init__(self, are_taken: bool) -> None:
         self._are_taken = are_taken
@@ -63,7 +61,6 @@ class CutLengths:
             self._all_came.set()
 
     async def take(self) -> list[CutAnswer]:
-        """Return all since the last time, once the engines have handed them over."""
         await self._all_came.wait()
         came, self._came = self._came, []
         return came
@@ -83,15 +80,12 @@ class _RefusedError(WorkerError):
 
 class EngineClient:
     """Reaches the workers of actor_infer from one event loop. It can be sent to another process before its first use;
-    `name` tells the clients apart, so that each takes its own answers; the engines know its requests as
-    `<name>/<request id>`. Every client balances its own load.
+    `name` tells the clients apart, and each balances its own load.
 
-    Where there are several engines, one that dies, or gives its devices up, is left out until it serves again, and
-    what is missing of its requests goes to another: answers that came stand, and those that were handed over go on.
-    While engines are away the others get `room` answers each, at most; what is more waits here until one has room or is
-    back.
-    A request that saw `_MAX_DEATHS` engines die is taken to be the cause, and fails. If the client `waits`, requests
-    for which no engine is left wait for one to come back."""
+    Where there are several engines, one that dies, or gives its devices up, is left out until it serves again, and what
+    is missing of its requests goes to another: answers that came stand, and those that were handed over go on.
+    Meanwhile the others get `room` answers each, at most. A request that saw `_MAX_DEATHS` engines die is taken to be
+    the cause, and fails. If the client `waits`, requests for which no engine is left wait for one to come back."""
 
     stores_answers: ClassVar[bool] = False  # True: of many tokens only handles come, see `take_apart`
     takes_cut: ClassVar[bool] = False  # True: somebody reads the lengths of cancelled answers, `cut.take`
@@ -145,7 +139,6 @@ class EngineClient:
         return None
 
     def loads(self) -> dict[int, int]:
-        """The answers that each usable engine owes this client, by rank."""
         return self._router.loads
 
     async def _request(self, replica: Replica, pending: PendingRequest) -> None:
@@ -193,7 +186,6 @@ class EngineClient:
                 call.fail(error)
 
     async def _exchange(self, replica: Replica) -> None:
-        """Hands in requests and takes answers as long as something is waiting."""
         try:
             await asyncio.sleep(0)  # the other requests of this tick
             self._submit(replica)
@@ -215,7 +207,6 @@ class EngineClient:
             self._fail(replica, WorkerError(f"{self.workers.role} rank {replica.rank}: {describe(error)}"))
 
     async def _take(self, replica: Replica) -> Sequence[Any]:
-        """Take finished answers, and the handles of their content."""
         if not self.stores_answers:
             return (await self._call(replica, "take", self.name),)
         call = self.workers.handles[replica.rank].call_split.options(num_returns=3)
@@ -328,8 +319,7 @@ class EngineClient:
                 return
 
     def _unrecoverable(self, rank: int, error: RollError) -> RollError | None:
-        """Why nobody will bring the engine back that failed with `error`; None where somebody may, as far as is known
-        here."""
+        """Why nobody will bring the engine back that failed with `error`; None where somebody may."""
         return None
 
 

@@ -16,8 +16,7 @@ SAMPLING, HELD, AWAY = "sampling", "held", "away"
 
 
 class EngineMeter:
-    """An engine is away while something of it is off its devices, else held while a weight update keeps it from
-    sampling, else sampling while it works on an answer, else idle."""
+    """An engine is away (something of it off its devices), held by a weight update, sampling, or idle."""
 
     def __init__(self, blueprint: Blueprint, clock: Callable[[], float] = time.perf_counter):
         self._recomputes = not blueprint.keeps_kv
@@ -85,10 +84,6 @@ class EngineMeter:
 
 
 def recomputed(num_given: int, versions: np.ndarray) -> int:
-    """Tokens whose keys and values were computed anew because weights changed under an answer: at each change, the
-    prompt and what was sampled before it.
-
-    Example: 4 given, versions 1 1 1 2 2: the fourth token needed the 4 + 3 before it under version 2, so 7.
-    """
+    """Tokens whose keys and values were computed anew because weights changed under an answer."""
     changes = np.flatnonzero(np.diff(versions)) + 1
     return int((num_given + changes).sum())

@@ -32,8 +32,7 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True)
 class RecoverySettings:
-    """How the worker of a rank is built anew, whether it serves only after a weight update then, and the longest that
-    its setup may take."""
+    """How the worker of a rank is built anew, whether it waits for weights then, and the limit of its setup."""
 
     worker_class: str
     arguments: Sequence[tuple[Any, ...]]  # per rank
@@ -68,7 +67,6 @@ class EngineRecovery:
             return True
 
     def in_flight(self) -> frozenset[int]:
-        """Ranks that serve nobody at present."""
         with self._lock:
             return frozenset(self._restarts)
 
@@ -90,13 +88,11 @@ class EngineRecovery:
         return restart.exception() if restart is not None and restart.done() and not restart.cancelled() else None
 
     def serving(self) -> list[int]:
-        """Ranks that are not being restarted."""
         gone = self.in_flight()
         return [rank for rank in range(len(self._cluster)) if rank not in gone]
 
     def notify(self, method: str, *arguments: Any) -> None:
-        """Calls `method`, which may be called twice, on every engine that serves. One that dies of it, or had died
-        unnoticed, is restarted instead."""
+        """Calls `method`, maybe twice, on every engine that serves. One that died, or dies of it, is restarted."""
         while True:
             ranks = self.serving()
             try:
@@ -225,7 +221,6 @@ class EngineRecovery:
 
 
 def _answer(ref: ray.ObjectRef) -> Any:
-    """The reply, or the error that came instead."""
     try:
         return ray.get(ref, timeout=_ANSWER_LIMIT_S)
     except (RayActorError, GetTimeoutError) as error:
@@ -233,7 +228,6 @@ def _answer(ref: ray.ObjectRef) -> Any:
 
 
 def _cause(answer: Any, rank: int) -> str:
-    """Why an engine that answers so is not alive."""
     if isinstance(answer, Failure):
         return answer.message
     if isinstance(answer, RayActorError):
@@ -263,8 +257,8 @@ class GenerateCluster(EngineClient):
         leaves_whole: bool = False,
         waits: bool = False,
     ):
-        """`room`: answers that an engine works on at once. With `leaves_whole` all engines leave their devices where
-        one has to."""
+        """`room`: answers that an engine works on at once. With `leaves_whole` all leave their devices where one has
+        to."""
         super().__init__(cluster.workers, room=room, waits=waits)
         self.cluster = cluster
         self.recovery = recovery
@@ -371,8 +365,7 @@ class GenerateCluster(EngineClient):
 
 
 class ApartCluster(GenerateCluster):
-    """Engines that stand apart from the run's rows and weights, as a judge's: answers come with their tokens, and an
-    engine that was restarted serves at once."""
+    """Engines apart from the run's rows and weights, as a judge's: an engine that was restarted serves at once."""
 
     stores_answers = False
     takes_cut = False

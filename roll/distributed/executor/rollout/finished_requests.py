@@ -34,12 +34,9 @@ class EngineUnavailable:
 
 @dataclass(frozen=True)
 class FinishedRequests:
-    """Answers of several requests as flat arrays: thousands of small arrays would cost more to send than to sample.
-
-    `num_answers[i]` belong to request i, under their `numbers` there; an error text stands in their place when it
-    failed. With `gone` nothing more comes, and what is missing must be asked of another engine. With `stored` the
-    tokens travel apart, and here stands what is known of the row that is made of each answer.
-    """
+    """Answers of several requests as flat arrays: `num_answers[i]` belong to request i, under their `numbers` there; an
+    error text stands in their place when it failed. With `gone` nothing more comes, and what is missing must be asked
+    of another engine. With `stored` the tokens travel apart, and here stands what is known of each row."""
 
     request_ids: tuple[str, ...]
     errors: tuple[str | None, ...]

@@ -51,7 +51,6 @@ class EngineMonitor:
 
     @property
     def death(self) -> str | None:
-        """Its cause, once it has died."""
         return self._death
 
     async def wait_until_dead(self) -> None:
@@ -152,7 +151,6 @@ class Mailbox:
         self.something.set()
 
     async def wait(self) -> list[Finished]:
-        """Wait for a finished request, and return all that are finished."""
         started = time.monotonic()
         await self.something.wait()
         if self.tasks:
@@ -187,16 +185,13 @@ class _Flight:
 
 
 class GenerateWorker:
-    """One engine. `submit` and `take` are the two ends of a queue, so that a call carries many requests or results;
-    every client (the driver, a worker that plays episodes) has a queue of its own. At most `max_answers` are in flight
-    at once, the others wait in line: an answer that ends makes room for one, of its own request or of another. One that
-    gives no sign of life for `backend_timeout` is ended, as if it had died.
+    """One engine. `submit` and `take` are the two ends of a queue; every client (the driver, a worker that plays
+    episodes) has its own. At most `max_answers` are in flight, the others wait in line. An engine that gives no sign of
+    life for `backend_timeout` is ended, as if it had died.
 
-    An engine that takes the place of one that died refuses requests until it is set up, and, if it `waits_for_weights`,
-    until its first weight update: who sends them has not seen the death, and another engine serves them.
-
-    An engine that leaves its devices keeps its requests until it is back (`offload_states`), or ends them as "moved"
-    with what there is of their answers (`hand_over`): then another goes on with them."""
+    One that takes the place of a dead engine refuses requests until it is set up, and, if it `waits_for_weights`, until
+    its first weight update. One that leaves its devices keeps its requests until it is back (`offload_states`), or ends
+    them as "moved" with what there is of their answers (`hand_over`): then another goes on with them."""
 
     def __init__(self, blueprint: Blueprint, max_answers: int | None = None, waits_for_weights: bool = False):
         self.strategy: GenerateStrategy = build_strategy(blueprint)
@@ -244,13 +239,11 @@ class GenerateWorker:
             task.add_done_callback(mailbox.tasks.discard)
 
     async def take(self, client: str = "") -> FinishedRequests:
-        """Everything of this client that finished since its last take, at least one request, or answers of one that
-        tells each: waits for it."""
+        """Everything of this client that finished since its last take; waits for something."""
         return FinishedRequests.pack(*await self._finished(self._mailboxes[client]))
 
     async def take_apart(self, client: str = "") -> tuple[FinishedRequests, SampledRows | None, TextTable | None]:
-        """The same for a client that reads no tokens: of many, only what is known of each answer comes first, then
-        their rows, then their texts."""
+        """The same for a client that reads no tokens: of many, what is known comes first, then rows, then texts."""
         results, gone = await self._finished(self._mailboxes[client])
         if not is_large(results):
             return FinishedRequests.pack(results, gone), None, None
@@ -395,12 +388,10 @@ class GenerateWorker:
         await self._life.while_alive(self.strategy.abort([part for flight in flights for part in flight.parts]))
 
     def usage(self, request: TraceOptions) -> Usage:
-        """Time and tokens used since the last call."""
         return self._meter.take(request)
 
     async def hand_over(self, states: frozenset[State]) -> None:
-        """Leaves the devices until `load_states`, and ends what is in flight so that another engine can go on with it.
-        New requests are sent on in the same way."""
+        """Leaves the devices until `load_states`, and ends what is in flight so that another engine goes on with it."""
         self._is_home.clear()
         await self.abort()
         await self.offload_states(states)

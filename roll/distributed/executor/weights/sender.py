@@ -1,5 +1,4 @@
-"""A sending rank's side of every route: buffers that are filled, and what is done while they are read and afterwards.
-No Ray here: `Peers` are the receivers, however they are reached."""
+"""A sending rank's side of every route. No Ray here: `Peers` are the receivers, however they are reached."""
 
 from __future__ import annotations
 
@@ -135,7 +134,6 @@ class RouteSender(ABC):
         return
 
     def close(self) -> None:
-        """Gives the buffers back."""
         return
 
 
@@ -195,8 +193,7 @@ class CudaIpcRouteSender(RouteSender):
 
 
 class BroadcastRouteSender(RouteSender):
-    """A collective of its own: gloo on the CPU, the backend of the platform between devices. The readers are
-    its ranks from 1 on, in order."""
+    """A collective of its own (gloo, or the backend of the platform); the readers are its ranks from 1 on, in order."""
 
     def __init__(self, readers: Sequence[Reader], plan: SendPlan, device: torch.device, peers: Peers):
         super().__init__(readers)
@@ -259,7 +256,6 @@ class FileRouteSender(RouteSender):
 
 
 def make_routes(peers: Peers, plan: SendPlan, rank: int, device: torch.device) -> Iterator[RouteSender]:
-    """Yield the senders of this rank of the trainer, one for each route."""
     if readers := plan.readers("memory", rank):
         yield MemoryRouteSender(readers)
     if readers := plan.readers("cuda_ipc", rank):
@@ -283,8 +279,7 @@ def _at_least(buffer: torch.Tensor, num_bytes: int, device: torch.device) -> tor
 
 
 def _while_watching(pending: PendingReplies, work: Callable[[], None]) -> None:
-    """Runs blocking `work` in a thread and raises as soon as a call in `pending` fails: the work would wait for it
-    for ever."""
+    """Runs blocking `work` in a thread and raises as soon as a call in `pending` fails."""
     errors: list[BaseException] = []
 
     def run() -> None:
@@ -363,7 +358,6 @@ class WeightSender:
             raise
 
     def close(self) -> None:
-        """Gives buffers, groups and files back."""
         for route in self._routes:
             route.close()
         self._routes, self._plan = [], None
@@ -418,8 +412,7 @@ class OtherRankFailed(Exception):
 
 
 class Meeting:
-    """Exchanges what the sending ranks have filled, by gloo: no GPU waits in it. All ranks of the trainer must create
-    it."""
+    """Exchanges what the sending ranks have filled, by gloo. All ranks of the trainer must create it."""
 
     def __init__(self, ranks: Sequence[int]):
         self._ranks = ranks
@@ -430,7 +423,6 @@ class Meeting:
         return len(self._ranks) == 1
 
     def exchange(self, report: Filled | str) -> list[Filled | str]:
-        """The reports of all."""
         if self._group is None:
             return [report]
         reports: list[Any] = [None] * len(self._ranks)
@@ -455,8 +447,7 @@ class Rounds:
         return bucket
 
     def meet(self, filled: Filled, is_last: bool = False) -> Filled:
-        """Exchange with all ranks what they have filled since the last meeting. Raises OtherRankFailed if one has given
-        up."""
+        """Exchange with all ranks what they have filled since. Raises OtherRankFailed if one has given up."""
         reports = self._exchange(filled)
         self._is_over = is_last
         if any(isinstance(report, str) for report in reports):
@@ -473,7 +464,6 @@ class Rounds:
             self._exchange(describe(error))
 
     def finish(self) -> None:
-        """Draws the rest of the buckets."""
         for _ in self._buckets:
             pass
 

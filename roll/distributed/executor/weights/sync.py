@@ -51,8 +51,8 @@ class WeightSync:
                 self.renew()
 
     def publish(self, version: int) -> None:
-        """Returns when every engine uses the weights under this version. Engines that have had all weights once get
-        those that training changes."""
+        """Returns when every engine uses the weights of this version; engines that had all get what training
+        changes."""
         whole, self._whole_at = self._whole_at != self._plan.generation, None  # unless it succeeds
         replies: list[SendReport | None] = self._trainer.call_all(
             "publish_weights", self._engines.workers, self._plan, self._bucket_bytes, version, whole
@@ -99,8 +99,7 @@ class FileWeights:
                 logger.warning("reading the weights again, since an engine died: %s", error)
 
     def publish(self, directory: Path, version: int) -> int:
-        """Returns when every engine uses these weights under this version: how many bytes they are. Raises StorageError
-        where there are none."""
+        """Returns how many bytes the weights of this version are, once every engine uses them; StorageError without."""
         files = sorted(directory.glob("*.safetensors"))
         if not files:
             raise StorageError(f"{directory} holds no safetensors")
@@ -123,15 +122,12 @@ def choose_route(
 ) -> EngineRoute:
     """How one engine, of which `num_ranks` processes read, is reached. `auto`, by where its GPUs are:
 
-    - every one is also a rank's of the trainer: CUDA IPC, from each rank to the one on its own GPU, where the platform
-      has it;
-    - some are, or there are none, or it has not: shared memory, from a rank on the engine's host (two processes on one
-      device are no two ranks of NCCL, and its kernels would wait for their turns on devices that both use);
-    - none is, or no rank of the trainer is on the engine's host: a broadcast, which NCCL (HCCL on Ascend) carries from
-      device to device.
+    - every one is also a rank's of the trainer: CUDA IPC, where the platform has it;
+    - some are, or there are none: shared memory, from a rank on the engine's host (NCCL takes no two ranks on one
+      device);
+    - none is, or no rank of the trainer is on the engine's host: a broadcast, by NCCL (HCCL on Ascend).
 
-    `memory` takes shared memory in the last case, too. Raises ConfigError if that cannot work.
-    """
+    `memory` takes shared memory in the last case, too. Raises ConfigError if that cannot work."""
     if route in ("file", "broadcast"):
         return EngineRoute(route, (lead,) * num_ranks)
     here = [slot for slot in trainers if slot.node == receiver.node]
@@ -165,8 +161,7 @@ def plan_send(
     route: RouteKey,
     directory: Path | None,
 ) -> SendPlan:
-    """How each engine is reached. NCCL and HCCL cannot join two processes on one device: gloo carries such a
-    broadcast."""
+    """How each engine is reached. NCCL and HCCL cannot join two processes on one device: gloo carries that."""
     ways = tuple(
         choose_route(trainers, lead, receiver, count, route)
         for receiver, count in zip(receivers, num_ranks, strict=True)
