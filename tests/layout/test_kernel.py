@@ -18,7 +18,7 @@ from tests.layout.source import REPOSITORY, Module, modules
 KERNEL = "kernel"
 KERNEL_IMPORTS_OF_RINGS = 0
 CLOSURES = {
-    "a rank of fsdp2_train": (("roll.distributed.strategy.fsdp2.train",), 8_950),
+    "a rank of fsdp2_train": (("roll.distributed.strategy.fsdp2.train",), 8_850),
     "a run of RLVR with fsdp2_train, vllm and math_rule": (
         (
             "roll.pipeline.rlvr.rlvr_pipeline",
@@ -27,7 +27,7 @@ CLOSURES = {
             "roll.rewards.math_rule",
             "roll.distributed.executor.clusters",
         ),
-        37_500,
+        36_400,
     ),
 }
 LINES_OF_A_PLAN = 16_200
