@@ -100,8 +100,8 @@ test-slow: test-environment
 
 durations: test-environment
 	@echo "== [2/2] what every test takes, for tests/durations.json (hours)"
-	@$(RUN_TESTS) -m "not slow" --record-durations=gate $(TEST_ARGS) && failed= || failed=yes; \
-		$(RUN_TESTS) -m slow --record-durations=slow $(TEST_ARGS) && test -z "$$failed"
+	@$(RUN_TESTS) -m "not slow" --record-durations $(TEST_ARGS) && failed= || failed=yes; \
+		$(RUN_TESTS) -m slow --record-durations $(TEST_ARGS) && test -z "$$failed"
 
 gpu-report: test-environment
 	@echo "== [2/2] checks on GPUs ($(SAY_DEVICES))"

@@ -63,10 +63,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
     is_worker = hasattr(config, "workerinput")
     config.pluginmanager.register(Selection(config.getoption("--shard")))
-    if (name := config.getoption("--record-durations")) is not None:
+    if config.getoption("--record-durations"):
         if config.getoption("--shard"):  # the division comes from the figures that would change meanwhile
             raise pytest.UsageError("--record-durations moves files between shards: leave --shard out, or record later")
-        config.pluginmanager.register(Recorder(str(name), is_worker))
+        if not is_worker:
+            config.pluginmanager.register(Recorder())
     if not is_worker:
         config.pluginmanager.register(Watchdog(config, float(config.getoption("--whole-limit") or 0)))
 
@@ -74,7 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--faults", type=int, default=1000, help="faults of tests/e2e/test_faults_seeded.py")
     parser.addoption("--proof", action="store_true", help="what tests/parity measures goes to reports/")
-    parser.addoption("--record-durations", metavar="NAME", help="what this run takes goes to tests/durations.json")
+    parser.addoption("--record-durations", action="store_true", help="what this run takes goes to tests/durations.json")
     parser.addoption("--shard", help="1/3, 2/3 or 3/3: only the files of this part of the slow tests")
     parser.addoption("--whole-limit", type=float, default=0, help="seconds for all tests together; 0: no limit")
     parser.addoption("--fault-seed", type=int, default=0, help="they are drawn with this seed")

@@ -1,4 +1,4 @@
-"""What a run of the tests records of itself: seconds by file and fixture, and what it started."""
+"""What a run of the tests records of itself: seconds by file."""
 
 import json
 import os
@@ -6,9 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
-
-from tests.helpers import durations
-from tests.helpers.cases import cases
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 CONFTEST = """
@@ -19,26 +16,24 @@ durations.REPOSITORY = Path(".")
 durations.read.__defaults__ = (durations.PAGE,)
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: of a shard")
-    config.pluginmanager.register(durations.Recorder("once", hasattr(config, "workerinput")))
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(durations.Recorder())
 """
 TESTS = """
-import subprocess, sys, time
+import time
 import pytest
 @pytest.fixture
-def inner(): time.sleep(1)
-@pytest.fixture
-def outer(inner): time.sleep(0.6)
-def test_a(outer): subprocess.run([sys.executable, "-c", ""])
+def late(): time.sleep(1)
+def test_a(late): time.sleep(0.6)
 @pytest.mark.slow
 def test_b(): time.sleep(0.3)
 """
 KNOWN = {
     "files": {
-        "test_it.py": {"gate": {"s": 100, "starts": {"programs": 3}}, "slow": {"s": 100}},
+        "test_it.py": {"gate": {"s": 100}, "slow": {"s": 100}},
         "test_gone.py": {"gate": {"s": 1}},
         "test_other.py": {"slow": {"s": 7}},
-    },
-    "processes": {"before": {}},
+    }
 }
 
 
@@ -57,15 +52,5 @@ def test_a_run_replaces_what_is_known_of_its_files_and_leaves_the_rest(tmp_path:
     found = run(tmp_path, TESTS, "-n", "1")
     gate, slow = found["files"]["test_it.py"]["gate"], found["files"]["test_it.py"]["slow"]
     assert 1.6 <= gate["s"] < 100 and 0.3 <= slow["s"] < 100
-    assert gate["starts"] == {"interpreters": 1} and "starts" not in slow
-    assert list(gate["fixtures"]) == ["inner", "outer"]
-    assert gate["fixtures"]["inner"] >= 1 and gate["fixtures"]["outer"] >= 0.6
     assert found["files"].keys() == {"test_it.py", "test_other.py"}
     assert found["files"]["test_other.py"] == KNOWN["files"]["test_other.py"]
-    assert found["processes"].keys() == {"before", "once"}
-    assert found["processes"]["once"]["kinds"]["test process"]["processes"] >= 1
-
-
-@cases("command, kind")
-def test_a_process_is_known_by_its_command(command: str, kind: str) -> None:
-    assert durations.kind_of(command) == kind
