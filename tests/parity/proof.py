@@ -7,28 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 Row = tuple[str, ...]
 PAGE = Path(__file__).parents[2] / "reports" / "parity.md"
-NAMED = ("strategy", "ranks", "divided by", "sequence over", "rows", "trains", "dtype")
 SEEN = ("gradients", "weights", "norm", "log-probs")
-HEAD = f"| {' | '.join((*NAMED, *SEEN, 'test'))} |"
-UNKNOWN: Row = ("?",) * len(NAMED) + ("not run",) * len(SEEN)
-
-
-@dataclass(frozen=True)
-class Case:
-    """What was trained, and how it was spread."""
-
-    strategy: str
-    ranks: int
-    divided_by: str
-    sequence: int
-    rows: str
-    trains: str
-    dtype: str
+HEAD = f"| {' | '.join((*SEEN, 'test'))} |"
+UNKNOWN: Row = ("not run",) * len(SEEN)
 
 
 @dataclass(frozen=True)
@@ -54,13 +40,13 @@ class Differences:
     log_probs: Difference | None
 
 
-_measured: dict[str, tuple[Case, list[Differences]]] = {}
+_measured: dict[str, list[Differences]] = {}
 
 
-def record(case: Case, differences: Differences) -> None:
+def record(differences: Differences) -> None:
     """Of the test that is running; a test that compares several ranks does so once for each."""
     test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0]
-    _measured.setdefault(short(test), (case, []))[1].append(differences)
+    _measured.setdefault(short(test), []).append(differences)
 
 
 def short(test: str) -> str:
@@ -69,11 +55,7 @@ def short(test: str) -> str:
 
 def measured() -> dict[str, Row]:
     """The rows of what was recorded in this process."""
-    return {test: (*named(case), *figures(seen)) for test, (case, seen) in _measured.items()}
-
-
-def named(case: Case) -> Row:
-    return tuple(str(value) for value in astuple(case))
+    return {test: figures(seen) for test, seen in _measured.items()}
 
 
 def figures(seen: list[Differences]) -> Row:
@@ -103,13 +85,7 @@ def file_of(test: str) -> str:
 def write(page: str, rows: dict[str, Row]) -> str:
     """The page with these rows; its text stays."""
     before, _, _ = page.partition(HEAD)
-    lines = [HEAD, "|" + "---|" * (len(NAMED) + len(SEEN) + 1)]
-    for test, row in sorted(rows.items(), key=lambda item: (order(item[1]), item[0])):
+    lines = [HEAD, "|" + "---|" * (len(SEEN) + 1)]
+    for test, row in sorted(rows.items(), key=lambda item: (item[1] == UNKNOWN, item[0])):
         lines.append(f"| {' | '.join((*row, f'`{test}`'))} |")
     return before + "\n".join(lines) + "\n"
-
-
-def order(row: Row) -> tuple[bool, str, str, int, str]:
-    """By strategy, by what trains, by ranks; what was never run comes last."""
-    strategy, ranks, divided_by, _, _, trains, _ = row[: len(NAMED)]
-    return row == UNKNOWN, strategy, trains, int(ranks.replace("?", "0")), divided_by

@@ -217,7 +217,7 @@ def train(run: Run) -> tuple[Trace, list[float]]:
     given = rows(vocab_size=run.vocab_size)
     with ranks.trainer(run) as strategy, _recorded(strategy) as gradients:
         scores = ranks.first_scores(strategy, run.role, given)
-        trace = Trace(gradients, [], [], scores, run.case(strategy.context.world_size))
+        trace = Trace(gradients, [], [], scores)
         losses = []
         for _ in range(run.updates):
             batches = ranks.my_micro_batches(run, strategy.dp_rank, strategy.dp_size)

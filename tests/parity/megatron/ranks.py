@@ -26,7 +26,6 @@ from roll.distributed.strategy.megatron.train import MegatronTrainStrategy
 from roll.errors import StrategyError
 from roll.types.batch import MicroBatch
 from tests.helpers.processes import DEVICE_VARIABLE
-from tests.parity.proof import Case
 from tests.parity.strategies import routes
 from tests.parity.strategies.balance import Balanced
 from tests.parity.strategies.reference import (
@@ -42,19 +41,10 @@ from tests.parity.strategies.reference import (
     scale_of,
 )
 from tests.parity.strategies.routes import Replayed
-from tests.parity.strategies.runs import first_scores, told, trains
+from tests.parity.strategies.runs import first_scores
 
 PLAIN = BentLoss()
 HEAD_FACTOR = 0.3
-SHORT = {
-    "tensor_model_parallel_size": "tp",
-    "pipeline_model_parallel_size": "pp",
-    "virtual_pipeline_model_parallel_size": "vpp",
-    "expert_model_parallel_size": "ep",
-    "expert_tensor_parallel_size": "etp",
-    "sequence_parallel": "sp",
-    "use_distributed_optimizer": "optimizer",
-}
 
 
 @dataclass(frozen=True)
@@ -123,20 +113,6 @@ class Run:
             infer_batch_size=4,
             max_grad_norm=self.max_norm,
             optimizer_waits=self.optimizer_waits,
-        )
-
-    def case(self, num_ranks: int) -> Case:
-        waits = {"optimizer_waits": True} if self.optimizer_waits else {}
-        context = "context_parallel_size"
-        divided_by = {key: value for key, value in self.megatron.items() if key != context} | waits
-        return Case(
-            "megatron_train",
-            num_ranks,
-            ", ".join(told(divided_by, SHORT)) or "copies",
-            self.megatron.get(context, 1),
-            "packed" if self.packs else "padded",
-            trains(self.role, self.model) + (f", MTP {self.head}" if self.head != "disabled" else ""),
-            str(self.model.get("dtype", "fp32")),
         )
 
 
@@ -279,13 +255,7 @@ def refusal(run: Run) -> str:
 def train(run: Run) -> Trace:
     """The updates of `run`. Rank 0 has gradients and parameters."""
     with trainer(run) as strategy:
-        trace = Trace(
-            {},
-            [],
-            [],
-            first_scores(strategy, run.role, run.rows()),
-            run.case(strategy.context.world_size),
-        )
+        trace = Trace({}, [], [], first_scores(strategy, run.role, run.rows()))
         shares = bool(run.megatron.get("use_distributed_optimizer"))
         step = strategy._updater.step
 

@@ -9,18 +9,11 @@ import pytest
 
 from tests.helpers.processes import RankPool
 from tests.parity.megatron import memory, models, ranks
+from tests.parity.megatron.layouts import BF16, BUCKETS, CP2, EP2, PP2, SHARED, SP, TP2
 from tests.parity.megatron.ranks import Run
 
 Pools = Callable[[int], RankPool]
-TP2: dict[str, Any] = {"tensor_model_parallel_size": 2}
-PP2: dict[str, Any] = {"pipeline_model_parallel_size": 2}
-EP2: dict[str, Any] = {"expert_model_parallel_size": 2}
-CP2: dict[str, Any] = {"context_parallel_size": 2}
-SP: dict[str, Any] = {"sequence_parallel": True}
-SHARED: dict[str, Any] = {"use_distributed_optimizer": True}
-BUCKETS: dict[str, Any] = {"overlap_grad_reduce": True, "bucket_size": 1000}
 TIED = {"tie_word_embeddings": True}
-BF16 = {"dtype": "bf16"}
 
 SAME: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], int]] = {
     "plain": ("qwen2", TP2 | SP, {}, {}, 2),

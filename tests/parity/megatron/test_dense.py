@@ -9,16 +9,11 @@ import pytest
 from tests.helpers.processes import RankPool
 from tests.parity.megatron import ranks
 from tests.parity.megatron.compare import assert_same_training
+from tests.parity.megatron.layouts import CP2, PP2, SHARED, SP, TP2, VPP2
 from tests.parity.megatron.ranks import Run
 from tests.parity.strategies.reference import LEARNING_RATE, BentLoss, Trace, rows, train_reference
 
 Pools = Callable[[int], RankPool]
-
-TP2: dict[str, Any] = {"tensor_model_parallel_size": 2}
-PP2: dict[str, Any] = {"pipeline_model_parallel_size": 2}
-CP2: dict[str, Any] = {"context_parallel_size": 2}
-SP: dict[str, Any] = {"sequence_parallel": True}
-SHARED: dict[str, Any] = {"use_distributed_optimizer": True}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +35,6 @@ def test_two_ranks_train_as_one_process_does(
     assert_same_training(got, reference)
 
 
-VPP2 = PP2 | {"virtual_pipeline_model_parallel_size": 2}
 PACKED = {"packs": True}
 FOUR = {
     "tp2-pp2": (TP2 | PP2, {}),

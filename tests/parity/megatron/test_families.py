@@ -13,14 +13,14 @@ from transformers import AutoModelForCausalLM
 from tests.helpers.cases import cases
 from tests.helpers.processes import RankPool
 from tests.parity.megatron import models, ranks
+from tests.parity.megatron.layouts import PP2
+from tests.parity.megatron.layouts import TP2_SP as TP2
 from tests.parity.megatron.ranks import Run
 from tests.parity.strategies.reference import TEMPERATURE, naive_log_probs, rows
 
 Pools = Callable[[int], RankPool]
 LATENT_YARN = models.YARN_ROPE | {"mscale": 1.0, "mscale_all_dim": 1.0}
 WIDE_ROPE = {"rope_type": "default", "rope_theta": 5e3, "partial_rotary_factor": 0.75}
-TP2: dict[str, Any] = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
-PP2: dict[str, Any] = {"pipeline_model_parallel_size": 2}
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {"tie_word_embeddings": True}),

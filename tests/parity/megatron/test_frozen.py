@@ -10,12 +10,10 @@ import pytest
 from roll.distributed.weights.bucket import with_partners
 from tests.helpers.processes import RankPool
 from tests.parity.megatron import models, partial, ranks
+from tests.parity.megatron.layouts import PP2, SHARED, TP2
 from tests.parity.megatron.ranks import Run
 
 Pools = Callable[[int], RankPool]
-PP2: dict[str, Any] = {"pipeline_model_parallel_size": 2}
-TP2: dict[str, Any] = {"tensor_model_parallel_size": 2}
-SHARED: dict[str, Any] = {"use_distributed_optimizer": True}
 EMBEDDING = "model.embed_tokens"
 
 

@@ -19,6 +19,7 @@ from tests.helpers.cases import cases
 from tests.helpers.processes import RankPool
 from tests.parity.megatron import adapted, models, ranks
 from tests.parity.megatron.compare import assert_same_training, largest_difference
+from tests.parity.megatron.layouts import CP2, EP2, PP2, RECOMPUTE, SHARED, SP, TP2
 from tests.parity.megatron.ranks import Run
 from tests.parity.strategies.adapters import LORA, an_adapter
 from tests.parity.strategies.reference import (
@@ -33,14 +34,6 @@ from tests.parity.strategies.reference import (
 )
 
 Pools = Callable[[int], RankPool]
-TP2: dict[str, Any] = {"tensor_model_parallel_size": 2}
-PP2: dict[str, Any] = {"pipeline_model_parallel_size": 2}
-CP2: dict[str, Any] = {"context_parallel_size": 2}
-EP2: dict[str, Any] = {"expert_model_parallel_size": 2}
-SP: dict[str, Any] = {"sequence_parallel": True}
-SHARED: dict[str, Any] = {"use_distributed_optimizer": True}
-VPP2 = PP2 | {"virtual_pipeline_model_parallel_size": 2}
-RECOMPUTE: dict[str, Any] = {"recompute_granularity": "full"}
 
 
 @pytest.fixture(scope="module")

@@ -14,14 +14,10 @@ from roll.configs.memory.model_shape import model_shape
 from roll.configs.memory.parts import RoleFacts, total
 from tests.helpers.processes import RankPool
 from tests.parity.megatron import prediction
+from tests.parity.megatron.layouts import BF16, EP2, PP2, SHARED, TP2
 from tests.parity.megatron.ranks import Run, one_update, trainer
 
 Pools = Callable[[int], RankPool]
-TP2: dict[str, Any] = {"tensor_model_parallel_size": 2}
-EP2: dict[str, Any] = {"expert_model_parallel_size": 2}
-PP2: dict[str, Any] = {"pipeline_model_parallel_size": 2}
-SHARED: dict[str, Any] = {"use_distributed_optimizer": True}
-BF16 = {"dtype": "bf16"}
 
 
 def held(run: Run) -> dict[str, int]:

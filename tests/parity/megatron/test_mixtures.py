@@ -13,14 +13,13 @@ import pytest
 from tests.helpers.processes import RankPool
 from tests.parity.megatron import models, ranks
 from tests.parity.megatron.compare import assert_same_training
+from tests.parity.megatron.layouts import CP2, EP2
+from tests.parity.megatron.layouts import TP2_SP as TP2
 from tests.parity.megatron.ranks import Run
 from tests.parity.strategies.reference import LEARNING_RATE, BentLoss, Trace, rows, train_reference
 
 Pools = Callable[[int], RankPool]
-TP2: dict[str, Any] = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
-EP2: dict[str, Any] = {"expert_model_parallel_size": 2}
 ETP1: dict[str, Any] = {"expert_tensor_parallel_size": 1}
-CP2: dict[str, Any] = {"context_parallel_size": 2}
 GROUPED: dict[str, Any] = {"moe_grouped_gemm": True}
 ALLGATHER: dict[str, Any] = {"moe_token_dispatcher_type": "allgather"}
 

@@ -11,13 +11,11 @@ import pytest
 
 from tests.helpers.processes import RankPool
 from tests.parity.megatron import ranks
+from tests.parity.megatron.layouts import BF16, SHARED, TP2
 from tests.parity.megatron.ranks import Run
 
 Pools = Callable[[int], RankPool]
-SHARED = {"use_distributed_optimizer": True}
-TP2 = {"tensor_model_parallel_size": 2}
 FROZEN = {"freeze_module_prefix": "model.embed_tokens"}
-BF16 = {"dtype": "bf16"}
 
 
 @pytest.mark.gate("distributed-frozen")

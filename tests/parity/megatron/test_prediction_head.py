@@ -18,19 +18,13 @@ from transformers import AutoModelForCausalLM
 from tests.helpers.processes import RankPool
 from tests.parity.megatron import models, prediction, ranks
 from tests.parity.megatron.compare import assert_same_training
+from tests.parity.megatron.layouts import BUCKETS, CP2, EP2, PP2, RECOMPUTE, SHARED, VPP2
+from tests.parity.megatron.layouts import TP2_SP as TP2
 from tests.parity.megatron.ranks import Run
 from tests.parity.strategies.reference import Trace
 
 Pools = Callable[[int], RankPool]
-TP2: dict[str, Any] = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
-EP2: dict[str, Any] = {"expert_model_parallel_size": 2}
-CP2: dict[str, Any] = {"context_parallel_size": 2}
-PP2: dict[str, Any] = {"pipeline_model_parallel_size": 2}
-VPP2: dict[str, Any] = PP2 | {"virtual_pipeline_model_parallel_size": 2}
-SHARED: dict[str, Any] = {"use_distributed_optimizer": True}
-BUCKETS: dict[str, Any] = {"overlap_grad_reduce": True, "bucket_size": 1000}
 OVERLAP: dict[str, Any] = BUCKETS | {"overlap_param_gather": True}
-RECOMPUTE: dict[str, Any] = {"recompute_granularity": "full"}
 LAYERS: dict[str, Any] = {"moe_layer_recompute": True}
 YARN = {"rope_parameters": models.YARN_ROPE | {"mscale": 0.7, "mscale_all_dim": 1.0}}
 

@@ -9,6 +9,7 @@ import pytest
 from tests.helpers.processes import RankPool
 from tests.parity.megatron import models, ranks
 from tests.parity.megatron.compare import GRADIENT_TOLERANCE, largest_difference
+from tests.parity.megatron.layouts import TP2_SP as TP2
 from tests.parity.megatron.ranks import Run
 from tests.parity.strategies import balance
 from tests.parity.strategies.balance import COEF, shares
@@ -16,7 +17,6 @@ from tests.parity.strategies.reference import rows
 
 Pools = Callable[[int], RankPool]
 SPLIT = (3, 1)
-TP2: dict[str, Any] = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
 CP2, PP2, EP2 = ({f"{kind}_parallel_size": 2} for kind in ("context", "pipeline_model", "expert_model"))
 
 # Ranks, data-parallel ranks, settings, and what else is asked for; "family" of the model, else Qwen3-MoE.

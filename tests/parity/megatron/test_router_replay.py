@@ -10,18 +10,14 @@ import pytest
 from tests.helpers.processes import RankPool
 from tests.parity.megatron import models, prediction, ranks
 from tests.parity.megatron.compare import GRADIENT_TOLERANCE, largest_difference
+from tests.parity.megatron.layouts import CP2, EP2, PP2, RECOMPUTE, VPP2
+from tests.parity.megatron.layouts import TP2_SP as TP2
 from tests.parity.megatron.ranks import Run
 from tests.parity.strategies import routes
 from tests.parity.strategies.reference import rows
 from tests.parity.strategies.routes import Replayed
 
 Pools = Callable[[int], RankPool]
-TP2: dict[str, Any] = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
-PP2: dict[str, Any] = {"pipeline_model_parallel_size": 2}
-VPP2 = PP2 | {"virtual_pipeline_model_parallel_size": 2}
-EP2: dict[str, Any] = {"expert_model_parallel_size": 2}
-CP2: dict[str, Any] = {"context_parallel_size": 2}
-RECOMPUTE: dict[str, Any] = {"recompute_granularity": "full"}
 FOUR_LAYERS = {"num_hidden_layers": 4}
 
 CASES: dict[str, tuple[int, str, dict[str, Any], dict[str, Any]]] = {

@@ -13,13 +13,11 @@ from tests.helpers import processes
 from tests.helpers.processes import RankPool
 from tests.parity.megatron import models, ranks
 from tests.parity.megatron.compare import PARAMETER_TOLERANCE, assert_same_training, largest_difference
+from tests.parity.megatron.layouts import PP2, SHARED, TP2
 from tests.parity.megatron.ranks import Run
 from tests.parity.strategies.reference import LEARNING_RATE, BentLoss, Trace, rows, train_reference
 
 Pools = Callable[[int], RankPool]
-TP2: dict[str, Any] = {"tensor_model_parallel_size": 2}
-PP2: dict[str, Any] = {"pipeline_model_parallel_size": 2}
-SHARED: dict[str, Any] = {"use_distributed_optimizer": True}
 
 
 def reference(model_dir: Path, updates: int = 1, **options: Any) -> Trace:

@@ -22,7 +22,6 @@ from transformers import (
 from roll.algorithms.loss import Need, SupervisedLoss
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
-from tests.parity.proof import Case
 
 TEMPERATURE = 0.8
 BETAS, EPSILON, LEARNING_RATE = (0.9, 0.95), 1e-6, 1e-3
@@ -153,7 +152,6 @@ class Trace:
     parameters: list[dict[str, np.ndarray]]
     metrics: list[dict[str, float]]
     scores: dict[int, np.ndarray] = field(default_factory=dict)
-    case: Case | None = None
 
 
 class SlowMuon:

@@ -26,7 +26,6 @@ from roll.distributed.strategy.fsdp2.train import Fsdp2TrainStrategy
 from roll.models.hf import LogProbHead
 from roll.types.batch import MicroBatch
 from tests.helpers.processes import DEVICE_VARIABLE
-from tests.parity.proof import Case
 from tests.parity.strategies import routes, shown
 from tests.parity.strategies.balance import Balanced
 from tests.parity.strategies.forks import forks
@@ -46,8 +45,6 @@ from tests.parity.strategies.routes import Replayed
 
 if TYPE_CHECKING:  # FSDP2 is tried where DeepSpeed is not installed
     from roll.distributed.strategy.deepspeed.train import DeepSpeedTrainStrategy
-
-SWITCH = {"True": "", "False": " false"}
 
 
 @dataclass(frozen=True)
@@ -81,12 +78,6 @@ class Run:
     shows: bool = False  # some rows show pictures, those of shown.py
     conversations: Path | None = None  # of which the rows are made, those of shown.py
     given: list[MicroBatch] | None = None  # rows instead of the drawn ones
-
-    @property
-    def layout(self) -> str:
-        if self.shares != "off":
-            return "trees"
-        return "packed" if self.packs or self.sequence > 1 else "padded"
 
     def rows(self) -> list[MicroBatch]:
         if self.given is not None:
@@ -143,35 +134,6 @@ class Run:
             max_grad_norm=self.max_norm,
             optimizer_waits=self.optimizer_waits,
         )
-
-    def case(self, num_ranks: int) -> Case:
-        if self.fsdp2 is None:
-            name, divided_by = "deepspeed_train", f"ZeRO {self.stage}"
-        else:
-            name, divided_by = "fsdp2_train", "FSDP2"
-        given = told(self.zero | (self.fsdp2 or {}) | ({"optimizer_waits": True} if self.optimizer_waits else {}))
-        return Case(
-            name,
-            num_ranks,
-            ", ".join([divided_by, *given]),
-            self.sequence,
-            self.layout,
-            trains(self.role, self.model),
-            str(self.model.get("dtype", "fp32")),
-        )
-
-
-def told(settings: dict[str, Any], short: dict[str, str] | None = None) -> list[str]:
-    """Settings in a cell of a table: switches that are on, and sections, by their names alone."""
-    names = short or {}
-    return [
-        names.get(key, key) + ("" if isinstance(value, dict) else SWITCH.get(str(value), f" {value}"))
-        for key, value in settings.items()
-    ]
-
-
-def trains(role: str, model: dict[str, Any]) -> str:
-    return f"{'critic' if role == 'critic' else 'policy'}{', LoRA' if 'lora_target' in model else ''}"
 
 
 def context(role: str = "actor_train", shows: bool = False) -> RankContext:
@@ -245,7 +207,7 @@ def one_update(strategy: TrainStrategy, run: Run) -> dict[str, float]:
 def train(run: Run) -> Trace:
     """The updates of `run` on this rank."""
     with trainer(run) as strategy:
-        trace = Trace({}, [], [], first_scores(strategy, run.role, run.rows()), run.case(strategy.context.world_size))
+        trace = Trace({}, [], [], first_scores(strategy, run.role, run.rows()))
         with gradients_before_a_step(strategy, run) as trace.gradients:
             trace.metrics.append(one_update(strategy, run))
         trace.parameters.append(masters(strategy, run) if run.masters else exported(strategy))
