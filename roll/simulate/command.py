@@ -18,6 +18,7 @@ from roll.simulate.forecast.forecast import simulated
 from roll.simulate.options import parser
 from roll.simulate.setup import Costs, Setup
 from roll.simulate.simulation import Report, simulate
+from roll.utils.text import counted
 
 # What a simulation has to say, as text.
 
@@ -28,13 +29,13 @@ _PHASES = ("rollout", "gather", "score", "train_critic", "train_actor", "weight_
 
 def describe_setup(setup: Setup) -> str:
     bounds = setup.bounds
-    oldest = _counted(bounds.max_staleness, "step")
+    oldest = counted(bounds.max_staleness, "step")
     ahead = f"{bounds.ahead} groups ahead, at most {oldest} old" if bounds.ahead else "synchronous"
     if bounds.ahead and bounds.unfinished != "carry":
         ahead = f"{bounds.ahead} more are started, and those not finished are {_GONE[bounds.unfinished]}"
     return (
         f"{bounds.num_groups} groups of {setup.group_size}; devices {setup.devices}, "
-        f"{_counted(setup.devices.num_engines, 'engine')}; {ahead}"
+        f"{counted(setup.devices.num_engines, 'engine')}; {ahead}"
     )
 
 
@@ -56,10 +57,6 @@ def describe_gain(report: Report, synchronous: Report) -> str:
 
 def _line(label: str, text: str) -> str:
     return f"{label:<{_LABEL}}{text}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def run(argv: Sequence[str]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
 import roll
 from roll.commands.fork import hidden_keys, settings_again
 from roll.errors import ConfigError
+from roll.report.about import at
 from roll.report.run_files import RunFiles
 from roll.run.kind import kind_of
 from roll.run.spec import PIPELINES
@@ -48,22 +49,13 @@ def written(value: Any) -> str:
     return text.removesuffix("\n").removesuffix("\n...")
 
 
-def get(tree: Any, path: KeyPath) -> Any:
-    """The value at a path; None where nothing is."""
-    for name in path:
-        if not isinstance(tree, dict) or name not in tree:
-            return None
-        tree = tree[name]
-    return tree
-
-
 def set_key(text: str, path: KeyPath, value: Any) -> str:
     """The text with another value at a path, and with its sections where they are missing; `value` None takes the key
     away. Raises ConfigError where that cannot be done, as in a section that is no mapping."""
     tree_of(text)
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     changed = _changed(text, root, path, value)
-    read_back = get(tree_of(changed), path)
+    read_back = at(tree_of(changed), *path)
     if read_back != value:  # an anchor, a merge, a flow over several lines
         raise ConfigError(f"{'.'.join(path)} cannot be changed by the form here: change it in the text.")
     return changed

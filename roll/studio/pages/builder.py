@@ -14,6 +14,7 @@ from nicegui.element import Element
 from nicegui.events import ValueChangeEventArguments
 
 from roll.errors import ConfigError
+from roll.report.about import at
 from roll.report.palette import BAD
 from roll.run.spec import PIPELINES
 from roll.studio.form import Field, Form, form_of
@@ -27,7 +28,6 @@ from roll.studio.yaml_edit import (
     Draft,
     draft_of,
     examples,
-    get,
     kind_of_text,
     set_key,
     tree_of,
@@ -88,7 +88,7 @@ class FormView:
             ui.expansion(visible(title), value=True).classes("full-width card").props("dense").style("padding: 2px 8px")
         ):
             for field in fields:
-                self._row(field, get(tree, field.path))
+                self._row(field, at(tree, *field.path))
 
     def _row(self, field: Field, value: Any) -> None:
         with ui.column().classes("full-width q-mb-sm").style("gap: 0"):

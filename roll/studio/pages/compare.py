@@ -12,6 +12,7 @@ from nicegui import ui
 from roll.errors import ConfigError
 from roll.report.about import about
 from roll.report.charts import COLORS
+from roll.report.command import labels_of
 from roll.report.figures import differing
 from roll.report.run_files import RunFiles
 from roll.run.display.view import duration, series
@@ -45,22 +46,6 @@ def _live_runs(run_list: RunList, keys: Sequence[str]) -> dict[str, LiveRun]:
         with suppress(ConfigError):
             runs[key] = LiveRun(directories[key])
     return runs
-
-
-def labels_of(runs: Sequence[RunFiles], names: Sequence[str]) -> list[str]:
-    """Short texts that tell the runs of these names apart: the names, or else the parts of their folders in which they
-    differ.
-
-    Example: two runs "sort" in out/a/run and out/b/run are "sort (a/run)" and "sort (b/run)".
-    """
-    labels = []
-    for run, name in zip(runs, names, strict=True):
-        others = [o.directory.parts for o, its in zip(runs, names, strict=True) if its == name and o is not run]
-        parts = run.directory.parts
-        sizes = range(1, len(parts) + 1)
-        count = next((size for size in sizes if all(other[-size:] != parts[-size:] for other in others)), len(parts))
-        labels.append(name if names.count(name) == 1 else f"{name} ({'/'.join(parts[-count:])})")
-    return [visible(label) for label in labels]
 
 
 class CompareView:
@@ -124,7 +109,8 @@ class CompareView:
 
     def _show(self, files: Sequence[RunFiles], states: Sequence[State]) -> None:
         names = self._run_list.notes.noted.names
-        labels = labels_of(files, [names.get(key, run.name) for key, run in zip(self._runs, files, strict=True)])
+        shown = [names.get(key, run.name) for key, run in zip(self._runs, files, strict=True)]
+        labels = [visible(label) for label in labels_of(files, shown)]
         self._heads.clear()
         with self._heads:
             for key, label, color, state in zip(self._runs, labels, COLORS, states, strict=False):

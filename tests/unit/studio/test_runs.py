@@ -20,7 +20,6 @@ from roll.studio import run_list
 from roll.studio.live_run import AppendedLines, LiveRun, process_of, state_of
 from roll.studio.notes import Notes
 from roll.studio.pages.charts import Curve, CurveStyle, line_options, phase_options, positions
-from roll.studio.pages.compare import labels_of
 from roll.studio.pages.log import last_lines, log_files
 from roll.studio.pages.runs import short_place
 from roll.studio.run_list import RunList, key_of, ran_s
@@ -241,12 +240,6 @@ def test_phases_are_stacked() -> None:
     bars = phase_options([(1, {"time/step_s": 3.0, "time/train_s": 2.0})])["series"]
     assert {bar["name"]: bar["data"] for bar in bars}["train"] == [2.0]
     assert {bar["stack"] for bar in bars} == {"phases"}
-
-
-def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
-    folders = ["out/a/run", "out/b/run", "out/c"]
-    runs = [LiveRun(make_run(tmp_path / place, "same" if "run" in place else "other")).files for place in folders]
-    assert labels_of(runs, [run.name for run in runs]) == ["same (a/run)", "same (b/run)", "other"]
 
 
 @pytest.mark.parametrize(
