@@ -28,7 +28,6 @@ def load_into(model: nn.Module, weights: Named) -> set[str]:
 def quantised_online() -> Any:
     """A layer that vLLM quantises while it loads, as `quantization: fp8_per_tensor` asks, and tied weights."""
     from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
-    from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
     from vllm.model_executor.utils import replace_parameter
 
     class OnlineMethod(QuantizeMethodBase):
@@ -55,17 +54,35 @@ def quantised_online() -> Any:
         def load_weights(self, weights: Named) -> set[str]:
             return load_into(self, weights)
 
-    model = Model().requires_grad_(False)
-    record_metadata_for_reloading(model)
-    model.proj.quant_method.process_weights_after_loading(model.proj)
-    return model
+    return Model()
 
 
-Update = Callable[[dict[str, torch.Tensor]], list[str]]
+Update = Callable[..., list[str]]
 
 
-def config_of(kind: str) -> Any:
-    return SimpleNamespace(hf_text_config=SimpleNamespace(model_type=kind))
+def update_of(model: Any, kind: str, monkeypatch: pytest.MonkeyPatch, rank: int = 0) -> Update:
+    """Makes a whole update of the model, bucket by bucket, and says what is missing."""
+    from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
+
+    from roll.distributed.strategy.vllm import worker_extension
+
+    record_metadata_for_reloading(model.requires_grad_(False))
+    config: Any = SimpleNamespace(hf_text_config=SimpleNamespace(model_type=kind))
+    monkeypatch.setattr(worker_extension, "decode_source", lambda source: source)
+    monkeypatch.setattr(worker_extension, "get_tensor_model_parallel_rank", lambda: rank)
+    layerwise = worker_extension.LayerwiseUpdate(model, config, torch.device("cpu"), rank)
+    monkeypatch.setattr(layerwise._receiver, "read", lambda source: source.items())
+
+    def whole(*buckets: dict[str, torch.Tensor]) -> list[str]:
+        layerwise.begin(whole=True)
+        for bucket in buckets:
+            sent = {name: value.clone() for name, value in bucket.items()}
+            layerwise.add(sent)
+            for value in sent.values():
+                value.fill_(torch.nan)  # the next bucket takes its place
+        return layerwise.finish()
+
+    return whole
 
 
 @pytest.fixture
@@ -75,19 +92,8 @@ def model() -> Any:
 
 @pytest.fixture
 def update(model: Any, monkeypatch: pytest.MonkeyPatch) -> Update:
-    """A whole update with these weights; what it says is missing."""
-    from roll.distributed.strategy.vllm import worker_extension
-
-    monkeypatch.setattr(worker_extension, "decode_source", lambda source: source)
-    config = config_of("llama")
-    layerwise = worker_extension.LayerwiseUpdate(model, config, torch.device("cpu"), 0)
-    monkeypatch.setattr(layerwise._receiver, "read", lambda source: source.items())
-
-    def whole(weights: dict[str, torch.Tensor]) -> list[str]:
-        layerwise.begin(whole=True)
-        layerwise.add(weights)
-        return layerwise.finish()
-
+    whole = update_of(model, "llama", monkeypatch)
+    model.proj.quant_method.process_weights_after_loading(model.proj)
     return whole
 
 
@@ -116,22 +122,12 @@ class WithSinks(nn.Module):
 @pytest.mark.parametrize("name", ["sinks", "attention_sink_bias"])
 def test_sinks_that_a_model_copies_itself_are_updated(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They kept their first values for the whole of a run of gpt-oss, and nobody said so."""
-    from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
-
-    from roll.distributed.strategy.vllm import worker_extension
-
-    model = WithSinks(name).requires_grad_(False)
-    record_metadata_for_reloading(model)
+    model = WithSinks(name)
+    update = update_of(model, "gpt_oss", monkeypatch, rank=1)
     place = model.get_parameter(f"attn.{name}").data_ptr()
-    monkeypatch.setattr(worker_extension, "decode_source", lambda source: source)
-    monkeypatch.setattr(worker_extension, "get_tensor_model_parallel_rank", lambda: 1)
-    layerwise = worker_extension.LayerwiseUpdate(model, config_of("gpt_oss"), torch.device("cpu"), 1)
-    monkeypatch.setattr(layerwise._receiver, "read", lambda source: source.items())
     for factor in (1.0, 2.0):
-        layerwise.begin(whole=True)
-        layerwise.add({f"self_attn.{name}": torch.arange(4.0) * factor})
-        layerwise.add({"self_attn.weight": torch.ones(2, 3) * factor})
-        assert layerwise.finish() == []
+        sinks, weight = torch.arange(4.0) * factor, torch.ones(2, 3) * factor
+        assert update({f"self_attn.{name}": sinks}, {"self_attn.weight": weight}) == []
         assert model.get_parameter(f"attn.{name}").tolist() == [2 * factor, 3 * factor]
         assert model.attn.weight.unique().tolist() == [factor]
     assert model.get_parameter(f"attn.{name}").data_ptr() == place
@@ -155,21 +151,14 @@ class WithJoined(nn.Module):
 def test_weights_that_vllm_joined_in_the_first_pass_are_updated(monkeypatch: pytest.MonkeyPatch) -> None:
     """The method that joins gates is vLLM's own. Captured graphs read the memory that it took."""
     from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
-    from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
 
-    from roll.distributed.strategy.vllm import worker_extension
-
-    model: Any = WithJoined().requires_grad_(False)
-    record_metadata_for_reloading(model)
+    model: Any = WithJoined()
+    update = update_of(model, "qwen3_next", monkeypatch)
     MoERunner._maybe_fuse_gate_weights(model)
     joined = model._combined_gate_weight
-    monkeypatch.setattr(worker_extension, "decode_source", lambda source: source)
-    layerwise = worker_extension.LayerwiseUpdate(model, config_of("qwen3_next"), torch.device("cpu"), 0)
-    monkeypatch.setattr(layerwise._receiver, "read", lambda source: source.items())
-    layerwise.begin(whole=True)
-    layerwise.add({"gate.weight": torch.full((4, 3), 2.0), "shared_expert_gate.weight": torch.full((1, 3), 3.0)})
-    layerwise.add({f"{name}_conv1d.weight": torch.full((2, 1, 3), float(number)) for number, name in enumerate("qkv")})
-    assert layerwise.finish() == []
+    gates = {"gate.weight": torch.full((4, 3), 2.0), "shared_expert_gate.weight": torch.full((1, 3), 3.0)}
+    convolutions = {f"{each}_conv1d.weight": torch.full((2, 1, 3), float(n)) for n, each in enumerate("qkv")}
+    assert update(gates, convolutions) == []
     assert model._merged_conv_weight.tolist() == [[number] * 3 for number in (0.0, 0.0, 1.0, 1.0, 2.0, 2.0)]
     assert model._combined_gate_weight is joined
     assert joined.tolist() == [[2.0] * 3] * 4 + [[3.0] * 3]
@@ -204,20 +193,11 @@ def test_what_a_model_copies_past_the_update_comes_in_another_form_or_is_named(
     kind: str, lost: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Engines of gpt-oss sampled with the experts of their first weights for ever, and nobody said so."""
-    from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
-
-    from roll.distributed.strategy.vllm import worker_extension
-
-    model = WithExperts().requires_grad_(False)
-    record_metadata_for_reloading(model)
-    monkeypatch.setattr(worker_extension, "decode_source", lambda source: source)
-    layerwise = worker_extension.LayerwiseUpdate(model, config_of(kind), torch.device("cpu"), 0)
-    monkeypatch.setattr(layerwise._receiver, "read", lambda source: source.items())
+    model = WithExperts()
+    update = update_of(model, kind, monkeypatch)
     for factor in (1.0, 2.0):
         sent = factor * torch.arange(24.0).reshape(2, 3, 4)
-        layerwise.begin(whole=True)
-        layerwise.add({"model.layers.0.mlp.experts.down_proj": sent})
-        assert layerwise.finish() == lost
+        assert update({"model.layers.0.mlp.experts.down_proj": sent}) == lost
         assert torch.equal(model.experts.w2_weight, sent.permute(0, 2, 1) * (not lost))
 
 
@@ -246,10 +226,6 @@ def test_a_weight_that_was_not_sent_is_named_and_a_tied_one_once(update: Update,
 
 def test_a_layer_that_two_others_hold_may_be_sent_by_either_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM's experts around transformers' code hold the router as well, first, and every update of them failed."""
-    from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
-
-    from roll.distributed.strategy.vllm import worker_extension
-
     router = nn.Linear(3, 2, bias=False)
     model: Any = nn.Module()
     model.experts, model.gate = nn.Sequential(router), router
@@ -260,16 +236,10 @@ def test_a_layer_that_two_others_hold_may_be_sent_by_either_name(monkeypatch: py
         return {"gate.weight"}
 
     model.load_weights = load_weights
-    record_metadata_for_reloading(model.requires_grad_(False))
-    monkeypatch.setattr(worker_extension, "decode_source", lambda source: source)
-    layerwise = worker_extension.LayerwiseUpdate(model, config_of("dots1"), torch.device("cpu"), 0)
-    monkeypatch.setattr(layerwise._receiver, "read", lambda source: source.items())
-    layerwise.begin(whole=True)
-    layerwise.add({"gate.weight": torch.arange(6.0).reshape(2, 3)})
-    assert layerwise.finish() == []
+    update = update_of(model, "dots1", monkeypatch)
+    assert update({"gate.weight": torch.arange(6.0).reshape(2, 3)}) == []
     assert router.weight.tolist() == [[0, 1, 2], [3, 4, 5]]
-    layerwise.begin(whole=True)
-    assert layerwise.finish() == ["experts.0.weight"]
+    assert update() == ["experts.0.weight"]
 
 
 @pytest.mark.parametrize(
@@ -285,20 +255,9 @@ def test_a_bias_that_vllm_has_no_place_for_is_named_unless_its_layer_is_elsewher
     assert update(WEIGHTS) == []
 
 
-def test_a_bias_in_a_bucket_of_its_own_is_kept_until_its_layer_is_complete(
-    model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from roll.distributed.strategy.vllm import worker_extension
-
-    monkeypatch.setattr(worker_extension, "decode_source", lambda source: source)
-    layerwise = worker_extension.LayerwiseUpdate(model, config_of("llama"), torch.device("cpu"), 0)
-    monkeypatch.setattr(layerwise._receiver, "read", lambda source: source.items())
-    bias = WEIGHTS["proj.bias"].clone()
-    layerwise.begin(whole=True)
-    layerwise.add({"proj.bias": bias})
-    bias.fill_(torch.nan)  # the next bucket takes its place
-    layerwise.add({name: value for name, value in WEIGHTS.items() if name != "proj.bias"})
-    assert layerwise.finish() == []
+def test_a_bias_in_a_bucket_of_its_own_is_kept_until_its_layer_is_complete(model: Any, update: Update) -> None:
+    others = {name: value for name, value in WEIGHTS.items() if name != "proj.bias"}
+    assert update({"proj.bias": WEIGHTS["proj.bias"]}, others) == []
     assert model.proj.bias.tolist() == WEIGHTS["proj.bias"].tolist()
 
 
@@ -325,17 +284,8 @@ class WithConvolution(nn.Module):
 
 def test_a_convolution_whose_weight_is_packed_is_updated(monkeypatch: pytest.MonkeyPatch) -> None:
     """It computed with the weights of the start for the whole of a run on a CPU in bf16."""
-    from vllm.model_executor.model_loader.reload import record_metadata_for_reloading
-
-    from roll.distributed.strategy.vllm import worker_extension
-
-    model = WithConvolution().requires_grad_(False)
-    record_metadata_for_reloading(model)
-    monkeypatch.setattr(worker_extension, "decode_source", lambda source: source)
-    layerwise = worker_extension.LayerwiseUpdate(model, config_of("falcon_h1"), torch.device("cpu"), 0)
-    monkeypatch.setattr(layerwise._receiver, "read", lambda source: source.items())
+    model = WithConvolution()
+    update = update_of(model, "falcon_h1", monkeypatch)
     place, weight = model.conv_weights.data_ptr(), torch.randn(2, 3)
-    layerwise.begin(whole=True)
-    layerwise.add({"conv1d.weight": weight})
-    assert layerwise.finish() == []
+    assert update({"conv1d.weight": weight}) == []
     assert torch.equal(model.conv_weights, weight) and model.conv_weights.data_ptr() == place

@@ -2,7 +2,7 @@
 the expert. They go through the worker, which counts both kinds over all ranks.
 
 The gradient is told from the weights that AdamW's first update leaves, so that it is the one that the engine's
-optimizer saw. Not covered: bf16, and more updates than one, which are those of any loss (test_deepspeed_train.py and
+optimizer saw. Not covered: bf16, and more updates than one, which are those of any loss (test_trainers.py and
 others).
 """
 

@@ -1,7 +1,7 @@
 """Updates on pairs against Hugging Face + autograd in one process, on the same eight pairs.
 
 The gradient is told from the weights that AdamW's first update leaves, so that it is the one that the engine's
-optimizer saw. Not covered: bf16, and more updates than one, which are those of any loss (test_deepspeed_train.py and
+optimizer saw. Not covered: bf16, and more updates than one, which are those of any loss (test_trainers.py and
 others).
 """
 

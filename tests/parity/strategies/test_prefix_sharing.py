@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, Gemma3TextConfig
 
 from roll.types.forest import forest_of
 from tests.helpers.processes import RankError, RankPool
-from tests.parity.compare import assert_same_training
+from tests.parity.compare import assert_same_training, largest_difference
 from tests.parity.megatron import models
 from tests.parity.strategies import balance, runs
 from tests.parity.strategies.adapters import LORA, an_adapter
@@ -24,7 +24,6 @@ from tests.parity.strategies.forks import PROMPT, THOUGHT, forks
 from tests.parity.strategies.models import save_critic, save_windowed
 from tests.parity.strategies.reference import LEARNING_RATE, BentLoss, SquaredValueLoss, train_reference
 from tests.parity.strategies.runs import Run
-from tests.parity.strategies.test_deepspeed_train import largest_difference
 
 Pools = Callable[[int], RankPool]
 TRAINERS: dict[str, tuple[int, dict[str, Any]]] = {

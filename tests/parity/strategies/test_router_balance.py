@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tests.helpers.processes import RankError, RankPool
+from tests.parity.compare import largest_difference
 from tests.parity.megatron import models
 from tests.parity.strategies import balance, runs
 from tests.parity.strategies.balance import COEF, shares
 from tests.parity.strategies.reference import rows
 from tests.parity.strategies.runs import Run
-from tests.parity.strategies.test_deepspeed_train import largest_difference
 
 Pools = Callable[[int], RankPool]
 SPLIT = (3, 1)

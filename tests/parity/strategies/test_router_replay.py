@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from roll.configs.strategies.fsdp2_settings import DIVIDED_EXPERTS
 from tests.helpers.processes import RankError, RankPool
+from tests.parity.compare import largest_difference
 from tests.parity.families.models import tiny_config
 from tests.parity.megatron import models
 from tests.parity.strategies import routes, runs
@@ -20,7 +21,6 @@ from tests.parity.strategies.forks import forks
 from tests.parity.strategies.reference import rows
 from tests.parity.strategies.routes import Replayed
 from tests.parity.strategies.runs import Run
-from tests.parity.strategies.test_deepspeed_train import largest_difference
 
 Pools = Callable[[int], RankPool]
 Mixtures = Callable[..., tuple[Path, Replayed]]  # of a family, and whether rows begin alike

@@ -16,12 +16,10 @@ from tests.helpers.processes import RankPool
 from tests.parity.compare import PARAMETER_TOLERANCE, assert_same_training, largest_difference
 from tests.parity.strategies import runs
 from tests.parity.strategies.adapters import LORA, an_adapter
-from tests.parity.strategies.models import save_critic, save_windowed
 from tests.parity.strategies.reference import (
     LEARNING_RATE,
     TEMPERATURE,
     BentLoss,
-    SquaredValueLoss,
     join,
     rows,
     train_reference,
@@ -30,62 +28,11 @@ from tests.parity.strategies.runs import Run, trainer
 
 Pools = Callable[[int], RankPool]
 Engine = dict[str, Any]  # of Run: a ZeRO stage, or the settings of fsdp2_train
-WINDOW = 4
 slow = pytest.mark.slow
 
 
 def zero(stage: int) -> Engine:
     return {"stage": stage}
-
-
-@pytest.fixture(scope="module")
-def windowed_model_dir(make_tiny_model_dir: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """4 heads and one key-value head, an untied head; the second layer sees a few tokens back."""
-    directory = tmp_path_factory.mktemp("windowed")
-    save_windowed(make_tiny_model_dir(num_kv_heads=1, tie_word_embeddings=False), directory, WINDOW)
-    return directory
-
-
-LOSS, MAX_NORM = BentLoss(entropy_coef=0.3), 0.05
-
-
-@pytest.mark.gate("{'fsdp2': {}}-2-2")
-@pytest.mark.proof
-@pytest.mark.parametrize(
-    "engine, world_size, sequence",
-    [
-        (zero(3), 2, 2),
-        ({"fsdp2": {}}, 2, 2),
-        *(pytest.param(zero(stage), 2, 2, marks=slow) for stage in (0, 1, 2)),
-        *(
-            pytest.param(engine, 4, sequence, marks=slow)
-            for engine in (zero(0), zero(2), zero(3), {"fsdp2": {}}, {"fsdp2": {"fsdp_size": 2}})
-            for sequence in (2, 4)
-        ),
-    ],
-    ids=str,
-)
-def test_three_updates_with_shared_sequences_equal_torch_adamw(
-    engine: Engine, world_size: int, sequence: int, rank_pool: Pools, windowed_model_dir: Path
-) -> None:
-    """Gradient of the first update, parameters and gradient norm of three: alone and beside data parallel, one
-    key-value head for two or four ranks, a window that reaches over the seam of two ranks' parts, packs that are no
-    multiple of the ranks, gradients clipped to a tenth, weight decay, a loss with entropy, gradient checkpointing."""
-    decay = 0.5
-    want = train_reference(windowed_model_dir, rows(), LOSS, [LEARNING_RATE] * 3, max_norm=MAX_NORM, weight_decay=decay)
-    run = Run(
-        windowed_model_dir,
-        split=(1, 1) if sequence < world_size else (3, 1, 2),
-        training={"weight_decay": decay},
-        model={"disable_gradient_checkpointing": False},
-        max_norm=MAX_NORM,
-        loss=LOSS,
-        sequence=sequence,
-        **engine,
-    )
-    traces = rank_pool(world_size).run(runs.train, run)
-    for trace in traces:
-        assert_same_training(trace if trace.parameters[0] else replace(trace, parameters=want.parameters), want)
 
 
 @pytest.mark.proof
@@ -106,17 +53,6 @@ def test_three_updates_of_adapters_equal_peft_and_torch_adamw(
     given = LORA | {"adapter_name_or_path": str(adapter)}
     run = Run(tiny_tied_model_dir, split=(1, 1), model=given, sequence=2, **engine)
     assert_same_training(rank_pool(world_size).run(runs.train, run)[0], want)
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("engine", [zero(3), pytest.param({"fsdp2": {}}, marks=slow)], ids=str)
-def test_a_critic_with_shared_sequences_equals_torch_adamw_on_a_token_classifier(
-    engine: Engine, rank_pool: Pools, tiny_model_dir: Path, tmp_path: Path
-) -> None:
-    save_critic(tiny_model_dir, tmp_path)
-    want = train_reference(tmp_path, rows(), SquaredValueLoss(), [LEARNING_RATE] * 3)
-    run = Run(tmp_path, split=(3, 1, 2), loss=SquaredValueLoss(), role="critic", sequence=2, **engine)
-    assert_same_training(rank_pool(2).run(runs.train, run)[0], want)
 
 
 @pytest.mark.parametrize("engine", [{"fsdp2": {}}, pytest.param(zero(2), marks=slow)], ids=str)
