@@ -381,9 +381,10 @@ def scores(run: Run) -> list[tuple[np.ndarray, np.ndarray]]:
         return pairs
 
 
-def save_and_go_on(
-    run: Run, directory: Path, updates: int = 2
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], float]:
+Weights = dict[str, np.ndarray]
+
+
+def save_and_go_on(run: Run, directory: Path, updates: int = 2) -> tuple[Weights, Weights, float]:
     """Weights at a checkpoint after some updates, weights after one more, and its gradient norm."""
     with trainer(run) as strategy:
         for _ in range(updates):
@@ -394,7 +395,7 @@ def save_and_go_on(
         return saved, exported(strategy), norm
 
 
-def load_and_go_on(run: Run, directory: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], float]:
+def load_and_go_on(run: Run, directory: Path) -> tuple[Weights, Weights, float]:
     """Weights as loaded, weights after one more update, and its gradient norm."""
     with trainer(run) as strategy:
         strategy.load_checkpoint(directory)

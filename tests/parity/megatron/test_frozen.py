@@ -10,6 +10,7 @@ import pytest
 from roll.distributed.weights.bucket import with_partners
 from tests.helpers.processes import RankPool
 from tests.parity.megatron import models, partial, ranks
+from tests.parity.megatron.compare import assert_goes_on
 from tests.parity.megatron.layouts import PP2, SHARED, TP2
 from tests.parity.megatron.ranks import Run
 
@@ -76,14 +77,8 @@ def test_a_run_with_a_frozen_layer_goes_on_under_other_sizes(
     settings: dict[str, Any], rank_pool: Pools, family_dir: Callable[..., Path], tmp_path: Path
 ) -> None:
     """A frozen layer has no state of the optimizer, so a file in which all layers are one tensor is not whole."""
-    model_dir, pool = family_dir("qwen2"), rank_pool(2)
-    run = frozen(model_dir, "model.layers.0.", settings)
-    saved, unbroken, norm = pool.run(ranks.save_and_go_on, run, tmp_path)[0]
-    other = frozen(model_dir, "model.layers.0.", PP2 | settings)
-    loaded, resumed, other_norm = pool.run(ranks.load_and_go_on, other, tmp_path)[0]
-    assert all(np.array_equal(saved[name], loaded[name]) for name in saved)
-    assert max(float(np.abs(unbroken[name] - resumed[name]).max()) for name in unbroken) < 2e-5
-    assert other_norm == pytest.approx(norm, rel=1e-4)
+    run, other = (frozen(family_dir("qwen2"), "model.layers.0.", each) for each in (settings, PP2 | settings))
+    assert_goes_on(rank_pool, tmp_path, (2, run), (2, other))
 
 
 def test_single_experts_are_not_frozen(rank_pool: Pools, family_dir: Callable[..., Path]) -> None:
