@@ -82,7 +82,7 @@ class Page:
 def render(runs: Sequence[RunFiles], num_steps: int, back: str = "") -> Page:
     """`num_steps`: of how many steps of each run samples are shown. The first run is what the others are held
     against. `back`: the address of the page that the report was opened from."""
-    labels = labels_of(runs, [run.name for run in runs])
+    labels = _labels(runs)
     names = sorted({name for run in runs for _, metrics in run.rows for name in metrics})
     curves = _Curves(runs, labels)
     drift = [name for name in names if name.startswith(_DRIFT) and not _is_flat(runs, name)]
@@ -232,8 +232,9 @@ def _spread_charts(spreads: Sequence[StepSpread]) -> list[Chart]:
     return charts
 
 
-def labels_of(runs: Sequence[RunFiles], names: Sequence[str]) -> list[str]:
+def _labels(runs: Sequence[RunFiles]) -> list[str]:
     """The names of the runs; with the directory where two have the same."""
+    names = [run.name for run in runs]
     return [
         name if names.count(name) == 1 else f"{name} ({run.directory})" for name, run in zip(names, runs, strict=True)
     ]

@@ -12,14 +12,13 @@ from nicegui import ui
 from roll.errors import ConfigError
 from roll.report.about import about
 from roll.report.charts import COLORS
-from roll.report.command import labels_of
 from roll.report.figures import differing
 from roll.report.run_files import RunFiles
 from roll.run.display.view import duration, series
 from roll.studio.live_run import LiveRun, State, newest, state_of
 from roll.studio.pages.charts import Curve, CurvesPanel
 from roll.studio.pages.frame import REFRESH_S, STATE_COLORS, fill, frame, later, number, table_of
-from roll.studio.pages.runs import MOST_COMPARED, compare_address
+from roll.studio.pages.runs import MOST_COMPARED, compare_address, short_place
 from roll.studio.run_list import Glance, RunList, ran_s
 from roll.utils.text import visible
 
@@ -108,9 +107,13 @@ class CompareView:
             ui.navigate.to(compare_address([*self._runs, self._more.value]))
 
     def _show(self, files: Sequence[RunFiles], states: Sequence[State]) -> None:
-        names = self._run_list.notes.noted.names
-        shown = [names.get(key, run.name) for key, run in zip(self._runs, files, strict=True)]
-        labels = [visible(label) for label in labels_of(files, shown)]
+        given = self._run_list.notes.noted.names
+        names = [given.get(key, run.name) for key, run in zip(self._runs, files, strict=True)]
+        places = [short_place(run.directory, self._run_list.folders) for run in files]
+        labels = [
+            visible(name if names.count(name) == 1 else f"{name} ({place})")
+            for name, place in zip(names, places, strict=True)
+        ]
         self._heads.clear()
         with self._heads:
             for key, label, color, state in zip(self._runs, labels, COLORS, states, strict=False):

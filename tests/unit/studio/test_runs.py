@@ -19,7 +19,7 @@ from roll.run.records.run_record import RunStart
 from roll.studio import run_list
 from roll.studio.live_run import AppendedLines, LiveRun, process_of, state_of
 from roll.studio.notes import Notes
-from roll.studio.pages.charts import Curve, CurveStyle, line_options, phase_options, positions
+from roll.studio.pages.charts import Curve, CurveStyle, line_options, phase_options
 from roll.studio.pages.log import last_lines, log_files
 from roll.studio.pages.runs import short_place
 from roll.studio.run_list import RunList, key_of, ran_s
@@ -218,13 +218,6 @@ def test_an_axis_reaches_as_far_as_its_metric_can(
     axis, (line,) = options["yAxis"], options["series"]
     assert (axis.get("min"), axis.get("max")) == pytest.approx(bounds)
     assert ("markLine" in line) == (bounds[1] == 67.2)
-
-
-def test_steps_lie_where_time_and_tokens_put_them() -> None:
-    rows = [(1, {"time/step_s": 30.0, "rollout/num_tokens": 500_000.0}), (2, {"time/train_s": 90.0})]
-    assert positions(rows, "step") == {1: 1.0, 2: 2.0}
-    assert positions(rows, "time") == {1: 0.5, 2: 2.0}
-    assert positions(rows, "tokens") == {1: 0.5, 2: 0.5}
 
 
 def test_several_runs_are_lines_of_their_own_colours() -> None:
