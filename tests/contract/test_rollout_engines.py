@@ -432,20 +432,6 @@ def test_an_engine_that_is_away_lets_its_requests_be_aborted_and_is_as_good_as_n
                 assert_log_probs(harness.model, request.prompt_ids, answer)
 
 
-def test_an_update_holds_what_arrives(harness: EngineHarness, tmp_path: Path) -> None:
-    async def generate_during_update() -> list["Generation"]:
-        await harness.engine.begin_weight_update()
-        answer = asyncio.create_task(harness.engine.generate(harness.request(prompt(10))))
-        await asyncio.sleep(0.1)
-        assert not answer.done()
-        await harness.update(changed_model(harness.model_dir, 90), "file", tmp_path)
-        return await answer
-
-    (answer,) = harness.run(generate_during_update())
-    assert (answer.policy_versions == harness.version).all()
-    assert_log_probs(harness.model, prompt(10), answer)
-
-
 def test_cancelled_requests_leave_nothing_behind(harness: EngineHarness) -> None:
     """64 requests of different lengths, half of them cancelled at random times: the others are whole, and then the
     engine knows of no request and is as good as new."""

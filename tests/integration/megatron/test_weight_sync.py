@@ -10,10 +10,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from roll.distributed.executor.weights.sender import EngineRoute, Route, SendPlan
 from tests.helpers.engine_socket import Engine
 from tests.helpers.engines import forward_log_probs, prompt
 from tests.helpers.processes import RankPool, shared_segments
-from tests.integration.megatron.sync import ROUTES, publish
+from tests.integration.rollout_engines.senders import publish
 from tests.parity.megatron.ranks import Run
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ Pools = Callable[[int], RankPool]
 TP2: dict[str, Any] = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
 PP2: dict[str, Any] = {"pipeline_model_parallel_size": 2}
 EP2: dict[str, Any] = {"expert_model_parallel_size": 2}
+ROUTES: tuple[Route, ...] = ("memory", "broadcast", "file")
 TOLERANCE = 3e-5  # the engines compute in fp32; the reference in fp64. Measured: up to 3e-6
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "tp2": (2, TP2),
@@ -133,8 +135,10 @@ def assert_engine_follows(engine: Engine, pool: RankPool, run: Run, directory: P
         assert np.abs(answer.log_probs - expected).max() < TOLERANCE
 
     before = engine.worker.strategy.policy_version
-    versions, *_ = engine.receive_from(pool, publish, (run, directory, before), directory, check)
-    assert versions == [before + i for i in range(1, len(ROUTES) + 1)]
+    plans = [SendPlan((EngineRoute(route, (0,)),), directory=directory) for route in ROUTES]
+    by_version = dict(enumerate(plans, before + 1))
+    outcomes, *_ = engine.receive_from(pool, publish, (run, by_version), directory, check)
+    assert outcomes == [[version] for version in by_version]
     assert len(previous) == len(ROUTES)
     assert not shared_segments(process.pid for process in pool.processes)
 

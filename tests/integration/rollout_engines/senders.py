@@ -13,15 +13,15 @@ Run = deepspeed.Run | megatron.Run
 BUCKET_BYTES = 50_000  # several buckets, and layers lie across their borders
 
 
-def publish(address: str, run: Run, plan: SendPlan, versions: list[int]) -> list[str | list[int] | None]:
-    """On every rank: for each version an update and its weights to the engine, which must then have them. Returns what
-    each sending returned or raised."""
+def publish(address: str, run: Run, plans: dict[int, SendPlan]) -> list[str | list[int] | None]:
+    """On every rank: for each version an update and, by its plan, its weights to the engine, which must then have them.
+    Returns what each sending returned or raised."""
     backend = megatron if isinstance(run, megatron.Run) else deepspeed
     outcomes: list[str | list[int] | None] = []
     with backend.trainer(run) as strategy:  # type: ignore[arg-type]
         sender = WeightSender(strategy.context.rank, torch.device("cpu"))
         engine = OneEngine(address) if strategy.exports_weights else NoEngine()
-        for version in versions:
+        for version, plan in plans.items():
             backend.one_update(strategy, run)  # type: ignore[arg-type]
             buckets = strategy.export_weights(BUCKET_BYTES, plan.senders)
             try:

@@ -83,7 +83,7 @@ def test_every_rank_of_an_engine_reads_from_its_own_rank_of_the_trainer(
             directory = tmp_path / trainer
             directory.mkdir()
             versions = [2 * number + 1, 2 * number + 2]
-            arguments = (RUNS[trainer](tiny_tied_model_dir), plan, versions)
+            arguments = (RUNS[trainer](tiny_tied_model_dir), dict.fromkeys(versions, plan))
             outcomes = engine.receive_from(pool, publish, arguments, directory, check)
             assert outcomes == [[[versions[0]], [versions[1]]], [None, None]]
     pids = [process.pid for process in pool.processes]
@@ -107,11 +107,11 @@ def test_an_engine_that_is_killed_in_the_middle_ends_the_update_and_its_successo
                     process.kill()
 
         engine.on_call = kill_at_the_third_bucket
-        lead, other = engine.receive_from(pool, publish, (run, plan, [1]), tmp_path, lambda weights: None)
+        lead, other = engine.receive_from(pool, publish, (run, {1: plan}), tmp_path, lambda weights: None)
         assert "EngineDied" in lead[0] and other == [None]
         assert seen == ["receive_weights"] * 3
     assert not shared_segments(process.pid for process in pool.processes)
     (tmp_path / "socket").unlink()
     with started(name, tiny_tied_model_dir) as engine:
-        outcomes = engine.receive_from(pool, publish, (run, plan, [2]), tmp_path, lambda weights: None)
+        outcomes = engine.receive_from(pool, publish, (run, {2: plan}), tmp_path, lambda weights: None)
         assert outcomes == [[[2]], [None]]

@@ -99,10 +99,6 @@ def slow_gdpo(groups: list[list[list[float]]], weights: list[float]) -> list[lis
     return values
 
 
-def slow_remax(reward: float, greedy: float) -> float:
-    return 0.0 if math.isnan(reward) or math.isnan(greedy) else reward - greedy
-
-
 BASELINES: dict[str, Callable[[Groups], list[list[float]]]] = {
     "opo": slow_opo,
     "gpg": slow_gpg,
@@ -111,14 +107,22 @@ BASELINES: dict[str, Callable[[Groups], list[list[float]]]] = {
     "raft": slow_best,
     "opmd": slow_mean,
 }
-COMPARED: dict[str, Callable[[float, float], float]] = {"remax": slow_remax}
-"""With the reward of the greedy response to the same prompt."""
-OF_PARTS = {"gdpo": slow_gdpo}
-"""Of the parts of each reward."""
+NAMED = {*BASELINES, "remax", "gdpo"}
+"""The estimators that have a loop here."""
 ARGS: dict[str, dict[str, Any]] = {
     "asymre": {"asymre_baseline_shift": -0.25},
     "raft": {"raft_keep": "best"},
     "opmd": {"opmd_baseline": "mean", "opmd_baseline_tau": 1.0},
+}
+VARIED: dict[str, tuple[AdvantageSettings, Callable[[Groups], list[list[float]]]]] = {
+    "grpo_passk without its deviation": (AdvantageSettings("grpo_passk", norm_std_type=None), slow_lead),
+    **{
+        f"opmd, logavgexp {tau}": (
+            AdvantageSettings("opmd", args={"opmd_baseline": "logavgexp", "opmd_baseline_tau": tau}),
+            partial(slow_logavgexp, tau=tau),
+        )
+        for tau in (0.01, 0.7, 30.0)
+    },
 }
 
 
@@ -136,7 +140,7 @@ def random_rows(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return rewards, groups, rng.integers(1, 40, len(groups))
 
 
-def expected_of(name: str, loop: Callable[[Groups], list[list[float]]], seed: int) -> np.ndarray:
+def expected_of(loop: Callable[[Groups], list[list[float]]], seed: int) -> np.ndarray:
     rewards, groups, lengths = random_rows(seed)
     rows = [np.flatnonzero((groups == group) & ~np.isnan(rewards)) for group in np.unique(groups)]
     rows = [row for row in rows if len(row)]
@@ -152,7 +156,7 @@ def expected_of(name: str, loop: Callable[[Groups], list[list[float]]], seed: in
 def test_row_values_equal_the_loop(name: str, seed: int) -> None:
     rewards, groups, lengths = random_rows(seed)
     values, _ = group_advantages(rewards, groups, settings_of(name), lengths=lengths)
-    np.testing.assert_allclose(values, expected_of(name, BASELINES[name], seed), rtol=2e-6, atol=1e-6)
+    np.testing.assert_allclose(values, expected_of(BASELINES[name], seed), rtol=2e-6, atol=1e-6)
     assert np.abs(values).max() > 0.1
     if name != "raft":
         assert set(values[groups == 999]) == {0.0}
@@ -167,8 +171,7 @@ def test_remax_compares_with_the_greedy_answer(seed: int) -> None:
     told = (0.5, 0.0, 1.0, NAN, 0.25, -1.0, 2.0, 0.75)
     greedy = np.array(told)[np.unique(groups, return_inverse=True)[1]]
     values, _ = group_advantages(rewards, groups, AdvantageSettings("remax"), greedy_rewards=greedy)
-    for i, reward in enumerate(rewards.tolist()):
-        assert values[i] == pytest.approx(COMPARED["remax"](reward, float(greedy[i])), abs=1e-6)
+    np.testing.assert_allclose(values, np.nan_to_num(rewards - greedy), rtol=0, atol=1e-6)
     assert set(np.abs(values[groups == 19])) != {0.0} and values[groups == 999] != 0
     with pytest.raises(ValueError, match="no reward of a greedy response"):
         group_advantages(rewards, groups, AdvantageSettings("remax"))
@@ -185,9 +188,8 @@ def test_gdpo_compares_each_part_by_itself(seed: int, weights: list[float] | Non
     values, _ = group_advantages(rewards, groups, AdvantageSettings("gdpo", args=args), parts=parts)
     rows = [np.flatnonzero((groups == group) & ~np.isnan(rewards)) for group in np.unique(groups)]
     expected = np.zeros(len(rewards))
-    for row, of_group in zip(
-        rows, OF_PARTS["gdpo"]([parts[row].tolist() for row in rows], weights or [1.0] * 3), strict=True
-    ):
+    of_groups = slow_gdpo([parts[row].tolist() for row in rows], weights or [1.0] * 3)
+    for row, of_group in zip(rows, of_groups, strict=True):
         expected[row] = of_group
     np.testing.assert_allclose(values, expected, rtol=2e-6, atol=1e-6)
     assert np.abs(values[groups == 19]).max() > 0.1, "equal sums, and parts that differ"
@@ -197,20 +199,12 @@ def test_gdpo_compares_each_part_by_itself(seed: int, weights: list[float] | Non
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_pass_at_k_goes_without_its_deviation(seed: int) -> None:
+@pytest.mark.parametrize("name", VARIED)
+def test_row_values_of_other_settings_equal_the_loop(name: str, seed: int) -> None:
     rewards, groups, lengths = random_rows(seed)
-    values, _ = group_advantages(rewards, groups, settings_of("grpo_passk", None), lengths=lengths)
-    np.testing.assert_allclose(values, expected_of("grpo_passk", slow_lead, seed), rtol=2e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("tau", [0.01, 0.7, 30.0])
-@pytest.mark.parametrize("seed", range(3))
-def test_opmd_goes_by_what_its_group_is_worth_at_a_temperature(seed: int, tau: float) -> None:
-    rewards, groups, _ = random_rows(seed)
-    settings = AdvantageSettings("opmd", args={"opmd_baseline": "logavgexp", "opmd_baseline_tau": tau})
-    values, _ = group_advantages(rewards, groups, settings)
-    expected = expected_of("opmd", partial(slow_logavgexp, tau=tau), seed)
-    np.testing.assert_allclose(values, expected, rtol=2e-6, atol=1e-6)
+    settings, loop = VARIED[name]
+    values, _ = group_advantages(rewards, groups, settings, lengths=lengths)
+    np.testing.assert_allclose(values, expected_of(loop, seed), rtol=2e-6, atol=1e-6)
     assert set(values[groups == 19]) == set(values[groups == 999]) == {0.0}
 
 

@@ -18,7 +18,7 @@ from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.utils.imports import resolve
 from tests.helpers.configs import config, problems
 from tests.layout.source import REPOSITORY
-from tests.parity.algorithms.test_baselines_against_loops import BASELINES, COMPARED, OF_PARTS
+from tests.parity.algorithms.test_baselines_against_loops import NAMED
 from tests.parity.algorithms.test_chosen_tokens_against_loops import OBJECTIVES as CHOOSE_TOKENS
 from tests.parity.algorithms.test_credit_against_loops import CREDIT, NORMS, WHITENED
 from tests.parity.algorithms.test_episodes_against_loops import PER_TURN
@@ -49,7 +49,7 @@ def test_an_estimator_has_its_keys_its_function_and_its_line(row: Estimator) -> 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_an_estimator_has_its_loop_in_float64(row: Estimator) -> None:
     if row.function is not None:
-        known = {*PER_TURN, *BASELINES, *COMPARED, *OF_PARTS}
+        known = {*PER_TURN, *NAMED}
         assert row.name in known, "add its loop to tests/parity/algorithms"
     elif row.weighs_tokens:
         assert row.name in TOKENS
