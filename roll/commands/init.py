@@ -67,8 +67,7 @@ def columns_of(data: str, prompt: str = "", truth: str = "") -> Columns:
 
 _HEAD = """\
 # Reinforcement learning: {model} {does}.
-#   roll plan {file}               checks it and shows the plan
-#   roll plan {file} --defaults    lists every value that is not here
+#   roll plan {file}               checks it and shows the plan; every key: docs/config_reference.md
 #   roll run {file}                starts it
 pretrain: {model} # a directory or a hub id
 

@@ -39,11 +39,7 @@ def run_parser() -> argparse.ArgumentParser:
 
 
 def plan_parser() -> argparse.ArgumentParser:
-    parser = _yaml_parser("plan")
-    parser.add_argument(
-        "--defaults", action="store_true", help="also list the default of every key that the YAML does not set"
-    )
-    return parser
+    return _yaml_parser("plan")
 
 
 def fork_parser() -> argparse.ArgumentParser:

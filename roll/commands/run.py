@@ -54,9 +54,9 @@ def run_command(argv: Sequence[str]) -> int:
 
 
 def plan_command(argv: Sequence[str]) -> int:
-    """`roll plan CONFIG.yaml [--elsewhere] [--all] [--defaults] [key=value ...]`: the dry run of the same."""
+    """`roll plan CONFIG.yaml [--elsewhere] [--all] [key=value ...]`: the dry run of the same."""
     arguments, overrides = plan_parser().parse_known_args(argv)
-    options = replace(_start_options(arguments), is_plan=True, lists_defaults=arguments.defaults)
+    options = replace(_start_options(arguments), is_plan=True)
     return _ending(None, partial(yaml_at, arguments.config), overrides, options)
 
 
@@ -161,10 +161,6 @@ def _show(spec: PipelineSpec, loaded: Loaded, shown: Loaded, options: StartOptio
     if memory.text and (options.is_plan or memory.knows_gpus):
         text += f"\n{memory.text}"
     _say(text if options.lists_all else brief(text))
-    if options.lists_defaults:
-        from roll.configs.plan.describe_defaults import default_lines
-
-        _say("\n".join(default_lines(shown.config, shown.keys_in_yaml, shown.chosen)))
     for warning in (*loaded.warnings, *multimodal_notes(loaded.config), *memory.warnings):
         _say(f"Warning: {warning}", "warning")
     return memory

@@ -1,16 +1,12 @@
 """Problems of a configuration: one `Problem` per finding, and the words to suggest something better."""
 
 import difflib
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from roll.errors import ConfigError, describe
 from roll.utils.imports import line_of, resolve
-
-ENTRY = re.compile(r"(custom_envs|rewards)\.([^.:\s]+)([.:\s].*)", re.DOTALL)
-
 
 Whose = Literal["run", "place", "machine"]
 
@@ -31,6 +27,9 @@ class Problem:
         return self.text
 
 
+SLIP = 0.85  # how alike an unknown key must be to a known one to be taken for it misspelt
+
+
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The known word most like this one, if any is alike.
 
@@ -44,24 +43,6 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A sentence with the nearest known word, or nothing."""
     match = nearest(word, known)
     return f" Did you mean {match}?" if match else ""
-
-
-def joined_problems(texts: Iterable[str]) -> list[str]:
-    """Texts that say the same of several entries of a mapping as one text; others once each, in order. A full stop
-    makes no difference.
-
-    Example: ["custom_envs.A.max_steps: no", "custom_envs.B.max_steps: no"] -> ["custom_envs.{A, B}.max_steps: no"]
-    """
-    entries: dict[tuple[str, str], list[str]] = {}
-    for text in {text.rstrip("."): text for text in texts}.values():
-        match = ENTRY.fullmatch(text)
-        names = entries.setdefault((match[1], match[3]) if match else ("", text), [])
-        if match and match[2] not in names:
-            names.append(match[2])
-    return [
-        f"{mapping}.{names[0] if len(names) == 1 else '{' + ', '.join(names) + '}'}{rest}" if names else rest
-        for (mapping, rest), names in entries.items()
-    ]
 
 
 def ids_text(ids: Iterable[int]) -> str:

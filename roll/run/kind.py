@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from roll.configs.load.validate import SLIP
-from roll.configs.problems import Problem, nearest
+from roll.configs.problems import SLIP, Problem, nearest
 from roll.configs.sections.run import RunConfig
 from roll.configs.tables.presets import kind_of_algorithm
 from roll.errors import ConfigError

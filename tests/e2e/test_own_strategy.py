@@ -47,7 +47,7 @@ def test_a_dry_run_shows_the_strategy_and_asks_its_spec(folder: Path, capsys: py
     settings = "actor_train.strategy_args.strategy_config"
     assert dry_run(folder, f"{settings}.threads=0", "actor_train.model_args.dtype=bf16") == 2
     said = capsys.readouterr().err
-    assert f"{settings}.threads: 0 must be at least 1." in said
+    assert f"{settings}.threads: 0 must be greater than or equal to 1." in said
     assert "actor_train.model_args.dtype: plain has no master weights, so bf16 cannot train. Use fp32." in said
     assert dry_run(folder, f"{settings}.thread=2") == 2
     assert f"{settings}.thread: unknown key (value 2). Did you mean threads?" in capsys.readouterr().err

@@ -11,7 +11,6 @@ from roll.configs.checks.rollout import (
     length_problems,
     mode_problems,
     mode_warnings,
-    unused_recorder_keys,
 )
 from roll.configs.plan.batch_plan import batch_problems, critic_warmup_problems, role_train_plan
 from roll.configs.plan.derive import (
@@ -132,8 +131,6 @@ def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             "(strategy_args.strategy_name: hf_infer and a device_mapping), or switch that off.",
             ("reference", *config.kl_terms, "enable_reference"),
         )
-    for form in POLICY_FORMS.values():
-        yield from form.problems(config.policy_keys(form))
     if config.policy_form.reads_probabilities and config.importance_sampling != "token":
         yield Problem(
             f"importance_sampling: {config.importance_sampling} shares a ratio among tokens, and pg_variant: "
@@ -274,7 +271,6 @@ def config_warnings(config: AlgorithmConfig) -> list[str]:
     """Return warnings about settings that work but may not be intended."""
     warnings = [
         *_unused(config),
-        *unused_recorder_keys(config),
         *_kl_warnings(config),
         *_length_warnings(config),
         *_share_warnings(config),
@@ -301,8 +297,6 @@ def config_warnings(config: AlgorithmConfig) -> list[str]:
 def _kl_warnings(config: AlgorithmConfig) -> Iterator[str]:
     if config.use_kl_loss and config.kl_loss_coef == 0:
         yield "use_kl_loss is on, but kl_loss_coef is 0: no KL loss."
-    if config.kl_loss_coef > 0 and not config.use_kl_loss:
-        yield f"kl_loss_coef: {config.kl_loss_coef:g} does nothing while use_kl_loss is off."
     if config.add_token_level_kl and config.init_kl_coef == 0:
         yield "add_token_level_kl is on, but init_kl_coef is 0: no KL in the reward."
     if config.add_token_level_kl and config.kl_penalty not in ("k1", "kl"):
@@ -310,10 +304,6 @@ def _kl_warnings(config: AlgorithmConfig) -> Iterator[str]:
             f"kl_penalty: {config.kl_penalty} in the reward does not pull towards the reference: it also penalises "
             "tokens that have become too unlikely. Set kl_penalty: k1, or use_kl_loss (docs/algorithms.md)."
         )
-    if not config.add_token_level_kl:
-        for key in ("init_kl_coef", "target_kl", "kl_horizon", "kl_penalty"):
-            if config.is_changed(key) and config.value(key):
-                yield f"{key} does nothing while add_token_level_kl is off."
 
 
 def _unused(config: AlgorithmConfig) -> Iterator[str]:
@@ -354,7 +344,8 @@ def _unused_of_the_policy_loss(config: AlgorithmConfig) -> Iterator[str]:
         yield f"importance_sampling: {config.importance_sampling} does nothing with pg_variant: {form.name}."
     if config.loss_scale_factor is not None and config.loss_agg_mode != NORMED:
         yield f"loss_scale_factor does nothing with loss_agg_mode: {config.loss_agg_mode}; it belongs to {NORMED}."
-    yield from form.warnings(config.policy_keys(form), config.model_fields_set)
+    if config.use_pg_clip_range and config.is_changed("pg_clip"):
+        yield "pg_clip does nothing while use_pg_clip_range is on."
 
 
 def _response_source(config: AlgorithmConfig) -> str:

@@ -10,6 +10,7 @@ from roll.configs.plan.layout import layout_problems
 from roll.configs.plan.run_plan import RunPlan, schedule_warnings
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import SequencePackingArgs, WorkerConfig
+from roll.configs.sections.experience import ReuseConfig
 from roll.configs.sections.run import RunConfig
 from roll.configs.tables.roles import Role
 from roll.platforms.allocator import expandable
@@ -106,7 +107,22 @@ Switches = Mapping[str, tuple[str, ...]]
 """Keys by their switch, both as paths below the settings that have them."""
 
 RL: Switches = {
-    "use_kl_loss": ("kl_loss_type",),
+    "use_kl_loss": ("kl_loss_coef", "kl_loss_type"),
+    "add_token_level_kl": ("init_kl_coef", "target_kl", "kl_horizon", "kl_penalty"),
+    "use_pg_clip_range": ("pg_clip_low", "pg_clip_high"),
+    "dual_clip_loss": ("dual_clip_ratio_c",),
+    "is_use_additional_prompts": ("max_additional_running_prompts",),
+    "async_generation_ratio": (
+        "max_staleness",
+        "max_token_staleness",
+        "kv_on_update",
+        "partial_gpu_mode",
+        "unfinished_groups",
+        "unfinished_grace_s",
+    ),
+    "recorder.num_groups": ("recorder.log_prob_steps", "recorder.tracked_samples"),
+    "recorder.tracked_samples": ("recorder.tracked_steps",),
+    "experience.reuse.enable": tuple(f"experience.reuse.{key}" for key in ReuseConfig.model_fields if key != "enable"),
     "rollout_mock.enable": ("rollout_mock.mode", "rollout_mock.dump_dir"),
 }
 IS_WEIGHT: Switches = {

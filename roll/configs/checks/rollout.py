@@ -11,8 +11,7 @@ from roll.configs.sections.rollout import LENGTH_KEYS, RolloutConfig
 from roll.configs.tables.roles import ACTOR_TRAIN
 
 RATIO, STALENESS, INTERVAL = "async_generation_ratio", "max_staleness", "actor_train.model_update_frequency"
-KV, PARTIAL = "kv_on_update", "partial_gpu_mode"
-UNFINISHED, GRACE, ADDITIONAL = "unfinished_groups", "unfinished_grace_s", "max_additional_running_prompts"
+KV, UNFINISHED, ADDITIONAL = "kv_on_update", "unfinished_groups", "max_additional_running_prompts"
 WEIGHT = "train_infer_correction.is_weight.enabled"
 
 
@@ -112,26 +111,19 @@ def async_warnings(config: AlgorithmConfig, old_log_probs_are_own: bool) -> Iter
 
 
 def _unused_keys(config: AlgorithmConfig) -> Iterator[str]:
-    ratio, unfinished = config.async_generation_ratio, config.unfinished_groups
-    if not config.is_async:
-        why = f"{UNFINISHED} is {unfinished}, so no token is old" if ratio else f"{RATIO} is 0"
-        for key in (STALENESS, "max_token_staleness", KV, PARTIAL):
-            if config.is_changed(key):
-                yield f"{key} does nothing: {why}."
-    elif config.kv_on_update == "keep" and any(
-        config.roles[role] is ACTOR_TRAIN and not (config.partial_gpu_mode and _staying(config, common))
-        for role, common in _sharing(config)
+    if (
+        config.is_async
+        and config.kv_on_update == "keep"
+        and any(
+            config.roles[role] is ACTOR_TRAIN and not (config.partial_gpu_mode and _staying(config, common))
+            for role, common in _sharing(config)
+        )
     ):
         yield f"{KV}: keep does nothing: keys and values are dropped when engines free their devices for actor_train."
-    if not ratio:
-        for key in (UNFINISHED, GRACE):
-            if config.is_changed(key):
-                yield f"{key} does nothing: {RATIO} is 0, so no step starts more groups than it takes."
-    if config.max_additional_running_prompts:
-        if not config.is_use_additional_prompts:
-            yield f"{ADDITIONAL} does nothing: is_use_additional_prompts is off."
-        elif ratio:
-            yield f"{ADDITIONAL} does nothing: the groups of {RATIO} run in any case."
+    if config.max_additional_running_prompts and config.async_generation_ratio:
+        yield f"{ADDITIONAL} does nothing: the groups of {RATIO} run in any case."
+    if config.recorder.tracked_samples and not set(SAMPLE_TRACKERS) & set(config.track_with):
+        yield f"recorder.tracked_samples does nothing: none of {', '.join(SAMPLE_TRACKERS)} is in track_with."
 
 
 def _steps(count: int) -> str:
@@ -182,8 +174,6 @@ def mode_warnings(config: AlgorithmConfig) -> Iterator[str]:
         if keys.model_fields_set - {"dir"}:
             yield f"experience does nothing with mode: {config.mode}: samples are handed over in memory."
         return
-    if not keys.reuse.enable and keys.reuse.model_fields_set - {"enable"}:
-        yield "experience.reuse has settings that do nothing: its enable is false."
     if config.has_training and config.save_steps <= 0 and not keys.keep:
         yield "save_steps: experience is deleted when a checkpoint is saved, and none will be saved: all of it is kept."
 
@@ -202,18 +192,6 @@ def unused_filter_keys(config: RolloutConfig, filters: str) -> Iterator[str]:
         yield f"is_use_additional_prompts does nothing: no {filters} drops a group."
     if config.is_changed("on_empty") and not config.experience_operators:
         yield f"on_empty does nothing: no {filters} drops a group."
-
-
-def unused_recorder_keys(config: RolloutConfig) -> Iterator[str]:
-    keys = config.recorder
-    if keys.num_groups == 0:
-        for name, value in (("log_prob_steps", keys.log_prob_steps), ("tracked_samples", keys.tracked_samples)):
-            if value > 0:
-                yield f"recorder.{name} does nothing: recorder.num_groups is 0, so no rollout is recorded."
-    elif keys.tracked_samples and not set(SAMPLE_TRACKERS) & set(config.track_with):
-        yield f"recorder.tracked_samples does nothing: none of {', '.join(SAMPLE_TRACKERS)} is in track_with."
-    if keys.tracked_samples == 0 and keys.is_changed("tracked_steps"):
-        yield "recorder.tracked_steps does nothing: recorder.tracked_samples is 0."
 
 
 def length_problems(config: RolloutConfig) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from roll.configs.base import Settings, holds_mapping, nested_class
+from roll.configs.base import Settings, nested_class
 from roll.configs.load.chosen_values import KeysInYaml, keys_in_yaml
 from roll.configs.load.known_keys import InertKey, Path, apply_aliases, inert_keys, known_keys, path_text, sections
 from roll.configs.problems import Problem, did_you_mean, nearest
@@ -19,30 +19,10 @@ from roll.utils.text import show
 C = TypeVar("C", bound=Settings)
 
 TYPE_NAMES = {
-    "int_type": "must be a whole number",
-    "int_parsing": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "int_parsing_size": "must be a whole number of at most 64 bits",
-    "float_type": "must be a number",
-    "float_parsing": "must be a number",
-    "bool_type": "must be true or false",
-    "bool_parsing": "must be true or false",
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "must be a mapping of keys to values"),
+    "tuple_type": "must be a list",
     "string_type": "must be text (put quotes around it)",
     "invalid_key": "must be text (put quotes around it)",
-    "too_short": "must not be empty",
-    "dict_type": "must be a mapping of keys to values",
-    "model_type": "must be a mapping of keys to values",
-    "model_attributes_type": "must be a mapping of keys to values",
-    "tuple_type": "must be a list",
-    "list_type": "must be a list",
-    "finite_number": "must be a finite number",
-}
-SLIP = 0.85  # how alike an unknown key must be to a known one to be taken for it misspelt
-LIMITS = {
-    "greater_than_equal": ("at least", "ge"),
-    "greater_than": ("more than", "gt"),
-    "less_than_equal": ("at most", "le"),
-    "less_than": ("less than", "lt"),
 }
 
 
@@ -113,13 +93,9 @@ def _all_problems(
         keys = (text,)
         if error["type"] == "extra_forbidden":
             known = _fields_at(cls, path[:-1])
-            match, slip = nearest(str(path[-1]), known), nearest(str(path[-1]), known, cutoff=SLIP)
-            foreign = _foreign(cls, text, error["input"])
-            elsewhere = "" if slip or foreign else _elsewhere(cls, path, raw)
-            if foreign:
+            match = nearest(str(path[-1]), known)
+            if foreign := _foreign(cls, text, error["input"]):
                 match, hint = None, _said_here(foreign)
-            elif elsewhere:
-                match, hint = None, f" It belongs {elsewhere}."
             else:
                 hint = f" Did you mean {match}?" if match else f" Known keys here: {', '.join(sorted(known)[:12])} ..."
             message = f"{text}: unknown key (value {_shown(path[-1], error['input'])}).{hint}"
@@ -144,10 +120,6 @@ def _explain(path: Path, error: ErrorDetails, group: list[ErrorDetails]) -> str:
     if kind == "literal_error":
         names = [part.strip().strip("'\"") for part in context["expected"].replace(" or ", ", ").split(",")]
         return f"{value} is not one of {', '.join(names)}.{did_you_mean(str(error['input']), names)}"
-    if kind in LIMITS:
-        words, name = LIMITS[kind]
-        limit = context[name]
-        return f"{value} must be {words} {limit if isinstance(limit, int) else f'{limit:g}'}."
     if kind == "value_error":
         text = str(context["error"])
         return text if text.endswith(("?", ".")) else f"{text}."
@@ -208,33 +180,6 @@ def _foreign(cls: type[Settings], key: str, value: object) -> dict[str, str]:
 
 def _said_here(foreign: Mapping[str, str]) -> str:
     return f" Here {', '.join(f'{name} is {ours}' for name, ours in foreign.items())}."
-
-
-def _elsewhere(cls: type[Settings], path: Path, raw: Mapping[str, Any]) -> str:
-    """The sections below the place of an unknown key, or else the nearest around it, that have a key of this name;
-    those that the YAML has, if it has some.
-
-    Example: of actor_train.learning_rate it is under actor_train.training_args, of actor_train.pg_args at the top.
-    """
-    name, at = str(path[-1]), _class_at(cls, path[:-1])
-    if at and (below := list(_sections_with(name, at))):
-        here = [section for section in below if section[0] in _node_at(raw, path[:-1])]
-        return f"under {' or '.join(path_text((*path[:-1], *section)) for section in here or below)}"
-    for length in range(len(path) - 2, -1, -1):
-        around = _class_at(cls, path[:length])
-        if around is not None and name in around.model_fields:
-            return f"under {path_text(path[:length])}" if length else "at the top of the YAML, outside every section"
-    return ""
-
-
-def _sections_with(name: str, cls: type[Settings]) -> Iterator[tuple[str, ...]]:
-    for key, info in cls.model_fields.items():
-        inner = nested_class(info.annotation)
-        if inner is None or holds_mapping(info.annotation):
-            continue
-        if name in inner.model_fields:
-            yield (key,)
-        yield from ((key, *section) for section in _sections_with(name, inner))
 
 
 def _about_inert_keys(cls: type[Settings], raw: dict[str, Any]) -> tuple[list[Problem], list[str]]:

@@ -10,16 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from roll.configs.checks.training import moment_bytes
-from roll.configs.memory.parts import Part, Phase, RankMemory, RoleFacts, State, pinned, total
-from roll.configs.memory.passes import (
-    fewer_to_score,
-    fewer_to_train_on,
-    training_parts,
-    waiting_parts,
-    whole_scoring_parts,
-)
+from roll.configs.memory.parts import Part, RankMemory, RoleFacts, State, pinned, total
+from roll.configs.memory.passes import training_parts, waiting_parts, whole_scoring_parts
 from roll.configs.memory.trained import held_weights
-from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.training import EIGHT_BIT
 from roll.configs.strategies.deepspeed import section_of, zero_stage
 
@@ -88,7 +81,6 @@ def train_memory(facts: RoleFacts) -> RankMemory:
             "copies of weights, gradients, optimizer" if stage == 3 else "copies of weights, optimizer", blocks
         ),
         loading=() if stage == 3 else (Part("the whole model", size * facts.shape.num_elements),),
-        ways=_ways(stage, ranks, facts.worker),
     )
 
 
@@ -109,9 +101,6 @@ def score_memory(facts: RoleFacts) -> RankMemory:
         else (),
         copies=() if on_host else pinned("copies of weights", tensors),
         loading=() if is_divided else (Part("the whole model", size * facts.shape.num_elements),),
-        ways={
-            "scoring": f"{fewer_to_score(facts.worker)}, zero_optimization.stage: 3, or more devices in device_mapping"
-        },
     )
 
 
@@ -146,19 +135,3 @@ def _on_host(zero: Mapping[str, Any], section: str) -> bool:
 def _number(zero: Mapping[str, Any], key: str, default: int) -> float:
     value = zero.get(key)
     return value if isinstance(value, int | float) and not isinstance(value, bool) else default
-
-
-def _ways(stage: int, ranks: int, worker: WorkerConfig) -> Mapping[Phase, str]:
-    """A higher stage divides by the ranks: one rank has nothing of it but what goes to the host."""
-    divides = ranks > 1 and stage < 3
-    to_host = ("offload_optimizer", 2), ("offload_param", 3)
-    optimizer, weights = (
-        f"zero_optimization.{key}{f' with stage: {least}' if stage < least else ''}" for key, least in to_host
-    )
-    training = f"zero_optimization.stage: {stage + 1} or more" if divides else optimizer
-    devices = "more devices in device_mapping, " if stage > 0 else ""
-    return {
-        "training": f"{training}, {devices}or {fewer_to_train_on(worker)}",
-        "scoring": f"{'zero_optimization.stage: 3' if divides else weights}, or {fewer_to_score(worker)}",
-        "publish": "a smaller model_update_buffer_size_mb",
-    }

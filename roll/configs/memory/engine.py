@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from roll.configs.memory.layer_shape import ModelShape, Weight
 from roll.configs.memory.megatron import rank_elements
 from roll.configs.memory.parts import COMMUNICATORS, CONTEXT, GB, Part, RankMemory, RoleFacts, pinned, total
-from roll.configs.memory.passes import fewer_to_score, scoring_parts, whole_scoring_parts
+from roll.configs.memory.passes import scoring_parts, whole_scoring_parts
 from roll.configs.plan.engine_limits import SHARED, given_share, share_key
 
 _GRAPHS = 1.0 * GB  # captured batch sizes and model decide: 0.5 to 2
@@ -120,11 +120,6 @@ def _memory(
         num_processes=2 + devices if devices > 1 or engine.has_scheduler_process else 2,
         doubt=doubt if room else "",
         room=(room, f"{key.name} {share:g} of {facts.gpu_bytes / GB:g} GB") if room and facts.gpu_bytes else None,
-        ways={
-            "rollout": f"a larger {key.name}, more GPUs per engine (tensor_parallel_size or tp_size), or a smaller "
-            "one if states that stay on the GPU lack room",
-            "publish": "a smaller model_update_buffer_size_mb",
-        },
     )
 
 
@@ -203,10 +198,6 @@ def score_memory(facts: RoleFacts) -> RankMemory:
         stays=_STAYS,
         copies=pinned("copies of weights", _tensors(facts)),
         loading=(Part("the whole model", weights),),
-        ways={
-            "scoring": f"{fewer_to_score(facts.worker)}; deepspeed_infer with stage 3, or megatron_infer, "
-            "divide weights"
-        },
     )
 
 
@@ -227,7 +218,6 @@ def generate_memory(facts: RoleFacts) -> RankMemory:
         stays=_STAYS,
         copies=pinned("copies of weights", _tensors(facts)),
         loading=(Part("the whole model", weights),),
-        ways={"rollout": "a smaller max_running_requests, or an engine that divides weights (vllm, sglang)"},
     )
 
 

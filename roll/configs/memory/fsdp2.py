@@ -10,13 +10,7 @@ Whole weights exist while they are used, in model_args.dtype: those of one block
 from roll.configs.checks.training import moment_bytes
 from roll.configs.memory.layer_shape import Weight
 from roll.configs.memory.parts import Part, RankMemory, RoleFacts, State, pinned, total
-from roll.configs.memory.passes import (
-    fewer_to_score,
-    fewer_to_train_on,
-    training_parts,
-    waiting_parts,
-    whole_scoring_parts,
-)
+from roll.configs.memory.passes import training_parts, waiting_parts, whole_scoring_parts
 from roll.configs.memory.trained import held_weights
 from roll.configs.strategies.fsdp2_settings import Fsdp2Settings
 
@@ -63,12 +57,6 @@ def train_memory(facts: RoleFacts) -> RankMemory:
         host=(*host, *waiting_parts(facts)),
         copies=() if settings.offload_policy else pinned("copies of weights, optimizer", copied),
         loading=_loading(facts),
-        ways={
-            "training": "more devices in device_mapping, strategy_config.optimizer_offload or offload_policy, or "
-            + fewer_to_train_on(facts.worker),
-            "scoring": f"more devices in device_mapping, or {fewer_to_score(facts.worker)}",
-            "publish": "a smaller model_update_buffer_size_mb",
-        },
     )
 
 
@@ -83,7 +71,6 @@ def score_memory(facts: RoleFacts) -> RankMemory:
         host=pinned(f"weights ({_HOST})", shares) if on_host else (),
         copies=() if on_host else pinned("copies of weights", shares),
         loading=_loading(facts),
-        ways={"scoring": f"more devices in device_mapping, or {fewer_to_score(facts.worker)}"},
     )
 
 

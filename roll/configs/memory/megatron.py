@@ -7,11 +7,11 @@ stage keeps those of as many micro batches as there are stages (1F1B; Narayanan 
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from roll.configs.memory.layer_shape import ModelShape, Weight
-from roll.configs.memory.parts import Part, Phase, RankMemory, RoleFacts, pinned, total
+from roll.configs.memory.parts import Part, RankMemory, RoleFacts, pinned, total
 from roll.configs.memory.passes import head_parts, layer_bytes, saved_bytes, scoring_parts
 from roll.configs.memory.trained import held_weights, is_frozen
 from roll.configs.plan.layout import ParallelSizes, parallel_sizes
@@ -55,7 +55,6 @@ def score_memory(facts: RoleFacts) -> RankMemory:
         states={"weights": (Part("weights", facts.dtype_bytes * weights),)},
         passes={"scoring": scoring_parts(facts.shape, facts.dtype_bytes, tokens, sizes.tensor, _logits(facts))},
         copies=(Part("copies of weights", facts.dtype_bytes * weights),),
-        ways={"scoring": f"{_SIZES}, or a smaller infer_batch_size"},
     )
 
 
@@ -157,7 +156,6 @@ def _train_memory(facts: RoleFacts, stage: StageWeights, index: int) -> RankMemo
             "publish": (Part("buckets", 3 * facts.bucket_bytes, True),),
         },
         copies=pinned("copies of weights, optimizer", blocks),
-        ways=_ways(settings),
     )
 
 
@@ -200,19 +198,6 @@ def _in_flight(facts: RoleFacts, settings: MegatronSettings, sizes: ParallelSize
     stages, runs = sizes.pipeline, settings.virtual_pipeline_model_parallel_size or 1
     depth = min(stages - index, max(1, accumulation))
     return depth * (1 + (stages - 1) / (stages * runs)) if runs > 1 else depth
-
-
-_SIZES = "larger tensor_model_parallel_size, pipeline_model_parallel_size or expert_model_parallel_size"
-
-
-def _ways(settings: MegatronSettings) -> Mapping[Phase, str]:
-    optimizer = "" if settings.use_distributed_optimizer else "use_distributed_optimizer: true, "
-    return {
-        "training": f"{optimizer}{_SIZES}, more devices in device_mapping, or fewer rows or tokens in a micro batch "
-        "(training_args.per_device_train_batch_size, sequence_packing_args)",
-        "scoring": f"{_SIZES}, or a smaller infer_batch_size",
-        "publish": "a smaller model_update_buffer_size_mb",
-    }
 
 
 def _logits(facts: RoleFacts) -> int:

@@ -21,13 +21,12 @@ _NEEDS: Mapping[Phase, tuple[str, ...]] = {  # states on shared devices; on its 
 
 @dataclass(frozen=True)
 class MemoryPoint:
-    """Memory in use while `roles` do something. `ways`: how to make it smaller, for each of them."""
+    """Memory in use while `roles` do something."""
 
     where: str
     phase: str
     roles: tuple[str, ...]
     parts: tuple[Part, ...]
-    ways: Mapping[str, str]
 
     @property
     def name(self) -> str:
@@ -117,9 +116,8 @@ def _gpu_moments(where: str, there: Sequence[_Placed]) -> Iterator[MemoryPoint]:
             waiting = sum(total(each.memory.stays) for each in there if each not in group)
             if waiting:
                 parts.append(Part("states of waiting roles", waiting, True))
-            ways = {each.role: each.memory.ways[phase] for each in group if phase in each.memory.ways}
             name = "weight publish" if phase == "publish" else phase
-            yield MemoryPoint(where, name, tuple(each.role for each in group), tuple(parts), ways)
+            yield MemoryPoint(where, name, tuple(each.role for each in group), tuple(parts))
 
 
 def _does(each: _Placed, phase: Phase) -> bool:
@@ -162,13 +160,13 @@ def _host_moments(where: str, there: Sequence[tuple[_Placed, int]]) -> Iterator[
     staying: list[Part] = []
     for group in [alone, *([pair] for pair in sorted(turns, key=lambda pair: pair[0].facts.use == "generate"))]:
         if loading := [part for each, count in group for part in _times(each, each.memory.loading, count)]:
-            yield MemoryPoint(where, "start", tuple(each.role for each, _ in group), (*staying, *loading, running), {})
+            yield MemoryPoint(where, "start", tuple(each.role for each, _ in group), (*staying, *loading, running))
         for each, count in group:
             copies = each.memory.copies if each.facts.shares_devices else ()
             staying += _times(each, (*each.memory.host, *copies), count)
     buckets = 2 * max((each.facts.bucket_bytes for each, _ in there), default=0)
     shared = (Part("buckets of a weight publish", buckets, True),) if buckets else ()
-    yield MemoryPoint(where, "all roles running", (), (*staying, *shared, running), {})
+    yield MemoryPoint(where, "all roles running", (), (*staying, *shared, running))
 
 
 def _cpu_moments(there: Sequence[_Placed]) -> Iterator[MemoryPoint]:
@@ -183,7 +181,7 @@ def _cpu_moments(there: Sequence[_Placed]) -> Iterator[MemoryPoint]:
             if _does(each, phase):
                 working = _times(each, each.memory.passes[phase], each.facts.num_ranks)
                 parts = (*states, *working, Part(f"{number} processes", number * CPU_PROCESS, True))
-                yield MemoryPoint("the host of roles on CPUs", phase, (each.role,), parts, {})
+                yield MemoryPoint("the host of roles on CPUs", phase, (each.role,), parts)
 
 
 def _times(each: _Placed, parts: Iterable[Part], number: int) -> list[Part]:
@@ -200,6 +198,7 @@ def _times(each: _Placed, parts: Iterable[Part], number: int) -> list[Part]:
 
 # The memory of a run in words, and what of it cannot fit.
 
+_SMALLER = "docs/memory.md lists what takes less."
 _TITLE = "Memory where devices are GPUs, in GB (1e9 bytes), of the ranks that hold most; ~: estimated (docs/memory.md)"
 
 
@@ -262,7 +261,7 @@ def memory_problems(
             limit, key = memory.room
             yield Problem(
                 f"{role}: its weights are {gigabytes(weights)} GB on each of its GPUs, and {key} is {gigabytes(limit)} "
-                f"GB: no room for a key-value cache. Use {memory.ways['rollout']}.",
+                f"GB: no room for a key-value cache. Use a larger share, or more GPUs per engine (docs/memory.md).",
                 (f"{role}.strategy_args", f"{role}.device_mapping", "gpu_memory_gb"),
             )
     for moments in plan.of_hosts:
@@ -276,7 +275,7 @@ def memory_warnings(plan: MemoryPlan, gpu_bytes: float | None, host_bytes: float
     cache."""
     for role, memory in plan.roles.items():
         if memory.doubt:
-            yield f"{role}: {memory.doubt}. Use {memory.ways['rollout']}."
+            yield f"{role}: {memory.doubt}. Use a larger share, or more GPUs per engine (docs/memory.md)."
     for moments, room, key in (
         *((moments, gpu_bytes, "GPU memory") for moments in plan.by_gpu.values()),
         *((moments, host_bytes, "host memory") for moments in plan.of_hosts),
@@ -285,7 +284,7 @@ def memory_warnings(plan: MemoryPlan, gpu_bytes: float | None, host_bytes: float
         if room is not None and top.least <= room < top.total:
             yield (
                 f"{key} may not suffice: {top.name} takes about {gigabytes(top.total)} GB of {gigabytes(room)} on "
-                f"{top.where}, {gigabytes(top.least)} of them certain: {_parts(top.parts)}.{_smaller(top)}"
+                f"{top.where}, {gigabytes(top.least)} of them certain: {_parts(top.parts)}. {_SMALLER}"
             )
 
 
@@ -295,11 +294,6 @@ def _too_large(moment: MemoryPoint, room: float, source: str, key: str) -> Probl
     sure = [part for part in moment.parts if not part.is_estimate]
     return Problem(
         f"{source} {gigabytes(room)} GB: {moment.name} needs at least {gigabytes(moment.least)} GB on {moment.where} "
-        f"({_parts(sure)}){beside}.{_smaller(moment)}",
+        f"({_parts(sure)}){beside}. {_SMALLER}",
         (key, *(f"{role}.{part}" for role in moment.roles for part in ("strategy_args", "device_mapping"))),
     )
-
-
-def _smaller(moment: MemoryPoint) -> str:
-    ways = "; ".join(f"{role}: {way}" for role, way in moment.ways.items())
-    return f" Ways to reduce it: {ways}." if ways else ""

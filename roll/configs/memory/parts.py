@@ -1,7 +1,7 @@
 """Parts of a rank's memory, in bytes, and which of them are certain."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from roll.configs.memory.layer_shape import ModelShape
@@ -63,7 +63,7 @@ class RankMemory:
     On each of its GPUs: `states` while they are there, `stays` always, `passes` while it works. In host memory: `host`
     always, `copies` of the states from the first time that another role needs the GPU, `loading` while it starts.
     `room`: what weights and key-value cache of an engine may take together, and which key says so. `doubt`: why it may
-    not start although it fits. `ways`: what makes a phase smaller.
+    not start although it fits.
     """
 
     states: Mapping[State, tuple[Part, ...]]
@@ -75,7 +75,6 @@ class RankMemory:
     num_processes: int = 1
     room: tuple[float, str] | None = None
     doubt: str = ""
-    ways: Mapping[Phase, str] = field(default_factory=dict)
 
 
 def total(parts: Iterable[Part], sure_only: bool = False) -> float:

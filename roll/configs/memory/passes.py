@@ -2,7 +2,6 @@
 
 from roll.configs.memory.layer_shape import Eager, LayerShape, ModelShape
 from roll.configs.memory.parts import Part, RoleFacts
-from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import LOGITS_PER_CHUNK_OF_SHARES, LOGITS_PER_CHUNK_ON_GPUS, Recomputed
 
 _FP32 = 4
@@ -128,24 +127,6 @@ def head_parts(
         return ()
     gradient = gradient_bytes * shape.vocab_size * shape.hidden_size / tensor
     return (_chunk(shape, tokens, tensor, logits, _CHUNK_COPIES), Part("gradient of the head", gradient, True))
-
-
-def fewer_to_train_on(worker: WorkerConfig) -> str:
-    """Say how to make the micro batches of a trainer smaller, with the keys."""
-    if worker.packed_tokens_in_train is None:
-        keys = "training_args.per_device_train_batch_size, max_tokens_per_microbatch_in_train"
-        return f"fewer rows or tokens in a micro batch ({keys})"
-    key = "sequence_packing_args.max_packed_sequence_length_train"
-    by_args = worker.sequence_packing_args.by_tokens
-    return f"fewer tokens in a pack ({key if by_args else 'max_tokens_per_microbatch_in_train'})"
-
-
-def fewer_to_score(worker: WorkerConfig) -> str:
-    """Say how to make the micro batches of passes without gradient smaller, with the key."""
-    if worker.packed_tokens_in_infer is None:
-        return "a smaller infer_batch_size"
-    key = "sequence_packing_args.max_packed_sequence_length_forward"
-    return f"a smaller {key if worker.sequence_packing_args.by_tokens else 'max_tokens_per_microbatch_in_infer'}"
 
 
 def _logits(facts: RoleFacts) -> int:

@@ -1,11 +1,10 @@
 """The table of policy losses: the keys of each, what is built from them, and what checks have to know."""
 
-from collections.abc import Callable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from roll.configs.problems import Problem, did_you_mean
+from roll.configs.problems import did_you_mean
 from roll.utils.imports import resolve
 from roll.utils.text import show
 
@@ -16,11 +15,6 @@ RECRegularizer = Literal["none", "forward-kl", "k2"]
 KdObjective = Literal[
     "forward_kl", "reverse_kl", "js_divergence", "skewed_forward_kl", "skewed_reverse_kl", "adaptive_kl"
 ]
-Values = Mapping[str, Any]
-
-
-def _nothing(*_: object) -> Iterator[Any]:
-    return iter(())
 
 
 @dataclass(frozen=True)
@@ -46,10 +40,6 @@ class PolicyForm:
     """A token whose advantage is 0 has no loss, whatever its ratio, and no say in the loss of others."""
     regularizer: str = ""
     """The key of a term that every token has unless it is none."""
-    problems: Callable[[Values], Iterator[Problem]] = _nothing
-    """Check of its keys for contradictions, whether or not it is chosen."""
-    warnings: Callable[[Values, AbstractSet[str]], Iterator[str]] = _nothing
-    """Check of its keys for values without effect, from the values and from the keys that were set."""
 
     @property
     def is_user_defined(self) -> bool:
@@ -57,45 +47,8 @@ class PolicyForm:
         return self.name not in POLICY_FORMS
 
 
-def _range_warnings(values: Values, user_keys: AbstractSet[str]) -> Iterator[str]:
-    differs = {values["pg_clip_low"], values["pg_clip_high"]} != {values["pg_clip"]}
-    if not values["use_pg_clip_range"] and user_keys & {"pg_clip_low", "pg_clip_high"} and differs:
-        yield "pg_clip_low and pg_clip_high do nothing while use_pg_clip_range is off."
-    if values["use_pg_clip_range"] and "pg_clip" in user_keys:
-        yield "pg_clip does nothing while use_pg_clip_range is on."
-
-
-def _clip_warnings(values: Values, user_keys: AbstractSet[str]) -> Iterator[str]:
-    yield from _range_warnings(values, user_keys)
-    if "dual_clip_ratio_c" in user_keys and not values["dual_clip_loss"]:
-        yield "dual_clip_ratio_c does nothing while dual_clip_loss is off."
-    if values["dual_clip_loss"] and "dual_clip_ratio_c" not in user_keys:
-        rolls = 1 + 2 * values["pg_clip"]
-        ours = f"dual_clip_ratio_c: {values['dual_clip_ratio_c']:g}, its default"
-        yield (
-            f"dual_clip_loss bounds by {ours}; ROLL, which has no such key, by 1 + 2 x pg_clip = {rolls:g}. Set "
-            "dual_clip_ratio_c to the one you mean."
-        )
-
-
-def _in_order(lowest: str, highest: str) -> Callable[[Values], Iterator[Problem]]:
-    def problems(values: Values) -> Iterator[Problem]:
-        low, high = values[lowest], values[highest]
-        if low > high:
-            yield Problem(f"{lowest}: {low:g} is above {highest}: {high:g}. Swap them.", (lowest, highest))
-
-    return problems
-
-
-_RING = ("rec_epsilon_low_prime", "rec_epsilon_high_prime")
-_REC_RANGE = ("rec_epsilon_low", "rec_epsilon_high", *_RING)
+_REC_RANGE = ("rec_epsilon_low", "rec_epsilon_high", "rec_epsilon_low_prime", "rec_epsilon_high_prime")
 _REC_TERMS = ("rec_weight", "rec_weight_temp", "rec_regularizer", "rec_regularizer_coef")
-
-
-def _ring_problems(values: Values) -> Iterator[Problem]:
-    for near, far in zip(("rec_epsilon_low", "rec_epsilon_high"), _RING, strict=True):
-        if values["rec_clip_mode"] == "ring" and values[near] > values[far]:
-            yield Problem(f"{near}: {values[near]:g} is above {far}: {values[far]:g}. Swap them.", (near, far))
 
 
 _CPPO = (
@@ -114,7 +67,6 @@ _ROWS = (
         "ppo",
         "roll.algorithms.objectives:ppo",
         (*_RANGE, "dual_clip_loss", "dual_clip_ratio_c"),
-        warnings=_clip_warnings,
     ),
     PolicyForm("vanilla", "roll.algorithms.objectives:PolicyGradient", reads_ratio=False),
     PolicyForm("opmd", "roll.algorithms.objectives:PolicyGradient", ("opmd_tau",), reads_ratio=False),
@@ -123,7 +75,6 @@ _ROWS = (
         "roll.algorithms.objectives:BoundedWeight",
         ("tis_lower_bound", "tis_upper_bound"),
         weighs_by_ratio=True,
-        problems=_in_order("tis_lower_bound", "tis_upper_bound"),
     ),
     PolicyForm(
         "topr",
@@ -159,7 +110,6 @@ _ROWS = (
         ("rec_clip_mode", *_REC_RANGE, *_REC_TERMS),
         weighs_by_ratio=True,
         regularizer="rec_regularizer",
-        problems=_ring_problems,
     ),
     PolicyForm("sppo", "roll.algorithms.objectives:ClippedLogRatio", ("sppo_epsilon",), weighs_by_ratio=True),
     PolicyForm(
@@ -190,8 +140,6 @@ _ROWS = (
         (*_RANGE, "clip_cov_ratio", "clip_cov_lb", "clip_cov_ub"),
         needs_old_log_probs=True,
         is_zero_without_advantage=False,
-        problems=_in_order("clip_cov_lb", "clip_cov_ub"),
-        warnings=_range_warnings,
     ),
     PolicyForm(
         "kl_cov",

@@ -9,8 +9,8 @@ from roll.configs.base import Settings, join
 from roll.configs.load.known_keys import Path, path_text, sections, spellings
 from roll.configs.load.loader import RawTree, references
 from roll.configs.load.overrides import WHOLE_REFERENCE, lookup
-from roll.configs.load.validate import SLIP, validate
-from roll.configs.problems import nearest
+from roll.configs.load.validate import validate
+from roll.configs.problems import SLIP, nearest
 from roll.configs.sections.run import STAGES, RunConfig, StageConfig
 from roll.configs.tables.presets import kind_of_algorithm
 from roll.errors import ConfigError

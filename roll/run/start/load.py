@@ -14,7 +14,7 @@ from roll.configs.load.overruled_keys import overruled
 from roll.configs.load.validate import Checked, validate
 from roll.configs.plan.describe import describe
 from roll.configs.plan.run_plan import RunPlan
-from roll.configs.problems import Problem, joined_problems, nearest
+from roll.configs.problems import Problem, nearest
 from roll.configs.sections.data import DataArgs
 from roll.configs.sections.run import RunConfig
 from roll.errors import ConfigError
@@ -122,7 +122,7 @@ def check(spec: PipelineSpec, composed: Composed, beside: Beside | None = None) 
         more = checked.about_sound_keys(beside(config))
         problems += [each for each in more if not each.keys or each.keys[0] not in reported_keys]
     if problems:
-        raise ConfigError(*joined_problems(problem.text for problem in problems))
+        raise ConfigError(*dict.fromkeys(problem.text for problem in problems))
     assert config is not None
     plan = spec.make_plan(config)
     warnings = [*read.warnings, *checked.warnings, *run_warnings(config, plan)]
@@ -134,7 +134,7 @@ def check(spec: PipelineSpec, composed: Composed, beside: Beside | None = None) 
         match = nearest(key, known_keys(cls), cutoff=0.8)
         if match and match not in composed.settings:
             warnings.append(f"{key} comes from a fragment and nothing uses it. Did you mean {match}?")
-    return Loaded(config, plan, tuple(joined_problems(warnings)), checked.keys_in_yaml, chosen)
+    return Loaded(config, plan, tuple(dict.fromkeys(warnings)), checked.keys_in_yaml, chosen)
 
 
 def unread_keys(places: Mapping[str, DataArgs], instead: str, *more: str) -> Iterator[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from roll.configs.checks.variables import inherited_problems
-from roll.configs.problems import Problem, joined_problems
+from roll.configs.problems import Problem
 from roll.configs.sections.run import RunConfig
 from roll.configs.tables.features import active
 from roll.distributed.strategy.table import class_problems
@@ -68,12 +68,11 @@ NONE: frozenset[str] = frozenset()
 class StartOptions:
     """How a start is asked for. `is_plan`: it is planned only. `elsewhere`: the plan is for a machine that has other
     files and logins. `unset`: variables of the environment that the YAML names and this machine does not have.
-    `lists_defaults`: every value that the YAML leaves to roll is listed. `lists_all`: the whole plan is shown."""
+    `lists_all`: the whole plan is shown."""
 
     is_plan: bool = False
     elsewhere: bool = False
     unset: frozenset[str] = NONE
-    lists_defaults: bool = False
     lists_all: bool = False
 
 
@@ -200,7 +199,7 @@ def _as_problems(findings: Iterable[Problem | str]) -> list[Problem]:
 
 
 def _problem_texts(problems: Iterable[Problem]) -> list[str]:
-    return joined_problems(problem.text for problem in problems)
+    return list(dict.fromkeys(problem.text for problem in problems))
 
 
 def _keys_of(names: Collection[str], config: RunConfig) -> dict[str, list[str]]:

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from roll.configs.base import Settings
-from roll.configs.problems import joined_problems
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from tests.helpers.cases import cases
 from tests.helpers.configs import checked, config, problems, tree
@@ -209,21 +208,9 @@ def test_every_key_has_a_help_text() -> None:
 
 
 def test_one_cause_is_one_message() -> None:
-    texts = ["custom_envs.A.max_steps: no.", "seed: no.", "custom_envs.B.max_steps: no.", "rewards.A.max_steps: no."]
-    assert joined_problems([*texts, *texts]) == [
-        "custom_envs.{A, B}.max_steps: no.",
-        "seed: no.",
-        "rewards.A.max_steps: no.",
-    ]
     found = problems({"actor_train": ...})
     assert any("actor_train.strategy_args.strategy_name is missing" in text for text in found)
     assert not any("pretrain is missing" in text for text in found)
-
-
-@cases("key, places")
-def test_a_key_in_the_wrong_section_is_told_where_it_belongs(key: str, places: str | None) -> None:
-    (text,) = problems({key: 1})
-    assert (f" It belongs {places}" in text) if places else ("It belongs" not in text)
 
 
 @pytest.mark.parametrize("key", ["output_dir", "checkpoint_config.output_dir", "pretrain"])
@@ -258,15 +245,10 @@ def test_a_value_that_was_filled_in_is_blamed_on_the_key_it_came_from() -> None:
     assert "pretrain: 3 must be text (put quotes around it)." in texts
     assert [text for text in texts if "model_name_or_path" in text and not text.startswith("actor_")] == []
     texts = problems({"actor_infer.device_mapping": [999_999], "num_gpus_per_node": 1})
-    assert "num_nodes: 1000000 must be at most 100000." in texts
+    assert "num_nodes: 1000000 must be less than or equal to 100000." in texts
 
 
 @cases("given, ours")
 def test_a_key_of_another_system_is_answered_with_ours(given: dict[str, Any], ours: str) -> None:
     found = [str(problem) for problem in checked(given).problems if f" Here {ours}." in str(problem)]
     assert len(found) == 1, checked(given).problems
-
-
-def test_an_unknown_key_belongs_first_into_the_sections_that_the_yaml_has() -> None:
-    said = str(checked({"warmup_steps": 3}).problems[0])
-    assert said.endswith("It belongs under actor_train.training_args or actor_infer.training_args."), said

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from roll.configs.load.chosen_values import Chosen, keys_in_yaml
+from roll.configs.load.chosen_values import keys_in_yaml
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.describe import batch_rows, describe
-from roll.configs.plan.describe_defaults import default_lines
 from roll.configs.plan.describe_learning import algorithm_rows
 from tests.helpers.cases import cases
 from tests.helpers.configs import config, tree
@@ -131,26 +130,6 @@ def test_the_plan_asks_config_json_whether_auto_shares_prefixes() -> None:
     off = f"actor_train: auto; off here: {name}, which has"
     assert f"{off} layers that carry a state" in said({"model_type": "falcon_h1"})
     assert f"{off} a soft cap" in said({"model_type": "gemma2", "attn_logit_softcapping": 50.0})
-
-
-def listed(changes: dict[str, object] | None = None, chosen: tuple[Chosen, ...] = ()) -> dict[str, str]:
-    lines = default_lines(config(changes), keys_in_yaml(tree(changes)), chosen)[1:]
-    return {words[0]: " ".join(words[1:]) for words in map(str.split, lines)}
-
-
-def test_defaults_that_this_run_reads_are_listed() -> None:
-    found = listed()
-    assert found["pg_clip"] == "0.2"
-    assert found["actor_train.training_args.learning_rate"] == "5e-5"
-    assert found["actor_infer.generating_args.temperature"] == "1"
-    assert found["track_with"] == "tensorboard, jsonl"
-    found = listed({"pg_clip": 0.2}, (Chosen("seed", 7, "drawn"),))
-    assert not {"pg_clip", "seed", "response_length", "actor_train.strategy_args.strategy_name"} & found.keys()
-    found = listed()
-    unread = {"cispo_epsilon_low", "lambd", "asymre_baseline_shift", "actor_infer.training_args.learning_rate"}
-    assert not unread & found.keys()
-    assert "lambd" in listed({"adv_estimator": "gae", "critic": {}})
-    assert not [key for key in found if key.startswith(("critic.", "reference."))]
 
 
 LEFT_OUT: dict[str, Any] = {"adv_estimator": ..., "prompt_length": ..., "rollout_batch_size": ...}

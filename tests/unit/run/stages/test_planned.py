@@ -95,7 +95,7 @@ def test_kinds_of_stages_are_named_or_follow_from_keys(plan: Planner) -> None:
 
 def test_stages_that_cannot_follow_each_other_are_refused(plan: Planner) -> None:
     problems = refused(plan, {**WARM_UP, "sequence_length": 0}, SHORT, {**LONG, "rollout_batch_size": 33})
-    assert problems[0] == "stages[0] (warm-up): sequence_length: 0 must be at least 2."
+    assert problems[0] == "stages[0] (warm-up): sequence_length: 0 must be greater than or equal to 2."
     assert problems[1].startswith("stages[2] (long): ") and "rollout_batch_size: 32 or 40" in problems[1]
     assert len(problems) == 2
     (problem,) = refused(plan, shared={"save_steps": -1})
