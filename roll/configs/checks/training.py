@@ -6,9 +6,7 @@ from roll.configs.checks.platforms import on_gpus_here
 from roll.configs.problems import Problem
 from roll.configs.sections.training import EIGHT_BIT
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.features import Feature
 from roll.configs.strategies.spec import HEAD_KERNELS
-from roll.configs.strategies.table import feature_problem
 from roll.utils.imports import is_installed
 
 _WRONG = (
@@ -26,8 +24,6 @@ def fused_head_problems(choice: Choice) -> Iterator[Problem]:
         yield Problem(f"{at}: {choice.role.name} computes no log-probs, and has no use for it. Remove it.", (at,))
     elif backend == "liger":
         yield Problem(f"{key}: liger: {_WRONG}. Use {' or '.join(HEAD_KERNELS)} on GPUs, or torch.", (key,))
-    elif backend != "torch" and (problem := feature_problem(choice, Feature.FUSED_HEAD, backend)):
-        yield problem
 
 
 def fused_head_machine_problems(choice: Choice) -> Iterator[Problem]:
@@ -47,57 +43,27 @@ def _key(choice: Choice) -> str:
     return f"{choice.role.name}.model_args.fused_kernel_options.impl_backend"
 
 
-# `model_args.enable_activation_offload` before anything starts.
+# Keys of a role that contradict each other, whatever its strategy.
 
 
-def activation_offload_problems(choice: Choice) -> Iterator[Problem]:
-    """Finds what keeps a role that learns from moving activations."""
-    key = f"{choice.role.name}.model_args.enable_activation_offload"
-    if not choice.worker.model_args.enable_activation_offload:
-        return
-    if problem := feature_problem(choice, Feature.ACTIVATION_OFFLOAD, "true"):
-        yield problem
-    if choice.worker.use_torch_compile:
-        other = f"{choice.role.name}.use_torch_compile"
-        text = f"{key}: true with {other}: true, whose kernels decide themselves what is kept. Set one to false."
-        yield Problem(text, (key, other))
-
-
-# `model_args.recompute_granularity` and `disable_gradient_checkpointing` before anything starts.
-
-
-def recompute_problems(choice: Choice) -> Iterator[Problem]:
-    """Finds what keeps a role that learns from computing a part of its activations again."""
-    args, key = choice.worker.model_args, f"{choice.role.name}.model_args.recompute_granularity"
-    value = args.recompute_granularity
-    if "recompute_granularity" not in args.model_fields_set:
-        return
-    if problem := feature_problem(choice, Feature.SELECTIVE_RECOMPUTE, value):
-        yield problem
-        return
-    others = {
-        "disable_gradient_checkpointing": args.disable_gradient_checkpointing
-        and "nothing is computed again. Remove one of the two",
-        "gradient_checkpointing_use_reentrant": value == "selective"
-        and args.gradient_checkpointing_use_reentrant
-        and "that form of checkpointing computes whole blocks again. Set it to false",
-        "enable_activation_offload": value == "selective"
-        and args.enable_activation_offload
-        and "the products that are kept stay on the device. Use full, or set it to false",
-    }
-    for name, why in others.items():
-        if why:
-            other = f"{choice.role.name}.model_args.{name}"
-            yield Problem(f"{key}: {value} with {other}: true: {why}.", (key, other))
-
-
-# `use_torch_compile` before anything starts.
-
-
-def compile_problems(choice: Choice) -> Iterator[Problem]:
-    """Finds a role whose strategy does not compile, whatever the machine."""
-    if choice.worker.use_torch_compile and (problem := feature_problem(choice, Feature.TORCH_COMPILE, "true")):
-        yield problem
+def conflict_problems(choice: Choice) -> Iterator[Problem]:
+    """Finds ways to save memory that a role that learns cannot combine."""
+    worker, args = choice.worker, choice.worker.model_args
+    offloads, granularity = args.enable_activation_offload, args.recompute_granularity
+    is_given, is_selective = "recompute_granularity" in args.model_fields_set, granularity == "selective"
+    offload, recompute = "model_args.enable_activation_offload", "model_args.recompute_granularity"
+    conflicts = (
+        (offload, "true", "use_torch_compile", offloads and worker.use_torch_compile),
+        (recompute, granularity, "model_args.disable_gradient_checkpointing",
+         is_given and args.disable_gradient_checkpointing),
+        (recompute, granularity, "model_args.gradient_checkpointing_use_reentrant",
+         is_selective and args.gradient_checkpointing_use_reentrant),
+        (recompute, granularity, offload, is_selective and offloads),
+    )  # fmt: skip
+    for key, value, other, is_there in conflicts:
+        if is_there:
+            key, other = f"{choice.role.name}.{key}", f"{choice.role.name}.{other}"
+            yield Problem(f"{key}: {value} does not go with {other}: true. Remove one of the two.", (key, other))
 
 
 # `training_args.optim` before anything starts, and what its moments take.

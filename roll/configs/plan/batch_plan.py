@@ -266,18 +266,11 @@ def _indivisible(config: AlgorithmConfig, plan: TrainPlan) -> Problem:
     if sequence > 1:
         ranks += f", which are {plan.dp_size * sequence} / {plan.role}.model_args.ulysses_size {sequence}"
     step = math.lcm(per_update, config.group_size) // config.group_size
-    ways = [f"{groups_key}: {any_of(_multiples_near(config.rollout_batch_size, step))}"]
-    for key, value, others in (
-        ("gradient_accumulation_steps", plan.accumulation, plan.micro_batch_size * plan.dp_size),
-        ("per_device_train_batch_size", plan.micro_batch_size, plan.accumulation * plan.dp_size),
-    ):
-        if samples % others == 0:
-            ways.append(f"{args}.{key}: {any_of(divisors_near(value, samples // others))}")
     return Problem(
         f"{plan.role}: a step has {config.num_groups} x {config.group_size} = {samples} samples ({groups_key}, "
         f"{size_key}), which do not split into updates of {per_update} ({args}.per_device_train_batch_size "
         f"{plan.micro_batch_size} x gradient_accumulation_steps {plan.accumulation} x {ranks}). "
-        f"Nearest values that work: {'; or '.join(ways)}.",
+        f"Set {groups_key} to a multiple of {step}, or make an update a divisor of {samples}.",
         (
             groups_key,
             size_key,
@@ -289,21 +282,3 @@ def _indivisible(config: AlgorithmConfig, plan: TrainPlan) -> Problem:
             f"{plan.role}.strategy_args",
         ),
     )
-
-
-def _multiples_near(value: int, step: int) -> list[int]:
-    below = value // step * step
-    return [n for n in (below, below + step) if n > 0]
-
-
-def divisors_near(value: int, whole: int) -> list[int]:
-    """The divisors of `whole` next to a value. Example: divisors_near(7, 32) == [4, 8]."""
-    small = [d for d in range(1, math.isqrt(whole) + 1) if whole % d == 0]
-    divisors = sorted({*small, *(whole // d for d in small)})
-    below, above = [d for d in divisors if d <= value], [d for d in divisors if d > value]
-    return below[-1:] + above[:1]
-
-
-def any_of(values: list[int]) -> str:
-    """Example: any_of([4, 8]) == "4 or 8"."""
-    return " or ".join(str(value) for value in values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 
 from roll.configs.problems import Problem, nearest
-from roll.utils.text import show
 
 if TYPE_CHECKING:
     from roll.configs.sections.cluster import WorkerConfig
@@ -22,14 +20,6 @@ ALLOWED = "strategy_args.allow_untested_arguments"
 _OFF: tuple[Any, ...] = (False, "", {}, [])
 _OFF_WORDS = ("0", "false", "no", "n", "off")  # of a variable; an empty one counts as not set
 _OWN_NAMES = {"fp32": ("float32", "float"), "bf16": ("bfloat16", "bf16"), "fp16": ("float16", "half")}
-_TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
-    "bool": ((bool,), "true or false"),
-    "int": ((int,), "a whole number"),
-    "float": ((int, float), "a number"),
-    "str": ((str,), "text"),
-    "list": ((list, tuple), "a list"),
-    "dict": ((Mapping,), "a mapping"),
-}
 _UNTESTED = "it was not tested here, and may change what is sampled or break weight updates"
 
 
@@ -42,23 +32,6 @@ class Rule:
     wrong: str = ""
     untested: str = ""
     ours: bool = False
-    types: tuple[str, ...] = ()
-    least: float = -math.inf
-    most: float = math.inf
-
-    def misfit(self, value: object) -> str:
-        """Words for what a value of another type or range must be; "" for one that fits."""
-        classes = tuple(cls for each in self.types for cls in _TYPES[each][0])
-        fits = not self.types or (isinstance(value, classes) and ("bool" in self.types or not isinstance(value, bool)))
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            if fits and math.isfinite(value):
-                return "" if self.least <= value <= self.most else self._range
-            fits = not self.types
-        return "" if fits else " or ".join(_TYPES[each][1] for each in self.types)
-
-    @property
-    def _range(self) -> str:
-        return f"at least {self.least:g}" if self.most == math.inf else f"between {self.least:g} and {self.most:g}"
 
     def takes(self, value: Any, dtype: str) -> bool:
         """Whether an argument may have this value. `dtype`: the role's."""
@@ -111,8 +84,6 @@ def argument_problems(engine: str, role_name: str, role: WorkerConfig, own: tupl
         rule = tested.get(name, UNTESTED)
         if name in own:
             continue
-        if value is not None and (wanted := rule.misfit(value)):
-            yield Problem(f"{at}.{name}: {show(value)} must be {wanted}.", (f"{at}.{name}",))
         if value is None or rule.takes(value, role.model_args.dtype):
             continue
         slip = nearest(name, tested, cutoff=0.85) if rule is UNTESTED else None
@@ -152,15 +123,12 @@ def _rule(group: Mapping[str, Any]) -> Rule:
     only, but = group.get("only"), tuple(group.get("but", ()))
     if only is None and not but and ("wrong" in group or "untested" in group):
         only = (False,)
-    ranges = {key: group[key] for key in ("least", "most") if key in group}
     return Rule(
         None if only is None else tuple(only),
         but,
         group.get("wrong", ""),
         group.get("untested", ""),
         group.get("ours", False),
-        tuple(group.get("is", "").split()),
-        **ranges,
     )
 
 

@@ -1,19 +1,14 @@
 """Checks of the strategy that a role names, against the table of strategies or its own spec."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 
 from roll.configs.base import Settings
 from roll.configs.checks.platforms import platform_problems
-from roll.configs.checks.training import (
-    activation_offload_problems,
-    compile_problems,
-    fused_head_problems,
-    recompute_problems,
-)
+from roll.configs.checks.training import conflict_problems, fused_head_problems
 from roll.configs.load.validate import validate
 from roll.configs.problems import Problem, nearest
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.features import Feature
+from roll.configs.strategies.features import FEATURES, Feature
 from roll.configs.strategies.spec import StrategySpec
 from roll.configs.strategies.table import STRATEGIES, feature_problem, load_spec, spec_of
 from roll.configs.tables.roles import TASKS, Use
@@ -63,40 +58,28 @@ def strategy_problems(choice: Choice) -> Iterator[Problem]:
     yield from spec.hook_findings(spec.problems, Problem, choice)
 
 
-def _worker_problems(choice: Choice) -> Iterator[Problem]:
-    size = choice.worker.num_gpus_per_worker
-    if size > 1 and (problem := feature_problem(choice, Feature.MULTI_DEVICE_WORKER, str(size))):
-        yield problem
-
-
-def _sequence_problems(choice: Choice) -> Iterator[Problem]:
-    size, has_sizes = choice.worker.model_args.ulysses_size, spec_of(choice.worker.strategy_name).sizes
-    remedy = "use the parallel sizes of strategy_config, or set it to 1" if has_sizes else ""
-    if size > 1 and (problem := feature_problem(choice, Feature.SEQUENCE_PARALLEL, str(size), remedy=remedy)):
-        yield problem
-
-
-def _packing_problems(choice: Choice) -> Iterator[Problem]:
-    key = {"train": "use_dynamic_batching_in_train", "score": "use_dynamic_batching_in_infer"}.get(choice.role.use)
-    remedy = f"set it to false; {key} keeps padding small" if key else ""
-    if choice.worker.use_sequence_packing and (
-        problem := feature_problem(choice, Feature.SEQUENCE_PACKING, "true", remedy=remedy)
-    ):
-        yield problem
-
-
-_LEARN, _COMPUTE, _ALL = frozenset({"train"}), frozenset({"train", "score"}), frozenset({"train", "score", "generate"})
-_RULES: Mapping[Callable[[Choice], Iterator[Problem]], frozenset[str]] = {
-    _worker_problems: _ALL,
-    activation_offload_problems: _LEARN,
-    recompute_problems: _LEARN,
-    _sequence_problems: _COMPUTE,
-    compile_problems: _COMPUTE,
-    fused_head_problems: _COMPUTE,
-    platform_problems: _ALL,
-    _packing_problems: _ALL,
-}
-"""Checks of a role's section against its strategy, and the uses of the roles that they apply to."""
+def _feature_problems(choice: Choice) -> Iterator[Problem]:
+    """Yield the problems of keys that ask for what the strategy does not do."""
+    worker, args, use = choice.worker, choice.worker.model_args, choice.role.use
+    recomputes = args.recompute_granularity if "recompute_granularity" in args.model_fields_set else ""
+    kernel = args.fused_kernel_options.impl_backend
+    batching = f"use_dynamic_batching_in_{'train' if use == 'train' else 'infer'}"
+    asked = {
+        Feature.MULTI_DEVICE_WORKER: worker.num_gpus_per_worker if worker.num_gpus_per_worker > 1 else "",
+        Feature.ACTIVATION_OFFLOAD: "true" if args.enable_activation_offload else "",
+        Feature.SELECTIVE_RECOMPUTE: recomputes,
+        Feature.SEQUENCE_PARALLEL: args.ulysses_size if args.ulysses_size > 1 else "",
+        Feature.TORCH_COMPILE: "true" if worker.use_torch_compile else "",
+        Feature.FUSED_HEAD: kernel if kernel not in ("torch", "liger") else "",
+        Feature.SEQUENCE_PACKING: "true" if worker.use_sequence_packing else "",
+    }
+    remedies = {Feature.SEQUENCE_PACKING: f"set it to false; {batching} keeps padding small"}
+    if spec_of(worker.strategy_name).sizes:
+        remedies[Feature.SEQUENCE_PARALLEL] = "use the parallel sizes of strategy_config, or set it to 1"
+    for feature, value in asked.items():
+        if value and use in FEATURES[feature].uses:
+            problem = feature_problem(choice, feature, str(value), remedy=remedies.get(feature, ""))
+            yield from [problem] if problem else []
 
 
 def _ability_problems(choice: Choice, spec: StrategySpec) -> Iterator[Problem]:
@@ -117,8 +100,10 @@ def _ability_problems(choice: Choice, spec: StrategySpec) -> Iterator[Problem]:
     elif not spec.is_implemented:
         text = f"{spec.name} is not implemented yet. Strategies that can run {role.name} today: {ready(role.use)}."
         yield Problem(f"{key}: {text}", (key,))
-    for problems, uses in _RULES.items():
-        yield from problems(choice) if role.use in uses else ()
+    yield from _feature_problems(choice)
+    yield from platform_problems(choice)
+    yield from fused_head_problems(choice) if role.use in ("train", "score") else ()
+    yield from conflict_problems(choice) if role.learns else ()
 
 
 def unknown_strategy(key: str, name: str) -> Problem:

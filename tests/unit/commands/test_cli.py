@@ -69,7 +69,7 @@ def test_a_plan_that_does_not_work_exits_2_with_every_problem_and_no_traceback(
     said = capsys.readouterr().err
     assert said.startswith("The run cannot start:\n  - ")
     assert "  - actor_train.model_args.dtyp: unknown key (value 'fp32'). Did you mean dtype?" in said
-    assert "Nearest values that work: rollout_batch_size: 32 or 40" in said
+    assert "Set rollout_batch_size to a multiple of 8" in said
     assert "Traceback" not in said
 
 

@@ -4,13 +4,11 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from roll.configs.base import LARGEST_SEED
 from roll.configs.checks.rl import config_warnings
 from roll.configs.checks.roles import AGENTIC, RL, RLVR, ROLE, run_warnings, switched_off
-from roll.configs.plan.batch_plan import build_plan, divisors_near
+from roll.configs.plan.batch_plan import build_plan
 from roll.configs.problems import call_hook, hook_findings
 from roll.errors import ConfigError
 from roll.pipeline.agentic.agentic_config import AgenticConfig
@@ -46,13 +44,6 @@ def test_no_number_is_infinite_or_none(key: str, value: float) -> None:
 )
 def test_a_number_beyond_its_limit_is_refused_with_the_limit(key: str, value: Any, message: str) -> None:
     assert [text for text in problems({key: value}) if key in text and message in text]
-
-
-def test_seeds_have_the_limit_of_numpy_and_divisors_are_found() -> None:
-    np.random.RandomState(LARGEST_SEED)
-    with pytest.raises(ValueError):
-        np.random.RandomState(LARGEST_SEED + 1)
-    assert divisors_near(7, 32) == [4, 8]
 
 
 def said(changes: dict[str, Any]) -> list[str]:

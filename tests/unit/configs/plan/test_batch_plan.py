@@ -1,6 +1,5 @@
 """The counts of a step against loops that count one by one, and the nearest values of a batch that does not divide."""
 
-import re
 from collections import Counter
 
 import pytest
@@ -62,25 +61,13 @@ def test_updates_equal_those_of_a_trainer_that_counts(
         assert plan.samples_per_update == per_device * accumulation * ranks
 
 
-@settings(max_examples=40)
-@given(prompts=st.integers(1, 50), per_device=st.integers(1, 20), accumulation=st.integers(1, 9))
-def test_every_value_that_a_message_proposes_works(prompts: int, per_device: int, accumulation: int) -> None:
-    base = {"rollout_batch_size": prompts, PER_DEVICE: per_device, ACCUMULATION: accumulation}
-    for problem in batch_problems(config(base)):
-        proposals = problem.text.split("Nearest values that work: ")[1].rstrip(".").split("; or ")
-        for proposal in proposals:
-            key, values = proposal.split(": ")
-            for value in re.findall(r"\d+", values):
-                assert not list(batch_problems(config(base | {key: int(value)}))), (key, value)
-
-
-def test_a_batch_that_does_not_divide_names_keys_values_and_the_nearest_that_work() -> None:
+def test_a_batch_that_does_not_divide_names_keys_and_values() -> None:
     assert problems({PER_DEVICE: 12}) == [
         "actor_train: a step has 32 x 8 = 256 samples (rollout_batch_size, num_return_sequences_in_group), which do "
         "not "
         "split into updates of 48 (actor_train.training_args.per_device_train_batch_size 12 x "
-        "gradient_accumulation_steps 2 x 2 data-parallel ranks). Nearest values that work: rollout_batch_size: 30 or "
-        "36; or actor_train.training_args.per_device_train_batch_size: 8 or 16."
+        "gradient_accumulation_steps 2 x 2 data-parallel ranks). Set rollout_batch_size to a multiple of 6, or make "
+        "an update a divisor of 256."
     ]
 
 

@@ -54,11 +54,6 @@ def test_the_plan_names_what_is_let_through_and_what_is_named_for_nothing() -> N
     assert any("enable_dbo cannot be set" in text for text in problems(changes))
     assert not any("enable_dbo" in text for text in problems(allowed))
     assert any("lets through what was not tested here: enable_dbo." in text for text in warnings_of(config(allowed)))
-    (text,) = problems({f"{AT}.strategy_name": "vllm", f"{AT}.allow_untested_arguments": ["enable_dbo"]})
-    assert (
-        text
-        == f"{AT}.allow_untested_arguments: enable_dbo: neither strategy_config nor system_envs sets it. Remove it."
-    )
 
 
 @cases("engine, given")
@@ -66,23 +61,9 @@ def test_values_that_change_nothing_pass(engine: str, given: dict[str, Any]) -> 
     assert said(engine, given) == []
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"gpu_memory_utilization": 9.5}, "9.5 must be between 0.01 and 1."),
-        ({"gpu_memory_utilization": "high"}, "'high' must be a number."),
-        ({"gpu_memory_utilization": float("nan")}, "nan must be a number."),
-        ({"max_model_len": 0}, "0 must be at least 1."),
-        ({"max_model_len": 4096.5}, "4096.5 must be a whole number."),
-        ({"tensor_parallel_size": True}, "true must be a whole number."),
-        ({"gpu_memory_utilisation": 0.8}, "Did you mean gpu_memory_utilization?"),
-    ],
-)
-def test_a_misspelt_argument_and_a_value_of_another_type_or_range_are_refused(
-    given: dict[str, Any], message: str
-) -> None:
-    (text,) = said("vllm", given)
-    assert text.startswith(f"{AT}.strategy_config.{next(iter(given))}") and message in text
+def test_a_misspelt_argument_is_refused() -> None:
+    (text,) = said("vllm", {"gpu_memory_utilisation": 0.8})
+    assert text.startswith(f"{AT}.strategy_config.gpu_memory_utilisation") and "Did you mean gpu_memory_util" in text
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])

@@ -146,7 +146,7 @@ def test_numbers_that_the_yaml_gives_are_kept(plan: Plan) -> None:
     assert plan(RLVR, Machine(4, 80e9, ALL), "num_nodes=1").config.value("actor_train.device_mapping") == (0, 1, 2, 3)
     config = plan(RLVR, Machine(4, 80e9, ALL), "num_nodes=2").config
     assert (config.num_gpus_per_node, len(config.value("actor_infer.device_mapping"))) == (4, 8)
-    with pytest.raises(ConfigError, match="do not split into updates of .*Nearest values that work"):
+    with pytest.raises(ConfigError, match="do not split into updates of "):
         plan(RLVR, EIGHT, "rollout_batch_size=3", f"{ARGS}.per_device_train_batch_size=16")
 
 
