@@ -1,5 +1,4 @@
-"""Checks of the settings of the megatron strategies, on any machine and on this one, with the nearest setting that
-works."""
+"""Checks of the settings of the megatron strategies, on any machine and on this one."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,8 +26,6 @@ from roll.utils.text import show
 
 ENDS = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
 ACCOUNTS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
-
-FUSED_BIASES = ("bias_activation_fusion", "bias_swiglu_fusion")
 
 
 @dataclass(frozen=True)
@@ -129,38 +126,36 @@ def megatron_problems(at: str, config: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _contradictions(s: MegatronSettings) -> Iterator[tuple[str, str]]:
-    if (s.virtual_pipeline_model_parallel_size or 1) > 1 and s.pipeline_model_parallel_size == 1:
-        yield "virtual_pipeline_model_parallel_size", "needs pipeline_model_parallel_size of 2 or more. Remove it."
-    if s.overlap_param_gather and not (s.use_distributed_optimizer and s.overlap_grad_reduce):
-        yield "overlap_param_gather", "needs use_distributed_optimizer: true and overlap_grad_reduce: true."
-    if s.recompute_granularity != "full":
-        for key in ("recompute_method", "recompute_num_layers"):
-            if getattr(s, key) is not None:
-                yield key, "needs recompute_granularity: full. Set that, or remove this."
-    if s.recompute_modules is not None and s.recompute_granularity != "selective":
-        yield "recompute_modules", "needs recompute_granularity: selective. Set that, or remove this."
-    if s.moe_layer_recompute and s.recompute_granularity == "full":
-        yield "moe_layer_recompute", "is contained in recompute_granularity: full. Remove one of them."
-    if s.moe_shared_expert_overlap and s.moe_token_dispatcher_type != "alltoall":
-        yield "moe_shared_expert_overlap", "needs moe_token_dispatcher_type: alltoall."
-    if s.variable_seq_lengths and s.moe_token_dispatcher_type != "alltoall":
-        yield (
-            "variable_seq_lengths",
-            "true is refused by Megatron with the allgather dispatcher. Use alltoall, or remove it.",
-        )
-    if s.moe_grouped_gemm and s.overlap_param_gather and s.transformer_impl == "local":
-        yield (
-            "moe_grouped_gemm",
-            "does not wait for weights that are still gathered (overlap_param_gather). Remove either.",
-        )
-    for key in ENGINE_KEYS:
-        if getattr(s, key) and s.transformer_impl == "local":
-            yield key, "true contradicts transformer_impl: local. Remove that, or set this to false."
-    for key in (key for key in (*ENDS, *ACCOUNTS) if getattr(s, key)):
-        if s.pipeline_model_parallel_size == 1:
-            yield key, "needs pipeline_model_parallel_size of 2 or more. Remove it."
-        elif key in ENDS and s.layers_to_split:
-            yield key, "does not go with the account_for_ keys. Remove either."
+    """Yield keys that are set without what they need."""
+    full, selective = (s.recompute_granularity == kind for kind in ("full", "selective"))
+    is_local, has_stages = s.transformer_impl == "local", s.pipeline_model_parallel_size > 1
+    to_all, waits = s.moe_token_dispatcher_type == "alltoall", s.use_distributed_optimizer and s.overlap_grad_reduce
+    runs = (s.virtual_pipeline_model_parallel_size or 1) > 1
+    ends = [key for key in ENDS if getattr(s, key)]
+    needs = {
+        **dict.fromkeys((*ends, *(key for key in ACCOUNTS if getattr(s, key))), (has_stages, _STAGES)),
+        **({"virtual_pipeline_model_parallel_size": (has_stages, _STAGES)} if runs else {}),
+        "overlap_param_gather": (waits, "use_distributed_optimizer: true and overlap_grad_reduce: true"),
+        "recompute_method": (full, "recompute_granularity: full"),
+        "recompute_num_layers": (full, "recompute_granularity: full"),
+        "recompute_modules": (selective, "recompute_granularity: selective"),
+        "moe_layer_recompute": (not full, "recompute_granularity other than full, which contains it"),
+        "moe_shared_expert_overlap": (to_all, "moe_token_dispatcher_type: alltoall"),
+        "variable_seq_lengths": (to_all, "moe_token_dispatcher_type: alltoall"),
+        "moe_grouped_gemm": (
+            not (is_local and s.overlap_param_gather),
+            "overlap_param_gather: false: it does not wait for weights that are still gathered",
+        ),
+        **dict.fromkeys(ENGINE_KEYS, (not is_local, "transformer_impl: transformer_engine")),
+    }
+    for key, (is_there, what) in needs.items():
+        if getattr(s, key) and not is_there:
+            yield key, f"needs {what}. Set that, or remove this."
+    if ends and has_stages and s.layers_to_split:
+        yield ends[0], "does not go with the account_for_ keys. Remove either."
+
+
+_STAGES = "pipeline_model_parallel_size of 2 or more"
 
 
 def _unknown_to_local(s: MegatronSettings, passed_on: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -174,19 +169,12 @@ def ranks_problems(at: str, settings: MegatronSettings, num_ranks: int) -> Itera
     s = settings
     inside = num_ranks // s.pipeline_model_parallel_size
     experts, tensor = s.expert_model_parallel_size, s.expert_tensor_size
-    if (experts == 1 and s.expert_tensor_parallel_size is None) or inside % (experts * tensor) == 0:
-        return
-    if inside % tensor:
-        yield _refuse(
-            at, "expert_tensor_parallel_size", tensor,
-            f"must divide the {inside} ranks of a pipeline stage", _divisors(inside),
-        )  # fmt: skip
-    else:
-        yield _refuse(
-            at, "expert_model_parallel_size", experts,
-            f"x expert_tensor_parallel_size {tensor} must divide the {inside} ranks of a pipeline stage",
-            _divisors(inside // tensor),
-        )  # fmt: skip
+    if (experts > 1 or s.expert_tensor_parallel_size is not None) and inside % (experts * tensor):
+        yield Problem(
+            f"{at}.expert_model_parallel_size: {experts} x expert_tensor_parallel_size {tensor} must divide the "
+            f"{inside} ranks of a pipeline stage.",
+            (f"{at}.expert_model_parallel_size", f"{at}.expert_tensor_parallel_size"),
+        )
 
 
 def cpu_problems(at: str, settings: MegatronSettings) -> Iterator[Problem]:
@@ -196,8 +184,8 @@ def cpu_problems(at: str, settings: MegatronSettings) -> Iterator[Problem]:
     if both and s.moe_token_dispatcher_type == "alltoall":
         yield Problem(
             f"{at}.expert_tensor_parallel_size: {s.expert_tensor_size} with expert_model_parallel_size "
-            f"{s.expert_model_parallel_size} and the alltoall dispatcher does not run on gloo, which CPUs use. Nearest "
-            "that works: 1.",
+            f"{s.expert_model_parallel_size} and the alltoall dispatcher does not run on gloo, which CPUs use. Set "
+            "it to 1.",
             (f"{at}.expert_tensor_parallel_size",),
             "machine",
         )
@@ -207,86 +195,55 @@ def missing_packages(at: str, settings: MegatronSettings) -> Iterator[Problem]:
     """Packages that these settings need and that are not installed."""
     if settings.transformer_impl == "transformer_engine" and not is_installed("transformer_engine"):
         asking = [key for key in ENGINE_KEYS if getattr(settings, key)] or ["transformer_impl"]
-        verb = "needs" if len(asking) == 1 else "need"
         yield Problem(
-            f"{at}: {' and '.join(asking)} {verb} the package transformer-engine, which is not installed. Install it "
-            'on a machine with CUDA: pip install "transformer-engine[pytorch]". Or use: '
-            f"{', '.join(f'{key}: {_WITHOUT[key]}' for key in asking)}.",
+            f"{at}: {' and '.join(asking)} needs the package transformer-engine, which is not installed. Install it "
+            'on a machine with CUDA: pip install "transformer-engine[pytorch]". Or leave '
+            "them out, with transformer_impl: local.",
             tuple(f"{at}.{key}" for key in asking),
             "machine",
         )
 
 
-_WITHOUT = {"transformer_impl": "local"} | dict.fromkeys(ENGINE_KEYS, "false")
-
-
 def sizes_problems(at: str, settings: MegatronSettings, model: ModelFacts) -> Iterator[Problem]:
-    """Parallel sizes that the model cannot be divided by, each with the nearest that works."""
-    s = settings
-    tensor = "tensor_model_parallel_size"
-    smallest = min(model.num_heads, model.num_kv_heads)
-    both = [n for n in range(1, smallest + 1) if model.num_heads % n == 0 and model.num_kv_heads % n == 0]
-    if s.tensor_model_parallel_size not in both:
-        yield _refuse(
-            at, tensor, s.tensor_model_parallel_size,
-            f"must divide the model's {model.num_heads} heads and {model.num_kv_heads} key-value heads", both,
-        )  # fmt: skip
-    elif model.ffn_width % s.tensor_model_parallel_size:
-        yield _refuse(
-            at, tensor, s.tensor_model_parallel_size, f"must divide the model's MLP width of {model.ffn_width}",
-            [n for n in both if model.ffn_width % n == 0],
-        )  # fmt: skip
-    elif model.latent_width % s.tensor_model_parallel_size:
-        yield _refuse(
-            at, tensor, s.tensor_model_parallel_size,
-            "must divide the widths of the model's latents (q_lora_rank; kv_lora_rank + qk_rope_head_dim)",
-            [n for n in both if model.latent_width % n == 0],
-        )  # fmt: skip
+    """Parallel sizes that the model cannot be divided by."""
+    s, tensor, expert_tensor = settings, "tensor_model_parallel_size", "expert_tensor_parallel_size"
+    heads = f"{model.num_heads} heads and {model.num_kv_heads} key-value heads"
+    latents = "widths of the model's latents (q_lora_rank; kv_lora_rank + qk_rope_head_dim)"
+    for key, size, whole, of in (
+        (tensor, s.tensor_model_parallel_size, gcd(model.num_heads, model.num_kv_heads), f"model's {heads}"),
+        (tensor, s.tensor_model_parallel_size, model.ffn_width, f"model's MLP width of {model.ffn_width}"),
+        (tensor, s.tensor_model_parallel_size, model.latent_width, latents),
+        (expert_tensor, s.expert_tensor_size, model.expert_width, f"model's expert width of {model.expert_width}"),
+        ("expert_model_parallel_size", s.expert_model_parallel_size, model.num_experts or 1,
+         f"model's {model.num_experts} experts"),
+    ):  # fmt: skip
+        if whole % size:
+            yield Problem(f"{at}.{key}: {size} must divide the {of}.", (f"{at}.{key}",))
     if model.local_layers and s.transformer_impl == "transformer_engine":
         asking = [key for key in ENGINE_KEYS if getattr(s, key)] or ["transformer_impl"]
         yield Problem(
             f"{at}: {' and '.join(asking)} with {model.local_layers}, which has Megatron's own layers alone here. "
-            "Remove "
-            f"{'it' if len(asking) == 1 else 'them'}.",
+            "Remove it.",
             tuple(f"{at}.{key}" for key in asking),
         )
     yield from _stage_problems(at, s, model.num_layers)
-    yield from _expert_problems(at, s, model)
+    yield from _bias_problems(at, s) if model.has_expert_biases else ()
 
 
-def _expert_problems(at: str, s: MegatronSettings, model: ModelFacts) -> Iterator[Problem]:
-    if model.has_expert_biases and s.moe_grouped_gemm:
-        yield Problem(
-            f"{at}.moe_grouped_gemm: true, but this model's experts have biases, which run one after the other. Set it "
-            "to false.",
-            (f"{at}.moe_grouped_gemm",),
-        )
-    if model.has_expert_biases and s.expert_tensor_size > 1:
-        yield Problem(
-            f"{at}.expert_tensor_parallel_size: {s.expert_tensor_size}, but this model's experts have biases, which "
-            "Megatron (0.16) cannot divide among ranks. Set it to 1 (by itself it is tensor_model_parallel_size); "
-            "expert_model_parallel_size divides experts.",
-            (f"{at}.expert_tensor_parallel_size",),
-        )
-    elif model.expert_width % s.expert_tensor_size:
-        yield _refuse(
-            at, "expert_tensor_parallel_size", s.expert_tensor_size,
-            f"must divide the model's expert width of {model.expert_width}", _divisors(model.expert_width),
-        )  # fmt: skip
-    for key in FUSED_BIASES if model.has_expert_biases else ():
-        if getattr(s, key):
-            yield Problem(
-                f"{at}.{key}: true, but Megatron's (0.16) kernel clamps before it adds the biases of this model's "
-                "experts, not after. Remove it.",
-                (f"{at}.{key}",),
-            )
-    if not model.num_experts and s.expert_model_parallel_size > 1:
-        yield _refuse(at, "expert_model_parallel_size", s.expert_model_parallel_size, "needs a model with experts", [1])
-    if model.num_experts and model.num_experts % s.expert_model_parallel_size:
-        yield _refuse(
-            at, "expert_model_parallel_size", s.expert_model_parallel_size,
-            f"must divide the model's {model.num_experts} experts", _divisors(model.num_experts),
-        )  # fmt: skip
+def _bias_problems(at: str, s: MegatronSettings) -> Iterator[Problem]:
+    """Yield settings that experts with biases (gpt-oss) cannot have in Megatron 0.16."""
+    kernel = "true, but Megatron's (0.16) kernel clamps before it adds the biases of this model's experts. Remove it"
+    refused = {
+        "moe_grouped_gemm": s.moe_grouped_gemm and "true, but this model's experts have biases. Set it to false",
+        "expert_tensor_parallel_size": s.expert_tensor_size > 1
+        and f"{s.expert_tensor_size}, but this model's experts have biases, which Megatron (0.16) cannot divide. Set "
+        "it to 1; expert_model_parallel_size divides experts",
+        "bias_activation_fusion": s.bias_activation_fusion and kernel,
+        "bias_swiglu_fusion": s.bias_swiglu_fusion and kernel,
+    }
+    for key, why in refused.items():
+        if why:
+            yield Problem(f"{at}.{key}: {why}.", (f"{at}.{key}",))
 
 
 def _stage_problems(at: str, s: MegatronSettings, num_layers: int) -> Iterator[Problem]:
@@ -296,25 +253,12 @@ def _stage_problems(at: str, s: MegatronSettings, num_layers: int) -> Iterator[P
     beside = f" (with {', '.join(f'{key}: {show(getattr(s, key))}' for key in keys)})" if keys else ""
     per_stage = s.stage_layers(num_layers)
     if per_stage is None:
-        near = "" if keys else f" Nearest that works: {_near(stages, _divisors(num_layers))}."
         key = f"{at}.pipeline_model_parallel_size"
-        text = f"{key}: {stages} does not divide the model's {num_layers} layers{beside}.{near}"
+        text = f"{key}: {stages} does not divide the model's {num_layers} layers{beside}."
         yield Problem(text, (key, *(f"{at}.{each}" for each in keys)))
     elif uneven := [count for count in per_stage if count % virtual]:
         key = f"{at}.virtual_pipeline_model_parallel_size"
         yield Problem(f"{key}: {virtual} does not divide the {uneven[0]} layers of a pipeline stage{beside}.", (key,))
-
-
-def _refuse(at: str, key: str, value: int, why: str, choices: list[int]) -> Problem:
-    return Problem(f"{at}.{key}: {value} {why}. Nearest that works: {_near(value, choices)}.", (f"{at}.{key}",))
-
-
-def _near(value: int, choices: list[int]) -> str:
-    return " or ".join(map(str, [n for n in choices if n < value][-1:] + [n for n in choices if n > value][:1]))
-
-
-def _divisors(whole: int) -> list[int]:
-    return [n for n in range(1, whole + 1) if whole % n == 0]
 
 
 def tied_problem(ties_head: bool, stages: int) -> str | None:
