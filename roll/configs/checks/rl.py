@@ -81,12 +81,6 @@ def sampling_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             f"{config.group_size}. Remove it, or write ${{{size_key}}}.",
             (f"{SAMPLING}.num_return_sequences", size_key),
         )
-    if sampling.min_new_tokens > config.lengths[1] and not config.is_multi_turn:
-        yield Problem(
-            f"{SAMPLING}.min_new_tokens: {sampling.min_new_tokens} is more than the longest response, "
-            f"{config.lengths[1]} tokens ({_response_source(config)}).",
-            (f"{SAMPLING}.min_new_tokens", *LENGTH_KEYS),
-        )
 
 
 def correction_problems(config: AlgorithmConfig) -> Iterator[Problem]:
@@ -98,12 +92,10 @@ def correction_problems(config: AlgorithmConfig) -> Iterator[Problem]:
     on += [f"train_infer_correction.filters.{i}.enabled" for i, item in enumerate(keys.filters) if item.enabled]
     if not narrowing or not on:
         return
-    whole = [name for name in ("sglang", "hf_infer") if not narrowing_settings(name, sampling)]
-    engines = f", or sample with {' or '.join(whole)}, whose log-probs are those of the whole one" * bool(whole)
     yield Problem(
         f"{on[0]}: true takes the log-probs of {engine} for those of the whole distribution, but with "
         f"{' and '.join(narrowing)} on they are those of the rest of it: each token's loss would be weighted, or left "
-        f"out, by how much was cut. Switch {' and '.join(f'{SAMPLING}.{name}' for name in narrowing)} off{engines}, or "
+        f"out, by how much was cut. Switch {' and '.join(f'{SAMPLING}.{name}' for name in narrowing)} off, or "
         "set it to false.",
         (*on, *(f"{SAMPLING}.{name}" for name in narrowing), "actor_infer.strategy_args.strategy_name"),
     )
@@ -230,13 +222,6 @@ def _length_warnings(config: AlgorithmConfig) -> Iterator[str]:
 def _age_warnings(config: AlgorithmConfig) -> Iterator[str]:
     plan = role_train_plan(config, "actor_train", config.actor_train)
     yield from async_warnings(config, old_log_probs(config, plan.updates_per_step).source != "rollout")
-    every, key = config.actor_train.model_update_frequency, "actor_train.model_update_frequency"
-    if config.save_steps > 0 and config.save_steps % every:
-        yield (
-            f"save_steps: {config.save_steps} is not a multiple of {key}: {every}. A run that resumes from a "
-            "checkpoint between two updates of the engine samples from the checkpoint's weights, which are newer "
-            "than those of an uninterrupted run."
-        )
 
 
 def sync_problems(config: AlgorithmConfig) -> Iterator[Problem]:
@@ -284,12 +269,6 @@ def config_warnings(config: AlgorithmConfig) -> list[str]:
             f"{SAMPLING}: with {' and '.join(narrowing)} on, the log-probs of {worker.strategy_name} are not those of "
             "the whole distribution. They are not used as old log-probs, and train_infer/log_prob_diff_* shows the "
             "difference."
-        )
-    updates = role_train_plan(config, "actor_train", config.actor_train).updates_per_step
-    if config.policy_form.weighs_by_ratio and updates == 1 and old_log_probs(config, 1).source != "rollout":
-        warnings.append(
-            f"pg_variant: {config.policy_form.name} weighs by the ratio of new to old policy, which is always 1, since "
-            "a step has one update. Raise ppo_epochs, or make an update smaller, for it to matter."
         )
     return warnings
 

@@ -2,8 +2,7 @@
 
 import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -39,52 +38,29 @@ def lookup(tree: dict[str, Any], dotted: str, where: str) -> Any:
     return node
 
 
-@dataclass(frozen=True)
-class Override:
-    """One of the command line. `value` of a deletion is what must be there, if `has_value`."""
-
-    text: str
-    key: str
-    value: Any = None
-    has_value: bool = True
-    deletes: bool = False
-
-
 def apply_overrides(tree: dict[str, Any], texts: Sequence[str]) -> None:
     """Changes the tree. Raises ConfigError with every override that is none, or that does not fit the tree."""
-    overrides = _parsed(texts)
+    parser, problems = OverridesParser.create(), list[str]()
+    keys = {text: text.partition("=")[0].lstrip("+~").strip() for text in texts}
+    for text, key in keys.items():
+        is_one = ("=" in text) != text.startswith("~")
+        if not is_one or text.startswith("-") or not all(part.strip() for part in key.split(".")):
+            problems.append(
+                f"{show(text)} is not an override. Write key=value, such as "
+                "actor_train.training_args.learning_rate=1e-6, or ~key."
+            )
+        elif key.partition(".")[0] == "hydra":
+            problems.append(f"{show(text)}: Hydra's own settings cannot be overridden here.")
+    if problems:
+        raise ConfigError(*problems)
     # A role's copy of a fragment is made when an override reaches into it: after all overrides of the fragment itself.
-    crossing = [item for item in overrides if crosses_reference(tree, item.key)]
-    problems: list[str] = []
-    for override in [item for item in overrides if item not in crossing] + crossing:
+    for text in sorted(texts, key=lambda each: crosses_reference(tree, keys[each])):
         try:
-            _apply(tree, override)
+            _apply(tree, text, keys[text], parser)
         except ConfigError as error:
             problems += error.problems
     if problems:
         raise ConfigError(*problems)
-
-
-def _parsed(texts: Sequence[str]) -> list[Override]:
-    parser = OverridesParser.create()
-    parsed: list[Override] = []
-    problems: list[str] = []
-    for text in texts:
-        key, equals, value = text.partition("=")
-        deletes = key.startswith("~")
-        key = key.lstrip("+~").strip()
-        shown = show(text)
-        if not all(part.strip() for part in key.split(".")) or not (equals or deletes) or text.startswith("-"):
-            problems.append(
-                f"{shown} is not an override. Write key=value, such as actor_train.training_args.learning_rate=1e-6."
-            )
-        elif key == "hydra" or key.startswith("hydra."):
-            problems.append(f"{shown}: Hydra's own settings cannot be overridden here.")
-        else:
-            parsed.append(Override(text, key, _value(parser, key, value) if equals else None, bool(equals), deletes))
-    if problems:
-        raise ConfigError(*problems)
-    return parsed
 
 
 def _value(parser: OverridesParser, key: str, text: str) -> Any:
@@ -100,64 +76,38 @@ def _value(parser: OverridesParser, key: str, text: str) -> Any:
         return text.strip()
 
 
-def _apply(tree: dict[str, Any], override: Override) -> None:
+def _apply(tree: dict[str, Any], text: str, key: str, parser: OverridesParser) -> None:
     node: Any = tree
-    *parents, last = override.key.split(".")
-    shown = f"~{override.key}" if override.deletes else override.key
+    *parents, last = key.split(".")
     for i, part in enumerate(parents):
-        where = ".".join(parents[: i + 1])
-        child = _child(node, part, shown)
+        part, where = _place(node, part, text), ".".join(parents[: i + 1])
+        child = node[part] if isinstance(node, list) else node.get(part)
         if isinstance(child, str) and (match := WHOLE_REFERENCE.fullmatch(child.strip())):
             child = copy.deepcopy(lookup(tree, match[1], where))
-            _set(node, part, child)
-        if child is None and override.deletes:
-            raise ConfigError(f"override {override.text}: there is no {where}.{did_you_mean(part, _keys(node))}")
-        if child is None:
+        if child is None and not text.startswith("~"):
             child = {}
-            _set(node, part, child)
         if not isinstance(child, dict | list):
-            raise ConfigError(f"override {override.key}: {where} is {show(child)}, which has no keys below it.")
+            raise ConfigError(f"override {text}: {where} is {show(child)}, which has no keys below it.")
+        node[part] = child
         node = child
-    existing = _child(node, last, shown)
-    if override.deletes:
-        _delete(node, last, existing, override)
+    place = _place(node, last, text)
+    if not text.startswith("~"):
+        node[place] = _value(parser, key, text.partition("=")[2])
+    elif isinstance(node, dict) and place not in node:
+        raise ConfigError(f"override {text}: there is no {key} to remove.{did_you_mean(last, map(str, node))}")
     else:
-        _set(node, last, override.value)
+        del node[place]
 
 
-def _delete(node: Any, last: str, current: Any, override: Override) -> None:
-    if isinstance(node, dict) and last not in node:
-        raise ConfigError(
-            f"override {override.text}: there is no {override.key} to remove.{did_you_mean(last, _keys(node))}"
-        )
-    if override.has_value and current != override.value:
-        raise ConfigError(
-            f"override {override.text}: {override.key} is {show(current)}, so it is kept. To remove it whatever its "
-            f"value is, write ~{override.key}."
-        )
-    del node[_position(node, last, override.key) if isinstance(node, list) else last]
-
-
-def _keys(node: Any) -> Iterator[str]:
-    return (key for key in node if isinstance(key, str)) if isinstance(node, dict) else iter(())
-
-
-def _child(node: Any, part: str, key: str) -> Any:
-    return node[_position(node, part, key)] if isinstance(node, list) else node.get(part)
-
-
-def _set(node: Any, part: str, value: Any) -> None:
-    node[_position(node, part, "") if isinstance(node, list) else part] = value
-
-
-def _position(node: list[Any], part: str, key: str) -> int:
-    """A position in a list, or that of its entry with this `name`."""
+def _place(node: dict[str, Any] | list[Any], part: str, text: str) -> Any:
+    """A key of a mapping; a position in a list, or that of its entry with this `name`."""
+    if isinstance(node, dict):
+        return part
     names = [entry.get("name") if isinstance(entry, dict) else None for entry in node]
     if part in names:
         return names.index(part)
     if not part.isdecimal() or not part.isascii() or int(part) >= len(node):
         known = [name for name in names if isinstance(name, str)]
         names_text = f", and none of its names: {', '.join(known)}" if known else ""
-        hint = did_you_mean(part, known)
-        raise ConfigError(f"override {key}: {part} is not a position in a list of {len(node)}{names_text}.{hint}")
+        raise ConfigError(f"override {text}: {part} is not a position in a list of {len(node)}{names_text}.")
     return int(part)

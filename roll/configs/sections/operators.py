@@ -77,14 +77,16 @@ class DataJuicerArgs(Settings):
 
 @dataclass(frozen=True)
 class Operator:
-    """One row of the table. `function`: package.module:object, called with the rows, an object of `args`, and the
-    Context. `files`: those of its arguments that name files. `compares`: it needs evaluation sets."""
+    """One row of a table. `function`: package.module:object. It is called with the rows, an object of `args` and the
+    Context; one between rollout and training is made by `args` alone. `files`: those of its arguments that name files.
+    `compares`: it needs evaluation sets. `drops`: it leaves groups out; else it changes rewards."""
 
     name: str
     args: type[Settings]
     function: str
     files: tuple[str, ...] = ()
     compares: bool = False
+    drops: bool = False
 
 
 OPERATORS: Mapping[str, Operator] = {
@@ -161,22 +163,11 @@ class StdFilterArgs(Settings):
     std_threshold: float = setting(0.0, "The deviation that is too small.")
 
 
-@dataclass(frozen=True)
-class ExperienceOperator:
-    """One row of the table. `build`: package.module:object, called with an object of `args`, makes the operator.
-    `drops`: it leaves groups out; else it changes rewards."""
-
-    name: str
-    args: type[Settings]
-    build: str
-    drops: bool = False
-
-
-EXPERIENCE_OPERATORS: Mapping[str, ExperienceOperator] = {
+EXPERIENCE_OPERATORS: Mapping[str, Operator] = {
     row.name: row
     for row in (
-        ExperienceOperator("reward_shaping", RewardShapingArgs, "roll.features.shaping.builtins:RewardShaping"),
-        ExperienceOperator("mean_filter", MeanFilterArgs, "roll.features.shaping.builtins:mean_filter", drops=True),
-        ExperienceOperator("std_filter", StdFilterArgs, "roll.features.shaping.builtins:std_filter", drops=True),
+        Operator("reward_shaping", RewardShapingArgs, "roll.features.shaping.builtins:RewardShaping"),
+        Operator("mean_filter", MeanFilterArgs, "roll.features.shaping.builtins:mean_filter", drops=True),
+        Operator("std_filter", StdFilterArgs, "roll.features.shaping.builtins:std_filter", drops=True),
     )
 }

@@ -1,5 +1,6 @@
 """Top-level keys of every run: length, devices, output, checkpoints, tracking."""
 
+import re
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,11 +37,8 @@ def _resume(value: object) -> object:
 
 def _run_name(name: str) -> str:
     """A name that can stand as one folder or file, wherever it is written."""
-    if name in (".", ".."):
-        raise ValueError(f"{show(name)} must be a name, not a path")
-    if name.isspace():
-        raise ValueError(f"{show(name)} must be a name, not blanks")
-    if any(character in "/\\" or not character.isprintable() for character in name):
+    is_plain = name.isprintable() and not name.isspace() and name not in (".", "..")
+    if not is_plain or any(character in "/\\" for character in name):
         raise ValueError(f"{show(name)} must be a name, not a path: it has / or \\ in it, or invisible characters")
     if len(name.encode()) > LONGEST_NAME:
         raise ValueError(f"{show(name)} must be at most {LONGEST_NAME} bytes, as file names are")
@@ -382,20 +380,13 @@ class RunConfig(Settings):
 # An entry of `stages`: what it says of itself, beside the keys that it changes.
 
 STAGES = "stages"  # the key
-LONGEST_STAGE_NAME = 60
 AT_THE_START = "start"
 """Value in `models` that takes the model that the YAML names, not what an earlier stage learnt."""
 
 
 def _stage_name(name: str) -> str:
-    is_plain = name[:1].isalpha() and all(part.isalnum() for part in name.replace("-", "_").split("_"))
-    if not (is_plain and name.isascii() and len(name) <= LONGEST_STAGE_NAME):
-        raise ValueError(
-            f"{show(name)} must be a letter followed by letters, digits, - and _, {LONGEST_STAGE_NAME} at most: it is "
-            "the name of a folder"
-        )
-    if name == AT_THE_START:
-        raise ValueError(f"{name} means the models that the YAML names; give the stage another name")
+    if not re.fullmatch("[A-Za-z][A-Za-z0-9_-]{0,59}", name) or name == AT_THE_START:
+        raise ValueError(f"{show(name)} must be a letter followed by up to 59 letters, digits, - and _, and not start")
     return name
 
 

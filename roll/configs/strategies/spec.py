@@ -61,13 +61,12 @@ class StrategySpec:
     """One strategy. Paths are `package.module:object`, imported when they are asked for; "" where there is nothing to
     ask.
 
-    `classes`: what it can do, and the class that does it; `planned`: what it will do, and does not yet. `supports`: its
-    features, a set of `Feature` or of their names. ValueError for an unknown feature.
+    `classes`: what it can do, and the class that does it. `supports`: its features, a set of `Feature` or of their
+    names. ValueError for an unknown feature.
     """
 
     name: str
     classes: Mapping[Use, str]
-    planned: tuple[Use, ...] = ()
     heads: tuple[Head, ...] = ("lm",)
     packages: tuple[Package, ...] = ()
     supports: frozenset[Feature] = frozenset()
@@ -97,14 +96,6 @@ class StrategySpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "supports", frozenset(map(Feature, self.supports)))
-
-    @property
-    def uses(self) -> tuple[Use, ...]:
-        return (*self.classes, *self.planned)
-
-    @property
-    def is_implemented(self) -> bool:
-        return bool(self.classes)
 
     def call_hook(self, path: str, kind: type[T], *arguments: Any) -> T:
         """Call the function at one of the paths, and return its result, an object of `kind`."""

@@ -162,7 +162,6 @@ _SPECS = (
         sizes="roll.configs.strategies.sequence_parallel:sizes",
         memory={"score": "roll.configs.memory.fsdp2:score_memory"},
     ),
-    StrategySpec("diffusion_deepspeed_train", {}, planned=("train",), packages=_DEEPSPEED),
 )
 STRATEGIES: Mapping[str, StrategySpec] = {spec.name: spec for spec in _SPECS}
 _FSDP2: Mapping[Use, str] = {"train": "fsdp2_train", "score": "fsdp2_infer"}
@@ -198,7 +197,7 @@ def strategies_with(feature: Feature, use: Use) -> list[str]:
     """The names of the strategies that support a feature in roles of a use."""
     if use not in FEATURES[feature].uses:
         return []
-    return [name for name, spec in STRATEGIES.items() if use in spec.uses and feature in spec.supports]
+    return [name for name, spec in STRATEGIES.items() if use in spec.classes and feature in spec.supports]
 
 
 def supports(choice: Choice, feature: Feature) -> bool:

@@ -30,8 +30,6 @@ class PolicyForm:
     """The ratio of new to old policy enters, so that importance_sampling has a say."""
     reads_probabilities: bool = False
     """The probabilities of a token enter, old and new, so that the ratio has to be the token's own."""
-    weighs_by_ratio: bool = False
-    """True for a loss whose gradient is the policy gradient where that ratio is 1, as in a step with one update."""
     needs_old_log_probs: bool = False
     """Whether something about a whole update is computed from old log-probs before it begins."""
     passes_before_updates: bool = False
@@ -74,64 +72,53 @@ _ROWS = (
         "tis",
         "roll.algorithms.objectives:BoundedWeight",
         ("tis_lower_bound", "tis_upper_bound"),
-        weighs_by_ratio=True,
     ),
     PolicyForm(
         "topr",
         "roll.algorithms.objectives:TaperedWeight",
         ("actor_train.topr_positive_weight", "actor_train.topr_negative_weight"),
-        weighs_by_ratio=True,
     ),
     PolicyForm(
         "cispo",
         "roll.algorithms.objectives:cispo",
         ("cispo_epsilon_low", "cispo_epsilon_high", "cispo_use_unified_mask"),
-        weighs_by_ratio=True,
     ),
     PolicyForm(
         "kimi15",
         "roll.algorithms.objectives:SquaredPenalty",
         ("kimi15_tau",),
-        weighs_by_ratio=True,
         is_zero_without_advantage=False,
     ),
     PolicyForm(
         "gmpo",
         "roll.algorithms.objectives:ClippedGeometricMean",
         ("gmpo_clip_low", "gmpo_clip_high"),
-        weighs_by_ratio=True,
     ),
-    PolicyForm(
-        "sapo", "roll.algorithms.objectives:SoftGate", ("sapo_tau_positive", "sapo_tau_negative"), weighs_by_ratio=True
-    ),
+    PolicyForm("sapo", "roll.algorithms.objectives:SoftGate", ("sapo_tau_positive", "sapo_tau_negative")),
     PolicyForm(
         "rec",
         "roll.algorithms.objectives:RatioGate",
         ("rec_clip_mode", *_REC_RANGE, *_REC_TERMS),
-        weighs_by_ratio=True,
         regularizer="rec_regularizer",
     ),
-    PolicyForm("sppo", "roll.algorithms.objectives:ClippedLogRatio", ("sppo_epsilon",), weighs_by_ratio=True),
+    PolicyForm("sppo", "roll.algorithms.objectives:ClippedLogRatio", ("sppo_epsilon",)),
     PolicyForm(
         "dppo",
         "roll.algorithms.divergence_gates:DivergenceGate",
         ("dppo_divergence", "dppo_clip_low", "dppo_clip_high", "dppo_highest_weight"),
         reads_probabilities=True,
-        weighs_by_ratio=True,
     ),
     PolicyForm(
         "cppo",
         "roll.algorithms.divergence_gates:PrefixBudget",
         _CPPO,
         reads_probabilities=True,
-        weighs_by_ratio=True,
     ),
     PolicyForm(
         "m2po",
         "roll.algorithms.second_moment:SecondMomentBound",
         ("m2po_threshold",),
         reads_probabilities=True,
-        weighs_by_ratio=True,
         passes_before_updates=True,
     ),
     PolicyForm(
@@ -145,7 +132,6 @@ _ROWS = (
         "kl_cov",
         "roll.algorithms.objectives:PenalizedCovariance",
         ("kl_cov_ratio", "ppo_kl_coef"),
-        weighs_by_ratio=True,
         needs_old_log_probs=True,
         is_zero_without_advantage=False,
     ),

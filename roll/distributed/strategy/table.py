@@ -22,22 +22,16 @@ def strategy_class_path(strategy_name: str, use: Use) -> str:
 
 
 def serving(use: Use) -> list[str]:
-    """Names of the strategies for roles of a use, the ones that exist first."""
-    able = [spec for spec in STRATEGIES.values() if use in spec.uses]
-    return [spec.name for spec in sorted(able, key=lambda spec: not spec.is_implemented)]
-
-
-def ready(use: Use) -> str:
-    """Names of those that exist."""
-    return ", ".join(name for name in serving(use) if STRATEGIES[name].is_implemented)
+    """Names of the strategies for roles of a use."""
+    return [spec.name for spec in STRATEGIES.values() if use in spec.classes]
 
 
 def strategy_problems(choice: Choice) -> Iterator[Problem]:
-    """A missing or unknown strategy, one that is not written yet or cannot serve the role, devices it cannot use, and
-    what the strategy itself says of its settings."""
+    """A missing or unknown strategy, one that cannot serve the role, devices it cannot use, and what the strategy
+    itself says of its settings."""
     role, worker, key = choice.role, choice.worker, choice.name_key
     if worker.strategy_name is None:
-        yield Problem(f"{key} is missing. Strategies that can run {role.name}: {ready(role.use)}.", (key,))
+        yield Problem(f"{key} is missing. Strategies that can run {role.name}: {', '.join(serving(role.use))}.", (key,))
         return
     try:
         spec = load_spec(worker.strategy_name)
@@ -84,7 +78,7 @@ def _feature_problems(choice: Choice) -> Iterator[Problem]:
 
 def _ability_problems(choice: Choice, spec: StrategySpec) -> Iterator[Problem]:
     role, key = choice.role, choice.name_key
-    if role.use not in spec.uses:
+    if role.use not in spec.classes:
         yield Problem(
             f"{key}: {spec.name} cannot run {role.name}, which {TASKS[role.use]}. Strategies that can: "
             f"{', '.join(serving(role.use))}.",
@@ -97,9 +91,6 @@ def _ability_problems(choice: Choice, spec: StrategySpec) -> Iterator[Problem]:
             f"{', '.join(others) or 'none yet'}.",
             (key,),
         )
-    elif not spec.is_implemented:
-        text = f"{spec.name} is not implemented yet. Strategies that can run {role.name} today: {ready(role.use)}."
-        yield Problem(f"{key}: {text}", (key,))
     yield from _feature_problems(choice)
     yield from platform_problems(choice)
     yield from fused_head_problems(choice) if role.use in ("train", "score") else ()
@@ -116,7 +107,7 @@ def engine_problems(choice: Choice) -> Iterator[Problem]:
     """Yield what keeps a strategy from starting on this machine: a package that is not installed."""
     spec, key = spec_of(choice.worker.strategy_name), choice.name_key
     packages = (*spec.packages, *spec.packages_on.get(choice.platform, ()))
-    for package in packages if spec.is_implemented else ():
+    for package in packages:
         if not is_installed(package.module):
             yield Problem(
                 f"{key}: {spec.name} needs the package {package.module}, which is not installed. Install it: "
@@ -159,7 +150,7 @@ def broken_paths(spec: StrategySpec) -> list[str]:
     hooks = ("settings", "problems", "warnings", "machine_problems", "model_problems", "sizes", "environment")
     paths = {name: vars(spec)[name] for name in (*hooks, "saved_facts")}
     paths |= {f"memory[{use}]": path for use, path in spec.memory.items()}
-    problems = [] if spec.uses else ["classes is empty: it can do nothing"]
+    problems = [] if spec.classes else ["classes is empty: it can do nothing"]
     for use, path in spec.classes.items():
         try:
             split(path)

@@ -110,7 +110,7 @@ def built(at: str, entry: ExperienceOperatorConfig) -> _Entry:
     """An operator ready to be called. Raises ConfigError for one of the user's own that cannot be."""
     known = EXPERIENCE_OPERATORS.get(entry.name)
     if known is not None:
-        build = cast("Callable[..., Operator]", resolve(known.build))
+        build = cast("Callable[..., Operator]", resolve(known.function))
         return _Entry(at, entry.name, build(known.args.model_validate(entry.args)), known.drops)
     try:
         operator = cast("Callable[..., Any]", resolve(entry.name))

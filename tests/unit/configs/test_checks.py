@@ -37,15 +37,6 @@ def test_what_would_have_no_effect_is_said(changes: dict[str, Any], message: str
     assert len(found) == 1 and found[0].startswith(message), found
 
 
-def test_a_variant_that_weighs_by_a_ratio_of_1_is_said() -> None:
-    args = "actor_train.training_args"
-    several = {"pg_variant": "tis", "rollout_batch_size": 64}
-    assert warnings(several) == []
-    one = several | {f"{args}.gradient_accumulation_steps": 64, f"{args}.per_device_train_batch_size": 4}
-    (found,) = warnings(one)
-    assert found.startswith("pg_variant: tis weighs by the ratio of new to old policy, which is always 1")
-
-
 def test_norm_scopes_and_variants_are_those_of_the_nearest_key() -> None:
     assert config({}).policy_form.name == "ppo"
     assert config({"pg_variant": "topr"}).policy_form.name == "topr"
