@@ -36,11 +36,6 @@ def test_sums_of_terms_name_the_ids_of_each_term_in_order(parts: list[tuple[str,
     assert parse_device_mapping(text) == tuple(i for part in parts for i in part[1])
 
 
-@given(ids)
-def test_a_yaml_list_and_its_text_name_the_same_ids(values: list[int]) -> None:
-    assert parse_device_mapping(values) == parse_device_mapping(str(values)) == tuple(values)
-
-
 @given(st.text(max_size=40))
 def test_any_text_either_names_ids_or_raises_value_error(text: str) -> None:
     try:

@@ -146,13 +146,6 @@ def test_the_share_of_an_engine_is_weights_and_cache_and_says_how_many_tokens_fi
     assert (unknown.name, unknown.num_bytes) == ("key-value cache up to 0.6 of the GPU", 0)
 
 
-@pytest.mark.parametrize("size", [0, 1])
-def test_sub_groups_however_small_hold_the_same_and_are_not_listed_one_by_one(shipped: Shipped, size: int) -> None:
-    at = "actor_train.strategy_args.strategy_config.zero_optimization"
-    copies = shipped(ZERO3, f"+{at}.sub_group_size={size}").roles["actor_train"].copies
-    assert copies[0] == shipped(ZERO3).roles["actor_train"].copies[0]
-
-
 def test_what_deepspeed_keeps_on_the_host_is_on_no_gpu(shipped: Shipped) -> None:
     """Of ZeRO-3 with both offloads the bucket is left; the 17.1 GB of a rank are in host memory, asleep or not."""
     at = "actor_train.strategy_args.strategy_config.zero_optimization"

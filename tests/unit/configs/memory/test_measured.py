@@ -267,19 +267,6 @@ def test_words_of_recipes_name_parts_of_a_model_that_sees(shapes: dict[str, Mode
     assert {weight.cut for weight in shapes["qwen3_vl"].weights if weight.name in tower} == {"whole"}
 
 
-def test_heads_that_give_numbers_replace_the_head(
-    answers: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(asked, "_measured", lambda _: (asked._shape(dict(answers["phi"])), ""))
-    whole, _ = model_shape({"model_type": "phi"})
-    value, _ = model_shape({"model_type": "phi"}, "value")
-    labels, _ = model_shape({"model_type": "phi", "num_labels": 3}, "sequence")
-    assert whole is not None and value is not None and labels is not None
-    hidden, head = whole.hidden_size, (whole.hidden_size + 1) * whole.vocab_size  # with a bias
-    assert value.num_elements == whole.num_elements - head + hidden + 1 and value.head_products == hidden
-    assert labels.num_elements == whole.num_elements - head + 3 * hidden and labels.is_critic
-
-
 def test_an_answer_is_kept_and_one_that_may_change_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = [{"why_not": "it took too long", "is_final": False}, {"why_not": "unknown type new", "is_final": True}]
     monkeypatch.setattr(asked, "CACHE", str(tmp_path / "cache"))

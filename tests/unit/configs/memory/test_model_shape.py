@@ -97,14 +97,6 @@ def test_a_number_that_is_left_to_transformers_is_not_guessed(key: str) -> None:
     assert closed_form(model) is None
 
 
-@pytest.mark.parametrize("family", ["qwen2_moe", "glm", "glm4"])
-def test_biases_that_are_there_unless_told_count(family: str) -> None:
-    model = json.loads(tiny_config(family).to_json_string())
-    for key in ("attention_bias", "qkv_bias", "head_dim"):
-        model.pop(key, None)
-    assert counted(model) == names_and_sizes(built(AutoConfig.for_model(**model)))
-
-
 def test_latent_attention_caches_its_latents_alone() -> None:
     """DeepSeek-V3: 512 + 64 elements per token and layer (arXiv 2412.19437, section 4.2), on every device."""
     latent = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}

@@ -1,7 +1,5 @@
 """The counts of a step against loops that count one by one, and the nearest values of a batch that does not divide."""
 
-from collections import Counter
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -184,10 +182,3 @@ def test_validation_lengths_default_to_those_of_training() -> None:
     assert build_plan(config()).val_sequence_length == 44
     plan = build_plan(config({"val_prompt_length": 40, "val_sequence_length": 100}))
     assert (plan.val_prompt_length, plan.val_response_length) == (40, 60)
-
-
-def test_no_rank_is_counted_twice_when_workers_have_several_devices() -> None:
-    made = config({"actor_infer.device_mapping": [4, 5, 6, 7], "actor_infer.num_gpus_per_worker": 2})
-    places = build_plan(made).layout["actor_infer"].workers
-    assert [(place.rank, place.devices) for place in places] == [(0, (4, 5)), (1, (6, 7))]
-    assert Counter(device for place in places for device in place.devices) == {4: 1, 5: 1, 6: 1, 7: 1}

@@ -25,11 +25,6 @@ def test_a_reference_is_needed_exactly_when_a_term_uses_it(changes: dict[str, An
     assert config(changes).needs_reference is needed
 
 
-def test_only_gae_needs_a_critic() -> None:
-    assert config({"adv_estimator": "gae"}).needs_critic
-    assert not config({"adv_estimator": "reinforce"}).needs_critic
-
-
 @cases("changes, updates, source")
 def test_old_log_probs_come_from_where_the_rules_say(changes: dict[str, Any], updates: int, source: str) -> None:
     assert old_log_probs(config(changes), updates).source == source

@@ -9,7 +9,6 @@ from roll.configs.memory.parts import role_facts
 from roll.configs.plan.batch_plan import build_plan
 from roll.configs.plan.describe import batch_rows, describe
 from roll.configs.plan.layout import ParallelSizes, parallel_sizes
-from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.packing import model_problems
 from roll.configs.tables.roles import ROLES
@@ -44,19 +43,6 @@ def test_a_step_that_does_not_split_is_told_with_the_ranks_that_share() -> None:
 def test_what_cannot_share_sequences_is_refused_before_the_run(changes: dict[str, Any], said: str) -> None:
     found = problems(EIGHT | changes)
     assert any(said in text for text in found), found
-
-
-def test_hf_infer_whose_ranks_know_nothing_of_each_other_is_refused() -> None:
-    reference = {
-        "strategy_args": {"strategy_name": "hf_infer"},
-        "model_args": {"ulysses_size": 2},
-        "device_mapping": [3, 4],
-    }
-    (said,) = problems({"reference": reference, "enable_reference": True})
-    assert said == (
-        "reference.model_args.ulysses_size: 2 with hf_infer, which does not divide sequences by ulysses_size. "
-        "Supported by: deepspeed_infer, fsdp2_infer. Use one of them, or set it to 1."
-    )
 
 
 @pytest.mark.parametrize("name", ["model_args.ulysses_sequence_parallel_size", "ulysses_sequence_parallel_size"])
@@ -111,9 +97,3 @@ def test_memory_counts_a_ranks_part_of_a_pack() -> None:
 
     assert tokens(1) == (16 * 44, 16 * 44)
     assert tokens(2) == (8 * 44, 8 * 44)
-
-
-def test_rows_that_ranks_share_are_packed_by_tokens_where_tokens_are_given() -> None:
-    given = {"model_args": {"ulysses_size": 2}, "use_dynamic_batching_in_train": True}
-    worker = WorkerConfig.model_validate(given | {"max_tokens_per_microbatch_in_train": 96})
-    assert worker.packs_rows and worker.packed_tokens_in_train == 96
