@@ -50,41 +50,22 @@ def batching_problems(
             f"{key}: eager with {at}.{switch}: {value}, which it does not support. Use sdpa, or fa2 on a GPU.",
             (key, f"{at}.{switch}"),
         )
-    for where, dynamic, tokens, packed in (
-        (
-            "train",
-            worker.use_dynamic_batching_in_train,
-            worker.max_tokens_per_microbatch_in_train,
-            packing.max_packed_sequence_length_train,
-        ),
-        (
-            "infer",
-            worker.use_dynamic_batching_in_infer,
-            worker.max_tokens_per_microbatch_in_infer,
-            packing.max_packed_sequence_length_forward,
-        ),
-    ):
-        switch = f"{at}.use_dynamic_batching_in_{where}"
+    for where, suffix in (("train", "train"), ("infer", "forward")):
+        switch = f"use_dynamic_batching_in_{where}"
         together = role.rows_together if where == "train" else 1
         least, named = together * longest, "one sequence" if together == 1 else f"{together} sequences of one pair"
-        if dynamic and packs_by_tokens:
+        limit = f"sequence_packing_args.max_packed_sequence_length_{suffix}"
+        limit = f"max_tokens_per_microbatch_in_{where}" if worker.value(switch) else limit
+        is_limited = worker.value(switch) or (packs_by_tokens and (where == "infer" or role.learns))
+        if worker.value(switch) and packs_by_tokens:
             yield Problem(
-                f"{switch} and {at}.sequence_packing_args.algorithm: load_balance both make micro batches by tokens. "
-                "Remove one.",
-                (switch, f"{at}.sequence_packing_args.algorithm"),
+                f"{at}.{switch} and {at}.sequence_packing_args.algorithm: load_balance both make micro batches by "
+                "tokens. Remove one.",
+                (f"{at}.{switch}", f"{at}.sequence_packing_args.algorithm"),
             )
-        elif dynamic and (tokens or 0) < least:
-            key = f"{at}.max_tokens_per_microbatch_in_{where}"
-            yield Problem(
-                f"{key}: {tokens or 0} must be at least {named}, {least} tokens, with {switch}.",
-                (key, *length_keys),
-            )
-        if packs_by_tokens and (where == "infer" or role.learns) and (packed or 0) < least:
-            key = f"{at}.sequence_packing_args.max_packed_sequence_length_{'train' if where == 'train' else 'forward'}"
-            yield Problem(
-                f"{key}: {packed or 0} must be at least {named}, {least} tokens, with algorithm: load_balance.",
-                (key, *length_keys),
-            )
+        elif is_limited and (tokens := worker.value(limit) or 0) < least:
+            text = f"{at}.{limit}: {tokens} must be at least {named}, {least} tokens."
+            yield Problem(text, (f"{at}.{limit}", *length_keys))
 
 
 def batching_warnings(role: str, worker: WorkerConfig) -> Iterator[str]:

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from roll.configs.base import Settings, nested_class
 from roll.configs.load.chosen_values import KeysInYaml, keys_in_yaml
-from roll.configs.load.known_keys import InertKey, Path, apply_aliases, inert_keys, known_keys, path_text, sections
+from roll.configs.load.known_keys import Path, apply_aliases, inert_keys, known_keys, path_text, sections
 from roll.configs.problems import Problem, did_you_mean, nearest
 from roll.utils.imports import resolve
 from roll.utils.secrets import is_secret_key
@@ -188,6 +188,10 @@ def _about_inert_keys(cls: type[Settings], raw: dict[str, Any]) -> tuple[list[Pr
     warnings: list[str] = []
     for settings, node, path in sections(cls, raw):
         known = inert_keys(settings)
+        unknown = () if settings.model_fields else node.keys() - known.keys()
+        problems += [
+            Problem(f"{path_text((*path, key))}: unknown key (value {_shown(key, node[key])}).") for key in unknown
+        ]
         for key, value in node.items():
             if (inert := known.get(str(key))) is None:
                 continue
@@ -203,28 +207,15 @@ def _about_inert_keys(cls: type[Settings], raw: dict[str, Any]) -> tuple[list[Pr
 
 
 def _build(cls: type[C], raw: Mapping[str, Any]) -> tuple[C | None, list[ErrorDetails]]:
-    """The settings, without the keys that do nothing; or what is wrong with names, types and limits, of those too."""
-    tree, errors = copy.deepcopy(dict(raw)), list[ErrorDetails]()
-    for settings, node, path in reversed(list(sections(cls, tree))):  # sections before what holds them
-        for key, inert in inert_keys(settings).items():
-            if key in node:
-                errors += _type_errors(inert, node.pop(key), (*path, key))
+    """The settings, without the keys that do nothing; or what is wrong with names, types and limits."""
+    tree = copy.deepcopy(dict(raw))
+    for settings, node, _ in reversed(list(sections(cls, tree))):  # sections before what holds them
+        for key in inert_keys(settings):
+            node.pop(key, None)
     try:
-        config = cls.model_validate(tree)
+        return cls.model_validate(tree), []
     except ValidationError as error:
-        return None, errors + error.errors(include_url=False)
-    return (None if errors else config), errors
-
-
-def _type_errors(inert: InertKey, value: Any, path: Path) -> list[ErrorDetails]:
-    if value is None:
-        return []
-    finite = None if nested_class(inert.type) else ConfigDict(allow_inf_nan=False)
-    try:
-        TypeAdapter(inert.type, config=finite).validate_python(value)
-    except ValidationError as error:
-        return [{**entry, "loc": (*path, *entry["loc"])} for entry in error.errors(include_url=False)]
-    return []
+        return None, error.errors(include_url=False)
 
 
 def _boolean_numbers(cls: type[Settings], raw: dict[str, Any]) -> list[Problem]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from roll.configs.problems import Problem, ids_text
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.table import spec_of
+from roll.utils.text import counted
 
 
 @dataclass(frozen=True)
@@ -111,39 +112,31 @@ def _role_problems(role: str, worker: WorkerConfig, num_nodes: int, per_node: in
     total = num_nodes * per_node
     outside = sorted(device for device in set(ids) if device >= total)
     if outside:
-        nodes = max(ids) // per_node + 1
         yield Problem(
-            f"{key} uses devices {ids_text(sorted(set(ids)))}, but the run has {num_nodes} "
-            f"{'node' if num_nodes == 1 else 'nodes'} "
-            f"of {per_node} (0..{total - 1}). Set num_nodes: {nodes} (or leave it out), or use ids up to {total - 1}.",
+            f"{key} uses devices {ids_text(sorted(set(ids)))}, but the run has {counted(num_nodes, 'node')} of "
+            f"{per_node} (0..{total - 1}). Set num_nodes: {max(ids) // per_node + 1}, or use ids up to {total - 1}.",
             (key, "num_nodes", "num_gpus_per_node"),
         )
     repeated = sorted(device for device, times in Counter(ids).items() if times > 1)
     if repeated:
         yield Problem(f"{key} names device {ids_text(repeated)} more than once. Name each device once.", (key,))
+    size_key = f"{role}.num_gpus_per_worker"
     if len(ids) % size:
-        below, above = len(ids) // size * size, -(-len(ids) // size) * size
-        yield Problem(
-            f"{key} has {len(ids)} devices, which do not divide by {role}.num_gpus_per_worker: {size}. "
-            f"Use {' or '.join(str(n) for n in (below, above) if n)} devices, or another num_gpus_per_worker.",
-            (key, f"{role}.num_gpus_per_worker"),
-        )
+        yield Problem(f"{key} has {len(ids)} devices, which do not divide by {size_key}: {size}.", (key, size_key))
     elif worker.world_size is not None and worker.world_size != worker.num_workers:
         yield Problem(
             f"{role}.world_size: {worker.world_size} contradicts {key}: its {len(ids)} devices, {size} per worker "
             f"(num_gpus_per_worker), make {worker.num_workers} workers. Remove world_size.",
-            (key, f"{role}.num_gpus_per_worker", f"{role}.world_size"),
+            (key, size_key, f"{role}.world_size"),
         )
     if outside or repeated or len(ids) % size:
         return
-    for start in range(0, len(ids), size):
-        nodes_used = sorted({device // per_node for device in ids[start : start + size]})
-        if len(nodes_used) > 1:
+    for devices in (ids[start : start + size] for start in range(0, len(ids), size)):
+        if len({device // per_node for device in devices}) > 1:
             yield Problem(
-                f"{key}: worker {start // size} would have devices {ids_text(ids[start : start + size])} on nodes "
-                f"{ids_text(nodes_used)}; a worker cannot span nodes of {per_node}. Order the ids so that each {size} "
-                "consecutive ones lie on one node, or lower num_gpus_per_worker.",
-                (key, f"{role}.num_gpus_per_worker", "num_gpus_per_node"),
+                f"{key}: one worker would have devices {ids_text(devices)}; a worker cannot span nodes of {per_node}. "
+                f"Order the ids so that each {size} consecutive ones lie on one node, or lower num_gpus_per_worker.",
+                (key, size_key, "num_gpus_per_node"),
             )
             return
 
@@ -155,7 +148,7 @@ def _overlap_problems(first: str, one: WorkerConfig, second: str, two: WorkerCon
         yield Problem(
             f"{first}.device_mapping ({ids_text(sorted(a))}) and {second}.device_mapping ({ids_text(sorted(b))}) "
             f"share only {ids_text(sorted(common))}: roles take turns on devices only if one's devices are all among "
-            f"the other's. Give both the same ids, or separate ids such as {ids_text(sorted(b - a))} for {second}.",
+            "the other's. Give both the same ids, or separate ones.",
             (f"{first}.device_mapping", f"{second}.device_mapping"),
         )
 

@@ -26,10 +26,8 @@ def expert_problems(choice: Choice, settings: Fsdp2Settings) -> Iterator[Problem
         return
     key, ranks, together = f"{choice.at}.ep_size", worker.num_workers, settings.shard_size(worker.num_workers)
     if together > 0 and ranks % together == 0 and together % size:
-        fitting = [n for n in range(1, together + 1) if together % n == 0]
         yield Problem(
-            f"{key}: {size} does not divide the {together} ranks (of {ranks}) that hold the model together. Use one of "
-            f"{fitting}.",
+            f"{key}: {size} does not divide the {together} ranks (of {ranks}) that hold the model together.",
             (key, f"{choice.at}.fsdp_size", f"{name}.device_mapping", f"{name}.world_size"),
         )
     reasons = {
@@ -60,11 +58,8 @@ def expert_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[
         return
     number = next((text[each] for each in EXPERTS if type(text.get(each)) is int), size)
     if number % size:
-        fitting = ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
         path = choice.worker.model_args.model_name_or_path
-        yield Problem(
-            f"{key}: {size} does not divide the {number} experts of {path}. Sizes that do: {fitting}.", (key, model_key)
-        )
+        yield Problem(f"{key}: {size} does not divide the {number} experts of {path}.", (key, model_key))
 
 
 def _settings(worker: WorkerConfig) -> Fsdp2Settings:
@@ -88,9 +83,8 @@ def problems(choice: Choice) -> Iterator[Problem]:
         return  # told with the settings
     size, ranks = settings.fsdp_size, worker.num_workers
     if size == 0 or ranks % settings.shard_size(ranks):
-        fitting = [n for n in range(1, ranks + 1) if ranks % n == 0]
         key = f"{choice.at}.fsdp_size"
-        text = f"{key}: {size} does not divide the role's {ranks} ranks. Use -1, or one of {fitting}."
+        text = f"{key}: {size} does not divide the role's {ranks} ranks. Use -1, or a divisor."
         yield Problem(text, (key, f"{name}.device_mapping", f"{name}.world_size"))
     yield from expert_problems(choice, settings)
     dtype = settings.param_dtype

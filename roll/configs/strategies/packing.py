@@ -39,10 +39,9 @@ def head_problems(choice: Choice, text: Mapping[str, Any]) -> Iterator[Problem]:
     together, heads = choice.worker.model_args.ulysses_size, text.get("num_attention_heads")
     if type(heads) is int and heads % together:
         key = f"{choice.role.name}.model_args.ulysses_size"
-        fitting = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
         model = choice.worker.model_args.model_name_or_path
         yield Problem(
-            f"{key}: {together} does not divide the {heads} attention heads of {model}. Sizes that do: {fitting}.",
+            f"{key}: {together} does not divide the {heads} attention heads of {model}.",
             (key, f"{choice.role.name}.model_args.model_name_or_path"),
         )
 

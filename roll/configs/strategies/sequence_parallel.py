@@ -18,10 +18,8 @@ def ranks_problems(choice: Choice) -> Iterator[Problem]:
     worker, name = choice.worker, choice.role.name
     together, ranks = worker.model_args.ulysses_size, worker.num_workers
     if ranks % together:
-        fitting = [n for n in range(1, ranks + 1) if ranks % n == 0]
         key = f"{name}.model_args.ulysses_size"
         yield Problem(
-            f"{key}: {together} does not divide the role's {ranks} ranks. Use one of {fitting}, or a multiple of "
-            f"{together} devices.",
+            f"{key}: {together} does not divide the role's {ranks} ranks. Use a multiple of {together} devices.",
             (key, f"{name}.device_mapping", f"{name}.world_size"),
         )

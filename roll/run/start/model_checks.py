@@ -91,16 +91,9 @@ def _head_problems(role: str, worker: WorkerConfig, model: Mapping[str, Any]) ->
     key, tensor = f"{role}.num_gpus_per_worker", _tensor_size(worker)
     heads, kv_heads = model.get("num_attention_heads"), model.get("num_key_value_heads")
     if type(heads) is int and heads % tensor:
-        fitting = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
-        yield Problem(
-            f"{key}: {tensor} does not divide the model's {heads} attention heads. Sizes that do: {fitting}.", (key,)
-        )
+        yield Problem(f"{key}: {tensor} does not divide the model's {heads} attention heads.", (key,))
     elif type(kv_heads) is int and kv_heads % tensor and tensor % kv_heads:
-        fitting = ", ".join(str(n) for n in range(1, kv_heads + 1) if kv_heads % n == 0)
-        yield Problem(
-            f"{key}: {tensor} does not fit the model's {kv_heads} key-value heads. Sizes that divide them: {fitting}.",
-            (key,),
-        )
+        yield Problem(f"{key}: {tensor} does not fit the model's {kv_heads} key-value heads.", (key,))
 
 
 def _tensor_size(worker: WorkerConfig) -> int:

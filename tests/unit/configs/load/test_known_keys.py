@@ -52,7 +52,7 @@ def test_a_key_holds_in_the_classes_below_unless_they_have_it_themselves() -> No
 
 
 @cases("changes, message")
-def test_its_name_and_its_value_are_checked_like_those_of_any_key(changes: dict[str, Any], message: str) -> None:
+def test_its_name_is_checked_like_that_of_any_key(changes: dict[str, Any], message: str) -> None:
     assert problems(changes) == [message]
 
 

@@ -59,7 +59,7 @@ def problems_of(size: int, model: dict[str, Any]) -> list[str]:
 def test_heads_have_to_divide_and_key_value_heads_need_not() -> None:
     assert problems_of(4, {"num_attention_heads": 12, "num_key_value_heads": 2}) == []
     assert problems_of(8, {"num_attention_heads": 12, "num_key_value_heads": 2}) == [
-        f"{SIZE}: 8 does not divide the 12 attention heads of org/model. Sizes that do: 1, 2, 3, 4, 6, 12."
+        f"{SIZE}: 8 does not divide the 12 attention heads of org/model."
     ]
     assert problems_of(8, {"text_config": {"num_attention_heads": 12}}) != []
 
