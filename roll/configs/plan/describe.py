@@ -104,31 +104,18 @@ def _role_rows(
     for place in layout.roles:
         worker = roles.get(place.role)
         if worker is None:
-            yield (
-                place.role,
-                notes.get(place.role, ""),
-                counted(len(place.workers), "process", "processes"),
-                "CPU",
-                "",
-                "",
-            )
+            processes = counted(len(place.workers), "process", "processes")
+            yield place.role, notes.get(place.role, ""), processes, "CPU", "", ""
         else:
-            model = worker.model_args.model_name_or_path or ""
-            yield (
-                place.role,
-                worker.strategy_name or "",
-                _workers(place, worker),
-                _where(place),
-                worker.model_args.dtype,
-                model,
-            )
+            args = worker.model_args
+            runs = (worker.strategy_name or "", _workers(place, worker), _where(place))
+            yield place.role, *runs, args.dtype, args.model_name_or_path or ""
 
 
 def _workers(place: RolePlace, worker: WorkerConfig) -> str:
     sizes = parallel_sizes(worker)
-    parts = [
-        f"{name.replace('_', ' ')} parallel {size}" for name, size in vars(sizes).items() if name != "data" and size > 1
-    ]
+    divided = {name: size for name, size in vars(sizes).items() if name != "data" and size > 1}
+    parts = [f"{name.replace('_', ' ')} parallel {size}" for name, size in divided.items()]
     if worker.packs_rows:
         parts.append("rows packed")
     text = counted(len(place.workers), "worker")
@@ -313,16 +300,13 @@ def _async_rows(config: AlgorithmConfig, plan: BatchPlan) -> Iterator[tuple[str,
     if not bounds.ahead:
         return
     if bounds.unfinished != "carry":
-        yield (
-            "started",
-            f"{bounds.num_groups + bounds.ahead} groups in a step (async_generation_ratio), the first count",
-        )
+        groups = bounds.num_groups + bounds.ahead
+        yield "started", f"{groups} groups in a step (async_generation_ratio), the first count"
         yield "", f"groups that still run then: {bounds.unfinished} (unfinished_groups)"
         return
-    groups = (
-        f"{bounds.capacity} groups in flight: those of {counted(bounds.sync_interval, 'step')} and {bounds.ahead} more"
-    )
-    yield "ahead", f"at most {groups} (async_generation_ratio: {config.async_generation_ratio:g})"
+    steps = counted(bounds.sync_interval, "step")
+    groups = f"at most {bounds.capacity} groups in flight: those of {steps} and {bounds.ahead} more"
+    yield "ahead", f"{groups} (async_generation_ratio: {config.async_generation_ratio:g})"
     yield "", f"no token is more than {counted(bounds.max_staleness, 'step')} old (max_staleness)"
     weight = config.train_infer_correction.is_weight
     if weighs_importance(config):

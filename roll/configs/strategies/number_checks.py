@@ -74,11 +74,11 @@ def rope_row_problems(
     kinds = sorted(numbers.rope_kinds(text) & numbers.CHANGING_ROPE)
     if not kinds:
         return
-    args, key = choice.worker.model_args, f"{choice.role.name}.model_args.model_name_or_path"
+    key = f"{choice.role.name}.model_args.model_name_or_path"
     section = text.get("rope_parameters") or text.get("rope_scaling") or {}
     reach = section.get("original_max_position_embeddings") or text.get("original_max_position_embeddings")
     reach = reach or text.get("max_position_embeddings")
-    at = f"config.json of {args.model_name_or_path} has rope_type {kinds[0]}"
+    at = f"config.json of {choice.worker.model_args.model_name_or_path} has rope_type {kinds[0]}"
     if type(reach) is int and longest > reach:
         yield Problem(
             f"sequence_length: {longest} tokens with {key}: {at}, whose frequencies change for a whole batch if one "
@@ -86,21 +86,17 @@ def rope_row_problems(
             f"{' or '.join(length_keys)}, or choose another model.",
             (*length_keys, key),
         )
-    elif not own_kernels or _is_fixed_by_alpha(text):
         return
-    elif kinds[0] == "dynamic":
+    config, name = choice.worker.strategy_config, choice.worker.strategy_name
+    limit = config.get("max_model_len") or config.get("context_length") or text.get("max_position_embeddings")
+    if not own_kernels or _is_fixed_by_alpha(text):
+        return
+    if kinds[0] == "dynamic":
+        why = f"{at}, which {name} computes by a fixed length, and trainers by that of the row. Use hf_infer"
+        yield Problem(f"{choice.name_key}: {why}, or choose another model.", (choice.name_key, key))
+    elif type(reach) is int and type(limit) is int and limit > reach:
         yield Problem(
-            f"{choice.name_key}: {at}, which {choice.worker.strategy_name} computes by a fixed length, and trainers by "
-            "that of the row. Use hf_infer, or choose another model.",
-            (choice.name_key, key),
+            f"{choice.at}: {at}. With contexts up to {limit} {name} uses the long factors for every row, trainers only "
+            f"beyond {reach} tokens. Set max_model_len (vllm) or context_length (sglang) to {reach}.",
+            (choice.at, key),
         )
-    elif type(reach) is int:
-        config = choice.worker.strategy_config
-        limit = config.get("max_model_len") or config.get("context_length") or text.get("max_position_embeddings")
-        if type(limit) is int and limit > reach:
-            yield Problem(
-                f"{choice.at}: {at}. With contexts up to {limit} {choice.worker.strategy_name} uses the long factors "
-                f"for every row, trainers only beyond {reach} tokens. Set max_model_len (vllm) or context_length "
-                f"(sglang) to {reach}.",
-                (choice.at, key),
-            )

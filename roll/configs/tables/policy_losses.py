@@ -61,18 +61,10 @@ _RANGE = ("pg_clip", "use_pg_clip_range", "pg_clip_low", "pg_clip_high")
 
 
 _ROWS = (
-    PolicyForm(
-        "ppo",
-        "roll.algorithms.objectives:ppo",
-        (*_RANGE, "dual_clip_loss", "dual_clip_ratio_c"),
-    ),
+    PolicyForm("ppo", "roll.algorithms.objectives:ppo", (*_RANGE, "dual_clip_loss", "dual_clip_ratio_c")),
     PolicyForm("vanilla", "roll.algorithms.objectives:PolicyGradient", reads_ratio=False),
     PolicyForm("opmd", "roll.algorithms.objectives:PolicyGradient", ("opmd_tau",), reads_ratio=False),
-    PolicyForm(
-        "tis",
-        "roll.algorithms.objectives:BoundedWeight",
-        ("tis_lower_bound", "tis_upper_bound"),
-    ),
+    PolicyForm("tis", "roll.algorithms.objectives:BoundedWeight", ("tis_lower_bound", "tis_upper_bound")),
     PolicyForm(
         "topr",
         "roll.algorithms.objectives:TaperedWeight",
@@ -89,11 +81,7 @@ _ROWS = (
         ("kimi15_tau",),
         is_zero_without_advantage=False,
     ),
-    PolicyForm(
-        "gmpo",
-        "roll.algorithms.objectives:ClippedGeometricMean",
-        ("gmpo_clip_low", "gmpo_clip_high"),
-    ),
+    PolicyForm("gmpo", "roll.algorithms.objectives:ClippedGeometricMean", ("gmpo_clip_low", "gmpo_clip_high")),
     PolicyForm("sapo", "roll.algorithms.objectives:SoftGate", ("sapo_tau_positive", "sapo_tau_negative")),
     PolicyForm(
         "rec",

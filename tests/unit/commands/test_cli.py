@@ -21,7 +21,6 @@ EXAMPLES = REPOSITORY / "examples"
 
 
 MEGATRON = ("actor_train.strategy_args.strategy_name=megatron_train",)
-CONFIG = "actor_train.strategy_args.strategy_config"
 
 
 @pytest.fixture

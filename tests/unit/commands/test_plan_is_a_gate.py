@@ -52,7 +52,14 @@ def test_six_mistakes_of_six_kinds_are_told_at_once_by_plan_and_run(
         assert main([word, "run.yaml", *wrong]) == 2
         said.append(capsys.readouterr().err)
     assert said[0] == said[1]
-    for part in ("max_step: unknown key", "rollout_batch_size: 32 or 40", "nonsense", "shaer", "trian", "modle"):
+    for part in (
+        "max_step: unknown key",
+        "to a multiple of 8",
+        "nonsense",
+        "shaer",
+        "trian",
+        "modle",
+    ):
         assert part in said[0], part
 
 
