@@ -130,9 +130,11 @@ LEARNS: Switches = {
 
 
 def switched_off(settings: Settings, switches: Switches, at: str = "") -> Iterator[str]:
-    """Warns of keys that do nothing since their switch is off. `at`: the YAML path of the settings."""
+    """Warns of keys that do nothing since their switch is off, but of a number 0, which asks for nothing. `at`: the YAML
+    path of the settings."""
     for switch, keys in switches.items():
-        changed = [join(at, key) for key in keys if settings.is_changed(key)]
+        changed = [key for key in keys if settings.is_changed(key)]
+        changed = [join(at, key) for key in changed if (value := settings.value(key)) or isinstance(value, bool)]
         if changed and not settings.value(switch):
             verb = "does" if len(changed) == 1 else "do"
             yield f"{' and '.join(changed)} {verb} nothing while {join(at, switch)} is off."
