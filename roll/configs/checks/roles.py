@@ -130,8 +130,8 @@ LEARNS: Switches = {
 
 
 def switched_off(settings: Settings, switches: Switches, at: str = "") -> Iterator[str]:
-    """Warns of keys that do nothing since their switch is off, but of a number 0, which asks for nothing. `at`: the YAML
-    path of the settings."""
+    """Warns of keys that do nothing since their switch is off; a number 0 asks for nothing. `at`: the YAML path of the
+    settings."""
     for switch, keys in switches.items():
         changed = [key for key in keys if settings.is_changed(key)]
         changed = [join(at, key) for key in changed if (value := settings.value(key)) or isinstance(value, bool)]
