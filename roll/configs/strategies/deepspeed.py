@@ -17,7 +17,7 @@ from roll.configs.problems import Problem, did_you_mean
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.training import EIGHT_BIT
 from roll.configs.strategies.choice import Choice
-from roll.configs.strategies.sequence_parallel import ranks_problems
+from roll.configs.strategies.packing import ranks_problems
 from roll.utils.text import short, show
 
 _TABLES: Mapping[str, Any] = yaml.safe_load(

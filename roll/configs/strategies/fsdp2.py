@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from roll.configs.problems import Problem
 from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.training import EIGHT_BIT
-from roll.configs.strategies import fsdp2_settings, packing, sequence_parallel
+from roll.configs.strategies import fsdp2_settings, packing
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.fsdp2_settings import Fsdp2Settings
 from roll.configs.strategies.model_numbers import text_part
@@ -73,7 +73,7 @@ def _settings(worker: WorkerConfig) -> Fsdp2Settings:
 def problems(choice: Choice) -> Iterator[Problem]:
     """Yield the problems that the class of the strategy's settings cannot see by itself."""
     worker, name = choice.worker, choice.role.name
-    yield from sequence_parallel.ranks_problems(choice)
+    yield from packing.ranks_problems(choice)
     if worker.model_args.dtype == "fp16":
         key = f"{name}.model_args.dtype"
         yield Problem(f"{key}: fp16 with {worker.strategy_name}, without loss scaling. Use bf16, or fp32.", (key,))

@@ -4,7 +4,9 @@ the model is loaded (roll/models/sequences/check.py)."""
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from roll.configs.plan.layout import ParallelSizes
 from roll.configs.problems import Problem
+from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.strategies.choice import Choice
 from roll.configs.strategies.model_numbers import CHANGING_ROPE, rope_kinds, text_part, why_no_packs, why_no_parts
 
@@ -55,4 +57,24 @@ def rope_problems(choice: Choice, text: Mapping[str, Any]) -> Iterator[Problem]:
             f"{key}: {args.ulysses_size} with {args.model_name_or_path}, whose config.json has rope_type "
             f"{changing[0]}: its rotary frequencies follow the longest position that a rank sees. Set it to 1.",
             (key, f"{choice.role.name}.model_args.model_name_or_path"),
+        )
+
+
+# `ulysses_size` of the strategies whose ranks may share sequences: the sizes that follow from it.
+
+
+def sizes(worker: WorkerConfig) -> ParallelSizes:
+    together = worker.model_args.ulysses_size
+    return ParallelSizes(data=max(1, worker.num_workers // together), sequence=together)
+
+
+def ranks_problems(choice: Choice) -> Iterator[Problem]:
+    """Ranks that do not divide into groups."""
+    worker, name = choice.worker, choice.role.name
+    together, ranks = worker.model_args.ulysses_size, worker.num_workers
+    if ranks % together:
+        key = f"{name}.model_args.ulysses_size"
+        yield Problem(
+            f"{key}: {together} does not divide the role's {ranks} ranks. Use a multiple of {together} devices.",
+            (key, f"{name}.device_mapping", f"{name}.world_size"),
         )

@@ -68,7 +68,7 @@ _SPECS = (
         problems="roll.configs.strategies.deepspeed:problems",
         saved_facts="roll.configs.strategies.deepspeed:saved_facts",
         model_problems="roll.configs.strategies.packing:model_problems",
-        sizes="roll.configs.strategies.sequence_parallel:sizes",
+        sizes="roll.configs.strategies.packing:sizes",
         memory={"train": "roll.configs.memory.deepspeed:train_memory"},
     ),
     StrategySpec(
@@ -79,7 +79,7 @@ _SPECS = (
         supports=_TRANSFORMERS_SCORER,
         problems="roll.configs.strategies.deepspeed:problems",
         model_problems="roll.configs.strategies.packing:model_problems",
-        sizes="roll.configs.strategies.sequence_parallel:sizes",
+        sizes="roll.configs.strategies.packing:sizes",
         memory={"score": "roll.configs.memory.deepspeed:score_memory"},
     ),
     StrategySpec(
@@ -146,7 +146,7 @@ _SPECS = (
         problems="roll.configs.strategies.fsdp2:problems",
         saved_facts="roll.configs.strategies.fsdp2_settings:saved_facts",
         model_problems="roll.configs.strategies.fsdp2:model_problems",
-        sizes="roll.configs.strategies.sequence_parallel:sizes",
+        sizes="roll.configs.strategies.packing:sizes",
         memory={"train": "roll.configs.memory.fsdp2:train_memory"},
     ),
     StrategySpec(
@@ -159,7 +159,7 @@ _SPECS = (
         problems="roll.configs.strategies.fsdp2:problems",
         warnings="roll.configs.strategies.fsdp2:warnings",
         model_problems="roll.configs.strategies.fsdp2:model_problems",
-        sizes="roll.configs.strategies.sequence_parallel:sizes",
+        sizes="roll.configs.strategies.packing:sizes",
         memory={"score": "roll.configs.memory.fsdp2:score_memory"},
     ),
 )

@@ -11,12 +11,9 @@ from tests.unit.configs.memory.test_figures import EXAMPLES, MODELS
 
 RECIPES = {
     "qwen2.5-7B-rlvr/rlvr_zero3": "qwen2.5-7b",
-    "qwen2.5-7B-rlvr/rlvr_zero3_disjoint": "qwen2.5-7b",
-    "qwen2.5-7B-rlvr/rlvr_megatron": "qwen2.5-7b",
     "qwen2.5-7B-rlvr/rlvr_megatron_disjoint": "qwen2.5-7b",
     "qwen3-30B-A3B-rlvr/rlvr_megatron": "qwen3-30b-a3b",
     "qwen2.5-0.5B-gsm8k/rlvr_1gpu": "qwen2.5-7b",
-    "qwen2.5-0.5B-gsm8k/rlvr_8gpu": "qwen2.5-7b",
 }
 THIRTY = "qwen3-30B-A3B-rlvr/rlvr_megatron"
 
