@@ -173,11 +173,11 @@ def test_every_key_that_is_passed_on_exists_in_megatron() -> None:
     [
         ({"tensor_model_parallel_size": 3}, ModelFacts(8, 4, 6),
             "must divide the model's 8 heads and 4 key-value heads."),
-        ({"pipeline_model_parallel_size": 4}, ModelFacts(8, 4, 6), "4 does not divide the model's 6 layers. "),
+        ({"pipeline_model_parallel_size": 4}, ModelFacts(8, 4, 6), "4 does not divide the model's 6 layers."),
         ({"pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2}, ModelFacts(8, 4, 6),
             "2 does not divide the 3 layers of a pipeline stage."),
         ({"expert_model_parallel_size": 3}, ModelFacts(8, 4, 6, 8), "must divide the model's 8 experts."),
-        ({"tensor_model_parallel_size": 4}, ModelFacts(8, 4, 6, 0, 90), "must divide the model's MLP width of 90. "),
+        ({"tensor_model_parallel_size": 4}, ModelFacts(8, 4, 6, 0, 90), "must divide the model's MLP width of 90."),
         ({"expert_tensor_parallel_size": 4}, ModelFacts(8, 4, 6, 8, 0, 90), "must divide the model's expert width of "
             "90."),
         ({"pipeline_model_parallel_size": 4, "account_for_loss_in_pipeline_split": True}, ModelFacts(8, 4, 8),
