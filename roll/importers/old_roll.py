@@ -7,17 +7,8 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from roll.configs.base import Settings, holds_mapping, nested_class
-from roll.configs.load.known_keys import (
-    AROUND,
-    DROPPED,
-    RENAMED,
-    InertKey,
-    holds_teachers,
-    inert_keys,
-    known_keys,
-    sections,
-)
+from roll.configs.base import Settings, holds_mapping, join, nested_class
+from roll.configs.load.known_keys import AROUND, DROPPED, RENAMED, InertKey, holds_teachers, inert_keys, known_keys
 from roll.configs.load.loader import compose_tree, references
 from roll.configs.load.of_roll import KEY
 from roll.configs.problems import nearest
@@ -143,35 +134,36 @@ def _lengths(tree: dict[str, Any], whole: Mapping[str, Any] | None, variables: s
     yield Entry("response_length", tree.pop("response_length"), "asks for nothing", note)
 
 
-def _entries(cls: type[Settings], tree: dict[str, Any], variables: set[str]) -> Iterator[Entry]:
-    """Yield one entry for each leaf of a tree, which is changed in place."""
-    for settings, node, path in sections(cls, tree):
-        known, inert = known_keys(settings), inert_keys(settings)
-        names = [base.__name__ for base in settings.__mro__]
-        for key in list(node):
-            here, value = ".".join(map(str, (*path, key))), node[key]
-            renamed = next((RENAMED[name, key] for name in names if (name, key) in RENAMED), None)
-            dropped = next((DROPPED[name, key] for name in names if (name, key) in DROPPED), None)
-            is_variable = key in variables and (key in inert or key not in known)
-            if not path and (is_variable or key in ("defaults", "hydra")):
-                yield from _leaf_entries(here, value, "mapped", "stays as it is")
-            elif renamed is not None:
-                note = f"{renamed.removeprefix(AROUND)} is its name here; this one is understood as well"
-                yield from _leaf_entries(here, value, "mapped", note)
-            elif key in inert:
-                yield from _inert(here, node.pop(key), key, inert[key])
-            elif key in known:
-                yield from _known(here, node, key, known[key])
-            elif dropped is not None:
-                is_lost = key in _ASKING and not _is_nothing(key, node.pop(key))
-                node.pop(key, None)
-                yield from _leaf_entries(here, value, CHANGES if is_lost else "asks for nothing", dropped)
+def _entries(cls: type[Settings], node: dict[str, Any], variables: set[str], path: str = "") -> Iterator[Entry]:
+    """Yield one entry for each leaf of a section, which is changed in place."""
+    known, inert = known_keys(cls), inert_keys(cls)
+    names = [base.__name__ for base in cls.__mro__]
+    for key in list(node):
+        here, value = join(path, key), node[key]
+        renamed = next((RENAMED[name, key] for name in names if (name, key) in RENAMED), None)
+        dropped = next((DROPPED[name, key] for name in names if (name, key) in DROPPED), None)
+        is_variable = key in variables and (key in inert or key not in known)
+        if not path and (is_variable or key in ("defaults", "hydra")):
+            yield from _outcome_entries(here, value, "mapped", "stays as it is")
+        elif renamed is not None:
+            target = renamed.removeprefix(AROUND)
+            yield from _outcome_entries(
+                here, value, "mapped", f"{target} is its name here; this one is understood as well"
+            )
+        elif key in inert:
+            yield from _inert(here, node, key, inert[key])
+        elif key in known:
+            yield from _known(here, node, key, known[key], variables)
+        else:
+            del node[key]
+            match = nearest(str(key), known)
+            hint = f"the nearest key is {match}" if match else "no key here has this name"
+            if dropped is not None:
+                is_lost = key in _ASKING and not _is_nothing(key, value)
+                yield from _outcome_entries(here, value, CHANGES if is_lost else "asks for nothing", dropped)
             else:
-                del node[key]
-                match = nearest(str(key), known)
-                hint = f"the nearest key is {match}" if match else "no key here has this name"
-                note = f"no key of {'.'.join(map(str, path)) or 'a YAML'} here; {hint}"
-                yield from _leaf_entries(here, value, "not available" if value in _NOT_GIVEN else CHANGES, note)
+                outcome = "not available" if value in _NOT_GIVEN else CHANGES
+                yield from _outcome_entries(here, value, outcome, f"no key of {path or 'a YAML'} here; {hint}")
 
 
 def _is_nothing(key: str, value: Any) -> bool:
@@ -179,18 +171,27 @@ def _is_nothing(key: str, value: Any) -> bool:
     return value in (None, False, "") or (key == "interleave_probs" and "," not in str(value))
 
 
-def _known(here: str, node: dict[str, Any], key: str, annotation: Any) -> Iterator[Entry]:
-    """Entries of a known key but for the sections in it, which come later."""
-    value = node[key]
+def _known(here: str, node: dict[str, Any], key: str, annotation: Any, variables: set[str]) -> Iterator[Entry]:
+    inner, value = nested_class(annotation), node[key]
     if key == "strategy_config" and isinstance(value, dict):
         yield from _not_of_megatron(here, value, _is_megatron(node.get("strategy_name")))
         yield from _not_of_settings(here, value, _settings_of(node.get("strategy_name")))
-    if nested_class(annotation) is None or not isinstance(value, dict | list):
-        yield from _leaf_entries(here, value, "mapped", "the same here")
-    elif isinstance(value, list) or holds_mapping(annotation):
-        for name, child in value.items() if isinstance(value, dict) else enumerate(value):
-            if not isinstance(child, dict):
-                yield from _leaf_entries(f"{here}.{name}", child, "mapped", "the same here")
+    if inner is None or not isinstance(value, dict | list):
+        yield from _outcome_entries(here, value, "mapped", "the same here")
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            if isinstance(item, dict):
+                yield from _entries(inner, item, variables, f"{here}.{i}")
+            else:
+                yield from _outcome_entries(f"{here}.{i}", item, "mapped", "the same here")
+    elif holds_mapping(annotation):
+        for name, child in value.items():
+            if isinstance(child, dict):
+                yield from _entries(inner, child, variables, join(here, name))
+            else:
+                yield from _outcome_entries(join(here, name), child, "mapped", "the same here")
+    else:
+        yield from _entries(inner, value, variables, here)
 
 
 def _is_megatron(strategy: Any) -> bool:
@@ -216,7 +217,7 @@ def _left_out(
         unknown = f"no such key of this strategy; {f'the nearest is {match}' if match else 'none is near'}"
         is_nothing = value in _NOT_GIVEN or (name in said and not value)
         outcome: Outcome = "asks for nothing" if is_nothing else lost if name in said else CHANGES
-        yield from _leaf_entries(f"{at}.{name}", value, outcome, said.get(name, unknown))
+        yield from _outcome_entries(f"{at}.{name}", value, outcome, said.get(name, unknown))
 
 
 def _settings_of(strategy: Any) -> type[Settings] | None:
@@ -237,16 +238,19 @@ def _not_of_settings(here: str, config: dict[str, Any], cls: type[Settings] | No
             yield from _not_of_settings(f"{here}.{name}", value, inner)
 
 
-def _inert(here: str, value: Any, key: str, inert: InertKey) -> Iterator[Entry]:
+def _inert(here: str, node: dict[str, Any], key: str, inert: InertKey) -> Iterator[Entry]:
     """A key that does nothing here is left out; one that asks for what is not here makes it another run."""
-    if inert.kind == "planned" and value is not None and value not in (inert.default, *inert.inert):
-        outcome: Outcome = "not available" if key in _OF_SPEED else CHANGES
-        yield from _leaf_entries(here, value, outcome, f"not implemented: {inert.help}")
+    value = node.pop(key)
+    asks = value is not None and value not in (inert.default, *inert.inert)
+    if inert.kind == "planned" and asks:
+        yield from _outcome_entries(
+            here, value, "not available" if key in _OF_SPEED else CHANGES, f"not implemented: {inert.help}"
+        )
     else:
-        yield from _leaf_entries(here, value, "asks for nothing", inert.reason or "this is always so here")
+        yield from _outcome_entries(here, value, "asks for nothing", inert.reason or "this is always so here")
 
 
-def _leaf_entries(here: str, value: Any, outcome: Outcome, note: str) -> Iterator[Entry]:
+def _outcome_entries(here: str, value: Any, outcome: Outcome, note: str) -> Iterator[Entry]:
     """An entry for every leaf below a key."""
     for key, leaf in leaves({here: value}):
         yield Entry(key, leaf, outcome, note if outcome != "mapped" else f"{note}: {show(leaf)}")

@@ -159,12 +159,6 @@ class RankPool:
         return [results[rank] for rank in range(self.world_size)]
 
 
-def run_ranks(fn: Callable[..., Any], world_size: int, *args: Any, timeout_s: float = CALL_LIMIT_S) -> list[Any]:
-    """fn(*args) in `world_size` fresh ranks; the results in rank order."""
-    with RankPool(world_size) as pool:
-        return pool.run(fn, *args, timeout_s=timeout_s)
-
-
 def shared_segments(pids: Iterable[int | None]) -> list[Path]:
     """The buckets of weights in shared memory that these processes have not removed."""
     return [path for pid in pids for path in SHARED_MEMORY_DIRECTORY.glob(f"roll-{pid}-*")]

@@ -261,8 +261,8 @@ def test_trackers_of_a_run_that_is_not_built_are_closed(tmp_path: Path, monkeypa
 
 def test_what_cannot_go_on_is_refused_before_anything_is_started(tmp_path: Path) -> None:
     run = Counting(tmp_path, "prepare")
-    assert run.run() == 2
-    assert not run.started
+    assert run.run() == 2 and not run.started
+    assert (run.exit_code, str(run.failure)) == (2, "it cannot go on")
 
 
 def test_a_logging_dir_that_cannot_be_made_ends_the_run_in_words(
@@ -307,9 +307,3 @@ def test_a_checkpoint_between_steps_is_written_once(tmp_path: Path) -> None:
     found = [run.save_now() for step, _ in run.steps() if step in (1, 2)]
     assert [path.name for path in found if path] == ["step_000001", "step_000002"]
     assert run.saved == [1, 2, 4]
-
-
-def test_a_refused_run_keeps_its_error(tmp_path: Path) -> None:
-    run = Counting(tmp_path, "prepare")
-    assert [*run.steps()] == []
-    assert (run.exit_code, str(run.failure)) == (2, "it cannot go on")

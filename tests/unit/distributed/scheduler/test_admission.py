@@ -54,11 +54,6 @@ def test_a_step_takes_the_oldest_finished_groups_if_the_others_can_all_come_in_t
     assert found == expected
 
 
-@pytest.mark.parametrize("deadlines", [[1, 1, 1], [1, 2, 2, 2, 2]])
-def test_the_brute_force_knows_what_does_not_fit(deadlines: list[int]) -> None:
-    assert not fits(deadlines, 0, 2) and fits(deadlines[:2], 0, 2)
-
-
 PROMPT = np.array([1], np.int32)
 
 

@@ -14,24 +14,21 @@ from roll.configs.plan.batch_plan import RolloutBounds
 from roll.distributed.scheduler.event_loop import EventLoopThread
 from roll.distributed.scheduler.rollout_scheduler import RolloutScheduler, SchedulerSettings
 from roll.run.saving.resume import GroupsState
-from roll.types.media import Picture, PictureSource, Shown
 from roll.types.rollout import Generate, StoredRow, Task, Trajectory, TrajectoryGroup, stored_among
 from tests.unit.distributed.scheduler.test_rollout_scheduler import one_token
 
 BOUNDS = RolloutBounds(2, 4, max_staleness=2)
-PICTURE = PictureSource("file", "a.png", "rows.jsonl:1")
 
 
 @dataclass
 class Source:
     position: int = 0
     prefix: str = "task"
-    pictures: tuple[PictureSource, ...] = ()
 
     def next_tasks(self, count: int) -> list[Task]:
         first, self.position = self.position, self.position + count
         ids = np.array([1, 2], np.int32)
-        return [Task(f"{self.prefix} {i}", "d", ids, pictures=self.pictures) for i in range(first, first + count)]
+        return [Task(f"{self.prefix} {i}", "d", ids) for i in range(first, first + count)]
 
     def state_dict(self) -> dict[str, Any]:
         return {"position": self.position}
@@ -40,11 +37,7 @@ class Source:
         self.position = state["position"]
 
 
-def shown() -> Shown:
-    return Shown(Picture("black", 28, 28, np.zeros((28, 28, 3), np.uint8), PICTURE), 0, 1)
-
-
-def whole(number: int, shows: bool = False) -> Trajectory:
+def whole(number: int) -> Trajectory:
     mask = np.array([False, False, True, True])
     return Trajectory(
         input_ids=np.array([1, 2, number, 7], np.int32),
@@ -55,7 +48,6 @@ def whole(number: int, shows: bool = False) -> Trajectory:
         finish_reason="stop",
         metrics={"correct": 1.0},
         response_text=f"answer {number}",
-        media=(shown(),) if shows else (),
     )
 
 
@@ -71,7 +63,7 @@ class Rollouter:
         self.played.append(group_id)
         if group_id in self.hang:
             await asyncio.Event().wait()
-        row: Trajectory = whole(group_id, bool(task.pictures))
+        row: Trajectory = whole(group_id)
         if self.stored:
             content = StoredRow("t", "x", group_id, row.facts)
             row = Trajectory(reward=row.reward, finish_reason="stop", content=content)
@@ -97,9 +89,9 @@ def scheduler(loop: EventLoopThread, rollouter: Rollouter, source: Source, keep:
     return RolloutScheduler(loop, rollouter, one_token, source, SchedulerSettings(BOUNDS), keep, fetch)
 
 
-def stopped(loop: EventLoopThread, directory: Path, source: Source | None = None, **settings: Any) -> dict[str, Any]:
+def stopped(loop: EventLoopThread, directory: Path, **settings: Any) -> dict[str, Any]:
     """The state after a step, once the others that do not hang are finished: 0 and 2 are trained on, 1 hangs."""
-    running = scheduler(loop, Rollouter((1,), **settings), source or Source())
+    running = scheduler(loop, Rollouter((1,), **settings), Source())
     taken = running.collect(0)
     assert [group.group_id for group in taken.groups] == [0, 2]
     running.published(1)

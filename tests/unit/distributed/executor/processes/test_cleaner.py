@@ -64,14 +64,6 @@ def test_what_workers_printed_is_kept_however_the_driver_ended(writable: bool, t
         assert (logs / "rewards.sort-0.out").read_text() == "last words\n"
 
 
-SEMAPHORE = """
-import multiprocessing, time
-semaphore = multiprocessing.get_context("spawn").Semaphore()
-print(semaphore._semlock.name, flush=True)
-time.sleep(600)
-"""
-
-
 def marked(directory: Path, code: str) -> tuple[subprocess.Popen[str], str]:
     """A process of the run with this directory, and the first line that it prints."""
     environment = os.environ | {cleaner.MARK: str(directory)}

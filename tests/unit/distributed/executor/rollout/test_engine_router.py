@@ -44,36 +44,6 @@ def test_prompts_go_to_the_least_loaded_engine_and_are_forgotten_when_answered()
     assert router.choose(request(3, session="a")) == 1
 
 
-def test_equal_prompts_share_an_engine_as_long_as_it_is_not_much_fuller() -> None:
-    router = router_of(3, 2)
-    assert router.choose(request(5, 6)) == 1
-    set_loads(router, 3, 10)
-    assert router.choose(request(5, 6)) == 1
-    assert router.choose(request(5, 7)) == 0
-    set_loads(router, 3, 13)
-    assert router.choose(request(5, 6)) == 0  # more than 1.5 * 3 + 8
-    set_loads(router, 3, 10)
-    assert router.choose(request(5, 6)) == 0  # where it went last
-
-
-def test_a_session_stays_on_its_engine_until_that_is_gone() -> None:
-    router = router_of(4, 0)
-    assert router.choose(request(1, session="episode")) == 1
-    set_loads(router, 0, 0)
-    assert router.choose(request(1, 2, 3, session="episode")) == 1
-    set_loads(router, 0, 5)
-    assert router.choose(request(1, 2, 3, session="episode")) == 1
-    set_loads(router, 50, 5)
-    router.leave(1)
-    assert router.choose(request(1, 2, 3, 4, session="episode")) == 0
-    router.reopen(1)
-    set_loads(router, 1, 0)
-    assert router.choose(request(1, 2, 3, 4, 5, session="episode")) == 0
-    router.leave(0)
-    router.leave(1)
-    assert router.choose(request(1, session="episode")) is None
-
-
 def test_the_choice_is_that_of_a_look_at_all_engines_whatever_comes_and_goes() -> None:
     """The rule, written out over all loads, beside the router's own bookkeeping."""
     draw = random.Random(5)
