@@ -87,6 +87,8 @@ def test_a_run_is_watched_its_rollouts_are_text_and_its_report_opens(tmp_path: P
     document = page.frame_locator("iframe")
     document.get_by_text("<script>alert(1)</script>").first.wait_for()
     assert document.locator("script, img").count() == 0
+    page.get_by_label("dark or light").click()
+    sync_api.expect(document.locator("html")).to_have_css("color-scheme", "dark")
     page.goto(page.url.replace("/rollouts", "").replace("/run/", "/report/"))
     page.get_by_text("a report of roll").wait_for()
     page.get_by_role("link", name="the run").click()

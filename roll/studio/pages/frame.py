@@ -69,7 +69,15 @@ def frame(title: str, active: str = "") -> Iterator[None]:
 
 
 _RECALL_DARK = 'if (localStorage.rollDark) Quasar.Dark.set(localStorage.rollDark === "true");'
-_TURN_DARK = "() => { Quasar.Dark.set(!Quasar.Dark.isActive); localStorage.rollDark = Quasar.Dark.isActive; }"
+# a document inside a page does not know that the page was turned dark
+COLOR_FRAMES = (
+    '() => document.querySelectorAll("iframe").forEach(frame => '
+    'frame.contentDocument.documentElement.style.colorScheme = Quasar.Dark.isActive ? "dark" : "light")'
+)
+_TURN_DARK = (
+    "() => { Quasar.Dark.set(!Quasar.Dark.isActive); localStorage.rollDark = Quasar.Dark.isActive; "
+    f"({COLOR_FRAMES})(); }}"
+)
 
 
 def later(build: Callable[[], Awaitable[None]]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from nicegui import ui
 from nicegui.events import GenericEventArguments, KeyEventArguments
 
-from roll.studio.pages.frame import REFRESH_S, frame, later
+from roll.studio.pages.frame import COLOR_FRAMES, REFRESH_S, frame, later
 from roll.studio.pages.rollout_data import query_values
 from roll.studio.rollout_index import SIGNS, Query, RolloutIndex, RolloutIndexes
 from roll.studio.run_list import RunList
@@ -113,7 +113,8 @@ class RolloutView:
                     self._same_prompt = ui.row().classes("items-center").style("gap: 4px")
                 self._head.set_visibility(False)
                 self._detail = ui.element("iframe").classes("full-width card").style("flex: 1; padding: 0")
-                self._detail.props('sandbox="" title="rollout"')
+                self._detail.props('sandbox="allow-same-origin" title="rollout"')  # no script, no form
+                self._detail.on("load", js_handler=COLOR_FRAMES)
                 self._detail.set_visibility(False)
         ui.keyboard(self._press)
 
