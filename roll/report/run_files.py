@@ -137,6 +137,10 @@ class RunFiles:
     def log(self) -> Path:
         return self.logs / "driver.log"
 
+    def files(self) -> list[Path]:
+        """All that a report is made of; not each has to be there."""
+        return [self.logs / RUN_FILE, self.metrics, self.log, *self.rollouts.glob("step_*")]
+
     def spread_files(self) -> list[Path]:
         return sorted(self.rollouts.glob(_SPREADS))
 

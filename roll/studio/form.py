@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +17,7 @@ from roll.configs.tables.presets import PRESETS
 from roll.envs.table import ENVIRONMENTS, TOOLS
 from roll.rewards.config import BUILTINS
 from roll.run.spec import PIPELINES
+from roll.studio.yaml_edit import examples, tree_of
 
 Path = tuple[str, ...]
 FieldKind = Literal["choice", "switch", "number", "text", "yaml"]
@@ -71,11 +73,11 @@ class Form:
         """Return the fields with all of the words in their key or help; also entries of the mappings that a YAML has.
 
         First the key of that name, then those whose name has the words, then those whose section has them, then those
-        whose help has; among equals the keys nearest to the top.
+        whose help has; among equals those that the examples set most often.
         """
         terms = query.casefold().split()
         matches = [] if not terms else [
-            (rank, len(field.path), number, field)
+            (rank, -_usage()[field.key], -_usage()[field.path[-1]], len(field.path), number, field)
             for number, field in enumerate(self._fields((), self._schema, tree))
             if (rank := _rank(field, terms)) is not None
         ]  # fmt: skip
@@ -151,6 +153,23 @@ def _rank(field: Field, terms: Sequence[str]) -> int | None:
         return 3
     text = f"{key} {field.help}".casefold()
     return 4 if all(word in text for word in terms) else None
+
+
+@cache
+def _usage() -> Counter[str]:
+    """How many examples set a key, by its path and by its last name."""
+    counts: Counter[str] = Counter()
+    for draft in examples():
+        paths = list(_all_paths(tree_of(draft.text), ()))
+        counts.update({name for path in paths for name in (".".join(path), path[-1])})
+    return counts
+
+
+def _all_paths(tree: Mapping[str, Any], path: Path) -> Iterator[Path]:
+    for name, value in tree.items():
+        yield (*path, str(name))
+        if isinstance(value, Mapping):
+            yield from _all_paths(value, (*path, str(name)))
 
 
 def _algorithms(path: Path, kind: str) -> Sequence[str]:

@@ -140,6 +140,11 @@ def mark_of(path: Path) -> Mark | None:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
+def marks_of(run: RunFiles) -> dict[Path, Mark]:
+    """Return the marks of all files that a report of the run is made of."""
+    return {path: mark for path in run.files() if (mark := mark_of(path)) is not None}
+
+
 def newest(run: RunFiles) -> float:
     """Time at which the run last wrote, in seconds since 1970; 0 if no file is left."""
     return max(map(_written, (run.metrics, run.log, run.logs / RUN_FILE)))

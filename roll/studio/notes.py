@@ -18,14 +18,15 @@ NOTES_FILE = ".studio.json"
 
 
 class Noted(BaseModel):
-    """The file; runs by their keys. `columns`: where none, the usual ones. `pinned`: metrics whose charts come
-    first."""
+    """The file; runs by their keys. `columns`: where none, the usual ones. `group`: the column whose values part the
+    table. `pinned`: metrics whose charts come first."""
 
     notes: dict[str, str] = {}
     tags: dict[str, str] = {}
     names: dict[str, str] = {}
     archived: list[str] = []
     columns: list[str] = []
+    group: str = ""
     pinned: list[str] = []
 
 

@@ -1,17 +1,19 @@
-"""Plans of a YAML's text, as `roll plan` gives them."""
+"""Plans of a YAML's text, as `roll plan` gives them, and the keys that their problems name."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from roll.studio.launch import place_of, roll_command
-from roll.studio.yaml_edit import NO_DRAFT, Draft
+from roll.studio.yaml_edit import NO_DRAFT, Draft, KeyPath
 
 _MOST_S = 60.0
 
@@ -60,3 +62,24 @@ def problems_of(complaint: str) -> tuple[str, ...]:
         return tuple(filter(None, [complaint.strip()]))
     ends = [*starts[1:], len(lines)]
     return tuple("\n".join(lines[start:end])[4:] for start, end in zip(starts, ends, strict=True))
+
+
+_ENTRIES = re.compile(r"(\w+)\.\{([^{}]*)\}((?:\.\w+)*)")
+_NAME = re.compile(r"[A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*")
+
+
+def named_keys(problem: str, is_key: Callable[[KeyPath], bool]) -> list[KeyPath]:
+    """The keys that a problem names: the one that it begins with, else those with a dot or an underscore in it.
+
+    Examples: "max_steps: -3 must be ..." -> max_steps; "rewards.{a, b}.tag: ..." -> rewards.a.tag, rewards.b.tag;
+    "The product of rollout_batch_size and ... " -> rollout_batch_size.
+    """
+    if entries := _ENTRIES.match(problem):
+        names = [f"{entries[1]}.{name.strip()}{entries[3]}" for name in entries[2].split(",")]
+        return [path for name in names if is_key(path := tuple(name.split(".")))]
+    tokens = [match[0] for match in _NAME.finditer(problem)]
+    first = _NAME.match(problem)
+    if first and is_key(tuple(first[0].split("."))):
+        return [tuple(first[0].split("."))]
+    paths = [tuple(token.split(".")) for token in dict.fromkeys(tokens) if "." in token or "_" in token]
+    return [path for path in paths if is_key(path)]

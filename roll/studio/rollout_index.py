@@ -9,6 +9,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ _OF_GROUP = {
 }  # fmt: skip
 """Columns of a group that its samples do not have in common."""
 SORTABLE = frozenset((*_SHOWN, *_OF_GROUP))
+WORST_AND_BEST, STEP_BEFORE, FIRST_STEP = "worst and best", "with the step before", "with the first step"
+"""Ways to show two attempts beside each other."""
 SIGNS = {"above 0": ">", "0": "=", "below 0": "<"}
 _INSERT = f"INSERT INTO rollouts VALUES (NULL{', ?' * 17})"
 
@@ -149,21 +152,27 @@ class RolloutIndex:
         with self._lock:
             return [row[0] for row in self._base.execute(f"SELECT DISTINCT {column} FROM rollouts ORDER BY {column}")]
 
-    def neighbour(self, query: Query, number: int, by: int, order: str, descending: bool) -> int:
-        """The row that stands `by` rows (1 or -1) from a row of a query; the same row where there is none."""
+    def neighbour(self, query: Query, number: int, by: int, order: str, descending: bool, other_group: bool) -> int:
+        """The row that stands `by` rows (1 or -1) from a row of a query; with `other_group` the first of the next or
+        previous group that is not its own. The same row where there is none."""
         if order not in SORTABLE:
             raise ValueError(f"{order} is no column to sort by")
         inner, values = query.rows()
         way = "DESC" if descending else "ASC"
-        statement = f"SELECT id FROM ({inner}) ORDER BY {order} {way}, id"
+        statement = f"SELECT id, step, kind, domain, group_id FROM ({inner}) ORDER BY {order} {way}, id"
         with self._lock:
-            rows = [row[0] for row in self._base.execute(statement, values)]
-        places = {row: place for place, row in enumerate(rows)}
+            rows = self._base.execute(statement, values).fetchall()
+        places = {row[0]: place for place, row in enumerate(rows)}
         numbers = [sibling for sibling, *_ in self.siblings(number)] if query.groups else [number]
         place = next((places[each] for each in numbers if each in places), None)
         if place is None:
-            return rows[0] if rows else number
-        return rows[min(max(place + by, 0), len(rows) - 1)]
+            return rows[0][0] if rows else number
+        ahead = rows[place + 1 :] if by > 0 else rows[:place][::-1]
+        if other_group:
+            ahead = [row for row in ahead if row[1:] != rows[place][1:]]
+            if by < 0:  # back to where that group begins
+                ahead = list(takewhile(lambda row: row[1:] == ahead[0][1:], ahead))[::-1]
+        return ahead[0][0] if ahead else number
 
     def siblings(self, number: int) -> list[tuple[int, float | None, float | None]]:
         """The attempts at the prompt of a row, itself among them, as they were recorded: row, reward and advantage."""
@@ -179,6 +188,21 @@ class RolloutIndex:
             WHERE a.id = ? GROUP BY b.file, b.group_id ORDER BY b.step, b.kind"""
         with self._lock:
             return self._base.execute(statement, (number,)).fetchall()
+
+    def pair(self, number: int, how: str) -> tuple[int, int] | None:
+        """The rows that stand left and right where a row is chosen; None where there are no two. Of another step of
+        the same prompt it is the attempt at the same place in its group."""
+        siblings = self.siblings(number)
+        if how == WORST_AND_BEST:
+            rated = sorted((reward, row) for row, reward, _ in siblings if reward is not None)
+            return (rated[0][1], rated[-1][1]) if len(rated) > 1 else None
+        groups = [(row, kind) for row, _, kind, _ in self.same_prompt(number)]
+        place = next((place for place, (row, _) in enumerate(groups) if row == siblings[0][0]), 0)
+        earlier = [row for row, kind in groups[:place] if kind == groups[place][1]]
+        if not earlier:
+            return None
+        others = self.siblings(earlier[-1 if how == STEP_BEFORE else 0])
+        return others[min(number - siblings[0][0], len(others) - 1)][0], number
 
     def record(self, number: int) -> Recorded | None:
         """The whole of a row; None where it is gone."""

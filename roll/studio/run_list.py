@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import threading
 import time
@@ -23,13 +24,14 @@ from roll.studio.notes import Notes
 _DEPTH = 8
 _INNER = frozenset({"logs", "checkpoints", "rollouts", "tensorboard", "workers", "model", "__pycache__"})
 _TAIL_BYTES = 200_000  # of the metrics of a run, for the list
+_COURSE_POINTS = 40
 
 
 @dataclass(frozen=True)
 class Glance:
-    """A line of the list. `key` stands for the directory in addresses; `reward`: the last value of the first curve;
-    `health`: whether it learns; `written`: when it last wrote, in seconds since 1970; `ran_s`: how long its starts ran,
-    in seconds."""
+    """A line of the list. `key` stands for the directory in addresses; `reward`: the last value of the first curve,
+    whose values so far are `course`; `health`: whether it learns; `written`: when it last wrote, in seconds since 1970;
+    `ran_s`: how long its starts ran, in seconds."""
 
     key: str
     name: str
@@ -43,6 +45,7 @@ class Glance:
     health: str = ""
     about: About = field(default_factory=About)
     ran_s: float = 0.0
+    course: tuple[float, ...] = ()
 
 
 class RunList:
@@ -136,6 +139,13 @@ def ran_s(starts: Sequence[RunStart], written: float) -> float:
     return total
 
 
+def _course(values: Sequence[float]) -> tuple[float, ...]:
+    """Means of neighbouring values, up to _COURSE_POINTS of them."""
+    size = math.ceil(len(values) / _COURSE_POINTS)
+    parts = [values[start : start + size] for start in range(0, len(values), size)] if size else []
+    return tuple(sum(part) / len(part) for part in parts)
+
+
 def _glance(key: str, run: RunFiles) -> Glance:
     reward, validation = (series(run.rows, name) for name in run.curves)
     max_steps = run.config.get("max_steps")
@@ -151,6 +161,7 @@ def _glance(key: str, run: RunFiles) -> Glance:
         written=0.0,
         health="" if run.is_evaluation else health(run).label,
         about=about(run),
+        course=_course([value for _, value in reward or validation]),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode
 import roll
 from roll.commands.fork import hidden_keys, settings_again
 from roll.errors import ConfigError
+from roll.importers.command import imported_from, report, yaml_text
+from roll.importers.convert import YAML_ENDINGS, read
 from roll.report.about import at
 from roll.report.run_files import RunFiles
 from roll.run.kind import kind_of
@@ -47,6 +50,36 @@ def written(value: Any) -> str:
     """A value on one line. Example: written([0, 1]) == "[0, 1]", written("a: b") == "'a: b'"."""
     text = yaml.safe_dump(value, default_flow_style=True, width=10**9, allow_unicode=True, sort_keys=False)
     return text.removesuffix("\n").removesuffix("\n...")
+
+
+def line_of(text: str, path: KeyPath) -> int | None:
+    """The line, from 1, of a key, or of its section where only that is there; None where neither is.
+
+    Example: line_of("a:\\n  b: 1", ("a", "b")) == 2
+    """
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+    line = None
+    for name in path:
+        pairs = node.value if isinstance(node, MappingNode) else []
+        key, node = next(((key, inner) for key, inner in pairs if key.value == name), (None, None))
+        if key is None:
+            break
+        line = key.start_mark.line + 1
+    return line
+
+
+def broken_line(text: str) -> int | None:
+    """The line, from 1, at which a text stops to be a YAML; None where it is one."""
+    try:
+        yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        return min(error.problem_mark.line, text.rstrip().count("\n")) + 1 if error.problem_mark else None
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+    return None
 
 
 def set_key(text: str, path: KeyPath, value: Any) -> str:
@@ -148,7 +181,7 @@ def _line_end(text: str, index: int) -> int:
     return len(text) if end < 0 else end
 
 
-# What a new configuration begins from: the examples, and earlier runs.
+# What a new configuration begins from: the examples, and configurations of other systems.
 
 _EXAMPLES = Path(roll.__path__[0]).parent / "examples"
 
@@ -204,3 +237,15 @@ def kind_of_text(text: str) -> str | None:
         return None if "stages" in tree else kind_of(tree).name
     except ConfigError:
         return None
+
+
+def imported(name: str, content: bytes) -> tuple[str, str]:
+    """The YAML and the report of an import of a YAML or a script of another system. Raises ConfigError for what cannot
+    be imported."""
+    with tempfile.TemporaryDirectory(prefix="roll-studio-") as folder:
+        ending = Path(name).suffix
+        file = Path(folder) / f"given{ending if ending in YAML_ENDINGS else '.sh'}"
+        file.write_bytes(content)
+        result = imported_from(read(file), source=file)
+    shown = Path(name).name
+    return yaml_text(result, shown), report(result, shown, "imported.yaml")

@@ -26,6 +26,7 @@ pytest.importorskip("nicegui", reason="NiceGUI is not installed: the extra studi
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")]
 WAIT_MS = 120_000  # for a condition; other tests run beside
+EXAMPLE = REPOSITORY / "examples" / "tiny-sort" / "tiny_sort.yaml"  # what the builder opens with
 
 
 @pytest.fixture
@@ -104,8 +105,13 @@ def test_runs_are_compared_and_attempts_are_gone_through_by_key(tmp_path: Path, 
         write(run, 1, *records)
     page.get_by_text("40 of 10").wait_for()
     assert page.get_by_role("button", name="Compare").is_disabled()
+    page.get_by_label("group by").click()
+    page.get_by_role("option", name="state", exact=True).click()
+    page.get_by_text("state finished: mean of 2").wait_for()
     page.get_by_placeholder("search").fill("nothing")
-    page.get_by_text("same", exact=True).first.wait_for(state="hidden")
+    page.get_by_text("state finished: mean of 2").wait_for(state="hidden")
+    page.get_by_placeholder("search").fill("Same")
+    page.get_by_text("state finished: mean of 2").wait_for()
     page.get_by_placeholder("search").fill("")
     page.get_by_role("button", name="rename").first.click()
     page.locator(".q-popup-edit input").fill("ne")
@@ -134,6 +140,92 @@ def test_runs_are_compared_and_attempts_are_gone_through_by_key(tmp_path: Path, 
     assert page.evaluate("document.documentElement.scrollWidth") <= 420, "nothing sticks out at the side"
     page.get_by_role("button", name="dark or light").click()
     page.locator("body.body--dark").wait_for()
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.get_by_role("link", name="same (one)").click()
+    page.locator("body.body--dark").wait_for()  # the browser keeps it
+    page.get_by_role("link", name="Rollouts").click()
+    page.get_by_text("2 of 2").wait_for()
+    page.get_by_text("one line per prompt").click()
+    page.get_by_text("4 of 4").wait_for()
+    page.get_by_role("gridcell", name="answer 0").click()
+    document = page.frame_locator("iframe")
+    document.get_by_text("answer 0").wait_for()
+    for key, answer in (("n", 1), ("N", 2), ("p", 1), ("N", 2), ("P", 0)):
+        page.keyboard.press(key)
+        document.get_by_text(f"answer {answer}").wait_for()
+    page.get_by_text("2 at this prompt, mean 0.125:").wait_for()
+    page.locator(".q-select", has_text="alone").click()
+    page.get_by_role("option", name="with the step before").click()
+    page.get_by_text("no earlier step has this prompt").wait_for()
+    page.locator(".q-select", has_text="with the step before").click()
+    page.get_by_role("option", name="worst and best").click()
+    page.get_by_text("no earlier step has this prompt").wait_for(state="hidden")
+    for answer in ("answer 0", "answer 1"):
+        document.locator("pre", has_text=answer).wait_for()
+
+
+def test_a_wrong_key_is_marked_in_form_and_text_until_it_is_right(page: "Page") -> None:
+    page.get_by_role("link", name="New run").click()
+    page.get_by_text("The plan works.", exact=True).wait_for()
+    run = page.get_by_role("button", name="Run", exact=True)
+    page.get_by_label("max_steps").fill("-3")
+    page.get_by_text("It cannot start").wait_for()
+    page.get_by_role("button", name="line 12").wait_for()
+    field = page.locator(".fields").get_by_text("max_steps: -3 must be at least 1.")
+    field.wait_for()
+    page.locator(".cm-line.wrong-line", has_text="max_steps: -3").wait_for()
+    assert run.is_disabled()
+    page.get_by_label("max_steps").fill("7")
+    page.get_by_text("7 steps, seed 42").wait_for()
+    page.get_by_text("The plan works.", exact=True).wait_for()
+    assert field.count() == 0 or not field.is_visible()
+    assert page.locator(".wrong-line").count() == 0 and run.is_enabled()
+    page.get_by_label("algorithm", exact=True).click()
+    page.keyboard.type("gsp")
+    page.get_by_role("option", name="gspo").click()
+    page.get_by_text("gspo sets adv_estimator grpo").wait_for()
+    page.get_by_label("actor_infer.strategy_args.strategy_name").fill("mine.engines:SPEC")
+    page.keyboard.press("Enter")
+    page.get_by_text("It cannot start").wait_for()
+    engine = next(number for number, line in enumerate(EXAMPLE.read_text().splitlines(), 1) if "hf_infer" in line)
+    page.get_by_role("button", name=f"line {engine}").click()  # the editor draws the lines that it shows alone
+    page.locator(".cm-line.wrong-line", has_text="mine.engines:SPEC").wait_for()
+    page.get_by_label("actor_infer.strategy_args.strategy_name").fill("hf_infer")
+    page.get_by_role("option", name="hf_infer").click()
+    page.get_by_text("The plan works.", exact=True).wait_for()
+    assert run.is_enabled()
+
+
+def test_a_configuration_is_planned_run_and_stopped(tmp_path: Path, page: "Page") -> None:
+    page.get_by_role("link", name="New run").click()
+    page.get_by_label("max_steps").fill("7")
+    page.get_by_text("7 steps, seed 42").wait_for()
+    page.get_by_role("button", name="Run", exact=True).click()
+    page.get_by_label("name", exact=True).fill("first")
+    page.get_by_role("button", name="Start").click()
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_text("exit code").first.wait_for(timeout=START_LIMIT_S * 1000)
+    written = (tmp_path / "out" / "first" / "first.yaml").read_text()
+    assert "max_steps: 7\n" in written and f"output_dir: {tmp_path}/out/first\n" in written
+
+
+def test_the_builder_fits_a_phone_and_takes_configurations_of_others(page: "Page") -> None:
+    page.set_viewport_size({"width": 420, "height": 900})
+    page.get_by_role("link", name="New run").click()
+    page.get_by_text("The plan works.", exact=True).wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420, "nothing sticks out at the side"
+    assert not page.locator(".cm-editor").is_visible()
+    page.get_by_role("button", name="YAML and plan").click()
+    page.locator(".cm-editor").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.get_by_role("button", name="Import").click()
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Choose a file").click()
+    chooser.value.set_files(REPOSITORY / "tests" / "importers" / "verl_dapo.sh")
+    page.get_by_text("# verl_dapo.sh as a YAML of roll").wait_for()
+    page.get_by_role("button", name="Close").click()
+    page.get_by_label("pretrain", exact=True).wait_for()
 
 
 def test_a_model_is_trained_from_the_browser_alone(tmp_path: Path, page: "Page") -> None:

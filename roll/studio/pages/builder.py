@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from nicegui import ui
 from nicegui.element import Element
-from nicegui.events import ValueChangeEventArguments
+from nicegui.events import UploadEventArguments, ValueChangeEventArguments
 
 from roll.errors import ConfigError
 from roll.report.about import at
@@ -21,14 +23,18 @@ from roll.studio.form import Field, Form, form_of
 from roll.studio.launch import Launched, launch
 from roll.studio.pages.frame import frame, later
 from roll.studio.pages.runs import short_place
-from roll.studio.plans import Plan, make_plan
+from roll.studio.plans import Plan, make_plan, named_keys
 from roll.studio.run_list import RunList, key_of
 from roll.studio.yaml_edit import (
     NO_DRAFT,
     Draft,
+    KeyPath,
+    broken_line,
     draft_of,
     examples,
+    imported,
     kind_of_text,
+    line_of,
     set_key,
     tree_of,
     value_of,
@@ -42,6 +48,23 @@ from roll.utils.text import visible
 _UNSET = ""
 
 
+@dataclass(frozen=True)
+class _Row:
+    """A key in the form: what it is filled in with, and the label for what is wrong with it."""
+
+    element: Element
+    wrong: ui.label
+
+    def show(self, problem: str) -> None:
+        """Marks the field with a sentence; "" takes the mark away."""
+        if problem:
+            self.element.props("error hide-bottom-space")
+        else:
+            self.element.props(remove="error")
+        self.wrong.set_text(visible(problem))
+        self.wrong.set_visibility(bool(problem))
+
+
 class FormView:
     """`changed` gets the new text when somebody has filled in a field."""
 
@@ -49,6 +72,9 @@ class FormView:
         self._changed = changed
         self._text = ""
         self._form: Form | None = None
+        self._wrong: Mapping[str, str] = {}
+        self._matches: list[tuple[str, _Row]] = []
+        self._rows: list[tuple[str, _Row]] = []
         self._search = ui.input("search any key", on_change=self._find).classes("full-width")
         self._search.props("dense outlined clearable debounce=300")
         self._results = ui.column().classes("full-width").style("gap: 4px")
@@ -66,14 +92,21 @@ class FormView:
         others = [field for field in self._form.set_in(tree) if field.path not in known]
         self._body.clear()
         with self._body:
-            self._section("most used", most, tree)
+            self._rows = self._section("most used", most, tree)
             ordered = sorted(others, key=lambda field: field.section)
             for section, fields in groupby(ordered, key=lambda field: field.section):
-                self._section(section or "top of the YAML", list(fields), tree)
+                self._rows += self._section(section or "top of the YAML", list(fields), tree)
         self._find()
+
+    def mark(self, problems: Mapping[str, str]) -> None:
+        """Marks the fields of these keys with what is wrong, and no other."""
+        self._wrong = problems
+        for key, row in (*self._rows, *self._matches):
+            row.show(problems.get(key, ""))
 
     def _find(self) -> None:
         self._results.clear()
+        self._matches = []
         query = self._search.value or ""
         if self._form is None or not query.strip():
             return
@@ -81,23 +114,24 @@ class FormView:
         with self._results:
             matches = self._form.search(query, tree)
             title = f"found: {len(matches)}" if matches else "no key has these words"
-            self._section(title, matches, tree)
+            self._matches = self._section(title, matches, tree)
 
-    def _section(self, title: str, fields: list[Field], tree: dict[str, Any]) -> None:
+    def _section(self, title: str, fields: list[Field], tree: dict[str, Any]) -> list[tuple[str, _Row]]:
         with (
             ui.expansion(visible(title), value=True).classes("full-width card").props("dense").style("padding: 2px 8px")
         ):
-            for field in fields:
-                self._row(field, at(tree, *field.path))
+            return [(field.key, self._row(field, at(tree, *field.path))) for field in fields]
 
-    def _row(self, field: Field, value: Any) -> None:
+    def _row(self, field: Field, value: Any) -> _Row:
         with ui.column().classes("full-width q-mb-sm").style("gap: 0"):
             wrong = ui.label().classes("text-caption text").style(f"color: {BAD}")
-            wrong.set_visibility(False)
-            self._input(field, value, visible(field.key), wrong).mark(field.key)
+            element = self._input(field, value, visible(field.key), wrong).mark(field.key)
             wrong.move(target_index=1)
             default = "" if field.default is None or "Default:" in field.help else f" Default: {written(field.default)}"
             ui.label(visible(field.help + default)).classes("soft text-caption text")
+        row = _Row(element, wrong)
+        row.show(self._wrong.get(field.key, ""))
+        return row
 
     def _input(self, field: Field, value: Any, label: str, wrong: ui.label) -> Element:
         async def change(event: ValueChangeEventArguments[Any]) -> None:
@@ -131,24 +165,25 @@ class FormView:
 
 _PAUSE_S = 0.3  # without a key pressed in the text, before the plan is made; fields wait as long by themselves
 _FIRST_DRAFT = "tiny-sort/tiny_sort"
+_MOST_UPLOAD_BYTES = 2_000_000
 _MOST_RUNS = 50  # to begin from
 
 
-_STYLE = """
-.builder { display: grid; grid-template-columns: minmax(0, 46fr) minmax(0, 54fr); gap: 14px; width: 100%;
-  height: calc(100vh - 205px); }
-.builder > div { min-height: 0; overflow-y: auto; }
-.builder .beside { display: grid; grid-template-rows: minmax(0, 58fr) minmax(0, 42fr); gap: 12px; overflow: hidden; }
-.builder .beside > * { min-width: 0; min-height: 0; }
-.builder .below { overflow-y: auto; } .builder .dim { opacity: .4; } .narrow { display: none; }
-.builder .q-toggle__label { overflow-wrap: anywhere; }
-.builder .cm-editor { height: 100%; }
-body.body--dark .builder .cm-editor { background: #fff; filter: invert(.88) hue-rotate(180deg); }
-@media (max-width: 700px) {
-  .builder { grid-template-columns: minmax(0, 1fr); height: auto; } .builder > div { overflow: visible; }
-  .builder .beside { grid-template-rows: 320px auto; } .narrow { display: flex; }
-  .builder.text .fields, .builder.form .beside { display: none; }
-}
+_STYLE = f"""
+.builder {{ display: grid; grid-template-columns: minmax(0, 46fr) minmax(0, 54fr); gap: 14px; width: 100%;
+  height: calc(100vh - 205px); }}
+.builder > div {{ min-height: 0; overflow-y: auto; }}
+.builder .beside {{ display: grid; grid-template-rows: minmax(0, 58fr) minmax(0, 42fr); gap: 12px; overflow: hidden; }}
+.builder .beside > * {{ min-width: 0; min-height: 0; }}
+.builder .below {{ overflow-y: auto; }} .builder .dim {{ opacity: .4; }} .narrow {{ display: none; }}
+.builder .q-toggle__label {{ overflow-wrap: anywhere; }}
+.builder .cm-editor {{ height: 100%; }} .wrong-line {{ background: {BAD}2e; box-shadow: inset 3px 0 {BAD}; }}
+body.body--dark .builder .cm-editor {{ background: #fff; filter: invert(.88) hue-rotate(180deg); }}
+@media (max-width: 700px) {{
+  .builder {{ grid-template-columns: minmax(0, 1fr); height: auto; }} .builder > div {{ overflow: visible; }}
+  .builder .beside {{ grid-template-rows: 320px auto; }} .narrow {{ display: flex; }}
+  .builder.text .fields, .builder.form .beside {{ display: none; }}
+}}
 """
 
 
@@ -197,6 +232,7 @@ class Builder:
             ui.space()
             self._elsewhere = ui.checkbox("for another machine", on_change=self._plan_anew)
             self._elsewhere.tooltip("The plan does not look for files that only the other machine has.")
+            ui.button("Import", on_click=self._open_import, icon="upload").props("flat no-caps")
             ui.button("Download", on_click=self._download, icon="download").props("flat no-caps")
             self._run = ui.button("Run", on_click=self._open_run, icon="play_arrow").props("no-caps")
             self._run.disable()
@@ -256,6 +292,7 @@ class Builder:
             return
         self._text = text
         self._editor.set_value(text)
+        self._mark({}, {})
         self._show_form()
         await self._think(0.0)
 
@@ -314,12 +351,48 @@ class Builder:
         self._state.classes(replace=f"text-weight-medium {color}")
         self._outcome.classes(remove="dim")
         self._run.set_enabled(plan.is_good and not self._elsewhere.value)
+        places = [(problem, self._keys(problem)) for problem in plan.problems]
         self._problems.clear()
+        wrong_lines: dict[int, str] = {}
         with self._problems:
-            for problem in plan.problems:
-                ui.label(visible(problem)).classes("card full-width text").style(f"border-left: 4px solid {BAD}")
+            for problem, paths in places:
+                lines = [line for path in paths if (line := line_of(self._text, path)) is not None]
+                if not lines and (line := broken_line(self._text)) is not None:
+                    lines = [line]
+                for line in lines:
+                    wrong_lines.setdefault(line, visible(problem))
+                self._problem(visible(problem), lines)
+        self._mark({".".join(path): text for text, paths in reversed(places) for path in paths}, wrong_lines)
         self._plan.set_text(visible(plan.text))
         self._plan.set_visibility(bool(plan.text))
+
+    def _mark(self, fields: Mapping[str, str], lines: Mapping[int, str]) -> None:
+        """Marks fields by their keys, and lines of the text, with what is wrong, and no others."""
+        self._form.mark(fields)
+        self._editor.decorations = [{"kind": "line", "line": line, "class": "wrong-line"} for line in lines]
+        self._editor.line_tooltips = dict(lines)
+
+    def _problem(self, text: str, lines: Sequence[int]) -> None:
+        """A card with what is wrong, and links to the lines of the text."""
+        with ui.element("div").classes("card full-width").style(f"border-left: 4px solid {BAD}"):
+            for line in dict.fromkeys(lines):
+                button = ui.button(f"line {line}", on_click=partial(self._editor.reveal_line, line))
+                button.props("flat dense no-caps size=sm").classes("q-mr-sm")
+            ui.label(text).classes("text").style("display: inline")
+
+    def _keys(self, problem: str) -> list[KeyPath]:
+        """The keys of this kind of run, or of the text, that a problem names."""
+        form = form_of(self._kind.value)
+        try:
+            tree = tree_of(self._text)
+        except ConfigError:
+            return []
+
+        def is_key(path: KeyPath) -> bool:
+            above = at(tree, *path[:-1])
+            return form.field(path) is not None or (isinstance(above, dict) and path[-1] in above)
+
+        return named_keys(problem, is_key)
 
     def _download(self) -> None:
         ui.download.content(self._text, "run.yaml", "application/yaml")
@@ -346,3 +419,29 @@ class Builder:
             with ui.row().classes("full-width justify-end"):
                 ui.button("Cancel", on_click=dialog.close).props("flat no-caps")
                 ui.button("Start", on_click=go).props("no-caps")
+
+    def _open_import(self) -> None:
+        with ui.dialog(value=True) as dialog, ui.card().style("width: 760px; max-width: 92vw"):
+            ui.label("Import a configuration").classes("text-h6")
+            ui.label("A YAML or a shell script of verl, a YAML of Trinity-RFT or of an older ROLL.").classes("soft")
+            label = ui.label().classes("mono text full-width")
+            wrong = ui.label().classes("text-red-8 text")
+
+            async def take(event: UploadEventArguments) -> None:
+                try:
+                    text, report = await asyncio.to_thread(imported, event.file.name, await event.file.read())
+                except ConfigError as error:
+                    wrong.set_text(visible("\n".join(error.problems)))
+                    return
+                finally:
+                    upload.reset()
+                wrong.set_text("")
+                label.set_text(visible(report))
+                self._begin_in(NO_DRAFT)
+                await self._replace(text)
+
+            upload = ui.upload(on_upload=take, auto_upload=True, max_file_size=_MOST_UPLOAD_BYTES)
+            upload.style("display: none")
+            choose = ui.button("Choose a file", icon="upload_file").props("no-caps outline").move(target_index=2)
+            choose.on("click", js_handler=f"() => getElement({upload.id}).$refs.qRef.pickFiles()")
+            ui.button("Close", on_click=dialog.close).props("flat no-caps")

@@ -35,6 +35,7 @@ iframe { color-scheme: light; } .body--dark iframe { color-scheme: dark; }
 .pin { position: absolute; bottom: 8px; right: 12px; }
 .pair { display: grid; grid-template-columns: minmax(0, 3fr) minmax(0, 2fr); gap: 12px; width: 100%;
   height: calc(100vh - 190px); }
+.even { grid-template-columns: minmax(0, 2fr) minmax(0, 3fr); }
 .q-table td, .q-table th { font-size: 13px; } .q-tab-panel { padding: 12px 0; } .q-tab-panels { background: none; }
 .q-table__container { max-width: 100%; }
 .keys td { overflow-wrap: anywhere; min-width: 90px; } .lines td { white-space: pre-wrap; }

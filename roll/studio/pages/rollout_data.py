@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from roll.report.command import render_rollout
+from roll.report.difference import render_pair
 from roll.studio.pages.log import ALL_LEVELS, last_lines
 from roll.studio.pages.report import POLICY
 from roll.studio.rollout_index import SORTABLE, Query, RolloutIndexes
@@ -47,13 +48,15 @@ def add(app: FastAPI, indexes: RolloutIndexes) -> None:
         return JSONResponse({"rows": page.rows, "count": page.count})
 
     @app.get("/data/{key}/rollout/{number}")
-    def rollout(key: str, number: int) -> Response:
-        """Page of an attempt."""
+    def rollout(key: str, number: int, beside: int | None = None) -> Response:
+        """Page of an attempt, with another one at its left."""
         index = indexes.known(key)
         record = None if index is None else index.record(number)
+        other = None if index is None or beside is None else index.record(beside)
         if record is None:
             return PlainTextResponse("This attempt is no longer there: the run has written its step again.", 404)
-        return HTMLResponse(render_rollout(record), headers={"Content-Security-Policy": POLICY})
+        html = render_rollout(record) if other is None else render_pair(other, record)
+        return HTMLResponse(html, headers={"Content-Security-Policy": POLICY})
 
     @app.get("/data/{key}/output/{number}")
     def output(key: str, number: int) -> Response:

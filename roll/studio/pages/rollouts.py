@@ -13,11 +13,19 @@ from nicegui.events import GenericEventArguments, KeyEventArguments
 
 from roll.studio.pages.frame import COLOR_FRAMES, REFRESH_S, frame, later
 from roll.studio.pages.rollout_data import query_values
-from roll.studio.rollout_index import SIGNS, Query, RolloutIndex, RolloutIndexes
+from roll.studio.rollout_index import (
+    FIRST_STEP,
+    SIGNS,
+    STEP_BEFORE,
+    WORST_AND_BEST,
+    Query,
+    RolloutIndex,
+    RolloutIndexes,
+)
 from roll.studio.run_list import RunList
 from roll.utils.text import visible
 
-_ANY = "any"
+_ANY, _ALONE = "any", "alone"
 _REWARD = "p => p.value === undefined ? '' : p.value === null ? 'failed' : Number(p.value.toPrecision(4))"
 _REWARD_STYLE = """p => p.value === undefined ? null : p.value === null || p.value <= 0 ? {color: '#d8503f'}
     : p.value >= 1 ? {color: '#2f9e58'} : {color: 'inherit'}"""
@@ -41,7 +49,10 @@ _COLUMNS: list[dict[str, Any]] = [
 _OF_GROUPS, _OF_SAMPLES = ("spread", "samples"), ("advantage", "response", "finish")
 _COLUMN_CHOICES = ("domain", "kind", "finish")
 _MOST_STEPS = 30  # of a prompt, the last ones
-_MOVES = (("keyboard_arrow_up", "p", -1), ("keyboard_arrow_down", "n", 1))
+_MOVES = (
+    ("keyboard_double_arrow_up", "P", -1, True), ("keyboard_arrow_up", "p", -1, False),
+    ("keyboard_arrow_down", "n", 1, False), ("keyboard_double_arrow_down", "N", 1, True),
+)  # fmt: skip
 _FETCH = """async p => {
     const sort = p.sortModel[0] || { colId: "step", sort: "desc" };
     const asked = new URLSearchParams(QUERY);
@@ -98,16 +109,21 @@ class RolloutView:
             }
             ui.space()
             self._count = ui.label().classes("soft")
-        with ui.element("div").classes("pair"):
+        with ui.element("div").classes("pair") as self._pair:
             self._grid = self._grid_of()
             self._grid.on("rowClicked", self._choose, ["data"])
             with ui.column().classes("full-height").style("gap: 6px; min-width: 0"):
-                self._hint = ui.label("Choose a row. Keys: n and p for the next and the previous one.")
-                self._hint.classes("soft q-pa-md")
+                self._hint = ui.label(
+                    "Choose a row. Keys: n and p for the next and the previous one, N and P for other prompts."
+                ).classes("soft q-pa-md")
                 with ui.row().classes("items-center").style("gap: 4px 6px") as self._head:
-                    for icon, key_name, by in _MOVES:
-                        button = ui.button(icon=icon, on_click=partial(self._move, by))
+                    for icon, key_name, by, other in _MOVES:
+                        button = ui.button(icon=icon, on_click=partial(self._move, by, other))
                         button.props("flat round dense size=sm").tooltip(f"key {key_name}")
+                    ways = [_ALONE, WORST_AND_BEST, STEP_BEFORE, FIRST_STEP]
+                    self._way = ui.select(ways, value=_ALONE, on_change=lambda: self._open(self._chosen))
+                    self._way.props("dense outlined options-dense").tooltip("two answers, the words they differ in")
+                    self._no_pair = ui.label().classes("soft")
                     self._output = ui.link("Output", "", new_tab=True).tooltip("what the program wrote")
                     self._siblings = ui.row().classes("items-center").style("gap: 4px")
                     self._same_prompt = ui.row().classes("items-center").style("gap: 4px")
@@ -165,7 +181,13 @@ class RolloutView:
         """Show an attempt, and the rewards of all at its prompt, each to be chosen."""
         assert self._index is not None
         self._chosen = number
-        self._detail.props(f'src="/data/{self._key}/rollout/{number}"')
+        pair = None if self._way.value == _ALONE else self._index.pair(number, self._way.value)
+        are_few = self._way.value == WORST_AND_BEST
+        self._no_pair.set_text("fewer than two have a reward" if are_few else "no earlier step has this prompt")
+        self._no_pair.set_visibility(pair is None and self._way.value != _ALONE)
+        shown = number if pair is None else f"{pair[1]}?beside={pair[0]}"
+        self._detail.props(f'src="/data/{self._key}/rollout/{shown}"')
+        self._pair.classes(add="even" if pair else "", remove="" if pair else "even")
         for element, is_shown in ((self._detail, True), (self._head, True), (self._hint, False)):
             element.set_visibility(is_shown)
         self._output.props(f'href="/data/{self._key}/output/{number}"')
@@ -198,18 +220,18 @@ class RolloutView:
                 chip = ui.button(name, on_click=partial(self._open, row), color="blue-grey-5")
                 chip.props(f"dense no-caps size=sm {'unelevated' if is_own else 'outline'}").tooltip("mean reward")
 
-    async def _move(self, by: int) -> None:
+    async def _move(self, by: int, other_group: bool) -> None:
         """Open the next row of the table, or the previous one."""
         if self._index is None:
             return
         columns = await self._grid.run_grid_method("getColumnState")
         order, descending = next(((c["colId"], c["sort"] == "desc") for c in columns if c.get("sort")), ("step", True))
-        self._open(self._index.neighbour(self._query(), self._chosen, by, order, descending))
+        self._open(self._index.neighbour(self._query(), self._chosen, by, order, descending, other_group))
 
     async def _press(self, event: KeyEventArguments) -> None:
         move = next((move for move in _MOVES if move[1] == str(event.key)), None)
         if event.action.keydown and move is not None:
-            await self._move(move[2])
+            await self._move(*move[2:])
 
     def _grid_of(self) -> ui.aggrid:
         options = {

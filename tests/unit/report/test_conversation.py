@@ -13,6 +13,7 @@ from roll.report.conversation import (
     question_of,
     requests_of,
 )
+from roll.report.difference import word_difference
 from roll.report.samples import SampleReader
 from roll.run.records.replay import Recorded
 
@@ -231,3 +232,10 @@ def test_a_session_is_a_tree_of_requests_with_their_tokens_and_time() -> None:
     notes = [message.note for message in episode_of(record(turns=turns))]
     assert (notes[0], notes[4]) == ("turn 1", "turn 5: reward 1")
     assert requests_of(record(turns=TURNS)) == []
+
+
+def test_words_of_one_text_alone_are_told_and_all_is_kept() -> None:
+    left, right = word_difference("He has 3.\n So  4 = 7 ", "He had 3. So 4 = 7")
+    assert left == [("He", False), (" has", True), (" 3.\n So  4 = 7", False), (" ", True)]
+    assert right == [("He", False), (" had", True), (" 3. So 4 = 7", False)]
+    assert word_difference("", "a") == ([], [("a", True)])

@@ -1,4 +1,4 @@
-"""The builder's logic: fields from the schema, keys in a text, plans, runs that are started."""
+"""The builder's logic: fields from the schema, keys in a text, plans, imports, runs that are started."""
 
 import asyncio
 import os
@@ -13,18 +13,22 @@ from roll.report.run_files import find_run
 from roll.run.spec import PIPELINES
 from roll.studio.form import MOST_USED, form_of
 from roll.studio.launch import directory_for, place_of, roll_command
-from roll.studio.plans import make_plan, problems_of
+from roll.studio.plans import make_plan, named_keys, problems_of
 from roll.studio.yaml_edit import (
     NO_DRAFT,
     Draft,
+    broken_line,
     draft_of,
     examples,
+    imported,
     kind_of_text,
+    line_of,
     set_key,
     tree_of,
     value_of,
 )  # fmt: skip
 from roll.utils.secrets import MASK
+from tests.layout.source import REPOSITORY
 from tests.unit.studio.test_runs import make_run
 
 TEXT = """# a comment
@@ -155,6 +159,14 @@ def test_every_kind_has_an_example() -> None:
     assert all(kind_of_text(draft.text) == draft.kind for draft in drafts if draft.kind != "stages")
 
 
+def test_a_configuration_of_verl_is_imported_with_its_report() -> None:
+    content = (REPOSITORY / "tests" / "importers" / "verl_dapo.sh").read_bytes()
+    text, report = imported("../verl_dapo.sh", content)
+    assert kind_of_text(text) == "rlvr" and report.startswith("# verl_dapo.sh as a YAML of roll")
+    with pytest.raises(ConfigError):
+        imported("x.yaml", b"\xff\x00")
+
+
 def tiny_sort(tmp_path: Path, model: Path) -> str:
     """The YAML of the example with data and a model that are there."""
     rows = tmp_path / "rows.jsonl"
@@ -224,6 +236,32 @@ def test_code_of_a_draft_is_found_after_all_that_is_installed(tmp_path: Path) ->
     draft = Draft("", "sft", "", str(tmp_path), (str(tmp_path),))
     (problem,) = asyncio.run(make_plan("a: [", "new", draft=draft)).problems
     assert "foreign" not in problem and "new.yaml" in problem
+
+
+@pytest.mark.parametrize(
+    "problem, keys",
+    [
+        ("max_steps: -3 must be at least 1.", ["max_steps"]),
+        ("actor_train.device_mapping uses devices 8..15, but num_nodes is 1.", ["actor_train.device_mapping"]),
+        ("The product of rollout_batch_size and num_return_sequences_in_group is odd.",
+         ["rollout_batch_size", "num_return_sequences_in_group"]),
+        ("rewards.{sort, math}.reward: no", ["rewards.sort.reward", "rewards.math.reward"]),
+        ("seed and mode are words here.", ["seed"]),
+        ("This is no YAML: while parsing", []),
+        ("nobody_knows this_word", []),
+    ],
+)  # fmt: skip
+def test_a_problem_names_its_keys(problem: str, keys: list[str]) -> None:
+    form = form_of("rlvr")
+    paths = named_keys(problem, lambda path: form.field(path) is not None)
+    assert [".".join(path) for path in paths] == keys
+
+
+def test_lines_of_keys_and_of_a_text_that_is_no_yaml() -> None:
+    places = {("a",): 2, ("b", "d"): 6, ("b", "nothing"): 3, ("e", "f"): 10, ("nobody",): None, ("g", "x"): 11}
+    assert {path: line_of(TEXT, path) for path in places} == places
+    assert line_of("a: [", ("a",)) is None and line_of("", ("a",)) is None
+    assert broken_line("a: 1\nb: [\nc: 2\n") == 3 and broken_line(TEXT) is None
 
 
 def test_a_run_gets_a_new_directory_below_the_folder(tmp_path: Path) -> None:

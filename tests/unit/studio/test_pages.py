@@ -1,10 +1,11 @@
 """Pages as a browser gets them, without one: NiceGUI's own simulation of it."""
 
 import asyncio
+import os
 import shutil
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from nicegui import ui
 from nicegui.testing import User
 from nicegui.testing.general import nicegui_reset_globals, prepare_simulation
 
+from roll.report.command import Page
+from roll.report.run_files import RunFiles
 from roll.studio.notes import Notes
 from roll.studio.pages import builder, compare, report, run
 from roll.studio.pages.runs import compare_address
@@ -27,6 +30,7 @@ from roll.studio.plans import Plan
 from roll.studio.run_list import Glance, RunList, key_of
 from roll.studio.server import application
 from roll.studio.yaml_edit import Draft
+from tests.unit.studio.test_rollouts import record, write
 from tests.unit.studio.test_runs import add_step, make_run
 
 SLOW_S = 3.5  # longer than NiceGUI waits for a page
@@ -191,6 +195,16 @@ def test_the_list_has_columns_of_choice_notes_and_an_archive(tmp_path: Path) -> 
         assert [column["name"] for column in table.columns] == columns.value
         user.find(kind=ui.table).trigger("write", {"what": "notes", "key": key_of(one), "text": " the first "})
         user.find(kind=ui.table).trigger("write", {"what": "names", "key": key_of(one), "text": "better"})
+        group = next(each for each in user.find(kind=ui.select).elements if each.label == "group by")
+        group.set_value("train.learning_rate")
+        for _ in range(PATIENT):
+            if [row.get("head") or row["name"] for row in table.rows if row["key"] != key_of(two)][-1] == "better":
+                break
+            await asyncio.sleep(0.1)
+        heads = [(row["head"], row["rollout/reward_mean"]) for row in table.rows if "head" in row]
+        assert heads == [("train.learning_rate none: mean of 1", 0.2), ("train.learning_rate 0.001: mean of 1", 0.2)]
+        assert all(row["ran_for"] for row in table.rows)
+        group.set_value("")
         table.selected = [row for row in table.rows if row["key"] == key_of(two)]
         user.find("Archive").click()
         await names("one")
@@ -242,10 +256,40 @@ def test_a_run_says_what_it_is_and_is_begun_again_from_its_page(
     played(tmp_path, play)
 
 
-def test_the_report_of_a_run_is_drawn_as_it_is_by_now(tmp_path: Path) -> None:
-    run, app = make_run(tmp_path / "a", "mine"), FastAPI()
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the runs whose report is drawn."""
+    runs: list[str] = []
+
+    def render(given: Sequence[RunFiles], steps: int, back: str) -> Page:
+        runs.extend(run.name for run in given)
+        return Page(f"report {len(runs)}", steps, 0)
+
+    monkeypatch.setattr(report, "render", render)
+    return runs
+
+
+def test_a_report_is_drawn_once_for_a_state_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = drawn(monkeypatch)
+    first, second = make_run(tmp_path / "a", "a"), make_run(tmp_path / "b", "b")
+    app = FastAPI()
     report.add(app, RunList([tmp_path]))
-    answer = TestClient(app).get(f"/report/{key_of(run)}")
-    assert answer.status_code == 200 and "mine" in answer.text
-    assert answer.headers["Content-Security-Policy"] == report.POLICY
-    assert TestClient(app).get("/report/nobody").status_code == 404
+    browser = TestClient(app)
+
+    def texts(*asked: Path) -> list[str]:
+        return [browser.get(f"/report/{key_of(run)}").text for run in asked]
+
+    assert texts(first, first, second, first) == ["report 1", "report 1", "report 2", "report 1"]
+    add_step(first, 3, 0.5)
+    assert texts(first, first, second) == ["report 3", "report 3", "report 2"]
+    written = write(first, 1, record())
+    assert texts(first, first) == ["report 4", "report 4"]
+    before = written.stat()
+    written.write_bytes(written.read_bytes().replace(b"four", b"five"))
+    os.utime(written, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert texts(first) == ["report 5"], "the same size and time, another text"
+    for change in ("logs/driver.log", "rollouts/step_000001.distributions.json"):
+        (first / change).touch()
+        texts(first, first)
+    written.unlink()
+    assert texts(first, second) == ["report 8", "report 2"]
+    assert runs == ["a", "b", *"aaaaaa"]

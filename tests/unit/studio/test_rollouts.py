@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from roll.studio.live_run import LiveRun
 from roll.studio.pages import rollout_data
-from roll.studio.rollout_index import Query, RolloutIndex, RolloutIndexes
+from roll.studio.rollout_index import FIRST_STEP, STEP_BEFORE, WORST_AND_BEST, Query, RolloutIndex, RolloutIndexes
 from roll.studio.run_list import RunList, key_of
 from tests.unit.studio.test_runs import make_run
 
@@ -111,7 +111,7 @@ def test_files_that_are_written_again_or_removed_or_new_are_followed(tmp_path: P
     assert index.version == 2
 
 
-def test_the_next_attempt_follows_the_order_of_the_table(tmp_path: Path) -> None:
+def test_the_next_attempt_and_the_next_prompt_follow_the_order_of_the_table(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", steps=2)
     groups = list(zip("aabbc", "12345", strict=True))
     write(run, 1, *(record(group_id=group, prompt_text=text, reward=int(text)) for group, text in groups))
@@ -119,15 +119,16 @@ def test_the_next_attempt_follows_the_order_of_the_table(tmp_path: Path) -> None
     rows = {row["prompt"]: row["id"] for row in index.rows(Query(), 0, 9).rows}
     names = {number: name for name, number in rows.items()}
 
-    def moved(name: str, by: int, **query: Any) -> str:
-        return names[index.neighbour(Query(**query), rows[name], by, "reward", False)]
+    def moved(name: str, by: int, other_group: bool, order: str = "reward", **query: Any) -> str:
+        return names[index.neighbour(Query(**query), rows[name], by, order, False, other_group)]
 
-    assert moved("1", 1) == "2" and moved("3", -1) == "2"
-    assert moved("5", 1) == "5" and moved("1", -1) == "1"
-    assert moved("1", 1, least_reward=4) == "4", "the chosen row is not among those of the query"
-    assert names[index.neighbour(Query(), rows["2"], 1, "reward", True)] == "1"
+    assert moved("1", 1, False) == "2" and moved("3", -1, False) == "2"
+    assert moved("1", 1, True) == "3" and moved("4", -1, True) == "1"
+    assert moved("5", 1, False) == "5" and moved("1", -1, True) == "1"
+    assert moved("1", 1, False, least_reward=4) == "4", "the chosen row is not among those of the query"
+    assert names[index.neighbour(Query(), rows["2"], 1, "reward", True, False)] == "1"
     with pytest.raises(ValueError, match="no column"):
-        index.neighbour(Query(), 1, 1, "text", False)
+        index.neighbour(Query(), 1, 1, "text", False, False)
 
 
 def test_the_attempts_at_a_prompt_come_together(tmp_path: Path) -> None:
@@ -157,7 +158,11 @@ def test_a_group_is_a_line_and_a_prompt_is_followed_over_steps(tmp_path: Path) -
         (last, 2, "train", 0.5),
     ]
     second = index.siblings(first)[1][0]
-    assert index.neighbour(groups, second, -1, "spread", True) == last, "from a sample to the next group"
+    assert index.neighbour(groups, second, -1, "spread", True, False) == last, "from a sample to the next group"
+    at_last = index.siblings(last)[1][0]
+    assert index.pair(at_last, WORST_AND_BEST) == (last, at_last)
+    assert index.pair(at_last, STEP_BEFORE) == index.pair(at_last, FIRST_STEP) == (second, at_last)
+    assert index.pair(second, STEP_BEFORE) is None
 
 
 def served(run: Path) -> tuple[TestClient, str]:
@@ -206,5 +211,6 @@ def test_what_others_wrote_is_text_in_a_document_without_scripts(tmp_path: Path)
         assert answer.headers["content-security-policy"].startswith("default-src 'none'; img-src data:;")
         assert "<script" not in answer.text and "<img" not in answer.text
         assert answer.text.count(SHOWN_EVIL) >= 6
+    assert browser.get(f"{address}/rollout/1?beside=2").text.count(SHOWN_EVIL) >= 3
     assert 'class="e4"' in browser.get(f"{address}/rollout/1").text
     assert "turn 1: action" in browser.get(f"{address}/rollout/2").text

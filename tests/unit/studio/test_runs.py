@@ -21,7 +21,7 @@ from roll.studio.live_run import AppendedLines, LiveRun, process_of, state_of
 from roll.studio.notes import Notes
 from roll.studio.pages.charts import Curve, CurveStyle, line_options, phase_options
 from roll.studio.pages.log import last_lines, log_files
-from roll.studio.pages.runs import short_place
+from roll.studio.pages.runs import _polyline, short_place
 from roll.studio.run_list import RunList, key_of, ran_s
 
 
@@ -258,7 +258,10 @@ def test_the_time_of_a_run_is_that_of_its_starts() -> None:
     assert ran_s([], written) == 0.0
 
 
-def test_the_list_shows_short_places() -> None:
+def test_the_list_draws_a_small_curve_and_short_places() -> None:
+    assert _polyline((0.0, 1.0)) == "2.0,24.0 108.0,2.0"
+    assert _polyline((3.0, 3.0)) == "2.0,13.0 108.0,13.0"
+    assert _polyline((1.0,)) == _polyline(()) == ""
     assert short_place(Path("/out/a/b"), [Path("/other"), Path("/out")]) == "a/b"
     assert short_place(Path("/out"), [Path("/out")]) == "/out"
 
