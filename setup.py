@@ -46,6 +46,7 @@ setup(
     cmdclass={"build_py": BuildWithExamples},
     # An engine is pinned, a library has a range that holds what the engines pin. The tests ran with requirements/.
     install_requires=[
+        "argcomplete>=3.5",
         "cloudpickle>=3.1",
         "fsspec>=2024.9",
         "hydra-core>=1.3.2,<1.4",

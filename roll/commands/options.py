@@ -57,6 +57,8 @@ def why_parser() -> argparse.ArgumentParser:
     parser.add_argument("run", metavar="RUN", help="output_dir of a run")
     parser.add_argument("--steps", type=count, default=10, metavar="N", help="to take again; default: 10")
     parser.add_argument("--causes", type=natural, default=2, metavar="N", help="to test, the likeliest; default: 2")
+    more = "with its own seed, and with N - 1 others, all from the start; default: 1"
+    parser.add_argument("--seeds", type=natural, default=1, metavar="N", help=more)
     parser.add_argument("--plan", action="store_true", help="only print the commands")
     return parser
 

@@ -1,10 +1,11 @@
 """The command `roll`, also `python -m roll`: a word for each thing that it does."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from roll.commands.options import spelled
 from roll.configs.problems import did_you_mean
@@ -129,6 +130,9 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """0 done, 1 it failed, 2 the words or what they name cannot work, 130 Ctrl-C."""
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks
+        complete: Any = resolve("roll.commands.completion:complete")
+        complete()
     with masked_output():
         return _main(list(sys.argv[1:] if argv is None else argv))
 
@@ -158,8 +162,7 @@ def _run(arguments: list[str]) -> int:
         return BAD_USE
     command = SUBCOMMANDS[arguments[0]]
     if command.options and not {"-h", "--help"}.isdisjoint(arguments[1:]):
-        make_parser = cast("Callable[[], argparse.ArgumentParser]", resolve(command.options))
-        say(make_parser().format_help().rstrip())
+        say(parser_of(command).format_help().rstrip())
         return OK
     run = cast("Callable[[Sequence[str]], Iterable[str] | int]", resolve(command.function))
     done = run([spelled(word) for word in arguments[1:]])
@@ -168,6 +171,11 @@ def _run(arguments: list[str]) -> int:
     for line in done:
         say(line)
     return OK
+
+
+def parser_of(command: Subcommand) -> argparse.ArgumentParser:
+    """The parser that `options` names."""
+    return cast("Callable[[], argparse.ArgumentParser]", resolve(command.options))()
 
 
 def _usage() -> str:

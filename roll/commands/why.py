@@ -45,14 +45,24 @@ def run(argv: Sequence[str]) -> Iterator[str]:
     label = found[0].label
     began = _began(first, label)
     saved = [step for step in map(_step_of, checkpoints_of(first)) if step <= began - _WINDOW]
+    if options.seeds > 1:  # a checkpoint goes on with its own seed
+        saved = []
     start = max(saved, default=min(step for step, _ in first.rows if step) - 1)
-    last = start + options.steps
+    last = max(start, began if options.seeds > 1 else 0) + options.steps
     yield f"{label} since step {began}: tested from {f'the checkpoint of step {start}' if saved else 'the start'}"
     test = _Test(first, str(start) if saved else "", last, overrides, options.plan)
+    seeds = [f"seed={int(first.config['seed']) + number}" for number in range(1, options.seeds)]
+    controls: list[Rows] = [list(first.rows)]
+    for seed in seeds:
+        yield from test.take(seed)
+        controls.append(test.rows)
     for change in [change for cause in causes[: options.causes] for change in _changes(cause)]:
-        yield from test.take(change)
+        changed: list[Rows] = []
+        for more in ([], *([seed] for seed in seeds)):
+            yield from test.take(change, *more)
+            changed.append(test.rows)
         if not options.plan:
-            effect = _effect(first.rows, test.rows, start, last)
+            effect = _effect(controls, changed, start, last)
             yield f"{change}: {effect}"
             if effect.endswith(HELPS):
                 return
@@ -72,12 +82,12 @@ class _Test:
         self.rows: Rows = []
         self.count = 0
 
-    def take(self, change: str) -> Iterator[str]:
-        """Runs with this change up to the last step; returns what there is to say of it."""
+    def take(self, *changes: str) -> Iterator[str]:
+        """Runs with these words up to the last step; returns what there is to say of it."""
         place = self._first.output.absolute()
-        out = place.with_name(f"{place.name}-why-{change}")
-        file = write_fork(self._first, self._step, out, self._overrides, bool(self._step), f"why {change}")
-        words = [change, "overwrite_output_dir=true", "eval_steps=-1", "save_steps=-1", *self._overrides]
+        out = place.with_name("-".join((place.name, "why", *changes)))
+        file = write_fork(self._first, self._step, out, self._overrides, bool(self._step), "why " + " ".join(changes))
+        words = [*changes, "overwrite_output_dir=true", "eval_steps=-1", "save_steps=-1", *self._overrides]
         self.count += 1
         if self._is_plan:
             yield shell_line(file, words)
@@ -85,7 +95,7 @@ class _Test:
         command = [sys.executable, "-m", "roll", "run", str(file), *words]
         self.rows = _take_steps(command, out, self._last)
         if not any(step > int(self._step or 0) for step, _ in self.rows):
-            yield f"{change}: it took no step: {out / LOG}"
+            yield f"{' '.join(changes)}: it took no step: {out / LOG}"
 
 
 def _changes(cause: Cause) -> Iterator[str]:
@@ -126,17 +136,28 @@ def _take_steps(command: Sequence[str], out: Path, last: int) -> list[tuple[int,
     return read_metrics(metrics)
 
 
-def _effect(before: Rows, after: Rows, start: int, last: int) -> str:
-    """The mean difference over equal steps, which see the same prompts, with its interval of 95 % over the steps."""
-    name = next((name for name in _METRICS if any(name in row for _, row in after)), REWARD)
-    old, new = dict(before), dict(after)
-    steps = [step for step in range(start + 1, last + 1) if name in old.get(step, {}) and name in new.get(step, {})]
-    half = steps[len(steps) // 2 :]  # a change needs some steps to show
-    if len(half) < 2:
-        return f"{len(steps)} equal steps are too few to compare"
-    gaps = [new[step][name] - old[step][name] for step in half]
-    mean, error = statistics.fmean(gaps), 2.0 * statistics.stdev(gaps) / math.sqrt(len(gaps))
-    verdict = HELPS if (mean if name == REWARD else -mean) > error else "this is not the cause, or not alone"
-    means = (statistics.fmean(rows[step][name] for step in half) for rows in (old, new))
-    first, second = (f"{value:.3g}" for value in means)
-    return f"{name} over steps {half[0]} to {half[-1]} {first} -> {second} ({mean:+.3g} +- {error:.2g}): {verdict}"
+def _effect(before: Sequence[Rows], after: Sequence[Rows], start: int, last: int) -> str:
+    """The mean difference over equal steps, which see the same prompts, seed by seed. Of one seed with its interval of
+    95 % over the steps, of several with their standard deviation; it helps if it does with every seed."""
+    name = next((name for name in _METRICS if any(name in row for rows in after for _, row in rows)), REWARD)
+    gaps: list[float] = []
+    pairs: list[tuple[float, float]] = []
+    half: list[int] = []
+    for old, new in ((dict(old), dict(new)) for old, new in zip(before, after, strict=True)):
+        steps = [step for step in range(start + 1, last + 1) if name in old.get(step, {}) and name in new.get(step, {})]
+        half = steps[len(steps) // 2 :]  # a change needs some steps to show
+        if len(half) < 2:
+            return f"{len(steps)} equal steps are too few to compare"
+        pairs += [(old[step][name], new[step][name]) for step in half]
+        gaps.append(statistics.fmean(new[step][name] - old[step][name] for step in half))
+    sign = 1.0 if name == REWARD else -1.0
+    of_steps = [new - old for old, new in pairs]
+    error = statistics.stdev(gaps) if len(gaps) > 1 else 2.0 * statistics.stdev(of_steps) / math.sqrt(len(of_steps))
+    mean, better = statistics.fmean(gaps), sum(sign * gap > 0 for gap in gaps)
+    verdict = HELPS if better == len(gaps) and sign * mean > error else "this is not the cause, or not alone"
+    means = [statistics.fmean(values) for values in zip(*pairs, strict=True)]
+    seeds = f", better with {better} of {len(gaps)} seeds" if len(gaps) > 1 else ""
+    return (
+        f"{name} over steps {half[0]} to {half[-1]} {means[0]:.3g} -> {means[1]:.3g} "
+        f"({mean:+.3g} +- {error:.2g}{seeds}): {verdict}"
+    )

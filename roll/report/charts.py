@@ -60,15 +60,18 @@ def line_chart(lines: Sequence[Line], name: str = "", limit: float | None = None
 Points = Sequence[tuple[int, float]]
 
 
-def drawn(curves: Sequence[Points], span: int = SPAN) -> list[tuple[list[float], list[float], list[float]]]:
-    """Return the steps, values and smoothed values of each curve, all curves of a chart alike: smoothed if one of them
-    has LEAST_POINTS (else without smoothed values), and thinned to the same number of steps a point."""
+def drawn(
+    curves: Sequence[Points], span: int = SPAN, places: Sequence[Mapping[int, float]] | None = None
+) -> list[tuple[list[float], list[float], list[float]]]:
+    """Return where the points of each curve lie, their values and their smoothed values, all curves of a chart alike:
+    smoothed if one of them has LEAST_POINTS (else without smoothed values), and thinned to the same number of steps a
+    point. `places`: where the steps of each curve lie; default: at their number."""
     longest = max(map(len, curves), default=0)
     size = math.ceil(longest / _MOST_POINTS) or 1
     columns = []
-    for points in curves:
+    for points, place in zip(curves, places or [{}] * len(curves), strict=True):
         means = smoothed(points, span) if longest >= LEAST_POINTS and span > 1 else []
-        xs, values = [step for step, _ in points], [value for _, value in points]
+        xs, values = [place.get(step, step) for step, _ in points], [value for _, value in points]
         columns.append((_thinned(xs, size), _thinned(values, size), _thinned(means, size)))
     return columns
 

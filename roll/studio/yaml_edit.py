@@ -16,7 +16,6 @@ from roll.commands.fork import hidden_keys, settings_again
 from roll.errors import ConfigError
 from roll.importers.command import imported_from, report, yaml_text
 from roll.importers.convert import YAML_ENDINGS, read
-from roll.report.about import at
 from roll.report.run_files import RunFiles
 from roll.run.kind import kind_of
 from roll.run.spec import PIPELINES
@@ -50,6 +49,15 @@ def written(value: Any) -> str:
     """A value on one line. Example: written([0, 1]) == "[0, 1]", written("a: b") == "'a: b'"."""
     text = yaml.safe_dump(value, default_flow_style=True, width=10**9, allow_unicode=True, sort_keys=False)
     return text.removesuffix("\n").removesuffix("\n...")
+
+
+def get(tree: Any, path: KeyPath) -> Any:
+    """The value at a path; None where nothing is."""
+    for name in path:
+        if not isinstance(tree, dict) or name not in tree:
+            return None
+        tree = tree[name]
+    return tree
 
 
 def line_of(text: str, path: KeyPath) -> int | None:
@@ -88,7 +96,7 @@ def set_key(text: str, path: KeyPath, value: Any) -> str:
     tree_of(text)
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     changed = _changed(text, root, path, value)
-    read_back = at(tree_of(changed), *path)
+    read_back = get(tree_of(changed), path)
     if read_back != value:  # an anchor, a merge, a flow over several lines
         raise ConfigError(f"{'.'.join(path)} cannot be changed by the form here: change it in the text.")
     return changed

@@ -128,6 +128,7 @@ def test_runs_are_compared_and_attempts_are_gone_through_by_key(tmp_path: Path, 
     page.get_by_text("same (one)").wait_for()
     page.get_by_text("same (two)").wait_for()
     page.locator("canvas").first.wait_for()
+    page.get_by_text("time", exact=True).click()
     page.get_by_text("log axis").click()
     for shown in ("visible", "hidden"):
         page.get_by_role("button", name="pin").first.click()

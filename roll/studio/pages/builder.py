@@ -16,7 +16,6 @@ from nicegui.element import Element
 from nicegui.events import UploadEventArguments, ValueChangeEventArguments
 
 from roll.errors import ConfigError
-from roll.report.about import at
 from roll.report.palette import BAD
 from roll.run.spec import PIPELINES
 from roll.studio.form import Field, Form, form_of
@@ -32,6 +31,7 @@ from roll.studio.yaml_edit import (
     broken_line,
     draft_of,
     examples,
+    get,
     imported,
     kind_of_text,
     line_of,
@@ -120,7 +120,7 @@ class FormView:
         with (
             ui.expansion(visible(title), value=True).classes("full-width card").props("dense").style("padding: 2px 8px")
         ):
-            return [(field.key, self._row(field, at(tree, *field.path))) for field in fields]
+            return [(field.key, self._row(field, get(tree, field.path))) for field in fields]
 
     def _row(self, field: Field, value: Any) -> _Row:
         with ui.column().classes("full-width q-mb-sm").style("gap: 0"):
@@ -389,7 +389,7 @@ class Builder:
             return []
 
         def is_key(path: KeyPath) -> bool:
-            above = at(tree, *path[:-1])
+            above = get(tree, path[:-1])
             return form.field(path) is not None or (isinstance(above, dict) and path[-1] in above)
 
         return named_keys(problem, is_key)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal, get_args
 
 from nicegui import ui
 
@@ -18,7 +18,11 @@ from roll.report.titles import phase_title, title_of
 from roll.run.display.view import Rows, series
 from roll.studio.notes import Notes
 from roll.utils.text import visible
+from roll.utils.timing import phase_seconds
 
+Axis = Literal["step", "time", "tokens"]
+_AXIS_NAMES: dict[Axis, str] = {"step": "step", "time": "minutes in steps", "tokens": "tokens, in millions"}
+_TOKENS = ("rollout/num_tokens", "train/trained_tokens")  # of a step, by kind of run
 PINNED = "Pinned"
 _FEW_POINTS = 20
 _DIGITS = 5
@@ -32,10 +36,11 @@ _LIMIT = {
 
 @dataclass(frozen=True)
 class CurveStyle:
-    """How curves are drawn. `span`: steps of the mean; 1 draws none. `is_log`: the values on a logarithmic axis, those
-    above 0 alone."""
+    """How curves are drawn. `span`: steps of the mean; 1 draws none. `axis`: what runs to the right. `is_log`: the
+    values on a logarithmic axis, those above 0 alone."""
 
     span: int = SPAN
+    axis: Axis = "step"
     is_log: bool = False
 
 
@@ -56,11 +61,13 @@ def line_options(
     measured = [
         [(step, value) for step, value in series(curve.rows, name) if value > 0 or not style.is_log] for curve in curves
     ]
+    places = [positions(curve.rows, style.axis) for curve in curves]
     span = style.span if is_noisy(name) else 1
-    lines = [line for each in zip(curves, drawn(measured, span), strict=True) for line in _lines(*each)]
+    lines = [line for each in zip(curves, drawn(measured, span, places), strict=True) for line in _lines(*each)]
     values = [value for points in measured for _, value in points]
-    ends = [points[at][0] for points in measured if points for at in (0, -1)]
+    ends = [place[points[at][0]] for place, points in zip(places, measured, strict=True) if points for at in (0, -1)]
     options = _options(visible(title_of(name)), 48)
+    options["xAxis"] |= {"name": _AXIS_NAMES[style.axis], "minInterval": 1 if style.axis == "step" else 0}
     options["xAxis"] |= {"min": min(ends), "max": max(ends)} if ends else {}
     limit = limit_of(name, configs, values)
     if style.is_log:
@@ -70,6 +77,34 @@ def line_options(
     if limit is not None and lines:
         lines[0] |= {"markLine": _LIMIT | {"data": [{"yAxis": limit, "name": f"limit {limit:g}"}]}}
     return options | {"series": lines}
+
+
+def has_axis(curves: Sequence[Curve], axis: Axis) -> bool:
+    """Whether some of the runs measured what the axis shows."""
+    return axis == "step" or any(position for curve in curves for position in positions(curve.rows, axis).values())
+
+
+def positions(rows: Rows, axis: Axis) -> dict[int, float]:
+    """Place of each step on an axis: its number; the minutes that steps have taken until its end, or the millions of
+    tokens, prompts included, that they were about.
+
+    Example: rows 1 and 2 of 30 s each lie at 0.5 and 1.0 on "time".
+    """
+    if axis == "step":
+        return {step: float(step) for step, _ in rows}
+    total, places = 0.0, {}
+    for step, metrics in rows:
+        total += _seconds(metrics) / 60 if axis == "time" else _num_tokens(metrics) / 1e6
+        places[step] = total
+    return places
+
+
+def _seconds(metrics: Any) -> float:
+    return metrics.get("time/step_s") or sum(phase_seconds(metrics).values())
+
+
+def _num_tokens(metrics: Any) -> float:
+    return next((metrics[name] for name in _TOKENS if name in metrics), 0.0)
 
 
 def _lines(curve: Curve, columns: tuple[list[float], list[float], list[float]]) -> list[dict[str, Any]]:
@@ -139,7 +174,7 @@ def _points(steps: Sequence[float], values: Sequence[float]) -> list[list[float]
 
 
 class ChartControls:
-    """Smoothing and a logarithmic axis, for all charts of a page."""
+    """Smoothing, what runs to the right, and a logarithmic axis, for all charts of a page."""
 
     def __init__(self, changed: Callable[[], None]):
         with ui.row().classes("items-center").style("gap: 6px 18px"):
@@ -147,11 +182,13 @@ class ChartControls:
             self._span = ui.slider(min=1, max=100, value=SPAN, on_change=changed).style("width: 150px").props("dense")
             self._span_text = ui.label().classes("soft").style("min-width: 70px")
             self._span_text.bind_text_from(self._span, "value", _span_text)
+            self._axis = ui.toggle(list(get_args(Axis)), value="step", on_change=changed)
+            self._axis.props('dense no-caps unelevated size=sm padding="2px 10px"')
             self._is_log = ui.checkbox("log axis", on_change=changed).props("dense")
 
     @property
     def style(self) -> CurveStyle:
-        return CurveStyle(int(self._span.value or 1), bool(self._is_log.value))
+        return CurveStyle(int(self._span.value or 1), self._axis.value, bool(self._is_log.value))
 
 
 def _span_text(span: float | None) -> str:
@@ -206,6 +243,7 @@ class CurvesPanel:
             self._controls = ChartControls(self._draw)
             self._choice = ui.select([], with_input=True, label="pin a metric", on_change=self._choose)
             self._choice.props("dense outlined").style("min-width: 260px")
+        self._note = ui.label().classes("soft")
         self._grid = ChartGroups(self._pin)
 
     def show(self, runs: Sequence[RunFiles], curves: Sequence[Curve]) -> None:
@@ -229,6 +267,9 @@ class CurvesPanel:
 
     def _draw(self) -> None:
         style, names = self._controls.style, self._names()
+        missing = not has_axis(self._curves, style.axis)
+        whose = "The run has not" if len(self._runs) == 1 else "No run has"
+        self._note.set_text(f"{whose} measured its {style.axis}." if missing and self._runs else "")
         pinned = [name for name in self._notes.noted.pinned if name in names]
         groups = {PINNED: pinned} | {
             title: [name for name in group if name not in pinned]
@@ -238,6 +279,6 @@ class CurvesPanel:
         self._grid.draw(
             {
                 title: {name: line_options(self._curves, name, style, configs) for name in group}
-                for title, group in groups.items()
+                for title, group in ({} if missing else groups).items()
             }
         )

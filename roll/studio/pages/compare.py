@@ -18,7 +18,7 @@ from roll.run.display.view import duration, series
 from roll.studio.live_run import LiveRun, State, newest, state_of
 from roll.studio.pages.charts import Curve, CurvesPanel
 from roll.studio.pages.frame import REFRESH_S, STATE_COLORS, fill, frame, later, number, table_of
-from roll.studio.pages.runs import MOST_COMPARED, compare_address, short_place
+from roll.studio.pages.runs import MOST_COMPARED, compare_address
 from roll.studio.run_list import Glance, RunList, ran_s
 from roll.utils.text import visible
 
@@ -45,6 +45,22 @@ def _live_runs(run_list: RunList, keys: Sequence[str]) -> dict[str, LiveRun]:
         with suppress(ConfigError):
             runs[key] = LiveRun(directories[key])
     return runs
+
+
+def labels_of(runs: Sequence[RunFiles], names: Sequence[str]) -> list[str]:
+    """Short texts that tell the runs of these names apart: the names, or else the parts of their folders in which they
+    differ.
+
+    Example: two runs "sort" in out/a/run and out/b/run are "sort (a/run)" and "sort (b/run)".
+    """
+    labels = []
+    for run, name in zip(runs, names, strict=True):
+        others = [o.directory.parts for o, its in zip(runs, names, strict=True) if its == name and o is not run]
+        parts = run.directory.parts
+        sizes = range(1, len(parts) + 1)
+        count = next((size for size in sizes if all(other[-size:] != parts[-size:] for other in others)), len(parts))
+        labels.append(name if names.count(name) == 1 else f"{name} ({'/'.join(parts[-count:])})")
+    return [visible(label) for label in labels]
 
 
 class CompareView:
@@ -107,13 +123,8 @@ class CompareView:
             ui.navigate.to(compare_address([*self._runs, self._more.value]))
 
     def _show(self, files: Sequence[RunFiles], states: Sequence[State]) -> None:
-        given = self._run_list.notes.noted.names
-        names = [given.get(key, run.name) for key, run in zip(self._runs, files, strict=True)]
-        places = [short_place(run.directory, self._run_list.folders) for run in files]
-        labels = [
-            visible(name if names.count(name) == 1 else f"{name} ({place})")
-            for name, place in zip(names, places, strict=True)
-        ]
+        names = self._run_list.notes.noted.names
+        labels = labels_of(files, [names.get(key, run.name) for key, run in zip(self._runs, files, strict=True)])
         self._heads.clear()
         with self._heads:
             for key, label, color, state in zip(self._runs, labels, COLORS, states, strict=False):

@@ -19,7 +19,8 @@ from roll.run.records.run_record import RunStart
 from roll.studio import run_list
 from roll.studio.live_run import AppendedLines, LiveRun, process_of, state_of
 from roll.studio.notes import Notes
-from roll.studio.pages.charts import Curve, CurveStyle, line_options, phase_options
+from roll.studio.pages.charts import Curve, CurveStyle, line_options, phase_options, positions
+from roll.studio.pages.compare import labels_of
 from roll.studio.pages.log import last_lines, log_files
 from roll.studio.pages.runs import _polyline, short_place
 from roll.studio.run_list import RunList, key_of, ran_s
@@ -220,6 +221,13 @@ def test_an_axis_reaches_as_far_as_its_metric_can(
     assert ("markLine" in line) == (bounds[1] == 67.2)
 
 
+def test_steps_lie_where_time_and_tokens_put_them() -> None:
+    rows = [(1, {"time/step_s": 30.0, "rollout/num_tokens": 500_000.0}), (2, {"time/train_s": 90.0})]
+    assert positions(rows, "step") == {1: 1.0, 2: 2.0}
+    assert positions(rows, "time") == {1: 0.5, 2: 2.0}
+    assert positions(rows, "tokens") == {1: 0.5, 2: 0.5}
+
+
 def test_several_runs_are_lines_of_their_own_colours() -> None:
     curves = [Curve("one", COLORS[0], [(1, {"a": 1.0})]), Curve("two", COLORS[1], [(1, {"b": 1.0}), (2, {"a": 3.0})])]
     lines = line_options(curves, "a", CurveStyle())["series"]
@@ -233,6 +241,12 @@ def test_phases_are_stacked() -> None:
     bars = phase_options([(1, {"time/step_s": 3.0, "time/train_s": 2.0})])["series"]
     assert {bar["name"]: bar["data"] for bar in bars}["train"] == [2.0]
     assert {bar["stack"] for bar in bars} == {"phases"}
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    folders = ["out/a/run", "out/b/run", "out/c"]
+    runs = [LiveRun(make_run(tmp_path / place, "same" if "run" in place else "other")).files for place in folders]
+    assert labels_of(runs, [run.name for run in runs]) == ["same (a/run)", "same (b/run)", "other"]
 
 
 @pytest.mark.parametrize(
