@@ -119,13 +119,13 @@ def answers_cut(run: History) -> Iterator[Diagnosis]:
     if not cuts:
         return
     name, cut = max(cuts.items(), key=lambda item: item[1])
-    place = standing(run)
-    if place is not None and place > 1.1 - cut:
+    place, endless = standing(run), run.at("actor_infer", "generating_args", "ignore_eos")
+    if place is not None and place > 1.1 - cut and not endless:
         return  # cut responses are paid, too
     key, limit = length_limit(run)
     at = f"{key}: {limit}" if name == CUT and limit else name
     causes = [_longer(run), Cause("a prompt that does not ask for short answers", "global_template")]
-    if run.at("actor_infer", "generating_args", "ignore_eos"):
+    if endless:
         never = "the token that ends is ignored, so every response goes on to the limit"
         causes.insert(0, Cause(never, "actor_infer.generating_args.ignore_eos", "false"))
     elif cut > 0.99:
@@ -300,11 +300,14 @@ def one_domain_starves(run: History) -> Iterator[Diagnosis]:
 def attempts_fail(run: History) -> Iterator[Diagnosis]:
     names = ("rollout/failed_fraction", *run.names("env/", "/failed_fraction"))
     for name in names:
-        if (share := run.last(name, 3)) is not None and share > 0.1:
+        share, late, trend = run.last(name, 3), run.last(name, 10), run.trend(name)
+        grows = late is not None and late > 0.02 and trend is not None and trend.rises
+        if share is not None and (share > 0.1 or grows):
             key = "rewards" if name.startswith("rollout") else "custom_envs"
+            more = ", more and more: they are left out of training, so nothing speaks against them" if grows else ""
+            raises = "a reward or environment that raises, times out or returns NaN: the report has one of each cause"
             yield Diagnosis(
-                f"{share:.0%} of the attempts failed in the last 3 steps ({name})",
-                (Cause("a reward or environment that raises or times out: the log has the first traceback", key),),
+                f"{share:.0%} of the attempts failed in the last 3 steps ({name}){more}", (Cause(raises, key),)
             )
             return
 

@@ -119,7 +119,7 @@ ON_ROWS: dict[str, Mapping[str, Sequence[float]]] = {
 }
 
 
-KEYS: dict[str, Mapping[str, Any]] = {
+KEYS: dict[str, dict[str, Any]] = {
     "prompts cut": {"prompt_length": 16, "actor_train": {"data_args": {"truncation": "left"}}},
     "same rows": {role: {"data_args": {"file_name": ["a.jsonl"]}} for role in ("actor_train", "validation")},
 }
@@ -216,6 +216,12 @@ NO_GOAL = {"rollout/reward_mean": [0.0] * 40, "rollout/reward_max": [0.0] * 40, 
         (ALL_EQUAL | {"rollout/reward_mean": FLAT}, {"actor_infer": {"generating_args": {"top_k": 1}}}, "top_k"),
         (ALL_EQUAL | {"rollout/reward_mean": FLAT}, {"rollout_batch_size": 1}, "rollout_batch_size"),
         (PLANTED["answers cut"], {"actor_infer": {"generating_args": {"ignore_eos": True}}}, "ignore_eos"),
+        (
+            {"rollout/truncated_fraction": [1.0] * 40},
+            {"actor_infer": {"generating_args": {"ignore_eos": True}}},
+            "ignore_eos",
+        ),
+        ({"rollout/failed_fraction": [0.002 * at for at in range(40)]}, {}, "rewards"),
         (PLANTED["much clipped"], {"pg_clip": 1e-5}, "pg_clip"),
         (PLANTED["much clipped"], {"pg_clip": 3e-4, "pg_variant": "gspo"}, "learning_rate"),
         (PLANTED["useless critic"], {"critic": {"training_args": {"learning_rate": 1e-9}}}, "critic.training_args"),
@@ -229,7 +235,7 @@ NO_GOAL = {"rollout/reward_mean": [0.0] * 40, "rollout/reward_max": [0.0] * 40, 
     ],
 )
 def test_what_is_odd_in_the_configuration_or_seen_in_metrics_is_suspected_first(
-    planted: Mapping[str, Sequence[float]], keys: Mapping[str, Any], first: str
+    planted: Mapping[str, Sequence[float]], keys: dict[str, Any], first: str
 ) -> None:
     run = run_of(planted)
     run.config = CONFIG | keys
