@@ -214,7 +214,7 @@ def useless_critic(run: History) -> Iterator[Diagnosis]:
         yield Diagnosis(says, (Cause("the critic learns too fast", key, f"{rate / 10:.0e}" if rate else ""),))
         return
     name = "critic/explained_variance"
-    if run.count(name) >= 20 and (share := run.last(name, 10)) is not None and share < 0.01:
+    if run.count(name) >= 20 and (share := run.last(name, 10)) is not None and share < 0.005:
         slow = isinstance(rate, int | float) and rate <= 1e-7
         yield Diagnosis(
             f"{name} is {share:.2g}: the critic's values are no better than the mean return",
