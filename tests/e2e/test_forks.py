@@ -26,9 +26,9 @@ EXAMPLES = {"lake_data": "tiny-frozen-lake", "sort_data": "tiny-sort", "count_da
 
 
 def numbers(row: dict[str, float], kind: str) -> dict[str, float]:
-    """What must be equal. Which episodes share a batch of the engine depends on the moment, and with it the last bits
-    of its log-probs."""
-    gone = "train_infer/" if kind == "agentic" else "time"
+    """What must be equal. Which episodes, or pictures, share a batch of the engine depends on the moment, and with it
+    the last bits of its log-probs."""
+    gone = "train_infer/" if kind in ("agentic", "pictures") else "time"
     return {name: value for name, value in comparable(row).items() if not name.startswith(gone)}
 
 
