@@ -30,9 +30,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from synthetic_strategies import SyntheticEngine
 
 from roll.configs.sections.cluster import WorkerConfig
+from roll.configs.strategies.table import load_spec
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.rollout.generate_worker import GenerateWorker
-from roll.distributed.strategy.table import strategy_class_path
 from roll.types.rollout import Answered, Generation, GenerationRequest, SamplingParams
 
 NUM_GROUPS, GROUP_SIZE = 16, 16
@@ -86,7 +86,7 @@ async def measure(engine: str, model: str, slots: int, rounds: int) -> tuple[lis
             "strategy_args": {"strategy_name": "hf_infer", "strategy_config": {"max_model_len": 512}},
         }
     )
-    path = strategy_class_path("hf_infer", "generate") if engine == "hf_infer" else "answer_slots:Clock"
+    path = load_spec("hf_infer").classes["generate"] if engine == "hf_infer" else "answer_slots:Clock"
     worker = GenerateWorker(Blueprint("actor_infer", 0, 1, 0, 0, "cpu", path, role), slots)
     await worker.setup()
     clock = time.process_time if engine == "hf_infer" else time.perf_counter

@@ -67,13 +67,13 @@ def role(engine: str, model: str) -> WorkerConfig:
 async def start_ours(engine: str, model: str, on_cpu: bool) -> Round:
     import torch
 
+    from roll.configs.strategies.table import load_spec
     from roll.distributed.strategy.base import RankContext
     from roll.distributed.strategy.generate_base import GenerateStrategy
-    from roll.distributed.strategy.table import strategy_class_path
     from roll.utils.imports import resolve
 
     device = torch.device("cpu" if on_cpu else "cuda:0")
-    constructor: Any = resolve(strategy_class_path(engine, "generate"))
+    constructor: Any = resolve(load_spec(engine).classes["generate"])
     strategy: GenerateStrategy = constructor(role(engine, model), RankContext("actor_infer", 0, 1, 0, 0, device))
     strategy.setup()
     await strategy.start()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from roll.configs.load.loader import compose_tree, resolve_tree, yaml_at
 from roll.doctor.command import audit_parser
 from roll.doctor.machine import Finding, lines, summary
-from roll.doctor.rows import first_tasks
+from roll.doctor.rows import answered, first_tasks
 from roll.errors import ConfigError
 from roll.pipeline.rlvr.rlvr_config import RLVRConfig
 from roll.rewards.base import RewardInput, RewardOutcome
@@ -19,7 +19,6 @@ from roll.run.start.load import check
 from roll.types.rollout import Task
 from roll.utils.logging import say
 from roll.utils.text import show
-from roll.utils.thinking import thinking_end
 
 WRONG = "the truth of another row"
 _HOLE, _WRONG_PAYS = 0.25, 0.6  # of what right responses earn more than wrong ones
@@ -85,7 +84,7 @@ def audit(config: RLVRConfig, domain: str, tasks: Sequence[Task]) -> Iterator[Fi
     if config.rewards[domain].is_model or config.rewards[domain].is_judge:
         yield Finding("hint", f"{at}: scored by a model: not audited", at)
         return
-    score = _Scorer(RewardWorker(domain, config.rewards[domain]), domain)
+    score = _scorer(RewardWorker(domain, config.rewards[domain]))
     right = _right(score, [task for task in tasks if _truth(task)])
     trials = {name: trial for name, trial in _attacks(score, tasks, right) if trial.tasks}
     yield from _failures(at, trials)
@@ -117,28 +116,18 @@ def audit(config: RLVRConfig, domain: str, tasks: Sequence[Task]) -> Iterator[Fi
     yield from _habits(at, score, right or next(iter(trials.values())))
 
 
-class _Scorer:
+Score = Callable[[Sequence[Task], Sequence[str]], Trial]
+
+
+def _scorer(worker: RewardWorker) -> Score:
     """A reward, asked for responses to tasks."""
 
-    def __init__(self, worker: RewardWorker, domain: str):
-        self._worker, self._domain = worker, domain
-
-    def __call__(self, tasks: Sequence[Task], responses: Sequence[str]) -> Trial:
-        inputs = [
-            RewardInput(
-                prompt_text=task.prompt_text,
-                response_text=(text := thinking_end(task.prompt_text) + response),
-                raw_text=text,
-                ground_truth=task.payload.get("ground_truth"),
-                domain=self._domain,
-                payload=task.payload,
-                question=task.question,
-                pictures=task.pictures,
-            )
-            for task, response in zip(tasks, responses, strict=True)
-        ]
-        outcomes = self._worker.score(inputs) if inputs else []
+    def score(tasks: Sequence[Task], responses: Sequence[str]) -> Trial:
+        inputs = [answered(task, response) for task, response in zip(tasks, responses, strict=True)]
+        outcomes = worker.score(inputs) if inputs else []
         return Trial(tasks, responses, [each or RewardOutcome.failed("it returned nothing") for each in outcomes])
+
+    return score
 
 
 def _truth(task: Task) -> str:
@@ -149,13 +138,13 @@ def _truth(task: Task) -> str:
         return ""
 
 
-def _right(score: _Scorer, tasks: Sequence[Task]) -> Trial | None:
+def _right(score: Score, tasks: Sequence[Task]) -> Trial | None:
     """The truths in the form that earns most."""
     trials = [score(tasks, [form.format(_truth(task)) for task in tasks]) for form in FORMS] if tasks else []
     return max((trial for trial in trials if trial.scores), key=lambda trial: trial.mean or 0.0, default=None)
 
 
-def _attacks(score: _Scorer, tasks: Sequence[Task], right: Trial | None) -> Iterator[tuple[str, Trial]]:
+def _attacks(score: Score, tasks: Sequence[Task], right: Trial | None) -> Iterator[tuple[str, Trial]]:
     """Responses that are not right, by what they are."""
 
     def same(text: str) -> Trial:
@@ -196,7 +185,7 @@ def _failures(at: str, trials: Mapping[str, Trial]) -> Iterator[Finding]:
             yield Finding("problem", what, at, "Give it a low score; a failed attempt is left out of training")
 
 
-def _habits(at: str, score: _Scorer, trial: Trial) -> Iterator[Finding]:
+def _habits(at: str, score: Score, trial: Trial) -> Iterator[Finding]:
     """Whether equal responses earn the same, whether length pays, and how long scoring takes."""
     again = score(trial.tasks, trial.responses)
     if any(abs(a - b) > 1e-9 for a, b in zip(trial.scores, again.scores, strict=False)):

@@ -75,6 +75,21 @@ def _prompts(key: str, args: DataArgs, tasks: Sequence[Task], most: int) -> Iter
     )
 
 
+def answered(task: Task, response: str) -> RewardInput:
+    """A response to a task, behind the end of thinking that the prompt opens."""
+    text = thinking_end(task.prompt_text) + response
+    return RewardInput(
+        prompt_text=task.prompt_text,
+        response_text=text,
+        raw_text=text,
+        ground_truth=task.payload.get("ground_truth"),
+        domain=task.domain,
+        payload=task.payload,
+        question=task.question,
+        pictures=task.pictures,
+    )
+
+
 def reward_findings(config: RLVRConfig, task: Task) -> Iterator[Finding]:
     """Score the reference answer (behind thinking that the prompt opens) and an empty answer with the reward. Most want
     a form around the answer, so a score of 0 says little, and a failure much."""
@@ -82,23 +97,10 @@ def reward_findings(config: RLVRConfig, task: Task) -> Iterator[Finding]:
     if settings.is_model or settings.is_judge:
         yield Finding("ok", f"{at}: scored by a model: not checked here", at)
         return
-    truth, ends = task.payload.get("ground_truth"), thinking_end(task.prompt_text)
+    truth = task.payload.get("ground_truth")
     answers = ["", *([str(truth)] if truth not in (None, "") else [])]
-    inputs = [
-        RewardInput(
-            prompt_text=task.prompt_text,
-            response_text=ends + answer,
-            raw_text=ends + answer,
-            ground_truth=truth,
-            domain=task.domain,
-            payload=task.payload,
-            question=task.question,
-            pictures=task.pictures,
-        )
-        for answer in answers
-    ]
     worker = RewardWorker(task.domain, settings)
-    for answer, outcome in zip(answers, worker.score(inputs), strict=True):
+    for answer, outcome in zip(answers, worker.score([answered(task, each) for each in answers]), strict=True):
         what = f"{at}: {show(answer, 60) if answer else 'an empty answer'} to the first row"
         if outcome is None or outcome.failure is not None:
             why = "nothing" if outcome is None else outcome.failure

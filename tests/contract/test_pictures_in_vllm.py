@@ -13,7 +13,6 @@ import pytest
 
 from roll.configs.sections.model import ModelArgs
 from roll.configs.tables.sight import SEES, VisionModel
-from roll.distributed.executor.rollout.answers import joined, rest_of
 from roll.errors import StrategyError
 from roll.types.media import Prompt, Shown
 from roll.types.rollout import Generation, GenerationRequest
@@ -153,16 +152,6 @@ def test_log_probs_of_answers_to_pictures_are_those_of_the_model(harness: Engine
         assert len({tuple(answer.token_ids.tolist()) for answer in answers}) == 3
         for answer in answers:
             assert_seen(harness.model, vision, row, answer)
-
-
-def test_another_picture_gives_other_answers(harness: EngineHarness, vision: VisionModel) -> None:
-    """A model that is blind would agree with itself."""
-    row, other = rows_of(vision)[1], rows_of(vision, seed=90)[1]
-    assert np.array_equal(shown_row(vision, [other.media[0].picture], 8, 0).ids, row.ids)
-    ((answer,),) = harness.generate(asking(harness, row, temperature=0.0))
-    ids = np.concatenate([row.ids, answer.token_ids])
-    blind = seen_log_probs(harness.model, vision, ids, other.media, answer.num_tokens)
-    assert np.abs(answer.log_probs - blind).max() > 0.1
 
 
 def test_after_updates_pictures_are_seen_with_the_new_weights(
@@ -317,38 +306,6 @@ def test_an_update_amid_answers_to_pictures_recomputes_what_they_have_seen(
     (again,) = harness.generate(asking(harness, row, 2))
     for answer in again:
         assert_seen(harness.model, vision, row, answer)
-
-
-@pytest.mark.slow
-def test_an_answer_to_pictures_that_was_broken_off_is_continued(harness: EngineHarness, vision: VisionModel) -> None:
-    row = rows_of(vision)[2]
-    ((whole,),) = harness.generate(asking(harness, row, temperature=0.0, max_new_tokens=30))
-    ((part,),) = harness.generate(asking(harness, row, temperature=0.0, max_new_tokens=11))
-    asked = replace(asking(harness, row, temperature=0.0, max_new_tokens=30), prefix=part)
-    ((rest,),) = harness.generate(rest_of(asked))
-    answer = joined(asked, rest, lambda: pytest.fail("no stop strings"))
-    assert answer.token_ids.tolist() == whole.token_ids.tolist()
-    assert_seen(harness.model, vision, row, answer)
-
-
-@pytest.mark.slow
-def test_aborts_and_lost_callers_leave_an_engine_that_sees(harness: EngineHarness, vision: VisionModel) -> None:
-    async def storm() -> None:
-        for number in range(12):
-            rows = rows_of(vision, seed=200 + 10 * (number % 4))
-            requests = [asking(harness, row, 3, max_new_tokens=100) for row in rows]
-            tasks = [asyncio.create_task(harness.engine.generate(request)) for request in requests]
-            await asyncio.sleep(0.01 * (number % 5))
-            tasks[number % 4].cancel()
-            await harness.engine.abort([request.request_id for request in requests])
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    harness.run(storm(), timeout_s=120)
-    rows = rows_of(vision, seed=210)
-    for row, answers in zip(rows, harness.generate(*(asking(harness, row, 2) for row in rows)), strict=True):
-        for answer in answers:
-            assert_seen(harness.model, vision, row, answer)
-    assert harness.num_open_requests() == 0
 
 
 @pytest.mark.slow

@@ -100,25 +100,6 @@ def _the_last_counts(attach: Any) -> Any:
     return broken
 
 
-def _forget(optimizer: Any) -> None:
-    """Zeroes the moments of torch's optimizer."""
-    for state in optimizer.state.values():
-        for name in ("exp_avg", "exp_avg_sq"):
-            if name in state:
-                state[name].zero_()
-
-
-def _forget_in_deepspeed(engine: Any) -> None:
-    optimizer = engine.optimizer
-    _forget(getattr(optimizer, "optimizer", optimizer))
-
-
-def _forget_in_megatron(optimizer: Any) -> None:
-    for part in optimizer.chained_optimizers:
-        if part.optimizer is not None:
-            _forget(part.optimizer)
-
-
 def _as_at_first(read: Any) -> Any:
     """Every weight as it came the first time."""
     known: dict[str, Any] = {}
@@ -166,7 +147,6 @@ FAULTS: tuple[Fault, ...] = (
         },
         {
             "tree-attention": says("output_gap_bf16", "gradient_gap_bf16", "output_gap_fp32", "gradient_gap_fp32"),
-            "prefix-sharing": says("use_prefix_sharing does not work"),
             "train-fsdp2-trees": says("use_prefix_sharing does not work"),
         },
     ),
@@ -174,7 +154,6 @@ FAULTS: tuple[Fault, ...] = (
         "gradients of a token that rows share do not add up",
         {"roll.models.sequences.layout:_Rows.backward": _the_last_counts},
         {
-            "prefix-sharing": says("gradient_difference"),
             "tree-updates": says("grad_norm_to_packs_least"),
             "train-fsdp2-trees": says("gradient_difference", "grad_norm_difference"),
         },
@@ -201,24 +180,6 @@ FAULTS: tuple[Fault, ...] = (
             "train-megatron": says("trip_difference"),
             "memory-megatron": says("moved_after_trip"),
             "weight-copies": says("same_fraction"),
-        },
-    ),
-    Fault(
-        "checkpoints come without moments",
-        {
-            "roll.distributed.strategy.fsdp2.train:load": _then(
-                lambda _, directory, rank, updater: _forget(updater.optimizer)
-            ),
-            "roll.distributed.strategy.deepspeed.train:load": _then(
-                lambda _, engine, *others: _forget_in_deepspeed(engine)
-            ),
-            "roll.distributed.strategy.megatron.checkpoint:load": _then(
-                lambda _, directory, chunks, updater, *others: _forget_in_megatron(updater.optimizer)
-            ),
-        },
-        {
-            name: says("resume_difference")
-            for name in ("train-fsdp2", "train-zero1", "train-zero3", "train-megatron", "train-megatron-distributed")
         },
     ),
     Fault(

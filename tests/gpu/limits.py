@@ -67,15 +67,6 @@ VLLM_MEMORY = ENGINE_MEMORY | {
         cuda_only=True,
     )
 }
-SGLANG_MEMORY = ENGINE_MEMORY | {
-    "to_bare": Limit(
-        "of the tokens per second of requests to the same engine's own manager, with the same parameters. Far more: "
-        "something else was on the device in its time",
-        0.95,
-        1.15,
-        cuda_only=True,
-    )
-}
 QUANTISED_ENGINE = {
     "gap_of_fp8": Limit("the same as before: bf16 alone would make it 0.004", least=0.008, cuda_only=True),
     "log_prob_gap_before": Limit("three bits of a mantissa, random weights", most=0.1),
@@ -126,13 +117,6 @@ TREE_ATTENTION = {
     "attention_packed_to_tree": Limit(
         "one call like that of packs, over a quarter of the queries (an H200's kernels: 1.5)", least=1.1, cuda_only=True
     ),
-}
-PREFIX_SHARING = {
-    "gradient_difference": Limit("relative, trees against packs, each 0.024 from fp32", most=0.06),
-    "tokens_to_distinct": Limit("computed ones; those of a node of fewer than 32 may be computed twice", most=1.1),
-    "time_packed_to_tree_512_64": Limit("4.5 times fewer tokens", least=2, cuda_only=True),
-    "time_packed_to_tree_256_256": Limit("1.8 times fewer tokens", least=1.2, cuda_only=True),
-    "time_packed_to_tree_episodes": Limit("3.2 times fewer tokens", least=1.5, cuda_only=True),
 }
 TREE_UPDATES = {
     "grad_norm_to_packs_least": Limit("the same loss on the same tokens, in bf16", least=0.98),

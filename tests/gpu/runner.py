@@ -119,7 +119,8 @@ class Runner:
         mark = uuid.uuid4().hex
         temporary = Path(tempfile.mkdtemp(prefix="g-", dir="/tmp"))  # short: sockets of Ray and engines go below
         environment = os.environ | {MARK: mark, "TMPDIR": str(temporary)}
-        path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
+        own = [str(REPOSITORY), str(REPOSITORY / "examples" / "tiny-count")]  # as in pyproject.toml
+        path = os.pathsep.join([*own, *filter(None, [os.environ.get("PYTHONPATH")])])
         environment |= {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
         if self._machine.device == "cuda":
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)

@@ -124,7 +124,7 @@ def _engine_memory(engine: str, tp: int) -> Check:
         code=f"strategy/{engine}/generate.py",
         function=f"{HERE}.memory:engine_turns",
         arguments={"engine": engine, "tp": tp},
-        limits=limits.VLLM_MEMORY if engine == "vllm" else limits.SGLANG_MEMORY,
+        limits=limits.VLLM_MEMORY if engine == "vllm" else limits.ENGINE_MEMORY,
         gpus=tp,
         packages=(engine,),
         limit_s=420,
@@ -204,18 +204,6 @@ def _exact_run(adapts: bool = False) -> Check:
         code="roll/models/exact/",
         arguments={**check.arguments, "overrides": [*check.arguments["overrides"], "+exact_log_probs=true"]},
         limits=limits.EXACT_RUN,
-    )
-
-
-def _invariant_run() -> Check:
-    """vLLM's kernels whose numbers do not depend on the other rows: they differ from the trainer's as others do."""
-    check = _run("vllm", "batch-invariant", f"batch_invariant: true, {_IPC}", _ONE)
-    override = "++actor_infer.strategy_args.strategy_config.batch_invariant=true"
-    return replace(
-        check,
-        code="strategy/vllm/args.py",
-        arguments={**check.arguments, "overrides": [override]},
-        not_on_cpu="vLLM has batch-invariant kernels for GPUs alone",
     )
 
 
@@ -421,15 +409,6 @@ CHECKS: tuple[Check, ...] = (
         alone=True,
     ),
     _alone(
-        "prefix-sharing",
-        "fsdp2_train with use_prefix_sharing, 12 layers of a 0.5B, bf16: gradients and time of packs",
-        "roll/models/sequences/tree.py",
-        "tree_updates:prefix_sharing",
-        limits=limits.PREFIX_SHARING,
-        expected_s=45,
-        alone=True,
-    ),
-    _alone(
         "tree-updates",
         "fsdp2_train, use_prefix_sharing off, on and auto, 0.5B in bf16, micro batches of 18k and 73k: whole updates",
         "roll/types/forest.py",
@@ -472,7 +451,6 @@ CHECKS: tuple[Check, ...] = (
     _exact_run(),
     _exact_run(adapts=True),
     *_runs_of("vllm"),
-    _invariant_run(),
     _with_graphs(_run_after("vllm", "fsdp2")),
     _run_after("vllm", "fsdp2", adapts=True),
     _run_of_a_mixture("vllm"),
@@ -515,7 +493,6 @@ FIRST = (
     "ipc-fsdp2",
     "ipc-fsdp2-0.5b",
     "mfu-1.5b-selective-compiled",
-    "prefix-sharing",
     "memory-fsdp2",
     "engine-vllm-tp1",
     "run-hf_infer-shared-memory",

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from roll.configs.strategies.table import load_spec
 from roll.distributed.executor.blueprint import Blueprint
 from roll.distributed.executor.rollout.generate_worker import GenerateWorker
-from roll.distributed.strategy.table import strategy_class_path
 from roll.errors import StrategyError
 from tests.helpers.engines import SMALL, role, set_environment
 from tests.helpers.processes import RankPool
@@ -75,7 +75,7 @@ class Engine:
         set_environment(name, num_ranks)
         settings = role(name, model_dir, num_ranks, SMALL[name])
         self.worker = GenerateWorker(
-            Blueprint("actor_infer", 0, 1, 0, 7, "cpu", strategy_class_path(name, "generate"), settings)
+            Blueprint("actor_infer", 0, 1, 0, 7, "cpu", load_spec(name).classes["generate"], settings)
         )
         self.run(self.worker.setup())
         self.on_call: Callable[[str], None] = lambda method: None

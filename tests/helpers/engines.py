@@ -82,9 +82,9 @@ class EngineHarness:
         self._group: Any = None
         config = (SMALL[name] if device == "cpu" else {}) | strategy_config
         set_environment(name, num_gpus_per_worker, device == "cpu")
-        from roll.distributed.strategy.table import strategy_class_path
+        from roll.configs.strategies.table import load_spec
 
-        strategy_class: Any = resolve(strategy_class_path(name, "generate"))
+        strategy_class: Any = resolve(load_spec(name).classes["generate"])
         self.engine: GenerateStrategy = strategy_class(
             role(name, model_dir, num_gpus_per_worker, config, dtype),
             rank_context(device, adapter_rank, tells_routes, shows_pictures),

@@ -12,8 +12,6 @@ LONGEST, MEDIAN, IMPORTS, ENTRIES = 600, (120, 200), 0.075, 22  # a share of imp
 APART = {
     "roll/distributed/executor/processes/worker_logs.py": "read by a program that starts without the library's path",
     "roll/distributed/strategy/megatron/score.py": "a strategy is found by its file",
-    "roll/models/megatron/families/deepseek_v2.py": "a model family is found by its file",
-    "roll/models/megatron/families/glm.py": "a model family is found by its file",
     "roll/rl/user_code_trials.py": "tries users' code with torch, which user_code.py is read without",
 }
 """Small files with one user in their folder, and why each stays apart."""

@@ -39,6 +39,9 @@ def problems(choice: Choice) -> Iterator[Problem]:
         yield Problem(
             f"{key}: {optim} with {worker.strategy_name}, which supports AdamW only. Use fsdp2_train.", (key,)
         )
+    if worker.model_args.dtype == "fp16":
+        key = f"{choice.role.name}.model_args.dtype"
+        yield Problem(f"{key}: fp16 with {worker.strategy_name}, without loss scaling. Use bf16, or fp32.", (key,))
     wrong = list(megatron_problems(at, config))
     if not wrong:
         settings, _ = split_settings(config)

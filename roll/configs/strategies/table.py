@@ -109,7 +109,6 @@ _SPECS = (
         problems="roll.distributed.strategy.vllm.args:problems",
         engine_model_problems="roll.distributed.strategy.vllm.args:model_problems",
         cpu_model_problems="roll.distributed.strategy.vllm.args:cpu_model_problems",
-        warnings="roll.distributed.strategy.vllm.args:warnings",
         environment="roll.distributed.strategy.vllm.args:environment",
         tested="vllm",
         memory={"generate": "roll.configs.memory.engine:vllm_memory"},

@@ -58,11 +58,11 @@ class Experts:
 
 @dataclass(frozen=True)
 class MegatronForm:
-    """How Megatron builds a family. `file` of roll.models.megatron.families holds its `FAMILY`. `only` gives keys of
+    """How Megatron builds a family. `name`: of its `Family` in roll.models.megatron.families. `only` gives keys of
     config.json whose other values this form of the model cannot express, with the one that it can. `own_layers`: what
     only Megatron's own layers have here, not those of transformer-engine."""
 
-    file: str
+    name: str
     only: Mapping[str, object]
     own_layers: str = ""
 

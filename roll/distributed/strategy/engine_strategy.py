@@ -14,12 +14,11 @@ import numpy as np
 from roll.configs.tables.sight import VisionModel
 from roll.distributed.strategy.base import RankContext, State
 from roll.distributed.strategy.generate_base import GenerateStrategy
-from roll.errors import ConfigError, StrategyError
+from roll.errors import StrategyError
 from roll.types.rollout import Answered, Generation, GenerationRequest
 from roll.utils.background import start
 
 if TYPE_CHECKING:
-    from roll.configs.problems import Problem
     from roll.configs.sections.cluster import WorkerConfig
 
 T = TypeVar("T")
@@ -40,11 +39,7 @@ class EngineStrategy(GenerateStrategy):
     """Requests in flight, reasons to hold sampling (a weight update, memory given back), and the states that
     are asleep. Subclasses tell their engine."""
 
-    def __init__(self, role: WorkerConfig, context: RankContext, problems: Iterable[Problem]):
-        """ConfigError if there are problems."""
-        texts = [problem.text for problem in problems]
-        if texts:
-            raise ConfigError(*texts)
+    def __init__(self, role: WorkerConfig, context: RankContext):
         self._role = role
         self._context = context
         self._on_cpu = context.device.type == "cpu"

@@ -297,6 +297,12 @@ class ModelTrainStrategy(ModelScoreStrategy, TrainStrategy):
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
         return all_reduce(values, self.context, group=self._groups.data)
 
+    @property
+    def _facts(self) -> dict[str, object]:
+        from roll.configs.strategies.table import required_facts  # asked when it saves or loads; may be a user's
+
+        return required_facts(self.role, self.dp_size)
+
     def save_hf_model(self, directory: Path) -> None:
         """config.json, safetensors and the start's other files."""
         weights, trained = self.weights_on_host(), {} if self.model.adapters is None else self._trained_on_host()

@@ -17,7 +17,8 @@ from roll.configs.sections.model import Head, ModelArgs
 from roll.configs.strategies.megatron_config import MegatronSettings
 from roll.models.megatron import dist_files
 from roll.models.megatron.config import Numbers, check_sizes, shapes_of, transformer_config
-from roll.models.megatron.family import WeightMap, family_of
+from roll.models.megatron.families import family_of
+from roll.models.megatron.family import WeightMap
 from roll.models.megatron.hf_files import CHECKPOINT_FOLDER, HfReader, write_model
 from roll.models.megatron.model import Blueprint, TokenModel, build_chunks
 from roll.models.megatron.mtp_head import HeadPlan

@@ -9,7 +9,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -17,8 +16,6 @@ from transformers import PretrainedConfig
 
 from roll.configs.sections.model import Head
 from roll.configs.tables.families import FAMILIES as FACTS
-from roll.errors import StrategyError
-from roll.models.megatron.family_table import FAMILIES, family_problem
 
 
 @dataclass(frozen=True)
@@ -31,13 +28,13 @@ class Shapes:
     vocab_size: int
 
 
-@dataclass(frozen=True)
 class Rule(ABC):
     """One Megatron parameter. `names` are its Hugging Face tensors, in the order of `split` and `merge`."""
 
-    @property
-    @abstractmethod
-    def names(self) -> tuple[str, ...]: ...
+    is_split = True  # False: every tensor-parallel rank holds the whole
+
+    def __init__(self, *names: str):
+        self.names = names
 
     @abstractmethod
     def split(self, full: Sequence[torch.Tensor], rank: int, size: int, shapes: Shapes) -> torch.Tensor:
@@ -47,25 +44,11 @@ class Rule(ABC):
     def merge(self, parts: Sequence[torch.Tensor], shapes: Shapes) -> list[torch.Tensor]:
         """The full tensors, from the parts of all tensor-parallel ranks in order."""
 
-    @property
-    def is_split(self) -> bool:
-        """False: every tensor-parallel rank holds the whole."""
-        return True
 
-
-@dataclass(frozen=True)
 class Whole(Rule):
     """The same on every tensor-parallel rank: norms, routers, value heads."""
 
-    name: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.name,)
-
-    @property
-    def is_split(self) -> bool:
-        return False
+    is_split = False
 
     def split(self, full: Sequence[torch.Tensor], rank: int, size: int, shapes: Shapes) -> torch.Tensor:
         return full[0]
@@ -74,15 +57,8 @@ class Whole(Rule):
         return [parts[0]]
 
 
-@dataclass(frozen=True)
 class Columns(Rule):
     """A matrix whose input is divided: [out, in / size]."""
-
-    name: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.name,)
 
     def split(self, full: Sequence[torch.Tensor], rank: int, size: int, shapes: Shapes) -> torch.Tensor:
         return full[0].chunk(size, dim=1)[rank]
@@ -91,15 +67,8 @@ class Columns(Rule):
         return [torch.cat(list(parts), dim=1)]
 
 
-@dataclass(frozen=True)
 class InputRows(Rule):
     """Columns of a matrix that Hugging Face has the other way round, [in, out]."""
-
-    name: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.name,)
 
     def split(self, full: Sequence[torch.Tensor], rank: int, size: int, shapes: Shapes) -> torch.Tensor:
         return full[0].chunk(size)[rank].T
@@ -108,15 +77,8 @@ class InputRows(Rule):
         return [torch.cat(list(parts), dim=1).T]
 
 
-@dataclass(frozen=True)
 class Rows(Rule):
     """A matrix whose output is divided, [out / size, in], or one number per output."""
-
-    name: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.name,)
 
     def split(self, full: Sequence[torch.Tensor], rank: int, size: int, shapes: Shapes) -> torch.Tensor:
         return full[0].chunk(size)[rank]
@@ -125,16 +87,9 @@ class Rows(Rule):
         return [torch.cat(list(parts))]
 
 
-@dataclass(frozen=True)
 class Vocabulary(Rule):
     """A row per token: [padded vocabulary / size, hidden]. Rows beyond the vocabulary are zeros and leave again on the
     way back."""
-
-    name: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.name,)
 
     def split(self, full: Sequence[torch.Tensor], rank: int, size: int, shapes: Shapes) -> torch.Tensor:
         rows = padded_vocab_size(shapes.vocab_size, size) // size
@@ -145,16 +100,8 @@ class Vocabulary(Rule):
         return [torch.cat(list(parts))[: shapes.vocab_size]]
 
 
-@dataclass(frozen=True)
 class GateUp(Rule):
     """Two matrices in one, each rank's gate rows above its up rows."""
-
-    gate: str
-    up: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.gate, self.up)
 
     def split(self, full: Sequence[torch.Tensor], rank: int, size: int, shapes: Shapes) -> torch.Tensor:
         return torch.cat([tensor.chunk(size)[rank] for tensor in full])
@@ -164,15 +111,8 @@ class GateUp(Rule):
         return [torch.cat(gates), torch.cat(ups)]
 
 
-@dataclass(frozen=True)
 class FusedGateUp(Rule):
     """Gate and up rows of one matrix in Hugging Face, too: all gate rows above all up rows."""
-
-    name: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.name,)
 
     def split(self, full: Sequence[torch.Tensor], rank: int, size: int, shapes: Shapes) -> torch.Tensor:
         return _APART.split(full[0].chunk(2), rank, size, shapes)
@@ -181,16 +121,9 @@ class FusedGateUp(Rule):
         return [torch.cat(_APART.merge(parts, shapes))]
 
 
-@dataclass(frozen=True)
 class InterleavedGateUp(Rule):
     """The same where Hugging Face has a gate channel beside its up channel, in the last dimension: [in, 2 * out], or
     [2 * out] of biases."""
-
-    name: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.name,)
 
     def split(self, full: Sequence[torch.Tensor], rank: int, size: int, shapes: Shapes) -> torch.Tensor:
         rows = full[0].movedim(-1, 0)
@@ -200,24 +133,15 @@ class InterleavedGateUp(Rule):
         return [torch.stack(_APART.merge(parts, shapes), dim=1).flatten(0, 1).movedim(0, -1)]
 
 
-_APART = GateUp("gate", "up")
+_APART = GateUp()
 
 
-@dataclass(frozen=True)
 class QueryKeyValue(Rule):
     """Three matrices (or biases) in one, by key-value head: its query heads, its key head, its value head, then the
     next.
 
     Example: 4 heads, 2 key-value heads: q0 q1 k0 v0 | q2 q3 k1 v1. Tensor parallel 2 cuts at the bar.
     """
-
-    query: str
-    key: str
-    value: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.query, self.key, self.value)
 
     def split(self, full: Sequence[torch.Tensor], rank: int, size: int, shapes: Shapes) -> torch.Tensor:
         groups, rest = shapes.num_kv_heads, full[0].shape[1:]
@@ -243,7 +167,7 @@ def padded_vocab_size(vocab_size: int, tensor_parallel: int) -> int:
     return -(-vocab_size // step) * step
 
 
-# What a model family is to Megatron: its weights and its settings. Each is a file in `families`.
+# What a model family is to Megatron: its weights and its settings. All are in families.py.
 
 EMBEDDING, HEAD = "embedding.word_embeddings.weight", "output_layer.weight"
 # Of the MTP head. Beside the weights of an ordinary layer it has these.
@@ -269,15 +193,6 @@ class Family:
     layer_weights: Mapping[str, Rule]
     settings: Any  # (PretrainedConfig) -> dict[str, Any]
     norms_outputs: bool = False
-
-
-def family_of(config: PretrainedConfig) -> Family:
-    """The family of a model. StrategyError for one that is not known, or not in this variant."""
-    problem = family_problem(config.to_dict())
-    if problem is not None:
-        raise StrategyError(problem)
-    family: Family = import_module(f"roll.models.megatron.families.{FAMILIES[config.model_type].file}").FAMILY
-    return family
 
 
 def expert_settings(config: PretrainedConfig) -> dict[str, Any]:

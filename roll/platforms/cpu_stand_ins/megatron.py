@@ -14,6 +14,7 @@ import logging
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,77 +51,34 @@ def _is_cuda(device: object) -> bool:
     return isinstance(kind, str) and kind.startswith("cuda")
 
 
-class _Event:
+class _Nothing:
+    """A stream, an event or a range of a profile: everything that is asked of it does nothing."""
+
     def __init__(self, *args: Any, **options: Any):
         pass
 
-    def record(self, *args: Any) -> _Event:
-        return self
+    def __getattr__(self, name: str) -> Callable[..., _Nothing]:
+        return lambda *args, **options: self
 
-    def wait(self, *args: Any) -> None:
-        pass
-
-    def synchronize(self) -> None:
-        pass
-
-
-class _Stream:
-    def __init__(self, *args: Any, **options: Any):
-        pass
-
-    def wait_stream(self, *args: Any) -> None:
-        pass
-
-    def wait_event(self, *args: Any) -> None:
-        pass
-
-    def synchronize(self) -> None:
-        pass
-
-    def record_event(self, *args: Any) -> _Event:
-        return _Event()
-
-    def __enter__(self) -> _Stream:
+    def __enter__(self) -> _Nothing:
         return self
 
     def __exit__(self, *args: Any) -> None:
         pass
 
 
-class _Nvtx(types.SimpleNamespace):
-    range_push = staticmethod(lambda *args, **options: None)
-    range_pop = staticmethod(lambda *args, **options: None)
-    range = staticmethod(lambda *args, **options: contextlib.nullcontext())
-
-
 class _CudaStandIn(types.ModuleType):
     """`torch.cuda` where there is none: the current device is the CPU, streams are nothing, the generator is the
     CPU's."""
 
-    nvtx = _Nvtx()
-    Stream = _Stream
-    Event = _Event
+    nvtx = _Nothing()
+    Stream = Event = current_stream = default_stream = stream = synchronize = empty_cache = _Nothing
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch.cuda, name)
 
     def current_device(self) -> torch.device:
         return CPU
-
-    def synchronize(self, *args: Any) -> None:
-        pass
-
-    def empty_cache(self) -> None:
-        pass
-
-    def current_stream(self, *args: Any) -> _Stream:
-        return _Stream()
-
-    def default_stream(self, *args: Any) -> _Stream:
-        return _Stream()
-
-    def stream(self, stream: object) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
 
     def get_rng_state(self, *args: Any, **options: Any) -> torch.Tensor:
         return torch.get_rng_state()
@@ -181,12 +139,14 @@ def install() -> bool:
         return False
     with replaced(torch, "compile", _leave_eager):
         modules = {name: importlib.import_module(f"megatron.core.{name}") for name in MODULES}
+    is_first = modules["tensor_parallel.random"].__dict__["torch"] is torch
     for name, module in list(sys.modules.items()):
         if name.startswith("megatron.core") and module is not None and module.__dict__.get("torch") is torch:
             module.__dict__["torch"] = _STAND_IN
-    _share_the_cpu_generator(modules["tensor_parallel.random"])
-    _take_split_sizes_as_they_are(modules["transformer.moe.token_dispatcher"])
-    _clip_cpu_gradients(modules["optimizer.optimizer"])
+    if is_first:
+        _share_the_cpu_generator(modules["tensor_parallel.random"])
+        _take_split_sizes_as_they_are(modules["transformer.moe.token_dispatcher"])
+        _clip_cpu_gradients(modules["optimizer.optimizer"])
     return True
 
 
@@ -199,8 +159,7 @@ def cuda_type_names(parameters: Iterable[torch.nn.Parameter]) -> Iterator[None]:
         return
     named = list(parameters)
     for parameter in named:
-        real = torch.Tensor.type(parameter)
-        parameter.type = _Named(parameter, real)  # type: ignore[method-assign]
+        parameter.type = partial(_cuda_name, parameter)  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -218,14 +177,9 @@ def cuda_method_stays() -> Iterator[None]:
         yield
 
 
-class _Named:
-    def __init__(self, tensor: torch.Tensor, name: Any):
-        self._tensor, self._name = tensor, str(name)
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        if args or options:
-            return torch.Tensor.type(self._tensor, *args, **options)
-        return self._name.replace("torch.", "torch.cuda.")
+def _cuda_name(tensor: torch.Tensor, *args: Any, **options: Any) -> Any:
+    name = torch.Tensor.type(tensor, *args, **options)
+    return name if args or options else str(name).replace("torch.", "torch.cuda.")
 
 
 def _leave_eager(function: Any = None, *args: Any, **options: Any) -> Any:
@@ -247,34 +201,22 @@ def _is_not_about_the_cpu_state(record: logging.LogRecord) -> bool:
 def _take_split_sizes_as_they_are(module: Any) -> None:
     """The all-to-all dispatcher turns its split sizes into numpy only when they lie on a GPU."""
     real = module.maybe_move_tensor_to_cpu
-    if isinstance(real, _SplitSizes):
-        return
-    module.maybe_move_tensor_to_cpu = _SplitSizes(real)
 
-
-class _SplitSizes:
-    def __init__(self, real: Callable[..., Any]):
-        self._real = real
-
-    def __call__(self, tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+    def move(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
         if torch.is_tensor(tensor) and not tensor.is_cuda:
             return tensor.numpy() if as_numpy else tensor
-        return self._real(tensor, as_numpy=as_numpy, record_stream=record_stream)
+        return real(tensor, as_numpy=as_numpy, record_stream=record_stream)
+
+    module.maybe_move_tensor_to_cpu = move
 
 
 def _clip_cpu_gradients(module: Any) -> None:
     """Gradient clipping asserts that gradients are CUDA tensors."""
     real = module.clip_grad_by_total_norm_fp32
-    if isinstance(real, _Clipping):
-        return
-    module.clip_grad_by_total_norm_fp32 = _Clipping(real)
 
-
-class _Clipping:
-    def __init__(self, real: Callable[..., None]):
-        self._real = real
-
-    def __call__(self, parameters: Any, *args: Any, **options: Any) -> None:
+    def clip(parameters: Any, *args: Any, **options: Any) -> None:
         listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         with cuda_type_names(p.grad for p in listed if p.grad is not None):  # type: ignore[misc]
-            self._real(listed, *args, **options)
+            real(listed, *args, **options)
+
+    module.clip_grad_by_total_norm_fp32 = clip

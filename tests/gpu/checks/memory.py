@@ -8,7 +8,6 @@ import gc
 import statistics
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -212,9 +211,8 @@ def engine_turns(place: Place, engine: str, tp: int = 1) -> Figures:
 
 
 def _speeds(harness: Any, num_answers: int, num_tokens: int) -> dict[str, float]:
-    """Sampled tokens per second, medians of rounds in turns. Also those of the engine's own interface, which the
-    strategy calls, with the same parameters; of vLLM without a seed for each sample, too (SGLang gets seeds from our
-    patch where a request has none)."""
+    """Sampled tokens per second, medians of rounds in turns. Of vLLM also those of the engine's own interface, which
+    the strategy calls, with the same parameters."""
     from tests.helpers.engines import prompt
 
     prompt_ids = prompt(20)
@@ -223,21 +221,12 @@ def _speeds(harness: Any, num_answers: int, num_tokens: int) -> dict[str, float]
         request = harness.request(prompt_ids, num_answers, max_new_tokens=num_tokens, seed=number)
         harness.generate(request, timeout_s=200)
 
-    def by_vllm(number: int, is_seeded: bool) -> None:
-        harness.run(_bare_answers(harness.engine._engine, prompt_ids, num_answers, num_tokens, number, is_seeded), 200)
-
-    def by_sglang(number: int) -> None:
-        manager = harness.engine._engine.tokenizer_manager
-        harness.run(_answers_of_sglang(manager, prompt_ids, num_answers, num_tokens, number), 200)
+    def by_vllm(number: int) -> None:
+        harness.run(_bare_answers(harness.engine._engine, prompt_ids, num_answers, num_tokens, number), 200)
 
     ways: dict[str, Callable[[int], None]] = {"tokens_per_s": by_roll}
-    if harness.name == "sglang":
-        ways["bare_tokens_per_s"] = by_sglang
     if harness.name == "vllm":
-        ways |= {
-            "bare_tokens_per_s": partial(by_vllm, is_seeded=True),
-            "unseeded_tokens_per_s": partial(by_vllm, is_seeded=False),
-        }
+        ways["bare_tokens_per_s"] = by_vllm
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(_ROUNDS):
         for name, way in ways.items():
@@ -251,9 +240,7 @@ def _speeds(harness: Any, num_answers: int, num_tokens: int) -> dict[str, float]
     return speeds
 
 
-async def _bare_answers(
-    engine: Any, prompt_ids: Any, num_answers: int, num_tokens: int, seed: int, is_seeded: bool
-) -> None:
+async def _bare_answers(engine: Any, prompt_ids: Any, num_answers: int, num_tokens: int, seed: int) -> None:
     """Answers of a user of vLLM: requests to the engine, each awaited."""
     from vllm.inputs import tokens_input
     from vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -266,34 +253,11 @@ async def _bare_answers(
             flat_logprobs=True,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
-            seed=1000 * seed + index if is_seeded else None,
+            seed=1000 * seed + index,
         )
-        name = f"bare-{is_seeded}-{seed}-{index}"
+        name = f"bare-{seed}-{index}"
         async for output in engine.generate(tokens_input(prompt_ids.tolist()), parameters, name):
             assert len(output.outputs[0].token_ids) == num_tokens
-
-    await asyncio.gather(*(answer(index) for index in range(num_answers)))
-
-
-async def _answers_of_sglang(manager: Any, prompt_ids: Any, num_answers: int, num_tokens: int, seed: int) -> None:
-    """Answers of a user of SGLang: requests to its manager, each awaited."""
-    from sglang.srt.managers.io_struct import GenerateReqInput
-
-    async def answer(index: int) -> None:
-        parameters = {
-            "max_new_tokens": num_tokens,
-            "temperature": 1.0,
-            "ignore_eos": True,
-            "sampling_seed": 1000 * seed + index,
-        }
-        request = GenerateReqInput(
-            input_ids=prompt_ids.tolist(),
-            sampling_params=parameters,
-            return_logprob=True,
-            rid=f"bare-{seed}-{index}",
-        )
-        answers = [part async for part in manager.generate_request(request)]
-        assert len(answers[-1]["output_ids"]) == num_tokens
 
     await asyncio.gather(*(answer(index) for index in range(num_answers)))
 

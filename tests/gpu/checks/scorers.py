@@ -22,8 +22,8 @@ def _scores(model_dir: Path, strategy_name: str, settings: dict[str, Any]) -> di
     from transformers import AutoModelForCausalLM
 
     from roll.configs.sections.cluster import WorkerConfig
+    from roll.configs.strategies.table import load_spec
     from roll.distributed.strategy.base import ALL_STATES
-    from roll.distributed.strategy.table import strategy_class_path
     from roll.utils.imports import resolve
     from tests.parity.strategies.reference import TEMPERATURE, join, naive_log_probs, rows
     from tests.parity.strategies.runs import context
@@ -35,7 +35,7 @@ def _scores(model_dir: Path, strategy_name: str, settings: dict[str, Any]) -> di
         }
     )
     where = context("reference")
-    strategy: Any = resolve(strategy_class_path(strategy_name, "score"))
+    strategy: Any = resolve(load_spec(strategy_name).classes["score"])
     scorer = strategy(role, where)
     scorer.setup()
 

@@ -10,67 +10,22 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
-from torch.distributed.tensor import DTensor
 
 from roll.utils.files import read_object
 from roll.utils.network import LOOPBACK, free_port
 from tests.gpu.check import Figures, largest, smallest
 from tests.gpu.checks.trainers import helpers_of, run_of
 from tests.gpu.checks.trees import Shape
-from tests.gpu.place import SHAPE_OF_HALF_A_BILLION, Place, seconds_of
+from tests.gpu.place import Place, seconds_of
 
 Rows = Sequence[tuple[np.ndarray, int]]  # tokens, and how many of them at the end were sampled
 Trainers = Mapping[str, Any]  # strategies by their use_prefix_sharing
 
-_SHAPES = {
-    "cuda": {
-        "512_64": Shape(512, 64, count=16),
-        "256_256": Shape(256, 256, count=7),
-        "episodes": Shape(192, 128, count=5, turns=True, thought=64),
-    },
-    "cpu": {
-        "512_64": Shape(128, 16, count=2),
-        "256_256": Shape(64, 64),
-        "episodes": Shape(48, 32, turns=True, thought=16),
-    },
-}
-_MOST_TOKENS = {"cuda": 16_384, "cpu": 512}  # of a micro batch
-_MODEL = SHAPE_OF_HALF_A_BILLION | {"num_hidden_layers": 12, "vocab_size": 32_768}
 _NUM_TIMED = 4
-
-
-def prefix_sharing(place: Place) -> Figures:
-    """Updates of fsdp2_train on one device, 12 layers of a 0.5B in bf16 with gradient checkpointing: rows that begin
-    alike with `use_prefix_sharing: on`, and as packs, in this process and in turns. Both have micro batches of as many
-    tokens at most, which are fewer of trees."""
-    figures: dict[str, float] = {"gradient_difference": 0.0, "tokens_to_distinct": 0.0}
-    model_dir = place.large_model(_MODEL)
-    words = int(read_object(model_dir / "config.json")["vocab_size"])
-    with _trainers(place, model_dir, ("off", "on")) as trainers:
-        for name, shape in _SHAPES[place.device].items():
-            rows = list(shape.rows(words))
-            batches = {way: _batches(rows, _MOST_TOKENS[place.device], each) for way, each in trainers.items()}
-            trainers["on"].take_shared_work()  # of the updates before
-            gradients = {way: _gradients(strategy, batches[way]) for way, strategy in trainers.items()}
-            tokens = trainers["on"].take_shared_work()
-            seconds = _seconds_in_turns(trainers, batches)
-            apart = _distance(gradients["on"], gradients["off"])
-            distinct = sum(map(_num_distinct, batches["on"]))
-            figures["tokens_to_distinct"] = largest((figures["tokens_to_distinct"], tokens.tokens / distinct))
-            figures["gradient_difference"] = largest((figures["gradient_difference"], apart))
-            figures |= {
-                f"tokens_{name}": tokens.row_tokens / tokens.tokens,
-                f"time_packed_to_tree_{name}": seconds["off"] / seconds["on"],
-                f"packed_s_{name}": seconds["off"],
-                f"tree_s_{name}": seconds["on"],
-            }
-            print(f"{name}: {tokens}, {_counts(batches)}, gradients apart {apart}", flush=True)
-    return figures
-
 
 _GRID: dict[str, dict[str, Shape]] = {
     "cuda": {
@@ -214,22 +169,3 @@ def _batch(rows: Rows) -> Any:
         advantages=advantages * mask,
         returns=torch.zeros(size),
     )
-
-
-def _gradients(strategy: Any, batches: list[Any]) -> list[torch.Tensor]:
-    """Of forward and backward passes over all of them, fp32 on the CPU."""
-    from tests.parity.strategies.reference import BentLoss, scale_of
-
-    module, loss = strategy.model.module, BentLoss()
-    for batch in batches:
-        here = batch.to(strategy.context.device)
-        loss(strategy._outputs(module, here, loss, 1.0), here, scale_of(batches))[0].backward()
-    grads = [cast(DTensor, each.grad).to_local().float().cpu() for each in module.parameters() if each.grad is not None]
-    module.zero_grad()
-    return grads
-
-
-def _distance(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> float:
-    """Norm of the difference by the norm."""
-    off = sum(float((a - b).double().square().sum()) for a, b in zip(found, wanted, strict=True))
-    return (off / sum(float(b.double().square().sum()) for b in wanted)) ** 0.5

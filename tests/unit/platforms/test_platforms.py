@@ -17,7 +17,7 @@ from roll.distributed.weights.transport import WeightReceiver
 from roll.models import execution, head_scores
 from roll.models.sequences import packed_attention
 from roll.platforms import table
-from roll.platforms.table import ACCELERATORS, CPU, CUDA, NPU, PLATFORMS, ROCM, platform_here, platform_of
+from roll.platforms.table import ACCELERATORS, CPU, CUDA, NPU, ROCM, platform_here, platform_of
 from tests.unit.platforms.stand_in import FakeModule, StandInPlatform, stand_in
 
 DEVICE_OF_NPU: Any = SimpleNamespace(type="npu")  # torch knows the name only where torch_npu has told it
@@ -52,23 +52,6 @@ def test_a_device_names_its_platform(monkeypatch: pytest.MonkeyPatch) -> None:
     built_for_hip(monkeypatch)
     assert platform_of(torch.device("cuda", 1)) is ROCM
     assert platform_of(torch.device("cpu")) is CPU
-
-
-def test_names_that_other_parts_rely_on() -> None:
-    """Those of torch, Ray 2.60, CANN 8.5 and the variables of torch_npu."""
-    rows = {p.name: (p.device_type, p.communication_backend, p.visible_variable, p.ray_resource) for p in ACCELERATORS}
-    assert rows == {
-        "cuda": ("cuda", "nccl", "CUDA_VISIBLE_DEVICES", "GPU"),
-        "rocm": ("cuda", "nccl", "HIP_VISIBLE_DEVICES", "GPU"),
-        "npu": ("npu", "hccl", "ASCEND_RT_VISIBLE_DEVICES", "NPU"),
-    }
-    assert (CPU.device_type, CPU.communication_backend, list(PLATFORMS)) == (
-        "cpu",
-        "gloo",
-        ["cuda", "rocm", "npu", "cpu"],
-    )
-    assert [platform.name for platform in ACCELERATORS if platform.has_ipc] == ["cuda", "rocm"]
-    assert [platform.device_name() for platform in PLATFORMS.values()] == ["cuda:0", "cuda:0", "npu:0", "cpu"]
 
 
 def test_a_process_sees_the_devices_of_its_worker_and_on_the_cpu_none() -> None:

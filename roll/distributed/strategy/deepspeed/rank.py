@@ -68,7 +68,6 @@ def training_config(role: WorkerConfig, plan: TrainPlan) -> EngineConfig:
       Stages 0 and 1 add in bf16, as DeepSpeed does (stage 1 could, with an optimizer that cannot move its states off
       the device).
     """
-    _refuse_fp16(role)
     facts = DeepSpeedFacts(
         dtype=role.model_args.dtype,
         micro_batch_size=plan.micro_batch_size,
@@ -91,7 +90,6 @@ def training_config(role: WorkerConfig, plan: TrainPlan) -> EngineConfig:
 def scoring_config(role: WorkerConfig) -> EngineConfig:
     """The engine of a role that only scores: ZeRO-3 if asked for, otherwise whole weights on every rank (stages 1 and 2
     shard what only training has)."""
-    _refuse_fp16(role)
     json = complete_deepspeed_config(role.strategy_config, DeepSpeedFacts(dtype=role.model_args.dtype))
     stage = PARTITIONED_WEIGHTS if zero_stage(json) == PARTITIONED_WEIGHTS else 0
     zero = {key: value for key, value in json["zero_optimization"].items() if key != "offload_optimizer"}
@@ -102,14 +100,6 @@ def scoring_config(role: WorkerConfig) -> EngineConfig:
     for key in ("train_batch_size", "gradient_accumulation_steps"):
         json.pop(key, None)
     return EngineConfig(json, stage)
-
-
-def _refuse_fp16(role: WorkerConfig) -> None:
-    if role.model_args.dtype == "fp16":
-        raise StrategyError(
-            "model_args.dtype: fp16 is not supported by the deepspeed strategies (its range is too small for gradients "
-            "without loss scaling). Use bf16, or fp32."
-        )
 
 
 class DeepSpeedRank:

@@ -8,7 +8,7 @@ from torch import nn
 from roll.configs.sections.cluster import WorkerConfig
 from roll.distributed.strategy.base import RankContext, State
 from roll.distributed.strategy.data_parallel import RankGroups
-from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank, scoring_config
+from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank, ScorerOffload, scoring_config
 from roll.distributed.strategy.model_score import ModelScoreStrategy
 from roll.types.batch import MicroBatch
 
@@ -24,8 +24,6 @@ class DeepSpeedScoreStrategy(ModelScoreStrategy):
     def setup(self) -> None:
         self.rank.start()
         self._groups = RankGroups.made(self.role, self.context)
-        from roll.distributed.strategy.deepspeed.rank import ScorerOffload
-
         self._model = self.rank.load_model()
         self._model.module.requires_grad_(False)
         engine = self.rank.initialize(self._model.module)

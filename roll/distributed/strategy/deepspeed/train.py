@@ -27,7 +27,13 @@ from roll.distributed.strategy.data_parallel import (
     random_state_file,
     set_random_state,
 )
-from roll.distributed.strategy.deepspeed.rank import DeepSpeedRank, full_dimensions, full_shape, training_config
+from roll.distributed.strategy.deepspeed.rank import (
+    DeepSpeedRank,
+    Offload,
+    full_dimensions,
+    full_shape,
+    training_config,
+)
 from roll.distributed.strategy.model_score import ModelTrainStrategy
 from roll.distributed.strategy.optimizer import go_on_after, not_finite, optimizer_of, schedule
 from roll.distributed.strategy.saved_facts import SavedFacts
@@ -60,9 +66,6 @@ class DeepSpeedTrainStrategy(ModelTrainStrategy):
     def setup(self) -> None:
         self.rank.start()
         self._groups = RankGroups.made(self.role, self.context)
-
-        from roll.distributed.strategy.deepspeed.rank import Offload
-
         self._model = self.rank.load_model(with_adapters=True)
         self._check_balance()
         args = self.role.training_args
@@ -145,12 +148,6 @@ class DeepSpeedTrainStrategy(ModelTrainStrategy):
     @property
     def _has_adapters(self) -> bool:
         return self.model.adapters is not None
-
-    @property
-    def _facts(self) -> dict[str, object]:
-        from roll.configs.strategies.table import required_facts  # asked when it saves or loads; may be a user's
-
-        return required_facts(self.role, self.dp_size)
 
     def _trained_on_host(self) -> dict[str, torch.Tensor]:
         trained = {}

@@ -1,7 +1,7 @@
 """One rank of a role that runs on FSDP2: process group, mesh, its shards. Training and scoring share it."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from importlib import import_module
@@ -30,38 +30,6 @@ from roll.utils.network import LOOPBACK
 # at a time.
 
 SOURCE = 0  # the rank that reads
-
-
-def load_shards(
-    args: ModelArgs,
-    head: Head,
-    rank: int,
-    kept_in: torch.dtype,
-    cut: Callable[[LoadedModel], None],
-    place: torch.device,
-    device: torch.device,
-    with_adapters: bool = False,
-) -> LoadedModel:
-    """The model with this rank's shards in it, in dtype `kept_in`. `cut` shards the empty form of the model; `place` is
-    where the shards lie, `device` the one that computes. `with_adapters`: with the adapters that `args` ask for; the
-    weights beside them, which no optimizer touches, are kept in model_args.dtype. Collective.
-
-    Every buffer comes from the rank that reads: those that no checkpoint holds (the frequencies of rotary embeddings)
-    are numbers that the memory happened to contain otherwise.
-    """
-    model = load_model(args, head, empty=True, with_adapters=with_adapters)
-    for parameter in model.module.parameters():
-        is_base = model.adapters is not None and not parameter.requires_grad
-        parameter.data = parameter.data.to(DTYPES[args.dtype] if is_base else kept_in)
-    source = _source(args, head, model) if rank == SOURCE else None
-    ties = list(_ties(model.module))
-    cut(model)
-    make_room(model.module, place, device)
-    for (module, name), others in ties:
-        for other, other_name in others:
-            setattr(other, other_name, getattr(module, name))
-    _fill(model.module, None if source is None else source.module)
-    return model
 
 
 def make_room(module: nn.Module, place: torch.device, device: torch.device) -> None:
@@ -151,20 +119,25 @@ class Fsdp2Rank:
 
     def load_model(self, kept_in: torch.dtype, with_adapters: bool = False) -> LoadedModel:
         """Return the role's model with this rank's shards in dtype `kept_in`, and its adapters if `with_adapters`. It
-        computes in model_args.dtype, in which weights beside adapters are kept."""
-        args = self.role.model_args
-        place = torch.device("cpu") if self.settings.offload_policy else self.context.device
-        self._model = load_shards(
-            args,
-            self.context.head,
-            self.context.rank,
-            kept_in,
-            self._cut,
-            place,
-            self.context.device,
-            with_adapters,
-        )
-        return self._model
+        computes in model_args.dtype, in which weights beside adapters are kept. Collective.
+
+        Every buffer comes from the rank that reads: those that no checkpoint holds (the frequencies of rotary
+        embeddings) are numbers that the memory happened to contain otherwise."""
+        args, head, device = self.role.model_args, self.context.head, self.context.device
+        model = load_model(args, head, empty=True, with_adapters=with_adapters)
+        for parameter in model.module.parameters():
+            is_base = model.adapters is not None and not parameter.requires_grad
+            parameter.data = parameter.data.to(DTYPES[args.dtype] if is_base else kept_in)
+        source = _source(args, head, model) if self.context.rank == SOURCE else None
+        ties = list(_ties(model.module))
+        self._cut(model)
+        make_room(model.module, torch.device("cpu") if self.settings.offload_policy else device, device)
+        for (module, name), others in ties:
+            for other, other_name in others:
+                setattr(other, other_name, getattr(module, name))
+        _fill(model.module, None if source is None else source.module)
+        self._model = model
+        return model
 
     def _cut(self, model: LoadedModel) -> None:
         if not self.context.shows_pictures:

@@ -269,12 +269,6 @@ class Fsdp2TrainStrategy(ModelTrainStrategy):
             load(directory, self.rank, self.updater)
             self.rank.forget_frozen()
 
-    @property
-    def _facts(self) -> dict[str, object]:
-        from roll.configs.strategies.table import required_facts  # asked when it saves or loads; may be a user's
-
-        return required_facts(self.role, self.dp_size)
-
     def _trained_on_host(self) -> dict[str, torch.Tensor]:
         names, trained = self.model.hf_names, self.updater.trained.items()
         with self.rank.unsharded_weights():

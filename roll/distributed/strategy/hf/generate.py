@@ -14,7 +14,7 @@ from roll.configs.tables.sight import LANGUAGE, VISUAL
 from roll.configs.tables.vision import VISION
 from roll.distributed.strategy.base import RankContext, State
 from roll.distributed.strategy.generate_base import GenerateStrategy
-from roll.distributed.strategy.hf.args import argument_problems, parse_settings
+from roll.distributed.strategy.hf.args import HfSettings
 from roll.distributed.strategy.hf.exact_decoder import ExactDecoder
 from roll.distributed.strategy.hf.sampler import BatchSampler
 from roll.distributed.strategy.hf.sampler_thread import SamplerThread
@@ -22,7 +22,7 @@ from roll.distributed.strategy.host_copies import HostCopies, tensors_of
 from roll.distributed.strategy.stop_strings import StopStrings
 from roll.distributed.weights.bucket import BucketSource, GroupSpec
 from roll.distributed.weights.transport import WeightReceiver
-from roll.errors import ConfigError, StrategyError
+from roll.errors import StrategyError
 from roll.models.exports import sent_name
 from roll.models.loading import DTYPES, LoadedModel, load_policy
 from roll.models.tokenizer import tokenizer_of
@@ -158,10 +158,7 @@ class HfGenerateStrategy(GenerateStrategy):
     def __init__(self, role: WorkerConfig, context: RankContext):
         self._role = role
         self._context = context
-        problems = list(argument_problems(context.role, role))
-        if problems:
-            raise ConfigError(*(problem.text for problem in problems))
-        self._settings = parse_settings(role)
+        self._settings = HfSettings.model_validate(role.strategy_config)
         self._sampler: BatchSampler | None = None
         self._thread: SamplerThread | None = None
         self._copies = HostCopies()  # parameters stay who they are: weight updates write into them

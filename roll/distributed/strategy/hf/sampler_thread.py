@@ -50,7 +50,7 @@ class SamplerThread:
         self._thread.start()
 
     async def generate(self, request: GenerationRequest, answered: Answered | None = None) -> list[Generation]:
-        self._raise_failure()
+        self.check()
         self._sampler.check(request)
         if request.request_id in self._open:
             raise StrategyError(
@@ -84,7 +84,7 @@ class SamplerThread:
 
     async def call(self, function: Callable[[], T]) -> T:
         """function() in the thread, between two tokens."""
-        self._raise_failure()
+        self.check()
         result: asyncio.Future[T] = self._loop.create_future()
         self._calls.add(result)
         result.add_done_callback(self._calls.discard)
@@ -108,7 +108,8 @@ class SamplerThread:
 
     def check(self) -> None:
         """Raises what ended the thread, if something did."""
-        self._raise_failure()
+        if self._failure is not None:
+            raise self._failure
 
     def stop(self) -> None:
         """Ends the thread after the current token; requests and calls in flight raise StrategyError. Called from any
@@ -126,7 +127,7 @@ class SamplerThread:
             self._post(lambda: [self._sampler.submit(request) for request in arrived])
 
     def _post(self, command: Callable[[], object]) -> None:
-        self._raise_failure()
+        self.check()
         with self._wake:
             self._commands.append(command)
             self._wake.notify()
@@ -171,10 +172,6 @@ class SamplerThread:
         self._failure = self._failure or failure
         for future in [*(flight.whole for flight in self._open.values()), *self._calls]:
             _set_exception(future, self._failure)
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
 
 
 def _set_result(future: asyncio.Future[T], value: T) -> None:

@@ -192,7 +192,8 @@ class SampleTable:
             added = max(missing, num_slots)
             self.requests.extend([None] * added)
             self._free.extend(range(num_slots, num_slots + added))
-            for name, array in self._arrays():
+            arrays = [(name, value) for name, value in vars(self).items() if isinstance(value, np.ndarray)]
+            for name, array in arrays:
                 setattr(self, name, np.concatenate([array, np.zeros((added, *array.shape[1:]), array.dtype)]))
         if width > self._width:
             for name in ("tokens", "log_probs", "versions", "uniforms"):
@@ -200,6 +201,3 @@ class SampleTable:
                 padding = np.zeros((len(array), width - self._width), array.dtype)
                 setattr(self, name, np.concatenate([array, padding], axis=1))
             self._width = width
-
-    def _arrays(self) -> list[tuple[str, np.ndarray]]:
-        return [(name, value) for name, value in vars(self).items() if isinstance(value, np.ndarray)]

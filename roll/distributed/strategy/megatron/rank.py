@@ -15,7 +15,6 @@ from torch import nn
 from transformers import PretrainedConfig
 
 from roll.configs.sections.cluster import WorkerConfig
-from roll.configs.strategies.megatron_checks import cpu_problems, megatron_problems, missing_packages, ranks_problems
 from roll.configs.strategies.megatron_config import MegatronSettings, split_settings
 from roll.distributed.strategy.base import RankContext
 from roll.distributed.strategy.megatron.last_stage import answer
@@ -23,7 +22,8 @@ from roll.errors import StrategyError
 from roll.features.lora.megatron import Base, MegatronAdapters
 from roll.models.loading import DTYPES, model_config
 from roll.models.megatron.config import Numbers, check_sizes, shapes_of, transformer_config
-from roll.models.megatron.family import EMBEDDING, HEAD, Shapes, WeightMap, family_of
+from roll.models.megatron.families import family_of
+from roll.models.megatron.family import EMBEDDING, HEAD, Shapes, WeightMap
 from roll.models.megatron.hf_files import HfReader
 from roll.models.megatron.model import Blueprint, TokenModel, build_chunks, embeddings_of_pipeline
 from roll.models.megatron.mtp_head import HeadPlan
@@ -41,18 +41,9 @@ class MegatronRank:
     def __init__(self, role: WorkerConfig, context: RankContext):
         self.role, self.context = role, context
         self.platform = platform_of(context.device)
-        problems = list(megatron_problems(f"{context.role}.strategy_args.strategy_config", role.strategy_config))
-        if problems:
-            raise StrategyError(" ".join(problem.text for problem in problems))
-        if role.model_args.dtype == "fp16":
-            raise StrategyError(
-                "model_args.dtype: fp16 is not supported by the megatron strategies (its range is too small for "
-                "log-probs without loss scaling). Use bf16, or fp32."
-            )
         self.settings: MegatronSettings
         self.passed_on: dict[str, Any]
         self.settings, self.passed_on = split_settings(role.strategy_config)
-        self._check_world()
         self._started = False
 
     @property
@@ -147,20 +138,6 @@ class MegatronRank:
     def _virtual_stages(self) -> int | None:
         stages = self.settings.virtual_pipeline_model_parallel_size
         return stages if stages is not None and stages > 1 else None
-
-    def _check_world(self) -> None:
-        s, ranks = self.settings, self.context.world_size
-        if ranks % self.model_parallel_size:
-            raise StrategyError(
-                f"{self.context.role}: {ranks} ranks do not divide by tensor x pipeline x context parallel = "
-                f"{self.model_parallel_size}"
-            )
-        at = f"{self.context.role}.strategy_args.strategy_config"
-        problems = [*ranks_problems(at, s, ranks), *missing_packages(at, s)]
-        if self.device.type == "cpu":
-            problems += cpu_problems(at, s)
-        if problems:
-            raise StrategyError(" ".join(problem.text for problem in problems))
 
 
 # What training and scoring share: the rank's part of the role's model, and passes through it.

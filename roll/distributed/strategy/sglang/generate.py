@@ -27,7 +27,6 @@ from roll.distributed.strategy.sglang.args import (
     REPACKS,
     SPARE_POSITIONS,
     STILL_RETIRING,
-    argument_problems,
     engine_arguments,
     worker_environment,
 )
@@ -140,7 +139,7 @@ class SglangStrategy(EngineStrategy):
     """
 
     def __init__(self, role: WorkerConfig, context: RankContext):
-        super().__init__(role, context, argument_problems(context.role, role))
+        super().__init__(role, context)
         self._engine: EngineProcesses | None = None
         self._max_tokens = 0
         self._takes_parts = True

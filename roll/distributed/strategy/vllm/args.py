@@ -20,10 +20,6 @@ from roll.utils.text import show
 WORKER_EXTENSION = "roll.distributed.strategy.vllm.worker_extension.RollWorkerExtension"
 OWNER_VARIABLE = "ROLL_ENGINE_OWNER_PID"
 ADAPTER_NAME, ADAPTER_ID = "policy", 1
-BATCH_INVARIANT = "batch_invariant"  # a key of ours: vLLM reads a variable
-_INVARIANT_VARIABLE = "VLLM_BATCH_INVARIANT"
-# Where a prompt is cut, by what is cached and what else is prefilled, changes the shapes of its passes (vLLM #46592).
-_INVARIANT_DEFAULTS = {"enable_prefix_caching": False, "enable_chunked_prefill": False}
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 _CPU_KV_CACHE_BYTES = 256 << 20
@@ -42,16 +38,15 @@ _SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
 _logger = logging.getLogger(__name__)
 
 
-def worker_environment(on_cpu: bool, directory: Path | None = None, batch_invariant: bool = False) -> dict[str, str]:
+def worker_environment(on_cpu: bool, directory: Path | None = None) -> dict[str, str]:
     """Variables that the engine's process needs before torch and vllm are imported. `directory`: of the run alone, for
-    the engine's sockets. `batch_invariant`: kernels whose numbers do not depend on the other rows."""
+    the engine's sockets."""
     variables = {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_HOST_IP": LOOPBACK,  # an engine stays on one node
         "TOKENIZERS_PARALLELISM": "false",
-        _INVARIANT_VARIABLE: str(int(batch_invariant)),
         "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": "NONE",
         "VLLM_ROCM_USE_AITER_FP8BMM": "0",
         "VLLM_ROCM_USE_AITER_FP4BMM": "0",
@@ -72,15 +67,11 @@ def worker_environment(on_cpu: bool, directory: Path | None = None, batch_invari
 
 def environment(role: WorkerConfig, on_cpu: bool, directory: Path) -> dict[str, str]:
     """Return the environment of a worker, for its spec."""
-    return worker_environment(on_cpu, directory, is_batch_invariant(role))
+    return worker_environment(on_cpu, directory)
 
 
 PICTURES = "roll.distributed.strategy.vllm.pictures"
 """Module of engine arguments and prompts for models that see, which vLLM imports only for those."""
-
-
-def is_batch_invariant(role: WorkerConfig) -> bool:
-    return role.strategy_config.get(BATCH_INVARIANT) is True
 
 
 def engine_arguments(
@@ -96,9 +87,6 @@ def engine_arguments(
     """Keyword arguments of AsyncEngineArgs: ours, and over them the user's `strategy_config`. `most_answers`: in flight
     at once. `vision`: how the model sees, if it does."""
     settings = with_new_names({key: value for key, value in role.strategy_config.items() if value is not None})
-    settings.pop(BATCH_INVARIANT, None)
-    if is_batch_invariant(role):
-        settings = _INVARIANT_DEFAULTS | settings
     pipeline = int(settings.get("pipeline_parallel_size", 1))
     arguments: dict[str, Any] = {
         "dtype": _DTYPES[role.model_args.dtype],
@@ -171,10 +159,6 @@ def cpu_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pro
     """Finds what ends an engine on a machine without GPUs, or makes another model of it: kernels that vLLM has on GPUs
     alone."""
     kind, worker = type_of(text_part(model)), choice.worker
-    if is_batch_invariant(worker):
-        key = f"{choice.at}.{BATCH_INVARIANT}"
-        text = f"{key}: true, but vllm has batch-invariant kernels for GPUs alone. Remove it, or use hf_infer"
-        yield Problem(f"{text} with exact_log_probs.", (key,), "place")
     model_key, kwargs_key = f"{choice.role.name}.model_args.model_name_or_path", f"{choice.at}.enable_prefix_caching"
     if why := VLLM_NOT_ON_CPU.get(kind):
         text = f"{choice.name_key}: vllm cannot sample from {kind} models on a CPU: {why}."
@@ -222,24 +206,11 @@ def model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Problem
         )
 
 
-def warnings(choice: Choice) -> Iterator[str]:
-    """Yield the warnings of a role with this strategy, for its spec."""
-    if is_batch_invariant(choice.worker):
-        yield (
-            f"{choice.at}.{BATCH_INVARIANT}: true: sampled log-probs are to be the same whatever else the engine "
-            "samples, but not the trainer's, whose kernels are others. It needs NVIDIA's GPUs of compute capability "
-            "8.0, or AMD's Instinct of gfx90a, gfx942 or gfx950, and has never run here: compare "
-            "train_infer/log_prob_diff_mean with and without it"
-        )
-
-
 def _npu_problems(choice: Choice) -> Iterator[Problem]:
     """Finds keys that mean something else on Ascend, or nothing."""
     reasons = {
         "quantization": "vLLM-Ascend reads weights that were quantised for it, but roll sends unquantised ones",
         "attention_backend": "vLLM-Ascend has its own attention and passes over this key",
-        BATCH_INVARIANT: "vLLM-Ascend goes on without this mode where its operators for it are not installed, and with "
-        "a part of it where Triton alone is, and only its log says so",
     }
     for name, why in reasons.items():
         value = choice.worker.strategy_config.get(name)
@@ -250,11 +221,10 @@ def _npu_problems(choice: Choice) -> Iterator[Problem]:
 
 def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
     """Keys of `strategy_config` that AsyncEngineArgs does not take, or that are not the user's to set."""
-    at, own = f"{role_name}.strategy_args.strategy_config", (OLD_CACHE, BATCH_INVARIANT)
-    yield from _invariance_problems(at, role)
+    at = f"{role_name}.strategy_args.strategy_config"
     from roll.configs.strategies import tested  # a table that no engine reads
 
-    yield from tested.argument_problems("vllm", role_name, role, own)
+    yield from tested.argument_problems("vllm", role_name, role, (OLD_CACHE,))
     if not role.strategy_config.keys().isdisjoint((KWARGS, OLD_CACHE)):
         yield from import_module(PICTURES).picture_problems(at, role.strategy_config)
     sizes = [role.strategy_config.get(key) or 1 for key in _SIZES]
@@ -266,9 +236,3 @@ def argument_problems(role_name: str, role: WorkerConfig) -> Iterator[Problem]:
                 f"{at} is {product}. Set num_gpus_per_worker: {product}, or leave the sizes out.",
                 (f"{role_name}.num_gpus_per_worker", *(f"{at}.{key}" for key in _SIZES)),
             )
-
-
-def _invariance_problems(at: str, role: WorkerConfig) -> Iterator[Problem]:
-    value, key = role.strategy_config.get(BATCH_INVARIANT), f"{at}.{BATCH_INVARIANT}"
-    if value is not None and not isinstance(value, bool):
-        yield Problem(f"{key}: {show(value)} must be true or false.", (key,))

@@ -27,9 +27,7 @@ from roll.distributed.strategy.vllm.args import (
     ADAPTER_NAME,
     OWNER_VARIABLE,
     PICTURES,
-    argument_problems,
     engine_arguments,
-    is_batch_invariant,
     worker_environment,
 )
 from roll.distributed.weights.bucket import BucketSource, GroupSpec, encode_source
@@ -110,18 +108,17 @@ class VllmStrategy(EngineStrategy):
     that is not the full one (`roll.configs.plan.engine_limits.narrowing_settings`). Requests in flight across a weight
     update are prefilled again with the new weights when they go on, unless the engine `keeps_kv`; every token says
     which version sampled it. Samples are seeded one by one, so they repeat with the seed; on a GPU only as far as
-    kernels of varying batch size round alike (`batch_invariant`).
+    kernels of varying batch size round alike.
     """
 
     def __init__(self, role: WorkerConfig, context: RankContext):
-        super().__init__(role, context, argument_problems(context.role, role))
+        super().__init__(role, context)
         self._engine: AsyncLLM | None = None
         self._vision: VisionModel | None = None  # set by `start`
 
     def setup(self) -> None:
         """Sets what the launcher has not set of `worker_environment`: vLLM's own processes inherit it."""
-        variables = worker_environment(self._on_cpu, batch_invariant=is_batch_invariant(self._role))
-        for name, value in variables.items():
+        for name, value in worker_environment(self._on_cpu).items():
             os.environ.setdefault(name, value)
         # Its ranks meet on the first free port from here on; one of its own choice might go to a connection first.
         os.environ.setdefault("VLLM_PORT", str(free_port()))

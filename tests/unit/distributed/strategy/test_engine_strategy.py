@@ -23,7 +23,7 @@ class Silent(EngineStrategy):
     """Has begun the samples of these names, and ends none."""
 
     def __init__(self) -> None:
-        super().__init__(WorkerConfig(), RankContext("actor_infer", 0, 1, 0, 0, torch.device("cpu")), ())
+        super().__init__(WorkerConfig(), RankContext("actor_infer", 0, 1, 0, 0, torch.device("cpu")))
         self.begun: list[str] = []
 
     def _failures(self) -> AbstractAsyncContextManager[None]:

@@ -3,7 +3,9 @@
 from typing import Any
 
 from roll.configs.sections.cluster import WorkerConfig
-from roll.distributed.strategy.hf.args import HfSettings, argument_problems, parse_settings
+from roll.configs.strategies.choice import Choice
+from roll.configs.tables.roles import ROLES
+from roll.distributed.strategy.hf.args import HfSettings, problems
 
 
 def make_role(**strategy_config: Any) -> WorkerConfig:
@@ -12,15 +14,17 @@ def make_role(**strategy_config: Any) -> WorkerConfig:
     )
 
 
+def said(role: WorkerConfig) -> list[str]:
+    return [problem.text for problem in problems(Choice(ROLES["actor_infer"], role))]
+
+
 def test_keys_and_values_are_checked_and_null_is_the_default() -> None:
     role = make_role(max_model_len=None, max_num_seqs=32)
-    assert list(argument_problems("actor_infer", role)) == []
-    assert parse_settings(role) == HfSettings(max_model_len=None, max_num_seqs=32)
-    role = make_role(max_model_length=8, max_num_seqs=0, gpu_memory_utilization=0.5)
-    texts = [problem.text for problem in argument_problems("actor_infer", role)]
-    assert len(texts) == 3
-    assert "strategy_config.max_model_length: hf_infer has no such setting. Did you mean max_model_len?" in texts[0]
-    assert "max_num_seqs: 0 must be a whole number from 1 to 1000000000" in texts[1]
-    assert "It has max_model_len and max_num_seqs." in texts[2]
-    (problem,) = argument_problems("actor_infer", make_role(max_num_seqs=10**40))
-    assert "max_num_seqs: 1000" in problem.text and "must be a whole number from 1 to 1000000000." in problem.text
+    assert HfSettings.model_validate({"max_num_seqs": None}).max_num_seqs == 256
+    assert said(role) == []
+    assert HfSettings.model_validate(role.strategy_config) == HfSettings(max_num_seqs=32)
+    small, unknown, other = said(make_role(max_model_length=8, max_num_seqs=0, gpu_memory_utilization=0.5))
+    assert "strategy_config.max_num_seqs: 0 must be at least 1" in small
+    assert "max_model_length: unknown key (value 8). Did you mean max_model_len?" in unknown
+    assert "Known keys here: max_model_len, max_num_seqs" in other
+    assert "must be at most 1000000000" in said(make_role(max_num_seqs=10**40))[0]

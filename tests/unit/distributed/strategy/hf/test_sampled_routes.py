@@ -82,13 +82,3 @@ def test_after_an_update_they_are_those_of_the_new_weights(model_dir: Path) -> N
     while sampler.has_work:
         answers += sampler.step()
     assert_told(answers, forced)
-
-
-def test_nobody_asks_for_them_otherwise(model_dir: Path) -> None:
-    model, _ = sampler_of(model_dir)
-    sampler = BatchSampler(model, [], None, max_model_len=128, max_num_seqs=6)
-    sampler.submit(requests()[0])
-    answers = []
-    while sampler.has_work:
-        answers += sampler.step()
-    assert answers and all(answer.generation.routes is None for answer in answers)

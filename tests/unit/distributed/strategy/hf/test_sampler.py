@@ -77,30 +77,6 @@ def same(one: Generation, other: Generation) -> bool:
     return one.token_ids.tolist() == other.token_ids.tolist() and one.finish_reason == other.finish_reason
 
 
-def test_log_probs_equal_a_plain_forward_for_mixed_lengths_and_temperatures(
-    model: "PreTrainedModel", make_sampler: Callable[..., BatchSampler]
-) -> None:
-    requests = [
-        request(str(length), length, 3, temperature=temperature, max_new_tokens=length + 2)
-        for length, temperature in zip(LENGTHS, (1.0, 0.7, 1.5, 1.0, 0.0, 1.2), strict=True)
-    ]
-    answers = run(make_sampler(), requests)
-    for item in requests:
-        for generation in answers[item.request_id]:
-            assert len(generation.token_ids) == item.sampling.max_new_tokens
-            expected = forward_log_probs(model, item.prompt_ids, generation, item.sampling.temperature or 1.0)
-            assert np.abs(generation.log_probs - expected).max() < 1e-5
-
-
-def test_log_probs_stay_those_of_the_full_distribution_when_it_is_truncated(
-    model: "PreTrainedModel", make_sampler: Callable[..., BatchSampler]
-) -> None:
-    item = request("a", 9, 4, top_k=5, top_p=0.9, repetition_penalty=1.3, temperature=0.8)
-    for generation in run(make_sampler(), [item])["a"]:
-        expected = forward_log_probs(model, item.prompt_ids, generation, 0.8)
-        assert np.abs(generation.log_probs - expected).max() < 1e-5
-
-
 def test_a_sample_does_not_depend_on_what_else_is_in_the_batch(make_sampler: Callable[..., BatchSampler]) -> None:
     """Alone, together with others, admitted while others decode, and without the other samples of the group: the same
     tokens."""
@@ -130,16 +106,6 @@ def test_a_sample_does_not_depend_on_what_else_is_in_the_batch(make_sampler: Cal
             assert max(differences) < 1e-5
 
 
-def test_samples_of_a_group_differ_and_repeat_with_the_seed(make_sampler: Callable[..., BatchSampler]) -> None:
-    first = run(make_sampler(), [request("a", num_samples=4)])["a"]
-    again = run(make_sampler(), [request("b", num_samples=4)])["b"]
-    fewer = run(make_sampler(), [request("c", num_samples=2)])["c"]
-    other_seed = run(make_sampler(), [request("d", num_samples=4, seed=101)])["d"]
-    assert all(same(a, b) for a, b in zip(first, again, strict=True))
-    assert all(same(a, b) for a, b in zip(first, fewer, strict=False))
-    assert len({tuple(g.token_ids.tolist()) for g in [*first, *other_seed]}) == 8
-
-
 def test_a_group_shares_one_prefill(model: "PreTrainedModel", make_sampler: Callable[..., BatchSampler]) -> None:
     shapes: list[tuple[int, ...]] = []
     hook = model.register_forward_pre_hook(
@@ -164,59 +130,15 @@ def test_finished_rows_leave_the_batch(model: "PreTrainedModel", make_sampler: C
     assert rows == [1] + [12] * 3 + [8] * 4 + [4] * 4  # equal prompts are one
 
 
-def test_eos_and_stop_tokens_end_an_answer_and_are_kept(make_sampler: Callable[..., BatchSampler]) -> None:
-    reference = run(make_sampler(), [request("a", max_new_tokens=20)])["a"][0]
-    ids = reference.token_ids.tolist()
-    position = next(t for t in range(4, 20) if ids[t] not in ids[:t])
-    stopped = run(make_sampler(), [request("a", max_new_tokens=20, stop_token_ids=(ids[position],))])["a"][0]
-    assert stopped.token_ids.tolist() == ids[: position + 1]
-    assert stopped.finish_reason == "stop"
-    eos_sampler = make_sampler(eos_token_ids=[ids[position]])
-    assert run(eos_sampler, [request("a", max_new_tokens=20)])["a"][0].finish_reason == "length"  # ignore_eos
-    by_eos = run(eos_sampler, [request("a", max_new_tokens=20, ignore_eos=False)])["a"][0]
-    assert same(by_eos, stopped)
-    at_limit = run(eos_sampler, [request("a", max_new_tokens=position + 1, ignore_eos=False)])["a"][0]
-    assert at_limit.finish_reason == "stop"
-
-
-def test_min_new_tokens_bans_the_end_and_ignores_stop_strings_before(
+def test_stop_strings_before_min_new_tokens_are_ignored(
     tiny_tokenizer: "PreTrainedTokenizerFast", make_sampler: Callable[..., BatchSampler]
 ) -> None:
-    likely = run(make_sampler(), [request("a", temperature=0.0, max_new_tokens=1)])["a"][0].token_ids.tolist()
-    sampler = make_sampler(eos_token_ids=likely)
-    options = {"temperature": 0.0, "ignore_eos": False, "max_new_tokens": 8}
-    at_once = run(sampler, [request("a", **options)])["a"][0]
-    later = run(sampler, [request("b", min_new_tokens=5, **options)])["b"][0]
-    assert at_once.token_ids.tolist() == likely
-    assert len(later.token_ids) >= 5
-    assert likely[0] not in later.token_ids[:5]
-
     reference = run(make_sampler(), [request("a", max_new_tokens=20)])["a"][0].token_ids
     strings = tuple({str(tiny_tokenizer.decode([token])) for token in reference[:3]} - {""})
     early = run(make_sampler(), [request("a", max_new_tokens=20, stop_strings=strings)])["a"][0]
     late = run(make_sampler(), [request("a", max_new_tokens=20, stop_strings=strings, min_new_tokens=6)])["a"][0]
     assert len(early.token_ids) <= 3
     assert len(late.token_ids) > 6
-
-
-def test_an_answer_ends_with_the_token_that_completes_a_stop_string(
-    tiny_tokenizer: "PreTrainedTokenizerFast", make_sampler: Callable[..., BatchSampler]
-) -> None:
-    """The stop string runs over three tokens of what is sampled without it; other rows go on."""
-    reference = run(make_sampler(), [request("a", num_samples=6, max_new_tokens=30)])["a"]
-    number, start = next(
-        (number, t)
-        for number, generation in enumerate(reference)
-        for t in range(4, 20)
-        if str(tiny_tokenizer.decode(generation.token_ids[t : t + 3])).isascii()
-    )
-    string = str(tiny_tokenizer.decode(reference[number].token_ids[start : start + 3]))
-    stopped = run(make_sampler(), [request("a", num_samples=6, max_new_tokens=30, stop_strings=(string, "@@@@"))])["a"]
-    assert stopped[number].token_ids.tolist() == reference[number].token_ids[: start + 3].tolist()
-    assert stopped[number].finish_reason == "stop"
-    for other in set(range(6)) - {number}:
-        if string not in tiny_tokenizer.decode(reference[other].token_ids):
-            assert same(stopped[other], reference[other])
 
 
 def test_sampled_tokens_follow_the_model_distribution(
@@ -256,15 +178,6 @@ def test_abort_returns_what_was_sampled_and_leaves_the_others_alone(
     sampler.step()
     sampler.abort()
     assert len(answers_of(sampler.step())["d"][0].token_ids) == 1
-
-
-def test_tokens_carry_the_version_that_sampled_them(make_sampler: Callable[..., BatchSampler]) -> None:
-    sampler = make_sampler()
-    sampler.submit(request("a", max_new_tokens=6))
-    for _ in range(2):
-        sampler.step()
-    sampler.policy_version = 3
-    assert run(sampler, [])["a"][0].policy_versions.tolist() == [0, 0, 3, 3, 3, 3]
 
 
 def test_the_cache_grows_beyond_what_was_reserved(

@@ -74,29 +74,6 @@ def test_environments_and_shares_of_engines_on_a_cpu() -> None:
     assert "TORCHDYNAMO_DISABLE" not in common
 
 
-def test_batch_invariance_is_a_variable_and_no_argument() -> None:
-    """Its defaults keep a prompt in one piece, whatever is cached; the user has the last word."""
-    role = make_role(batch_invariant=True)
-    arguments = engine_arguments(role, on_cpu=False, seed=0)
-    assert "batch_invariant" not in arguments and arguments["enable_prefix_caching"] is False
-    assert arguments["enable_chunked_prefill"] is False and "max_num_batched_tokens" not in arguments
-    cached = make_role(batch_invariant=True, enable_prefix_caching=True)
-    assert engine_arguments(cached, on_cpu=False, seed=0)["enable_prefix_caching"] is True
-    for given, variable in ((role, "1"), (make_role(batch_invariant=False), "0"), (make_role(), "0")):
-        assert vllm_args.environment(given, False, Path("/r"))["VLLM_BATCH_INVARIANT"] == variable
-    assert "batch_invariant" not in engine_arguments(make_role(batch_invariant=False), on_cpu=False, seed=0)
-
-
-def test_batch_invariance_is_refused_where_it_cannot_be() -> None:
-    assert problems(batch_invariant=True) == problems(batch_invariant=None) == []
-    assert "batch_invariant: 'yes' must be true or false" in problems(batch_invariant="yes")[0]
-    choice = Choice(ROLES["actor_infer"], make_role(batch_invariant=True))
-    (problem,) = vllm_args.cpu_model_problems(choice, {"model_type": "qwen2"})
-    assert "batch_invariant: true, but vllm has batch-invariant kernels for GPUs alone" in problem.text
-    (warning,) = vllm_args.warnings(choice)
-    assert "has never run here" in warning
-
-
 def test_phimoe_by_the_name_that_transformers_writes_is_refused() -> None:
     choice = Choice(ROLES["actor_infer"], make_role())
     model = {"model_type": "phimoe", "architectures": ["PhimoeForCausalLM"]}
