@@ -95,57 +95,6 @@ def with_new_tower(model: "PreTrainedModel", vision: VisionModel, seed: int) -> 
     return changed
 
 
-def test_vllm_takes_the_pixels_of_a_picture_as_they_are(harness: EngineHarness, vision: VisionModel) -> None:
-    """In the trainer's order of patches, exactly. A picture that lies at a limit of the model's files is not made
-    smaller, a thin one neither. vLLM normalises some families' pixels in its worker and others' before."""
-    import torch
-    from PIL import Image
-
-    from roll.models.vision.inputs import patches
-
-    engine: Any = harness.engine
-    renderer = engine._engine.renderer
-    if not vision.has_grid:
-        return assert_squares_are_taken_as_they_are(harness, vision)
-    for number, (rows, columns) in enumerate([(1, 1), (3, 2), (4, 4), (1, 14)]):
-        picture = random_picture(vision, rows, columns, seed=40 + number)
-        prompt = {
-            "prompt_token_ids": [40, vision.image_token],
-            "multi_modal_data": {"image": [Image.fromarray(picture.array)]},
-            "multi_modal_uuids": {"image": [picture.digest]},
-        }
-        (rendered,) = harness.run(renderer.render_cmpl_async([prompt]))
-        item = rendered["mm_kwargs"]["image"][0]
-        expected = patches(picture, vision)
-        made = item["pixel_values"].data
-        if made.dtype == torch.uint8:
-            mean, std = (torch.tensor(values).view(1, 3, 1, 1, 1) for values in (vision.mean, vision.std))
-            shape = (len(expected), 3, vision.temporal_patch_size, vision.patch_size, vision.patch_size)
-            pixels = 255 * (expected.view(shape) * std + mean)
-            assert torch.equal(pixels.round().to(torch.uint8).view(len(expected), -1), made)
-        else:
-            assert (made - expected).abs().max() < 1e-5
-        assert tuple(item["image_grid_thw"].data.tolist()) == vision.grid(picture.height, picture.width)
-
-
-def assert_squares_are_taken_as_they_are(harness: EngineHarness, vision: VisionModel) -> None:
-    """Each square is a picture for vLLM, in a prompt that is the trainer's."""
-    from roll.distributed.strategy.vllm.pictures import picture_prompt
-    from roll.models.vision.inputs import squares
-
-    row = shown_row(vision, [random_picture(vision, *size, seed=40) for size in [(1, 1), (3, 2), (1, 14)]], 9)
-    engine: Any = harness.engine
-    rendered: Any = harness.run(picture_prompt(engine._engine, asking(harness, row), vision, None))
-    expected = [each for shown in row.media for each in squares(shown.picture, vision)]
-    items, places = rendered["mm_kwargs"]["image"], rendered["mm_placeholders"]["image"]
-    assert len(items) == len(places) == len(expected) == 1 + 7 + 13
-    for item, pixels in zip(items, expected, strict=True):
-        assert (item["pixel_values"].data - pixels[None]).abs().max() < 1e-5
-    ids = np.array(rendered["prompt_token_ids"])
-    covered = np.concatenate([np.arange(place.offset, place.offset + place.length) for place in places])
-    assert ids.tolist() == row.ids.tolist() and (np.flatnonzero(ids == vision.image_token) == covered).all()
-
-
 def test_log_probs_of_answers_to_pictures_are_those_of_the_model(harness: EngineHarness, vision: VisionModel) -> None:
     rows = rows_of(vision)
     for row, answers in zip(rows, harness.generate(*(asking(harness, row, 3) for row in rows)), strict=True):

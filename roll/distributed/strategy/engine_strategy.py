@@ -85,7 +85,7 @@ class EngineStrategy(GenerateStrategy):
         while open_samples := {n: t for flight in flights for n, t in flight.samples.items() if not t.done()}:
             await self._abort_samples(open_samples)
             # A sample that the engine did not know yet is aborted in the next round.
-            await self._while_alive(_wait_shortly(open_samples.values()))
+            await self._while_alive(asyncio.wait(list(open_samples.values()), timeout=_ABORT_RETRY_S))
 
     async def begin_weight_update(self, whole: bool = True) -> None:
         await self._hold("weight update")
@@ -217,10 +217,6 @@ def aborted_answer() -> Generation:
 
 async def _all(tasks: Iterable[asyncio.Task[Generation]]) -> list[Generation]:
     return list(await asyncio.gather(*tasks))
-
-
-async def _wait_shortly(tasks: Iterable[asyncio.Task[Generation]]) -> None:
-    await asyncio.wait(list(tasks), timeout=_ABORT_RETRY_S)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

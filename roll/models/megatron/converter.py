@@ -53,16 +53,14 @@ class Converter:
         numbers = Numbers(dtype, torch.device("cpu"))
         config, plan = transformer_config(self.hf, family, settings, {}, numbers), None
         if checkpoint is not None and dist_files.has_prediction_head(checkpoint / CHECKPOINT_FOLDER):
-            with HfReader(model) as reader:
-                plan = HeadPlan.of(hf, reader, trains_trunk=True)
+            plan = HeadPlan.of(hf, HfReader(model), trains_trunk=True)
         blueprint = Blueprint(self.hf, family, config, head, torch.device("cpu"), plan)
         self.chunk: TokenModel = build_chunks(blueprint, _no_top)[0]
         self.ties_head = blueprint.ties_head
         self.weights, self.shapes = WeightMap(family, head), shapes_of(self.hf)
 
     def to_megatron(self, out: Path) -> None:
-        with HfReader(self.model) as reader:
-            load([self.chunk], reader, self.weights, self.shapes, self.ties_head)
+        load([self.chunk], HfReader(self.model), self.weights, self.shapes, self.ties_head)
         target = out / CHECKPOINT_FOLDER
         target.mkdir(parents=True, exist_ok=True)
         metadata = dist_files.layout_metadata()

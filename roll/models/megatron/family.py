@@ -178,8 +178,8 @@ _OF_PREDICTION_HEAD: Mapping[str, Rule] = {
     "eh_proj.weight": Rows("eh_proj.weight"),
     "norm.weight": Whole("shared_head.norm.weight"),
 }
-_LAYER = re.compile(r"^decoder\.layers\.(\d+)\.")
-_EXPERT = re.compile(r"\.local_experts\.(\d+)\.")
+LAYER = re.compile(r"^decoder\.layers\.(\d+)\.")
+EXPERT = re.compile(r"\.local_experts\.(\d+)\.")
 
 
 @dataclass(frozen=True)
@@ -250,14 +250,14 @@ class WeightMap:
 
     def entry(self, name: str) -> Entry:
         """KeyError for a parameter the family's map does not have."""
-        match = _LAYER.match(name)
+        match = LAYER.match(name)
         if match is None:
             rule, place = self._others[name], list(self._others).index(name)
             return Entry(rule, rule.names, (0,) if place == 0 else (2, place))
         inner = name[match.end() :]
-        expert = _EXPERT.search(inner)
+        expert = EXPERT.search(inner)
         number = expert.group(1) if expert else "0"
-        template = _EXPERT.sub(".local_experts.{expert}.", inner)
+        template = EXPERT.sub(".local_experts.{expert}.", inner)
         rule, (group, place) = self._layers[template], self._places[template]
         names = tuple(f"model.layers.{match.group(1)}." + n.format(expert=number) for n in rule.names)
         layer = int(match.group(1))

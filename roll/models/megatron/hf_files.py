@@ -5,8 +5,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -42,14 +41,6 @@ class HfReader:
         if not self._files:
             raise StrategyError(f"{model} has neither {WHOLE} nor {INDEX}; megatron reads safetensors only")
         self._open: dict[str, Any] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open.clear()
 
     def __contains__(self, name: str) -> bool:
         return name in self._files or self._fused(name) is not None

@@ -12,11 +12,9 @@ from megatron.core import parallel_state
 from torch import nn
 
 from roll.errors import StrategyError
-from roll.models.megatron.family import EMBEDDING, HEAD, PREDICTION_HEAD, Entry, Shapes, WeightMap
+from roll.models.megatron.family import EMBEDDING, EXPERT, HEAD, LAYER, PREDICTION_HEAD, Entry, Shapes, WeightMap
 from roll.models.megatron.hf_files import HfReader
 
-_LAYER = re.compile(r"^decoder\.layers\.(\d+)\.")
-_EXPERT = re.compile(r"\.local_experts\.(\d+)\.")
 _GROUPED_EXPERT = re.compile(r"^mlp\.experts\.(linear_fc[12])\.weight(\d+)$")
 _FUSED_NORMS = {
     "self_attention.linear_qkv.layer_norm_weight": "input_layernorm.weight",
@@ -47,11 +45,11 @@ def global_parameters(chunks: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Par
         layers = model.decoder.layers
         for name, parameter in model.named_parameters():
             name = PREDICTION_HEAD.sub(f"decoder.layers.{model.config.num_layers}.", name)
-            match = _LAYER.match(name)
+            match = LAYER.match(name)
             if match is not None and int(match.group(1)) < len(layers):
                 layer = layers[int(match.group(1))].layer_number - 1
                 name = f"decoder.layers.{layer}.{local_name(name[match.end() :])}"
-            expert = _EXPERT.search(name)
+            expert = EXPERT.search(name)
             if expert is not None:
                 number = _first_expert(model) + int(expert.group(1))
                 name = f"{name[: expert.start()]}.local_experts.{number}.{name[expert.end() :]}"
@@ -70,7 +68,7 @@ def _first_expert(model: Any) -> int:
 
 def tensor_parallel(name: str) -> tuple[int, int]:
     """Rank and number of ranks that share this parameter."""
-    if _EXPERT.search(name):
+    if EXPERT.search(name):
         rank, size = (
             parallel_state.get_expert_tensor_parallel_rank(),
             parallel_state.get_expert_tensor_parallel_world_size(),

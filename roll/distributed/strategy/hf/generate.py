@@ -24,7 +24,7 @@ from roll.distributed.weights.bucket import BucketSource, GroupSpec
 from roll.distributed.weights.transport import WeightReceiver
 from roll.errors import StrategyError
 from roll.models.exports import sent_name
-from roll.models.loading import DTYPES, LoadedModel, load_policy
+from roll.models.loading import DTYPES, load_policy
 from roll.models.tokenizer import tokenizer_of
 from roll.platforms.table import platform_of
 from roll.types.rollout import Answered, Generation, GenerationRequest
@@ -179,6 +179,9 @@ class HfGenerateStrategy(GenerateStrategy):
         self._model = model
         self._import = ParameterImport(model)
         self._receiver = WeightReceiver(self._context.device)
+        exact = ExactDecoder(loaded) if self._context.exact else None
+        if exact is not None:
+            exact.check()
         self._sampler = BatchSampler(
             model,
             eos_token_ids(model, tokenizer),
@@ -187,15 +190,8 @@ class HfGenerateStrategy(GenerateStrategy):
             max_num_seqs=self._settings.max_num_seqs,
             tells_routes=self._context.reports_routes,
             vision=loaded.vision if not self._context.exact else None,
-            exact=self._exact_decoder(loaded),
+            exact=exact,
         )
-
-    def _exact_decoder(self, loaded: LoadedModel) -> ExactDecoder | None:
-        if not self._context.exact:
-            return None
-        decoder = ExactDecoder(loaded)
-        decoder.check()
-        return decoder
 
     def _max_model_len(self, model: PreTrainedModel) -> int:
         longest: int = model.config.get_text_config().max_position_embeddings

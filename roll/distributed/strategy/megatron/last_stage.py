@@ -47,27 +47,13 @@ class MtpInputs:
         return cls(torch.where(is_there[0], ids[following], 0).view(shape).T.contiguous(), slots, ids[target[slots]])
 
 
-@dataclass(frozen=True)
-class MtpLoss:
-    """`factor` x the mean cross-entropy over the `num_tokens` of an update, all ranks and micro batches together."""
-
-    factor: float
-    num_tokens: int
-
-    @classmethod
-    def of(
-        cls,
-        factor: float,
-        micro_batches: Sequence[MicroBatch],
-        all_reduce_sum: Callable[[Sequence[float]], list[float]],
-    ) -> MtpLoss:
-        """The loss for the micro batches of all ranks. No position predicts the first two tokens of a row."""
-        counted = sum(int(batch.response_mask[:, 2:].sum()) for batch in micro_batches)
-        return cls(factor, max(1, int(all_reduce_sum([counted])[0])))
-
-    def __call__(self, cross_entropy: torch.Tensor) -> torch.Tensor:
-        """The share of a micro batch, whose tokens have this sum."""
-        return cross_entropy * (self.factor / self.num_tokens)
+def mtp_weight(
+    factor: float, micro_batches: Sequence[MicroBatch], all_reduce_sum: Callable[[Sequence[float]], list[float]]
+) -> float:
+    """Factor of the sums of cross-entropies of an update: `factor` / its tokens, over the micro batches of all ranks.
+    No position predicts the first two tokens of a row."""
+    counted = sum(int(batch.response_mask[:, 2:].sum()) for batch in micro_batches)
+    return factor / max(1, int(all_reduce_sum([counted])[0]))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.model import LOGITS_PER_CHUNK_OF_SHARES
 from roll.distributed.strategy.data_parallel import empty_micro_batch
 from roll.distributed.strategy.megatron.inputs import ModelInput, SlotLayout, prepare
-from roll.distributed.strategy.megatron.last_stage import HeadRequest, MtpInputs, MtpLoss
+from roll.distributed.strategy.megatron.last_stage import HeadRequest, MtpInputs
 from roll.features.teachers.targets import StudentOutputs, targets_of
 from roll.models.megatron.router import StageRoutes
 from roll.types.batch import LossScale, MicroBatch, TokenOutputs
@@ -74,10 +74,10 @@ class Passes:
         loss: Loss,
         scale: LossScale,
         temperature: float,
-        mtp: MtpLoss | None = None,
+        mtp: float | None = None,
     ) -> MetricSums:
-        """Leaves the summed gradients of all micro batches of all ranks where the optimizer takes them. `mtp`: that
-        of the MTP head, where it is trained."""
+        """Leaves the summed gradients of all micro batches of all ranks where the optimizer takes them. `mtp`: the
+        weight of the MTP head's loss, where it is trained."""
         ask = partial(
             self._head_request,
             temperature=temperature,
@@ -99,7 +99,7 @@ class Passes:
             if mtp is not None and cross_entropy is not None:
                 if self._config.context_parallel_size > 1:
                     cross_entropy = SumOverContext.apply(cross_entropy)
-                total = total + mtp(cross_entropy)
+                total = total + cross_entropy * mtp
                 sums.add("mtp_loss", cross_entropy.detach(), float(model_input.batch.response_mask[:, 2:].sum()))
             metrics.append(sums)
             return total, counted, {}

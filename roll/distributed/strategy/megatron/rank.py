@@ -85,11 +85,11 @@ class MegatronRank:
             dist.init_process_group(self.platform.communication_backend, timeout=timeout)
         if parallel_state.model_parallel_is_initialized():
             raise StrategyError("this process runs a megatron strategy already; each needs a process of its own")
-        s = self.settings
+        s, stages = self.settings, self.settings.virtual_pipeline_model_parallel_size
         parallel_state.initialize_model_parallel(
             s.tensor_model_parallel_size,
             s.pipeline_model_parallel_size,
-            self._virtual_stages,
+            stages if stages is not None and stages > 1 else None,
             context_parallel_size=s.context_parallel_size,
             expert_model_parallel_size=s.expert_model_parallel_size,
             expert_tensor_parallel_size=s.expert_tensor_size,
@@ -133,11 +133,6 @@ class MegatronRank:
             parallel_state.destroy_model_parallel()
             self._started = False
         self.platform.empty_cache()
-
-    @property
-    def _virtual_stages(self) -> int | None:
-        stages = self.settings.virtual_pipeline_model_parallel_size
-        return stages if stages is not None and stages > 1 else None
 
 
 # What training and scoring share: the rank's part of the role's model, and passes through it.
@@ -192,14 +187,13 @@ def load_model(rank: MegatronRank, trains: bool = False) -> Model:
     numbers = Numbers(DTYPES[args.dtype], rank.device, not args.disable_gradient_checkpointing, trains_aux_loss)
     config = transformer_config(hf, family, rank.settings, rank.passed_on, numbers)
     weights, shapes = WeightMap(family, rank.context.head), shapes_of(hf)
-    with HfReader(str(args.model_name_or_path)) as reader:
-        head_plan = None
-        if trains and rank.context.head == "lm" and rank.role.trains_prediction_head:
-            trains_trunk, stages = rank.role.mtp_training_mode == "joint", config.pipeline_model_parallel_size
-            head_plan = HeadPlan.of(hf, reader, trains_trunk, stages)
-        blueprint = Blueprint(hf, family, config, rank.context.head, rank.device, head_plan)
-        chunks = build_chunks(blueprint, answer)
-        load(chunks, reader, weights, shapes, blueprint.ties_head)
+    reader, head_plan = HfReader(str(args.model_name_or_path)), None
+    if trains and rank.context.head == "lm" and rank.role.trains_prediction_head:
+        trains_trunk, stages = rank.role.mtp_training_mode == "joint", config.pipeline_model_parallel_size
+        head_plan = HeadPlan.of(hf, reader, trains_trunk, stages)
+    blueprint = Blueprint(hf, family, config, rank.context.head, rank.device, head_plan)
+    chunks = build_chunks(blueprint, answer)
+    load(chunks, reader, weights, shapes, blueprint.ties_head)
     for chunk in chunks:
         chunk.to(rank.device)
     adapters = None

@@ -24,7 +24,6 @@ from roll.types.batch import LossScale, MicroBatch, TokenOutputs
 from roll.types.metrics import MetricSums
 
 if TYPE_CHECKING:
-    from roll.distributed.strategy.megatron.last_stage import MtpLoss
     from roll.distributed.strategy.megatron.optimizer import Updater
     from roll.distributed.strategy.megatron.passes import Passes
     from roll.distributed.strategy.megatron.rank import Model
@@ -79,20 +78,20 @@ class MegatronTrainStrategy(MegatronScoreStrategy, TrainStrategy):
         coef = self.role.model_args.moe_aux_loss_coef
         if coef:
             self.model.config.moe_aux_loss_coeff = coef / tokens_of_update(micro_batches, self.all_reduce_sum)
-        sums = self._passes.train(micro_batches, loss, scale, temperature, self._mtp_loss(micro_batches))
+        sums = self._passes.train(micro_batches, loss, scale, temperature, self._mtp_weight(micro_batches))
         if coef:
             self._report_balance(micro_batches, sums)
         if self.plan.optimizer_waits:
             self._offload.to_device(frozenset({State.OPTIMIZER}))
         return sums, self._updater.step(self.context.role)
 
-    def _mtp_loss(self, micro_batches: Sequence[MicroBatch]) -> MtpLoss | None:
+    def _mtp_weight(self, micro_batches: Sequence[MicroBatch]) -> float | None:
         """Collective where an MTP head is trained."""
-        from roll.distributed.strategy.megatron.last_stage import MtpLoss
+        from roll.distributed.strategy.megatron.last_stage import mtp_weight
 
         if self.model.head_plan is None:
             return None
-        return MtpLoss.of(self.role.mtp_loss_scaling_factor, micro_batches, self.all_reduce_sum)
+        return mtp_weight(self.role.mtp_loss_scaling_factor, micro_batches, self.all_reduce_sum)
 
     def _report_balance(self, micro_batches: Sequence[MicroBatch], sums: MetricSums) -> None:
         from roll.models.megatron.router import mean_balance

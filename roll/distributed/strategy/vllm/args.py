@@ -116,10 +116,13 @@ def engine_arguments(
             **default_share(role, shares_devices),
             **_batch(settings, most_answers),
         }
+    of_pictures: dict[str, Any] = {}
+    if vision is not None:
+        of_pictures = import_module(PICTURES).picture_arguments(settings, vision, shows_pictures, on_cpu)
     return (
         arguments
         | settings
-        | _of_pictures(settings, vision, shows_pictures, on_cpu)
+        | of_pictures
         | {
             "model": role.model_args.model_name_or_path,
             "worker_extension_cls": WORKER_EXTENSION,
@@ -135,15 +138,6 @@ def with_new_names(settings: Mapping[str, Any]) -> dict[str, Any]:
         _logger.info("%s: true is read as %s: 0", OLD_CACHE, CACHE)
         renamed[CACHE] = 0
     return renamed
-
-
-def _of_pictures(
-    settings: Mapping[str, Any], vision: VisionModel | None, shows_pictures: bool, on_cpu: bool
-) -> dict[str, Any]:
-    """Engine arguments of a model that sees."""
-    if vision is None:
-        return {}
-    return import_module(PICTURES).picture_arguments(settings, vision, shows_pictures, on_cpu)
 
 
 def _batch(settings: Mapping[str, Any], most_answers: int | None) -> dict[str, int]:

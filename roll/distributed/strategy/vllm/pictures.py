@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 LIMITS = "limit_mm_per_prompt"
 _NESTED = "images_kwargs"
-_SIZE_KEYS = (
-    *("size", "min_pixels", "max_pixels", "do_pan_and_scan", "crop_to_patches", "min_patches", "max_patches"),
-)
 _SAFE_KEYS = (  # of what processes pictures, and of videos and sounds, which requests never show
     *("use_fast", "device", "backend", "videos_kwargs", "audio_kwargs", "fps", "num_frames", "min_frames"),
     *("max_frames", "do_sample_frames", "use_audio_in_video"),
@@ -32,15 +29,13 @@ _NEVER: Mapping[str, int] = {"image": 0, "video": 0}
 
 
 def picture_arguments(
-    settings: Mapping[str, Any], vision: VisionModel | None, shows_pictures: bool, on_cpu: bool
+    settings: Mapping[str, Any], vision: VisionModel, shows_pictures: bool, on_cpu: bool
 ) -> dict[str, Any]:
     """Engine arguments of a model that sees, with the user's `settings` in them.
 
     In a run that shows no picture vLLM does not load the tower. In one that shows some its processor gets limits under
     which it resizes none: pictures have the model's size already, and the trainer's are resized by no other hand.
     """
-    if vision is None:
-        return {}
     limits = settings.get(LIMITS) or {}
     if not shows_pictures:
         return {LIMITS: {**_NEVER, **limits}}
@@ -63,13 +58,13 @@ def picture_problems(at: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
     nested = kwargs.get(_NESTED) if isinstance(kwargs, Mapping) else None
     for path, part in ((f"{at}.{KWARGS}", kwargs), (f"{at}.{KWARGS}.{_NESTED}", nested)):
         for key in part if isinstance(part, Mapping) else ():
-            if key in _SAFE_KEYS or (key == _NESTED and part is kwargs):
-                continue
-            why = "trainers would see other pictures. Change preprocessor_config.json beside the model, which all read."
-            if key in _SIZE_KEYS:
-                why = "trainers would see pictures of another size. Set data_args.image_min_pixels and "
-                why += "data_args.image_max_pixels, which all roles read."
-            yield Problem(f"{path}.{key} cannot be set: {why}", (f"{path}.{key}",))
+            if key not in _SAFE_KEYS and not (key == _NESTED and part is kwargs):
+                yield Problem(
+                    f"{path}.{key} cannot be set: trainers would see other pictures. Sizes are set by "
+                    "data_args.image_min_pixels and image_max_pixels, the rest in preprocessor_config.json beside the "
+                    "model, which all roles read.",
+                    (f"{path}.{key}",),
+                )
     if (old := settings.get(OLD_CACHE)) is None:
         return
     if not isinstance(old, bool):

@@ -1,9 +1,6 @@
 """Where parameters and buffers of an empty model get their memory."""
 
-from typing import Any
-
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from roll.distributed.strategy.fsdp2.rank import make_room
@@ -43,15 +40,3 @@ def test_shards_in_host_memory_leave_the_buffers_on_the_device() -> None:
         "2.num_batches_tracked": ((), torch.int64),
     }
     assert "1.inv_freq" not in module.state_dict()  # it is still none that a checkpoint holds
-
-
-def test_buffers_are_on_the_device_and_nccl_serves_no_host_memory() -> None:
-    module = empty_model()
-    module.append(module[1])
-    make_room(module, HOST, DEVICE)
-    assert module[1].inv_freq.device == module[3].inv_freq.device == DEVICE
-    module = empty_model()
-    make_room(module, HOST, HOST)
-    assert devices(module) == ({"cpu"}, {"cpu"})
-    backend: Any = "nccl"  # a str to the type checker
-    assert "cpu" not in dist.BackendConfig(backend).device_backend_map

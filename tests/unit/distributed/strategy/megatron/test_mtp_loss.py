@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from roll.distributed.strategy.megatron.inputs import SlotLayout, prepare
-from roll.distributed.strategy.megatron.last_stage import MtpInputs, MtpLoss
+from roll.distributed.strategy.megatron.last_stage import MtpInputs, mtp_weight
 from roll.types.batch import MicroBatch
 
 
@@ -44,7 +44,5 @@ def test_ranks_that_share_rows_have_each_target_once(packs: bool) -> None:
 
 def test_a_mean_counts_tokens_that_some_position_predicts_on_all_ranks() -> None:
     """The second token of a row has none; another rank has as many again."""
-    loss = MtpLoss.of(0.5, [batch()], lambda values: [2 * value for value in values])
-    assert loss.num_tokens == 2 * 4
-    assert loss(torch.tensor(16.0)) == 1.0
-    assert MtpLoss.of(0.5, [], lambda values: [0.0]).num_tokens == 1
+    assert mtp_weight(0.5, [batch()], lambda values: [2 * value for value in values]) == 0.5 / (2 * 4)
+    assert mtp_weight(0.5, [], lambda values: [0.0]) == 0.5
