@@ -72,7 +72,7 @@ QUANTISED_ENGINE = {
     "log_prob_gap_before": Limit("three bits of a mantissa, random weights", most=0.1),
     "log_prob_gap_after": Limit("the same, of the weights that were sent", most=0.1),
     "gap_to_moved": Limit("of means; weights of before would make it 1", most=0.4),
-    "moved_mean": Limit("else old weights would not show in the gap", least=0.1),
+    "moved_mean": Limit("else old weights would not show in the gap", least=0.05),
 }
 VLLM_TYPES = {
     "log_prob_gap_before": Limit(f"{_BF16}, of the worst type", most=0.05),

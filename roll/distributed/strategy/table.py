@@ -36,7 +36,10 @@ def strategy_problems(choice: Choice) -> Iterator[Problem]:
     try:
         spec = load_spec(worker.strategy_name)
     except KeyError:
-        yield unknown_strategy(key, worker.strategy_name)
+        match = nearest(worker.strategy_name, STRATEGIES)
+        hint = f"Did you mean {match}? " if match else ""
+        known = ", ".join(STRATEGIES)
+        yield Problem(f"{key}: unknown strategy {show(worker.strategy_name)}. {hint}Known: {known}.", (key,))
         return
     except ImportError as error:
         yield Problem(f"{key}: {error}. {_USER_STRATEGY}", (key,))
@@ -95,12 +98,6 @@ def _ability_problems(choice: Choice, spec: StrategySpec) -> Iterator[Problem]:
     yield from platform_problems(choice)
     yield from fused_head_problems(choice) if role.use in ("train", "score") else ()
     yield from conflict_problems(choice) if role.learns else ()
-
-
-def unknown_strategy(key: str, name: str) -> Problem:
-    match = nearest(name, STRATEGIES)
-    hint = f"Did you mean {match}? " if match else ""
-    return Problem(f"{key}: unknown strategy {show(name)}. {hint}Known: {', '.join(STRATEGIES)}.", (key,))
 
 
 def engine_problems(choice: Choice) -> Iterator[Problem]:

@@ -27,14 +27,15 @@ _BUCKET_BYTES = 40_000
 _PROMPTS, _NEW_TOKENS = (5, 17, 40, 90), 16
 
 
-def samples(place: Place, kinds: Sequence[str]) -> Figures:
-    """In bf16, against transformers in fp32 on a CPU with the weights rounded as the engine has them. `moved_mean` is
-    what the weights of before the update would be off by. A type that fails stops no other one."""
+def samples(place: Place, kinds: Sequence[str], quantization: str | None = None) -> Figures:
+    """In bf16, or quantised as weights arrive (in a rehearsal nothing is), against transformers in fp32 on a CPU with
+    the weights rounded to bf16. `moved_mean` is what the weights of before the update would be off by. A type that fails
+    stops no other one."""
     found, failures = [], list[str]()
     for kind in kinds:
         started = time.monotonic()
         try:
-            figures = _of_type(place, kind)
+            figures = _of_type(place, kind, quantization)
         except Exception as error:
             traceback.print_exc()
             failures.append(f"{kind}: {words_of(error)}")
@@ -49,7 +50,7 @@ def samples(place: Place, kinds: Sequence[str]) -> Figures:
     return {name: (smallest if name in least else largest)(figures[name] for figures in found) for name in found[0]}
 
 
-def _of_type(place: Place, kind: str) -> dict[str, float]:
+def _of_type(place: Place, kind: str, quantization: str | None) -> dict[str, float]:
     from roll.configs.strategies.model_facts import STATES
     from roll.models.loading import load_policy
     from tests.helpers.engines import EngineHarness
@@ -62,6 +63,8 @@ def _of_type(place: Place, kind: str) -> dict[str, float]:
     loaded.module.eval()
     _change(loaded.module, 0.0)
     settings = _SETTINGS if place.on_cuda else {"enable_prefix_caching": False} if kind in STATES else {}
+    if quantization and place.on_cuda:
+        settings = settings | {"quantization": quantization}
     harness = EngineHarness("vllm", directory, device=place.device, dtype="bf16", **settings)
     try:
         (first,) = _gaps(harness, [loaded.pretrained])
@@ -76,6 +79,7 @@ def _of_type(place: Place, kind: str) -> dict[str, float]:
         harness.close()
     return {
         "log_prob_gap_before": first,
+        "gap_of_fp8": first,
         "log_prob_gap_after": after,
         "moved_mean": moved,
         "gap_to_moved": after / moved,
