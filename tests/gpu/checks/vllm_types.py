@@ -29,7 +29,7 @@ _PROMPTS, _NEW_TOKENS = (5, 17, 40, 90), 16
 
 def samples(place: Place, kinds: Sequence[str], quantization: str | None = None) -> Figures:
     """In bf16, or quantised as weights arrive (in a rehearsal nothing is), against transformers in fp32 on a CPU with
-    the weights rounded to bf16. `moved_mean` is what the weights of before the update would be off by. A type that fails
+    weights in bf16. `moved_mean` is what the weights of before the update would be off by. A type that fails
     stops no other one."""
     found, failures = [], list[str]()
     for kind in kinds:
