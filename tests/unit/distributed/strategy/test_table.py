@@ -38,6 +38,12 @@ def test_only_engines_with_tensor_parallelism_take_several_devices_per_worker() 
     )
 
 
+@pytest.mark.parametrize("name", ["megatron_train", "deepspeed_train", "fsdp2_train"])
+def test_trainers_take_no_fp16(name: str) -> None:
+    (problem,) = strategy_problems(Choice(ACTOR_TRAIN, worker(name, model_args={"dtype": "fp16"})))
+    assert problem.keys == ("actor_train.model_args.dtype",)
+
+
 @cases("name, setting, message")
 def test_a_rollout_engines_own_settings_are_checked_before_it_starts(
     name: str, setting: dict[str, Any], message: str
