@@ -163,7 +163,7 @@ class _Encoder:
             self._tasks.append(self._task(example, text, ids))
 
     def _template(self, example: Example) -> PromptTemplate:
-        """That of the row's tag, or the one for all."""
+        """Return the one of the row's tag, or the one for all."""
         return self._by_tag.get(str(tag_of(example.row, self._args.tag)), self._for_all)
 
     def _lengths(self, examples: Sequence[Example], token_ids: Sequence[Sequence[int]]) -> list[int]:

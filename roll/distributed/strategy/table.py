@@ -16,11 +16,6 @@ from roll.utils.imports import is_installed, resolve, split
 from roll.utils.text import show
 
 
-def strategy_class_path(strategy_name: str, use: Use) -> str:
-    """`package.module:Class` of this strategy for a role of this use. KeyError for what the preflight refuses."""
-    return load_spec(strategy_name).classes[use]
-
-
 def serving(use: Use) -> list[str]:
     """Names of the strategies for roles of a use."""
     return [spec.name for spec in STRATEGIES.values() if use in spec.classes]

@@ -136,7 +136,7 @@ GATED_SHARED_EXPERT: Rules = {  # one that every token goes to, behind a gate
 
 
 def qwen_mixture(config: PretrainedConfig) -> dict[str, Any]:
-    """With norm_topk_prob the chosen experts' weights sum to 1: softmax after the choice."""
+    """Router of Qwen's mixtures: with norm_topk_prob the chosen experts' weights sum to 1: softmax after the choice."""
     return expert_settings(config) | {"moe_router_pre_softmax": not config.norm_topk_prob}
 
 
@@ -214,4 +214,4 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "gpt_oss": Family(SINKS | ATTENTION | BIASES | OUTPUT_BIAS | GPT_OSS_EXPERTS | NORMS, gpt_oss),
 }
-"""By the name in `MegatronForm` (roll/configs/tables/families.py)."""
+"""Forms by their name in `MegatronForm` (roll/configs/tables/families.py)."""

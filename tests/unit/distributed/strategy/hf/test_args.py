@@ -24,7 +24,7 @@ def test_keys_and_values_are_checked_and_null_is_the_default() -> None:
     assert said(role) == []
     assert HfSettings.model_validate(role.strategy_config) == HfSettings(max_num_seqs=32)
     small, unknown, other = said(make_role(max_model_length=8, max_num_seqs=0, gpu_memory_utilization=0.5))
-    assert "strategy_config.max_num_seqs: 0 must be at least 1" in small
+    assert "strategy_config.max_num_seqs: 0 must be greater than or equal to 1" in small
     assert "max_model_length: unknown key (value 8). Did you mean max_model_len?" in unknown
     assert "Known keys here: max_model_len, max_num_seqs" in other
     assert "must be at most 1000000000" in said(make_role(max_num_seqs=10**40))[0]
