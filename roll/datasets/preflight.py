@@ -79,8 +79,8 @@ class _GroundTruths:
 
 
 def row_problems(source: DataSource, see: Callable[[Row], None], full: bool = False) -> list[str]:
-    """Problems that `see` raises of the first rows of a file; with `full`, of all rows of one that is not large. Rows with
-    the same problem are told once, with the first of them and their number."""
+    """Problems that `see` raises of the first rows of a file; with `full`, of all rows of one that is not large. Rows
+    with the same problem are told once, with the first of them and their number."""
     first: dict[str, str] = {}
     counts: Counter[str] = Counter()
     num_rows = 0
