@@ -105,6 +105,8 @@ RL: Switches = {
     "recorder.tracked_samples": ("recorder.tracked_steps",),
     "experience.reuse.enable": tuple(f"experience.reuse.{key}" for key in ReuseConfig.model_fields if key != "enable"),
     "rollout_mock.enable": ("rollout_mock.mode", "rollout_mock.dump_dir"),
+    "mix.rows": ("mix.weight", "mix.warmup_steps", "mix.decay_steps", "mix.final_weight", "mix.token_weights"),
+    "mix.decay_steps": ("mix.final_weight",),
 }
 IS_WEIGHT: Switches = {
     "train_infer_correction.is_weight.enabled": (
@@ -125,7 +127,8 @@ ROLE: Switches = {
 LEARNS: Switches = {
     "model_args.lora_target": tuple(
         f"model_args.{key}" for key in ("lora_rank", "lora_alpha", "use_rslora", "lora_dropout")
-    )
+    ),
+    "mtp_training_mode": ("mtp_loss_scaling_factor",),
 }
 
 
@@ -135,7 +138,7 @@ def switched_off(settings: Settings, switches: Switches, at: str = "") -> Iterat
     for switch, keys in switches.items():
         changed = [key for key in keys if settings.is_changed(key)]
         changed = [join(at, key) for key in changed if (value := settings.value(key)) or isinstance(value, bool)]
-        if changed and not settings.value(switch):
+        if changed and settings.value(switch) in (None, False, 0, "", "disabled", {}):
             verb = "does" if len(changed) == 1 else "do"
             yield f"{' and '.join(changed)} {verb} nothing while {join(at, switch)} is off."
 

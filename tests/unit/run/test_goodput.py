@@ -13,7 +13,7 @@ NOTHING = Sizes({})
 
 
 def worker(rank: int, devices: tuple[int, ...], seconds: dict[str, float], **counts: float) -> WorkerUsage:
-    return WorkerUsage(rank, devices, Usage(0.0, seconds, counts, host_bytes=10 * (rank + 1)))
+    return WorkerUsage(rank, devices, Usage(seconds, counts, host_bytes=10 * (rank + 1)))
 
 
 def role(name: str, use: Use, *workers: WorkerUsage, **work: Work) -> RoleUsage:

@@ -70,7 +70,7 @@ def test_a_tied_model_is_refused_over_pipeline_stages() -> None:
 @pytest.mark.parametrize("mode", [..., None, "disabled"])
 def test_a_factor_without_a_loss_is_told(mode: Any) -> None:
     factor = "actor_train.mtp_loss_scaling_factor"
-    text = f"{factor} does nothing without {KEY}: standalone or joint."
+    text = f"{factor} does nothing while {KEY} is off."
     assert text in warnings_of(config({KEY: mode, factor: 0.2}))
     assert text not in warnings_of(config({KEY: "joint", factor: 0.2} | MEGATRON))
     assert text not in warnings_of(config({KEY: mode}))

@@ -27,4 +27,4 @@ def test_keys_and_values_are_checked_and_null_is_the_default() -> None:
     assert "strategy_config.max_num_seqs: 0 must be greater than or equal to 1" in small
     assert "max_model_length: unknown key (value 8). Did you mean max_model_len?" in unknown
     assert "Known keys here: max_model_len, max_num_seqs" in other
-    assert "must be at most 1000000000" in said(make_role(max_num_seqs=10**40))[0]
+    assert "must be less than or equal to 1000000000" in said(make_role(max_num_seqs=10**40))[0]
