@@ -29,7 +29,7 @@ from roll.envs.base import Env, EnvStep
 from roll.models.tiny import build_tokenizer
 from roll.pipeline.agentic.agentic_config import EnvConfig
 from roll.pipeline.agentic.episode import EpisodeJob, EpisodePlayer, EpisodeRules
-from roll.pipeline.agentic.sample_forms import ChatEncoder, make_form
+from roll.pipeline.agentic.sample_forms import FORMS, ChatEncoder
 from roll.types.rollout import Generation, GenerationRequest, SamplingParams
 
 FASTEST_S, SLOWEST_S, ANSWER_S = 0.005, 0.5, 0.02
@@ -74,7 +74,8 @@ class Policy:
 def player(encoder: ChatEncoder, turns: int, together: int = 1) -> EpisodePlayer:
     config = EnvConfig(env_type="__main__:Slow", max_steps=turns)
     rules = EpisodeRules(config, SamplingParams(16), 4096, 16, 0.0, 0, None, None, 0)
-    return EpisodePlayer(rules, encoder, make_form(config, encoder, 4096, 16), Policy(encoder, together).generate)
+    form = FORMS[config.env_manager_cls](config, encoder, 4096, 16)
+    return EpisodePlayer(rules, encoder, form, Policy(encoder, together).generate)
 
 
 async def play(episodes: Iterable[int], by: EpisodePlayer) -> None:

@@ -38,10 +38,9 @@ class TrinityReward:
         if inspect.iscoroutinefunction(called):
             raise ValueError(f"path: {path} is async; a reward of your own may be (docs/adding_a_reward.md)")
         self._of_class, self._more = (args, {}) if is_class else ({}, args)
-        parameters = inspect.signature(called).parameters.values()
+        parameters = list(inspect.signature(called).parameters.values())[is_class:]  # without self
         takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters)
         named = [each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
-        named = named[1:] if is_class else named  # self
         needed = {each.name for each in named if each.default is each.empty}
         if missing := sorted(needed - {*_ARGUMENTS, *self._more}):
             raise ValueError(

@@ -74,7 +74,11 @@ def pieces(template: str) -> list[tuple[str, str | None]]:
     """Plain text and the name of the field behind it. Nothing but names stands in braces: no attribute of an object, no
     format. Raises ValueError for others, and for braces that do not match."""
     found: list[tuple[str, str | None]] = []
-    for text, name, form, conversion in Formatter().parse(template):
+    try:
+        parts = list(Formatter().parse(template))
+    except ValueError as error:
+        raise ValueError(f"{error}; write {{{{ and }}}} for literal braces") from None
+    for text, name, form, conversion in parts:
         if name is not None and (form or conversion or not name.isidentifier()):
             field = name + (f"!{conversion}" if conversion else "") + (f":{form}" if form else "")
             raise ValueError(f"{{{field}}} is not a plain field; write {{{{ and }}}} for literal braces")

@@ -27,7 +27,8 @@ HEDGE = re.compile(
 NO_SCALAR = re.compile(r"^\s*(?:[(\[{]|\\\{)|\\begin\b|\\(?:pm|cup)(?![A-Za-z])|\\infty.*,")
 LOG = re.compile(r"\\log(?!\s*_)")
 BELOW = re.compile(r"_\s*\{[^{}]*\}")
-UNKNOWN = re.compile(r"(?<![\\A-Za-z])[xyz](?![A-Za-z])")
+TERMS = re.compile(r"(?<![\\A-Za-z])[xyz](?:\^\{?[2-9]|\s*[+-]\s*(?:\d|[a-z](?![a-z])))")
+OF_A_FUNCTION = re.compile(r"\\(?:int|lim|sum|prod)|[A-Za-z]\s*\(")
 NUMERAL = re.compile(r"\d[\d.,]*")
 BASED = re.compile(r"[0-9A-F]+_\{?\d+\}?")
 POWER = re.compile(r"(?:[\d)}\]]\s*(?:\^|\*\*)|(?<=!)\s*\^)[\s{(]*(\d+)")
@@ -176,14 +177,11 @@ def last_side(text: str, other: str) -> str:
 
 
 def is_equation(text: str) -> bool:
-    """Whether it sets an expression of unknowns equal to a number: "x^2 - 12 = 0" does, "f(x) = 2" does not."""
+    """Whether it sets a polynomial equal to a number: "x^2 - 12 = 0" and "x + y = 1" do, "f(x) = 2" does not."""
     sides = split(text, EQUALS)
-    return (
-        len(sides) == 2
-        and UNKNOWN.search(sides[0]) is not None
-        and not NAME.fullmatch(sides[0])
-        and read_number(sides[1]) is not None
-    )
+    if len(sides) != 2 or OF_A_FUNCTION.search(sides[0]) or read_number(sides[1]) is None:
+        return False
+    return TERMS.search(sides[0]) is not None
 
 
 def reference(truth: str) -> str:

@@ -85,8 +85,12 @@ class SessionPlayer(Player):
         self._tasks = Tasks(rules.config.tasks)
         self._reported_causes: set[str] = set()  # causes of breaks
 
-    async def _attempt(self, job: EpisodeJob, attempt: int, counts: Counts) -> list[Trajectory]:
+    async def play(self, job: EpisodeJob, counts: Counts | None = None) -> list[Trajectory]:
         await self._ready()
+        self._tasks.of(job.env_seed)  # tasks that cannot be read end the job, not an attempt
+        return await super().play(job, counts)
+
+    async def _attempt(self, job: EpisodeJob, attempt: int, counts: Counts) -> list[Trajectory]:
         task = {**self._tasks.of(job.env_seed), "seed": job.env_seed}
         session = self._open(job, attempt, counts, task)
         try:
