@@ -17,7 +17,7 @@ from roll.datasets.sources import data_sources, task_of
 from roll.errors import ConfigError
 from roll.run.start.machine import this_machine
 from roll.utils.files import write_whole
-from roll.utils.logging import say
+from roll.utils.logging import OK, say
 
 # Which columns of a file hold prompts, reference answers and tags.
 
@@ -144,8 +144,8 @@ def _text(value: str) -> str:
 
 
 def run(argv: Sequence[str]) -> int:
-    """The exit code of the plan, which says what is wrong with the answers. Raises ConfigError for rows of which it
-    does not know the columns, and for a file that is there."""
+    """The exit code of the plan, which says what is wrong with the answers; then no file is left. Raises ConfigError for
+    rows of which it does not know the columns, and for a file that is there."""
     options = init_parser().parse_args(argv)
     path = Path(options.file)
     if path.suffix != ".yaml":  # the only ending that Hydra reads
@@ -163,4 +163,8 @@ def run(argv: Sequence[str]) -> int:
     except OSError as error:
         raise ConfigError(f"{options.file} cannot be written: {error.strerror}.") from error
     say(f"{options.file} is written. Its plan:\n")
-    return start_yaml(options.file, (), is_plan=True)
+    code = start_yaml(options.file, (), is_plan=True)
+    if code != OK and not options.force:  # so that the same call works once its words are right
+        path.unlink()
+        say(f"{options.file} is removed again.")
+    return code

@@ -24,7 +24,7 @@ from roll.configs.problems import Problem, ids_text
 from roll.configs.sections.algorithm import MODEL_LENGTH_KEYS, AlgorithmConfig
 from roll.configs.sections.rollout import LENGTH_KEYS
 from roll.configs.tables.estimators import ESTIMATORS
-from roll.configs.tables.policy_losses import POLICY_FORMS
+from roll.configs.tables.policy_losses import IN_ORDER, IN_ORDER_OF_A_RING, POLICY_FORMS
 
 SAMPLING = "actor_infer.generating_args"
 NORMED = "seq-mean-token-sum-norm"
@@ -123,6 +123,9 @@ def algorithm_problems(config: AlgorithmConfig) -> Iterator[Problem]:
             "(strategy_args.strategy_name: hf_infer and a device_mapping), or switch that off.",
             ("reference", *config.kl_terms, "enable_reference"),
         )
+    for lowest, highest in (*IN_ORDER, *(IN_ORDER_OF_A_RING if config.rec_clip_mode == "ring" else ())):
+        if (low := config.value(lowest)) > (high := config.value(highest)):
+            yield Problem(f"{lowest}: {low:g} is above {highest}: {high:g}. Swap them.", (lowest, highest))
     if config.policy_form.reads_probabilities and config.importance_sampling != "token":
         yield Problem(
             f"importance_sampling: {config.importance_sampling} shares a ratio among tokens, and pg_variant: "
@@ -222,6 +225,12 @@ def _length_warnings(config: AlgorithmConfig) -> Iterator[str]:
 def _age_warnings(config: AlgorithmConfig) -> Iterator[str]:
     plan = role_train_plan(config, "actor_train", config.actor_train)
     yield from async_warnings(config, old_log_probs(config, plan.updates_per_step).source != "rollout")
+    every, key = config.actor_train.model_update_frequency, "actor_train.model_update_frequency"
+    if config.save_steps > 0 and config.save_steps % every:
+        yield (
+            f"save_steps: {config.save_steps} is not a multiple of {key}: {every}. A run that resumes between two "
+            "updates of the engine samples from the checkpoint's weights, newer than those of an uninterrupted run."
+        )
 
 
 def sync_problems(config: AlgorithmConfig) -> Iterator[Problem]:
@@ -325,6 +334,11 @@ def _unused_of_the_policy_loss(config: AlgorithmConfig) -> Iterator[str]:
         yield f"loss_scale_factor does nothing with loss_agg_mode: {config.loss_agg_mode}; it belongs to {NORMED}."
     if config.use_pg_clip_range and config.is_changed("pg_clip"):
         yield "pg_clip does nothing while use_pg_clip_range is on."
+    if form.name == "ppo" and config.dual_clip_loss and "dual_clip_ratio_c" not in config.model_fields_set:
+        yield (
+            f"dual_clip_loss bounds by dual_clip_ratio_c: {config.dual_clip_ratio_c:g}, its default; ROLL, which has "
+            f"no such key, by 1 + 2 x pg_clip = {1 + 2 * config.pg_clip:g}. Set dual_clip_ratio_c to the one you mean."
+        )
 
 
 def _response_source(config: AlgorithmConfig) -> str:

@@ -111,6 +111,9 @@ def async_warnings(config: AlgorithmConfig, old_log_probs_are_own: bool) -> Iter
 
 
 def _unused_keys(config: AlgorithmConfig) -> Iterator[str]:
+    for key in ("max_token_staleness", KV, "partial_gpu_mode"):
+        if config.async_generation_ratio and not config.is_async and config.is_changed(key):
+            yield f"{key} does nothing: {UNFINISHED} is {config.unfinished_groups}, so no token is old."
     if (
         config.is_async
         and config.kv_on_update == "keep"

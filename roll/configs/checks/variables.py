@@ -7,6 +7,9 @@ from roll.configs.sections.cluster import WorkerConfig
 from roll.configs.sections.run import RunConfig
 from roll.configs.strategies.table import spec_of
 from roll.configs.strategies.tested import ALLOWED, inherited_text, refused_variables
+from roll.configs.tables.roles import ACTOR_INFER, ACTOR_TRAIN
+
+_AGREED = ("NCCL_CUMEM_ENABLE", "NCCL_NVLS_ENABLE", "NCCL_ALGO", "NCCL_PROTO")  # or a communicator fails or hangs
 
 
 def variable_problems(config: RunConfig) -> Iterator[Problem]:
@@ -23,6 +26,7 @@ def variable_problems(config: RunConfig) -> Iterator[Problem]:
                 of_run.add(variable)
                 key = f"system_envs.{variable}"
             yield Problem(f"{key} cannot be set: {why}", (key,))
+    yield from _disagreements(config)
 
 
 def allowed_warnings(config: RunConfig) -> Iterator[str]:
@@ -49,3 +53,20 @@ def inherited_problems(config: RunConfig, environment: Mapping[str, str]) -> Ite
 
 def _variables_of(config: RunConfig, worker: WorkerConfig) -> dict[str, str]:
     return {**config.system_envs, **worker.system_envs}
+
+
+def _disagreements(config: RunConfig) -> Iterator[Problem]:
+    """Find variables of NCCL that differ where weights are broadcast from trainer to engines: these have devices of
+    their own."""
+    sender, engine = config.model_roles.get(ACTOR_TRAIN.name), config.model_roles.get(ACTOR_INFER.name)
+    if sender is None or engine is None or {*(engine.device_mapping or ())} <= {*(sender.device_mapping or ())}:
+        return
+    for name in _AGREED:
+        first, second = (_variables_of(config, worker).get(name) for worker in (sender, engine))
+        if first != second:
+            keys = (f"{ACTOR_TRAIN.name}.system_envs.{name}", f"{ACTOR_INFER.name}.system_envs.{name}")
+            yield Problem(
+                f"{keys[0]} is {first or 'not set'}, but {keys[1]} is {second or 'not set'}: the group in which "
+                f"weights are broadcast from one to the other would fail or hang. Set system_envs.{name}.",
+                keys,
+            )

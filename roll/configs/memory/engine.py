@@ -118,7 +118,7 @@ def _memory(
         copies=pinned("copies of weights", [(block, devices) for block in blocks]),
         loading=(),
         num_processes=2 + devices if devices > 1 or engine.has_scheduler_process else 2,
-        doubt=doubt if room else "",
+        doubt=f"{doubt}. Use a larger {key.name}, or more GPUs per engine" if doubt and room else "",
         room=(room, f"{key.name} {share:g} of {facts.gpu_bytes / GB:g} GB") if room and facts.gpu_bytes else None,
     )
 

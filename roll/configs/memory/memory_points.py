@@ -275,7 +275,7 @@ def memory_warnings(plan: MemoryPlan, gpu_bytes: float | None, host_bytes: float
     cache."""
     for role, memory in plan.roles.items():
         if memory.doubt:
-            yield f"{role}: {memory.doubt}. Use a larger share, or more GPUs per engine (docs/memory.md)."
+            yield f"{role}: {memory.doubt} (docs/memory.md)."
     for moments, room, key in (
         *((moments, gpu_bytes, "GPU memory") for moments in plan.by_gpu.values()),
         *((moments, host_bytes, "host memory") for moments in plan.of_hosts),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 
 from roll.configs.problems import Problem, nearest
+from roll.utils.text import show
 
 if TYPE_CHECKING:
     from roll.configs.sections.cluster import WorkerConfig
@@ -20,6 +21,8 @@ ALLOWED = "strategy_args.allow_untested_arguments"
 _OFF: tuple[Any, ...] = (False, "", {}, [])
 _OFF_WORDS = ("0", "false", "no", "n", "off")  # of a variable; an empty one counts as not set
 _OWN_NAMES = {"fp32": ("float32", "float"), "bf16": ("bfloat16", "bf16"), "fp16": ("float16", "half")}
+_SHARES = ("gpu_memory_utilization", "mem_fraction_static")
+_COUNTS = ("tensor_parallel_size", "pipeline_parallel_size", "tp_size", "ep_size")
 _UNTESTED = "it was not tested here, and may change what is sampled or break weight updates"
 
 
@@ -84,6 +87,8 @@ def argument_problems(engine: str, role_name: str, role: WorkerConfig, own: tupl
         rule = tested.get(name, UNTESTED)
         if name in own:
             continue
+        if (wanted := _misfit(name, value)) and value is not None:
+            yield Problem(f"{at}.{name}: {show(value)} must be {wanted}.", (f"{at}.{name}",))
         if value is None or rule.takes(value, role.model_args.dtype):
             continue
         slip = nearest(name, tested, cutoff=0.85) if rule is UNTESTED else None
@@ -96,6 +101,14 @@ def argument_problems(engine: str, role_name: str, role: WorkerConfig, own: tupl
             "it.",
             (f"{at}.load_format",),
         )
+
+
+def _misfit(name: str, value: object) -> str:
+    """Words for what a share of memory or a parallel size must be; "" for one that fits, and for other arguments."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if name in _SHARES:
+        return "" if is_number and 0 < value <= 1 else "above 0 and at most 1"
+    return "" if name not in _COUNTS or (type(value) is int and value >= 1) else "a whole number of at least 1"
 
 
 def refused_variables(

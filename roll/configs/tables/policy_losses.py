@@ -46,6 +46,9 @@ class PolicyForm:
 
 
 _REC_RANGE = ("rec_epsilon_low", "rec_epsilon_high", "rec_epsilon_low_prime", "rec_epsilon_high_prime")
+IN_ORDER = (("tis_lower_bound", "tis_upper_bound"), ("clip_cov_lb", "clip_cov_ub"))
+"""Keys of which the first must not be above the second."""
+IN_ORDER_OF_A_RING = tuple(zip(_REC_RANGE[:2], _REC_RANGE[2:], strict=True))
 _REC_TERMS = ("rec_weight", "rec_weight_temp", "rec_regularizer", "rec_regularizer_coef")
 
 

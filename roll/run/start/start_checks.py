@@ -199,7 +199,8 @@ def _as_problems(findings: Iterable[Problem | str]) -> list[Problem]:
 
 
 def _problem_texts(problems: Iterable[Problem]) -> list[str]:
-    return list(dict.fromkeys(problem.text for problem in problems))
+    """Once each; a full stop makes no difference."""
+    return list({problem.text.rstrip("."): problem.text for problem in problems}.values())
 
 
 def _keys_of(names: Collection[str], config: RunConfig) -> dict[str, list[str]]:

@@ -152,3 +152,10 @@ def test_a_yaml_runs_in_mode_bench_with_the_model_that_is_named(calls: list[Call
     evaluate.run(["sums.yaml", "resume_from_checkpoint=out/step_000050"])
     assert calls[2][1] == ["resume_from_checkpoint=out/step_000050", "mode=bench"]
     assert evaluate.run(["sums.yaml", "max_steps=0"]) == 2
+
+
+@cases("words, said")
+def test_words_without_effect_are_refused(words: list[str], said: str, calls: list[Call]) -> None:
+    with pytest.raises(ConfigError, match=said):
+        evaluate.run(["sums.yaml", *words])
+    assert calls == []

@@ -40,6 +40,14 @@ def test_a_role_and_the_run_each_name_their_own_key() -> None:
     assert keys == ["system_envs.NVIDIA_TF32_OVERRIDE", "actor_infer.system_envs.NVIDIA_TF32_OVERRIDE"]
 
 
+@pytest.mark.parametrize("role", ["actor_train", "actor_infer"])
+def test_both_ends_of_a_broadcast_must_agree_about_nccl(role: str) -> None:
+    (text,) = said({f"{role}.system_envs.NCCL_ALGO": "Ring"})
+    assert "NCCL_ALGO is Ring" in text and "is not set" in text and text.endswith("Set system_envs.NCCL_ALGO.")
+    assert said({f"{role}.system_envs.NCCL_IB_HCA": "mlx5"}) == []
+    assert said({f"{role}.system_envs.NCCL_ALGO": "Ring", "actor_infer.device_mapping": [1]}) == []
+
+
 def test_what_a_shell_leaves_to_workers_is_said_before_they_start() -> None:
     shell = {"VLLM_USE_MODELSCOPE": "True", "NVIDIA_TF32_OVERRIDE": "1", "CUDA_VISIBLE_DEVICES": "0", "RANK": "3"}
     first, second = inherited_problems(config({}), shell)

@@ -101,7 +101,8 @@ def test_a_file_that_is_there_is_kept(place: Path, capsys: pytest.CaptureFixture
 
 def test_what_is_wrong_with_the_answers_the_plan_says(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "new.yaml", "--model", MODEL, "--data", "train.jsonl", "--reward", "mathrule"]) == 2
-    assert "Did you mean math_rule?" in capsys.readouterr().err and Path("new.yaml").is_file()
+    assert "Did you mean math_rule?" in capsys.readouterr().err and not Path("new.yaml").exists()
+    init("--data", "train.jsonl")
 
 
 def test_a_task_of_reasoning_gym_is_scored_and_validated_as_one(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

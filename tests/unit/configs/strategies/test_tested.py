@@ -61,6 +61,22 @@ def test_values_that_change_nothing_pass(engine: str, given: dict[str, Any]) -> 
     assert said(engine, given) == []
 
 
+@pytest.mark.parametrize(
+    "given, wanted",
+    [
+        ({"gpu_memory_utilization": 90}, "90 must be above 0 and at most 1."),
+        ({"gpu_memory_utilization": "high"}, "'high' must be above 0 and at most 1."),
+        ({"pipeline_parallel_size": 0}, "0 must be a whole number of at least 1."),
+    ],
+)
+def test_a_share_and_a_parallel_size_are_checked_before_the_plan_divides_by_them(
+    given: dict[str, Any], wanted: str
+) -> None:
+    (name,) = given
+    assert said("vllm", given) == [f"{AT}.strategy_config.{name}: {wanted}"]
+    assert any(wanted in text for text in problems({f"{AT}.strategy_config": given}))
+
+
 def test_a_misspelt_argument_is_refused() -> None:
     (text,) = said("vllm", {"gpu_memory_utilisation": 0.8})
     assert text.startswith(f"{AT}.strategy_config.gpu_memory_utilisation") and "Did you mean gpu_memory_util" in text
