@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,6 +18,8 @@ from roll.models.hub import local_model
 from roll.utils.files import path_info
 
 TOKENIZER_FILE = "tokenizer.json"
+PIECE_FILES = ("tokenizer.model", "spiece.model")
+PROBES = ("I am quite  fine\n\n 12345", "\u6f22\u5b57 \U0001f642 x\u00b2 \uff21", "a , b\tc")
 _NO_LIMIT = 10**30
 
 
@@ -56,6 +59,7 @@ def _load(name: str, key: str) -> PreTrainedTokenizerBase:
                 f"{key}: {name} has no files of a tokenizer. Copy them there, or say in model_args.tokenizer_path "
                 "where they are"
             )
+        _check_pieces(tokenizer, name, key)
     else:
         tokenizer = PreTrainedTokenizerFast.from_pretrained(name, split_special_tokens=False)
         if tokenizer.eos_token is None or tokenizer.pad_token is None:
@@ -76,6 +80,33 @@ def _write_marks(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
     written = WRITTEN.get(str(kind))
     if written is not None and isinstance(tokenizer.chat_template, str):
         tokenizer.chat_template = tokenizer.chat_template.replace(*written)
+
+
+def _check_pieces(tokenizer: PreTrainedTokenizerBase, name: str, key: str) -> None:
+    """Raises ConfigError where a model has the file of sentencepiece alone, and what transformers makes of it cuts text
+    otherwise: it knows the vocabulary, and not how the file treats blanks, signs and bytes. Checks nothing without
+    sentencepiece, nor where ids are shifted on purpose."""
+    file = next(filter(None, (model_file(name, each) for each in PIECE_FILES)), None)
+    if file is None or find_spec("sentencepiece") is None:
+        return
+    from sentencepiece import SentencePieceProcessor
+
+    read: Any = SentencePieceProcessor
+    try:
+        pieces = read(model_file=str(file))
+    except RuntimeError:  # another file of that name
+        return
+    places = range(0, len(pieces), 1 + len(pieces) // 50)
+    if any(tokenizer.convert_tokens_to_ids(pieces.id_to_piece(place)) != place for place in places):
+        return
+    for text in PROBES:
+        ids, wanted = tokenizer(text, add_special_tokens=False)["input_ids"], pieces.encode(text)
+        if ids != wanted:
+            raise ConfigError(
+                f"{key}: {name} has {file.name} and no {TOKENIZER_FILE}, and transformers cuts text otherwise than "
+                f"that file: {text!r} is {ids}, and {wanted} there. Add the {TOKENIZER_FILE} of the model "
+                "(transformers.convert_slow_tokenizer makes one), or name its class in tokenizer_config.json."
+            )
 
 
 def model_file(name: str, file: str) -> Path | None:

@@ -358,7 +358,11 @@ def trained_in_full(modules: Sequence[str], tied: Sequence[str], args: ModelArgs
     """The modules (full names) that additional_target matches. `tied`: embedding and head, if they are one weight."""
     layers = []
     for word in args.additional_target:
-        named = [name for name in _named(modules, word) if not _is_frozen(name, args)]
+        of_word = _named(modules, word)
+        named = [name for name in of_word if not _is_frozen(name, args)]
+        if of_word and not named:
+            frozen = f"model_args.freeze_module_prefix: {args.freeze_module_prefix}"
+            raise StrategyError(f"{frozen} leaves no module that additional_target: {word} names")
         if not named:
             raise StrategyError(f"model_args.additional_target: no module of the model is named {word}")
         if set(named) & set(tied):

@@ -62,7 +62,7 @@ def lora_model_problems(choice: Choice, model: Mapping[str, Any]) -> Iterator[Pr
         yield Problem(f"{text}{why}, or write {ALL_LINEAR}.", (key,))
     chosen = adapted(shape, args, experts)
     if not unknown:
-        yield from _expert_problems(chosen, set(layers), files, args, key)
+        yield from _expert_problems(chosen, set(layers), files, args, key, experts)
     modules = modules_of(shape)
     at = f"{choice.role.name}.model_args.additional_target"
     if experts != "linear":
@@ -81,11 +81,18 @@ def _experts(choice: Choice) -> Experts:
 
 
 def _expert_problems(
-    chosen: Sequence[Weight], there: Set[str], files: Mapping[str, str], args: ModelArgs, key: str
+    chosen: Sequence[Weight], there: Set[str], files: Mapping[str, str], args: ModelArgs, key: str, experts: Experts
 ) -> Iterator[Problem]:
     """Checks adapters of experts, whatever trains them: peft reads them as those of transformers' stacked matrices, all
     experts of a layer in one, gate and up together, and these beside down alone."""
-    names = [renamed(weight.name.removesuffix(".weight"), files) for weight in chosen if weight.cut == "expert"]
+    of_experts = [weight for weight in chosen if weight.cut == "expert"]
+    names = [renamed(weight.name.removesuffix(".weight"), files) for weight in of_experts]
+    for weight in of_experts:
+        numbers = [_expert_of(word) for word in args.lora_target if is_target(weight, (word,), experts)]
+        if None not in numbers and len(set(numbers)) < weight.count:
+            text = f"{key}: {', '.join(args.lora_target)} names {len(set(numbers))} of {weight.count} experts"
+            yield Problem(f"{text}, and peft reads adapters of all alone. Name them without a number.", (key,))
+            return
     for partners in _ONE_MATRIX:
         for layer in names:
             last = layer.rpartition(".")[2]
@@ -100,6 +107,12 @@ def _expert_problems(
         if last in _DOWN and f"{stem}.{_DOWN[last]}" not in names:
             yield Problem(f"{key}: {', '.join(args.lora_target)} {EXPERTS_WITHOUT_DOWN}.", (key,))
             return
+
+
+def _expert_of(word: str) -> str | None:
+    """The number of the expert that a target names; None: it names all of them. Example: experts.7.w1 -> 7."""
+    number = f".{word}".split(".")[-2]
+    return number if number.isdigit() else None
 
 
 def _in_full_problems(

@@ -66,6 +66,12 @@ def opd_warnings(config: RunConfig) -> Iterator[str]:
     if not isinstance(config, AlgorithmConfig):
         return
     if config.distils:
+        for role, worker in config.teacher_roles.items():
+            if worker.tag_included and (role == "teacher" or len(config.teacher_roles) == 1):
+                why = "the section teacher is for all other domains" if role == "teacher" else "it is the only one"
+                yield f"{role}.tag_included does nothing: {why}."
+        if config.is_changed("opd_js_weight") and config.opd_advantage != "js_divergence":
+            yield f"opd_js_weight does nothing with opd_advantage: {config.opd_advantage}."
         idle = [role for role in config.teacher_roles if role not in set(config.taught)]
         yield from (f"{role} is not started: no domain is left for it." for role in idle)
         return

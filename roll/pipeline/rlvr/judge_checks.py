@@ -45,7 +45,8 @@ def judge_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
     try:
         method_of(worker)
     except (OSError, ValueError) as error:
-        key = f"{at}.judge_{'verdict_pattern' if worker.judge_verdict_pattern else 'prompt'}"
+        is_of_pattern = str(error).startswith(repr(worker.judge_verdict_pattern))
+        key = f"{at}.judge_{'verdict_pattern' if is_of_pattern else 'prompt'}"
         yield Problem(f"{key}: {error}.", (key,))
 
 
@@ -126,6 +127,9 @@ def _engine_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
                 "Or use judge_model_type: api.",
                 (f"{part.key}.reward", kind),
             )
+    if (count := worker.generating_args.num_return_sequences or 1) > 1:
+        key = f"{at}.generating_args.num_return_sequences"
+        yield Problem(f"{key}: {count}, but a judge is asked once. Remove it.", (key,))
 
 
 def _no_devices(at: str) -> Problem:

@@ -101,6 +101,7 @@ def rlvr_problems(config: RLVRConfig) -> list[Problem]:
     """Everything of the RLVR part that cannot work, whatever the machine."""
     return [
         *_reward_problems(config),
+        *_redundancy_problems(config),
         *_compared_problems(config),
         *_pure_opd_problems(config),
         *_tag_problems(config),
@@ -119,6 +120,11 @@ def rlvr_warnings(config: RLVRConfig) -> list[str]:
         if key in validated.data_args.model_fields_set
     ]
     warnings += [said for key, name in _templates(config).items() if (said := template_warning(name, key)) is not None]
+    warnings += [
+        f"rewards.{domain}.reward_type does nothing here: {reward.reward} knows one kind of reward."
+        for domain, reward in config.rewards.items()
+        if reward.reward_type and reward.reward in BUILTINS and not BUILTINS[reward.reward].reward_types
+    ]
     warnings += [text for judges in _judges(config) for text in judges.judge_warnings(config)]
     warnings += [*switched_off(config, RLVR), *_unused_filters(config)]
     warnings += [
@@ -290,6 +296,12 @@ def _pure_opd_problems(config: RLVRConfig) -> Iterator[Problem]:
             )
 
 
+def _redundancy_problems(config: RLVRConfig) -> Iterator[Problem]:
+    if (more := config.group_size_redundancy) and config.rollout_mock.replays:
+        text = f"group_size_redundancy: {more}, but with rollout_mock.mode: mock recorded groups keep their size"
+        yield Problem(f"{text}. Remove it.", ("group_size_redundancy", "rollout_mock"))
+
+
 def _filter_problems(at: str, worker: RewardConfig) -> Iterator[Problem]:
     if worker.query_filter_config.type != "no_filter":
         from roll.distributed.scheduler.filters import filter_problems  # numpy: only where a filter is used
@@ -313,6 +325,13 @@ def _one_reward(at: str, worker: RewardConfig) -> Iterator[Problem]:
             f"{at}.code_url is missing, and {at}.use_local is false. Give the address of a sandbox, or run programs "
             "here with use_local: true.",
             (f"{at}.code_url", f"{at}.use_local"),
+        )
+    keys = worker.dynamic_timeout
+    if keys.enable and keys.min_s > worker.timeout_s:
+        yield Problem(
+            f"{at}.dynamic_timeout.min_s: {keys.min_s:g} is above {at}.timeout_s: {worker.timeout_s:g}, the longest "
+            "limit there is. Lower it.",
+            (f"{at}.dynamic_timeout.min_s", f"{at}.timeout_s"),
         )
     if worker.device_mapping is not None and not worker.is_judged_by_engines and parts_of(worker):
         yield Problem(

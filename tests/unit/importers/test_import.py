@@ -409,7 +409,7 @@ def test_what_a_script_leaves_open_and_trains_later_is_shown(place: Path, capsys
     assert roll(words) == ANOTHER_RUN
     shown = capsys.readouterr().out
     page = (place / "my.report.md").read_text()
-    assert "`data.train_files=${1}/1.parquet`" in page and "leaves it open: set it in the YAML" in page
+    assert "`data.train_files='${1}/1.parquet'`" in page and "leaves it open: set it in the YAML" in page
     assert "trainings of the script:\n  --training 2: data.train_files=${1}/2.parquet\n" in shown
     assert "The script trains 2 times, and this is number 1." in shown
     assert roll([*words, "--training", "2"]) == OK

@@ -302,3 +302,14 @@ def test_pieces_without_tokenizer_json_are_cut_as_their_file_says(legacy: bool |
     loaded = load_tokenizer(str(path))
     for text in ("I am  quite fine\n\n 12", "\u6f22\u5b57 \U0001f642"):
         assert loaded(text, add_special_tokens=False)["input_ids"] == raw.encode(text)
+
+
+@cases("model_type, config")
+def test_pieces_that_a_class_cuts_otherwise_are_refused_by_name(
+    model_type: str, config: dict[str, str], tmp_path: Path
+) -> None:
+    path = pieces(tmp_path)
+    (path / "tokenizer_config.json").write_text(json.dumps(NAMES | config))
+    (path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    with pytest.raises(ConfigError, match=r"has tokenizer.model and no tokenizer.json, and transformers cuts text"):
+        load_tokenizer(str(path))

@@ -64,6 +64,7 @@ def test_teachers_score_their_domains_with_the_chosen_divergence() -> None:
     assert credit_settings(given, 0.0).teacher_share == 0.3 and list(opd_warnings(given)) == []
     alone = config({"is_pure_opd": True, "teacher": TEACHER, "opd_js_weight": 0.3})
     assert credit_settings(alone, 0.0).teacher_share is None
+    assert list(opd_warnings(alone)) == ["opd_js_weight does nothing with opd_advantage: log_ratio."]
     # Rows 4, 0, 3 and a padding row; rows 0 and 4 are wanted of five.
     shard = Shard(np.array([4, 0, 3, 5]), None)
     wanted = np.array([True, False, False, False, True])
@@ -81,6 +82,8 @@ def test_without_a_switch_no_teacher_is_started_and_nothing_changes() -> None:
         "teacher is not started: use_opd and is_pure_opd are off.",
         "opd_kl_coef does nothing: use_opd and is_pure_opd are off.",
     ]
+    named = {"use_opd": True, "teachers": {"any": {**TEACHER, "tag_included": ["x"]}}}
+    assert list(opd_warnings(config(named))) == ["teachers.any.tag_included does nothing: it is the only one."]
     assert list(opd_warnings(config({}))) == [] and list(opd_problems(config({}))) == []
 
 

@@ -159,6 +159,9 @@ LACKS = "no module of the model that has weights"
     [
         ({}, {"lora_target": "gate_proj"}, "lora_target: gate_proj and up_proj of experts are one matrix, and gate_pr"),
         ({}, {"lora_target": "gate_proj, up_proj, o_proj"}, f"gate_proj, up_proj, o_proj {EXPERTS_WITHOUT_DOWN}."),
+        ({}, {"lora_target": "experts.7.down_proj"}, "lora_target: experts.7.down_proj names 1 of 128 experts, and p"),
+        ({}, {"lora_target": [f"experts.{number}.down_proj" for number in range(128)]}, None),
+        (MIXTRAL, {"lora_target": "block_sparse_moe.experts.7.w1, w2"}, "names 1 of 128 experts, and peft reads "),
         ({}, {"lora_target": "experts.gate_proj"}, "lora_target: no linear layer of the model is named experts.g"),
         (MIXTRAL, {"lora_target": "w1, o_proj"}, "w1 and w3 of experts are one matrix, and w1, o_proj names a part"),
         (MIXTRAL, {"lora_target": "gate_proj"}, "gate_proj. It has k_proj, o_proj, q_proj, v_proj, w1, "),
