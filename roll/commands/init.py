@@ -144,8 +144,8 @@ def _text(value: str) -> str:
 
 
 def run(argv: Sequence[str]) -> int:
-    """The exit code of the plan, which says what is wrong with the answers; then no file is left. Raises ConfigError for
-    rows of which it does not know the columns, and for a file that is there."""
+    """The exit code of the plan, which says what is wrong with the answers; then no file is left. Raises ConfigError
+    for rows of which it does not know the columns, and for a file that is there."""
     options = init_parser().parse_args(argv)
     path = Path(options.file)
     if path.suffix != ".yaml":  # the only ending that Hydra reads
