@@ -76,6 +76,12 @@ class Role:
     why_not: str = ""
     rows_together: int = 1
 
+    def __post_init__(self) -> None:
+        if self.use in ("train", "score", "generate") and self.head is None:
+            raise ValueError(
+                f"the role {self.name}, which {TASKS[self.use]}, has no head: lm, value, sequence or reward"
+            )
+
     @property
     def learns(self) -> bool:
         return self.use == "train"
