@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.test_megatron import HF_SAMPLER
 from tests.e2e.test_rlvr import assert_engine_and_trainer_agree
 from tests.helpers.runs import END_LIMIT_S, Run
 
@@ -29,12 +31,18 @@ def test_an_engine_of_two_that_hangs_is_ended_and_replaced(sort_data: Path, star
 
 
 @pytest.mark.slow
-def test_a_killed_trainer_ends_the_run_with_its_name_and_leaves_nothing_behind(sort_data: Path, start_run: StartRun):
-    run = start_run(sort_data, "tiny_sort", "max_steps=10000", "eval_steps=-1", "save_steps=-1")
+@pytest.mark.parametrize(
+    "example, keys", [("tiny_sort", ()), ("tiny_sort_fsdp2", ()), ("tiny_sort_megatron_pp", HF_SAMPLER)]
+)
+def test_a_killed_trainer_ends_the_run_with_its_name_and_leaves_nothing_behind(
+    example: str, keys: tuple[str, ...], sort_data: Path, start_run: StartRun
+):
+    """The other rank or stage waits for it inside a collective, and must not do so for ever."""
+    run = start_run(sort_data, example, "max_steps=10000", "eval_steps=-1", "save_steps=-1", *keys)
     run.wait_for_step(2)
     run.worker("actor_train").kill()
     assert run.wait(END_LIMIT_S) == 1, run.text
-    assert "actor_train rank 0 died" in run.text
+    assert re.search(r"actor_train rank [01] died", run.text), run.text
     run.assert_all_gone()
 
 
