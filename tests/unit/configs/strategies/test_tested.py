@@ -69,9 +69,7 @@ def test_values_that_change_nothing_pass(engine: str, given: dict[str, Any]) -> 
         ({"pipeline_parallel_size": 0}, "0 must be a whole number of at least 1."),
     ],
 )
-def test_a_share_and_a_parallel_size_are_checked_before_the_plan_divides_by_them(
-    given: dict[str, Any], wanted: str
-) -> None:
+def test_shares_and_parallel_sizes_are_checked_before_the_plan_reads_them(given: dict[str, Any], wanted: str) -> None:
     (name,) = given
     assert said("vllm", given) == [f"{AT}.strategy_config.{name}: {wanted}"]
     assert any(wanted in text for text in problems({f"{AT}.strategy_config": given}))
