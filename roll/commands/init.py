@@ -17,7 +17,7 @@ from roll.datasets.sources import data_sources, task_of
 from roll.errors import ConfigError
 from roll.run.start.machine import this_machine
 from roll.utils.files import write_whole
-from roll.utils.logging import OK, say
+from roll.utils.logging import BAD_USE, say
 
 # Which columns of a file hold prompts, reference answers and tags.
 
@@ -164,7 +164,7 @@ def run(argv: Sequence[str]) -> int:
         raise ConfigError(f"{options.file} cannot be written: {error.strerror}.") from error
     say(f"{options.file} is written. Its plan:\n")
     code = start_yaml(options.file, (), is_plan=True)
-    if code != OK and not options.force:  # so that the same call works once its words are right
+    if code == BAD_USE and not options.force:  # so that the same call works once its words are right
         path.unlink()
         say(f"{options.file} is removed again.")
     return code
