@@ -199,7 +199,7 @@ def _as_problems(findings: Iterable[Problem | str]) -> list[Problem]:
 
 
 def _problem_texts(problems: Iterable[Problem]) -> list[str]:
-    """Once each; a full stop makes no difference."""
+    """Return every text once; a full stop makes no difference."""
     return list({problem.text.rstrip("."): problem.text for problem in problems}.values())
 
 
