@@ -76,7 +76,7 @@ def test_with_its_switch_on_it_is_not() -> None:
 def test_every_key_of_the_tables_is_one_of_the_settings(cls: type, switches: dict[str, tuple[str, ...]]) -> None:
     made = config() if cls is RLVRConfig else AgenticConfig()
     for switch, keys in switches.items():
-        assert isinstance(made.value(switch), bool | int | float)
+        assert isinstance(made.value(switch), bool | int | float | dict)
         assert [key for key in keys if made.is_changed(key)] == []
     assert list(switched_off(config().actor_train, ROLE)) == []
 
