@@ -128,8 +128,8 @@ LEARNS: Switches = {
     "model_args.lora_target": tuple(
         f"model_args.{key}" for key in ("lora_rank", "lora_alpha", "use_rslora", "lora_dropout")
     ),
-    "mtp_training_mode": ("mtp_loss_scaling_factor",),
 }
+HEADS: Switches = {"mtp_training_mode": ("mtp_loss_scaling_factor",)}
 
 
 def switched_off(settings: Settings, switches: Switches, at: str = "") -> Iterator[str]:
@@ -138,7 +138,7 @@ def switched_off(settings: Settings, switches: Switches, at: str = "") -> Iterat
     for switch, keys in switches.items():
         changed = [key for key in keys if settings.is_changed(key)]
         changed = [join(at, key) for key in changed if (value := settings.value(key)) or isinstance(value, bool)]
-        if changed and settings.value(switch) in (None, False, 0, "", "disabled", {}):
+        if changed and (not settings.value(switch) or settings.value(switch) == "disabled"):
             verb = "does" if len(changed) == 1 else "do"
             yield f"{' and '.join(changed)} {verb} nothing while {join(at, switch)} is off."
 
@@ -209,6 +209,7 @@ def run_warnings(config: RunConfig, plan: RunPlan) -> Iterator[str]:
     for name, worker in config.model_roles.items():
         yield from batching_warnings(name, worker)
         yield from switched_off(worker, {**ROLE, **LEARNS} if config.roles[name].learns else ROLE, name)
+        yield from switched_off(worker, HEADS if "mtp_training_mode" in config.roles[name].reads else {}, name)
     if "USE_MODELSCOPE" in config.system_envs and config.model_download_type is None:
         yield (
             "system_envs.USE_MODELSCOPE does nothing here: write model_download_type: MODELSCOPE for models from there."
