@@ -103,7 +103,7 @@ def argument_problems(engine: str, role_name: str, role: WorkerConfig, own: tupl
         )
 
 
-def _misfit(name: str, value: object) -> str:
+def _misfit(name: str, value: Any) -> str:
     """Words for what a share of memory or a parallel size must be; "" for one that fits, and for other arguments."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if name in _SHARES:

@@ -123,7 +123,7 @@ def rlvr_warnings(config: RLVRConfig) -> list[str]:
     warnings += [
         f"rewards.{domain}.reward_type does nothing here: {reward.reward} knows one kind of reward."
         for domain, reward in config.rewards.items()
-        if reward.reward_type and reward.reward in BUILTINS and not BUILTINS[reward.reward].reward_types
+        if reward.reward_type and (known := BUILTINS.get(reward.reward or "")) and not known.reward_types
     ]
     warnings += [text for judges in _judges(config) for text in judges.judge_warnings(config)]
     warnings += [*switched_off(config, RLVR), *_unused_filters(config)]

@@ -207,7 +207,7 @@ def is_huge(text: str) -> bool:
 
 
 def _number(parsed: list[Any]) -> float | None:
-    value = parsed[0] if parsed else None
+    value: Any = parsed[0] if parsed else None
     try:
         return float(value) if getattr(value, "is_number", False) else None
     except (TypeError, ValueError, OverflowError):
