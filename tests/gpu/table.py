@@ -29,6 +29,7 @@ def _train(kind: str, name: str, form: str, settings: dict[str, Any], *packages:
     if "adapts" not in of_check:
         end = "HF + torch, also after a trip to host memory; resumes exactly"
     shares = kind == "megatron" and settings == _SHARED
+    fields: dict[str, Any] = {"code": f"strategy/{kind}/"} | more
     return Check(
         name=f"train-{name}",
         path=f"{kind}_train, {form}: updates equal {end}",
@@ -37,7 +38,7 @@ def _train(kind: str, name: str, form: str, settings: dict[str, Any], *packages:
         limits=limits.SHARING_TRAINER if shares else limits.TRAINER,
         most_gpus=2,
         packages=packages,
-        **{"code": f"strategy/{kind}/"} | more,
+        **fields,
     )
 
 

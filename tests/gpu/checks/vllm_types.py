@@ -62,7 +62,9 @@ def _of_type(place: Place, kind: str, quantization: str | None) -> dict[str, flo
     loaded = load_policy(args_of(directory).model_copy(update={"disable_gradient_checkpointing": True}))
     loaded.module.eval()
     _change(loaded.module, 0.0)
-    settings = _SETTINGS if place.on_cuda else {"enable_prefix_caching": False} if kind in STATES else {}
+    settings: dict[str, Any] = (
+        _SETTINGS if place.on_cuda else {"enable_prefix_caching": False} if kind in STATES else {}
+    )
     if quantization and place.on_cuda:
         settings = settings | {"quantization": quantization}
     harness = EngineHarness("vllm", directory, device=place.device, dtype="bf16", **settings)

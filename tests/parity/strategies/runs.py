@@ -321,6 +321,19 @@ def save_after(run: Run, directory: Path) -> dict[str, np.ndarray]:
         return exported(strategy)
 
 
+def saved_both_ways(run: Run, directory: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Saves the model in `model` and a checkpoint in `checkpoint` after the updates of `run`, and returns the weights
+    exported there, and those after one more update."""
+    with trainer(run) as strategy:
+        for _ in range(run.updates):
+            one_update(strategy, run)
+        strategy.save_hf_model(directory / "model")
+        strategy.save_checkpoint(directory / "checkpoint")
+        then = exported(strategy)
+        one_update(strategy, run)
+        return then, exported(strategy)
+
+
 def go_on(run: Run, directory: Path) -> Trace:
     """The updates of `run` after a checkpoint."""
     with trainer(run) as strategy:
