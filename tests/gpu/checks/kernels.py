@@ -37,7 +37,7 @@ def sglang_hashes_in_its_own_kernel(place: Place) -> Figures:
     positions, columns = (torch.arange(number).to(place.device) for number in (rows, words))
     taken: Any = sampler.murmur_hash32
     hashes = [partial(made, seeds, positions, columns) for made in (taken, murmur_hash32)]
-    same: Any = (hashes[0]().long() & 0xFFFFFFFF) == hashes[1]()
+    same = torch.eq(hashes[0]().long() & 0xFFFFFFFF, hashes[1]())
     own, by_torch = (seconds_of(each, 10) for each in hashes)
     probs = torch.randn(rows, words, generator=chance).softmax(-1).to(place.device)
     every = torch.full((rows,), words, dtype=torch.int32, device=place.device)
