@@ -49,7 +49,7 @@ def sglang_hashes_in_its_own_kernel(place: Place) -> Figures:
         "equal_fraction": float(same.double().mean()),
         "time_fraction": own / by_torch,
         "repeated_fraction": float((of_all() == of_all()).double().mean()),
-        "top_p_repeated_fraction": float((top_p() == top_p()).double().mean()),
+        "top_p_repeated_fraction": float(torch.eq(top_p(), top_p()).double().mean()),
         "likeliest_fraction": float((of_all() == probs.argmax(-1)).double().mean()),
     }
 
