@@ -44,12 +44,12 @@ def sglang_hashes_in_its_own_kernel(place: Place) -> Figures:
     most, least = (torch.full((rows,), value, device=place.device) for value in (0.9, 0.0))
     of_all = partial(sampler.sampling_from_probs_torch, probs, seeds, positions)
     cut = sampler.top_k_top_p_min_p_sampling_from_probs_torch
-    top_p = partial(cut, probs, every, most, least, False, seeds, positions)
+    top_p: Any = partial(cut, probs, every, most, least, False, seeds, positions)
     return {
         "equal_fraction": float(same.double().mean()),
         "time_fraction": own / by_torch,
         "repeated_fraction": float((of_all() == of_all()).double().mean()),
-        "top_p_repeated_fraction": float(torch.eq(top_p(), top_p()).double().mean()),
+        "top_p_repeated_fraction": float((top_p() == top_p()).double().mean()),
         "likeliest_fraction": float((of_all() == probs.argmax(-1)).double().mean()),
     }
 
