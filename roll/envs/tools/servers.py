@@ -66,8 +66,8 @@ class ToolServer:
         self._owners = BackgroundTasks(lambda error: None)  # whoever waits for a connection learns why there is none
         self._leaving: set[asyncio.Task[None]] = set()
         self.suspects = asyncio.Lock()
-        """Of calls that a death has met: they go one by one, so that one that kills its server each time takes no
-        others with it."""
+        """Lock of calls that a death has met: they go one by one, so that one that kills its server each time takes
+        no others with it."""
 
     async def schemas(self) -> Sequence[Schema]:
         """Its tools as the server listed them when it was started, under its own names. Raises EnvError."""
