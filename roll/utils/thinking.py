@@ -12,6 +12,7 @@ A mark is known by its form, so that a new model, or one whose marks a user adde
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 _KIND = r"(?:longcat|deep|inner|internal|hidden|private|silent|model)"
 _NAME = r"(?:think(?:ing)?|thoughts?|reasoning|working_out|scratch_?pad|monologue|chain_of_thought)"
@@ -100,6 +101,7 @@ def _thinking_length(text: str) -> int:
     return last.end if last.ends else len(text)
 
 
+@lru_cache(maxsize=64)  # the answers of a group have one prompt
 def answer_opening(prompt: str) -> str:
     """Return the part of the answer that the prompt's end contains already: the mark that begins the thinking, with all
     that follows it ("<think>\\nOkay,"). Empty if no thinking is open, or the mark belongs to an earlier turn."""
