@@ -242,7 +242,7 @@ def test_code_of_a_draft_is_found_after_all_that_is_installed(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "problem, keys",
     [
-        ("max_steps: -3 must be at least 1.", ["max_steps"]),
+        ("max_steps: -3 must be greater than or equal to 1.", ["max_steps"]),
         ("actor_train.device_mapping uses devices 8..15, but num_nodes is 1.", ["actor_train.device_mapping"]),
         ("The product of rollout_batch_size and num_return_sequences_in_group is odd.",
          ["rollout_batch_size", "num_return_sequences_in_group"]),
