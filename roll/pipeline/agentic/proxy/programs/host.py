@@ -55,8 +55,12 @@ def main() -> None:
     arguments = json.loads(os.environ.pop(ARGUMENTS, "{}"))
     agent: Agent | None = None
     if len(sys.argv) > 1:
-        sys.path = [entry for entry in sys.path if entry]
-        agent = agent_of(sys.argv[1], arguments)
+        try:
+            agent = agent_of(sys.argv[1], arguments)
+        except BaseException as error:
+            traceback.print_exc()
+            os.write(replies, json.dumps({"failed": traced(error)}).encode() + b"\n")
+            os._exit(FAILED)
     _Host(lines, replies, agent).serve()
 
 

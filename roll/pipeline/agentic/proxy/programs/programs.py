@@ -143,7 +143,7 @@ class Programs:
                 return self._host
             arguments = [] if self._agent is None else [self._agent]
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", host.__name__, *arguments),
+                *(sys.executable, "-P", "-m", host.__name__, *arguments),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 env={
@@ -159,8 +159,9 @@ class Programs:
             except TimeoutError:
                 process.kill()
                 raise EnvError(f"agent: {self._agent} took longer than {_READY_S:g} s to import") from None
-            if not first:
-                raise EnvError(f"agent: {self._agent} cannot be imported or made; the worker's log says why")
+            if "ready" not in (reply := json.loads(first or "{}")):
+                why = reply.get("failed", "its process died")
+                raise EnvError(f"agent: {self._agent} cannot be imported or made: {why}")
             self._host = process
             self._tasks.start(self._listen(process))
             return process

@@ -97,6 +97,9 @@ def forever(task, session):
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "foreign_agent.py").write_text(AGENT, encoding="utf-8")
+    (started_in := tmp_path / "started_in").mkdir()
+    (started_in / "heapq.py").write_text("raise SystemExit('taken for the module of this name that asyncio imports')")
+    monkeypatch.chdir(started_in)
     (tmp_path / "tasks.jsonl").write_text('{"question": "zero"}\n{"question": "one"}\n', encoding="utf-8")
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     monkeypatch.setenv("KEEP", str(tmp_path))
