@@ -13,7 +13,8 @@ from roll.envs.base import SUCCESS, VALID, Env, EnvStep, draws_actions
 from roll.envs.build import env_class
 from roll.errors import ConfigError, EnvError, describe
 from roll.pipeline.agentic.env_calls import checked_step
-from roll.utils.imports import add_folder
+from roll.pipeline.agentic.observations import checked_text
+from roll.utils.imports import add_folder, traced
 from roll.utils.logging import say
 from roll.utils.text import counted
 
@@ -31,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
         constructor, keys = env_class(options.env), dict[str, Any]()
         apply_overrides(keys, options.settings)
         constructor(**keys)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{options.env}: {describe(error)}") from error
     started = time.perf_counter()
     problems, facts = check(lambda: constructor(**keys), options.episodes, options.max_steps)
@@ -55,15 +56,15 @@ def check(make: Make, episodes: int, max_steps: int = MAX_STEPS) -> tuple[list[s
             lengths.append(len(steps))
             wins += steps[-1].metrics.get(SUCCESS, 0.0)
             problems |= dict.fromkeys(_episode_problems(make(), steps))
-        except Exception as error:
-            problems[f"an episode with random actions fails: {type(error).__name__}: {error}"] = None
+        except (Exception, SystemExit) as error:
+            problems[f"an episode with random actions fails: {traced(error)}"] = None
     if not lengths:
         return list(problems), "no episode could be played"
     for check_one in (_repeats, _bears_nonsense):
         try:
             problems |= dict.fromkeys(check_one(make))
-        except Exception as error:
-            problems[f"{type(error).__name__}: {error}"] = None
+        except (Exception, SystemExit) as error:
+            problems[traced(error)] = None
     mean = sum(lengths) / len(lengths)
     facts = f"{len(lengths)} episodes of {mean:.1f} steps on average, success by chance {wins / len(lengths):.2f}"
     facts += f", {num_cut} cut off after {max_steps}" if num_cut else ""
@@ -74,14 +75,14 @@ def check(make: Make, episodes: int, max_steps: int = MAX_STEPS) -> tuple[list[s
 def _played(make: Make, seed: int, max_steps: int, action: str | None = None) -> list[EnvStep]:
     """An episode of random actions, or of one and the same."""
     env, rng = make(), random.Random(seed)
-    if not isinstance(env.reset(seed), str):
-        raise EnvError("reset must return the observation as text")
+    checked_text(env.reset(seed), "reset")
     steps: list[EnvStep] = []
     while not steps or not (steps[-1].terminated or steps[-1].truncated):
         if len(steps) == max_steps:
             break
         started = time.perf_counter()
         steps.append(checked_step(env.step(_action(env, rng) if action is None else action)))
+        checked_text(steps[-1].observation, "step")
         if time.perf_counter() - started > SLOW_S:
             raise EnvError(f"a step took {time.perf_counter() - started:.1f} s")
     if isinstance(env, Env):
@@ -129,8 +130,8 @@ def _bears_nonsense(make: Make) -> Iterator[str]:
     for action in NONSENSE:
         try:
             last = [_played(make, seed, _NONSENSE_STEPS, action)[-1] for seed in range(_NONSENSE_EPISODES)]
-        except Exception as error:
-            yield f"step({action[:20]!r}) fails: {type(error).__name__}: {error}; every text is a possible action"
+        except (Exception, SystemExit) as error:
+            yield f"step({action[:20]!r}) fails, and every text is a possible action: {traced(error)}"
             continue
         won = sum(step.metrics.get(SUCCESS, 0.0) for step in last) / len(last)
         if won > _HOLE:

@@ -31,6 +31,16 @@ class Short:
         return "", 0.0, True, {}
 
 
+class Silent:
+    """Shows nothing after the last action."""
+
+    def reset(self, seed: int) -> str:
+        return ""
+
+    def step(self, action: str) -> tuple[None, float, bool, bool, dict[str, float]]:
+        return None, 0.0, True, False, {}
+
+
 class Generous(Env):
     """Whatever is said wins."""
 

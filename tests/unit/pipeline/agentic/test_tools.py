@@ -30,7 +30,7 @@ def test_check_env_names_what_breaks_the_contract(capsys: pytest.CaptureFixture[
     out = capsys.readouterr().out
     for part in (
         "different observations for the same seed",
-        "step('') fails: KeyError",
+        "step('') fails, and every text is a possible action: KeyError",
         "an episode earned 2, outside reward_range [0, 1]",
         "both terminated and truncated",
         "reports no success",
@@ -45,6 +45,8 @@ def test_check_env_stops_at_what_cannot_be_played(capsys: pytest.CaptureFixture[
     out = capsys.readouterr().out
     assert "step returned 4 values, not (observation, reward, terminated, truncated, metrics)" in out
     assert "1 problem.\n" in out
+    assert check_env.main(["tests.unit.pipeline.agentic.broken_env:Silent"]) == 1
+    assert "step returned NoneType as observation, not text" in capsys.readouterr().out
     with pytest.raises(ConfigError, match=r"importing nowhere\.at failed"):
         check_env.main(["nowhere.at:All"])
 
