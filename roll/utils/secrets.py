@@ -48,6 +48,7 @@ _NAMED = re.compile(
     r"(?<![\w.-])(-{0,2}[A-Za-z_][\w.-]*+)(['\"]?\s?[:=]\s?['\"]?|\s+['\"]?)(?:(?:Bearer|Basic|Token)\s+)?+"
     r"(?=([^\s'\",;&(){}\[\]]+))"
 )
+_TASKS = ("custom_envs", "rewards", "eval_sets")  # what is named below them are tasks, such as a game SecretWord
 _NO_VALUE = re.compile(r"[$<%*=]|(?:none|null|true|false)$", re.IGNORECASE)
 
 
@@ -126,13 +127,12 @@ def mask(text: str, secrets: Iterable[str] = ()) -> str:
     return "".join((*parts, text[place:]))
 
 
-def _mapped(node: Any, leaf: Callable[[Any, str], Any], name: str = "") -> Any:
+def _mapped(node: Any, leaf: Callable[[Any, str], Any], name: str = "", above: str = "") -> Any:
     """The nested value with each leaf replaced by `leaf(value, name)`, where name is the nearest name above it that may
-    be one of secrets, or "". In a list `--name` is the name of the item after it."""
+    be one of secrets, or "". In a list `--name` is the name of the item after it. `above`: the key of `node`."""
     if isinstance(node, Mapping):
-        return {
-            key: _mapped(child, leaf, str(key) if _may_name_secret(str(key)) else name) for key, child in node.items()
-        }
+        keys = {key: key if above not in _TASKS and _may_name_secret(key) else name for key in map(str, node)}
+        return {key: _mapped(child, leaf, keys[str(key)], str(key)) for key, child in node.items()}
     if isinstance(node, list | tuple | set | frozenset):
         flags = [str(item) if str(item).startswith("--") and _may_name_secret(str(item)) else "" for item in node]
         return [_mapped(child, leaf, name or flag) for child, flag in zip(node, ["", *flags], strict=False)]

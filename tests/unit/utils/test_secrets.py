@@ -62,6 +62,7 @@ def test_redact_masks_every_form_in_which_a_secret_appears_in_a_config():
 
 def test_what_is_no_secret_stays():
     """`data_key: answer` would otherwise put *** into every log line that says "answer"."""
+    assert find_secrets({"custom_envs": {"SecretWord": {"env_type": "secret_word:Game"}}}) == frozenset()
     assert find_secrets({"data_key": "answer", "api_key": "abc", "judge_api_key": "secret-judge"}) == {"secret-judge"}
     text = "see https://host:80/a@b and mail me@there.org"
     assert mask(text) == text
