@@ -10,7 +10,7 @@ TOKEN = re.compile(r"\\f?boxed\s*\{|\\f?boxed\s+(?P<word>[^\s{]+)|\\.|[{}]", re.
 TAGGED = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
 BESIDE = re.compile(r"[\s$]*[,;?/|]?[\s$]*(or|and)?[\s$]*")  # of two boxes that are one answer
 SAID = re.compile(
-    r"""\b(?:answer(?:[ ]to[ ](?:the|this)[ ]\w+)?|choice|option|ans\.?(?=[ ]?:))[\s*]*
+    r"""(?<!this[ ])\b(?:answer(?:[ ]to[ ](?:the|this)[ ]\w+)?|choice|option|ans\.?(?=[ ]?:))[\s*]*
       (?:is|was|(?:would|should|must)[ ]be|:)(?:[\s*,]+(?:therefore|thus|hence|indeed|(?:most[ ])?\w+ly)\b,?)?
       [\s:*]*(?=\S)
     | (?:\u7b54\u6848|\u6b63\u786e\u7684?\u9009\u9879)\s*(?:\u5e94\u8be5)?(?:\u662f|\u4e3a|:|\uff1a)+\s*(?=\S)
