@@ -194,10 +194,12 @@ def _is_bounded(node: ast.AST) -> bool:
 
 
 def _is_own_choice(path: Path) -> bool:
-    """Whether a file has a reward for sources that verl itself refuses."""
+    """Whether a file has a reward for sources that verl itself refuses, or names one for all of them."""
     tree = _tree(path)
     choices = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in _CHOICES]
-    return any(map(_takes_others, choices)) or not all(map(is_known_source, _sources(tree)))
+    sets = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and isinstance(node.value, ast.Attribute)]
+    is_set = any("compute_score" in map(_name, node.targets) for node in sets)
+    return is_set or any(map(_takes_others, choices)) or not all(map(is_known_source, _sources(tree)))
 
 
 def _takes_others(choice: ast.FunctionDef) -> bool:

@@ -34,8 +34,10 @@ class Fork:
     scores: str = "(?!)"
     rows: tuple[Row, ...] = ()
 
-    def fits(self, module: str, keys: Collection[str]) -> bool:
-        return bool(self.program and re.fullmatch(self.program, module)) or any(key in keys for key in self.keys)
+    def fits(self, module: str, keys: Collection[str], checkout: Checkout | None) -> bool:
+        if self.program and re.fullmatch(self.program, module):
+            return True
+        return any(key in keys and (checkout is None or checkout.place_of(key) != "") for key in self.keys)
 
     def over(self, table: Table) -> Table:
         """The table with the fork's own rows, names and defaults."""
@@ -63,10 +65,10 @@ def _fork(path: str, said: Mapping[str, Any]) -> Fork:
     return Fork(path, rows=rows, names=names_of(said.get("names", {})), keys=keys, **known)
 
 
-def forked(table: Table, module: str, keys: Collection[str]) -> Table:
-    """The table with what the program, or keys of a fork, change of it."""
+def forked(table: Table, module: str, keys: Collection[str], checkout: Checkout | None = None) -> Table:
+    """The table with what the program, or keys of a fork that its code reads, change of it."""
     for fork in _forks():
-        if fork.fits(module, keys):
+        if fork.fits(module, keys, checkout):
             table = fork.over(table)
     return table
 
@@ -90,7 +92,8 @@ def program_notes(
     is_verls = checkout is not None and checkout.is_verls
     if checkout is not None and is_verls and not is_scored and not any(fork.rows for fork in known):
         manager = str(keys.get("reward_model.reward_manager") or "naive")
-        is_theirs = any(re.search(fork.scores, checkout.text_of(manager)) for fork in _forks() if fork.fits(name, keys))
+        fits = [fork for fork in _forks() if fork.fits(name, keys, checkout)]
+        is_theirs = any(re.search(fork.scores, checkout.text_of(manager)) for fork in fits)
         if not known or (checkout.scores_in_program(manager) and not is_theirs):
             yield Change(_SCORES.format(name, checkout.program.name))
     if not known and not is_verls:

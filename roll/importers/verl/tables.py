@@ -11,7 +11,7 @@ from typing import Any
 from roll.importers.convert import Imported, SourceKeys, convert, leaves
 from roll.importers.row_files import names_of, rows_of
 from roll.importers.rows import Change, Table, data, is_left_open
-from roll.importers.script import COUNTED, is_output, undated
+from roll.importers.script import COUNTED, Command, is_output, undated
 from roll.importers.verl.checkout import Checkout, checkout_of
 from roll.importers.verl.combined_keys import COMBINED_KEYS, OF_MACHINES, TRACKER_VARIABLES
 from roll.importers.verl.common import ACTOR, CONDITIONS, MEGATRON, NO_DUAL_CLIP, OWN_REWARD, ROLLOUT
@@ -70,7 +70,7 @@ def is_verl(tree: Mapping[str, Any]) -> bool:
     return "actor_rollout_ref" in tree or (isinstance(model, Mapping) and "partial_pretrain" in model)
 
 
-def verl_table(original: SourceKeys, script: Path | None = None) -> Table:
+def verl_table(original: SourceKeys, script: Path | None = None, checkout: Checkout | None = None) -> Table:
     """The table for what the keys train; tools are read from files beside the script."""
     values = {_known_as(key): value for key, value in original.keys}
     keys = values.keys()
@@ -82,7 +82,7 @@ def verl_table(original: SourceKeys, script: Path | None = None) -> Table:
     if is_sft and not is_rl:
         return VERL_SFT
     table = overlapping_table(VERL_RL, module, values)
-    table = forked(table, module, keys)
+    table = forked(table, module, keys, checkout)
     return turns_table(table, values, script) if plays(values) else table
 
 
@@ -90,18 +90,18 @@ def import_verl(
     original: SourceKeys, notes: Sequence[str], script: Path | None = None, version: str | None = None
 ) -> Imported:
     """The import by the defaults of a release: the newest that has all given keys, if no `version` says which."""
-    table, keys, of_script = verl_table(original, script), verl_keys(original), original.command is not None
+    command, found = original.command or _started(original), None
+    checkout = checkout_of(module_of(command.program), script) if script else None
+    table, keys, of_script = verl_table(original, script, checkout), verl_keys(original), original.command is not None
     given = {key.removeprefix(f"{ASCEND}."): value for key, value in original.keys}
     added = {word.lstrip("+").partition("=")[0] for word in original.overrides if word.startswith("+")}
     own = {key: value for key, value in given.items() if key not in added}
     name = _configuration(original, table, own)
-    command, found = original.command, None
-    checkout = checkout_of(module_of(command.program), script) if command and script else None
     notes = [*notes, *verl_notes(original, table, checkout)]
     if (checkout is not None and checkout.reward) or runs_own_code({_known_as(key): value for key, value in keys}):
-        variables = own_variables(command).items()
+        variables = own_variables(original.command).items()
         keys += [(f"${name}", value) for name, value in variables if is_carried(name, value)]
-    if command and script and checkout is not None:
+    if script and checkout is not None:
         of_code = {OWN_REWARD: checkout.reward, NO_DUAL_CLIP: not checkout.has_dual_clip}
         of_code |= {} if checkout.has_kl_in_reward else {"algorithm.use_kl_in_reward": False}
         notes += [_UNBOUNDED] if of_code[NO_DUAL_CLIP] else []
@@ -111,7 +111,7 @@ def import_verl(
         found = of_program(checkout, command, script) if version is None else None
     if found is not None:
         below = fitting(name, own)[0][0] if found[1].bases else None
-        table = forked(table, "", dict(leaves(found[1].tree)))
+        table = forked(table, "", dict(leaves(found[1].tree)), checkout)
         whole = f"{original.tree}{found[1].tree}"  # an unknown name that others refer to is a variable of these files
         known = table.canonical
         keys = [(key, value) for key, value in keys if f"${{{key}}}" not in whole or table.row(known(key))]
@@ -122,6 +122,13 @@ def import_verl(
     made = [convert(keys, each, (), of_script) for each in tables]
     said = release_notes(fits, lacking, [each.tree for each in made], table.pipeline, version is not None)
     return replace(made[0], notes=(*notes, *said, *made[0].notes))
+
+
+def _started(original: SourceKeys) -> Command:
+    """The command that most start a YAML with."""
+    program = "main_ppo" if "actor_rollout_ref" in original.tree.get(ASCEND, original.tree) else "fsdp_sft_trainer"
+    named = [f"--config-name={name}" for name in original.bases[:1]]
+    return Command(("-m", f"verl.trainer.{program}", *named), (), (), (), ())
 
 
 def _configuration(original: SourceKeys, table: Table, given: Mapping[str, Any]) -> str:
@@ -228,7 +235,8 @@ def verl_notes(original: SourceKeys, table: Table, checkout: Checkout | None) ->
     shows = table.pipeline == VERL_RL.pipeline
     yield from picture_notes({_known_as(key): value for key, value in verl_keys(original)}, shows)
     is_scored = bool(values.get("custom_reward_function.path") or values.get("reward_model.enable"))
-    yield from program_notes(original.command.program if original.command else (), checkout, is_scored, values)
+    command = original.command or _started(original)
+    yield from program_notes(command.program, checkout, is_scored, values)
     yield from _computed_rewards(original, checkout, str(values.get("reward_model.reward_manager") or "naive"))
     if values.get("algorithm.filter_groups.enable") is True and not _filters(original):
         yield _UNFILTERED
@@ -247,10 +255,8 @@ def verl_notes(original: SourceKeys, table: Table, checkout: Checkout | None) ->
 
 def _computed_rewards(original: SourceKeys, checkout: Checkout | None, manager: str) -> Iterator[str]:
     """Yield what a checkout's class around rewards makes of them, unless a file with all of it is named here."""
-    command = original.command
-    if checkout is None or command is None:
-        return
-    if any(word.startswith(_OWN_SCORES) for word in original.overrides[len(command.overrides) :]):
+    of_script = len(original.command.overrides) if original.command else 0
+    if checkout is None or any(word.startswith(_OWN_SCORES) for word in original.overrides[of_script:]):
         return
     if place := checkout.computes_rewards(manager):
         yield Change(

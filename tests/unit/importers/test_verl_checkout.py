@@ -59,11 +59,16 @@ def checkout(
 
 
 def test_keys_are_judged_by_what_the_code_reads(tmp_path: Path) -> None:
-    found = checkout(tmp_path, f"python3 -m verl.trainer.main_ppo {WORDS}")
+    of_forks = "actor_rollout_ref.rollout.val_temperature"
+    found = checkout(tmp_path, f"python3 -m verl.trainer.main_ppo {WORDS} {of_forks}=0.6")
     outcome, note = entry(found, "data.own")
     assert outcome == "changes the run" and note.endswith("See verl/trainer/ppo/ray_trainer.py:1.")
-    assert entry(found, "data.no") == ("asks for nothing", "no file of the checkout names it")
+    for key in ("data.no", of_forks):
+        assert entry(found, key) == ("asks for nothing", "no file of the checkout names it")
     assert found.tree["add_token_level_kl"] is False, "the call is commented out there"
+    (tmp_path / "mine.yaml").write_text("actor_rollout_ref: {model: {path: m}}\ndata: {own: 1}\n")
+    of_yaml = imported_from(read(tmp_path / "mine.yaml"), "verl", tmp_path / "mine.yaml")
+    assert entry(of_yaml, "data.own") == (outcome, note) and of_yaml.tree["prompt_length"] == 512
 
 
 MANAGER = """

@@ -110,3 +110,4 @@ def test_keys_of_a_fork_are_known(program: str, word: str, outcome: str) -> None
     key = word.partition("=")[0]
     assert entry(found, key)[0] == outcome and "does not know" not in entry(found, key)[1]
     assert at(found, "validation.generating_args.temperature") == (0.6 if "val_temp" in key else 0)
+    assert ("is_use_additional_prompts" in found.tree) is ("rejection_sample=true" in word), "groups are left out"
