@@ -70,10 +70,6 @@ def policy_form(source: SourceLookup) -> CombinedKeys:
 
 def policy_loss(source: SourceLookup) -> CombinedKeys:
     mode = source(f"{ACTOR}.policy_loss.loss_mode")
-    if source(f"{ACTOR}.use_gpg_loss") and mode == "vanilla":
-        mode = "gpg"  # of older versions
-    if source(f"{ACTOR}.use_m2po_loss"):
-        mode = "m2po of a fork"
     clip = f"{ACTOR}.clip_ratio"
     low, high = (source.amount(f"{clip}_{side}", source(clip)) for side in ("low", "high"))
     if said := data("verl/losses.yaml").get(str(mode)):

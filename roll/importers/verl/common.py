@@ -253,7 +253,6 @@ CONDITIONS: Mapping[str, Condition] = {
     "adaptive kl": _adapts_kl,
     "reference": has_reference,
     "own aggregation": _aggregates,
-    "m2po": lambda source: "" if source(f"{ACTOR}.use_m2po_loss") else _NAMED["m2po loss"](source),
     "drafts": drafts,
     "open reward model": lambda source: _NAMED["reward model"](source) if source.is_set("reward_model.enable") else "",
     "lora": lambda source: "" if has_adapters(source) else NO_ADAPTERS,

@@ -122,21 +122,6 @@ def test_a_value_that_counts_for_nothing_is_told_by_its_key(word: str, told: str
     assert told in note and (outcome in ("not available", "changes the run") or not told)
 
 
-def test_the_switch_of_m2po_in_its_authors_fork_is_the_loss() -> None:
-    actor = "actor_rollout_ref.actor"
-    words = (f"+{actor}.use_m2po_loss=True", f"+{actor}.M2_budget=0.1")
-    found = imported("verl_ppo_fsdp.yaml", *words)
-    assert (found.tree["pg_variant"], found.tree["m2po_threshold"]) == ("m2po", 0.1) and not found.changes
-    assert "dual_clip_loss" not in found.tree and "pg_clip" not in found.tree
-    assert entry(found, f"{actor}.use_m2po_loss") == ("approximated", entry(found, f"{actor}.use_m2po_loss")[1])
-    assert any(
-        "miniclip_low" in change
-        for change in imported("verl_ppo_fsdp.yaml", *words, f"+{actor}.miniclip_low=0.3").changes
-    )
-    off = imported("verl_ppo_fsdp.yaml", f"+{actor}.use_m2po_loss=False", f"+{actor}.M2_budget=0.1")
-    assert off.tree["pg_variant"] == "ppo" and "m2po_threshold" not in off.tree and not off.changes
-
-
 @pytest.mark.parametrize("section", ["cppo.", ""])
 def test_cppo_of_verl_has_its_keys_in_a_section_or_beside_the_loss(section: str) -> None:
     """Its threshold is verl's clip_ratio, as DPPO's, and its policy that sampled the engine's (bypass_mode)."""
